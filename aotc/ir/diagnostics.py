@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one error class: what is wrong, where, and what to do about it.
+
+raise AotcError("onnx-op", "operator FooBar is not supported", span=span, hint="see `aotc ops`")
+raise AotcError.collect(diagnostics)             # several problems at once
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from aotc.ir.span import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One problem: a stable `code`, a message, a location, further notes and a hint."""
+
+    code: str
+    message: str
+    span: Span | None = None
+    notes: tuple[str, ...] = ()
+    hint: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.span}: {self.message}" if self.span is not None else self.message]
+        lines += [f"  note: {note}" for note in self.notes]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class AotcError(Exception):
+    """A problem (or several) that the user can act on.  `diagnostics` holds every one of them."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        span: Span | None = None,
+        notes: Sequence[str] = (),
+        hint: str = "",
+    ) -> None:
+        self.diagnostics: tuple[Diagnostic, ...] = (Diagnostic(code, message, span, tuple(notes), hint),)
+        super().__init__(str(self.diagnostics[0]))
+
+    @classmethod
+    def collect(cls, diagnostics: Iterable[Diagnostic]) -> AotcError:
+        """One error for all of `diagnostics` (at least one)."""
+        items = tuple(diagnostics)
+        error = cls(items[0].code, items[0].message)
+        error.diagnostics = items
+        error.args = ("\n".join(map(str, items)),)
+        return error
+
+    @property
+    def code(self) -> str:
+        return self.diagnostics[0].code
+
+    def at(self, span: Span | None) -> AotcError:
+        """The same error, with `span` filled in where a diagnostic has none."""
+        if span is None:
+            return self
+        return AotcError.collect(
+            Diagnostic(d.code, d.message, d.span or span, d.notes, d.hint) for d in self.diagnostics
+        )
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """A hint that names the candidates closest to a misspelt `name`; "" when none is close."""
+    close = difflib.get_close_matches(name, list(candidates), n=3)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def assert_never(value: NoReturn) -> NoReturn:
+    """Mark the impossible arm of a match over a closed set (typing.assert_never is Python 3.11)."""
+    raise AssertionError(f"unhandled case: {value!r}")

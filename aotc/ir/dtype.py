@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data types: every numeric element type of ONNX, as interned strings with facts attached.
+
+A `DType` *is* its name, so it compares with and hashes like a plain string:
+
+    DType("float32") == "float32"          # True
+    DType("float32").bits                  # 32
+    DType.of(np.zeros(3, np.int8))         # DType("int8")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    kind: str  # "float", "int", "uint" or "bool"
+    bits: int
+    numpy: np.dtype[Any]
+
+
+def _facts(kind: str, bits: int, scalar: Any) -> _Facts:
+    return _Facts(kind, bits, np.dtype(scalar))
+
+
+_FACTS: Final[dict[str, _Facts]] = {
+    "bool": _facts("bool", 1, np.bool_),
+    "int8": _facts("int", 8, np.int8),
+    "int16": _facts("int", 16, np.int16),
+    "int32": _facts("int", 32, np.int32),
+    "int64": _facts("int", 64, np.int64),
+    "uint8": _facts("uint", 8, np.uint8),
+    "uint16": _facts("uint", 16, np.uint16),
+    "uint32": _facts("uint", 32, np.uint32),
+    "uint64": _facts("uint", 64, np.uint64),
+    "float16": _facts("float", 16, np.float16),
+    "float32": _facts("float", 32, np.float32),
+    "float64": _facts("float", 64, np.float64),
+    "bfloat16": _facts("float", 16, ml_dtypes.bfloat16),
+    "float8_e4m3fn": _facts("float", 8, ml_dtypes.float8_e4m3fn),
+    "float8_e4m3fnuz": _facts("float", 8, ml_dtypes.float8_e4m3fnuz),
+    "float8_e5m2": _facts("float", 8, ml_dtypes.float8_e5m2),
+    "float8_e5m2fnuz": _facts("float", 8, ml_dtypes.float8_e5m2fnuz),
+    "float8_e8m0fnu": _facts("float", 8, ml_dtypes.float8_e8m0fnu),
+    "float4_e2m1fn": _facts("float", 4, ml_dtypes.float4_e2m1fn),
+    "int4": _facts("int", 4, ml_dtypes.int4),
+    "uint4": _facts("uint", 4, ml_dtypes.uint4),
+    "int2": _facts("int", 2, ml_dtypes.int2),
+    "uint2": _facts("uint", 2, ml_dtypes.uint2),
+}
+_BY_NUMPY: Final = {facts.numpy: name for name, facts in _FACTS.items()}
+
+
+class DType(str):
+    """The name of an element type, checked at construction.
+
+    Raises AotcError (code "dtype") for a name that is not a numeric type of ONNX.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, name: str) -> DType:
+        if isinstance(name, cls):
+            return name
+        if name not in _FACTS:
+            raise AotcError("dtype", f"unknown data type {name!r}", hint="known: " + ", ".join(_FACTS))
+        return super().__new__(cls, name)
+
+    @classmethod
+    def of(cls, array: np.ndarray[Any, Any] | np.dtype[Any] | type) -> DType:
+        """The element type of a numpy array, dtype or scalar type."""
+        dtype = array.dtype if isinstance(array, np.ndarray) else np.dtype(array)
+        name = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype)
+        if name is None:
+            raise AotcError("dtype", f"numpy type {dtype} has no tensor data type")
+        return cls(name)
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The numpy dtype of one unpacked element."""
+        return _FACTS[self].numpy
+
+    @property
+    def bits(self) -> int:
+        """Significant bits of one element (1 for bool, 4 for int4)."""
+        return _FACTS[self].bits
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in memory; sub-byte types take a byte each."""
+        return _FACTS[self].numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return _FACTS[self].kind == "float"
+
+    @property
+    def is_bool(self) -> bool:
+        return self == "bool"
+
+    @property
+    def is_integer(self) -> bool:
+        """Signed or unsigned integer, bool excluded."""
+        return _FACTS[self].kind in ("int", "uint")
+
+    @property
+    def is_signed(self) -> bool:
+        return _FACTS[self].kind in ("int", "float")
+
+    @property
+    def is_narrow_float(self) -> bool:
+        """A float type that C has no arithmetic for: stored as bits, computed in float32."""
+        return self.is_float and self.bits < 32
+
+    @property
+    def min(self) -> int | float:
+        """The least finite value."""
+        if self.is_float:
+            return float(ml_dtypes.finfo(self.numpy).min)
+        return 0 if self.is_bool else int(ml_dtypes.iinfo(self.numpy).min)
+
+    @property
+    def max(self) -> int | float:
+        """The greatest finite value."""
+        if self.is_float:
+            return float(ml_dtypes.finfo(self.numpy).max)
+        return 1 if self.is_bool else int(ml_dtypes.iinfo(self.numpy).max)
+
+
+DTYPES: Final = tuple(DType(name) for name in _FACTS)
+"""All data types, in the order of the table."""

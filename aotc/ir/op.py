@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shape of an operator, as the graph sees it, and the table in which operators are found by name.
+
+The graph floor knows what an operator *is*; the operators themselves live in `aotc.relay.op`, which adds
+what needs tensor programs.  `install` is called once, by `aotc.driver.wiring`.
+
+    get_op("nn.relu").infer(NO_ATTRS, [TensorType((2,), "float32")])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
+
+from aotc.ir.attrs import Attrs, NoAttrs
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.span import Span
+from aotc.ir.types import Type
+
+
+class OpPattern(IntEnum):
+    """How an operator takes part in fusion; the integer values are Relay's."""
+
+    ELEMWISE = 0  # one output element from the same element of each input
+    BROADCAST = 1  # the same, inputs broadcast
+    INJECTIVE = 2  # each output element from one element of each input, anywhere
+    COMM_REDUCE = 3  # a reduction
+    OUT_ELEMWISE_FUSABLE = 4  # an anchor: elementwise work can follow in its store
+    TUPLE = 7
+    OPAQUE = 8  # never fused
+
+
+@dataclass(frozen=True, slots=True)
+class AxisMap:
+    """How output axes relate to input axes: `inputs[j][k]` is the axis of input j that output axis k walks.
+
+    None means that the output axis does not walk input j one to one there (broadcast, window, reduction).
+    An axis may be mapped only if slicing the input along it slices the output and nothing else.
+    """
+
+    inputs: tuple[tuple[int | None, ...], ...]
+
+
+Infer = Callable[[Any, Sequence[Type]], Type]
+Refine = Callable[[Any, "Sequence[Type | None]"], "Sequence[Type | None]"]
+Axes = Callable[[Any, Sequence[Type]], "AxisMap | None"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Op:
+    """One operator.
+
+    name       Relay's name, e.g. "nn.conv2d"
+    attrs      the class of its attributes
+    arity      number of arguments; an operator over many tensors (concatenate) takes one tuple
+    infer      (attrs, argument types) -> result type; raises AotcError for what is ill-typed
+    reference  (attrs, *numpy arrays) -> array, or a tuple of arrays: the executable meaning.
+               A tuple argument arrives as a tuple of arrays
+    pattern    fusion kind
+    axes       (attrs, argument types) -> AxisMap, or None where no axis is mapped
+    refine     (attrs, argument types, None where unknown) -> the same list with what can be solved filled in
+    """
+
+    name: str
+    attrs: type[Attrs] = NoAttrs
+    arity: int = 1
+    infer: Infer
+    reference: Callable[..., Any]
+    pattern: OpPattern = OpPattern.OPAQUE
+    axes: Axes | None = None
+    refine: Refine | None = None
+
+    @property
+    def checked_type(self) -> Type | None:
+        """An operator has no type of its own: its rule gives one per call."""
+        return None
+
+    @property
+    def span(self) -> Span | None:
+        return None
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(slots=True)
+class _Table:
+    ops: Mapping[str, Op] = field(default_factory=lambda: MappingProxyType({}))
+
+
+_TABLE = _Table()
+
+
+def install(ops: Mapping[str, Op]) -> None:
+    """Make `ops` the table that `get_op` looks names up in."""
+    _TABLE.ops = MappingProxyType(dict(ops))
+
+
+def installed_ops() -> Mapping[str, Op]:
+    """The installed operators by name."""
+    return _TABLE.ops
+
+
+def get_op(name: str) -> Op:
+    """The operator called `name`; AotcError (code "unknown-op") with the nearest names if there is none."""
+    op = _TABLE.ops.get(name)
+    if op is None:
+        raise AotcError("unknown-op", f"operator `{name}` not found", hint=nearest(name, _TABLE.ops))
+    return op
+
+
+def require(code: str, condition: bool, message: str | Callable[[], str]) -> None:
+    """Raise AotcError(code, message) unless `condition`: one numbered constraint of a type rule."""
+    if not condition:
+        raise AotcError(code, message if isinstance(message, str) else message())

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of graph expressions: tensors, tuples, functions.
+
+TensorType((1, 3), "float32")                              # Tensor[(1, 3), float32]
+TupleType((TensorType((), "int64"),))                      # (int64,)
+FuncType((TensorType((2,), "bool"),), TensorType((), "int32"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from aotc.ir.dims import Dim, Shape, is_static, numel, static_shape
+from aotc.ir.dtype import DType
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TensorType:
+    """A dense tensor: `shape` (row major, each dimension an int or a SymDim) and element type."""
+
+    shape: Shape
+    dtype: DType
+
+    def __init__(self, shape: Iterable[Dim], dtype: str = "float32") -> None:
+        object.__setattr__(self, "shape", tuple(d if not hasattr(d, "__index__") else d.__index__() for d in shape))
+        object.__setattr__(self, "dtype", DType(dtype))
+
+    def __str__(self) -> str:
+        if not self.shape:
+            return str(self.dtype)
+        return f"Tensor[({', '.join(map(str, self.shape))}), {self.dtype}]"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return is_static(self.shape)
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        return static_shape(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return numel(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor in memory, sub-byte types unpacked."""
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TupleType:
+    """A tuple of types."""
+
+    fields: tuple[Type, ...]
+
+    def __init__(self, fields: Iterable[Type]) -> None:
+        object.__setattr__(self, "fields", tuple(fields))
+
+    def __str__(self) -> str:
+        inner = ", ".join(map(str, self.fields))
+        return f"({inner},)" if len(self.fields) == 1 else f"({inner})"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class FuncType:
+    """The type of a function value."""
+
+    arg_types: tuple[Type, ...]
+    ret_type: Type
+
+    def __init__(self, arg_types: Iterable[Type], ret_type: Type) -> None:
+        object.__setattr__(self, "arg_types", tuple(arg_types))
+        object.__setattr__(self, "ret_type", ret_type)
+
+    def __str__(self) -> str:
+        return f"fn ({', '.join(map(str, self.arg_types))}) -> {self.ret_type}"
+
+
+Type: TypeAlias = "TensorType | TupleType | FuncType"
+
+
+def tensor_types(ty: Type) -> tuple[TensorType, ...]:
+    """The tensors of a type, tuples flattened in order."""
+    match ty:
+        case TensorType():
+            return (ty,)
+        case TupleType():
+            return tuple(t for field in ty.fields for t in tensor_types(field))
+        case FuncType():
+            raise TypeError("a function type holds no tensors")

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graph expressions: immutable, typed nodes that share freely.
+
+Nodes compare by identity; `aotc.relay.equal.structural_equal` compares programs.  `checked_type` is filled
+by type inference; `span` says where a node came from and survives rewrites.
+
+    x = Var("x", TensorType((2, 3), "float32"))
+    f = Function((x,), Call(get_op("nn.relu"), (x,)))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+
+from aotc.ir.attrs import NO_ATTRS, Attrs
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.ir.op import Op
+from aotc.ir.span import Span, current_span
+from aotc.ir.types import FuncType, TensorType, TupleType, Type
+
+EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def _set(node: object, span: Span | None, **fields: Any) -> None:
+    """Initialise the fields of a frozen node; a missing span is the one in scope."""
+    object.__setattr__(node, "span", span if span is not None else current_span())
+    for name, value in fields.items():
+        object.__setattr__(node, name, value)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class Var:
+    """A variable.  `annotation` is the declared type, None where inference must find it."""
+
+    name: str
+    annotation: Type | None
+    span: Span | None
+    checked_type: Type | None
+
+    def __init__(self, name: str, annotation: Type | None = None, span: Span | None = None) -> None:
+        _set(self, name=name, annotation=annotation, span=span, checked_type=annotation)
+
+    @property
+    def name_hint(self) -> str:
+        """Relay's word for the name."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class GlobalVar:
+    """The name of a function of the module."""
+
+    name: str
+    span: Span | None
+    checked_type: Type | None
+
+    def __init__(self, name: str, span: Span | None = None, checked_type: Type | None = None) -> None:
+        _set(self, name=name, span=span, checked_type=checked_type)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class Constant:
+    """A tensor known at compile time.  `data` is read-only.
+
+    A splat (one value repeated) is a zero-stride array made by `splat`: it takes no memory until someone
+    materialises it.
+    """
+
+    data: np.ndarray[Any, Any]
+    span: Span | None
+    checked_type: Type
+
+    def __init__(self, data: np.ndarray[Any, Any], span: Span | None = None) -> None:
+        view = np.asarray(data).view()
+        view.flags.writeable = False
+        _set(self, data=view, span=span, checked_type=TensorType(view.shape, DType.of(view)))
+
+    @property
+    def is_splat(self) -> bool:
+        """True for a multi-element constant that holds one value, repeated through zero strides."""
+        return self.data.size > 1 and not any(self.data.strides)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class Call:
+    """An operator, function, or global function applied to arguments."""
+
+    op: Callee
+    args: tuple[Expr, ...]
+    attrs: Attrs
+    span: Span | None
+    checked_type: Type | None
+
+    def __init__(
+        self,
+        op: Callee,
+        args: Iterable[Expr],
+        attrs: Attrs = NO_ATTRS,
+        span: Span | None = None,
+        checked_type: Type | None = None,
+    ) -> None:
+        _set(self, op=op, args=tuple(args), attrs=attrs, span=span, checked_type=checked_type)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class Tuple:
+    """A tuple of expressions."""
+
+    fields: tuple[Expr, ...]
+    span: Span | None
+    checked_type: Type | None
+
+    def __init__(self, fields: Iterable[Expr], span: Span | None = None, checked_type: Type | None = None) -> None:
+        items = tuple(fields)
+        if checked_type is None and all(f.checked_type is not None for f in items):
+            checked_type = TupleType(f.checked_type for f in items if f.checked_type is not None)
+        _set(self, fields=items, span=span, checked_type=checked_type)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class TupleGetItem:
+    """One field of a tuple value."""
+
+    tuple_value: Expr
+    index: int
+    span: Span | None
+    checked_type: Type | None
+
+    def __init__(
+        self, tuple_value: Expr, index: int, span: Span | None = None, checked_type: Type | None = None
+    ) -> None:
+        ty = tuple_value.checked_type
+        if checked_type is None and isinstance(ty, TupleType) and 0 <= index < len(ty.fields):
+            checked_type = ty.fields[index]
+        _set(self, tuple_value=tuple_value, index=index, span=span, checked_type=checked_type)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class Let:
+    """`let var = value; body`: names a value (which may be a recursive function)."""
+
+    var: Var
+    value: Expr
+    body: Expr
+    span: Span | None
+    checked_type: Type | None
+
+    def __init__(
+        self, var: Var, value: Expr, body: Expr, span: Span | None = None, checked_type: Type | None = None
+    ) -> None:
+        _set(self, var=var, value=value, body=body, span=span, checked_type=checked_type or body.checked_type)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class If:
+    """A choice between two expressions of one type by a bool scalar."""
+
+    cond: Expr
+    true_branch: Expr
+    false_branch: Expr
+    span: Span | None
+    checked_type: Type | None
+
+    def __init__(
+        self,
+        cond: Expr,
+        true_branch: Expr,
+        false_branch: Expr,
+        span: Span | None = None,
+        checked_type: Type | None = None,
+    ) -> None:
+        _set(
+            self,
+            cond=cond,
+            true_branch=true_branch,
+            false_branch=false_branch,
+            span=span,
+            checked_type=checked_type or true_branch.checked_type,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class Function:
+    """A function value.  `attrs` is a read-only mapping; a fused kernel carries `Primitive=1`."""
+
+    params: tuple[Var, ...]
+    body: Expr
+    ret_type: Type | None
+    attrs: Mapping[str, Any]
+    span: Span | None
+    checked_type: Type | None
+
+    def __init__(
+        self,
+        params: Iterable[Var],
+        body: Expr,
+        ret_type: Type | None = None,
+        attrs: Mapping[str, Any] = EMPTY_ATTRS,
+        span: Span | None = None,
+    ) -> None:
+        items = tuple(params)
+        result = ret_type or body.checked_type
+        checked: Type | None = None
+        if result is not None and all(p.checked_type is not None for p in items):
+            checked = FuncType((p.checked_type for p in items if p.checked_type is not None), result)
+        frozen = MappingProxyType(dict(attrs))
+        _set(self, params=items, body=body, ret_type=ret_type, attrs=frozen, span=span, checked_type=checked)
+
+    @property
+    def is_primitive(self) -> bool:
+        """True for a fused function: one kernel to be."""
+        return bool(self.attrs.get("Primitive", 0))
+
+
+Callee: TypeAlias = "Op | Function | GlobalVar | Var | Let | If | TupleGetItem | Call"
+Expr: TypeAlias = "Var | GlobalVar | Constant | Call | Tuple | TupleGetItem | Let | If | Function | Op"
+ExprT = TypeVar("ExprT", Var, GlobalVar, Constant, Call, Tuple, TupleGetItem, Let, If, Function)
+
+
+def splat(value: Any, shape: Iterable[int], dtype: str, span: Span | None = None) -> Constant:
+    """A constant of one repeated value that takes the memory of one element."""
+    return Constant(np.broadcast_to(np.asarray(value, DType(dtype).numpy), tuple(shape)), span)
+
+
+def type_of(expr: Expr) -> Type:
+    """The inferred type of an expression; a TypeError (a bug in a pass) where inference has not run."""
+    ty = expr.checked_type
+    if ty is None:
+        raise TypeError(f"expression has no type yet: {type(expr).__name__}; run InferType first")
+    return ty
+
+
+def tensor_type_of(expr: Expr) -> TensorType:
+    """The inferred type of an expression that is a tensor."""
+    ty = type_of(expr)
+    if not isinstance(ty, TensorType):
+        raise TypeError(f"expected a tensor, got {ty}")
+    return ty
+
+
+def with_type(expr: ExprT, ty: Type | None) -> ExprT:
+    """`expr` with `checked_type` set; the same object if it has that type already."""
+    if expr.checked_type == ty:
+        return expr
+    copy = object.__new__(type(expr))
+    for f in dataclasses.fields(expr):
+        object.__setattr__(copy, f.name, getattr(expr, f.name))
+    object.__setattr__(copy, "checked_type", ty)
+    return copy
+
+
+def call(op: Op, args: Iterable[Expr], attrs: Attrs = NO_ATTRS, span: Span | None = None) -> Call:
+    """A call of an operator, typed at once where all arguments are typed.
+
+    Raises AotcError (with `span` as location) where the operator's type rule rejects the arguments.
+    """
+    from_args = tuple(args)
+    types = [a.checked_type for a in from_args]
+    known = [t for t in types if t is not None]
+    if len(known) != len(types):
+        return Call(op, from_args, attrs, span)
+    return Call(op, from_args, attrs, span, infer_op(op, attrs, known, span))
+
+
+def infer_op(op: Op, attrs: Attrs, types: list[Type], span: Span | None = None) -> Type:
+    """The result type of `op` on argument types; errors are located at `span` and name the operator."""
+    if len(types) != op.arity:
+        raise AotcError("arity", f"{op.name}: expected {op.arity} arguments, got {len(types)}", span=span)
+    try:
+        return op.infer(attrs, types)
+    except AotcError as error:
+        raise AotcError(error.code, f"{op.name}: {error.diagnostics[0].message}", span=span) from error

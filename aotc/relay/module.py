@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IRModule: global functions by name.  Immutable as far as passes go: an update is a new module.
+
+mod = IRModule.from_expr(relay.add(x, y))        # free variables become parameters of @main
+mod["main"]; mod.with_function("main", f)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.relay.analysis import free_vars
+from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar
+
+
+class IRModule(Mapping[str, Function]):
+    """A read-only mapping from names to functions, with attributes of the whole module."""
+
+    __slots__ = ("_functions", "attrs")
+
+    def __init__(self, functions: Mapping[str, Function] | None = None, attrs: Mapping[str, Any] = EMPTY_ATTRS) -> None:
+        self._functions: dict[str, Function] = dict(functions or {})
+        self.attrs: Mapping[str, Any] = MappingProxyType(dict(attrs))
+
+    @classmethod
+    def from_expr(cls, expr: Expr) -> IRModule:
+        """A module whose @main is `expr`; the free variables of a bare expression become parameters."""
+        main = expr if isinstance(expr, Function) else Function(free_vars(expr), expr)
+        return cls({"main": main})
+
+    def __getitem__(self, name: str | GlobalVar) -> Function:
+        key = name.name if isinstance(name, GlobalVar) else name
+        if key not in self._functions:
+            raise AotcError("unknown-function", f"no function @{key}", hint=nearest(key, self._functions))
+        return self._functions[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def __contains__(self, name: object) -> bool:
+        return (name.name if isinstance(name, GlobalVar) else name) in self._functions
+
+    @property
+    def functions(self) -> Mapping[str, Function]:
+        return MappingProxyType(self._functions)
+
+    @property
+    def main(self) -> Function:
+        """The entry function."""
+        return self["main"]
+
+    def with_functions(self, updates: Mapping[str, Function]) -> IRModule:
+        """A module with some functions added or replaced; this very object if nothing differs."""
+        if all(self._functions.get(name) is f for name, f in updates.items()):
+            return self
+        return IRModule({**self._functions, **updates}, self.attrs)
+
+    def with_function(self, name: str, function: Function) -> IRModule:
+        """A module with one function added or replaced."""
+        return self.with_functions({name: function})

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators: one value each, in one file per family, listed here.
+
+from aotc.relay.op import REGISTRY
+REGISTRY["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from aotc.relay.op import (
+    binary,
+    cast,
+    conv,
+    create,
+    dense,
+    elementwise,
+    join,
+    norm,
+    pool,
+    reduce,
+    resize,
+    scan,
+    shape,
+    slice,
+    softmax,
+    sort,
+)
+from aotc.relay.op.opdef import OpDef
+
+_FAMILIES = (
+    elementwise, binary, cast, reduce, shape, join, slice, create,
+    conv, dense, pool, norm, softmax, resize, sort, scan,
+)  # fmt: skip
+
+REGISTRY = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})
+"""Every operator by name."""
+
+
+def op_def(name: str) -> OpDef:
+    """The operator called `name` (which must exist)."""
+    return REGISTRY[name]

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Type rules and axis maps that many operators share.
+
+infer=same_type, axes=pointwise        # nn.relu
+infer=broadcast_rule()                 # add
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aotc.ir.dims import Dim, Shape, SymDim, same_dim
+from aotc.ir.op import AxisMap, require
+from aotc.ir.types import TensorType, TupleType, Type
+
+
+def tensor(ty: Type, what: str = "argument") -> TensorType:
+    """`ty` as a tensor type; AotcError (code "expected-tensor") otherwise."""
+    require("expected-tensor", isinstance(ty, TensorType), lambda: f"{what} must be a tensor, got {ty}")
+    assert isinstance(ty, TensorType)
+    return ty
+
+
+def tensor_fields(ty: Type, what: str = "argument") -> tuple[TensorType, ...]:
+    """The fields of a tuple type, each a tensor."""
+    require("expected-tuple", isinstance(ty, TupleType), lambda: f"{what} must be a tuple of tensors, got {ty}")
+    assert isinstance(ty, TupleType)
+    return tuple(tensor(field, what) for field in ty.fields)
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """A possibly negative axis as an index from 0; AotcError (code "axis") if it is out of range."""
+    require("axis", -rank <= axis < rank, lambda: f"axis {axis} is outside rank {rank}")
+    return axis % rank
+
+
+def axes_of(axes: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
+    """Axes as ascending indices from 0, all of them for None; AotcError for duplicates."""
+    if axes is None:
+        return tuple(range(rank))
+    items = [axis_of(a, rank) for a in ([axes] if isinstance(axes, int) else axes)]
+    require("axis-twice", len(set(items)) == len(items), lambda: f"an axis is named twice in {list(items)}")
+    return tuple(sorted(items))
+
+
+def broadcast_dim(a: Dim, b: Dim) -> Dim | None:
+    """The dimension that both broadcast to; None if they do not."""
+    if same_dim(a, b) or b == 1:
+        return a
+    if a == 1:
+        return b
+    if isinstance(a, SymDim) or isinstance(b, SymDim):
+        return a if isinstance(b, SymDim) else b  # must be equal at run time: keep what is known
+    return None
+
+
+def broadcast_shape(a: Shape, b: Shape) -> Shape:
+    """The numpy broadcast of two shapes; AotcError (code "broadcast") if there is none."""
+    rank = max(len(a), len(b))
+    left = (1,) * (rank - len(a)) + tuple(a)
+    right = (1,) * (rank - len(b)) + tuple(b)
+    dims = [broadcast_dim(x, y) for x, y in zip(left, right, strict=True)]
+    require("broadcast", None not in dims, lambda: f"shapes {shape_text(a)} and {shape_text(b)} do not broadcast")
+    return tuple(d for d in dims if d is not None)
+
+
+def shape_text(shape: Shape) -> str:
+    """(1, 3, n)"""
+    return f"({', '.join(map(str, shape))})"
+
+
+def same_type(_: Any, types: Sequence[Type]) -> Type:
+    """Type rule: the result is what the first argument is."""
+    return tensor(types[0])
+
+
+def broadcast_rule(result: str | None = None, accept: Callable[[TensorType], bool] | None = None) -> Any:
+    """Type rule of a broadcasting operator: equal dtypes; `result` is the dtype if it differs (comparisons)."""
+
+    def infer(_: Any, types: Sequence[Type]) -> Type:
+        first, *rest = [tensor(t) for t in types]
+        shape = first.shape
+        for other in rest:
+            same = first.dtype == other.dtype
+            require("dtype-mismatch", same, f"data types {first.dtype} and {other.dtype} do not match")
+            shape = broadcast_shape(shape, other.shape)
+        if accept is not None:
+            require("dtype", accept(first), f"data type {first.dtype} is not supported")
+        return TensorType(shape, result or first.dtype)
+
+    return infer
+
+
+def pointwise(_: Any, types: Sequence[Type]) -> AxisMap:
+    """Axis map of elementwise and broadcasting operators."""
+    tensors = [tensor(t) for t in types]
+    rank = max(t.rank for t in tensors)
+    rows = []
+    for t in tensors:
+        skip = rank - t.rank
+        rows.append(tuple(None if k < skip or t.shape[k - skip] == 1 else k - skip for k in range(rank)))
+    return AxisMap(tuple(rows))

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floor 1: tensor programs, loop nests over flat memory, and the whole-model `plan.Program`.
+
+`expr`, `stmt` and `kernel` are the data; `te` describes tensors as index expressions, which `schedule`
+turns into kernels; `text`, `verify` and `interp` print, check and run a kernel; `target` says what the
+machine has.
+"""

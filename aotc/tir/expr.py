@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scalar and short-vector expressions of tensor programs.
+
+Values have a `dtype` and `lanes` (1 for a scalar).  Operators build and fold:
+
+    i = Var("i"); x = Buffer("x", DType("float32"), 16)
+    Load(x, i * 4 + 1) * 2.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from aotc.ir.dtype import DType
+
+INDEX: Final = DType("int64")
+"""The type of index arithmetic."""
+BOOL: Final = DType("bool")
+
+ARITHMETIC: Final = frozenset(
+    {"add", "sub", "mul", "div", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"}
+)
+"""`div` is for floats; `floor*` round to minus infinity, `trunc*` to zero, both for integers.  `min` and
+`max` are NaN-propagating on floats, as numpy.minimum and numpy.maximum."""
+BITWISE: Final = frozenset({"and", "or", "xor", "shl", "shr"})
+"""Bitwise on integers, logical on bool.  A shift by the width or more gives 0 (sign fill for signed shr)."""
+COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+
+INTRINSICS: Final[dict[str, int]] = {
+    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1, "rsqrt": 1, "cbrt": 1,
+    "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1,
+    "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "tgamma": 1, "lgamma": 1,
+    "floor": 1, "ceil": 1, "trunc": 1, "round_even": 1, "round_away": 1, "abs": 1,
+    "isnan": 1, "isinf": 1, "pow": 2, "atan2": 2, "fmod": 2, "copysign": 2, "fma": 3,
+    "popcount": 1, "clz": 1,
+}  # fmt: skip
+"""Functions of `Call` and how many arguments they take.  `abs` also takes integers; `isnan` and `isinf` give
+bool; `pow` on integers is repeated multiplication modulo the width."""
+
+
+class _Operators:
+    """Operator syntax for every expression class; each builds through the folding constructors."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Operand) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Operand) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: Operand) -> Expr:
+        return binary("floormod", self, other)
+
+    def __neg__(self) -> Expr:
+        return unary("neg", self)  # type: ignore[arg-type]
+
+    def __invert__(self) -> Expr:
+        return unary("not", self)  # type: ignore[arg-type]
+
+    def __lt__(self, other: Operand) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return binary("ge", self, other)
+
+    def __and__(self, other: Operand) -> Expr:
+        return binary("and", self, other)
+
+    def __or__(self, other: Operand) -> Expr:
+        return binary("or", self, other)
+
+    def __xor__(self, other: Operand) -> Expr:
+        return binary("xor", self, other)
+
+    def equal(self, other: Operand) -> Expr:
+        """Elementwise comparison; `==` compares the expressions themselves."""
+        return binary("eq", self, other)
+
+    def not_equal(self, other: Operand) -> Expr:
+        return binary("ne", self, other)
+
+    def astype(self, dtype: str) -> Expr:
+        """This value converted to `dtype`."""
+        return cast(self, dtype)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Var(_Operators):
+    """A loop variable or a named register.  Compares by identity; the printer makes names unique."""
+
+    name: str
+    dtype: DType = INDEX
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Const(_Operators):
+    """A literal; `value` is an int, a float or a bool according to `dtype`."""
+
+    value: int | float | bool
+    dtype: DType
+    lanes: int = 1
+
+    def __eq__(self, other: object) -> bool:
+        # repr tells 0.0 from -0.0 and finds nan equal to itself
+        return isinstance(other, Const) and (repr(self.value), self.dtype, self.lanes) == (
+            repr(other.value),
+            other.dtype,
+            other.lanes,
+        )
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype, self.lanes))
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(_Operators):
+    """`op` of ARITHMETIC, BITWISE or COMPARE on two operands of one dtype and lane count."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return BOOL if self.op in COMPARE else self.a.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.a.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(_Operators):
+    """`op` is "neg" or "not" (bitwise on integers, logical on bool)."""
+
+    op: str
+    a: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.a.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.a.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(_Operators):
+    """Conversion as C does it where C defines it; the printer makes the rest match numpy's astype."""
+
+    dtype: DType
+    a: Expr
+
+    @property
+    def lanes(self) -> int:
+        return self.a.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Select(_Operators):
+    """`a` where `cond` holds, else `b`.  Only the chosen operand is evaluated (a load may be out of range)."""
+
+    cond: Expr
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.a.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.a.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Load(_Operators):
+    """`lanes` consecutive elements of a buffer from flat `index` on (no alignment promised)."""
+
+    buffer: Buffer
+    index: Expr
+    lanes: int = 1
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast(_Operators):
+    """A scalar repeated over `lanes`."""
+
+    a: Expr
+    lanes: int
+
+    @property
+    def dtype(self) -> DType:
+        return self.a.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Call(_Operators):
+    """A function of INTRINSICS; operands share one dtype, which is the result's but for predicates."""
+
+    name: str
+    args: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return BOOL if self.name in ("isnan", "isinf") else self.args[0].dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.args[0].lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Element(_Operators):
+    """A read of a te tensor at indices.  Only in tensor expressions: scheduling replaces it by `Load`."""
+
+    tensor: Any  # te.Tensor; the module above this one
+    indices: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:
+        dtype: DType = self.tensor.dtype
+        return dtype
+
+    @property
+    def lanes(self) -> int:
+        return 1
+
+
+Expr: TypeAlias = "Var | Const | Binary | Unary | Cast | Select | Load | Broadcast | Call | Element"
+Operand: TypeAlias = "Expr | _Operators | int | float | bool"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Flat memory: `size` elements of `dtype`, aligned to `align` bytes.  Compares by identity.
+
+    scope: "param" (passed by the caller of the kernel), "workspace" (kernel scratch, planned into the
+    arena and passed like a parameter) or "stack" (a small array inside the kernel).
+    """
+
+    name: str
+    dtype: DType
+    size: int
+    scope: str = "param"
+    align: int = 4
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+
+def const(value: int | float | bool, dtype: str = INDEX, lanes: int = 1) -> Const:
+    """A literal, its Python value normalised to the dtype (not wrapped)."""
+    dt = DType(dtype)
+    item: int | float | bool = float(value) if dt.is_float else bool(value) if dt.is_bool else int(value)
+    return Const(item, dt, lanes)
+
+
+def as_expr(value: Operand, like: Expr | None = None) -> Expr:
+    """A Python number as a literal of the dtype and lanes of `like`; expressions unchanged."""
+    if isinstance(value, (bool, int, float)):
+        if like is None:
+            return const(value, "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else INDEX)
+        return const(value, like.dtype, like.lanes)
+    return value  # type: ignore[return-value]
+
+
+def _fold(op: str, a: int, b: int) -> int | None:
+    """Integer folding for index arithmetic; None where not folded."""
+    match op:
+        case "add":
+            return a + b
+        case "sub":
+            return a - b
+        case "mul":
+            return a * b
+        case "floordiv":
+            return a // b if b else None
+        case "floormod":
+            return a % b if b else None
+        case "min":
+            return min(a, b)
+        case "max":
+            return max(a, b)
+        case _:
+            return None
+
+
+_COMPARE_INT: Final = {
+    "eq": int.__eq__, "ne": int.__ne__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__,
+}  # fmt: skip
+
+
+def binary(op: str, a: Operand, b: Operand) -> Expr:
+    """`a op b`, folded where both are index literals or one is a neutral element; numbers adopt the other's dtype."""
+    left = as_expr(a, b if not isinstance(b, (bool, int, float)) else None)  # type: ignore[arg-type]
+    right = as_expr(b, left)
+    if left.dtype != right.dtype or left.lanes != right.lanes:
+        raise TypeError(f"{op}: operands are {left.dtype}x{left.lanes} and {right.dtype}x{right.lanes}")
+    return _folded(op, left, right) or Binary(op, left, right)
+
+
+def _folded(op: str, a: Expr, b: Expr) -> Expr | None:
+    """The result of an index (or bool) operation with literal operands; None if there is nothing to fold."""
+    if a.dtype == BOOL and a.lanes == 1 and op in ("and", "or"):
+        return _folded_bool(op, a, b)
+    if a.dtype != INDEX or a.lanes != 1:
+        return None
+    x = a.value if isinstance(a, Const) else None
+    y = b.value if isinstance(b, Const) else None
+    if x is not None and y is not None:
+        if op in COMPARE:
+            return Const(bool(_COMPARE_INT[op](int(x), int(y))), BOOL)
+        value = _fold(op, int(x), int(y))
+        return None if value is None else Const(value, INDEX)
+    if (op in ("add", "sub") and y == 0) or (op in ("mul", "floordiv") and y == 1):
+        return a
+    if (op == "add" and x == 0) or (op == "mul" and x == 1):
+        return b
+    if (op == "mul" and 0 in (x, y)) or (op == "floormod" and y == 1):
+        return Const(0, INDEX)
+    return None
+
+
+def _folded_bool(op: str, a: Expr, b: Expr) -> Expr | None:
+    for this, other in ((a, b), (b, a)):
+        if isinstance(this, Const):
+            return other if bool(this.value) == (op == "and") else this
+    return None
+
+
+def unary(op: str, a: Expr) -> Expr:
+    """`neg` or `not` of a value, index and bool literals folded."""
+    if isinstance(a, Const) and a.lanes == 1:
+        if op == "not" and a.dtype == BOOL:
+            return Const(not a.value, BOOL)
+        if op == "neg" and a.dtype == INDEX:
+            return Const(-int(a.value), INDEX)
+    return Unary(op, a)
+
+
+def cast(a: Expr, dtype: str) -> Expr:
+    """`a` converted to `dtype`; nothing to do if it has it."""
+    return a if a.dtype == dtype else Cast(DType(dtype), a)
+
+
+def select(cond: Expr, a: Operand, b: Operand) -> Expr:
+    """`a` if `cond` else `b`; decided now where `cond` is a literal."""
+    left = as_expr(a, None if isinstance(b, (bool, int, float)) else b)  # type: ignore[arg-type]
+    right = as_expr(b, left)
+    if isinstance(cond, Const):
+        return left if cond.value else right
+    if left.dtype != right.dtype or left.lanes != right.lanes:
+        raise TypeError(f"select: operands are {left.dtype}x{left.lanes} and {right.dtype}x{right.lanes}")
+    return Select(cond, left, right)
+
+
+def call(name: str, *args: Operand) -> Expr:
+    """An intrinsic applied to values of one dtype."""
+    first = next(a for a in args if not isinstance(a, (bool, int, float)))
+    values = tuple(as_expr(a, first) for a in args)  # type: ignore[arg-type]
+    if len(values) != INTRINSICS[name] or len({v.dtype for v in values}) != 1:
+        raise TypeError(f"{name}: bad operands {[str(v.dtype) for v in values]}")
+    return Call(name, values)
+
+
+def minimum(a: Operand, b: Operand) -> Expr:
+    """The lesser, NaN if either is."""
+    return binary("min", a, b)
+
+
+def maximum(a: Operand, b: Operand) -> Expr:
+    """The greater, NaN if either is."""
+    return binary("max", a, b)
+
+
+def all_of(*conditions: Expr) -> Expr:
+    """Logical and, true for none."""
+    result: Expr = Const(True, BOOL)
+    for condition in conditions:
+        result = binary("and", result, condition)
+    return result
+
+
+def operands(expr: Expr) -> tuple[Expr, ...]:
+    """The direct sub-expressions."""
+    match expr:
+        case Var() | Const():
+            return ()
+        case Binary():
+            return (expr.a, expr.b)
+        case Unary() | Cast() | Broadcast():
+            return (expr.a,)
+        case Select():
+            return (expr.cond, expr.a, expr.b)
+        case Load():
+            return (expr.index,)
+        case Call():
+            return expr.args
+        case Element():
+            return expr.indices
+
+
+def with_operands(expr: Expr, fresh: tuple[Expr, ...]) -> Expr:
+    """`expr` over other operands, folded again; the same object if nothing changed."""
+    if all(a is b for a, b in zip(operands(expr), fresh, strict=True)):
+        return expr
+    match expr:
+        case Var() | Const():
+            return expr
+        case Binary():
+            return binary(expr.op, fresh[0], fresh[1])
+        case Unary():
+            return unary(expr.op, fresh[0])
+        case Cast():
+            return cast(fresh[0], expr.dtype)
+        case Broadcast():
+            return Broadcast(fresh[0], expr.lanes)
+        case Select():
+            return select(fresh[0], fresh[1], fresh[2])
+        case Load():
+            return Load(expr.buffer, fresh[0], expr.lanes)
+        case Call():
+            return Call(expr.name, fresh)
+        case Element():
+            return Element(expr.tensor, fresh)
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every sub-expression, users before operands (shared ones as often as they occur)."""
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(operands(node)))
+
+
+def substitute(expr: Expr, mapping: dict[Var, Expr]) -> Expr:
+    """`expr` with variables replaced, folded on the way up."""
+    if isinstance(expr, Var):
+        return mapping.get(expr, expr)
+    return with_operands(expr, tuple(substitute(o, mapping) for o in operands(expr)))

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program that code generation prints: storage, kernels and the static schedule of calls.
+
+Program(name="net", inputs=(x,), outputs=(y,), steps=(Step(kernel, (View(x), View(w), View(y))),))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.dtype import DType
+from aotc.ir.span import Span
+from aotc.tir.stmt import Kernel
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Storage:
+    """Memory that holds one tensor.  Compares by identity.
+
+    kind: "input" and "output" (the caller's), "constant" (baked in; `data` holds it), "temp" (in the arena).
+    `name` is the name in the model; C identifiers are made from it by code generation.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    kind: str = "temp"
+    data: np.ndarray[Any, Any] | None = None
+    align: int = 64
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A contiguous part of a storage, from element `offset` on: what a kernel gets as an argument."""
+
+    storage: Storage
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One call: `args` in the order of `kernel.params` (inputs, outputs, workspace)."""
+
+    kernel: Kernel
+    args: tuple[View, ...]
+    span: Span | None = None
+
+    @property
+    def inputs(self) -> tuple[View, ...]:
+        return self.args[: len(self.kernel.inputs)]
+
+    @property
+    def outputs(self) -> tuple[View, ...]:
+        first = len(self.kernel.inputs)
+        return self.args[first : first + len(self.kernel.outputs)]
+
+    @property
+    def workspace(self) -> tuple[View, ...]:
+        return self.args[len(self.kernel.inputs) + len(self.kernel.outputs) :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Where temporaries lie in the arena (bytes from its start).
+
+    peak          bytes of the arena
+    lower_bound   the largest sum of bytes live at one step: no plan for this schedule can be smaller
+    """
+
+    offsets: Mapping[Storage, int] = field(default_factory=dict)
+    peak: int = 0
+    lower_bound: int = 0
+    align: int = 64
+
+    @property
+    def gap(self) -> int:
+        """Bytes that the plan needs beyond the lower bound."""
+        return self.peak - self.lower_bound
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Program:
+    """A compiled model, ready to be printed as C.
+
+    inputs, outputs   the caller's tensors, in the model's order
+    steps             the schedule; temporaries are the "temp" storage that the steps mention
+    plan              filled in by `aotc.tir.plan.memory`
+    """
+
+    name: str
+    inputs: tuple[Storage, ...]
+    outputs: tuple[Storage, ...]
+    steps: tuple[Step, ...]
+    plan: MemoryPlan = field(default_factory=MemoryPlan)
+
+    def storages(self, kind: str) -> tuple[Storage, ...]:
+        """The storage of a kind that the steps mention, in order of first use."""
+        found = (view.storage for step in self.steps for view in step.args)
+        return tuple(dict.fromkeys(s for s in found if s.kind == kind))
+
+    @property
+    def constants(self) -> tuple[Storage, ...]:
+        return self.storages("constant")
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Each kernel once, in order of first call."""
+        return tuple(dict.fromkeys(step.kernel for step in self.steps))

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statements of tensor programs, and the kernel: one function over flat buffers.
+
+i = Var("i")
+Kernel("double", inputs=(x,), outputs=(y,), body=For(i, 16, Store(y, i, Load(x, i) * 2.0)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from aotc.ir.diagnostics import assert_never
+from aotc.ir.span import Span
+from aotc.tir.expr import Buffer, Const, Expr, INDEX, Operand, Var, as_expr
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False)
+class For:
+    """`for var in begin, begin+step, ... < end`.
+
+    kind: "serial"; "vector" (iterations are independent: the printer may say so to the C compiler);
+    "unrolled" (the printer asks the C compiler to unroll it).
+    """
+
+    var: Var
+    begin: Expr
+    end: Expr
+    body: Stmt
+    step: int
+    kind: str
+
+    def __init__(
+        self, var: Var, end: Operand, body: Stmt, *, begin: Operand = 0, step: int = 1, kind: str = "serial"
+    ) -> None:
+        fields = {"var": var, "begin": as_expr(begin), "end": as_expr(end), "body": body, "step": step, "kind": kind}
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class While:
+    """Repeat `body` while `cond` holds (tested first)."""
+
+    cond: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class If:
+    """`then` if `cond` holds, else `orelse` (which may be absent)."""
+
+    cond: Expr
+    then: Stmt
+    orelse: Stmt | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    """Write `value` (as many elements as it has lanes) to a buffer from flat `index` on."""
+
+    buffer: Buffer
+    index: Expr
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declare:
+    """A named register, set here, changed by `Assign`, visible to the end of the enclosing block."""
+
+    var: Var
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assign:
+    """A new value for a declared register."""
+
+    var: Var
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class Block:
+    """Statements in order; nested blocks are flattened at construction."""
+
+    stmts: tuple[Stmt, ...]
+
+    def __init__(self, stmts: Iterable[Stmt]) -> None:
+        flat: list[Stmt] = []
+        for stmt in stmts:
+            flat.extend(stmt.stmts if isinstance(stmt, Block) else (stmt,))
+        object.__setattr__(self, "stmts", tuple(flat))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comment:
+    """A line for the reader of the generated code."""
+
+    text: str
+
+
+Stmt: TypeAlias = "For | While | If | Store | Declare | Assign | Block | Comment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kernel:
+    """One function over flat memory.
+
+    inputs, outputs   parameters, in the order of the call; no two overlap unless `inplace` was applied
+    workspace         scratch buffers, planned into the arena, passed after the outputs
+    stack             small local arrays
+    inplace           (output, input) index pairs that may be the same memory, because every element of the
+                      output is written after the last read of the elements of the input at that index
+    macs              multiply-accumulate operations of one call
+    span              the model nodes it computes
+    """
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    body: Stmt
+    workspace: tuple[Buffer, ...] = ()
+    stack: tuple[Buffer, ...] = ()
+    inplace: tuple[tuple[int, int], ...] = ()
+    macs: int = 0
+    span: Span | None = None
+
+    @property
+    def params(self) -> tuple[Buffer, ...]:
+        """All buffers that the caller passes."""
+        return (*self.inputs, *self.outputs, *self.workspace)
+
+
+def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
+    """The statements directly inside `stmt`."""
+    match stmt:
+        case For() | While():
+            return (stmt.body,)
+        case If():
+            return (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse)
+        case Block():
+            return stmt.stmts
+        case Store() | Declare() | Assign() | Comment():
+            return ()
+        case _:
+            assert_never(stmt)
+
+
+def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions directly in `stmt` (not those of statements inside it)."""
+    match stmt:
+        case For():
+            return (stmt.begin, stmt.end)
+        case While() | If():
+            return (stmt.cond,)
+        case Store():
+            return (stmt.index, stmt.value)
+        case Declare() | Assign():
+            return (stmt.value,)
+        case Block() | Comment():
+            return ()
+        case _:
+            assert_never(stmt)
+
+
+def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
+    """Every statement, outer before inner, in program order."""
+    stack = [stmt]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(stmt_children(node)))
+
+
+def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
+    """`stmt` with `fn` applied to every expression in it, at any depth of statements."""
+    match stmt:
+        case For():
+            return For(
+                stmt.var, fn(stmt.end), map_exprs(stmt.body, fn), begin=fn(stmt.begin), step=stmt.step, kind=stmt.kind
+            )
+        case While():
+            return While(fn(stmt.cond), map_exprs(stmt.body, fn))
+        case If():
+            orelse = None if stmt.orelse is None else map_exprs(stmt.orelse, fn)
+            return If(fn(stmt.cond), map_exprs(stmt.then, fn), orelse)
+        case Store():
+            return Store(stmt.buffer, fn(stmt.index), fn(stmt.value))
+        case Declare():
+            return Declare(stmt.var, fn(stmt.value))
+        case Assign():
+            return Assign(stmt.var, fn(stmt.value))
+        case Block():
+            return Block(map_exprs(s, fn) for s in stmt.stmts)
+        case Comment():
+            return stmt
+        case _:
+            assert_never(stmt)
+
+
+def loops(axes: Iterable[tuple[Var, int]], body: Stmt, kind: str = "serial") -> Stmt:
+    """A nest of loops from 0, the first axis outermost; `kind` is the innermost loop's.
+
+    An axis of extent 1 still gets its loop: the simplifier removes it.
+    """
+    for var, extent in reversed(tuple(axes)):
+        body = For(var, Const(extent, INDEX), body, kind=kind)
+        kind = "serial"
+    return body
+
+
+def with_body(kernel: Kernel, body: Stmt) -> Kernel:
+    """The kernel with another body."""
+    return replace(kernel, body=body)

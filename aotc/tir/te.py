@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor expressions: what an operator computes, without saying how.
+
+An operator's `compute` turns input tensors into output tensors; `aotc.tir.schedule` turns the outputs of a
+fused function into one kernel.
+
+    x = placeholder((4, 8), DType("float32"), "x")
+    y = compute(x.shape, lambda i, j: maximum(x[i, j], 0.0), "relu")
+    s = reduce("sum", (4,), (8,), lambda i, k: y[i, k], "sum")
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from aotc.ir.dtype import DType
+from aotc.tir.expr import INDEX, Buffer, Element, Expr, Operand, Var, as_expr
+from aotc.tir.stmt import Stmt
+
+Axis: TypeAlias = "tuple[Var, int]"
+"""A loop variable and its extent; the loop runs from 0."""
+
+COMBINERS: Final = frozenset({"sum", "prod", "min", "max", "and", "or"})
+"""Reductions.  `min` and `max` propagate NaN; the identity of `min` (`max`) on floats is +inf (-inf)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Tensor:
+    """A dense row-major tensor of known shape.  `x[i, j]` reads an element in an expression."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+    def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Expr:
+        items = indices if isinstance(indices, tuple) else (indices,)
+        if len(items) != len(self.shape):
+            raise TypeError(f"{self.name}: {len(items)} indices for rank {len(self.shape)}")
+        return Element(self, tuple(as_expr(i) for i in items))
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Placeholder(Tensor):
+    """A tensor that comes from outside the kernel."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Compute(Tensor):
+    """Each element is `body`, an expression of the axes.
+
+    A compute is inlined into its consumers unless `materialize` asks for it to be stored (an expensive
+    value that is used more than once).
+    """
+
+    axes: tuple[Axis, ...]
+    body: Expr
+    materialize: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Reduce(Tensor):
+    """Each element combines `body` over the reduction axes; `guard`, if any, leaves elements out.
+
+    `guard` is a bool expression of the axes: `body` is evaluated and combined only where it holds.
+    """
+
+    axes: tuple[Axis, ...]
+    reduce_axes: tuple[Axis, ...]
+    combiner: str
+    body: Expr
+    guard: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Contraction(Tensor):
+    """out[axes] = sum over reduce_axes of a[a_index] * b[b_index], in the tensor's own dtype.
+
+    The indices are affine in the axes (plus floor division and remainder by constants, for groups and
+    packed blocks).  Where an index of `a` falls outside `a` the product counts as zero: that is how
+    padding is said.  `a` is the data operand, `b` the weight operand.  `lane` is the output axis along
+    which `b` is contiguous (its last dimension is that axis, or that axis modulo `block` for weights
+    packed at compile time); None if there is no such axis.
+    """
+
+    axes: tuple[Axis, ...]
+    reduce_axes: tuple[Axis, ...]
+    a: Tensor
+    a_index: tuple[Expr, ...]
+    b: Tensor
+    b_index: tuple[Expr, ...]
+    lane: Var | None = None
+    block: int = 0
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, padding counted as work."""
+        return self.size * math.prod(extent for _, extent in self.reduce_axes)
+
+
+BuildFn: TypeAlias = Callable[[Sequence[Buffer], Sequence[Buffer], Sequence[Buffer]], Stmt]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ExternGroup:
+    """A tensor program written with the builder: `build(inputs, outputs, scratch) -> Stmt`.
+
+    `scratch` lists (dtype, elements) of temporary buffers; `macs` counts its multiply-accumulates.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    build: BuildFn
+    scratch: tuple[tuple[DType, int], ...] = ()
+    macs: int = 0
+    outputs: list[Extern] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Extern(Tensor):
+    """One output of a tensor program written by hand."""
+
+    group: ExternGroup
+    index: int
+
+
+def placeholder(shape: Sequence[int], dtype: str, name: str) -> Placeholder:
+    """An input tensor."""
+    return Placeholder(name=name, shape=tuple(shape), dtype=DType(dtype))
+
+
+def _axes(extents: Sequence[int], prefix: str) -> tuple[Axis, ...]:
+    return tuple((Var(f"{prefix}{k}", INDEX), extent) for k, extent in enumerate(extents))
+
+
+def compute(
+    shape: Sequence[int], body: Callable[..., Operand], name: str = "t", *, materialize: bool = False
+) -> Compute:
+    """The tensor whose element at (i, j, ...) is body(i, j, ...)."""
+    axes = _axes(shape, "i")
+    value = as_expr(body(*(v for v, _ in axes)))
+    return Compute(name=name, shape=tuple(shape), dtype=value.dtype, axes=axes, body=value, materialize=materialize)
+
+
+def reduce(
+    combiner: str,
+    shape: Sequence[int],
+    extents: Sequence[int],
+    body: Callable[..., Expr],
+    name: str = "r",
+    *,
+    guard: Callable[..., Expr] | None = None,
+) -> Reduce:
+    """The tensor whose element at the axes combines body(*axes, *reduction axes) over the extents."""
+    axes, reduce_axes = _axes(shape, "i"), _axes(extents, "k")
+    variables = [v for v, _ in (*axes, *reduce_axes)]
+    value = body(*variables)
+    return Reduce(
+        name=name,
+        shape=tuple(shape),
+        dtype=value.dtype,
+        axes=axes,
+        reduce_axes=reduce_axes,
+        combiner=combiner,
+        body=value,
+        guard=None if guard is None else guard(*variables),
+    )
+
+
+def contraction(
+    shape: Sequence[int],
+    extents: Sequence[int],
+    a: Tensor,
+    a_index: Callable[..., Sequence[Operand]],
+    b: Tensor,
+    b_index: Callable[..., Sequence[Operand]],
+    *,
+    dtype: str,
+    name: str = "dot",
+    lane: int | None = None,
+    block: int = 0,
+) -> Contraction:
+    """The contraction over `extents`; the index functions take (*axes, *reduction axes).
+
+    lane    position of the output axis that is contiguous in `b`
+    block   block size of packed weights, 0 where `b` is not packed
+    """
+    axes, reduce_axes = _axes(shape, "i"), _axes(extents, "k")
+    variables = [v for v, _ in (*axes, *reduce_axes)]
+    return Contraction(
+        name=name,
+        shape=tuple(shape),
+        dtype=DType(dtype),
+        axes=axes,
+        reduce_axes=reduce_axes,
+        a=a,
+        a_index=tuple(as_expr(i) for i in a_index(*variables)),
+        b=b,
+        b_index=tuple(as_expr(i) for i in b_index(*variables)),
+        lane=None if lane is None else axes[lane][0],
+        block=block,
+    )
+
+
+def extern(
+    name: str,
+    outputs: Sequence[tuple[Sequence[int], str]],
+    inputs: Sequence[Tensor],
+    build: BuildFn,
+    *,
+    scratch: Sequence[tuple[str, int]] = (),
+    macs: int = 0,
+) -> tuple[Extern, ...]:
+    """Tensors of the given (shape, dtype) that the hand-written program `build` fills."""
+    pairs = tuple((DType(d), n) for d, n in scratch)
+    group = ExternGroup(name=name, inputs=tuple(inputs), build=build, scratch=pairs, macs=macs)
+    for k, (shape, dtype) in enumerate(outputs):
+        tensor = Extern(name=f"{name}{k}", shape=tuple(shape), dtype=DType(dtype), group=group, index=k)
+        group.outputs.append(tensor)
+    return tuple(group.outputs)
+
+
+def flat_index(shape: Sequence[int], indices: Sequence[Any]) -> Expr:
+    """The row-major offset of an element."""
+    offset: Expr = as_expr(0)
+    for extent, index in zip(shape, indices, strict=True):
+        offset = offset * extent + index
+    return offset

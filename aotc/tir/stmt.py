@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from aotc.ir.diagnostics import assert_never
 from aotc.ir.span import Span
-from aotc.tir.expr import Buffer, Const, Expr, INDEX, Operand, Var, as_expr
+from aotc.tir.expr import INDEX, Buffer, Const, Expr, Operand, Var, as_expr
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)

@@ -7,6 +7,7 @@ REGISTRY["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from aotc.relay.op import (
@@ -34,7 +35,7 @@ _FAMILIES = (
     conv, dense, pool, norm, softmax, resize, sort, scan,
 )  # fmt: skip
 
-REGISTRY = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})
+REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})
 """Every operator by name."""
 
 

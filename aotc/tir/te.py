@@ -69,6 +69,13 @@ class Compute(Tensor):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class View(Tensor):
+    """The elements of `source` in the same row-major order under another shape (reshape and its kin)."""
+
+    source: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Reduce(Tensor):
     """Each element combines `body` over the reduction axes; `guard`, if any, leaves elements out.
 
@@ -150,6 +157,13 @@ def compute(
     axes = _axes(shape, "i")
     value = as_expr(body(*(v for v, _ in axes)))
     return Compute(name=name, shape=tuple(shape), dtype=value.dtype, axes=axes, body=value, materialize=materialize)
+
+
+def view(source: Tensor, shape: Sequence[int], name: str = "view") -> View:
+    """`source` under another shape with as many elements."""
+    if math.prod(shape) != source.size:
+        raise TypeError(f"{name}: {source.shape} has not as many elements as {tuple(shape)}")
+    return View(name=name, shape=tuple(shape), dtype=source.dtype, source=source)
 
 
 def reduce(

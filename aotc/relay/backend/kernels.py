@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One fused function to one kernel, through each operator's `compute`.
+
+In: a primitive Function.  Out: a Kernel whose inputs are the function's parameters (tuples flattened).
+
+    lower_function(fused, "conv2d", target)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.op import Op
+from aotc.ir.types import TensorType, TupleType, Type, tensor_types
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.op.opdef import OpDef
+from aotc.relay.visitor import post_order
+from aotc.tir import te
+from aotc.tir.expr import const
+from aotc.tir.schedule import schedule
+from aotc.tir.stmt import Kernel
+from aotc.tir.target import Target
+
+Value: TypeAlias = "te.Tensor | tuple[Any, ...]"
+
+
+def flatten(value: Value) -> list[te.Tensor]:
+    """The tensors of a (nested) tuple, in order."""
+    if isinstance(value, te.Tensor):
+        return [value]
+    return [tensor for item in value for tensor in flatten(item)]
+
+
+def require_static(ty: Type, expr: Expr, what: str) -> None:
+    """Raise AotcError (code "dynamic-shape") unless every tensor of a type has a known shape."""
+    for tensor in tensor_types(ty):
+        if not tensor.is_static:
+            raise AotcError(
+                "dynamic-shape",
+                f"{what} has a shape that is not known at compile time: {tensor}",
+                span=expr.span,
+                hint="pin the dimension, e.g. --dim batch=1 or --input-shape NAME:1,3,224,224",
+            )
+
+
+def _placeholders(ty: Type, names: itertools.count[int]) -> Value:
+    if isinstance(ty, TupleType):
+        return tuple(_placeholders(field, names) for field in ty.fields)
+    assert isinstance(ty, TensorType)
+    return te.placeholder(ty.static_shape, ty.dtype, f"p{next(names)}")
+
+
+def _constant(node: Constant) -> te.Tensor:
+    """A constant inside a fused function: one value, repeated over its shape."""
+    if node.data.size != 1 and not node.is_splat:
+        raise AssertionError("a fused function holds single values; other constants are its parameters")
+    value = node.data.reshape(-1)[0].item() if node.data.size else 0
+    dtype = te.DType.of(node.data)
+    return te.compute(node.data.shape, lambda *_: const(value, dtype), "const")
+
+
+def _apply(node: Call, args: Sequence[Value]) -> Value:
+    op = node.op
+    if not isinstance(op, OpDef) or op.compute is None:
+        name = op.name if isinstance(op, Op) else type(op).__name__
+        raise AotcError("no-compute", f"operator {name} cannot be compiled to C yet", span=node.span)
+    return op.compute(node.attrs, args)
+
+
+def lower_function(function: Function, name: str, target: Target) -> Kernel:
+    """The kernel of a fused function.
+
+    Raises AotcError for a shape that is not static and for an operator without a tensor program.
+    """
+    names = itertools.count()
+    values: dict[Expr, Value] = {}
+    inputs: list[te.Placeholder] = []
+    for param in function.params:
+        require_static(type_of(param), param, f"{name}: an input")
+        values[param] = _placeholders(type_of(param), names)
+        inputs.extend(t for t in flatten(values[param]) if isinstance(t, te.Placeholder))
+    for node in post_order(function.body):
+        if node in values or isinstance(node, Op):
+            continue
+        require_static(type_of(node), node, f"{name}: a result")
+        match node:
+            case Constant():
+                values[node] = _constant(node)
+            case Call():
+                values[node] = _apply(node, [values[a] for a in node.args])
+            case Tuple():
+                values[node] = tuple(values[f] for f in node.fields)
+            case TupleGetItem():
+                whole = values[node.tuple_value]
+                assert isinstance(whole, tuple)
+                values[node] = whole[node.index]
+            case Var():
+                raise AssertionError(f"free variable {node.name} in a fused function")
+            case _:
+                raise AotcError("fused-control-flow", f"{type(node).__name__} inside a fused function", span=node.span)
+    return schedule(name, inputs, flatten(values[function.body]), target, span=function.span)
+
+
+def anchor_name(function: Function) -> str:
+    """What a reader would call the kernel: the operator that fuses least, without its namespace."""
+    calls = [n for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op)]
+    if not calls:
+        return "copy"
+    anchor = max(calls, key=lambda c: c.op.pattern if isinstance(c.op, Op) else 0)
+    assert isinstance(anchor.op, Op)
+    return anchor.op.name.rpartition(".")[2]

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowering: a module of fused functions to a Program, one kernel per function, one step per call.
+
+In: an IRModule after FuseOps, typed, every call of @main a call of a primitive function.  Out: a Program
+with its memory planned.  Reshapes and contiguous slices become views and cost nothing.
+
+    program = lower(module, target, name="net")
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.ir.op import Op
+from aotc.ir.types import TensorType, TupleType, Type, tensor_types
+from aotc.relay.backend.kernels import anchor_name, lower_function, require_static
+from aotc.relay.backend.views import view_offsets
+from aotc.relay.equal import structural_equal, structural_hash
+from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.module import IRModule
+from aotc.relay.visitor import post_order
+from aotc.tir.expr import Buffer, Load
+from aotc.tir.expr import Var as LoopVar
+from aotc.tir.plan.memory import plan_memory
+from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.stmt import For, Kernel, Store
+from aotc.tir.target import Target
+
+Value: TypeAlias = "View | tuple[Any, ...]"
+"""Where an expression's result lies: a view, or a tuple of values."""
+
+
+def _views(value: Value) -> list[View]:
+    if isinstance(value, View):
+        return [value]
+    return [view for item in value for view in _views(item)]
+
+
+def _nest(ty: Type, views: list[View]) -> Value:
+    """Views consumed from the front into the structure of a type."""
+    if isinstance(ty, TupleType):
+        return tuple(_nest(f, views) for f in ty.fields)
+    return views.pop(0)
+
+
+@dataclass(slots=True)
+class _KernelTable:
+    """Kernels of fused functions; equal functions share one."""
+
+    target: Target
+    by_hash: dict[int, list[tuple[Function, Kernel]]] = field(default_factory=dict)
+    count: int = 0
+
+    def get(self, function: Function) -> Kernel:
+        bucket = self.by_hash.setdefault(structural_hash(function), [])
+        for known, kernel in bucket:
+            if structural_equal(known, function):
+                return kernel
+        kernel = lower_function(function, f"k{self.count}_{anchor_name(function)}", self.target)
+        self.count += 1
+        bucket.append((function, kernel))
+        return kernel
+
+
+@dataclass(slots=True)
+class _Lowering:
+    """The state of one walk over @main."""
+
+    kernels: _KernelTable
+    lets: dict[Var, Expr]
+    values: dict[Expr, Value] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    names: Counter[str] = field(default_factory=Counter)
+
+    def value(self, node: Expr) -> Value:
+        """The value of a node already visited; a let-bound variable is what it is bound to."""
+        while isinstance(node, Var) and node in self.lets:
+            node = self.lets[node]
+        return self.values[node]
+
+    def fresh(self, prefix: str) -> str:
+        self.names[prefix] += 1
+        return f"{prefix}{self.names[prefix] - 1}"
+
+    def visit(self, node: Expr) -> None:
+        """Give `node` a value; its children have theirs."""
+        match node:
+            case Constant():
+                ty = node.checked_type
+                assert isinstance(ty, TensorType)
+                self.values[node] = View(self.constant(node, ty))
+            case Tuple():
+                self.values[node] = tuple(self.value(f) for f in node.fields)
+            case TupleGetItem():
+                whole = self.value(node.tuple_value)
+                assert isinstance(whole, tuple)
+                self.values[node] = whole[node.index]
+            case Call(op=Function()):
+                self.values[node] = self.call(node, node.op)
+            case Let():
+                self.values[node] = self.value(node.body)
+            case If():
+                raise AotcError(
+                    "control-flow",
+                    "a choice by a run-time condition cannot be compiled to C yet",
+                    span=node.span,
+                    hint="fix the condition before compiling (a constant input folds away)",
+                )
+            case Call():
+                name = node.op.name if isinstance(node.op, Op) else type(node.op).__name__
+                raise AotcError("not-fused", f"call of {name} is not a call of a fused function", span=node.span)
+            case _:
+                raise AotcError(
+                    "first-class-function", f"{type(node).__name__} as a value cannot be compiled", span=node.span
+                )
+
+    def call(self, node: Call, function: Function) -> Value:
+        args = [view for a in node.args for view in _views(self.value(a))]
+        require_static(type_of(node), node, "a result")
+        offsets = view_offsets(function)
+        if offsets is not None:
+            parts = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
+            return _nest(type_of(node), parts)
+        kernel = self.kernels.get(function)
+        types = tensor_types(type_of(node))
+        outputs = [View(self.temp(t.dtype, t.static_shape)) for t in types]
+        scratch = [View(self.temp(b.dtype, (b.size,))) for b in kernel.workspace]
+        self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span))
+        return _nest(type_of(node), outputs)
+
+    def constant(self, node: Constant, ty: TensorType) -> Storage:
+        """The storage of a constant that a kernel reads from memory."""
+        name = self.fresh("const")
+        return Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind="constant", data=node.data)
+
+    def temp(self, dtype: DType, shape: Sequence[int]) -> Storage:
+        return Storage(name=self.fresh("t"), dtype=dtype, shape=tuple(shape))
+
+
+def copy_kernel(dtype: DType, size: int) -> Kernel:
+    """Copies `size` elements: for an output that is also something else."""
+    source, target = (Buffer(name, dtype, size) for name in ("source", "target"))
+    i = LoopVar("i")
+    return Kernel(
+        name="copy",
+        inputs=(source,),
+        outputs=(target,),
+        body=For(i, size, Store(target, i, Load(source, i)), kind="vector"),
+    )
+
+
+def _bind_outputs(
+    program_outputs: Sequence[tuple[str, TensorType, View]], steps: list[Step]
+) -> tuple[tuple[Storage, ...], list[Step]]:
+    """Let the kernels write straight into the caller's outputs; copy where a result is not a temporary of its own."""
+    renamed: dict[Storage, Storage] = {}
+    outputs: list[Storage] = []
+    copies: list[tuple[View, Storage]] = []
+    for name, ty, view in program_outputs:
+        out = Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind="output")
+        outputs.append(out)
+        own = view.storage.kind == "temp" and view.offset == 0 and view.storage.size == out.size
+        if own and view.storage not in renamed:
+            renamed[view.storage] = out
+        else:
+            copies.append((view, out))
+
+    def rename(view: View) -> View:
+        return View(renamed.get(view.storage, view.storage), view.offset)
+
+    result = [Step(s.kernel, tuple(map(rename, s.args)), s.span) for s in steps]
+    for view, out in copies:
+        result.append(Step(copy_kernel(out.dtype, out.size), (rename(view), View(out))))
+    return tuple(outputs), result
+
+
+def lower(module: IRModule, target: Target, name: str = "model") -> Program:
+    """The program of @main.  Names of outputs come from the module attribute "output_names" if it is there.
+
+    Raises AotcError for dynamic shapes, run-time control flow and operators without a tensor program.
+    """
+    main = module.main
+    state = _Lowering(_KernelTable(target), _let_values(main))
+    inputs: list[Storage] = []
+    for param in main.params:
+        ty = type_of(param)
+        require_static(ty, param, f"input {param.name!r}")
+        if not isinstance(ty, TensorType):
+            raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
+        inputs.append(Storage(name=param.name, dtype=ty.dtype, shape=ty.static_shape, kind="input"))
+        state.values[param] = View(inputs[-1])
+    for node in post_order(main.body, lambda n: not isinstance(n, Function)):
+        if not isinstance(node, (Op, Function, Var)):
+            state.visit(node)
+    views = _views(state.value(main.body))
+    types = tensor_types(type_of(main.body))
+    names = list(module.attrs.get("output_names", ())) or [f"output{k}" for k in range(len(views))]
+    if len(views) == 1 and "output_names" not in module.attrs:
+        names = ["output"]
+    outputs, steps = _bind_outputs(list(zip(names, types, views, strict=True)), state.steps)
+    return plan_memory(Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(steps)))
+
+
+def _let_values(main: Function) -> dict[Var, Expr]:
+    return {n.var: n.value for n in post_order(main.body, lambda n: not isinstance(n, Function)) if isinstance(n, Let)}

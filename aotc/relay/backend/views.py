@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which fused functions move no data: their results are contiguous parts of their one argument.
+
+In: a primitive Function.  Out: the element offset of each result within the argument, or None.
+
+    fn (%p0: Tensor[(4, 6), float32]) { strided_slice(%p0, begin=[2, 0], ...) }      # [12]
+
+The answer comes from running the operators' references on the row-major numbering of the argument, so
+reshapes, squeezes, slices, splits and transposes that only move axes of size 1 need no rules of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.op import Op, OpPattern
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, Var
+from aotc.relay.visitor import post_order
+
+MOST_ELEMENTS: Final = 1 << 24
+"""Larger arguments are copied rather than numbered, to bound the memory of the compiler."""
+
+
+def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
+    """The numbering of a node's result; None if the node may do more than move elements."""
+    match node:
+        case (
+            Call(op=Op(pattern=OpPattern.INJECTIVE, arity=1) as op)
+            | Call(op=Op(pattern=OpPattern.BROADCAST, arity=1) as op)
+        ):
+            argument = values[node.args[0]]
+            return None if isinstance(argument, tuple) else op.reference(node.attrs, argument)
+        case Tuple():
+            return tuple(values[f] for f in node.fields)
+        case TupleGetItem():
+            return values[node.tuple_value][node.index]
+        case _:
+            return None
+
+
+def _start(numbers: Any) -> int | None:
+    """The first number if they are consecutive, else None."""
+    flat = np.asarray(numbers).reshape(-1)
+    if flat.size == 0:
+        return 0
+    consecutive = flat[-1] - flat[0] == flat.size - 1 and bool((np.diff(flat) == 1).all())
+    return int(flat[0]) if consecutive else None
+
+
+def view_offsets(function: Function) -> list[int] | None:
+    """The offset, in elements, of each result of `function` in its only argument; None if it must compute."""
+    if len(function.params) != 1:
+        return None
+    param = function.params[0]
+    ty = param.checked_type
+    if not isinstance(ty, TensorType) or not ty.is_static or ty.numel > MOST_ELEMENTS:
+        return None
+    values: dict[Expr, Any] = {param: np.arange(ty.numel, dtype=np.int64).reshape(ty.static_shape)}
+    for node in post_order(function.body):
+        if isinstance(node, (Op, Var)):
+            continue
+        value = _apply(node, values)
+        if value is None:
+            return None
+        values[node] = value
+    result = values[function.body]
+    starts = [_start(v) for v in (result if isinstance(result, tuple) else (result,))]
+    return None if None in starts else [s for s in starts if s is not None]

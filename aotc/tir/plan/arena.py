@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packing of memory blocks with lifetimes into one arena: offline dynamic storage allocation.
+
+In: blocks (bytes, first and last step at which they live).  Out: an offset for each, such that blocks that
+live at a common step do not overlap, with the arena as small as found.
+
+    place([Block(64, 0, 1), Block(64, 1, 2), Block(64, 2, 3)], align=64)       # offsets (0, 64, 0), peak 128
+
+The problem is NP-hard (Garey and Johnson, SR2).  Every arrangement that cannot be compacted downwards comes
+from placing the blocks in *some* order, each at the lowest offset that is free for its whole life, so the
+search is over orders: several greedy ones, then all of them for few blocks (branch and bound), else
+a seeded local search that moves the block at the top of the arena forward in the order.  It ends early when
+the lower bound, the largest sum of bytes live at one step, is reached.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+EXACT_BLOCKS: Final = 9
+"""Up to this many blocks every order is searched."""
+LOCAL_SEARCH_WORK: Final = 4_000_000
+"""Bound on block comparisons of the local search: a fraction of a second to a few seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`size` bytes needed from step `first` to step `last`, both included."""
+
+    size: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """An offset for each block, the bytes they span together, and the bound no arrangement can beat."""
+
+    offsets: tuple[int, ...]
+    peak: int
+    lower_bound: int
+
+
+def align_up(value: int, align: int) -> int:
+    """The least multiple of `align` that is not below `value`."""
+    return -(-value // align) * align
+
+
+def lower_bound(blocks: Sequence[Block], align: int) -> int:
+    """The largest sum of (aligned) bytes live at one step."""
+    change: dict[int, int] = {}
+    for block in blocks:
+        size = align_up(block.size, align)
+        change[block.first] = change.get(block.first, 0) + size
+        change[block.last + 1] = change.get(block.last + 1, 0) - size
+    best = live = 0
+    for step in sorted(change):
+        live += change[step]
+        best = max(best, live)
+    return best
+
+
+class _Packer:
+    """Places blocks in a given order at the lowest free offset."""
+
+    def __init__(self, blocks: Sequence[Block], align: int) -> None:
+        self.blocks = blocks
+        self.sizes = [align_up(b.size, align) for b in blocks]
+        self.neighbours = self._neighbours()
+        self.bound = lower_bound(blocks, align)
+
+    def _neighbours(self) -> list[list[int]]:
+        """For each block, those whose lives overlap its own (a sweep over starts)."""
+        result: list[list[int]] = [[] for _ in self.blocks]
+        live: list[int] = []
+        for k in sorted(range(len(self.blocks)), key=lambda i: self.blocks[i].first):
+            live = [j for j in live if self.blocks[j].last >= self.blocks[k].first]
+            for j in live:
+                result[j].append(k)
+                result[k].append(j)
+            live.append(k)
+        return result
+
+    def lowest(self, k: int, offsets: Sequence[int]) -> int:
+        """The lowest offset for block `k` beside those already placed (offset >= 0)."""
+        taken = sorted((offsets[j], self.sizes[j]) for j in self.neighbours[k] if offsets[j] >= 0)
+        offset = 0
+        for start, size in taken:
+            if start - offset >= self.sizes[k]:
+                break
+            offset = max(offset, start + size)
+        return offset
+
+    def pack(self, order: Sequence[int], limit: int | None = None) -> tuple[list[int], int] | None:
+        """Offsets and peak for an order; None as soon as the peak reaches `limit`."""
+        offsets = [-1] * len(self.blocks)
+        peak = 0
+        for k in order:
+            offsets[k] = self.lowest(k, offsets)
+            peak = max(peak, offsets[k] + self.sizes[k])
+            if limit is not None and peak >= limit:
+                return None
+        return offsets, peak
+
+    def greedy_orders(self) -> list[list[int]]:
+        """Orders that are good starts: large first, long first, busy first, in order of birth..."""
+        blocks, sizes = self.blocks, self.sizes
+        conflict = [sum(sizes[j] for j in near) for near in self.neighbours]
+        keys: list[Callable[[int], tuple[int, ...]]] = [
+            lambda k: (-sizes[k], -len(self.neighbours[k]), k),
+            lambda k: (-sizes[k] * (blocks[k].last - blocks[k].first + 1), k),
+            lambda k: (-conflict[k] - sizes[k], k),
+            lambda k: (blocks[k].first, -sizes[k], k),
+            lambda k: (-blocks[k].last, -sizes[k], k),
+            lambda k: (blocks[k].first - blocks[k].last, -sizes[k], k),
+        ]
+        return [sorted(range(len(blocks)), key=key) for key in keys]
+
+
+def _exact(packer: _Packer, offsets: list[int], peak: int) -> tuple[list[int], int]:
+    """The best arrangement over all orders, depth first, cut where the peak so far is no better."""
+    count = len(packer.blocks)
+    best, best_peak = offsets, peak
+    stack: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [((), (-1,) * count, 0)]
+    while stack and best_peak > packer.bound:
+        placed, now, top = stack.pop()
+        if len(placed) == count:
+            best, best_peak = list(now), top
+            continue
+        for k in range(count):
+            if now[k] < 0:
+                offset = packer.lowest(k, now)
+                new_top = max(top, offset + packer.sizes[k])
+                if new_top < best_peak:
+                    stack.append(((*placed, k), (*now[:k], offset, *now[k + 1 :]), new_top))
+    return best, best_peak
+
+
+def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: int) -> tuple[list[int], int]:
+    """Move a block that touches the top of the arena to an earlier place in the order, keep what is no worse."""
+    rng = random.Random(0)  # fixed seed: the same model gives the same plan
+    best, best_peak, current, current_peak = offsets, peak, offsets, peak
+    cost = 1 + sum(map(len, packer.neighbours))
+    for _ in range(min(2000, LOCAL_SEARCH_WORK // cost)):
+        if best_peak <= packer.bound:
+            break
+        tops = [k for k in order if current[k] + packer.sizes[k] == current_peak]
+        position = order.index(rng.choice(tops))
+        trial = list(order)
+        trial.insert(rng.randrange(position + 1), trial.pop(position))
+        if rng.random() < 0.3:  # a second, arbitrary exchange helps out of local minima
+            i, j = rng.randrange(len(trial)), rng.randrange(len(trial))
+            trial[i], trial[j] = trial[j], trial[i]
+        packed = packer.pack(trial, limit=current_peak + 1)
+        if packed is not None:
+            order, (current, current_peak) = trial, packed
+            if current_peak < best_peak:
+                best, best_peak = current, current_peak
+    return best, best_peak
+
+
+def place(blocks: Sequence[Block], align: int = 64) -> Arrangement:
+    """Offsets (multiples of `align`) for `blocks`; deterministic."""
+    if not blocks:
+        return Arrangement((), 0, 0)
+    packer = _Packer(blocks, align)
+    best_order: list[int] = []
+    best: tuple[list[int], int] | None = None
+    for order in packer.greedy_orders():
+        packed = packer.pack(order, limit=None if best is None else best[1])
+        if packed is not None:
+            best_order, best = order, packed
+        if best is not None and best[1] <= packer.bound:
+            break
+    assert best is not None
+    if best[1] > packer.bound:
+        if len(blocks) <= EXACT_BLOCKS:
+            best = _exact(packer, *best)
+        else:
+            best = _local_search(packer, best_order, *best)
+    return Arrangement(tuple(best[0]), best[1], packer.bound)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The static memory plan of a program: which temporaries share bytes of the one arena.
+
+In: a Program whose temporaries have no place yet.  Out: the same program with `plan` filled in and kernels
+that may work in place doing so where the input dies.
+
+    program = plan_memory(program)
+    program.plan.peak, program.plan.lower_bound, program.plan.gap
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from aotc.tir.expr import Buffer, Expr, Load, operands, with_operands
+from aotc.tir.plan.arena import Block, place
+from aotc.tir.plan.program import MemoryPlan, Program, Step, Storage
+from aotc.tir.stmt import Kernel, Stmt, map_exprs
+
+ALIGN = 64
+"""Bytes to which every temporary is aligned: a cache line, and the widest vector."""
+
+
+@dataclass(slots=True)
+class Life:
+    """The steps from the first write to the last read of a temporary."""
+
+    first: int
+    last: int
+
+
+def lifetimes(program: Program) -> dict[Storage, Life]:
+    """When each temporary lives, in steps."""
+    lives: dict[Storage, Life] = {}
+    for k, step in enumerate(program.steps):
+        for view in step.args:
+            if view.storage.kind == "temp":
+                lives.setdefault(view.storage, Life(k, k)).last = k
+    return lives
+
+
+def _inplace_pairs(step: Step, k: int, lives: dict[Storage, Life]) -> list[tuple[int, int]]:
+    """(output, input) pairs of a step that can be one buffer: the input dies here, the sizes are equal."""
+    pairs: list[tuple[int, int]] = []
+    for out_index, in_index in step.kernel.inplace:
+        out, source = step.outputs[out_index], step.inputs[in_index]
+        if any(out_index == o or in_index == i for o, i in pairs):
+            continue
+        whole = out.offset == 0 and source.offset == 0 and out.storage.nbytes == source.storage.nbytes
+        both_temp = out.storage.kind == source.storage.kind == "temp"
+        once = sum(view.storage is source.storage for view in step.args) == 1
+        if both_temp and whole and once and lives[source.storage].last == k == lives[out.storage].first:
+            pairs.append((out_index, in_index))
+    return pairs
+
+
+def _replace_buffers(expr: Expr, mapping: dict[Buffer, Buffer]) -> Expr:
+    fresh = with_operands(expr, tuple(_replace_buffers(o, mapping) for o in operands(expr)))
+    if isinstance(fresh, Load) and fresh.buffer in mapping:
+        return Load(mapping[fresh.buffer], fresh.index, fresh.lanes)
+    return fresh
+
+
+def work_in_place(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> Kernel:
+    """The kernel with each (output, input) pair merged into the one output parameter."""
+    mapping = {kernel.inputs[i]: kernel.outputs[o] for o, i in pairs}
+    body: Stmt = map_exprs(kernel.body, lambda e: _replace_buffers(e, mapping))
+    inputs = tuple(b for b in kernel.inputs if b not in mapping)
+    return replace(kernel, inputs=inputs, body=body, inplace=())
+
+
+def plan_memory(program: Program) -> Program:
+    """The program with its temporaries placed; raises nothing: every program has a plan."""
+    lives = lifetimes(program)
+    home: dict[Storage, Storage] = {}  # a storage computed in place -> the one whose bytes it takes over
+    kernels: dict[tuple[Kernel, tuple[tuple[int, int], ...]], Kernel] = {}
+    steps: list[Step] = []
+    for k, step in enumerate(program.steps):
+        pairs = tuple(_inplace_pairs(step, k, lives))
+        if pairs:
+            for o, i in pairs:
+                home[step.outputs[o].storage] = step.inputs[i].storage
+            kernel = kernels.setdefault((step.kernel, pairs), work_in_place(step.kernel, pairs))
+            gone = {i for _, i in pairs}
+            inputs = tuple(view for i, view in enumerate(step.inputs) if i not in gone)
+            step = Step(kernel, (*inputs, *step.outputs, *step.workspace), step.span)
+        steps.append(step)
+    plan = _place(lives, home)
+    return replace(program, steps=tuple(steps), plan=plan)
+
+
+def _place(lives: dict[Storage, Life], home: dict[Storage, Storage]) -> MemoryPlan:
+    """Arrange the groups of storage that share bytes by working in place."""
+
+    def root(storage: Storage) -> Storage:
+        while storage in home:
+            storage = home[storage]
+        return storage
+
+    groups: dict[Storage, Life] = {}
+    for storage, life in lives.items():
+        group = groups.setdefault(root(storage), Life(life.first, life.last))
+        group.first, group.last = min(group.first, life.first), max(group.last, life.last)
+    blocks = [Block(s.nbytes, life.first, life.last) for s, life in groups.items()]
+    arrangement = place(blocks, ALIGN)
+    offset_of = dict(zip(groups, arrangement.offsets, strict=True))
+    offsets = {storage: offset_of[root(storage)] for storage in lives}
+    return MemoryPlan(offsets=offsets, peak=arrangement.peak, lower_bound=arrangement.lower_bound, align=ALIGN)
+
+
+def check_plan(program: Program) -> None:
+    """Raise AssertionError unless temporaries that live together lie apart (in-place pairs excepted).
+
+    An in-place step writes its output where its input was: there the two lives meet in that step alone,
+    and the kernel no longer mentions the input.
+    """
+    lives = lifetimes(program)
+    plan = program.plan
+    items = sorted(lives, key=lambda s: lives[s].first)
+    for index, a in enumerate(items):
+        assert plan.offsets[a] % plan.align == 0
+        assert plan.offsets[a] + a.nbytes <= plan.peak
+        for b in items[index + 1 :]:
+            if lives[b].first > lives[a].last:
+                break
+            low, high = sorted((a, b), key=lambda s: plan.offsets[s])
+            apart = plan.offsets[low] + low.nbytes <= plan.offsets[high] or 0 in (a.nbytes, b.nbytes)
+            assert apart, f"{a.name} and {b.name} overlap in the arena"

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arena: arrangements are valid, never below the bound, and optimal where all orders are searched."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aotc.tir.plan.arena import Arrangement, Block, _Packer, align_up, place
+
+
+def blocks(most: int, largest: int = 500) -> st.SearchStrategy[list[Block]]:
+    one = st.tuples(st.integers(0, largest), st.integers(0, 12), st.integers(0, 6))
+    return st.lists(one.map(lambda t: Block(t[0], t[1], t[1] + t[2])), max_size=most)
+
+
+def assert_valid(items: list[Block], result: Arrangement, align: int) -> None:
+    for (a, at), (b, bt) in itertools.combinations(zip(items, result.offsets, strict=True), 2):
+        together = a.first <= b.last and b.first <= a.last
+        assert not together or at + a.size <= bt or bt + b.size <= at
+    assert all(offset % align == 0 for offset in result.offsets)
+    ends = [align_up(offset + b.size, align) for b, offset in zip(items, result.offsets, strict=True)]
+    assert result.peak == max(ends, default=0) >= result.lower_bound
+
+
+@given(blocks(60), st.sampled_from([1, 16, 64]))
+@settings(max_examples=60, deadline=None)
+def test_blocks_that_live_together_lie_apart(items: list[Block], align: int) -> None:
+    assert_valid(items, place(items, align), align)
+
+
+@given(blocks(6, largest=9))
+@settings(max_examples=60, deadline=None)
+def test_few_blocks_are_placed_optimally(items: list[Block]) -> None:
+    packer = _Packer(items, 1)
+    peaks = [packed[1] for order in itertools.permutations(range(len(items))) if (packed := packer.pack(order))]
+    assert place(items, 1).peak == min(peaks, default=0)
+
+
+def test_a_gap_between_live_blocks_is_filled() -> None:
+    # first fit in order of birth would put the last block on top
+    items = [Block(100, 0, 4), Block(50, 0, 1), Block(100, 0, 4), Block(50, 2, 4)]
+    assert place(items, 1).peak == 250
+
+
+def test_a_chain_needs_two_blocks_only() -> None:
+    items = [Block(1000, k, k + 1) for k in range(500)]
+    assert place(items).peak == 2 * 1024
+
+
+def test_the_plan_is_deterministic() -> None:
+    items = [Block((k * 7919) % 1000 + 1, k % 17, k % 17 + k % 5) for k in range(80)]
+    assert place(items) == place(items)

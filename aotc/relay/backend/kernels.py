@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
 from aotc.ir.op import Op
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, type_of
@@ -58,7 +59,7 @@ def _constant(node: Constant) -> te.Tensor:
     if node.data.size != 1 and not node.is_splat:
         raise AssertionError("a fused function holds single values; other constants are its parameters")
     value = node.data.reshape(-1)[0].item() if node.data.size else 0
-    dtype = te.DType.of(node.data)
+    dtype = DType.of(node.data)
     return te.compute(node.data.shape, lambda *_: const(value, dtype), "const")
 
 

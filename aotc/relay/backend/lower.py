@@ -100,8 +100,8 @@ class _Lowering:
                 whole = self.value(node.tuple_value)
                 assert isinstance(whole, tuple)
                 self.values[node] = whole[node.index]
-            case Call(op=Function()):
-                self.values[node] = self.call(node, node.op)
+            case Call(op=Function() as function):
+                self.values[node] = self.call(node, function)
             case Let():
                 self.values[node] = self.value(node.body)
             case If():
@@ -161,7 +161,7 @@ def _bind_outputs(
     renamed: dict[Storage, Storage] = {}
     outputs: list[Storage] = []
     copies: list[tuple[View, Storage]] = []
-    for name, ty, view in program_outputs:
+    for name, ty, view in results:
         out = Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind="output")
         outputs.append(out)
         own = view.storage.kind == "temp" and view.offset == 0 and view.storage.size == out.size

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far two results lie apart: absolute, relative to the spread of the reference, in units in the last place.
+
+    compare("y", actual, expected, bound=1e-5).ok
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.dtype import DType
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One output against its reference.
+
+    max_abs    largest absolute difference
+    relative   max_abs divided by the reference's standard deviation (by its largest magnitude where it is
+               constant)
+    max_ulp    largest difference in units in the last place of the dtype (floats only)
+    bound      what `relative` may be; integers and bools must be equal
+    reason     why it is not ok, "" if it is
+    """
+
+    name: str
+    max_abs: float
+    relative: float
+    max_ulp: int
+    bound: float
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.reason
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "ok": self.ok}
+
+
+def ulp_distance(a: Array, b: Array) -> int:
+    """The most representable values that lie between corresponding finite elements of two float arrays."""
+    kind = {2: np.int16, 4: np.int32, 8: np.int64}.get(a.dtype.itemsize)
+    finite = np.isfinite(a.astype(np.float64)) & np.isfinite(b.astype(np.float64))
+    if kind is None or not finite.any():
+        return 0
+
+    def ordered(x: Array) -> Array:
+        bits = np.ascontiguousarray(x[finite]).view(kind).astype(object if kind is np.int64 else np.int64)
+        lowest = -(1 << (8 * a.dtype.itemsize - 1))
+        return np.asarray(np.where(bits < 0, lowest - bits, bits))
+
+    return int(np.abs(ordered(a) - ordered(b)).max())
+
+
+def compare(name: str, actual: Array, expected: Array, bound: float) -> Comparison:
+    """`actual` against `expected`; NaN equals NaN and an infinity itself."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        got, want = f"{actual.dtype}{list(actual.shape)}", f"{expected.dtype}{list(expected.shape)}"
+        return Comparison(name, np.inf, np.inf, 0, bound, f"is {got}, expected {want}")
+    if actual.size == 0:
+        return Comparison(name, 0.0, 0.0, 0, bound)
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    both = np.isfinite(a) & np.isfinite(b)
+    difference = np.where(same, 0.0, np.where(both, np.abs(np.where(both, a - b, 0.0)), np.inf))
+    max_abs = float(difference.max())
+    finite = b[np.isfinite(b)]
+    spread = float(finite.std()) if finite.size else 0.0
+    scale = spread or (float(np.abs(finite).max()) if finite.size else 0.0) or 1.0
+    if not DType.of(actual).is_float:
+        reason = "" if same.all() else f"{int((~same).sum())} of {actual.size} elements differ"
+        return Comparison(name, max_abs, max_abs / scale, 0, 0.0, reason)
+    relative = max_abs / scale
+    reason = "" if relative <= bound else f"error relative to the standard deviation is {relative:.2e} > {bound:.0e}"
+    return Comparison(name, max_abs, relative, ulp_distance(actual, expected), bound, reason)

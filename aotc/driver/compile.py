@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole road in one call: a model to an emitted project and a library.
+
+    model = compile("net.onnx", output="build/net", dims={"batch": 1})
+    model.session().run(None, {"input": array})
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aotc.driver.build import build_library
+from aotc.driver.place import staged
+from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
+from aotc.driver.wiring import install
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.transform import PassContext
+from aotc.relay.backend.lower import lower
+from aotc.relay.bind import bind_params_by_name
+from aotc.relay.frontend.onnx import from_onnx
+from aotc.relay.module import IRModule
+from aotc.relay.transform.pipeline import optimize
+from aotc.runtime.session import Session, load
+from aotc.tir.plan.program import Program
+from aotc.tir.target import Target
+from aotc_codegen.names import identifier
+from aotc_codegen.project import emit
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Progress = Callable[[str], None]
+"""Told the name of each stage as it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """An emitted project.  `library` is the shared library, None where only sources were asked for."""
+
+    path: Path
+    library: Path | None
+    metadata: Mapping[str, Any]
+    _temporary: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+
+    def session(self) -> Session:
+        """The library, loaded."""
+        if self.library is None:
+            raise AotcError("no-library", f"{self.path} holds sources only", hint="compile without --no-build")
+        session = load(self.library)
+        session.keep_alive = self._temporary
+        return session
+
+
+def import_model(
+    model: str | Path | ModelProto | IRModule,
+    *,
+    params: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> IRModule:
+    """A model in any accepted form as a graph module; see `compile` for the arguments."""
+    install()
+    if isinstance(model, IRModule):
+        if input_shapes or dims:
+            raise AotcError("pin-module", "input_shapes and dims pin ONNX models; a module states its own types")
+        module = model
+    else:
+        module = from_onnx(model, shape=dict(input_shapes or {}), dims=dict(dims or {}))
+    if params:
+        module = module.with_function("main", bind_params_by_name(module.main, params))
+    return module
+
+
+def model_name(model: object, name: str | None) -> str:
+    """The C name of a model: the one given, else made from the file name."""
+    if name is not None:
+        made = identifier(name)
+        if made != name:
+            raise AotcError("name", f"{name!r} is not a C identifier", hint=f"for example: {made}")
+        return name
+    return identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
+
+
+def compile_program(
+    module: IRModule, target: Target, *, name: str, opt_level: int = 3, instruments: Iterable[Any] = ()
+) -> Program:
+    """A module through the pass pipeline and lowering, memory planned: everything before C text."""
+    with PassContext(opt_level=opt_level, instruments=list(instruments)):
+        optimized = optimize(module, target)
+    return lower(optimized, target, name)
+
+
+def compile(
+    model: str | Path | ModelProto | IRModule,
+    *,
+    output: str | Path | None = None,
+    target: str | Target = "host",
+    name: str | None = None,
+    params: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    opt_level: int = 3,
+    instruments: Iterable[Any] = (),
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    cc: str | None = None,
+    cflags: Sequence[str] = (),
+    build: bool = True,
+    progress: Progress = lambda _: None,
+) -> CompiledModel:
+    """Compile a model (a path or ModelProto of ONNX, or an IRModule) to C and, with `build`, to a library.
+
+    output        directory of the project; a temporary one, removed with the result, for None
+    target        "host", or a name of `aotc.tir.target.TARGETS`
+    name          prefix of every C symbol; made from the file name for None
+    params        values for some inputs, baked in
+    opt_level     0 (no graph optimisation) to 3
+    instruments   pass instruments, see `aotc.ir.instrument`
+    input_shapes  shapes for inputs with dynamic dimensions, by input name
+    dims          values for symbolic dimensions, by symbol
+    cc, cflags    the C compiler and flags after the default ones
+    progress      called with the name of each stage as it begins
+
+    Raises AotcError for whatever is wrong with the model, the arguments, the machine or the destination;
+    then nothing is left behind.
+    """
+    resolved = resolve_target(target)
+    if opt_level not in range(4):
+        raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {opt_level}")
+    toolchain = find_toolchain(cc, cflags) if build else None
+    c_name = model_name(model, name)
+    progress("importing the model")
+    module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
+    progress("optimising the graph")
+    program = compile_program(module, resolved, name=c_name, opt_level=opt_level, instruments=instruments)
+    temporary = tempfile.TemporaryDirectory(prefix="aotc-") if output is None else None
+    path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
+    return _write(program, path, resolved, toolchain, temporary, progress)
+
+
+def _write(
+    program: Program,
+    path: Path,
+    target: Target,
+    toolchain: Toolchain | None,
+    temporary: tempfile.TemporaryDirectory[str] | None,
+    progress: Progress,
+) -> CompiledModel:
+    """Emit the project, build it, and put it in its place as a whole."""
+    with staged(path) as work:
+        progress("writing the C project")
+        metadata = emit(program, work, target=target)
+        library = None
+        if toolchain is not None:
+            progress("compiling the C project")
+            library = build_library(work, metadata, toolchain, target).relative_to(work)
+    return CompiledModel(path, path / library if library is not None else None, metadata, temporary)

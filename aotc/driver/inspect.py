@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model is and what it will cost, without a C compiler.
+
+    report = inspect_model("net.onnx")
+    report["macs"], report["arena"]["peak"], report["unsupported"]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aotc.driver.compile import compile_program, import_model, model_name
+from aotc.driver.place import MARKER, is_ours
+from aotc.driver.toolchain import resolve_target
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.analysis import list_op_freqs
+from aotc.relay.expr import Constant
+from aotc.relay.visitor import post_order
+from aotc.tir.plan.program import Program, Storage
+
+LARGEST = 10
+"""How many kernels the list of the largest shows."""
+
+
+def _tensors(storages: Sequence[Storage]) -> list[dict[str, Any]]:
+    return [{"name": s.name, "dtype": str(s.dtype), "shape": list(s.shape)} for s in storages]
+
+
+def _largest(program: Program) -> list[dict[str, Any]]:
+    rows = [
+        {"kernel": step.kernel.name, "macs": step.kernel.macs, "nodes": [str(o.node) for o in step.span.origins()]}
+        if step.span is not None
+        else {"kernel": step.kernel.name, "macs": step.kernel.macs, "nodes": []}
+        for step in program.steps
+    ]
+    return sorted(rows, key=lambda row: -int(str(row["macs"])))[:LARGEST]
+
+
+def inspect_model(
+    path: str | Path,
+    *,
+    target: str = "host",
+    opt_level: int = 3,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Inputs, outputs, parameters, operators, MACs, arena and the largest kernels of a model file.
+
+    "unsupported" lists what cannot be compiled; then the figures that need the whole model are absent.
+    """
+    try:
+        module = import_model(path, input_shapes=input_shapes, dims=dims)
+    except AotcError as error:
+        if error.code not in ("onnx-unsupported", "onnx-op"):
+            raise
+        return {"model": str(path), "unsupported": [str(d) for d in error.diagnostics]}
+    constants = [n for n in post_order(module.main) if isinstance(n, Constant)]
+    report: dict[str, Any] = {
+        "model": str(path),
+        "unsupported": [],
+        "parameters": sum(c.data.size for c in constants),
+        "parameter_bytes": sum(0 if c.is_splat else c.data.nbytes for c in constants),
+        "operators": list_op_freqs(module.main),
+    }
+    program = compile_program(module, resolve_target(target), name=model_name(path, None), opt_level=opt_level)
+    plan = program.plan
+    report |= {
+        "inputs": _tensors(program.inputs),
+        "outputs": _tensors(program.outputs),
+        "macs": sum(step.kernel.macs for step in program.steps),
+        "steps": len(program.steps),
+        "kernels": len(program.kernels),
+        "arena": {"peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap},
+        "largest": _largest(program),
+    }
+    return report
+
+
+def inspect_project(directory: str | Path) -> dict[str, Any]:
+    """The metadata of an emitted project."""
+    if not is_ours(Path(directory)):
+        raise AotcError("not-a-project", f"{directory} holds no project made by aotc", hint="run `aotc compile` first")
+    found: dict[str, Any] = json.loads((Path(directory) / MARKER).read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled C against an independent implementation, and the first node that differs.
+
+    report = verify("net.onnx", seeds=3)
+    report.ok, report.cases[0].outputs[0].relative
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from aotc.driver.compare import Comparison, compare
+from aotc.driver.compile import Progress, compile, import_model
+from aotc.driver.reference import reference_runner
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.dtype import DType
+from aotc.ir.types import TensorType
+from aotc.relay.expr import type_of
+from aotc.relay.frontend.onnx import load_model
+from aotc.relay.module import IRModule
+
+Arrays = dict[str, "np.ndarray[Any, Any]"]
+
+BOUNDS = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+"""What the error relative to the reference's standard deviation may be, by dtype of the output."""
+NARROW_BOUND = 0.3
+"""The same for 8- and 4-bit floats: about one step of their grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The outputs for one set of inputs; `source` is "seed 0" or the name of a file."""
+
+    source: str
+    outputs: tuple[Comparison, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(o.ok for o in self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All cases, and the implementation they were compared with."""
+
+    reference: str
+    cases: tuple[Case, ...]
+    first_difference: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return all(case.ok for case in self.cases)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        cases = [{"source": c.source, "ok": c.ok, "outputs": [o.as_dict() for o in c.outputs]} for c in self.cases]
+        return {
+            "ok": self.ok,
+            "reference": self.reference,
+            "cases": cases,
+            "first_difference": self.first_difference,
+        }
+
+
+def input_types(module: IRModule) -> dict[str, TensorType]:
+    """The types of a module's inputs, by name."""
+    return {p.name: ty for p in module.main.params if isinstance(ty := type_of(p), TensorType)}
+
+
+def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:
+    """Standard normal floats, integers from 0 to 7, fair bools."""
+    rng = np.random.default_rng(seed)
+    arrays: Arrays = {}
+    for name, ty in types.items():
+        if ty.dtype.is_float:
+            array = rng.standard_normal(ty.static_shape)
+        elif ty.dtype.is_bool:
+            array = rng.integers(0, 2, ty.static_shape)
+        else:
+            array = rng.integers(0, min(8, int(ty.dtype.max) + 1), ty.static_shape)
+        arrays[name] = np.asarray(array).astype(ty.dtype.numpy)
+    return arrays
+
+
+def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
+    """The inputs in an .npz file, by name (or as "in/NAME"); AotcError for missing ones."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {k: file[k] for k in file.files}
+    except (OSError, ValueError) as error:
+        raise AotcError("inputs-file", f"cannot read {path}: {error}") from error
+    found = {name: arrays[key] for name in types for key in (name, f"in/{name}") if key in arrays}
+    missing = [name for name in types if name not in found]
+    if missing:
+        raise AotcError("inputs-file", f"{path} has no input {missing[0]!r}", hint=nearest(missing[0], arrays))
+    return found
+
+
+def bound_for(dtype: DType) -> float:
+    """The accepted relative error of an output of `dtype`."""
+    return BOUNDS.get(dtype, NARROW_BOUND)
+
+
+def _compare_outputs(actual: Arrays, expected: Arrays) -> tuple[Comparison, ...]:
+    return tuple(compare(n, actual[n], expected[n], bound_for(DType.of(expected[n]))) for n in expected)
+
+
+def _with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> onnx.ModelProto:
+    """A copy whose inputs declare the pinned shapes, so that the reference sees the same model."""
+    pinned = onnx.ModelProto()
+    pinned.CopyFrom(model)
+    for value in pinned.graph.input:
+        if value.name in types and value.type.HasField("tensor_type"):
+            dims = [onnx.TensorShapeProto.Dimension(dim_value=d) for d in types[value.name].static_shape]
+            value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dims))
+    return pinned
+
+
+def verify(
+    path: str | Path | onnx.ModelProto,
+    *,
+    inputs: Path | None = None,
+    seeds: int = 3,
+    bisect: bool = False,
+    progress: Progress = lambda _: None,
+    **options: Any,
+) -> Report:
+    """Compile a model and compare its outputs with an independent implementation.
+
+    inputs    an .npz file with inputs; else `seeds` random sets
+    bisect    on a difference, name the first node whose result differs
+    options   as for `aotc.compile` (target, opt_level, dims, input_shapes, cc, cflags)
+    """
+    model = load_model(path)
+    pins = {k: options[k] for k in ("input_shapes", "dims") if k in options}
+    types = input_types(import_model(model, **pins))
+    session = compile(model, progress=progress, **options).session()
+    progress("running the reference")
+    runner = reference_runner(_with_static_inputs(model, types))
+    cases = []
+    for source, arrays in _input_sets(inputs, types, seeds):
+        names = [o.name for o in session.get_outputs()]
+        actual = dict(zip(names, session.run(None, arrays), strict=True))
+        cases.append(Case(source, _compare_outputs(actual, runner(arrays))))
+    report = Report(runner.name, tuple(cases))
+    if report.ok or not bisect:
+        return report
+    bad = next(i for i, case in enumerate(cases) if not case.ok)
+    arrays = list(_input_sets(inputs, types, seeds))[bad][1]
+    first = first_difference(model, types, arrays, progress=progress, **options)
+    return Report(report.reference, report.cases, first)
+
+
+def _input_sets(path: Path | None, types: Mapping[str, TensorType], seeds: int) -> Iterator[tuple[str, Arrays]]:
+    if path is not None:
+        yield path.name, read_inputs(path, types)
+        return
+    for seed in range(seeds):
+        yield f"seed {seed}", random_inputs(types, seed)
+
+
+def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto:
+    """A copy in which every intermediate of known type is an output too."""
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(model)
+    inferred = onnx.shape_inference.infer_shapes(model)
+    types = {v.name: v for v in inferred.graph.value_info if v.type.HasField("tensor_type")}
+    present = {o.name for o in model.graph.output} | set(known)
+    for node in model.graph.node:
+        for name in node.output:
+            if name in types and name not in present:
+                present.add(name)
+                exposed.graph.output.append(types[name])
+    return exposed
+
+
+def first_difference(
+    model: onnx.ModelProto,
+    types: Mapping[str, TensorType],
+    inputs: Arrays,
+    *,
+    progress: Progress = lambda _: None,
+    **options: Any,
+) -> str:
+    """The first node, in the model's order, of which a result differs when every result is an output.
+
+    Showing every result changes what is fused: a difference that fusion makes may go away, which the answer
+    then says.
+    """
+    progress("looking for the first node that differs")
+    exposed = _expose_all(model, list(types))
+    session = compile(exposed, progress=progress, **options).session()
+    names = [o.name for o in session.get_outputs()]
+    actual = dict(zip(names, session.run(None, inputs), strict=True))
+    expected = reference_runner(_with_static_inputs(exposed, types))(inputs)
+    for index, node in enumerate(model.graph.node):
+        for name in node.output:
+            if name not in actual or name not in expected:
+                continue
+            result = compare(name, actual[name], expected[name], bound_for(DType.of(expected[name])))
+            if not result.ok:
+                return f"node {node.name or f'#{index}'} ({node.op_type}), output {name!r}: {result.reason}"
+    return "no node differs when every result is an output: the difference comes with fusion (try -O 0)"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far two results lie apart: absolute, relative to the spread of the reference, in units in the last place.
 
-    compare("y", actual, expected, bound=1e-5).ok
+compare("y", actual, expected, bound=1e-5).ok
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole road in one call: a model to an emitted project and a library.
 
-    model = compile("net.onnx", output="build/net", dims={"batch": 1})
-    model.session().run(None, {"input": array})
+model = compile("net.onnx", output="build/net", dims={"batch": 1})
+model.session().run(None, {"input": array})
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from aotc_codegen.names import identifier
+from aotc_codegen.project import emit
 
 from aotc.driver.build import build_library
 from aotc.driver.place import staged
@@ -29,8 +31,6 @@ from aotc.relay.transform.pipeline import optimize
 from aotc.runtime.session import Session, load
 from aotc.tir.plan.program import Program
 from aotc.tir.target import Target
-from aotc_codegen.names import identifier
-from aotc_codegen.project import emit
 
 if TYPE_CHECKING:
     from onnx import ModelProto

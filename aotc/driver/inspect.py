@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a model is and what it will cost, without a C compiler.
 
-    report = inspect_model("net.onnx")
-    report["macs"], report["arena"]["peak"], report["unsupported"]
+report = inspect_model("net.onnx")
+report["macs"], report["arena"]["peak"], report["unsupported"]
 """
 
 from __future__ import annotations

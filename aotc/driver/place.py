@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where results go on disk: never over what is not ours, never half-written.
 
-    with staged(Path("build/net")) as work:          # a scratch folder beside it
-        ...                                          # write into `work`; it takes the place on success
+with staged(Path("build/net")) as work:          # a scratch folder beside it
+    ...                                          # write into `work`; it takes the place on success
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -55,7 +54,7 @@ def staged(output: Path) -> Iterator[Path]:
         work.mkdir()
         yield work
         if output.exists():
-            os.replace(output, scratch / "old")
-        os.replace(work, output)
+            output.replace(scratch / "old")
+        work.replace(output)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

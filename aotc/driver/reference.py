@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An independent execution of an ONNX model: ONNX Runtime where installed, else onnx's reference evaluator.
 
-    run = reference_runner(model)
-    run.name, run({"input": array})                  # "onnxruntime", {"output": array}
+run = reference_runner(model)
+run.name, run({"input": array})                  # "onnxruntime", {"output": array}
 """
 
 from __future__ import annotations

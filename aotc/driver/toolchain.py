@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C compiler: which one, with which flags, and a library out of an emitted project.
 
-    toolchain = find_toolchain(cc=None, cflags=("-g",))
-    build_library(project_directory, toolchain, target)          # .../lib/libnet.so
+toolchain = find_toolchain(cc=None, cflags=("-g",))
+build_library(project_directory, toolchain, target)          # .../lib/libnet.so
 """
 
 from __future__ import annotations

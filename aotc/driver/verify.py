@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled C against an independent implementation, and the first node that differs.
 
-    report = verify("net.onnx", seeds=3)
-    report.ok, report.cases[0].outputs[0].relative
+report = verify("net.onnx", seeds=3)
+report.ok, report.cases[0].outputs[0].relative
 """
 
 from __future__ import annotations
@@ -12,20 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 from aotc.driver.compare import Comparison, compare
 from aotc.driver.compile import Progress, compile, import_model
+from aotc.driver.inputs import Arrays, input_types, random_inputs, read_inputs
 from aotc.driver.reference import reference_runner
-from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
-from aotc.relay.expr import type_of
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.module import IRModule
-
-Arrays = dict[str, "np.ndarray[Any, Any]"]
 
 BOUNDS = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 """What the error relative to the reference's standard deviation may be, by dtype of the output."""
@@ -66,40 +61,6 @@ class Report:
             "cases": cases,
             "first_difference": self.first_difference,
         }
-
-
-def input_types(module: IRModule) -> dict[str, TensorType]:
-    """The types of a module's inputs, by name."""
-    return {p.name: ty for p in module.main.params if isinstance(ty := type_of(p), TensorType)}
-
-
-def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:
-    """Standard normal floats, integers from 0 to 7, fair bools."""
-    rng = np.random.default_rng(seed)
-    arrays: Arrays = {}
-    for name, ty in types.items():
-        if ty.dtype.is_float:
-            array = rng.standard_normal(ty.static_shape)
-        elif ty.dtype.is_bool:
-            array = rng.integers(0, 2, ty.static_shape)
-        else:
-            array = rng.integers(0, min(8, int(ty.dtype.max) + 1), ty.static_shape)
-        arrays[name] = np.asarray(array).astype(ty.dtype.numpy)
-    return arrays
-
-
-def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
-    """The inputs in an .npz file, by name (or as "in/NAME"); AotcError for missing ones."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {k: file[k] for k in file.files}
-    except (OSError, ValueError) as error:
-        raise AotcError("inputs-file", f"cannot read {path}: {error}") from error
-    found = {name: arrays[key] for name in types for key in (name, f"in/{name}") if key in arrays}
-    missing = [name for name in types if name not in found]
-    if missing:
-        raise AotcError("inputs-file", f"{path} has no input {missing[0]!r}", hint=nearest(missing[0], arrays))
-    return found
 
 
 def bound_for(dtype: DType) -> float:

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands print: progress on the terminal's error stream, results on its output, errors once.
+
+with reporting(quiet=False, as_json=False, verbose=0) as out:
+    out.stage("importing the model")
+    out.result({"path": "build/net"}, lambda console: console.print("done"))
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.markup import escape
+from rich.status import Status
+
+from aotc.ir.diagnostics import AotcError
+
+USER_ERROR = 2
+"""Exit code for what the user can put right."""
+
+
+class Reporter:
+    """Where one command's messages go."""
+
+    def __init__(self, quiet: bool, as_json: bool) -> None:
+        self.quiet = quiet
+        self.as_json = as_json
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._status: Status | None = None
+
+    def stage(self, name: str) -> None:
+        """The work has come to `name`."""
+        logging.getLogger("aotc").info(name)
+        if self.quiet or self.as_json or not self.errors.is_terminal:
+            return
+        if self._status is None:
+            self._status = self.errors.status(name)
+            self._status.start()
+        else:
+            self._status.update(name)
+
+    def stop(self) -> None:
+        """End the progress display."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def result(self, data: Mapping[str, Any], show: Callable[[Console], None]) -> None:
+        """Print a result: as JSON, through `show`, or not at all."""
+        self.stop()
+        if self.as_json:
+            sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
+        elif not self.quiet:
+            show(self.console)
+
+    def failure(self, error: AotcError) -> None:
+        """Print every diagnostic of an error."""
+        self.stop()
+        if self.as_json:
+            problems = [
+                {"code": d.code, "message": d.message, "at": str(d.span or ""), "notes": d.notes, "hint": d.hint}
+                for d in error.diagnostics
+            ]
+            sys.stdout.write(json.dumps({"errors": problems}, indent=2) + "\n")
+        for diagnostic in error.diagnostics:
+            self.errors.print(f"[bold red]error[/]: {escape(str(diagnostic))}")
+
+
+@contextmanager
+def reporting(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> Iterator[Reporter]:
+    """A reporter for one command; an AotcError in the block is printed and ends the program with code 2."""
+    level = logging.WARNING if verbose == 0 else logging.INFO if verbose == 1 else logging.DEBUG
+    reporter = Reporter(quiet, as_json)
+    logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=reporter.errors)])
+    try:
+        yield reporter
+    except AotcError as error:
+        reporter.failure(error)
+        raise SystemExit(USER_ERROR) from None
+    except MemoryError:
+        reporter.failure(AotcError("memory", "not enough memory for this model"))
+        raise SystemExit(USER_ERROR) from None
+    finally:
+        reporter.stop()

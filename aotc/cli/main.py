@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `aotc` command: arguments in, text out; all work is done by `aotc.driver`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from aotc import __version__
+from aotc.cli import tables
+from aotc.cli.console import reporting
+from aotc.cli.options import compiler_options, output_options, shape_options, target_options
+from aotc.driver.compile import CompiledModel, compile
+from aotc.driver.inspect import inspect_model, inspect_project
+from aotc.driver.observe import DumpIR, Timing
+from aotc.driver.run import run_library
+from aotc.driver.support import support_table
+from aotc.driver.verify import verify
+
+MODEL = click.Path(path_type=Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="aotc")
+def main() -> None:
+    """Compile neural networks ahead of time to self-contained C."""
+
+
+@main.command("compile")
+@click.argument("model", type=MODEL)
+@click.option("-o", "--output", type=MODEL, required=True, help="Directory of the C project.")
+@click.option("--name", default=None, help="Prefix of every C symbol [default: from the file name].")
+@shape_options
+@target_options
+@compiler_options
+@click.option("--timing", is_flag=True, help="Print how long each pass took.")
+@click.option("--dump-ir", type=MODEL, default=None, metavar="DIR", help="Write the graph after each pass there.")
+@click.option("--no-build", is_flag=True, help="Write sources only; needs no C compiler.")
+@output_options
+def compile_command(
+    model: Path,
+    output: Path,
+    timing: bool,
+    dump_ir: Path | None,
+    no_build: bool,
+    quiet: bool,
+    as_json: bool,
+    verbose: int,
+    **options: Any,
+) -> None:
+    """Compile MODEL (.onnx) to a C project and a library in DIR."""
+    with reporting(quiet, as_json, verbose) as out:
+        timer = Timing()
+        instruments = [timer, *([DumpIR(dump_ir)] if dump_ir is not None else [])]
+        result = compile(
+            model, output=output, instruments=instruments, build=not no_build, progress=out.stage, **options
+        )
+        passes = timer.profile if timing else ""
+        data: dict[str, Any] = {
+            "path": str(result.path),
+            "library": str(result.library or ""),
+            "metadata": dict(result.metadata),
+        }
+        out.result(
+            data | ({"timing": passes} if timing else {}), lambda console: _show_compiled(console, result, passes)
+        )
+
+
+def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None:
+    if passes:
+        console.print(passes, markup=False, end="")
+    memory = result.metadata["memory"]
+    console.print(f"project      {result.path}", markup=False)
+    if result.library is not None:
+        console.print(f"library      {result.library} ({tables.size(result.library.stat().st_size)})", markup=False)
+    console.print(f"arena        {tables.size(memory['peak'])} (lower bound {tables.size(memory['lower_bound'])})")
+
+
+@main.command("run")
+@click.argument("library", type=MODEL)
+@click.option("--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random].")
+@click.option("--outputs", type=MODEL, default=None, metavar="FILE.npz", help="Where to write the outputs.")
+@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Runs to time.")
+@output_options
+def run_command(
+    library: Path, inputs: Path | None, outputs: Path | None, repeat: int, quiet: bool, as_json: bool, verbose: int
+) -> None:
+    """Run a compiled library (a project directory or the library file)."""
+    with reporting(quiet, as_json, verbose) as out:
+        result = run_library(library, inputs=inputs, outputs=outputs, repeat=repeat)
+
+        def show(console: Console) -> None:
+            for row in result["outputs"]:
+                console.print(f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}", markup=False)
+            times = result["milliseconds"]
+            console.print(f"{repeat} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms")
+
+        out.result(result, show)
+
+
+@main.command("verify")
+@click.argument("model", type=MODEL)
+@click.option("--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random].")
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Random input sets to try.")
+@click.option("--bisect", is_flag=True, help="Name the first node that differs.")
+@shape_options
+@target_options
+@compiler_options
+@output_options
+def verify_command(model: Path, quiet: bool, as_json: bool, verbose: int, **options: Any) -> None:
+    """Compare the compiled MODEL with ONNX Runtime (or onnx's reference evaluator)."""
+    with reporting(quiet, as_json, verbose) as out:
+        report = verify(model, progress=out.stage, **options)
+        out.result(report.as_dict(), lambda console: tables.show_report(console, report))
+    if not report.ok:
+        raise SystemExit(1)
+
+
+@main.command("inspect")
+@click.argument("model", type=MODEL)
+@shape_options
+@target_options
+@output_options
+def inspect_command(model: Path, quiet: bool, as_json: bool, verbose: int, **options: Any) -> None:
+    """Show what MODEL (.onnx) needs, or the metadata of a compiled project."""
+    with reporting(quiet, as_json, verbose) as out:
+        if model.is_dir():
+            found = inspect_project(model)
+            out.result(found, lambda console: console.print_json(data=found))
+            return
+        out.stage("inspecting the model")
+        report = inspect_model(model, **options)
+        out.result(report, lambda console: tables.show_model(console, report))
+
+
+@main.command("ops")
+@output_options
+def ops_command(quiet: bool, as_json: bool, verbose: int) -> None:
+    """List the operators and the ONNX operators that use them."""
+    with reporting(quiet, as_json, verbose) as out:
+        rows: Sequence[Mapping[str, Any]] = support_table()
+        out.result({"operators": list(rows)}, lambda console: tables.show_operators(console, rows))

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands share, and how their text is read.
+
+--input-shape x:1,3,224,224   --dim batch=1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LARGEST_DIM = (1 << 31) - 1
+
+
+def _dimension(text: str, where: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= LARGEST_DIM:
+        raise click.BadParameter(f"{text!r} in {where!r} is not a dimension")
+    return value
+
+
+def read_shapes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """NAME:1,3,224,224 (the name may hold colons; nothing after the last colon means a scalar)."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for value in values:
+        name, colon, dims = value.rpartition(":")
+        if not colon or not name:
+            raise click.BadParameter(f"{value!r} is not of the form NAME:1,3,224,224")
+        shapes[name] = tuple(_dimension(d, value) for d in dims.split(",") if d.strip())
+    return shapes
+
+
+def read_dims(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    """SYMBOL=8"""
+    dims: dict[str, int] = {}
+    for value in values:
+        name, equals, number = value.rpartition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{value!r} is not of the form SYMBOL=8")
+        dims[name] = _dimension(number, value)
+    return dims
+
+
+def read_flags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Compiler flags, several in one text."""
+    return tuple(flag for value in values for flag in value.split())
+
+
+def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+shape_options = _all(
+    click.option(
+        "--input-shape", "input_shapes", multiple=True, callback=read_shapes, metavar="NAME:D,D,...",
+        help="Shape of an input with dynamic dimensions.",
+    ),
+    click.option(
+        "--dim", "dims", multiple=True, callback=read_dims, metavar="SYMBOL=N", help="Value of a symbolic dimension."
+    ),
+)  # fmt: skip
+
+target_options = _all(
+    click.option("--target", default="host", show_default=True, help="Machine to generate code for."),
+    click.option(
+        "-O", "opt_level", type=click.IntRange(0, 3), default=3, show_default=True, help="Graph optimisation level."
+    ),
+)
+
+compiler_options = _all(
+    click.option("--cc", default=None, help="C compiler [default: $CC, cc, gcc or clang]."),
+    click.option("--cflags", multiple=True, callback=read_flags, metavar="FLAGS", help="Flags after the default ones."),
+)
+
+output_options = _all(
+    click.option("--quiet", "-q", is_flag=True, help="Print errors only."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    click.option("--verbose", "-v", count=True, help="Log what happens (twice: debugging)."),
+)

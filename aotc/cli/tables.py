@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from aotc.driver.verify import Report
+
+
+def size(count: float) -> str:
+    """Bytes with a unit: 4.01 MB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def count(number: float) -> str:
+    """A number with a unit: 1.82 G."""
+    for unit in ("", " k", " M"):
+        if number < 1000:
+            return f"{number:.0f}" if not unit else f"{number:.2f}{unit}"
+        number /= 1000
+    return f"{number:.2f} G"
+
+
+def _grid(*headers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    return table
+
+
+def _tensor_rows(table: Table, kind: str, tensors: Sequence[Mapping[str, Any]]) -> None:
+    for tensor in tensors:
+        shape = "x".join(map(str, tensor["shape"])) or "scalar"
+        table.add_row(kind, str(tensor["name"]), f"{tensor['dtype']} {shape}")
+
+
+def show_model(console: Console, report: Mapping[str, Any]) -> None:
+    """The report of `inspect_model`."""
+    if report["unsupported"]:
+        console.print(f"{report['model']} cannot be compiled:", markup=False)
+        for problem in report["unsupported"]:
+            console.print(f"  {problem}", markup=False)
+        return
+    table = _grid("", "name", "type")
+    _tensor_rows(table, "input", report["inputs"])
+    _tensor_rows(table, "output", report["outputs"])
+    console.print(table)
+    arena = report["arena"]
+    console.print(f"parameters   {count(report['parameters'])} ({size(report['parameter_bytes'])})")
+    console.print(f"MACs         {count(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels")
+    console.print(f"arena        {size(arena['peak'])} (lower bound {size(arena['lower_bound'])})")
+    operators = ", ".join(f"{name} {n}" for name, n in sorted(report["operators"].items(), key=lambda r: -r[1]))
+    console.print(f"operators    {operators}", markup=False)
+    table = _grid("largest kernels", "MACs", "nodes")
+    for row in report["largest"]:
+        table.add_row(row["kernel"], count(row["macs"]), ", ".join(row["nodes"][:4]))
+    console.print(table)
+
+
+def show_report(console: Console, report: Report) -> None:
+    """The report of `verify`."""
+    table = _grid("inputs", "output", "max abs", "relative", "ULP", "")
+    for case in report.cases:
+        for o in case.outputs:
+            verdict = "[green]ok[/]" if o.ok else f"[red]{o.reason}[/]"
+            table.add_row(case.source, o.name, f"{o.max_abs:.2e}", f"{o.relative:.2e}", str(o.max_ulp), verdict)
+    console.print(table)
+    console.print(f"compared with {report.reference}: {'all outputs agree' if report.ok else 'outputs DIFFER'}")
+    if report.first_difference:
+        console.print(f"first difference: {report.first_difference}", markup=False)
+
+
+def show_operators(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The support table."""
+    table = _grid("operator", "fusion", "ONNX operators")
+    for row in rows:
+        table.add_row(row["name"], row["pattern"], ", ".join(row["onnx"]))
+    console.print(table)

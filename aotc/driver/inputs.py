@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs for a run: seeded random ones, or those in an .npz file.
+
+random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.types import TensorType
+from aotc.relay.expr import type_of
+from aotc.relay.module import IRModule
+
+Arrays: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
+
+
+def input_types(module: IRModule) -> dict[str, TensorType]:
+    """The types of a module's inputs, by name."""
+    return {p.name: ty for p in module.main.params if isinstance(ty := type_of(p), TensorType)}
+
+
+def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:
+    """Standard normal floats, integers from 0 to 7, fair bools."""
+    rng = np.random.default_rng(seed)
+    arrays: Arrays = {}
+    for name, ty in types.items():
+        if ty.dtype.is_float:
+            array = rng.standard_normal(ty.static_shape)
+        elif ty.dtype.is_bool:
+            array = rng.integers(0, 2, ty.static_shape)
+        else:
+            array = rng.integers(0, min(8, int(ty.dtype.max) + 1), ty.static_shape)
+        arrays[name] = np.asarray(array).astype(ty.dtype.numpy)
+    return arrays
+
+
+def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
+    """The inputs in an .npz file, by name (or as "in/NAME"); AotcError for missing ones."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {k: file[k] for k in file.files}
+    except (OSError, ValueError) as error:
+        raise AotcError("inputs-file", f"cannot read {path}: {error}") from error
+    found = {name: arrays[key] for name in types for key in (name, f"in/{name}") if key in arrays}
+    missing = [name for name in types if name not in found]
+    if missing:
+        raise AotcError("inputs-file", f"{path} has no input {missing[0]!r}", hint=nearest(missing[0], arrays))
+    return found

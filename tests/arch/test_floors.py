@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every import points down: this table is the architecture.
+
+A package may import itself, the rows it lists, the standard library, numpy, and the third-party packages of
+THIRD_PARTY.  The longest prefix decides to which row a module belongs.  Lazy imports count.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {"aotc": ROOT / "aotc", "aotc_codegen": ROOT / "codegen", "aotc_runtime_c": ROOT / "runtime_c"}
+
+GRAPH = {"aotc.ir", "aotc.relay", "aotc.relay.op"}
+BELOW_DRIVER = GRAPH | {
+    "aotc.tir",
+    "aotc.runtime",
+    "aotc.relay.transform",
+    "aotc.relay.instrument",
+    "aotc.relay.frontend",
+    "aotc.relay.testing",
+    "aotc.relay.backend",
+    "aotc_codegen",
+    "aotc_runtime_c",
+}
+FLOORS: dict[str, set[str]] = {
+    "aotc.ir": set(),
+    "aotc.tir": {"aotc.ir"},
+    "aotc.relay": {"aotc.ir"},
+    "aotc.runtime": {"aotc.ir", "aotc_runtime_c"},
+    "aotc.relay.op": {"aotc.ir", "aotc.tir", "aotc.relay"},
+    "aotc_codegen": {"aotc.ir", "aotc.tir", "aotc_runtime_c"},
+    "aotc_runtime_c": set(),
+    "aotc.relay.transform": GRAPH | {"aotc.tir"},
+    "aotc.relay.instrument": GRAPH,
+    "aotc.relay.frontend": GRAPH,
+    "aotc.relay.testing": GRAPH,
+    "aotc.relay.backend": GRAPH | {"aotc.tir"},
+    "aotc.driver": BELOW_DRIVER,
+    "aotc.cli": {"aotc.driver", "aotc.ir", "aotc"},
+}
+DOORS = {"aotc", "aotc.relay", "aotc.onnx_backend"}
+"""Modules of public names: they may import the driver and below, and nobody inside imports them."""
+THIRD_PARTY = {
+    "aotc.ir": {"ml_dtypes"},
+    "aotc.runtime": {"cffi", "ml_dtypes"},
+    "aotc.relay.op": {"ml_dtypes"},
+    "aotc.relay": {"ml_dtypes"},
+    "aotc.tir": {"ml_dtypes"},
+    "aotc.relay.frontend": {"onnx", "google"},
+    "aotc_codegen": {"jinja2"},
+    "aotc.driver": {"onnx", "onnxruntime"},
+    "aotc.cli": {"click", "rich"},
+    "aotc": {"onnx"},
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """(dotted name, path) of every module of the three packages; a package is named as itself."""
+    for package, folder in SOURCES.items():
+        base = folder if folder.name == package else folder / package
+        for path in sorted(base.rglob("*.py")):
+            parts = (package, *path.relative_to(base).with_suffix("").parts)
+            yield ".".join(p for p in parts if p != "__init__"), path
+
+
+def row_of(module: str) -> str | None:
+    """The row of FLOORS a module belongs to; None for doors and other people's modules."""
+    if module in DOORS:
+        return None
+    rows = [row for row in FLOORS if (module + ".").startswith(row + ".")]
+    return max(rows, key=len) if rows else None
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: absolute imports only"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def allowed(here: str, name: str) -> bool:
+    """Whether a module of row `here` may import `name`."""
+    top = name.split(".")[0]
+    if top not in SOURCES:
+        return top in sys.stdlib_module_names or top in {"numpy", "typing_extensions", *THIRD_PARTY.get(here, ())}
+    there = row_of(name)
+    if there is None:  # a door, or a name such as aotc.__version__
+        return here == "aotc.cli" and name == "aotc.__version__"
+    return there == here or there in FLOORS[here]
+
+
+@pytest.mark.parametrize(("module", "path"), [pytest.param(*m, id=m[0]) for m in modules()])
+def test_imports_point_down(module: str, path: Path) -> None:
+    here = row_of(module)
+    if here is None:
+        assert module in DOORS or module.startswith("aotc."), f"{module} belongs to no row"
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    bad = [
+        f"{path.name}:{line}: {here} may not import {name}" for line, name in imports(tree) if not allowed(here, name)
+    ]
+    assert not bad, "\n".join(bad)
+
+
+def test_every_module_has_a_row() -> None:
+    lost = [m for m, _ in modules() if row_of(m) is None and m not in DOORS]
+    assert not lost
+
+
+def test_doors_are_not_used_inside() -> None:
+    def targets(path: Path) -> Iterator[str]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module in DOORS:
+                yield from (f"{node.module}.{a.name}" for a in node.names)
+
+    known = {m for m, _ in modules()} | {"aotc.__version__"}
+    bad = [f"{m} imports {t}" for m, p in modules() for t in targets(p) if t not in known]
+    assert not bad, "\n".join(bad)

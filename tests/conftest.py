@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: the operator table, optional tools and data, one compiled library per batch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from aotc.driver.wiring import install
+
+ROOT = Path(__file__).parents[1]
+
+install()
+
+
+def missing(what: str) -> None:
+    """Skip the test, or fail it where nothing may be skipped (AOTC_REQUIRE_ALL=1)."""
+    if os.environ.get("AOTC_REQUIRE_ALL") == "1":
+        pytest.fail(f"{what} is missing and AOTC_REQUIRE_ALL=1 allows no skips")
+    pytest.skip(f"{what} is missing")
+
+
+def require_tool(name: str) -> str:
+    """The path of a command, or no test."""
+    path = shutil.which(name)
+    if path is None:
+        missing(name)
+    return path or ""
+
+
+@pytest.fixture
+def clang() -> str:
+    return require_tool("clang")
+
+
+@pytest.fixture
+def cmake() -> str:
+    return require_tool("cmake")
+
+
+@pytest.fixture(scope="session")
+def models() -> Path:
+    """The folder of trained models: $AOTC_MODELS, or shared/models beside the checkout."""
+    folder = Path(os.environ.get("AOTC_MODELS", ROOT.parent / "shared" / "models"))
+    if not folder.is_dir():
+        pytest.skip(f"no trained models at {folder}")
+    return folder

@@ -1,0 +1,40 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What the tests need.  `setup.sh venv DIR` makes the virtual environment; `setup.sh tools` installs the
+# optional system tools (clang, cmake) where this is root on a Debian machine, else says what is missing.
+set -eu
+
+apt_install() {
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 1
+  apt-get install -y -qq "$@" >/dev/null 2>&1 && return 0
+  apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq "$@" >/dev/null 2>&1
+}
+
+make_venv() {
+  python=${PYTHON:-python3}
+  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+    echo "aotc needs Python 3.10 or newer; name one with PYTHON=" >&2
+    exit 1
+  fi
+  if ! "$python" -m venv "$1" >/dev/null 2>&1; then
+    apt_install python3-venv || true
+    "$python" -m venv --clear "$1"
+  fi
+  "$1/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[test]"
+}
+
+install_tools() {
+  missing=""
+  for tool in clang cmake; do
+    command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
+  done
+  [ -z "$missing" ] && return 0
+  # shellcheck disable=SC2086
+  apt_install $missing || echo "not installed, tests that need them are skipped:$missing" >&2
+}
+
+case "$1" in
+  venv) make_venv "$2" ;;
+  tools) install_tools ;;
+  *) echo "usage: setup.sh venv DIR | tools" >&2; exit 2 ;;
+esac

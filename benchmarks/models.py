@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks for benchmarks and tests, built here with seeded weights.
+
+    resnet18()                             # a ModelProto: pre-activation ResNet-18, 224x224, batch 1
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+EPSILON = 2e-5
+
+
+class Builder:
+    """Appends nodes to a graph; every method returns the name of its result."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+
+    def op(self, op_type: str, *inputs: str, name: str, **attributes: Any) -> str:
+        """A node with one result."""
+        self.nodes.append(helper.make_node(op_type, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def weight(self, name: str, array: np.ndarray) -> str:
+        self.initializers.append(numpy_helper.from_array(array.astype(np.float32), name))
+        return name
+
+    def xavier(self, name: str, shape: tuple[int, ...]) -> str:
+        """Uniform, scaled by fan-in and fan-out (Glorot and Bengio, 2010)."""
+        area = math.prod(shape[2:])
+        limit = math.sqrt(6 / ((shape[0] + shape[1]) * area))
+        return self.weight(name, self.rng.uniform(-limit, limit, shape))
+
+    def conv(self, x: str, name: str, shape: tuple[int, int, int, int], stride: int = 1) -> str:
+        """A convolution without bias that keeps the size but for its stride; `shape` is OIHW."""
+        pad = shape[2] // 2
+        return self.op(
+            "Conv",
+            x,
+            self.xavier(f"{name}_weight", shape),
+            name=name,
+            kernel_shape=shape[2:],
+            pads=[pad] * 4,
+            strides=[stride] * 2,
+        )
+
+    def batch_norm(self, x: str, name: str, channels: int) -> str:
+        """Inference batch normalisation with statistics that are not trivial."""
+        values = {
+            "gamma": self.rng.uniform(0.5, 1.5, channels),
+            "beta": self.rng.uniform(-0.2, 0.2, channels),
+            "mean": self.rng.uniform(-0.2, 0.2, channels),
+            "var": self.rng.uniform(0.5, 1.5, channels),
+        }
+        names = [self.weight(f"{name}_{key}", value) for key, value in values.items()]
+        return self.op("BatchNormalization", x, *names, name=name, epsilon=EPSILON)
+
+    def norm_relu(self, x: str, name: str, channels: int) -> str:
+        return self.op("Relu", self.batch_norm(x, name, channels), name=f"{name}_relu")
+
+    def model(self, name: str, inputs: dict[str, list[int]], outputs: dict[str, list[int]]) -> onnx.ModelProto:
+        """The checked model over float32 inputs and outputs."""
+        declare = helper.make_tensor_value_info
+        graph = helper.make_graph(
+            self.nodes,
+            name,
+            [declare(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
+            [declare(n, TensorProto.FLOAT, s) for n, s in outputs.items()],
+            self.initializers,
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="aotc-benchmarks")
+        model.ir_version = 8
+        onnx.checker.check_model(model)
+        return model
+
+
+def _unit(b: Builder, x: str, name: str, channels: tuple[int, int], stride: int) -> str:
+    """One pre-activation residual unit (He et al., 2016, arXiv 1603.05027)."""
+    before, after = channels
+    first = b.norm_relu(x, f"{name}_bn1", before)
+    y = b.conv(first, f"{name}_conv1", (after, before, 3, 3), stride)
+    y = b.conv(b.norm_relu(y, f"{name}_bn2", after), f"{name}_conv2", (after, after, 3, 3))
+    shortcut = x if channels[0] == channels[1] and stride == 1 and not name.endswith("stage1_unit1") else None
+    if shortcut is None:
+        shortcut = b.conv(first, f"{name}_sc", (after, before, 1, 1), stride)
+    return b.op("Add", y, shortcut, name=f"{name}_add")
+
+
+def resnet18(classes: int = 1000, seed: int = 0) -> onnx.ModelProto:
+    """ResNet-18 with pre-activation units: data float32[1, 3, 224, 224] -> scores float32[1, classes]."""
+    b = Builder(seed)
+    x = b.batch_norm("data", "bn_data", 3)
+    x = b.norm_relu(b.conv(x, "conv0", (64, 3, 7, 7), 2), "bn0", 64)
+    x = b.op("MaxPool", x, name="pool0", kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+    widths = (64, 64, 128, 256, 512)
+    for stage in range(1, 5):
+        before, after = widths[stage - 1], widths[stage]
+        x = _unit(b, x, f"stage{stage}_unit1", (before, after), 1 if stage == 1 else 2)
+        x = _unit(b, x, f"stage{stage}_unit2", (after, after), 1)
+    x = b.op("GlobalAveragePool", b.norm_relu(x, "bn1", widths[-1]), name="pool1")
+    x = b.op("Flatten", x, name="flatten")
+    bias = b.weight("fc1_bias", b.rng.uniform(-0.1, 0.1, classes))
+    x = b.op("Gemm", x, b.xavier("fc1_weight", (classes, widths[-1])), bias, name="fc1", transB=1)
+    b.op("Softmax", x, name="scores", axis=1)
+    return b.model("resnet18", {"data": [1, 3, 224, 224]}, {"scores": [1, classes]})

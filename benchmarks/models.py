@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks for benchmarks and tests, built here with seeded weights.
 
-    resnet18()                             # a ModelProto: pre-activation ResNet-18, 224x224, batch 1
+resnet18()                             # a ModelProto: pre-activation ResNet-18, 224x224, batch 1
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class Builder:
             [declare(n, TensorProto.FLOAT, s) for n, s in outputs.items()],
             self.initializers,
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="aotc-benchmarks")
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="aotc-benchmarks"
+        )
         model.ir_version = 8
         onnx.checker.check_model(model)
         return model

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding and running the C compiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aotc.driver.toolchain import compile_all, find_toolchain, resolve_target, run_compiler
+from aotc.ir.diagnostics import AotcError
+from aotc.tir.target import host_target
+
+
+def test_the_named_compiler_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert find_toolchain("gcc -m64", ["-g"]).cc == ("gcc", "-m64")
+    with pytest.raises(AotcError, match="no-such-compiler"):
+        find_toolchain()
+
+
+def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(AotcError, match="no C compiler found") as caught:
+        find_toolchain()
+    assert "--no-build" in caught.value.diagnostics[0].hint
+
+
+def test_the_compilers_message_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "bad.c").write_text("int main(void) { return undeclared; }\n")
+    with pytest.raises(AotcError) as caught:
+        run_compiler(["gcc", "-c", "bad.c"], tmp_path)
+    assert any("undeclared" in note for note in caught.value.diagnostics[0].notes)
+    with pytest.raises(AotcError, match="failed with exit code"):
+        compile_all([["gcc", "-c", "bad.c"]] * 3, tmp_path)
+
+
+def test_host_targets() -> None:
+    v3 = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}
+    v4 = v3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+    assert [host_target("x86_64", flags).name for flags in ((), v3, v4)] == ["x86-64", "x86-64-v3", "x86-64-v4"]
+    assert host_target("aarch64", ()).name == "aarch64"
+    assert host_target("mips", ()).name == "c"
+    assert resolve_target("x86-64-v4").lanes("float32") == 16
+    with pytest.raises(AotcError, match="unknown target 'x86-64-v5'"):
+        resolve_target("x86-64-v5")

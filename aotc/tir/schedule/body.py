@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From te bodies to tir expressions.  Elements become loads, registers or inlined values.
+
+body = Body(plan, memory, ranges)
+value = body.element(tensor, indices)      # the expression of one element ...
+body.statements                            # ... and the registers it needs, to be placed before its use
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from aotc.tir import te
+from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, walk, with_operands
+from aotc.tir.schedule import graph
+from aotc.tir.schedule.inline import Plan
+from aotc.tir.simplify import Ranges, bounds, simplify
+from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, stmt_exprs, walk_stmts
+
+_Task: TypeAlias = "Generator[_Task, Expr, Expr]"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a tensor is stored: `skip` leading axes are not in memory (the stages share those loops)."""
+
+    buffer: Buffer
+    skip: int = 0
+
+
+Memory: TypeAlias = "Mapping[te.Tensor, Slot]"
+
+
+def slot_index(slot: Slot, tensor: te.Tensor, indices: Sequence[Expr], ranges: Ranges) -> Expr:
+    """The flat index of an element in the memory of its tensor."""
+    return simplify(te.flat_index(tensor.shape[slot.skip :], indices[slot.skip :]), ranges)
+
+
+@dataclass(slots=True)
+class _Scope:
+    statements: list[Stmt] = field(default_factory=list)
+    values: dict[tuple[te.Tensor, tuple[Expr, ...]], Expr] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Body:
+    """Lowers the elements needed at one place of a loop nest.
+
+    `current` holds the values of the tensors whose element at this place is known already.
+    """
+
+    plan: Plan
+    memory: Memory
+    ranges: Ranges
+    current: dict[te.Tensor, Expr] = field(default_factory=dict)
+    _scopes: list[_Scope] = field(default_factory=lambda: [_Scope()])
+
+    @property
+    def statements(self) -> list[Stmt]:
+        """The registers that the values so far need, in order."""
+        return self._scopes[-1].statements
+
+    def element(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
+        """The value of an element."""
+        return _run(self._read(tensor, tuple(indices)))
+
+    def expr(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
+        """A te expression with its axes replaced."""
+        return _run(self._lower(expr, mapping))
+
+    def computed(self, tensor: te.Compute, indices: Sequence[Expr]) -> Expr:
+        """The value of an element of a tensor that is stored, from its definition."""
+        return self.expr(tensor.body, _bind(tensor, indices))
+
+    def keep(self, tensor: te.Tensor, value: Expr) -> Expr:
+        """Make `value` the element of `tensor` at this place, in a register if it is more than a name."""
+        if not isinstance(value, (Var, Const)):
+            value = self._register(tensor.name, value)
+        self.current[tensor] = value
+        return value
+
+    def _register(self, name: str, value: Expr) -> Expr:
+        register = Var(name, value.dtype, value.lanes)
+        self.statements.append(Declare(register, value))
+        return register
+
+    def _lower(self, expr: Expr, mapping: Mapping[Var, Expr]) -> _Task:
+        match expr:
+            case Var():
+                return mapping.get(expr, expr)
+            case Const():
+                return expr
+            case Select():
+                return (yield self._select(expr, mapping))
+            case Element():
+                indices: list[Expr] = []
+                for index in expr.indices:
+                    indices.append((yield self._lower(index, mapping)))
+                return (yield self._read(expr.tensor, tuple(indices)))
+            case _:
+                fresh: list[Expr] = []
+                for operand in operands(expr):
+                    fresh.append((yield self._lower(operand, mapping)))
+                return with_operands(expr, tuple(fresh))
+
+    def _read(self, tensor: te.Tensor, indices: tuple[Expr, ...]) -> _Task:
+        indices = tuple(simplify(i, self.ranges) for i in indices)
+        while isinstance(tensor, te.View):
+            slot = self.memory.get(graph.base(tensor))
+            if slot is not None and slot.skip == 0 and graph.base(tensor) not in self.current:
+                return Load(slot.buffer, slot_index(slot, tensor, indices, self.ranges))
+            indices = graph.reindex(tensor, indices, tensor.source, self.ranges)
+            tensor = tensor.source
+        if tensor in self.current:
+            return self.current[tensor]
+        if tensor in self.memory:
+            slot = self.memory[tensor]
+            return Load(slot.buffer, slot_index(slot, tensor, indices, self.ranges))
+        for scope in self._scopes:
+            if (tensor, indices) in scope.values:
+                return scope.values[tensor, indices]
+        value = yield self._lower(tensor.body, _bind(tensor, indices))
+        if tensor in self.plan.registers:
+            if not isinstance(value, (Var, Const)):
+                value = self._register(tensor.name, value)
+            self._scopes[-1].values[tensor, indices] = value
+        return value
+
+    def _select(self, expr: Select, mapping: Mapping[Var, Expr]) -> _Task:
+        cond = simplify((yield self._lower(expr.cond, mapping)), self.ranges)
+        if isinstance(cond, Const):
+            return (yield self._lower(expr.a if cond.value else expr.b, mapping))
+        branches: list[tuple[Expr, list[Stmt]]] = []
+        for branch in (expr.a, expr.b):
+            self._scopes.append(_Scope())
+            value = yield self._lower(branch, mapping)
+            branches.append((value, self._scopes.pop().statements))
+        (a, a_statements), (b, b_statements) = branches
+        if all(self._speculatable(s) for s in (*a_statements, *b_statements)):
+            self.statements.extend((*a_statements, *b_statements))
+            return Select(cond, a, b)
+        register = Var("chosen", a.dtype)
+        then = Block((*a_statements, Assign(register, a)))
+        orelse = Block((*b_statements, Assign(register, b)))
+        self.statements.extend((Declare(register, const(0, a.dtype)), If(cond, then, orelse)))
+        return register
+
+    def _speculatable(self, stmt: Stmt) -> bool:
+        """Whether the statement does no harm where its value is not wanted."""
+        return all(
+            self._harmless(node) for inner in walk_stmts(stmt) for expr in stmt_exprs(inner) for node in walk(expr)
+        )
+
+    def _harmless(self, node: Expr) -> bool:
+        if isinstance(node, Load):
+            low, high = bounds(node.index, self.ranges)
+            return low >= 0 and high + node.lanes <= node.buffer.size
+        if isinstance(node, Binary) and node.op in ("floordiv", "floormod", "truncdiv", "truncmod"):
+            return isinstance(node.b, Const) and node.b.value not in (0, -1)
+        return True
+
+
+def _bind(tensor: te.Compute, indices: Sequence[Expr]) -> dict[Var, Expr]:
+    return {var: index for (var, _), index in zip(tensor.axes, indices, strict=True)}
+
+
+def _run(task: _Task) -> Expr:
+    """Run a task and those it waits for on a stack of our own: chains of tensors may be long."""
+    stack = [task]
+    result: Expr | None = None
+    while stack:
+        try:
+            child = stack[-1].send(result)  # type: ignore[arg-type]
+        except StopIteration as stop:
+            stack.pop()
+            result = stop.value
+        else:
+            stack.append(child)
+            result = None
+    if result is None:
+        raise AssertionError("a task without a result")
+    return result

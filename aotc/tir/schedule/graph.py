@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph of tensor expressions: order, reads, cost.  te tensors in, facts about them out.
+
+order = topological(outputs)               # producers first
+elements(order[-1])                        # the elements that its body reads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from aotc.tir import te
+from aotc.tir.expr import Binary, Call, Element, Expr, Load, Var, as_expr, operands, walk, with_operands
+from aotc.tir.simplify import Ranges, linear, simplify
+
+_OP_COST: Final = {"div": 4, "floordiv": 8, "floormod": 8, "truncdiv": 8, "truncmod": 8}
+_CALL_COST: Final = {"abs": 1, "fma": 1, "floor": 1, "ceil": 1, "trunc": 1, "round_even": 1, "isnan": 1, "isinf": 1}
+_FUNCTION_COST: Final = 20
+_COST_LIMIT: Final = 1_000_000
+
+
+def base(tensor: te.Tensor) -> te.Tensor:
+    """The tensor whose memory `tensor` is: views stripped."""
+    while isinstance(tensor, te.View):
+        tensor = tensor.source
+    return tensor
+
+
+def bodies(tensor: te.Tensor) -> tuple[Expr, ...]:
+    """The scalar expressions of a tensor."""
+    match tensor:
+        case te.Compute():
+            return (tensor.body,)
+        case te.Reduce():
+            return (tensor.body,) if tensor.guard is None else (tensor.body, tensor.guard)
+        case _:
+            return ()
+
+
+def elements(tensor: te.Tensor) -> list[Element]:
+    """Every element read by the body, once for each place; those inside indices too."""
+    return [node for body in bodies(tensor) for node in walk(body) if isinstance(node, Element)]
+
+
+def sources(tensor: te.Tensor) -> list[te.Tensor]:
+    """The tensors that it is computed from, each once."""
+    match tensor:
+        case te.View():
+            found: Sequence[te.Tensor] = (tensor.source,)
+        case te.Contraction():
+            found = (tensor.a, tensor.b)
+        case te.Extern():
+            found = tensor.group.inputs
+        case _:
+            found = [element.tensor for element in elements(tensor)]
+    return list(dict.fromkeys(found))
+
+
+def topological(outputs: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """All tensors that the outputs need, producers before consumers, in a deterministic order."""
+    order: list[te.Tensor] = []
+    seen: set[te.Tensor] = set()
+    for output in outputs:
+        stack: list[tuple[te.Tensor, list[te.Tensor] | None]] = [(output, None)]
+        while stack:
+            tensor, pending = stack.pop()
+            if pending is None:
+                if tensor in seen:
+                    continue
+                seen.add(tensor)
+                pending = sources(tensor)[::-1]
+            if pending:
+                stack.append((tensor, pending))
+                stack.append((pending.pop(), None))
+            else:
+                order.append(tensor)
+    return order
+
+
+def domain(tensor: te.Tensor) -> tuple[te.Axis, ...]:
+    """The axes that the body of a tensor is evaluated over, reduction axes last."""
+    match tensor:
+        case te.Compute():
+            return tensor.axes
+        case te.Reduce() | te.Contraction():
+            return (*tensor.axes, *tensor.reduce_axes)
+        case _:
+            return ()
+
+
+def axis_ranges(axes: Sequence[te.Axis]) -> dict[Var, tuple[int, int]]:
+    """The inclusive ranges of loop variables."""
+    return {var: (0, max(extent - 1, 0)) for var, extent in axes}
+
+
+def body_cost(tensor: te.Tensor) -> int:
+    """About how many machine operations one evaluation of the body takes, reads of elements not counted."""
+    return sum(_node_cost(node) for body in bodies(tensor) for node in walk(body))
+
+
+def _node_cost(node: Expr) -> int:
+    match node:
+        case Binary():
+            return _OP_COST.get(node.op, 1)
+        case Call():
+            return _CALL_COST.get(node.name, 6 if node.name in ("sqrt", "rsqrt") else _FUNCTION_COST)
+        case _:
+            return 0
+
+
+def costs(order: Sequence[te.Tensor]) -> dict[te.Tensor, int]:
+    """The cost of one element of each tensor, computed from stored tensors only at placeholders and the like."""
+    result: dict[te.Tensor, int] = {}
+    for tensor in order:
+        inner = 1
+        if isinstance(tensor, (te.Compute, te.View)):
+            inner = body_cost(tensor) + sum(result[s] for s in sources(tensor))
+        result[tensor] = min(inner, _COST_LIMIT)
+    return result
+
+
+def unflatten(flat: Expr, shape: Sequence[int]) -> tuple[Expr, ...]:
+    """The indices of the element at a row-major offset."""
+    indices: list[Expr] = []
+    for position in reversed(range(len(shape))):
+        extent = shape[position]
+        indices.append(as_expr(0) if extent == 1 else flat if position == 0 else flat % extent)
+        flat = flat if extent == 1 else flat // extent
+    return tuple(reversed(indices))
+
+
+def reindex(tensor: te.Tensor, indices: Sequence[Expr], target: te.Tensor, ranges: Ranges) -> tuple[Expr, ...]:
+    """Where the element `tensor[indices]` lies in `target`, which has the same elements in the same order."""
+    if target is tensor or target.shape == tensor.shape:
+        return tuple(indices)
+    flat = simplify(te.flat_index(tensor.shape, indices), ranges)
+    return tuple(simplify(i, ranges) for i in unflatten(flat, target.shape))
+
+
+def substitute_axes(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
+    """`expr` with variables replaced; nothing is folded away that reads memory."""
+    if isinstance(expr, Var):
+        return mapping.get(expr, expr)
+    return with_operands(expr, tuple(substitute_axes(o, mapping) for o in operands(expr)))
+
+
+def same_flat(a: te.Tensor, a_indices: Sequence[Expr], b: te.Tensor, b_indices: Sequence[Expr], ranges: Ranges) -> bool:
+    """Whether two elements lie at the same row-major offset of tensors with as many elements."""
+    if a.size != b.size:
+        return False
+    if a.shape == b.shape and tuple(a_indices) == tuple(b_indices):
+        return True
+    difference = te.flat_index(a.shape, a_indices) - te.flat_index(b.shape, b_indices)
+    left = linear(difference, ranges)
+    return not left.terms and left.const == 0
+
+
+def reads_memory(expr: Expr) -> bool:
+    """Whether the expression loads or reads an element."""
+    return any(isinstance(node, (Element, Load)) for node in walk(expr))

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors get memory and which are computed where they are read.  A te graph in, a `Plan` out.
+
+plan = plan_storage(outputs)
+plan.stored                                # the tensors to compute into memory, in order
+plan.reads[t]                              # where each stored tensor is read, and with which indices
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from aotc.tir import te
+from aotc.tir.expr import Expr, Var
+from aotc.tir.schedule import graph
+from aotc.tir.simplify import Ranges, simplify
+
+_INSTANCE_LIMIT: Final = 8
+"""A tensor read at more places than this from one stage is stored."""
+_STORE_COST: Final = 16
+"""What writing an element to memory and reading it back costs, in operations: recomputation may cost as much."""
+_INDEX_DEPTH: Final = 40
+"""Indices nested deeper than this (an element of an element of ...) are read from memory instead."""
+_REGISTER_DEPTH: Final = 12
+"""A chain of inlined tensors gets a named register every so often: C compilers limit nested parentheses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An element of a tensor that the body of `stage` needs, `times` in all; indices over the stage's domain."""
+
+    stage: te.Tensor
+    indices: tuple[Expr, ...]
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is stored, and who reads it.
+
+    order      all tensors, producers first
+    stored     the tensors (never views) that are computed by a stage of their own, producers first
+    reads      the reads of every stored tensor and placeholder by bodies of stages
+    operands   the stored tensors and placeholders that contractions and externs take whole
+    registers  inlined tensors whose value goes into a register where it is computed
+    """
+
+    order: list[te.Tensor]
+    stored: list[te.Tensor]
+    reads: dict[te.Tensor, list[Read]]
+    operands: dict[te.Tensor, list[te.Tensor]]
+    registers: set[te.Tensor]
+
+
+@dataclass(slots=True)
+class _Planner:
+    outputs: Sequence[te.Tensor]
+    order: list[te.Tensor]
+    forced: set[te.Tensor] = field(default_factory=set)
+    stored: set[te.Tensor] = field(default_factory=set)
+    reads: dict[te.Tensor, dict[tuple[te.Tensor, tuple[Expr, ...]], int]] = field(default_factory=dict)
+    ranges: dict[te.Tensor, Ranges] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Consumers first: when a tensor's turn comes, all its reads are known."""
+        cost = graph.costs(self.order)
+        for tensor in reversed(self.order):
+            if isinstance(tensor, te.View):
+                self._forward_view(tensor)
+            elif not isinstance(tensor, te.Placeholder):
+                self._decide(tensor, cost[tensor])
+
+    def _decide(self, tensor: te.Tensor, cost: int) -> None:
+        if not isinstance(tensor, te.Compute) or tensor in self.forced or self._worth_storing(tensor, cost):
+            self.stored.add(tensor)
+            self.ranges[tensor] = graph.axis_ranges(graph.domain(tensor))
+            evaluations = math.prod(extent for _, extent in graph.domain(tensor))
+            self._need(tensor, tensor, {}, evaluations)
+            return
+        for (stage, indices), times in self.reads.get(tensor, {}).items():
+            mapping = {var: index for (var, _), index in zip(tensor.axes, indices, strict=True)}
+            self._need(tensor, stage, mapping, times)
+
+    def _need(self, tensor: te.Tensor, stage: te.Tensor, mapping: dict[Var, Expr], times: int) -> None:
+        """Note the reads of one evaluation of `tensor` in a stage."""
+        ranges = self.ranges[stage]
+        for element in graph.elements(tensor):
+            indices = tuple(simplify(graph.substitute_axes(i, mapping), ranges) for i in element.indices)
+            self._add(element.tensor, stage, indices, times)
+
+    def _add(self, tensor: te.Tensor, stage: te.Tensor, indices: tuple[Expr, ...], times: int) -> None:
+        reads = self.reads.setdefault(tensor, {})
+        reads[stage, indices] = max(reads.get((stage, indices), 0), times)
+
+    def _forward_view(self, view: te.View) -> None:
+        for (stage, indices), times in self.reads.get(view, {}).items():
+            moved = graph.reindex(view, indices, view.source, self.ranges[stage])
+            self._add(view.source, stage, moved, times)
+
+    def _worth_storing(self, tensor: te.Compute, cost: int) -> bool:
+        reads = self.reads.get(tensor, {})
+        per_stage: dict[te.Tensor, int] = {}
+        for stage, _ in reads:
+            per_stage[stage] = per_stage.get(stage, 0) + 1
+        if max(per_stage.values(), default=0) > _INSTANCE_LIMIT:
+            return True
+        if any(_depth(i) > _INDEX_DEPTH for _, indices in reads for i in indices):
+            return True
+        recomputed = sum(reads.values()) / max(tensor.size, 1) - 1
+        return (tensor.materialize and len(reads) > 1) or cost * recomputed > _STORE_COST
+
+
+def _depth(expr: Expr) -> int:
+    depth, level = 0, [expr]
+    while level and depth <= _INDEX_DEPTH:
+        level = [o for e in level for o in graph.operands(e)]
+        depth += 1
+    return depth
+
+
+def _forced(outputs: Sequence[te.Tensor], order: Sequence[te.Tensor]) -> set[te.Tensor]:
+    """What needs memory in any case: outputs, and what contractions and externs read."""
+    needed = [graph.base(t) for t in outputs]
+    for tensor in order:
+        if isinstance(tensor, (te.Contraction, te.Extern)):
+            needed += [graph.base(s) for s in graph.sources(tensor)]
+    return set(needed)
+
+
+def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Tensor]:
+    uses: dict[te.Tensor, int] = {}
+    level: dict[te.Tensor, int] = {}
+    registers: set[te.Tensor] = set()
+    for tensor in order:
+        for element in graph.elements(tensor):
+            source = graph.base(element.tensor)
+            uses[source] = uses.get(source, 0) + 1
+    for tensor in order:
+        depth = 1 + max((level[s] for s in graph.sources(tensor)), default=0)
+        fresh = uses.get(tensor, 0) > 1 and graph.body_cost(tensor) > 0
+        if isinstance(tensor, te.Compute) and tensor not in stored and (fresh or depth > _REGISTER_DEPTH):
+            registers.add(tensor)
+        level[tensor] = depth if isinstance(tensor, (te.Compute, te.View)) and tensor not in registers else 0
+    return registers
+
+
+def plan_storage(outputs: Sequence[te.Tensor]) -> Plan:
+    """Decide for every tensor that the outputs need whether it is stored."""
+    order = graph.topological(outputs)
+    planner = _Planner(outputs, order, forced=_forced(outputs, order))
+    planner.run()
+    operands: dict[te.Tensor, list[te.Tensor]] = {}
+    for tensor in order:
+        if isinstance(tensor, (te.Contraction, te.Extern)):
+            for source in graph.sources(tensor):
+                operands.setdefault(graph.base(source), []).append(tensor)
+    reads = {t: [Read(s, i, n) for (s, i), n in found.items()] for t, found in planner.reads.items()}
+    stored = [t for t in order if t in planner.stored]
+    return Plan(order, stored, reads, operands, _registers(order, planner.stored))

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A contraction as the plain loop nest of its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aotc.tir import te
+from aotc.tir.expr import Buffer, Expr, Load, Var, all_of, cast, const
+from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, loops
+from aotc.tir.target import Target
+
+StoreFn = Callable[[tuple[Expr, ...], Expr], Stmt]
+
+
+@dataclass(frozen=True, slots=True)
+class ContractionNest:
+    """The statement and the buffers it needs."""
+
+    stmt: Stmt
+    stack: tuple[Buffer, ...] = ()
+    workspace: tuple[Buffer, ...] = ()
+
+
+def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
+    """One scalar accumulator for each output element."""
+    acc = Var("acc", c.dtype)
+    inside = all_of(*(t for i, n in zip(c.a_index, c.a.shape, strict=True) for t in (i >= 0, i < n)))
+    left = cast(Load(a, te.flat_index(c.a.shape, c.a_index)), c.dtype)
+    right = cast(Load(b, te.flat_index(c.b.shape, c.b_index)), c.dtype)
+    update = If(inside, Assign(acc, acc + left * right))
+    finish = store(tuple(var for var, _ in c.axes), acc)
+    body = Block((Declare(acc, const(0, c.dtype)), loops(c.reduce_axes, update), finish))
+    return ContractionNest(loops(c.axes, body))

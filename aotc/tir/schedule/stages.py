@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages: the loop nests of a kernel to be, and which of them share loops.  A Plan in, groups of stages out.
+
+A stage computes an anchor (an elementwise tensor, a reduction, a contraction, an extern) and, at the same
+place, the tensors that read nothing of it but the element just made:
+
+    dense -> add bias -> relu                        # one stage: anchor dense, roots dense, relu
+    max -> exp -> sum -> divide                      # softmax: one group of four stages, sharing the row loop
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from aotc.tir import te
+from aotc.tir.expr import Expr
+from aotc.tir.schedule import graph
+from aotc.tir.schedule.inline import Plan, Read
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """`roots` start with the anchor; all have as many elements, and element i of each needs element i of others."""
+
+    anchor: te.Tensor
+    roots: list[te.Tensor]
+
+    @property
+    def axes(self) -> tuple[te.Axis, ...]:
+        """The loops over the elements."""
+        match self.anchor:
+            case te.Compute() | te.Reduce() | te.Contraction():
+                return self.anchor.axes
+            case _:
+                return ()
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return tuple(extent for _, extent in self.axes)
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Stages that run one after the other inside `depth` shared outer loops."""
+
+    stages: list[Stage]
+    depth: int = 0
+    tensors: set[te.Tensor] = field(default_factory=set)
+
+
+def form_stages(plan: Plan) -> list[Stage]:
+    """One stage for each stored tensor, those that can be computed along with an earlier one merged into it."""
+    stages: list[Stage] = []
+    place: dict[te.Tensor, int] = {}
+    reads = _reads_by_stage(plan)
+    for tensor in plan.stored:
+        if tensor in place:
+            continue  # another output of an extern that has its stage
+        needed = reads.get(tensor, [])
+        target = max((place[t] for t, _ in needed if t in place), default=-1)
+        if target >= 0 and _can_follow(tensor, stages[target], needed):
+            stages[target].roots.append(tensor)
+            place[tensor] = target
+            continue
+        place[tensor] = len(stages)
+        stages.append(Stage(tensor, [tensor]))
+        if isinstance(tensor, te.Extern):
+            for other in tensor.group.outputs:
+                place.setdefault(other, len(stages) - 1)
+    return stages
+
+
+def _reads_by_stage(plan: Plan) -> dict[te.Tensor, list[tuple[te.Tensor, Read]]]:
+    """For each stage root: the stored tensors it reads, and how."""
+    found: dict[te.Tensor, list[tuple[te.Tensor, Read]]] = {}
+    for tensor, reads in plan.reads.items():
+        for read in reads:
+            found.setdefault(read.stage, []).append((tensor, read))
+    return found
+
+
+def _can_follow(tensor: te.Tensor, stage: Stage, needed: Sequence[tuple[te.Tensor, Read]]) -> bool:
+    if not isinstance(tensor, te.Compute) or isinstance(stage.anchor, te.Extern) or tensor.size == 0:
+        return False
+    ranges = graph.axis_ranges(tensor.axes)
+    own: list[Expr] = [var for var, _ in tensor.axes]
+    return all(
+        graph.same_flat(source, read.indices, tensor, own, ranges) for source, read in needed if source in stage.roots
+    )
+
+
+def form_groups(stages: Sequence[Stage], plan: Plan) -> list[Group]:
+    """Runs of stages that can share their outer loops, so that what passes between them is a row, not a tensor."""
+    reads = _reads_by_stage(plan)
+    groups: list[Group] = []
+    for stage in stages:
+        group = groups[-1] if groups else None
+        depth = 0 if group is None else _shared_depth(group, stage, reads)
+        if group is None or depth == 0:
+            group = Group([], len(stage.axes))
+            groups.append(group)
+            depth = _own_depth(stage)
+        group.stages.append(stage)
+        group.tensors.update(stage.roots)
+        group.depth = depth
+    return groups
+
+
+def _own_depth(stage: Stage) -> int:
+    return len(stage.axes) if isinstance(stage.anchor, (te.Compute, te.Reduce)) else 0
+
+
+def _shared_depth(group: Group, stage: Stage, reads: dict[te.Tensor, list[tuple[te.Tensor, Read]]]) -> int:
+    """How many outer loops `stage` can share with a group; 0 if it gains nothing by it."""
+    depth = min(group.depth, _own_depth(stage))
+    first = group.stages[0]
+    depth = _common(depth, first.extents, stage.extents)
+    linked = False
+    for root in stage.roots:
+        for tensor, read in reads.get(root, []):
+            if tensor in group.tensors:
+                linked = True
+                depth = _common(depth, tensor.shape, stage.extents)
+                depth = _common(depth, read.indices, [var for var, _ in _root_axes(root)])
+                depth = _common(depth, root.shape, stage.extents)
+    for root in (*stage.roots, *group.tensors):
+        depth = _common(depth, root.shape, stage.extents)
+    return depth if linked and math.prod(stage.extents[:depth]) > 1 else 0
+
+
+def _root_axes(root: te.Tensor) -> tuple[te.Axis, ...]:
+    return root.axes if isinstance(root, (te.Compute, te.Reduce)) else ()
+
+
+def _common(depth: int, a: Sequence[object], b: Sequence[object]) -> int:
+    """The length, at most `depth`, of the common beginning of two sequences."""
+    shared = 0
+    for x, y in zip(a[:depth], b[:depth], strict=False):
+        if x is not y and x != y:
+            break
+        shared += 1
+    return shared

@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simplification of index arithmetic, conditions and loops.  An expression or statement in, an equal one out.
+
+Index expressions become sums of terms (`Linear`); what the ranges of loop variables decide is decided:
+
+    ranges = {i: (0, 15), j: (0, 3)}
+    simplify((i * 4 + j) // 4, ranges)          # i
+    simplify((i * 4 + j) % 4 < 4, ranges)       # true
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from aotc.ir.diagnostics import assert_never
+from aotc.tir.expr import (
+    BOOL,
+    COMPARE,
+    INDEX,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    Var,
+    binary,
+    operands,
+    select,
+    substitute,
+    unary,
+    walk,
+    with_operands,
+)
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Stmt,
+    Store,
+    While,
+    map_exprs,
+    stmt_exprs,
+    walk_stmts,
+)
+
+Bound: TypeAlias = "int | float"
+"""An int, or an infinity where nothing is known."""
+Interval: TypeAlias = "tuple[Bound, Bound]"
+"""Least and greatest value, both included."""
+Ranges: TypeAlias = "Mapping[Var, Interval]"
+
+_ALL: Interval = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """const + sum of coefficient * atom; atoms are variables and what is not linear.  No coefficient is 0."""
+
+    terms: dict[Expr, int] = field(default_factory=dict)
+    const: int = 0
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        """self + factor * other."""
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + factor * coefficient
+        return Linear({a: c for a, c in terms.items() if c}, self.const + factor * other.const)
+
+    def coefficient(self, var: Var) -> int | None:
+        """The factor of `var`, None if the expression depends on it in another way too."""
+        if any(var in walk(atom) for atom in self.terms if atom is not var):
+            return None
+        return self.terms.get(var, 0)
+
+    def depends_on(self, var: Var) -> bool:
+        return any(node is var for atom in self.terms for node in walk(atom))
+
+    def expr(self) -> Expr:
+        """The sum as an expression, positive terms first, the constant last."""
+        total: Expr | None = None
+        for atom, c in sorted(self.terms.items(), key=lambda item: item[1] < 0):
+            if total is None:
+                total = atom * c
+            else:
+                total = total + atom * c if c > 0 else total - atom * -c
+        if total is None:
+            return Const(self.const, INDEX)
+        return total + self.const if self.const >= 0 else total - -self.const
+
+
+def linear(expr: Expr, ranges: Ranges) -> Linear:
+    """An index expression as a sum of terms."""
+    match expr:
+        case Const():
+            return Linear(const=int(expr.value))
+        case Binary(op="add"):
+            return linear(expr.a, ranges).plus(linear(expr.b, ranges))
+        case Binary(op="sub"):
+            return linear(expr.a, ranges).plus(linear(expr.b, ranges), -1)
+        case Unary(op="neg"):
+            return Linear().plus(linear(expr.a, ranges), -1)
+        case Binary(op="mul"):
+            return _product(linear(expr.a, ranges), linear(expr.b, ranges))
+        case Binary(op="floordiv" | "floormod" | "truncdiv" | "truncmod"):
+            return _division(expr.op, linear(expr.a, ranges), linear(expr.b, ranges), ranges)
+        case Binary(op="min" | "max"):
+            return _extreme(expr.op, linear(expr.a, ranges), linear(expr.b, ranges), ranges)
+        case _:
+            return _atom(_rebuilt(expr, ranges))
+
+
+def _atom(expr: Expr) -> Linear:
+    return Linear(const=int(expr.value)) if isinstance(expr, Const) else Linear({expr: 1})
+
+
+def _product(a: Linear, b: Linear) -> Linear:
+    if not a.terms:
+        return Linear().plus(b, a.const)
+    if not b.terms:
+        return Linear().plus(a, b.const)
+    return _atom(binary("mul", a.expr(), b.expr()))
+
+
+def _division(op: str, a: Linear, b: Linear, ranges: Ranges) -> Linear:
+    divisor = b.const
+    if b.terms or divisor <= 0 or (op.startswith("trunc") and _bounds_linear(a, ranges)[0] < 0):
+        return _atom(Binary(op, a.expr(), b.expr()))
+    quotient, rest = _split_by(a, divisor)
+    low, high = _bounds_linear(rest, ranges)
+    inner = _floordiv_atom(rest, divisor)
+    if low > -math.inf and high < math.inf and low // divisor == high // divisor:
+        inner = Linear(const=int(low // divisor))
+    if op.endswith("div"):
+        return quotient.plus(inner)
+    if not inner.terms:
+        return rest.plus(Linear(const=-divisor * inner.const))
+    return _floormod_atom(rest, divisor)
+
+
+def _split_by(a: Linear, divisor: int) -> tuple[Linear, Linear]:
+    """(q, r) with a == q * divisor + r, r keeping the terms that the divisor does not divide."""
+    whole = {t: c // divisor for t, c in a.terms.items() if c % divisor == 0}
+    rest = {t: c for t, c in a.terms.items() if c % divisor}
+    return Linear(whole, a.const // divisor), Linear(rest, a.const % divisor)
+
+
+def _floordiv_atom(a: Linear, divisor: int) -> Linear:
+    """a // divisor, the common factor taken out: (4i + 3) // 8 == i // 2; (i // 2) // 3 == i // 6."""
+    common = math.gcd(divisor, *a.terms.values())
+    reduced = Linear({t: c // common for t, c in a.terms.items()}, a.const // common)
+    divisor //= common
+    if divisor == 1 or not reduced.terms:
+        return reduced if divisor == 1 else Linear(const=reduced.const // divisor)
+    if reduced.const == 0 and len(reduced.terms) == 1:
+        atom, c = next(iter(reduced.terms.items()))
+        if c == 1 and isinstance(atom, Binary) and atom.op == "floordiv" and isinstance(atom.b, Const):
+            return _atom(binary("floordiv", atom.a, int(atom.b.value) * divisor))
+    return _atom(binary("floordiv", reduced.expr(), divisor))
+
+
+def _floormod_atom(a: Linear, divisor: int) -> Linear:
+    common = math.gcd(divisor, *a.terms.values())
+    if common == 1:
+        return _atom(binary("floormod", a.expr(), divisor))
+    reduced = Linear({t: c // common for t, c in a.terms.items()}, a.const // common)
+    inner = binary("floormod", reduced.expr(), divisor // common)
+    return Linear(const=a.const % common).plus(_atom(inner), common)
+
+
+def _extreme(op: str, a: Linear, b: Linear, ranges: Ranges) -> Linear:
+    low, high = _bounds_linear(a.plus(b, -1), ranges)
+    if low >= 0:
+        return a if op == "max" else b
+    if high <= 0:
+        return b if op == "max" else a
+    return _atom(binary(op, a.expr(), b.expr()))
+
+
+def _recombined(a: Linear) -> Linear:
+    """x // c * (k * c) + x % c * k == x * k."""
+    for atom, k in a.terms.items():
+        if not (isinstance(atom, Binary) and atom.op == "floormod" and isinstance(atom.b, Const)):
+            continue
+        partner = binary("floordiv", atom.a, atom.b)
+        if a.terms.get(partner) == k * int(atom.b.value):
+            rest = Linear({t: c for t, c in a.terms.items() if t is not atom and t != partner}, a.const)
+            return _recombined(rest.plus(linear(atom.a, {}), k))
+    return a
+
+
+def bounds(expr: Expr, ranges: Ranges) -> Interval:
+    """The least and greatest value of an integer expression (infinite where unknown)."""
+    return _bounds_linear(linear(expr, ranges), ranges) if expr.dtype == INDEX else _bounds_atom(expr, ranges)
+
+
+def _bounds_linear(a: Linear, ranges: Ranges) -> Interval:
+    low: Bound = a.const
+    high: Bound = a.const
+    for atom, c in a.terms.items():
+        ends = tuple(c * end for end in _bounds_atom(atom, ranges))
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def _bounds_atom(atom: Expr, ranges: Ranges) -> Interval:
+    match atom:
+        case Var():
+            return ranges.get(atom, _ALL)
+        case Binary(op="floordiv" | "truncdiv" | "floormod" | "truncmod", b=Const(value=divisor)) if divisor > 0:
+            return _bounds_division(atom.op, bounds(atom.a, ranges), int(divisor))
+        case Binary(op="min" | "max"):
+            pick = min if atom.op == "min" else max
+            (a, b), (c, d) = bounds(atom.a, ranges), bounds(atom.b, ranges)
+            return pick(a, c), pick(b, d)
+        case Binary(op="mul"):
+            ends = [_times(x, y) for x in bounds(atom.a, ranges) for y in bounds(atom.b, ranges)]
+            return min(ends), max(ends)
+        case Select():
+            (a, b), (c, d) = bounds(atom.a, ranges), bounds(atom.b, ranges)
+            return min(a, c), max(b, d)
+        case Cast() if not atom.a.dtype.is_float:
+            low, high = _bounds_atom(atom.a, ranges) if atom.a.dtype != INDEX else bounds(atom.a, ranges)
+            least, greatest = _bounds_dtype(atom)
+            return (low, high) if least <= low and high <= greatest else (least, greatest)
+        case _:
+            return _bounds_dtype(atom)
+
+
+def _bounds_dtype(expr: Expr) -> Interval:
+    if expr.dtype.is_float or expr.dtype == INDEX:
+        return _ALL
+    return int(expr.dtype.min), int(expr.dtype.max)
+
+
+def _times(x: Bound, y: Bound) -> Bound:
+    return 0 if 0 in (x, y) else x * y
+
+
+def _bounds_division(op: str, operand: Interval, divisor: int) -> Interval:
+    low, high = operand
+    if op == "floormod":
+        return (low, high) if low >= 0 and high < divisor else (0, divisor - 1)
+    if op == "truncmod":
+        return (0 if low >= 0 else 1 - divisor), (0 if high <= 0 else min(high, divisor - 1))
+    if op == "floordiv":
+        return _quotient(low, divisor), _quotient(high, divisor)
+    return min(_quotient(low, divisor) + 1, 0) if low < 0 else _quotient(low, divisor), max(_quotient(high, divisor), 0)
+
+
+def _quotient(value: Bound, divisor: int) -> Bound:
+    return value if math.isinf(value) else value // divisor
+
+
+def simplify(expr: Expr, ranges: Ranges) -> Expr:
+    """An equal expression, given the inclusive ranges of variables.
+
+    Integer index arithmetic (int64 scalars) is normalised; floats are left as they are written, but for
+    their indices and conditions.
+    """
+    if expr.dtype == INDEX and expr.lanes == 1:
+        return _recombined(linear(expr, ranges)).expr()
+    return _rebuilt(expr, ranges)
+
+
+def _rebuilt(expr: Expr, ranges: Ranges) -> Expr:
+    match expr:
+        case Var() | Const():
+            return expr
+        case Binary() if expr.op in COMPARE and expr.a.dtype == INDEX and expr.lanes == 1:
+            return _comparison(expr, ranges)
+        case Select():
+            cond = simplify(expr.cond, ranges)
+            if isinstance(cond, Const):
+                return simplify(expr.a if cond.value else expr.b, ranges)
+            return select(cond, simplify(expr.a, ranges), simplify(expr.b, ranges))
+        case _:
+            return with_operands(expr, tuple(simplify(o, ranges) for o in operands(expr)))
+
+
+def _comparison(expr: Binary, ranges: Ranges) -> Expr:
+    a, b = linear(expr.a, ranges), linear(expr.b, ranges)
+    low, high = _bounds_linear(_recombined(a.plus(b, -1)), ranges)
+    verdict = _decide(expr.op, low, high)
+    return binary(expr.op, a.expr(), b.expr()) if verdict is None else Const(verdict, BOOL)
+
+
+def _decide(op: str, low: Bound, high: Bound) -> bool | None:
+    """The truth of `d op 0` for every d of [low, high]; None if it varies."""
+    match op:
+        case "lt":
+            return True if high < 0 else False if low >= 0 else None
+        case "le":
+            return True if high <= 0 else False if low > 0 else None
+        case "gt":
+            return True if low > 0 else False if high <= 0 else None
+        case "ge":
+            return True if low >= 0 else False if high < 0 else None
+        case _:
+            equal = True if low == high == 0 else False if low > 0 or high < 0 else None
+            return equal if op == "eq" or equal is None else not equal
+
+
+def conjuncts(cond: Expr) -> Iterator[Expr]:
+    """The conditions whose conjunction `cond` is."""
+    stack = [cond]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Binary) and node.op == "and" and node.dtype == BOOL:
+            stack += [node.b, node.a]
+        else:
+            yield node
+
+
+def half_space(cond: Expr, ranges: Ranges) -> Linear | None:
+    """d such that an index comparison `cond` says d >= 0; None for other conditions."""
+    if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype == INDEX):
+        return None
+    difference = linear(cond.a, ranges).plus(linear(cond.b, ranges), -1)
+    if cond.op in ("lt", "le"):
+        difference = Linear().plus(difference, -1)
+    return difference.plus(Linear(const=-1)) if cond.op in ("lt", "gt") else difference
+
+
+def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt:
+    """An equal statement: indices normalised, loops of one iteration and decided branches gone.
+
+    A loop over a guarded body gets the guard's affine conditions as bounds.
+    """
+    match stmt:
+        case For():
+            return _simplify_for(stmt, ranges)
+        case While():
+            return While(simplify(stmt.cond, ranges), simplify_stmt(stmt.body, ranges))
+        case If():
+            return _simplify_if(stmt, ranges)
+        case Store():
+            return Store(stmt.buffer, simplify(stmt.index, ranges), simplify(stmt.value, ranges))
+        case Declare():
+            return Declare(stmt.var, simplify(stmt.value, ranges))
+        case Assign():
+            return Assign(stmt.var, simplify(stmt.value, ranges))
+        case Block():
+            return Block(simplify_stmt(s, ranges) for s in stmt.stmts)
+        case Comment():
+            return stmt
+        case _:
+            assert_never(stmt)
+
+
+def is_empty(stmt: Stmt) -> bool:
+    """Whether the statement does nothing."""
+    return all(isinstance(s, (Block, Comment)) for s in walk_stmts(stmt))
+
+
+def _simplify_for(loop: For, ranges: Ranges) -> Stmt:
+    begin, end = simplify(loop.begin, ranges), simplify(loop.end, ranges)
+    extent = linear(end, ranges).plus(linear(begin, ranges), -1)
+    low, high = _bounds_linear(extent, ranges)
+    if high <= 0:
+        return Block(())
+    if low > 0 and high <= loop.step:
+        return simplify_stmt(map_exprs(loop.body, lambda e: substitute(e, {loop.var: begin})), ranges)
+    inside = {**ranges, loop.var: (bounds(begin, ranges)[0], bounds(end, ranges)[1] - 1)}
+    body = simplify_stmt(loop.body, inside)
+    if is_empty(body):
+        return Block(())
+    fresh = For(loop.var, end, body, begin=begin, step=loop.step, kind=loop.kind)
+    return _tightened(fresh, inside, ranges) if isinstance(body, If) and body.orelse is None else fresh
+
+
+def _tightened(loop: For, inside: Ranges, ranges: Ranges) -> Stmt:
+    """For v: If(c, s) with the conditions on v as bounds, those without v outside, the rest inside."""
+    guard = loop.body
+    if not isinstance(guard, If):
+        raise TypeError("the loop body is not guarded")
+    begin, end = loop.begin, loop.end
+    outer: list[Expr] = []
+    inner: list[Expr] = []
+    for cond in conjuncts(guard.cond):
+        half = half_space(cond, inside)
+        factor = None if half is None else half.coefficient(loop.var)
+        if _invariant(cond, loop):
+            outer.append(cond)
+        elif (
+            half is None
+            or not factor
+            or loop.step != 1
+            or not _invariant(half.plus(Linear({loop.var: factor}), -1).expr(), loop)
+        ):
+            inner.append(cond)
+        else:
+            rest = half.plus(Linear({loop.var: factor}), -1)
+            if factor > 0:  # v >= ceil(-rest / factor)
+                begin = binary("max", begin, _ceildiv(Linear().plus(rest, -1), factor))
+            else:  # v < floor(rest / -factor) + 1
+                end = binary("min", end, binary("floordiv", rest.expr(), -factor) + 1)
+    if len(inner) == len(list(conjuncts(guard.cond))):
+        return loop
+    body = guard.then if not inner else If(_all(inner), guard.then)
+    fresh: Stmt = For(loop.var, end, body, begin=begin, step=loop.step, kind=loop.kind)
+    fresh = fresh if not outer else If(_all(outer), fresh)
+    return simplify_stmt(fresh, ranges)
+
+
+def _all(conditions: Iterable[Expr]) -> Expr:
+    result: Expr = Const(True, BOOL)
+    for condition in conditions:
+        result = binary("and", result, condition)
+    return result
+
+
+def _ceildiv(a: Linear, divisor: int) -> Expr:
+    return binary("floordiv", a.plus(Linear(const=divisor - 1)).expr(), divisor)
+
+
+def _invariant(cond: Expr, loop: For) -> bool:
+    """Whether `cond` has one value over all iterations: no loop variable, register or stored buffer in it."""
+    changing: set[object] = {loop.var}
+    for stmt in walk_stmts(loop.body):
+        match stmt:
+            case Store():
+                changing.add(stmt.buffer)
+            case Declare() | Assign() | For():
+                changing.add(stmt.var)
+            case _:
+                pass
+    return not any(
+        (n.buffer if isinstance(n, Load) else n) in changing for n in walk(cond) if isinstance(n, (Var, Load))
+    )
+
+
+def _simplify_if(stmt: If, ranges: Ranges) -> Stmt:
+    cond = simplify(stmt.cond, ranges)
+    if isinstance(cond, Const):
+        chosen = stmt.then if cond.value else stmt.orelse
+        return Block(()) if chosen is None else simplify_stmt(chosen, ranges)
+    then = simplify_stmt(stmt.then, ranges)
+    orelse = None if stmt.orelse is None else simplify_stmt(stmt.orelse, ranges)
+    if orelse is None or is_empty(orelse):
+        return Block(()) if is_empty(then) else If(cond, then)
+    return If(unary("not", cond), orelse) if is_empty(then) else If(cond, then, orelse)
+
+
+def drop_dead(stmt: Stmt) -> Stmt:
+    """`stmt` without the registers that nothing reads."""
+    while True:
+        read = {n for s in walk_stmts(stmt) for e in _read_exprs(s) for n in walk(e) if isinstance(n, Var)}
+        dead = {s.var for s in walk_stmts(stmt) if isinstance(s, (Declare, Assign)) and s.var not in read}
+        if not dead:
+            return stmt
+        stmt = _without(stmt, dead)
+
+
+def _read_exprs(stmt: Stmt) -> Iterator[Expr]:
+    """The expressions of a statement, but for what an assignment reads of its own register."""
+    if isinstance(stmt, Assign):
+        own = stmt.var
+        yield from (n for n in walk(stmt.value) if isinstance(n, Var) and n is not own)
+    else:
+        yield from stmt_exprs(stmt)
+
+
+def _without(stmt: Stmt, dead: set[Var]) -> Stmt:
+    match stmt:
+        case Declare() | Assign():
+            return Block(()) if stmt.var in dead else stmt
+        case For():
+            body = _without(stmt.body, dead)
+            return For(stmt.var, stmt.end, body, begin=stmt.begin, step=stmt.step, kind=stmt.kind)
+        case While():
+            return While(stmt.cond, _without(stmt.body, dead))
+        case If():
+            orelse = None if stmt.orelse is None else _without(stmt.orelse, dead)
+            return If(stmt.cond, _without(stmt.then, dead), orelse)
+        case Block():
+            return Block(_without(s, dead) for s in stmt.stmts)
+        case Store() | Comment():
+            return stmt
+        case _:
+            assert_never(stmt)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from aotc.relay.op import (
+    adaptive_pool,
     binary,
     cast,
     conv,
@@ -32,7 +33,7 @@ from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
     elementwise, binary, cast, reduce, shape, join, slice, create,
-    conv, dense, pool, norm, softmax, resize, sort, scan,
+    conv, dense, pool, adaptive_pool, norm, softmax, resize, sort, scan,
 )  # fmt: skip
 
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})

@@ -1,6 +1,397 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Convolutions over one to three spatial axes: nn.conv1d, nn.conv2d, nn.conv3d.
+
+Data and kernel come in any order of their axes (`data_layout`, `kernel_layout`).  A kernel layout such as
+"OIHW16o" holds blocks of output channels innermost, the last one padded: weights packed at compile time.
+
+    conv2d(x, w, strides=(2, 2), padding=(3, 3), channels=64, kernel_size=(7, 7))
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dims import Dim
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr, call
+from aotc.relay.op.contract import contract, dot, result_dtype
+from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.rules import shape_text, tensor
+from aotc.relay.op.samples import random_sample
+from aotc.relay.op.window import (
+    DATA_LAYOUT,
+    KERNEL_LAYOUT,
+    Ints,
+    arrange,
+    blocked,
+    full_padding,
+    may_equal,
+    pad_pairs,
+    pick,
+    positions,
+    spread,
+    static_extents,
+    window_extent,
+)
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+
+
+@attrs
+class ConvAttrs(Attrs):
+    """Attributes of a convolution.  `channels` and `kernel_size` let the kernel's type be inferred."""
+
+    strides: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    channels: int | None = None
+    kernel_size: tuple[int, ...] | None = None
+    data_layout: str
+    kernel_layout: str
+    out_layout: str = ""
+    out_dtype: str = ""
+
+
+@attrs
+class Conv1DAttrs(ConvAttrs):
+    strides: tuple[int, ...] = (1,)
+    padding: tuple[int, ...] = (0, 0)
+    dilation: tuple[int, ...] = (1,)
+    data_layout: str = "NCW"
+    kernel_layout: str = "OIW"
+
+
+@attrs
+class Conv2DAttrs(ConvAttrs):
+    strides: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    data_layout: str = "NCHW"
+    kernel_layout: str = "OIHW"
+
+
+@attrs
+class Conv3DAttrs(ConvAttrs):
+    strides: tuple[int, ...] = (1, 1, 1)
+    padding: tuple[int, ...] = (0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1, 1)
+    data_layout: str = "NCDHW"
+    kernel_layout: str = "OIDHW"
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The layouts of one convolution: where the canonical axes are found in data, kernel and result."""
+
+    n: int
+    data: tuple[int, ...]
+    kernel: tuple[int, ...]
+    out: tuple[int, ...]
+    block: int
+
+    def kernel_shape(self, shape: Sequence[Dim], channels: int | None) -> tuple[Dim, ...]:
+        """The kernel's shape as (O, I, spatial...); the channels of a packed one are `channels` if given."""
+        outer, *rest = pick(shape[: self.n + 2], self.kernel)
+        if self.block and isinstance(outer, int):
+            outer = outer * self.block if channels is None else channels
+        return (outer, *rest)
+
+
+def _form(n: int, a: ConvAttrs) -> _Form:
+    kernel, block = blocked(a.kernel_layout, "o")
+    return _Form(
+        n=n,
+        data=positions(a.data_layout, DATA_LAYOUT[n]),
+        kernel=positions(kernel, KERNEL_LAYOUT[n]),
+        out=positions(a.out_layout or a.data_layout, DATA_LAYOUT[n]),
+        block=block,
+    )
+
+
+def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...]) -> None:
+    """A packed kernel: the innermost axis is the block, the outer one holds all blocks, groups are whole blocks."""
+    if not form.block:
+        return
+    inner = shape[-1]
+    require("conv.block", inner == form.block, lambda: f"blocks of {form.block} channels, but {inner} in the kernel")
+    if not isinstance(outer, int):
+        return
+    blocks = -(-outer // form.block)
+    held = shape[form.kernel[0]]
+    require("conv.block", held == blocks, lambda: f"{outer} channels need {blocks} blocks, the kernel has {held}")
+    whole = a.groups == 1 or outer // a.groups % form.block == 0
+    require("conv.block", whole, lambda: f"groups of {outer} channels are not whole blocks of {form.block}")
+
+
+def _infer(n: int, a: ConvAttrs, types: Sequence[Type]) -> Type:
+    data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
+    form = _form(n, a)
+    require("conv.data-rank", data.rank == n + 2, lambda: f"data must have rank {n + 2}, got {data}")
+    rank = n + 2 + bool(form.block)
+    require("conv.weight-rank", weight.rank == rank, lambda: f"weight must have rank {rank}, got {weight}")
+    batch, channels, *space = pick(data.shape, form.data)
+    outer, inner, *kernel = form.kernel_shape(weight.shape, a.channels)
+    _check_channels(a, channels, outer, inner)
+    _check_packed(form, a, outer, weight.shape)
+    sizes = [k for k in kernel if isinstance(k, int)]
+    require("conv.kernel", len(sizes) == n, lambda: f"the kernel's size is not known: {weight}")
+    given = a.kernel_size is None or tuple(a.kernel_size) == tuple(sizes)
+    require("conv.kernel", given, lambda: f"kernel_size is {a.kernel_size}, the weight has {shape_text(tuple(kernel))}")
+    windows = zip(
+        space, sizes, spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n), strict=True
+    )  # fmt: skip
+    result = (batch, outer, *(window_extent(*w) for w in windows))
+    return TensorType(arrange(result, form.out), result_dtype(data, weight, a.out_dtype))
+
+
+def _check_channels(a: ConvAttrs, channels: Dim, outer: Dim, inner: Dim) -> None:
+    require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
+    if isinstance(channels, int):
+        fits = channels % a.groups == 0 and may_equal(inner, channels // a.groups)
+        require(
+            "conv.in-channels", fits, f"{channels} input channels in {a.groups} groups, but the weight takes {inner}"
+        )
+    if isinstance(outer, int):
+        require("conv.out-channels", outer % a.groups == 0, f"{outer} output channels in {a.groups} groups")
+        given = a.channels is None or a.channels == outer
+        require("conv.out-channels", given, f"channels is {a.channels}, the weight has {outer}")
+
+
+def _refine(n: int, a: ConvAttrs, types: Sequence[Type | None]) -> Sequence[Type | None]:
+    data, weight = types
+    if weight is not None or not isinstance(data, TensorType) or a.channels is None or a.kernel_size is None:
+        return types
+    form = _form(n, a)
+    channels = pick(data.shape, form.data)[1]
+    if form.block or not isinstance(channels, int):
+        return types
+    shape = (a.channels, channels // a.groups, *spread(a.kernel_size, n))
+    return [data, TensorType(arrange(shape, form.kernel), data.dtype)]
+
+
+def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
+    """The kernel as (O, I, spatial...)."""
+    if not form.block:
+        return weight.transpose(form.kernel)
+    outer = int(np.asarray(form.kernel_shape(weight.shape, a.channels)[0]))
+    plain = np.moveaxis(weight.transpose(*form.kernel, form.n + 2), -1, 1)
+    return plain.reshape(-1, *plain.shape[2:])[:outer]
+
+
+def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
+    """Windows as columns of a matrix, times the kernel as rows, group by group."""
+    form = _form(n, a)
+    x, w = data.transpose(form.data), _unpacked(form, a, weight)
+    strides, dilation = spread(a.strides, n), spread(a.dilation, n)
+    x = np.pad(x, ((0, 0), (0, 0), *pad_pairs(a.padding, n)))
+    reach = tuple(d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:], strict=True))
+    windows = sliding_window_view(x, reach, tuple(range(2, n + 2)))
+    steps = (*(slice(None, None, s) for s in strides), *(slice(None, None, d) for d in dilation))
+    windows = windows[(slice(None), slice(None), *steps)]
+    batch, space = x.shape[0], windows.shape[2 : n + 2]
+    columns = np.moveaxis(windows, range(2, n + 2), range(-n, 0)).reshape(batch, a.groups, -1, int(np.prod(space)))
+    rows = w.reshape(a.groups, w.shape[0] // a.groups, -1)
+    out_dtype = a.out_dtype or str(data.dtype)
+    result = dot(rows[None], columns, out_dtype).reshape(batch, w.shape[0], *space)
+    return result.transpose(np.argsort(form.out))
+
+
+def _axes(n: int, a: ConvAttrs, types: Sequence[Type]) -> AxisMap:
+    """Only the batch axis: channels and windows are summed."""
+    form = _form(n, a)
+    row = [form.data[0] if k == form.out[0] else None for k in range(n + 2)]
+    return AxisMap((tuple(row), (None,) * (n + 2)))
+
+
+def _compute(n: int, a: ConvAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, weight = args
+    form = _form(n, a)
+    outer, inner, *kernel = (int(d) for d in form.kernel_shape(weight.shape, a.channels) if isinstance(d, int))
+    batch, _, *space = pick(data.shape, form.data)
+    strides, dilation, pads = spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n)
+    extents = static_extents(space, kernel, strides, dilation, pads)
+    per_group = outer // a.groups
+
+    def a_index(*v: Scalar) -> Sequence[Scalar]:
+        image, channel, *at = pick(v[: n + 2], form.out)
+        ic, *taps = v[n + 2 :]
+        group = channel // per_group * inner if a.groups > 1 else 0
+        where = [o * s + k * d - p[0] for o, s, k, d, p in zip(at, strides, taps, dilation, pads, strict=True)]
+        return arrange((image, ic + group, *where), form.data)
+
+    def b_index(*v: Scalar) -> Sequence[Scalar]:
+        channel = v[form.out[1]]
+        if not form.block:
+            return arrange((channel, *v[n + 2 :]), form.kernel)
+        return (*arrange((channel // form.block, *v[n + 2 :]), form.kernel), channel % form.block)
+
+    contiguous = bool(form.block) or (form.kernel[0] == n + 1 and a.groups == 1)
+    return contract(
+        arrange((batch, outer, *extents), form.out),
+        (inner, *kernel),
+        data,
+        a_index,
+        weight,
+        b_index,
+        out_dtype=a.out_dtype,
+        name=f"conv{n}d",
+        lane=form.out[1] if contiguous else None,
+        block=form.block,
+    )
+
+
+def _sample(data: tuple[int, ...], weight: tuple[int, ...], a: ConvAttrs, dtype: str = "float32") -> Sample:
+    return random_sample((data, weight), a, dtype)
+
+
+def _samples_1d() -> Iterable[Sample]:
+    yield _sample((2, 3, 9), (4, 3, 3), Conv1DAttrs(strides=(2,), padding=(0, 2), dilation=(2,)))
+    yield _sample((1, 4, 5), (4, 1, 5), Conv1DAttrs(groups=4, padding=(2, 2)))
+
+
+def _samples_2d() -> Iterable[Sample]:
+    yield _sample((1, 3, 8, 9), (5, 3, 3, 3), Conv2DAttrs(padding=(1, 1, 1, 1), channels=5, kernel_size=(3, 3)))
+    yield _sample((2, 4, 7, 6), (6, 2, 3, 2), Conv2DAttrs(groups=2, strides=(2, 1), padding=(1, 0, 2, 1)))
+    yield _sample((1, 3, 9, 9), (2, 3, 3, 3), Conv2DAttrs(dilation=(2, 3), padding=(2, 2)))
+    yield _sample((1, 6, 5, 5), (12, 1, 3, 3), Conv2DAttrs(groups=6, padding=(1,)))
+    yield _sample((1, 8, 4, 4), (3, 8, 1, 1), Conv2DAttrs())
+    yield _sample((1, 5, 6, 3), (3, 3, 3, 4), Conv2DAttrs(padding=(1, 1), data_layout="NHWC", kernel_layout="HWIO"))
+    yield _sample((1, 3, 6, 5), (3, 3, 4, 3), Conv2DAttrs(data_layout="NCHW", out_layout="NHWC", kernel_layout="HWOI"))
+    packed = Conv2DAttrs(padding=(1, 1), channels=6, kernel_size=(3, 3), kernel_layout="OIHW4o")
+    yield _sample((1, 3, 5, 5), (2, 3, 3, 3, 4), packed)
+    yield _sample((1, 4, 5, 5), (2, 2, 3, 3, 4), packed.replace(groups=2, channels=8, strides=(2, 2)))
+    yield _sample((1, 3, 5, 5), (4, 3, 3, 3), Conv2DAttrs(out_dtype="int32", padding=(1, 1)), "int8")
+    yield _sample((1, 3, 5, 5), (4, 3, 3, 3), Conv2DAttrs(padding=(1, 1)), "float16")
+
+
+def _samples_3d() -> Iterable[Sample]:
+    yield _sample((1, 2, 4, 5, 6), (3, 2, 2, 3, 3), Conv3DAttrs(padding=(1, 0, 1, 0, 1, 2), strides=(1, 2, 1)))
+    yield _sample((1, 4, 3, 4, 5), (4, 2, 2, 2, 2), Conv3DAttrs(groups=2, dilation=(1, 2, 2)))
+
+
+def _conv(n: int, attributes: type[ConvAttrs], samples: Callable[[], Iterable[Sample]]) -> OpDef:
+    return OpDef(
+        name=f"nn.conv{n}d",
+        attrs=attributes,
+        arity=2,
+        infer=partial(_infer, n),
+        refine=partial(_refine, n),
+        reference=partial(_reference, n),
+        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+        axes=partial(_axes, n),
+        compute=partial(_compute, n),
+        samples=samples,
+    )
+
+
+CONV1D = _conv(1, Conv1DAttrs, _samples_1d)
+CONV2D = _conv(2, Conv2DAttrs, _samples_2d)
+CONV3D = _conv(3, Conv3DAttrs, _samples_3d)
+
+OPS: tuple[OpDef, ...] = (CONV1D, CONV2D, CONV3D)
+
+
+def _build(
+    n: int,
+    op: OpDef,
+    data: Expr,
+    weight: Expr,
+    strides: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int,
+    channels: int | None,
+    kernel_size: Ints | None,
+    data_layout: str,
+    kernel_layout: str,
+    out_layout: str,
+    out_dtype: str,
+) -> Call:
+    attributes = op.attrs(  # type: ignore[call-arg]
+        strides=spread(strides, n),
+        padding=full_padding(padding, n),
+        dilation=spread(dilation, n),
+        groups=groups,
+        channels=channels,
+        kernel_size=None if kernel_size is None else spread(kernel_size, n),
+        data_layout=data_layout,
+        kernel_layout=kernel_layout,
+        out_layout=out_layout,
+        out_dtype=out_dtype,
+    )
+    return call(op, (data, weight), attributes)
+
+
+def conv1d(
+    data: Expr,
+    weight: Expr,
+    strides: Ints = 1,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    channels: int | None = None,
+    kernel_size: Ints | None = None,
+    data_layout: str = "NCW",
+    kernel_layout: str = "OIW",
+    out_layout: str = "",
+    out_dtype: str = "",
+) -> Call:
+    """1-D convolution of data (N, C, W) by weight (O, C/groups, K); padding from 1 or 2 values."""
+    # fmt: off
+    return _build(1, CONV1D, data, weight, strides, padding, dilation, groups, channels, kernel_size,
+                  data_layout, kernel_layout, out_layout, out_dtype)
+    # fmt: on
+
+
+def conv2d(
+    data: Expr,
+    weight: Expr,
+    strides: Ints = (1, 1),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    groups: int = 1,
+    channels: int | None = None,
+    kernel_size: Ints | None = None,
+    data_layout: str = "NCHW",
+    kernel_layout: str = "OIHW",
+    out_layout: str = "",
+    out_dtype: str = "",
+) -> Call:
+    """2-D convolution of data (N, C, H, W) by weight (O, C/groups, KH, KW).
+
+    `padding` is 1 value, (h, w), or (top, left, bottom, right).  The result has the data's type, or
+    `out_dtype`: sums of int8 products need "int32".
+    """
+    # fmt: off
+    return _build(2, CONV2D, data, weight, strides, padding, dilation, groups, channels, kernel_size,
+                  data_layout, kernel_layout, out_layout, out_dtype)
+    # fmt: on
+
+
+def conv3d(
+    data: Expr,
+    weight: Expr,
+    strides: Ints = (1, 1, 1),
+    padding: Ints = (0, 0, 0),
+    dilation: Ints = (1, 1, 1),
+    groups: int = 1,
+    channels: int | None = None,
+    kernel_size: Ints | None = None,
+    data_layout: str = "NCDHW",
+    kernel_layout: str = "OIDHW",
+    out_layout: str = "",
+    out_dtype: str = "",
+) -> Call:
+    """3-D convolution of data (N, C, D, H, W) by weight (O, C/groups, KD, KH, KW); padding from 1, 3 or 6 values."""
+    # fmt: off
+    return _build(3, CONV3D, data, weight, strides, padding, dilation, groups, channels, kernel_size,
+                  data_layout, kernel_layout, out_layout, out_dtype)
+    # fmt: on

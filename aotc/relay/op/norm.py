@@ -1,6 +1,590 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Normalisations: batch, layer, instance and group norm, l2_normalize, lrn; and dropout.
+
+Layer, instance and group norm subtract the mean and divide by the standard deviation of a group of
+elements, then scale and shift; the variance is taken of the differences from the mean, never as a
+difference of squares.
+
+    batch_norm(x, gamma, beta, mean, var)[0]
+    layer_norm(x, gamma, beta, axis=-1)
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, TupleType, Type
+from aotc.relay.expr import Call, Expr, TupleGetItem
+from aotc.relay.expr import call as node
+from aotc.relay.op.contract import convert, float_work, promoted
+from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.rules import axes_of, axis_of, tensor
+from aotc.relay.op.samples import random_array, random_sample
+from aotc.relay.op.window import may_equal
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import all_of, call, const, maximum
+
+
+@attrs
+class BatchNormAttrs(Attrs):
+    axis: int = 1
+    epsilon: float = 1e-5
+    center: bool = True
+    scale: bool = True
+
+
+@attrs
+class LayerNormAttrs(Attrs):
+    axis: int = -1
+    epsilon: float = 1e-5
+    center: bool = True
+    scale: bool = True
+
+
+@attrs
+class InstanceNormAttrs(Attrs):
+    axis: int = 1
+    epsilon: float = 1e-5
+    center: bool = True
+    scale: bool = True
+
+
+@attrs
+class GroupNormAttrs(Attrs):
+    num_groups: int = 0
+    axis: int = 1
+    epsilon: float = 1e-5
+    center: bool = True
+    scale: bool = True
+
+
+@attrs
+class L2NormalizeAttrs(Attrs):
+    eps: float
+    axis: tuple[int, ...] | None
+
+
+@attrs
+class LRNAttrs(Attrs):
+    size: int = 5
+    axis: int = 1
+    bias: float = 2.0
+    alpha: float = 0.0001
+    beta: float = 0.75
+
+
+@attrs
+class DropoutAttrs(Attrs):
+    rate: float = 0.5
+
+
+def _float(ty: Type) -> TensorType:
+    data = tensor(ty, "data")
+    require("dtype", data.dtype.is_float, f"data type {data.dtype} is not a float type")
+    return data
+
+
+def _check_params(data: TensorType, axis: int, params: Sequence[Type]) -> None:
+    """One value per element of `axis`, in the data's type."""
+    for param in params:
+        ty = tensor(param, "parameter")
+        fits = ty.rank == 1 and may_equal(ty.shape[0], data.shape[axis])
+        require("norm.params", fits, lambda ty=ty: f"parameter {ty} does not fit axis {axis} of {data}")
+        require("dtype-mismatch", ty.dtype == data.dtype, f"data types {data.dtype} and {ty.dtype} do not match")
+
+
+def _refine(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
+    """Every parameter without a type is a vector along `axis`."""
+    data, *params = types
+    if not isinstance(data, TensorType):
+        return types
+    vector = TensorType((data.shape[axis_of(a.axis, data.rank)],), data.dtype)
+    return [data, *(vector if p is None else p for p in params)]
+
+
+def _along(array: Array, axis: int, rank: int) -> Array:
+    """A vector as an array that broadcasts along `axis`."""
+    return array.reshape([-1 if k == axis else 1 for k in range(rank)])
+
+
+# --- nn.batch_norm
+
+
+def _infer_batch(a: BatchNormAttrs, types: Sequence[Type]) -> Type:
+    data = _float(types[0])
+    axis = axis_of(a.axis, data.rank)
+    _check_params(data, axis, types[1:])
+    vector = TensorType((data.shape[axis],), data.dtype)
+    return TupleType((data, vector, vector))
+
+
+def _compute_batch(a: BatchNormAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor, ...]:
+    """data * factor + shift with one factor and shift per channel."""
+    data, gamma, beta, mean, var = (promoted(x) for x in args)
+    axis = axis_of(a.axis, data.rank)
+
+    def factor(c: Scalar) -> Scalar:
+        root = 1.0 / call("sqrt", var[c] + a.epsilon)
+        return root * gamma[c] if a.scale else root
+
+    factors = te.compute(mean.shape, factor, "factor", materialize=True)
+
+    def shift(c: Scalar) -> Scalar:
+        moved = -(mean[c] * factors[c])
+        return moved + beta[c] if a.center else moved
+
+    shifts = te.compute(mean.shape, shift, "shift", materialize=True)
+    result = te.compute(data.shape, lambda *v: data[v] * factors[v[axis]] + shifts[v[axis]], "batch_norm")
+    kept = tuple(te.compute(s.shape, lambda c, s=s: s[c], "moving") for s in args[3:])
+    return convert(result, args[0].dtype), *kept
+
+
+def _reference_batch(
+    a: BatchNormAttrs, data: Array, gamma: Array, beta: Array, mean: Array, var: Array
+) -> tuple[Array, Array, Array]:
+    factor = 1 / np.sqrt(float_work(var) + np.float32(a.epsilon))
+    factor = factor * float_work(gamma) if a.scale else factor
+    shift = -float_work(mean) * factor + (float_work(beta) if a.center else 0)
+    x = float_work(data)
+    result = x * _along(factor, a.axis % x.ndim, x.ndim) + _along(shift, a.axis % x.ndim, x.ndim)
+    return result.astype(data.dtype), mean.copy(), var.copy()
+
+
+def _samples_batch() -> Iterable[Sample]:
+    for a in (BatchNormAttrs(), BatchNormAttrs(axis=-1, epsilon=1e-3), BatchNormAttrs(scale=False, center=False)):
+        n = 4 if a.axis == -1 else 3
+        params = [random_array((n,), seed=k) for k in (1, 2, 3)]
+        yield Sample(args=(random_array((2, 3, 5, 4)), *params, np.abs(random_array((n,), seed=4))), attrs=a)
+
+
+# --- normalisation of groups of elements: layer, instance, group norm
+
+
+def _normalised(
+    data: te.Tensor, kept: Sequence[int], epsilon: float
+) -> te.Tensor:  # fmt: skip
+    """(data - mean) / sqrt(variance + epsilon), the statistics over all axes but `kept`."""
+    rest = [k for k in range(data.rank) if k not in kept]
+    outer, extents = [data.shape[k] for k in kept], [data.shape[k] for k in rest]
+    count = float(max(prod(extents), 1))
+
+    def whole(v: Sequence[Scalar]) -> list[Scalar]:
+        where = dict(zip([*kept, *rest], v, strict=True))
+        return [where[k] for k in range(data.rank)]
+
+    total = te.reduce("sum", outer, extents, lambda *v: data[tuple(whole(v))], "sum")
+    mean = te.compute(outer, lambda *v: total[v] / count, "mean", materialize=True)
+
+    def square(*v: Scalar) -> Scalar:
+        difference = data[tuple(whole(v))] - mean[v[: len(kept)]]
+        return difference * difference
+
+    squares = te.reduce("sum", outer, extents, square, "squares")
+    scale = te.compute(
+        outer, lambda *v: 1.0 / call("sqrt", squares[v] / count + epsilon), "scale", materialize=True
+    )  # fmt: skip
+
+    def body(*v: Scalar) -> Scalar:
+        group = tuple(v[k] for k in kept)
+        return (data[v] - mean[group]) * scale[group]
+
+    return te.compute(data.shape, body, "normalised")
+
+
+def _affine(a: Any, x: te.Tensor, axis: int, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+    def body(*v: Scalar) -> Scalar:
+        value = x[v] * gamma[v[axis]] if a.scale else x[v]
+        return value + beta[v[axis]] if a.center else value
+
+    return te.compute(x.shape, body, "norm")
+
+
+def _reference_norm(a: Any, data: Array, axes: tuple[int, ...], gamma: Array, beta: Array, axis: int) -> Array:
+    x = float_work(data)
+    mean = x.mean(axis=axes, keepdims=True)
+    variance = np.square(x - mean).mean(axis=axes, keepdims=True)
+    y = (x - mean) / np.sqrt(variance + np.asarray(a.epsilon, x.dtype))
+    if a.scale:
+        y = y * _along(float_work(gamma), axis, x.ndim)
+    if a.center:
+        y = y + _along(float_work(beta), axis, x.ndim)
+    return y.astype(data.dtype)
+
+
+def _infer_norm(a: Any, types: Sequence[Type]) -> Type:
+    data = _float(types[0])
+    _check_params(data, axis_of(a.axis, data.rank), types[1:])
+    return data
+
+
+def _compute_layer(a: LayerNormAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, gamma, beta = (promoted(x) for x in args)
+    axis = axis_of(a.axis, data.rank)
+    x = _normalised(data, [k for k in range(data.rank) if k != axis], a.epsilon)
+    return convert(_affine(a, x, axis, gamma, beta), args[0].dtype)
+
+
+def _reference_layer(a: LayerNormAttrs, data: Array, gamma: Array, beta: Array) -> Array:
+    axis = a.axis % data.ndim
+    return _reference_norm(a, data, (axis,), gamma, beta, axis)
+
+
+def _axes_layer(a: LayerNormAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    row = tuple(None if k == axis_of(a.axis, rank) else k for k in range(rank))
+    return AxisMap((row, (None,) * rank, (None,) * rank))
+
+
+def _samples_layer() -> Iterable[Sample]:
+    yield random_sample(((2, 3, 16), (16,), (16,)), LayerNormAttrs())
+    yield random_sample(((2, 3, 5), (3,), (3,)), LayerNormAttrs(axis=1, scale=False))
+    yield random_sample(((2, 8), (8,), (8,)), LayerNormAttrs(center=False), "float16")
+
+
+def _infer_instance(a: InstanceNormAttrs, types: Sequence[Type]) -> Type:
+    data = _float(types[0])
+    require("norm.rank", data.rank >= 2, lambda: f"data must have a batch axis and channels, got {data}")
+    require("axis", axis_of(a.axis, data.rank) > 0, "axis 0 is the batch")
+    return _infer_norm(a, types)
+
+
+def _compute_instance(a: InstanceNormAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, gamma, beta = (promoted(x) for x in args)
+    axis = axis_of(a.axis, data.rank)
+    return convert(_affine(a, _normalised(data, [0, axis], a.epsilon), axis, gamma, beta), args[0].dtype)
+
+
+def _reference_instance(a: InstanceNormAttrs, data: Array, gamma: Array, beta: Array) -> Array:
+    axis = a.axis % data.ndim
+    rest = tuple(k for k in range(1, data.ndim) if k != axis)
+    return _reference_norm(a, data, rest, gamma, beta, axis)
+
+
+def _batch_axis(_: Any, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    return AxisMap(((0, *(None,) * (rank - 1)), *((None,) * rank for _ in types[1:])))
+
+
+def _samples_instance() -> Iterable[Sample]:
+    yield random_sample(((2, 3, 5, 4), (3,), (3,)), InstanceNormAttrs())
+    yield random_sample(((2, 5, 3), (3,), (3,)), InstanceNormAttrs(axis=-1, epsilon=1e-3))
+
+
+def _infer_group(a: GroupNormAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(_infer_instance(InstanceNormAttrs(axis=a.axis), types))
+    channels = data.shape[axis_of(a.axis, data.rank)]
+    require("norm.groups", a.num_groups > 0, f"num_groups must be positive, got {a.num_groups}")
+    whole = not isinstance(channels, int) or channels % a.num_groups == 0
+    require("norm.groups", whole, lambda: f"{channels} channels do not fall into {a.num_groups} groups")
+    return data
+
+
+def _compute_group(a: GroupNormAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    """The channels as (group, channel of the group), normalised, and back."""
+    data, gamma, beta = (promoted(x) for x in args)
+    axis = axis_of(a.axis, data.rank)
+    size = data.shape[axis] // a.num_groups
+    split = (*data.shape[:axis], a.num_groups, size, *data.shape[axis + 1 :])
+    x = te.view(_normalised(te.view(data, split), [0, axis], a.epsilon), data.shape)
+    return convert(_affine(a, x, axis, gamma, beta), args[0].dtype)
+
+
+def _reference_group(a: GroupNormAttrs, data: Array, gamma: Array, beta: Array) -> Array:
+    axis = a.axis % data.ndim
+    split = data.reshape(*data.shape[:axis], a.num_groups, -1, *data.shape[axis + 1 :])
+    rest = tuple(k for k in range(1, split.ndim) if k != axis)
+    plain = GroupNormAttrs(epsilon=a.epsilon, center=False, scale=False)
+    x = _reference_norm(plain, float_work(split), rest, gamma, beta, axis).reshape(data.shape)
+    if a.scale:
+        x = x * _along(float_work(gamma), axis, data.ndim)
+    if a.center:
+        x = x + _along(float_work(beta), axis, data.ndim)
+    return x.astype(data.dtype)
+
+
+def _samples_group() -> Iterable[Sample]:
+    yield random_sample(((2, 6, 5, 4), (6,), (6,)), GroupNormAttrs(num_groups=3))
+    yield random_sample(((2, 4, 6), (6,), (6,)), GroupNormAttrs(num_groups=2, axis=2))
+    yield random_sample(((1, 4, 3), (4,), (4,)), GroupNormAttrs(num_groups=4, scale=False))
+
+
+# --- nn.l2_normalize
+
+
+def _infer_l2(a: L2NormalizeAttrs, types: Sequence[Type]) -> Type:
+    data = _float(types[0])
+    axes_of(a.axis, data.rank)
+    return data
+
+
+def _axes_l2(a: L2NormalizeAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    return AxisMap((tuple(None if k in axes_of(a.axis, rank) else k for k in range(rank)),))
+
+
+def _compute_l2(a: L2NormalizeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data = promoted(args[0])
+    axes = axes_of(a.axis, data.rank)
+    kept = [k for k in range(data.rank) if k not in axes]
+    outer = [data.shape[k] for k in kept]
+
+    def square(*v: Scalar) -> Scalar:
+        where = dict(zip([*kept, *axes], v, strict=True))
+        value = data[tuple(where[k] for k in range(data.rank))]
+        return value * value
+
+    total = te.reduce("sum", outer, [data.shape[k] for k in axes], square, "squares")
+    scale = te.compute(
+        outer, lambda *v: 1.0 / call("sqrt", maximum(total[v], a.eps)), "scale", materialize=True
+    )  # fmt: skip
+    result = te.compute(data.shape, lambda *v: data[v] * scale[tuple(v[k] for k in kept)], "l2_normalize")
+    return convert(result, args[0].dtype)
+
+
+def _reference_l2(a: L2NormalizeAttrs, data: Array) -> Array:
+    x = float_work(data)
+    total = np.square(x).sum(axis=axes_of(a.axis, x.ndim), keepdims=True)
+    result: Array = (x / np.sqrt(np.maximum(total, np.asarray(a.eps, x.dtype)))).astype(data.dtype)
+    return result
+
+
+def _samples_l2() -> Iterable[Sample]:
+    yield random_sample(((2, 3, 5),), L2NormalizeAttrs(eps=1e-12, axis=(1,)))
+    yield random_sample(((2, 3, 5),), L2NormalizeAttrs(eps=1e-3, axis=(-1, 1)))
+    yield Sample(args=(np.zeros((2, 3), np.float32),), attrs=L2NormalizeAttrs(eps=1e-6, axis=(1,)))
+
+
+# --- nn.lrn
+
+
+def _infer_lrn(a: LRNAttrs, types: Sequence[Type]) -> Type:
+    data = _float(types[0])
+    axis_of(a.axis, data.rank)
+    require("lrn.size", a.size > 0, f"size must be positive, got {a.size}")
+    return data
+
+
+def _compute_lrn(a: LRNAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data = promoted(args[0])
+    axis = axis_of(a.axis, data.rank)
+    extent, before = data.shape[axis], (a.size - 1) // 2
+
+    def square(*v: Scalar) -> Scalar:
+        value = data[(*v[:axis], v[axis] + v[-1] - before, *v[axis + 1 : -1])]
+        return value * value
+
+    def guard(*v: Scalar) -> Scalar:
+        at = v[axis] + v[-1] - before
+        return all_of(at >= 0, at < extent)
+
+    total = te.reduce("sum", data.shape, (a.size,), square, "squares", guard=guard)
+
+    def body(*v: Scalar) -> Scalar:
+        return data[v] / call("pow", total[v] * (a.alpha / a.size) + a.bias, a.beta)
+
+    return convert(te.compute(data.shape, body, "lrn"), args[0].dtype)
+
+
+def _reference_lrn(a: LRNAttrs, data: Array) -> Array:
+    x = np.moveaxis(float_work(data), a.axis, -1)
+    before, extent = (a.size - 1) // 2, x.shape[-1]
+    squares = np.pad(np.square(x), [(0, 0)] * (x.ndim - 1) + [(before, a.size - 1 - before)])
+    total = np.zeros_like(x)
+    for k in range(a.size):
+        total = total + squares[..., k : k + extent]
+    y = x / np.power(total * x.dtype.type(a.alpha / a.size) + x.dtype.type(a.bias), x.dtype.type(a.beta))
+    return np.moveaxis(y, -1, a.axis).astype(data.dtype)
+
+
+def _axes_lrn(a: LRNAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    return AxisMap((tuple(None if k == axis_of(a.axis, rank) else k for k in range(rank)),))
+
+
+def _samples_lrn() -> Iterable[Sample]:
+    yield random_sample(((2, 7, 3, 2),), LRNAttrs(bias=1.0, alpha=0.5))
+    yield random_sample(((2, 4, 6),), LRNAttrs(size=3, axis=-1, alpha=0.1))
+    yield random_sample(((1, 5, 2),), LRNAttrs(size=2, alpha=0.1))
+
+
+# --- nn.dropout
+
+
+def _infer_dropout(a: DropoutAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    require("dropout.rate", 0 <= a.rate < 1, f"rate must be in [0, 1), got {a.rate}")
+    return TupleType((data, data))
+
+
+def _compute_dropout(a: DropoutAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor, ...]:
+    (data,) = args
+    kept = te.compute(data.shape, lambda *_: const(1, data.dtype), "mask")
+    return te.compute(data.shape, lambda *v: data[v], "dropout"), kept
+
+
+def _samples_dropout() -> Iterable[Sample]:
+    yield random_sample(((2, 3),), DropoutAttrs())
+    yield random_sample(((3,),), DropoutAttrs(rate=0.25), "int32")
+
+
+BATCH_NORM = OpDef(
+    name="nn.batch_norm",
+    attrs=BatchNormAttrs,
+    arity=5,
+    infer=_infer_batch,
+    refine=_refine,
+    reference=_reference_batch,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    compute=_compute_batch,
+    samples=_samples_batch,
+)
+LAYER_NORM = OpDef(
+    name="nn.layer_norm",
+    attrs=LayerNormAttrs,
+    arity=3,
+    infer=_infer_norm,
+    refine=_refine,
+    reference=_reference_layer,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_axes_layer,
+    compute=_compute_layer,
+    samples=_samples_layer,
+)
+INSTANCE_NORM = OpDef(
+    name="nn.instance_norm",
+    attrs=InstanceNormAttrs,
+    arity=3,
+    infer=_infer_instance,
+    refine=_refine,
+    reference=_reference_instance,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_batch_axis,
+    compute=_compute_instance,
+    samples=_samples_instance,
+)
+GROUP_NORM = OpDef(
+    name="nn.group_norm",
+    attrs=GroupNormAttrs,
+    arity=3,
+    infer=_infer_group,
+    refine=_refine,
+    reference=_reference_group,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_batch_axis,
+    compute=_compute_group,
+    samples=_samples_group,
+)
+L2_NORMALIZE = OpDef(
+    name="nn.l2_normalize",
+    attrs=L2NormalizeAttrs,
+    infer=_infer_l2,
+    reference=_reference_l2,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_axes_l2,
+    compute=_compute_l2,
+    samples=_samples_l2,
+)
+LRN = OpDef(
+    name="nn.lrn",
+    attrs=LRNAttrs,
+    infer=_infer_lrn,
+    reference=_reference_lrn,
+    axes=_axes_lrn,
+    compute=_compute_lrn,
+    samples=_samples_lrn,
+)
+DROPOUT = OpDef(
+    name="nn.dropout",
+    attrs=DropoutAttrs,
+    infer=_infer_dropout,
+    reference=lambda _, data: (data.copy(), np.ones_like(data)),
+    compute=_compute_dropout,
+    samples=_samples_dropout,
+)
+
+OPS: tuple[OpDef, ...] = (BATCH_NORM, LAYER_NORM, INSTANCE_NORM, GROUP_NORM, L2_NORMALIZE, LRN, DROPOUT)
+
+
+def batch_norm(
+    data: Expr,
+    gamma: Expr,
+    beta: Expr,
+    moving_mean: Expr,
+    moving_var: Expr,
+    axis: int = 1,
+    epsilon: float = 1e-5,
+    center: bool = True,
+    scale: bool = True,
+) -> Call:
+    """Inference with the moving statistics: a tuple of the normalised data, the mean, and the variance."""
+    attributes = BatchNormAttrs(axis=axis, epsilon=epsilon, center=center, scale=scale)
+    return node(BATCH_NORM, (data, gamma, beta, moving_mean, moving_var), attributes)
+
+
+def layer_norm(
+    data: Expr,
+    gamma: Expr,
+    beta: Expr,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    center: bool = True,
+    scale: bool = True,
+) -> Call:
+    """Normalise along one axis, then scale by gamma and shift by beta."""
+    attributes = LayerNormAttrs(axis=axis, epsilon=epsilon, center=center, scale=scale)
+    return node(LAYER_NORM, (data, gamma, beta), attributes)
+
+
+def instance_norm(
+    data: Expr,
+    gamma: Expr,
+    beta: Expr,
+    axis: int = 1,
+    epsilon: float = 1e-5,
+    center: bool = True,
+    scale: bool = True,
+) -> Call:
+    """Normalise each channel (along `axis`) of each batch item over all other axes."""
+    attributes = InstanceNormAttrs(axis=axis, epsilon=epsilon, center=center, scale=scale)
+    return node(INSTANCE_NORM, (data, gamma, beta), attributes)
+
+
+def group_norm(
+    data: Expr,
+    gamma: Expr,
+    beta: Expr,
+    num_groups: int,
+    axis: int = 1,
+    epsilon: float = 1e-5,
+    center: bool = True,
+    scale: bool = True,
+) -> Call:
+    """Normalise each group of channels of each batch item; gamma and beta are per channel."""
+    attributes = GroupNormAttrs(num_groups=num_groups, axis=axis, epsilon=epsilon, center=center, scale=scale)
+    return node(GROUP_NORM, (data, gamma, beta), attributes)
+
+
+def l2_normalize(data: Expr, eps: float, axis: Sequence[int] | int | None = None) -> Call:
+    """data / sqrt(max(sum(data^2), eps)), the sum over `axis` (None: all axes)."""
+    axes = (axis,) if isinstance(axis, int) else axis if axis is None else tuple(axis)
+    return node(L2_NORMALIZE, (data,), L2NormalizeAttrs(eps=eps, axis=axes))
+
+
+def lrn(data: Expr, size: int = 5, axis: int = 1, bias: float = 2.0, alpha: float = 0.0001, beta: float = 0.75) -> Call:
+    """data / (bias + alpha / size * sum of the squares of `size` neighbours along `axis`) ^ beta.
+
+    An even `size` sees one neighbour more after the element than before it, as in ONNX.
+    """
+    return node(LRN, (data,), LRNAttrs(size=size, axis=axis, bias=bias, alpha=alpha, beta=beta))
+
+
+def dropout(data: Expr, rate: float = 0.5) -> TupleGetItem:
+    """The data unchanged: nothing is dropped at inference."""
+    return TupleGetItem(node(DROPOUT, (data,), DropoutAttrs(rate=rate)), 0)

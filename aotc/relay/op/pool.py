@@ -1,6 +1,427 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Pools over one to three spatial axes with sliding windows: the greatest value, or the mean.
+
+With `ceil_mode` the last, partial window counts, unless it would start beyond the data and its leading
+padding.  A mean divides by the elements seen, or, with `count_include_pad`, by those of data and padding.
+
+    max_pool2d(x, pool_size=(3, 3), strides=(2, 2), padding=(1, 1))
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr, call
+from aotc.relay.op.contract import float_work
+from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.rules import tensor
+from aotc.relay.op.samples import random_sample
+from aotc.relay.op.window import (
+    DATA_LAYOUT,
+    Ints,
+    arrange,
+    full_padding,
+    pad_pairs,
+    pick,
+    positions,
+    spread,
+    static_extents,
+    window_extent,
+)
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import Operand, all_of, binary, maximum, minimum
+
+
+@attrs
+class PoolAttrs(Attrs):
+    """Attributes of a sliding maximum."""
+
+    pool_size: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+    layout: str
+    out_layout: str = ""
+    ceil_mode: bool = False
+
+
+@attrs
+class MaxPool1DAttrs(PoolAttrs):
+    strides: tuple[int, ...] = (1,)
+    dilation: tuple[int, ...] = (1,)
+    padding: tuple[int, ...] = (0,)
+    layout: str = "NCW"
+
+
+@attrs
+class MaxPool2DAttrs(PoolAttrs):
+    strides: tuple[int, ...] = (1, 1)
+    dilation: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0)
+    layout: str = "NCHW"
+
+
+@attrs
+class MaxPool3DAttrs(PoolAttrs):
+    strides: tuple[int, ...] = (1, 1, 1)
+    dilation: tuple[int, ...] = (1, 1, 1)
+    padding: tuple[int, ...] = (0, 0, 0)
+    layout: str = "NCDHW"
+
+
+@attrs
+class AvgPool1DAttrs(MaxPool1DAttrs):
+    count_include_pad: bool = False
+
+
+@attrs
+class AvgPool2DAttrs(MaxPool2DAttrs):
+    count_include_pad: bool = False
+
+
+@attrs
+class AvgPool3DAttrs(MaxPool3DAttrs):
+    count_include_pad: bool = False
+
+
+_Layouts = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def pool_layouts(n: int, a: Any) -> _Layouts:
+    """Where the canonical axes are found in data and result."""
+    return positions(a.layout, DATA_LAYOUT[n]), positions(a.out_layout or a.layout, DATA_LAYOUT[n])
+
+
+def pool_data(n: int, ty: Type, mean: bool) -> TensorType:
+    data = tensor(ty, "data")
+    require("pool.rank", data.rank == n + 2, lambda: f"data must have rank {n + 2}, got {data}")
+    require("dtype", not (mean and data.dtype.is_bool), "data type bool is not supported")
+    return data
+
+
+def pool_axes(n: int, a: Any, types: Sequence[Type]) -> AxisMap:
+    """Batch and channels."""
+    source, result = pool_layouts(n, a)
+    found = dict(zip(result[:2], source[:2], strict=True))
+    return AxisMap((tuple(found.get(k) for k in range(n + 2)),))
+
+
+# --- sliding windows
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The window along one axis: position `i * stride - pad + k * dilation` for tap k of output i."""
+
+    extent: int
+    size: int
+    stride: int
+    dilation: int
+    pad: tuple[int, int]
+    count: int  # outputs
+
+    def at(self, i: Scalar, k: Scalar) -> Scalar:
+        return i * self.stride + k * self.dilation - self.pad[0]
+
+    @property
+    def leaves(self) -> bool:
+        """True if some tap of some output lies outside the data."""
+        last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation - self.pad[0]
+        return self.pad[0] > 0 or last >= self.extent
+
+    def guard(self, i: Scalar, k: Scalar) -> list[Scalar]:
+        if not self.leaves:
+            return []
+        return [self.at(i, k) >= 0, self.at(i, k) < self.extent]
+
+    def bounds(self, include_pad: bool) -> tuple[int, int]:
+        """The positions that a mean counts: from the first, up to but without the second."""
+        return (-self.pad[0], self.extent + self.pad[1]) if include_pad else (0, self.extent)
+
+    def seen(self, include_pad: bool) -> list[int]:
+        """How many taps of each output are counted."""
+        low, high = self.bounds(include_pad)
+        starts = [i * self.stride - self.pad[0] for i in range(self.count)]
+        return [sum(low <= s + k * self.dilation < high for k in range(self.size)) for s in starts]
+
+    def seen_at(self, i: Scalar, include_pad: bool) -> Operand:
+        """The same as an expression of the output's index: a number where all outputs see as many."""
+        counts = set(self.seen(include_pad))
+        if len(counts) == 1:
+            return counts.pop()
+        low, high = self.bounds(include_pad)
+        start = i * self.stride - self.pad[0]
+        first = maximum((low - start + (self.dilation - 1)) // self.dilation, 0)
+        last = minimum((high - 1 - start) // self.dilation, self.size - 1)
+        return last - first + 1
+
+
+def _windows(n: int, a: PoolAttrs, space: Sequence[int]) -> list[_Window]:
+    size, strides, dilation = spread(a.pool_size, n), spread(a.strides, n), spread(a.dilation, n)
+    pads = pad_pairs(a.padding, n)
+    counts = static_extents(space, size, strides, dilation, pads, a.ceil_mode)
+    return [_Window(*w) for w in zip(space, size, strides, dilation, pads, counts, strict=True)]
+
+
+def _infer(n: int, mean: bool, a: PoolAttrs, types: Sequence[Type]) -> Type:
+    data = pool_data(n, types[0], mean)
+    source, result = pool_layouts(n, a)
+    batch, channels, *space = pick(data.shape, source)
+    size, strides, dilation = spread(a.pool_size, n), spread(a.strides, n), spread(a.dilation, n)
+    windows = zip(space, size, strides, dilation, pad_pairs(a.padding, n), strict=True)
+    extents = [window_extent(*w, a.ceil_mode) for w in windows]
+    return TensorType(arrange((batch, channels, *extents), result), data.dtype)
+
+
+def accumulator(dtype: DType) -> DType:
+    """The type in which values are summed."""
+    if dtype.is_float:
+        return DType("float32") if dtype.is_narrow_float else dtype
+    return dtype if dtype.bits >= 32 else DType("int32")
+
+
+def _sliding(n: int, a: PoolAttrs, data: te.Tensor, combiner: str, dtype: DType) -> te.Reduce:
+    source, result = pool_layouts(n, a)
+    batch, channels, *space = pick(data.shape, source)
+    windows = _windows(n, a, space)
+
+    def taps(v: Sequence[Scalar]) -> list[tuple[_Window, Scalar, Scalar]]:
+        _, _, *at = pick(v[: n + 2], result)
+        return list(zip(windows, at, v[n + 2 :], strict=True))
+
+    def body(*v: Scalar) -> Scalar:
+        image, channel = v[result[0]], v[result[1]]
+        where = [w.at(i, k) for w, i, k in taps(v)]
+        return data[arrange((image, channel, *where), source)].astype(dtype)
+
+    def guard(*v: Scalar) -> Scalar:
+        return all_of(*(c for w, i, k in taps(v) for c in w.guard(i, k)))
+
+    shape = arrange((batch, channels, *(w.count for w in windows)), result)
+    some = guard if any(w.leaves for w in windows) else None
+    return te.reduce(combiner, shape, [w.size for w in windows], body, f"{combiner}_pool", guard=some)
+
+
+def divided(total: Scalar, count: Scalar | int) -> Scalar:
+    """total / count, truncated for integers, 0 for a count of 0."""
+    if not isinstance(count, int):
+        count = maximum(count, 1).astype(total.dtype)
+    elif count <= 1:
+        return total
+    return total / count if total.dtype.is_float else binary("truncdiv", total, count)
+
+
+def _compute_max(n: int, a: PoolAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (data,) = args
+    return _sliding(n, a, data, "or" if data.dtype.is_bool else "max", data.dtype)
+
+
+def _compute_avg(n: int, a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
+    (data,) = args
+    source, result = pool_layouts(n, a)
+    total = _sliding(n, a, data, "sum", accumulator(data.dtype))
+    windows = _windows(n, a, pick(data.shape, source)[2:])
+
+    def body(*v: Scalar) -> Scalar:
+        seen = [w.seen_at(v[p], a.count_include_pad) for w, p in zip(windows, result[2:], strict=True)]
+        count: Any = prod(s for s in seen if isinstance(s, int))
+        for s in seen:
+            count = count if isinstance(s, int) else s * count
+        return divided(total[v], count).astype(data.dtype)
+
+    return te.compute(total.shape, body, "avg_pool")
+
+
+def _views(n: int, a: PoolAttrs, data: Array, fill: Any) -> tuple[Array, list[_Window]]:
+    """The windows of the data, canonical: (N, C, outputs..., taps...)."""
+    x = data.transpose(pool_layouts(n, a)[0])
+    windows = _windows(n, a, x.shape[2:])
+    reach = [(w.size - 1) * w.dilation + 1 for w in windows]
+    need = [(w.count - 1) * w.stride + r - w.extent - w.pad[0] for w, r in zip(windows, reach, strict=True)]
+    pads = ((w.pad[0], max(e, 0)) for w, e in zip(windows, need, strict=True))
+    x = np.pad(x, ((0, 0), (0, 0), *pads), constant_values=fill)
+    view = sliding_window_view(x, reach, tuple(range(2, n + 2)))
+    outputs = [slice(0, (w.count - 1) * w.stride + 1, w.stride) for w in windows]
+    return view[(slice(None), slice(None), *outputs, *(slice(None, None, w.dilation) for w in windows))], windows
+
+
+def mean_of(total: Array, count: Any) -> Array:
+    """total / count, truncated for integers."""
+    if DType.of(total).is_float:
+        quotient: Array = total / np.asarray(count).astype(total.dtype)
+        return quotient
+    whole: Array = np.sign(total) * (np.abs(total) // np.asarray(count).astype(total.dtype))
+    return whole
+
+
+def _reference_max(n: int, a: PoolAttrs, data: Array) -> Array:
+    dtype = DType.of(data)
+    view, _ = _views(n, a, float_work(data), -np.inf if dtype.is_float else dtype.min)
+    return view.max(axis=tuple(range(-n, 0))).astype(data.dtype).transpose(np.argsort(pool_layouts(n, a)[1]))
+
+
+def _reference_avg(n: int, a: Any, data: Array) -> Array:
+    dtype = DType.of(data)
+    work = data.astype(accumulator(dtype).numpy)
+    view, windows = _views(n, a, work, 0)
+    total = view.sum(axis=tuple(range(-n, 0)), dtype=work.dtype)
+    count = np.ones((), np.int64)
+    for w in windows:
+        count = np.multiply.outer(count, np.maximum(w.seen(a.count_include_pad), 1))
+    return mean_of(total, count).astype(data.dtype).transpose(np.argsort(pool_layouts(n, a)[1]))
+
+
+# --- samples and the table
+
+_SHAPES = {1: (2, 3, 9), 2: (1, 3, 8, 7), 3: (1, 2, 5, 6, 4)}
+
+
+def _sliding_samples(n: int, attributes: type[PoolAttrs]) -> Iterable[Sample]:
+    def sample(dtype: str = "float32", **fields: Any) -> Sample:
+        return random_sample((_SHAPES[n],), attributes(**fields), dtype)
+
+    yield sample(pool_size=(2,) * n, strides=(2,) * n)
+    yield sample(pool_size=(3,) * n, strides=(2,) * n, padding=(1,) * n, ceil_mode=True)
+    yield sample(pool_size=(2,) * n, dilation=(2,) * n, padding=(1, 0) * n)
+    yield sample(pool_size=(3,) * n, strides=(2,) * n, padding=(1,) * n, dtype="int8")
+    yield sample(pool_size=(3,) * n, dtype="float16")
+    if attributes in (AvgPool1DAttrs, AvgPool2DAttrs, AvgPool3DAttrs):
+        yield sample(pool_size=(3,) * n, strides=(2,) * n, padding=(1,) * n, ceil_mode=True, count_include_pad=True)
+    if n == 2:
+        moved = random_sample(((1, 6, 7, 2),), attributes(pool_size=(3, 2), padding=(1, 0), layout="NHWC"))
+        yield moved
+        yield random_sample(((1, 2, 6, 7),), attributes(pool_size=(3, 2), out_layout="NHWC"))
+
+
+def _pool(n: int, mean: bool) -> OpDef:
+    attributes = _AVG[n] if mean else _MAX[n]
+    return OpDef(
+        name=f"nn.{'avg' if mean else 'max'}_pool{n}d",
+        attrs=attributes,
+        infer=partial(_infer, n, mean),
+        reference=partial(_reference_avg if mean else _reference_max, n),
+        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+        axes=partial(pool_axes, n),
+        compute=partial(_compute_avg if mean else _compute_max, n),
+        samples=partial(_sliding_samples, n, attributes),
+    )
+
+
+_MAX: dict[int, type[PoolAttrs]] = {1: MaxPool1DAttrs, 2: MaxPool2DAttrs, 3: MaxPool3DAttrs}
+_AVG: dict[int, type[PoolAttrs]] = {1: AvgPool1DAttrs, 2: AvgPool2DAttrs, 3: AvgPool3DAttrs}
+_POOLS = {(n, mean): _pool(n, mean) for n in (1, 2, 3) for mean in (False, True)}
+
+OPS: tuple[OpDef, ...] = tuple(_POOLS.values())
+
+
+def _build(
+    n: int, mean: bool, data: Expr, pool_size: Ints, strides: Ints, dilation: Ints, padding: Ints, **rest: Any
+) -> Call:
+    op = _POOLS[n, mean]
+    fields = {"pool_size": spread(pool_size, n), "strides": spread(strides, n), "dilation": spread(dilation, n)}
+    return call(op, (data,), op.attrs(**fields, padding=full_padding(padding, n), **rest))  # type: ignore[call-arg]
+
+
+def max_pool1d(
+    data: Expr,
+    pool_size: Ints = 1,
+    strides: Ints = 1,
+    dilation: Ints = 1,
+    padding: Ints = 0,
+    layout: str = "NCW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+) -> Call:
+    """The greatest value of each window, NaN if it holds one."""
+    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode}
+    return _build(1, False, data, pool_size, strides, dilation, padding, **rest)
+
+
+def avg_pool1d(
+    data: Expr,
+    pool_size: Ints = 1,
+    strides: Ints = 1,
+    dilation: Ints = 1,
+    padding: Ints = 0,
+    layout: str = "NCW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Call:
+    """The mean over each window."""
+    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+    return _build(1, True, data, pool_size, strides, dilation, padding, **rest)
+
+
+def max_pool2d(
+    data: Expr,
+    pool_size: Ints = (1, 1),
+    strides: Ints = (1, 1),
+    dilation: Ints = (1, 1),
+    padding: Ints = (0, 0),
+    layout: str = "NCHW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+) -> Call:
+    """The greatest value of each window, NaN if it holds one."""
+    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode}
+    return _build(2, False, data, pool_size, strides, dilation, padding, **rest)
+
+
+def avg_pool2d(
+    data: Expr,
+    pool_size: Ints = (1, 1),
+    strides: Ints = (1, 1),
+    dilation: Ints = (1, 1),
+    padding: Ints = (0, 0),
+    layout: str = "NCHW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Call:
+    """The mean over each window."""
+    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+    return _build(2, True, data, pool_size, strides, dilation, padding, **rest)
+
+
+def max_pool3d(
+    data: Expr,
+    pool_size: Ints = (1, 1, 1),
+    strides: Ints = (1, 1, 1),
+    dilation: Ints = (1, 1, 1),
+    padding: Ints = (0, 0, 0),
+    layout: str = "NCDHW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+) -> Call:
+    """The greatest value of each window, NaN if it holds one."""
+    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode}
+    return _build(3, False, data, pool_size, strides, dilation, padding, **rest)
+
+
+def avg_pool3d(
+    data: Expr,
+    pool_size: Ints = (1, 1, 1),
+    strides: Ints = (1, 1, 1),
+    dilation: Ints = (1, 1, 1),
+    padding: Ints = (0, 0, 0),
+    layout: str = "NCDHW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Call:
+    """The mean over each window."""
+    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+    return _build(3, True, data, pool_size, strides, dilation, padding, **rest)

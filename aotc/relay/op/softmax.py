@@ -1,6 +1,151 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Softmax and its logarithm along one axis.
+
+softmax(x, axis=1)                     # exp(x - max) / sum(exp(x - max))
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+from collections.abc import Iterable, Sequence
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.contract import convert, float_work, promoted
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.samples import random_sample
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import call
+
+
+@attrs
+class SoftmaxAttrs(Attrs):
+    axis: int = -1
+
+
+def _infer(a: SoftmaxAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    axis_of(a.axis, data.rank)
+    require("dtype", data.dtype.is_float, f"data type {data.dtype} is not a float type")
+    return data
+
+
+def _axes(a: SoftmaxAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    return AxisMap((tuple(None if k == axis_of(a.axis, rank) else k for k in range(rank)),))
+
+
+class _Rows:
+    """The stages over the rows along `axis`: every row statistic keeps the axis, with extent 1."""
+
+    def __init__(self, x: te.Tensor, axis: int) -> None:
+        self.x, self.axis = x, axis
+        self.outer = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+
+    def at(self, v: Sequence[Scalar], index: Scalar | int) -> tuple[Scalar | int, ...]:
+        return (*v[: self.axis], index, *v[self.axis + 1 : self.x.rank])
+
+    def reduce(self, combiner: str, of: te.Tensor) -> te.Tensor:
+        extents = (self.x.shape[self.axis],)
+        return te.reduce(combiner, self.outer, extents, lambda *v: of[self.at(v, v[-1])], combiner)
+
+    def greatest(self) -> te.Tensor:
+        return self.reduce("max", self.x)
+
+    def shifted(self, greatest: te.Tensor) -> te.Compute:
+        """exp(x - max): no overflow, and at least one term of 1."""
+        x = self.x
+        return te.compute(x.shape, lambda *v: call("exp", x[v] - greatest[self.at(v, 0)]), "exp", materialize=True)
+
+
+def _compute_softmax(a: SoftmaxAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    x = promoted(args[0])
+    rows = _Rows(x, axis_of(a.axis, x.rank))
+    terms = rows.shifted(rows.greatest())
+    total = rows.reduce("sum", terms)
+    scale = te.compute(total.shape, lambda *v: 1.0 / total[v], "scale", materialize=True)
+    result = te.compute(x.shape, lambda *v: terms[v] * scale[rows.at(v, 0)], "softmax")
+    return convert(result, args[0].dtype)
+
+
+def _compute_log_softmax(a: SoftmaxAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    x = promoted(args[0])
+    rows = _Rows(x, axis_of(a.axis, x.rank))
+    greatest = rows.greatest()
+    total = rows.reduce("sum", rows.shifted(greatest))
+    # the logarithm apart from the maximum: their sum would lose the digits of a small logarithm
+    log = te.compute(total.shape, lambda *v: call("log", total[v]), "log", materialize=True)
+
+    def body(*v: Scalar) -> Scalar:
+        return x[v] - greatest[rows.at(v, 0)] - log[rows.at(v, 0)]
+
+    return convert(te.compute(x.shape, body, "log_softmax"), args[0].dtype)
+
+
+def _reference_softmax(a: SoftmaxAttrs, data: Array) -> Array:
+    x = float_work(data)
+    if x.size == 0:
+        return data.copy()
+    terms = np.exp(x - x.max(axis=a.axis, keepdims=True))
+    result: Array = (terms / terms.sum(axis=a.axis, keepdims=True)).astype(data.dtype)
+    return result
+
+
+def _reference_log_softmax(a: SoftmaxAttrs, data: Array) -> Array:
+    x = float_work(data)
+    if x.size == 0:
+        return data.copy()
+    shifted = x - x.max(axis=a.axis, keepdims=True)
+    result: Array = (shifted - np.log(np.exp(shifted).sum(axis=a.axis, keepdims=True))).astype(data.dtype)
+    return result
+
+
+def _samples() -> Iterable[Sample]:
+    yield random_sample(((3, 7),), SoftmaxAttrs())
+    yield random_sample(((2, 5, 3, 2),), SoftmaxAttrs(axis=1))
+    yield random_sample(((4, 2, 3),), SoftmaxAttrs(axis=0))
+    yield random_sample(((2, 1),), SoftmaxAttrs())
+    yield random_sample(((5,),), SoftmaxAttrs(), "float64")
+    yield random_sample(((2, 9),), SoftmaxAttrs(), "float16")
+    large = np.array([[1000.0, 1001.0, -1000.0], [-np.inf, 0.0, 2.0], [np.nan, 0.0, 1.0]], np.float32)
+    yield Sample(args=(large,), attrs=SoftmaxAttrs(), accuracy=Accuracy.ROUNDING)
+
+
+SOFTMAX = OpDef(
+    name="nn.softmax",
+    attrs=SoftmaxAttrs,
+    infer=_infer,
+    reference=_reference_softmax,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_axes,
+    compute=_compute_softmax,
+    samples=_samples,
+)
+LOG_SOFTMAX = OpDef(
+    name="nn.log_softmax",
+    attrs=SoftmaxAttrs,
+    infer=_infer,
+    reference=_reference_log_softmax,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_axes,
+    compute=_compute_log_softmax,
+    samples=_samples,
+)
+
+OPS: tuple[OpDef, ...] = (SOFTMAX, LOG_SOFTMAX)
+
+
+def softmax(data: Expr, axis: int = -1) -> Call:
+    """exp(data) / sum(exp(data)) along an axis."""
+    return node(SOFTMAX, (data,), SoftmaxAttrs(axis=axis))
+
+
+def log_softmax(data: Expr, axis: int = -1) -> Call:
+    """The logarithm of softmax, computed without taking one of a tiny number."""
+    return node(LOG_SOFTMAX, (data,), SoftmaxAttrs(axis=axis))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all sums of products share: the accumulator's type, in numpy and as a tensor expression.
+
+accumulator("float16", "float16")      # float32
+dot(a, b, "int32")                     # numpy: a @ b, summed exactly, as int32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from aotc.ir.dtype import DType
+from aotc.ir.op import require
+from aotc.ir.types import TensorType
+from aotc.relay.op.opdef import Array
+from aotc.tir import te
+from aotc.tir.expr import Expr, Operand
+
+
+def result_dtype(a: TensorType, b: TensorType, out_dtype: str) -> DType:
+    """The result's type: `out_dtype`, else the operands' own, which must be the same.
+
+    Raises AotcError (code "dtype-mismatch") for operands of different kinds.
+    """
+    alike = a.dtype == b.dtype or (a.dtype.is_integer and b.dtype.is_integer and bool(out_dtype))
+    require("dtype-mismatch", alike, f"data types {a.dtype} and {b.dtype} do not match")
+    require("dtype", not a.dtype.is_bool, "data type bool is not supported")
+    return DType(out_dtype) if out_dtype else a.dtype
+
+
+def accumulator(dtype: str, out_dtype: str) -> DType:
+    """The type that products are summed in, given the operands' and the result's."""
+    out, operand = DType(out_dtype), DType(dtype)
+    if operand.is_float:
+        return max((DType("float32"), out, operand), key=lambda d: d.bits if d.is_float else 0)
+    if out.is_float or out.bits >= 32:
+        return out
+    return DType("int32") if operand.bits < 32 else operand
+
+
+def dot(a: Array, b: Array, out_dtype: str) -> Array:
+    """a @ b as numpy.matmul does it, summed in the accumulator's type, as `out_dtype`."""
+    dtype = DType.of(a)
+    acc = accumulator(dtype, out_dtype)
+    # float64 sums of products of 16-bit integers are exact, and fast
+    exact = dtype.is_integer and dtype.bits <= 16
+    work = np.dtype(np.float64) if exact else acc.numpy
+    total = a.astype(work) @ b.astype(work)
+    return (total.astype(np.int64) if exact else total).astype(DType(out_dtype).numpy)
+
+
+def contract(
+    shape: Sequence[int],
+    extents: Sequence[int],
+    a: te.Tensor,
+    a_index: Callable[..., Sequence[Operand]],
+    b: te.Tensor,
+    b_index: Callable[..., Sequence[Operand]],
+    *,
+    out_dtype: str,
+    name: str,
+    lane: int | None = None,
+    block: int = 0,
+) -> te.Tensor:
+    """te.contraction in the accumulator's type, converted to `out_dtype` (which may be "")."""
+    out = out_dtype or a.dtype
+    acc = accumulator(a.dtype, out)
+    total = te.contraction(shape, extents, a, a_index, b, b_index, dtype=acc, name=name, lane=lane, block=block)
+    return total if acc == out else convert(total, out)
+
+
+def convert(x: te.Tensor, dtype: str) -> te.Tensor:
+    """`x` as `dtype`."""
+
+    def body(*i: Expr) -> Expr:
+        return x[i].astype(dtype)
+
+    return x if x.dtype == dtype else te.compute(x.shape, body, "convert")
+
+
+def promoted(x: te.Tensor) -> te.Tensor:
+    """`x` in a type that C computes in: narrow floats as float32."""
+    return convert(x, "float32") if x.dtype.is_narrow_float else x
+
+
+def float_work(x: Array) -> Array:
+    """The same for numpy."""
+    return x.astype(np.float32) if DType.of(x).is_narrow_float else x

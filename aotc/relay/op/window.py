@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Window arithmetic and layout strings of convolutions and pools.
+
+pad_pairs((1, 2), 2)                   # ((1, 1), (2, 2)): before and after, per spatial axis
+window_extent(224, 7, 2, 1, (3, 3))    # 112
+positions("NHWC", "NCHW")              # (0, 3, 1, 2): where each axis of NCHW is found
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from aotc.ir.dims import Dim, SymDim
+from aotc.ir.op import require
+
+T = TypeVar("T")
+Ints = int | Sequence[int]
+
+DATA_LAYOUT: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+"""Relay's data layout for 1 to 3 spatial axes."""
+KERNEL_LAYOUT: Final = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
+TRANSPOSED_LAYOUT: Final = {1: "IOW", 2: "IOHW", 3: "IODHW"}
+
+
+def spread(value: Ints, n: int) -> tuple[int, ...]:
+    """One value for each of `n` spatial axes; AotcError (code "window") for another number of values."""
+    items = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
+    require("window", len(items) in (1, n), lambda: f"expected 1 or {n} values, got {items}")
+    return items * n if len(items) == 1 else items
+
+
+def pad_pairs(padding: Ints, n: int) -> tuple[tuple[int, int], ...]:
+    """(before, after) for each spatial axis from 1, `n` or 2n values (all befores, then all afters)."""
+    items = (padding,) if isinstance(padding, int) else tuple(int(v) for v in padding)
+    require("padding", len(items) in (1, n, 2 * n), lambda: f"expected 1, {n} or {2 * n} paddings, got {items}")
+    require("padding", all(p >= 0 for p in items), lambda: f"negative padding {items}")
+    both = items if len(items) == 2 * n else (items * n if len(items) == 1 else items) * 2
+    return tuple(zip(both[:n], both[n:], strict=True))
+
+
+def full_padding(padding: Ints, n: int) -> tuple[int, ...]:
+    """Padding as 2n values, as Relay's Python functions store it."""
+    pairs = pad_pairs(padding, n)
+    return (*(b for b, _ in pairs), *(a for _, a in pairs))
+
+
+def positions(layout: str, canonical: str) -> tuple[int, ...]:
+    """Where each axis of `canonical` is found in `layout`; AotcError (code "layout") for other letters."""
+    same = sorted(layout) == sorted(canonical)
+    require("layout", same, lambda: f"layout {layout!r} is not an order of the axes {', '.join(canonical)}")
+    return tuple(layout.index(letter) for letter in canonical)
+
+
+def blocked(layout: str, letter: str) -> tuple[str, int]:
+    """A layout that may end in blocks of one axis: ("OIHW", 16) of "OIHW16o", ("OIHW", 0) of "OIHW"."""
+    found = re.fullmatch(rf"([A-Z]+)(?:([1-9]\d*){letter})?", layout)
+    require("layout", found is not None, lambda: f"layout {layout!r} is not supported")
+    assert found is not None
+    return found[1], int(found[2] or 0)
+
+
+def pick(values: Sequence[T], where: Sequence[int]) -> tuple[T, ...]:
+    """The values of a layout in canonical order."""
+    return tuple(values[p] for p in where)
+
+
+def arrange(values: Sequence[T], where: Sequence[int]) -> tuple[T, ...]:
+    """Values in canonical order brought into the order of a layout."""
+    found = dict(zip(where, values, strict=True))
+    return tuple(found[p] for p in range(len(values)))
+
+
+def may_equal(a: Dim, b: Dim) -> bool:
+    """False where two dimensions are known and differ."""
+    return isinstance(a, SymDim) or isinstance(b, SymDim) or a == b
+
+
+def _extent(size: int, kernel: int, stride: int, dilation: int, pad: tuple[int, int], ceil: bool) -> int:
+    room = size + sum(pad) - dilation * (kernel - 1) - 1
+    if room < 0:
+        return 0
+    count = (room + (stride - 1 if ceil else 0)) // stride + 1
+    # a window that would start beyond the data and its leading padding sees nothing
+    return count - 1 if ceil and (count - 1) * stride >= size + pad[0] else count
+
+
+def window_extent(
+    dim: Dim, kernel: int, stride: int = 1, dilation: int = 1, pad: tuple[int, int] = (0, 0), ceil: bool = False
+) -> Dim:
+    """How many windows fit along an axis; `ceil` also counts the last, partial one.
+
+    Raises AotcError (code "window") where not a single one does.
+    """
+    require("window", min(kernel, stride, dilation) > 0, f"kernel {kernel}, stride {stride}, dilation {dilation}")
+    if isinstance(dim, SymDim):
+        if stride == 1 and sum(pad) == dilation * (kernel - 1):
+            return dim
+        upper = dim.upper and _extent(dim.upper, kernel, stride, dilation, pad, ceil)
+        return SymDim(upper=upper)
+    count = _extent(dim, kernel, stride, dilation, pad, ceil)
+    require("window", count > 0, lambda: f"a window of {kernel} (dilation {dilation}) does not fit {dim} + {pad}")
+    return count
+
+
+def static_extents(
+    space: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    ceil: bool = False,
+) -> tuple[int, ...]:
+    """The number of windows along each axis of a known extent."""
+    windows = zip(space, kernel, strides, dilation, pads, strict=True)
+    return tuple(_extent(*window, ceil) for window in windows)

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meaning of kernels, executable: numpy arrays in, numpy arrays out, every access checked.
+
+A kernel becomes Python source; innermost loops whose iterations are independent (or only accumulate)
+become numpy operations, with the results that the loop would give, in the loop's order of rounding.
+
+    run_kernel(kernel, [x, w])                 # [y], flat
+    run = compile_kernel(kernel)               # for repeated runs: run([x, w])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError, assert_never
+from aotc.tir.expr import (
+    BITWISE,
+    BOOL,
+    COMPARE,
+    INDEX,
+    Binary,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Element,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    Var,
+    walk,
+)
+from aotc.tir.numerics import NAMESPACE
+from aotc.tir.simplify import linear
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    While,
+    stmt_exprs,
+    walk_stmts,
+)
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_INFIX: Final = {
+    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "floormod": "%",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}  # fmt: skip
+_ACCUMULATE: Final = {
+    "add": "np.add", "mul": "np.multiply", "min": "np.minimum", "max": "np.maximum",
+    "and": "np.logical_and", "or": "np.logical_or",
+}  # fmt: skip
+_FEW: Final = 4
+"""Loops of fewer iterations are not worth a numpy call."""
+
+
+def run_kernel(kernel: Kernel, inputs: Sequence[Array], *, output_init: Sequence[Array] | None = None) -> list[Array]:
+    """The outputs of a kernel, as flat arrays, in order.
+
+    inputs       one array for each input buffer, of its dtype and size, any shape
+    output_init  what the outputs hold before; without it NaN, or a bit pattern that is unlikely to be right
+
+    Raises AotcError (code "tir-run") for wrong arguments and for any access outside a buffer.
+    """
+    return compile_kernel(kernel)(inputs, output_init=output_init)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A kernel as a Python function; `source` is for the curious."""
+
+    kernel: Kernel
+    source: str
+    function: Callable[..., None]
+
+    def __call__(self, inputs: Sequence[Array], *, output_init: Sequence[Array] | None = None) -> list[Array]:
+        """Run on `inputs`; see run_kernel."""
+        kernel = self.kernel
+        arguments = _checked(kernel, "input", kernel.inputs, inputs)
+        if output_init is None:
+            outputs = [_poison(b) for b in kernel.outputs]
+        else:
+            outputs = [a.copy() for a in _checked(kernel, "output", kernel.outputs, output_init)]
+        scratch = [_poison(b) for b in (*kernel.workspace, *kernel.stack)]
+        for array in arguments:
+            array.flags.writeable = False
+        with np.errstate(all="ignore"):
+            self.function(*arguments, *outputs, *scratch)
+        return outputs
+
+
+def compile_kernel(kernel: Kernel) -> CompiledKernel:
+    """Translate a kernel to Python."""
+    writer = _Writer()
+    source = writer.kernel(kernel)
+    namespace = dict(NAMESPACE, np=np, const=writer.constants)
+    exec(compile(source, f"<kernel {kernel.name}>", "exec"), namespace)
+    return CompiledKernel(kernel, source, namespace["kernel"])
+
+
+def _checked(kernel: Kernel, kind: str, buffers: Sequence[Buffer], arrays: Sequence[Array]) -> list[Array]:
+    if len(arrays) != len(buffers):
+        raise AotcError("tir-run", f"kernel {kernel.name} has {len(buffers)} {kind}s, got {len(arrays)}")
+    flat: list[Array] = []
+    for buffer, array in zip(buffers, arrays, strict=True):
+        if array.size != buffer.size or array.dtype != buffer.dtype.numpy:
+            raise AotcError(
+                "tir-run",
+                f"kernel {kernel.name}: {kind} {buffer.name} is {buffer.size} x {buffer.dtype}, "
+                f"got {array.size} x {array.dtype}",
+            )
+        flat.append(array.reshape(-1).view())
+    return flat
+
+
+def _poison(buffer: Buffer) -> Array:
+    if buffer.dtype.is_bool:
+        return np.ones(buffer.size, np.bool_)
+    if buffer.dtype.is_float:
+        return np.full(buffer.size, np.nan, np.float32).astype(buffer.dtype.numpy)
+    return np.full(buffer.size, 0x5A, np.int64).astype(buffer.dtype.numpy)
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Prints Python.  `vector` is the loop variable that is an array at present, `mask` guards its loads."""
+
+    lines: list[str] = field(default_factory=list)
+    names: dict[object, str] = field(default_factory=dict)
+    constants: list[Any] = field(default_factory=list)
+    known: dict[tuple[str, str], int] = field(default_factory=dict)
+    vector: Var | None = None
+    arrays: set[Var] = field(default_factory=set)
+    mask: str = ""
+
+    def kernel(self, kernel: Kernel) -> str:
+        names = ", ".join(self.name(b) for b in (*kernel.params, *kernel.stack))
+        self.lines.append(f"def kernel({names}):")
+        self.stmt(kernel.body, 1)
+        self.lines.append("    return None")
+        return "\n".join(self.lines) + "\n"
+
+    def name(self, item: Var | Buffer) -> str:
+        if item not in self.names:
+            stem = "".join(c if c.isascii() and c.isalnum() else "_" for c in item.name)
+            self.names[item] = f"v{len(self.names)}_{stem}"
+        return self.names[item]
+
+    def line(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    # statements
+
+    def stmt(self, stmt: Stmt, depth: int) -> None:
+        match stmt:
+            case For():
+                self.loop(stmt, depth)
+            case While():
+                self.line(depth, f"while {self.expr(stmt.cond)}:")
+                self.nested(stmt.body, depth + 1)
+            case If():
+                self.line(depth, f"if {self.expr(stmt.cond)}:")
+                self.nested(stmt.then, depth + 1)
+                if stmt.orelse is not None:
+                    self.line(depth, "else:")
+                    self.nested(stmt.orelse, depth + 1)
+            case Store():
+                self.store(stmt, depth)
+            case Declare() | Assign():
+                self.line(depth, f"{self.name(stmt.var)} = {self.expr(stmt.value)}")
+            case Block():
+                for inner in stmt.stmts:
+                    self.stmt(inner, depth)
+            case Comment():
+                pass
+            case _:
+                assert_never(stmt)
+
+    def nested(self, stmt: Stmt, depth: int) -> None:
+        self.stmt(stmt, depth)
+        self.line(depth, "pass")
+
+    def loop(self, loop: For, depth: int) -> None:
+        span = f"{self.expr(loop.begin)}, {self.expr(loop.end)}, {loop.step}"
+        if self.vector is None and _vectorizable(loop):
+            self.line(depth, f"{self.name(loop.var)} = np.arange({span})")
+            self.line(depth, f"if {self.name(loop.var)}.size:")
+            self.vector = loop.var
+            self.arrays = {loop.var}
+            for stmt in _flat(loop.body):
+                self.vector_stmt(stmt, depth + 1)
+            self.vector = None
+            self.arrays = set()
+        else:
+            self.line(depth, f"for {self.name(loop.var)} in range({span}):")
+            self.nested(loop.body, depth + 1)
+
+    def vector_stmt(self, stmt: Stmt, depth: int) -> None:
+        if isinstance(stmt, Declare):
+            self.arrays.add(stmt.var)
+        if not (isinstance(stmt, Assign) and stmt.var not in self.arrays):
+            self.stmt(stmt, depth)
+            return
+        step = stmt.value
+        if not isinstance(step, Binary):
+            raise AssertionError("not an accumulation")
+        name = self.name(stmt.var)
+        added = step.b if step.a is stmt.var else step.a
+        value = f"np.full({self.length()}, {self.expr(added)}, {self.dtype(added)})"
+        if self.varies(added):
+            value = self.expr(added)
+        self.line(depth, f"{name} = accumulate({_ACCUMULATE[step.op]}, {name}, {value}, {self.dtype(added)})")
+
+    def store(self, stmt: Store, depth: int) -> None:
+        index, value, lanes = self.expr(stmt.index), self.expr(stmt.value), stmt.value.lanes
+        name = self.name(stmt.buffer)
+        if self.vector is not None:
+            self.line(depth, f"put({name}, {index}, {value}, {self.label(stmt.buffer)})")
+        elif lanes > 1:
+            self.line(depth, f"store_lanes({name}, {index}, {value}, {lanes}, {self.label(stmt.buffer)})")
+        else:
+            self.line(depth, f"store({name}, {index}, {value}, {self.label(stmt.buffer)})")
+
+    def label(self, buffer: Buffer) -> str:
+        return repr(buffer.name)
+
+    def length(self) -> str:
+        return f"{self.names[self.vector]}.size"
+
+    def dtype(self, expr: Expr) -> str:
+        return f"dtypes[{str(expr.dtype)!r}]"
+
+    def varies(self, expr: Expr) -> bool:
+        """Whether the value is an array over the vectorised loop."""
+        return any(isinstance(node, Var) and node in self.arrays for node in walk(expr))
+
+    # expressions
+
+    def expr(self, expr: Expr) -> str:
+        match expr:
+            case Var():
+                return self.name(expr)
+            case Const():
+                return self.constant(expr)
+            case Binary():
+                return self.binary(expr)
+            case Unary():
+                return self.unary(expr)
+            case Cast():
+                return f"cast({self.expr(expr.a)}, {self.dtype(expr)})"
+            case Select():
+                return self.select(expr)
+            case Load():
+                return self.load(expr)
+            case Broadcast():
+                return f"np.full({expr.lanes}, {self.expr(expr.a)}, {self.dtype(expr)})"
+            case Call():
+                return f"intrinsic_{expr.name}({', '.join(self.expr(a) for a in expr.args)})"
+            case Element():
+                raise AotcError("tir-run", f"element of {expr.tensor.name} in a kernel: it was not scheduled")
+            case _:
+                assert_never(expr)
+
+    def constant(self, expr: Const) -> str:
+        if expr.dtype == INDEX and expr.lanes == 1:
+            return f"({expr.value})" if expr.value < 0 else str(expr.value)
+        if expr.dtype == BOOL and expr.lanes == 1:
+            return str(bool(expr.value))
+        key = (f"{expr.value!r}x{expr.lanes}", str(expr.dtype))
+        if key not in self.known:
+            self.known[key] = len(self.constants)
+            wide = np.float64 if expr.dtype.is_float else object
+            items = np.full(expr.lanes, expr.value, wide)
+            array = (items if expr.dtype.is_float else _wrapped(items)).astype(expr.dtype.numpy)
+            self.constants.append(array if expr.lanes > 1 else array[0])
+        return f"const[{self.known[key]}]"
+
+    def binary(self, expr: Binary) -> str:
+        a, b, op = self.expr(expr.a), self.expr(expr.b), expr.op
+        if op in COMPARE:
+            return f"({a} {_INFIX[op]} {b})"
+        if op in BITWISE or op in ("min", "max", "truncdiv", "truncmod", "div"):
+            return f"op_{op}({a}, {b})"
+        if op in ("floordiv", "floormod") and not (expr.dtype == INDEX and isinstance(expr.b, Const) and expr.b.value):
+            return f"op_{op}({a}, {b})"
+        text = f"({a} {_INFIX[op]} {b})"
+        data = expr.dtype == INDEX and expr.lanes == 1 and any(isinstance(n, (Load, Cast)) for n in walk(expr))
+        return f"wrap64{text}" if data else text
+
+    def unary(self, expr: Unary) -> str:
+        if expr.op == "not":
+            return f"op_not({self.expr(expr.a)})"
+        return f"(-{self.expr(expr.a)})"
+
+    def select(self, expr: Select) -> str:
+        cond = self.expr(expr.cond)
+        if expr.cond.lanes > 1:
+            return f"np.where({cond}, {self.expr(expr.a)}, {self.expr(expr.b)})"
+        if self.vector is None or not self.varies(expr.cond):
+            return f"({self.expr(expr.a)} if {cond} else {self.expr(expr.b)})"
+        outer = self.mask
+        name = f"m{len(self.names)}"
+        self.names[name] = name
+        self.mask = name if not outer else f"({outer} & {name})"
+        a = self.expr(expr.a)
+        self.mask = f"~{name}" if not outer else f"({outer} & ~{name})"
+        b = self.expr(expr.b)
+        self.mask = outer
+        return f"np.where(({name} := np.asarray({cond})), {a}, {b})"
+
+    def load(self, expr: Load) -> str:
+        buffer, index, label = self.name(expr.buffer), self.expr(expr.index), self.label(expr.buffer)
+        if expr.lanes > 1:
+            return f"load_lanes({buffer}, {index}, {expr.lanes}, {label})"
+        if self.vector is not None and (self.mask or self.varies(expr.index)):
+            return f"take({buffer}, {index}, {self.mask or None}, {label})"
+        return f"load({buffer}, {index}, {label})"
+
+
+def _wrapped(items: Array) -> Array:
+    """Python integers of any size as int64, modulo 2**64."""
+    return np.array([(int(i) + 2**63) % 2**64 - 2**63 for i in items], np.int64)
+
+
+def _flat(stmt: Stmt) -> tuple[Stmt, ...]:
+    return stmt.stmts if isinstance(stmt, Block) else (stmt,)
+
+
+def _vectorizable(loop: For) -> bool:
+    """Whether numpy operations over all iterations give what the iterations give one after the other."""
+    if isinstance(loop.end, Const) and isinstance(loop.begin, Const) and loop.end.value - loop.begin.value < _FEW:
+        return False
+    stmts = _flat(loop.body)
+    inside = {s.var for s in stmts if isinstance(s, Declare)}
+    if not all(isinstance(s, (Store, Declare, Assign, Comment)) for s in stmts):
+        return False
+    if any(n.lanes > 1 for s in stmts for e in stmt_exprs(s) for n in walk(e)):
+        return False
+    accumulations = [s for s in stmts if isinstance(s, Assign) and s.var not in inside]
+    return all(_accumulates(s, stmts) for s in accumulations) and _independent(loop, stmts)
+
+
+def _accumulates(stmt: Assign, stmts: Sequence[Stmt]) -> bool:
+    """Whether a statement is `r = r op value` and nothing else in the loop reads r."""
+    value = stmt.value
+    if not (isinstance(value, Binary) and value.op in _ACCUMULATE and stmt.var in (value.a, value.b)):
+        return False
+    if value.dtype.is_narrow_float or (value.dtype.bits < 8 and not value.dtype.is_bool):
+        return False
+    if value.op in ("and", "or") and not value.dtype.is_bool:
+        return False
+    reads = sum(n is stmt.var for s in stmts for e in stmt_exprs(s) for n in walk(e))
+    return reads == 1 and sum(isinstance(s, (Assign, Declare)) and s.var is stmt.var for s in stmts) == 1
+
+
+def _independent(loop: For, stmts: Sequence[Stmt]) -> bool:
+    """Whether each iteration stores elsewhere, and reads what is stored only where it stores it itself."""
+    places: dict[Buffer, Expr] = {}
+    for stmt in stmts:
+        if isinstance(stmt, Store):
+            factor = linear(stmt.index, {}).coefficient(loop.var)
+            if not factor or places.setdefault(stmt.buffer, stmt.index) != stmt.index:
+                return False
+            if any(isinstance(n, (Var, Load)) and not _constant(n, loop, stmts) for n in walk(stmt.index)):
+                return False
+    return all(places.get(load.buffer, load.index) == load.index for load in _loads(stmts))
+
+
+def _constant(node: Var | Load, loop: For, stmts: Sequence[Stmt]) -> bool:
+    """Whether part of a store's index is the loop variable or something that the loop does not change."""
+    if isinstance(node, Load):
+        return False
+    return not any(isinstance(s, (Declare, Assign)) and s.var is node for s in stmts)
+
+
+def _loads(stmts: Sequence[Stmt]) -> Iterator[Load]:
+    for stmt in stmts:
+        for inner in walk_stmts(stmt):
+            for expr in stmt_exprs(inner):
+                yield from (n for n in walk(expr) if isinstance(n, Load))

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations of tensor programs on numpy scalars and arrays.
+
+`NAMESPACE` holds the functions that the interpreter's Python code calls: `op_...` for operators,
+`intrinsic_...` for functions, and checked memory access.  Integers wrap, `cast` is numpy's astype,
+transcendental functions are computed in float64 and rounded once.
+
+    NAMESPACE["op_truncdiv"](-7, 2)            # -3
+    NAMESPACE["load"](array, 99, "x")          # AotcError: x[99] is outside 0..16
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, TypeAlias
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DTYPES, DType
+
+Value: TypeAlias = Any
+"""A numpy scalar or array; Python int and bool for index arithmetic."""
+
+_NUMPY: Final = {str(name): name.numpy for name in DTYPES}
+
+
+def _outside(label: str, index: Value, size: int) -> NoReturn:
+    raise AotcError("tir-run", f"{label}[{index}] is outside its {size} elements")
+
+
+def _load(array: Value, index: Value, label: str) -> Value:
+    if not 0 <= index < array.size:
+        _outside(label, index, array.size)
+    item = array[index]
+    return int(item) if array.dtype == np.int64 else item
+
+
+def _load_lanes(array: Value, index: int, lanes: int, label: str) -> Value:
+    if not 0 <= index <= array.size - lanes:
+        _outside(label, f"{index} .. {index + lanes}", array.size)
+    return array[index : index + lanes].copy()
+
+
+def _take(array: Value, index: Value, mask: Value, label: str) -> Value:
+    index = np.asarray(index)
+    if mask is not None:
+        index = np.where(mask, index, 0)
+        if not np.any(mask):
+            return np.zeros(index.shape, array.dtype)
+    if index.size and not (index.min() >= 0 and index.max() < array.size):
+        _outside(label, f"{index.min()} .. {index.max()}", array.size)
+    return array[index]
+
+
+def _store(array: Value, index: int, value: Value, label: str) -> None:
+    if not 0 <= index < array.size:
+        _outside(label, index, array.size)
+    array[index] = _wrap64(value) if isinstance(value, int) else value
+
+
+def _store_lanes(array: Value, index: int, value: Value, lanes: int, label: str) -> None:
+    if not 0 <= index <= array.size - lanes:
+        _outside(label, f"{index} .. {index + lanes}", array.size)
+    array[index : index + lanes] = value
+
+
+def _put(array: Value, index: Value, value: Value, label: str) -> None:
+    if index.size and not (index.min() >= 0 and index.max() < array.size):
+        _outside(label, f"{index.min()} .. {index.max()}", array.size)
+    array[index] = value
+
+
+def _accumulate(ufunc: Any, start: Value, values: Value, dtype: Any) -> Value:
+    """The last of the running results: rounded after every step, as the loop does it."""
+    items = np.concatenate((np.asarray([start], dtype), values))
+    last = ufunc.accumulate(items, dtype=dtype)[-1]
+    return int(last) if dtype == np.int64 else last
+
+
+def _wrap64(value: Value) -> Value:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return (value + 2**63) % 2**64 - 2**63
+    return value
+
+
+def _cast(value: Value, dtype: Any) -> Value:
+    if isinstance(value, np.ndarray):
+        return value.astype(dtype)
+    result = np.asarray(_wrap64(value)).astype(dtype)[()]
+    return int(result) if dtype == np.int64 else bool(result) if dtype == np.bool_ else result
+
+
+def _truncdiv(a: Value, b: Value) -> Value:
+    quotient = _floordiv(a, b)
+    if isinstance(a, int) and isinstance(b, int):
+        return quotient + (quotient < 0 and quotient * b != a)
+    inexact = (quotient * b != a) & ((a < 0) != (b < 0)) & (b != 0)
+    return (quotient + inexact.astype(quotient.dtype)).astype(quotient.dtype)
+
+
+def _floordiv(a: Value, b: Value) -> Value:
+    """Division by zero, which no program should do, gives 0 as numpy does."""
+    return 0 if isinstance(b, int) and b == 0 else a // b
+
+
+def _floormod(a: Value, b: Value) -> Value:
+    return 0 if isinstance(b, int) and b == 0 else a % b
+
+
+def _truncmod(a: Value, b: Value) -> Value:
+    if isinstance(a, int) and isinstance(b, int):
+        return a - _truncdiv(a, b) * b
+    return np.fmod(a, b) if _small(a) is None else (a - _truncdiv(a, b) * b)
+
+
+def _small(a: Value) -> Any:
+    """The carrier for bit operations on integers of fewer than 8 bits; None if not needed."""
+    dtype = np.asarray(a).dtype
+    facts = DType.of(dtype)
+    return None if facts.bits >= 8 or facts.is_bool else np.int8 if facts.is_signed else np.uint8
+
+
+def _bits(function: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """`function` on integers, those of fewer than 8 bits carried by int8 or uint8."""
+
+    def apply(a: Value, b: Value) -> Value:
+        if isinstance(a, (int, bool)):
+            return function(a, b)
+        carrier = _small(a)
+        if carrier is None:
+            return function(a, b)
+        return function(np.asarray(a).astype(carrier), np.asarray(b).astype(carrier)).astype(a.dtype)[()]
+
+    return apply
+
+
+def _shl(a: Value, b: Value) -> Value:
+    width = _width(a)
+    if isinstance(a, int) and isinstance(b, int):
+        return _wrap64(a << b) if 0 <= b < width else 0
+    left, right = np.asarray(a), np.asarray(b)
+    inside = (right >= 0) & (right < width)
+    return np.where(inside, left << np.where(inside, right, 0), 0).astype(left.dtype)[()]
+
+
+def _shr(a: Value, b: Value) -> Value:
+    width = _width(a)
+    if isinstance(a, int) and isinstance(b, int):
+        return a >> (b if 0 <= b < width else width)
+    left, right = np.asarray(a), np.asarray(b)
+    inside = (right >= 0) & (right < width)
+    fill = np.where(left < 0, -1, 0)
+    return np.where(inside, left >> np.where(inside, right, 0), fill).astype(left.dtype)[()]
+
+
+def _width(a: Value) -> int:
+    return 64 if isinstance(a, int) else DType.of(np.asarray(a).dtype).itemsize * 8
+
+
+def _not(a: Value) -> Value:
+    if isinstance(a, (bool, np.bool_)) or (isinstance(a, np.ndarray) and a.dtype == np.bool_):
+        return np.logical_not(a)
+    carrier = None if isinstance(a, int) else _small(a)
+    return ~a if carrier is None else (~np.asarray(a).astype(carrier)).astype(a.dtype)[()]
+
+
+def _extreme(ufunc: Any, choose: Callable[..., int]) -> Callable[[Value, Value], Value]:
+    def apply(a: Value, b: Value) -> Value:
+        return choose(a, b) if isinstance(a, int) and isinstance(b, int) else ufunc(a, b)
+
+    return apply
+
+
+def _divide(a: Value, b: Value) -> Value:
+    return np.true_divide(a, b)
+
+
+def _rounded(function: Callable[..., Value]) -> Callable[..., Value]:
+    """`function` computed in float64 and rounded to the operand's type."""
+
+    def apply(*args: Value) -> Value:
+        dtype = np.asarray(args[0]).dtype
+        wide = [np.asarray(a).astype(np.float64) for a in args]
+        return np.asarray(function(*wide)).astype(dtype)[()]
+
+    return apply
+
+
+def _each(function: Callable[[float], float]) -> Callable[[Value], Value]:
+    return np.vectorize(function, otypes=[np.float64])
+
+
+def _gamma(x: float) -> float:
+    if math.isnan(x) or x == math.inf:
+        return x
+    if x == 0:
+        return math.copysign(math.inf, x)
+    try:
+        return math.gamma(x)
+    except OverflowError:
+        return math.inf if x > 0 or math.floor(x) % 2 == 0 else -math.inf
+    except ValueError:
+        return math.nan
+
+
+def _lgamma(x: float) -> float:
+    try:
+        return math.lgamma(x)
+    except (OverflowError, ValueError):
+        return math.inf
+
+
+def _round_away(x: Value) -> Value:
+    whole = np.trunc(x)
+    return whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(1.0, x), 0.0)
+
+
+def _pow(a: Value, b: Value) -> Value:
+    if np.issubdtype(np.asarray(a).dtype, np.integer) or _small_int(a):
+        return _integer_pow(a, b)
+    return _rounded(np.power)(a, b)
+
+
+def _small_int(a: Value) -> bool:
+    return not isinstance(a, int) and DType.of(np.asarray(a).dtype).is_integer
+
+
+def _integer_pow(a: Value, b: Value) -> Value:
+    """Modulo the width; a negative exponent gives 0, but for bases 1 and -1."""
+
+    def one(base: int, exponent: int) -> int:
+        if exponent >= 0:
+            return pow(base, exponent, 2**64)
+        return base ** (-exponent % 2) if base in (1, -1) else 0
+
+    results = [one(int(x), int(y)) for x, y in np.broadcast(a, b)]
+    wrapped = np.array([(r + 2**63) % 2**64 - 2**63 for r in results], np.int64)
+    shape = np.broadcast_shapes(np.shape(a), np.shape(b))
+    result = wrapped.reshape(shape).astype(np.int64 if isinstance(a, int) else a.dtype)[()]
+    return int(result) if isinstance(a, int) else result
+
+
+def _abs(a: Value) -> Value:
+    return _wrap64(abs(a)) if isinstance(a, int) else np.abs(a)
+
+
+def _count(a: Value, count: Callable[[int], int]) -> Value:
+    if isinstance(a, int):
+        return count(a % 2**64)
+    width = _width(a)
+    bits = [count(int(x) % 2**width) for x in np.asarray(a).reshape(-1)]
+    return np.array(bits, np.int64).reshape(np.shape(a)).astype(a.dtype)[()]
+
+
+def _popcount(a: Value) -> Value:
+    return _count(a, lambda bits: bits.bit_count())
+
+
+def _clz(a: Value) -> Value:
+    return _count(a, lambda bits: _width(a) - bits.bit_length())
+
+
+def _fma(a: Value, b: Value, c: Value) -> Value:
+    dtype = np.asarray(a).dtype
+    wide = np.longdouble if dtype == np.float64 else np.float64
+    return np.asarray(np.asarray(a).astype(wide) * np.asarray(b).astype(wide) + np.asarray(c).astype(wide)).astype(
+        dtype
+    )[()]
+
+
+_WIDE: Final[dict[str, Callable[..., Value]]] = {
+    name: getattr(np, name)
+    for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt", "sin", "cos", "tan")
+}
+_WIDE.update({n: getattr(np, n) for n in ("sinh", "cosh", "tanh", "floor", "ceil", "trunc", "copysign", "fmod")})
+_WIDE.update({f"a{n}": getattr(np, f"arc{n}") for n in ("sin", "cos", "tan", "sinh", "cosh", "tanh")})
+_WIDE.update(
+    rsqrt=lambda x: 1.0 / np.sqrt(x),
+    erf=_each(math.erf),
+    tgamma=_each(_gamma),
+    lgamma=_each(_lgamma),
+    atan2=np.arctan2,
+    round_even=np.rint,
+    round_away=_round_away,
+)
+
+NAMESPACE: Final[dict[str, Any]] = {
+    "load": _load,
+    "load_lanes": _load_lanes,
+    "take": _take,
+    "store": _store,
+    "store_lanes": _store_lanes,
+    "put": _put,
+    "accumulate": _accumulate,
+    "wrap64": _wrap64,
+    "cast": _cast,
+    "dtypes": _NUMPY,
+    "op_div": _divide,
+    "op_floordiv": _floordiv,
+    "op_floormod": _floormod,
+    "op_truncdiv": _truncdiv,
+    "op_truncmod": _truncmod,
+    "op_min": _extreme(np.minimum, min),
+    "op_max": _extreme(np.maximum, max),
+    "op_and": _bits(lambda a, b: a & b),
+    "op_or": _bits(lambda a, b: a | b),
+    "op_xor": _bits(lambda a, b: a ^ b),
+    "op_shl": _bits(_shl),
+    "op_shr": _bits(_shr),
+    "op_not": _not,
+    "intrinsic_pow": _pow,
+    "intrinsic_abs": _abs,
+    "intrinsic_fma": _fma,
+    "intrinsic_popcount": _popcount,
+    "intrinsic_clz": _clz,
+    "intrinsic_isnan": np.isnan,
+    "intrinsic_isinf": np.isinf,
+    **{f"intrinsic_{name}": _rounded(function) for name, function in _WIDE.items()},
+}
+"""What the interpreter's generated code may call."""

@@ -20,11 +20,11 @@ from aotc.ir.dtype import DType
 from aotc.ir.op import OpPattern, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr, call
-from aotc.relay.op.contract import float_work
+from aotc.relay.op.contract import as_dtype, float_work
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.pool import accumulator, divided, mean_of, pool_axes, pool_data, pool_layouts
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import Ints, arrange, pick, spread
+from aotc.relay.op.window import Ints, arrange, canonical, laid_out, pick, spread
 from aotc.tir import te
 from aotc.tir.expr import Const, all_of, const
 from aotc.tir.expr import Expr as Scalar
@@ -97,13 +97,13 @@ def _compute_global_avg(a: GlobalPool2DAttrs, args: Sequence[te.Tensor]) -> te.T
 
 def _reference_global(mean: bool, a: GlobalPool2DAttrs, data: Array) -> Array:
     source, result = pool_layouts(2, a)
-    x = data.transpose(source)
+    x = canonical(data, source)
     if mean:
         total = x.astype(accumulator(DType.of(data)).numpy).sum(axis=(2, 3), keepdims=True)
         value = mean_of(total, prod(x.shape[2:])).astype(data.dtype)
     else:
         value = float_work(x).max(axis=(2, 3), keepdims=True).astype(data.dtype)
-    return value.transpose(np.argsort(result))
+    return laid_out(value, result)
 
 
 # --- adaptive windows: output i of m sees the data from i * extent // m to (i + 1) * extent / m, rounded up
@@ -177,7 +177,7 @@ def _compute_adaptive_avg(n: int, a: AdaptivePoolAttrs, args: Sequence[te.Tensor
 
 def _reference_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, data: Array) -> Array:
     source, result = pool_layouts(n, a)
-    x = data.transpose(source)
+    x = canonical(data, source)
     x = x.astype(accumulator(DType.of(data)).numpy) if mean else float_work(x)
     sizes = spread(a.output_size, n) if a.output_size else x.shape[2:]
     count = np.ones((), np.int64)
@@ -187,7 +187,7 @@ def _reference_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, data: Array) -
         x = np.stack([p.sum(axis) if mean else p.max(axis) for p in parts], axis)
         count = np.multiply.outer(count, [hi - lo for lo, hi in spans])
     value = mean_of(x, count) if mean else x
-    return value.astype(data.dtype).transpose(np.argsort(result))
+    return laid_out(as_dtype(value, data.dtype), result)
 
 
 # --- samples and the table
@@ -258,7 +258,7 @@ def _build_adaptive(n: int, mean: bool, data: Expr, output_size: Ints | None, la
     op = _ADAPTIVES[n, mean]
     size = () if output_size is None else spread(output_size, n)
     fields = {"output_size": size, "layout": layout, "out_layout": out_layout}
-    return call(op, (data,), op.attrs(**fields))  # type: ignore[arg-type]
+    return call(op, (data,), op.attrs(**fields))
 
 
 def adaptive_max_pool1d(data: Expr, output_size: Ints | None = None, layout: str = "NCW", out_layout: str = "") -> Call:

@@ -8,6 +8,7 @@ dot(a, b, "int32")                     # numpy: a @ b, summed exactly, as int32
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def dot(a: Array, b: Array, out_dtype: str) -> Array:
     exact = dtype.is_integer and dtype.bits <= 16
     work = np.dtype(np.float64) if exact else acc.numpy
     total = a.astype(work) @ b.astype(work)
-    return (total.astype(np.int64) if exact else total).astype(DType(out_dtype).numpy)
+    return as_dtype(total.astype(np.int64) if exact else total, out_dtype)
 
 
 def contract(
@@ -85,6 +86,12 @@ def promoted(x: te.Tensor) -> te.Tensor:
     return convert(x, "float32") if x.dtype.is_narrow_float else x
 
 
+def as_dtype(x: Any, dtype: str | np.dtype[Any]) -> Array:
+    """A numpy array as a data type, integers wrapped."""
+    array: Array = x.astype(DType(dtype).numpy if isinstance(dtype, str) else dtype)
+    return array
+
+
 def float_work(x: Array) -> Array:
     """The same for numpy."""
-    return x.astype(np.float32) if DType.of(x).is_narrow_float else x
+    return as_dtype(x, "float32") if DType.of(x).is_narrow_float else x

@@ -31,7 +31,9 @@ from aotc.relay.op.window import (
     Ints,
     arrange,
     blocked,
+    canonical,
     full_padding,
+    laid_out,
     may_equal,
     pad_pairs,
     pick,
@@ -180,28 +182,29 @@ def _refine(n: int, a: ConvAttrs, types: Sequence[Type | None]) -> Sequence[Type
 def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
     """The kernel as (O, I, spatial...)."""
     if not form.block:
-        return weight.transpose(form.kernel)
+        return canonical(weight, form.kernel)
     outer = int(np.asarray(form.kernel_shape(weight.shape, a.channels)[0]))
-    plain = np.moveaxis(weight.transpose(*form.kernel, form.n + 2), -1, 1)
-    return plain.reshape(-1, *plain.shape[2:])[:outer]
+    plain = np.moveaxis(canonical(weight, (*form.kernel, form.n + 2)), -1, 1)
+    flat: Array = plain.reshape(-1, *plain.shape[2:])
+    return flat[:outer]
 
 
 def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
     """Windows as columns of a matrix, times the kernel as rows, group by group."""
     form = _form(n, a)
-    x, w = data.transpose(form.data), _unpacked(form, a, weight)
+    x, w = canonical(data, form.data), _unpacked(form, a, weight)
     strides, dilation = spread(a.strides, n), spread(a.dilation, n)
     x = np.pad(x, ((0, 0), (0, 0), *pad_pairs(a.padding, n)))
     reach = tuple(d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:], strict=True))
     windows = sliding_window_view(x, reach, tuple(range(2, n + 2)))
-    steps = (*(slice(None, None, s) for s in strides), *(slice(None, None, d) for d in dilation))
-    windows = windows[(slice(None), slice(None), *steps)]
+    steps = tuple(slice(None, None, s) for s in (1, 1, *strides, *dilation))
+    windows = windows[steps]
     batch, space = x.shape[0], windows.shape[2 : n + 2]
     columns = np.moveaxis(windows, range(2, n + 2), range(-n, 0)).reshape(batch, a.groups, -1, int(np.prod(space)))
     rows = w.reshape(a.groups, w.shape[0] // a.groups, -1)
     out_dtype = a.out_dtype or str(data.dtype)
     result = dot(rows[None], columns, out_dtype).reshape(batch, w.shape[0], *space)
-    return result.transpose(np.argsort(form.out))
+    return laid_out(result, form.out)
 
 
 def _axes(n: int, a: ConvAttrs, types: Sequence[Type]) -> AxisMap:

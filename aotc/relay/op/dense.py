@@ -233,7 +233,7 @@ def _axes_matmul(a: MatmulAttrs, types: Sequence[Type]) -> AxisMap:
 def _infer_batch(a: BatchMatmulAttrs, types: Sequence[Type]) -> Type:
     left, right = tensor(types[0], "tensor_a"), tensor(types[1], "tensor_b")
     for ty in (left, right):
-        require("batch_matmul.rank", ty.rank == 3, lambda ty=ty: f"operands must have rank 3, got {ty}")
+        require("batch_matmul.rank", ty.rank == 3, f"operands must have rank 3, got {ty}")
     batch, m, k = _swapped(left.shape, a.transpose_a)
     other, inner, n = _swapped(right.shape, a.transpose_b)
     _check_inner(k, inner)

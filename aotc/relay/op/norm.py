@@ -22,7 +22,7 @@ from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.expr import Call, Expr, TupleGetItem
 from aotc.relay.expr import call as node
-from aotc.relay.op.contract import convert, float_work, promoted
+from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.rules import axes_of, axis_of, tensor
 from aotc.relay.op.samples import random_array, random_sample
@@ -96,7 +96,7 @@ def _check_params(data: TensorType, axis: int, params: Sequence[Type]) -> None:
     for param in params:
         ty = tensor(param, "parameter")
         fits = ty.rank == 1 and may_equal(ty.shape[0], data.shape[axis])
-        require("norm.params", fits, lambda ty=ty: f"parameter {ty} does not fit axis {axis} of {data}")
+        require("norm.params", fits, f"parameter {ty} does not fit axis {axis} of {data}")
         require("dtype-mismatch", ty.dtype == data.dtype, f"data types {data.dtype} and {ty.dtype} do not match")
 
 
@@ -112,6 +112,10 @@ def _refine(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
 def _along(array: Array, axis: int, rank: int) -> Array:
     """A vector as an array that broadcasts along `axis`."""
     return array.reshape([-1 if k == axis else 1 for k in range(rank)])
+
+
+def _copy(x: te.Tensor, name: str) -> te.Tensor:
+    return te.compute(x.shape, lambda *v: x[v], name)
 
 
 # --- nn.batch_norm
@@ -142,7 +146,7 @@ def _compute_batch(a: BatchNormAttrs, args: Sequence[te.Tensor]) -> tuple[te.Ten
 
     shifts = te.compute(mean.shape, shift, "shift", materialize=True)
     result = te.compute(data.shape, lambda *v: data[v] * factors[v[axis]] + shifts[v[axis]], "batch_norm")
-    kept = tuple(te.compute(s.shape, lambda c, s=s: s[c], "moving") for s in args[3:])
+    kept = tuple(_copy(s, "moving") for s in args[3:])
     return convert(result, args[0].dtype), *kept
 
 
@@ -215,7 +219,7 @@ def _reference_norm(a: Any, data: Array, axes: tuple[int, ...], gamma: Array, be
         y = y * _along(float_work(gamma), axis, x.ndim)
     if a.center:
         y = y + _along(float_work(beta), axis, x.ndim)
-    return y.astype(data.dtype)
+    return as_dtype(y, data.dtype)
 
 
 def _infer_norm(a: Any, types: Sequence[Type]) -> Type:
@@ -306,7 +310,7 @@ def _reference_group(a: GroupNormAttrs, data: Array, gamma: Array, beta: Array) 
         x = x * _along(float_work(gamma), axis, data.ndim)
     if a.center:
         x = x + _along(float_work(beta), axis, data.ndim)
-    return x.astype(data.dtype)
+    return as_dtype(x, data.dtype)
 
 
 def _samples_group() -> Iterable[Sample]:
@@ -351,8 +355,7 @@ def _compute_l2(a: L2NormalizeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
 def _reference_l2(a: L2NormalizeAttrs, data: Array) -> Array:
     x = float_work(data)
     total = np.square(x).sum(axis=axes_of(a.axis, x.ndim), keepdims=True)
-    result: Array = (x / np.sqrt(np.maximum(total, np.asarray(a.eps, x.dtype)))).astype(data.dtype)
-    return result
+    return as_dtype(x / np.sqrt(np.maximum(total, np.asarray(a.eps, x.dtype))), data.dtype)
 
 
 def _samples_l2() -> Iterable[Sample]:
@@ -377,7 +380,8 @@ def _compute_lrn(a: LRNAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     extent, before = data.shape[axis], (a.size - 1) // 2
 
     def square(*v: Scalar) -> Scalar:
-        value = data[(*v[:axis], v[axis] + v[-1] - before, *v[axis + 1 : -1])]
+        where = (*v[:axis], v[axis] + v[-1] - before, *v[axis + 1 : -1])
+        value = data[where]
         return value * value
 
     def guard(*v: Scalar) -> Scalar:
@@ -400,7 +404,7 @@ def _reference_lrn(a: LRNAttrs, data: Array) -> Array:
     for k in range(a.size):
         total = total + squares[..., k : k + extent]
     y = x / np.power(total * x.dtype.type(a.alpha / a.size) + x.dtype.type(a.bias), x.dtype.type(a.beta))
-    return np.moveaxis(y, -1, a.axis).astype(data.dtype)
+    return as_dtype(np.moveaxis(y, -1, a.axis), data.dtype)
 
 
 def _axes_lrn(a: LRNAttrs, types: Sequence[Type]) -> AxisMap:
@@ -426,7 +430,7 @@ def _infer_dropout(a: DropoutAttrs, types: Sequence[Type]) -> Type:
 def _compute_dropout(a: DropoutAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor, ...]:
     (data,) = args
     kept = te.compute(data.shape, lambda *_: const(1, data.dtype), "mask")
-    return te.compute(data.shape, lambda *v: data[v], "dropout"), kept
+    return _copy(data, "dropout"), kept
 
 
 def _samples_dropout() -> Iterable[Sample]:

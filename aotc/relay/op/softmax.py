@@ -15,7 +15,7 @@ from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import Type
 from aotc.relay.expr import Call, Expr
 from aotc.relay.expr import call as node
-from aotc.relay.op.contract import convert, float_work, promoted
+from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rules import axis_of, tensor
 from aotc.relay.op.samples import random_sample
@@ -91,19 +91,17 @@ def _compute_log_softmax(a: SoftmaxAttrs, args: Sequence[te.Tensor]) -> te.Tenso
 def _reference_softmax(a: SoftmaxAttrs, data: Array) -> Array:
     x = float_work(data)
     if x.size == 0:
-        return data.copy()
+        return data
     terms = np.exp(x - x.max(axis=a.axis, keepdims=True))
-    result: Array = (terms / terms.sum(axis=a.axis, keepdims=True)).astype(data.dtype)
-    return result
+    return as_dtype(terms / terms.sum(axis=a.axis, keepdims=True), data.dtype)
 
 
 def _reference_log_softmax(a: SoftmaxAttrs, data: Array) -> Array:
     x = float_work(data)
     if x.size == 0:
-        return data.copy()
+        return data
     shifted = x - x.max(axis=a.axis, keepdims=True)
-    result: Array = (shifted - np.log(np.exp(shifted).sum(axis=a.axis, keepdims=True))).astype(data.dtype)
-    return result
+    return as_dtype(shifted - np.log(np.exp(shifted).sum(axis=a.axis, keepdims=True)), data.dtype)
 
 
 def _samples() -> Iterable[Sample]:

@@ -12,8 +12,11 @@ import re
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
+import numpy as np
+
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.op import require
+from aotc.relay.op.opdef import Array
 
 T = TypeVar("T")
 Ints = int | Sequence[int]
@@ -70,6 +73,16 @@ def arrange(values: Sequence[T], where: Sequence[int]) -> tuple[T, ...]:
     """Values in canonical order brought into the order of a layout."""
     found = dict(zip(where, values, strict=True))
     return tuple(found[p] for p in range(len(values)))
+
+
+def canonical(x: Array, where: Sequence[int]) -> Array:
+    """An array with its axes in canonical order."""
+    return np.transpose(x, where)
+
+
+def laid_out(x: Array, where: Sequence[int]) -> Array:
+    """An array in canonical order with its axes in the order of a layout."""
+    return np.transpose(x, np.argsort(where))
 
 
 def may_equal(a: Dim, b: Dim) -> bool:

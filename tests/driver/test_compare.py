@@ -39,7 +39,7 @@ def test_nan_and_infinity_must_agree() -> None:
 def test_integers_must_be_equal() -> None:
     expected = np.array([1000, 2000])
     assert compare("y", expected.copy(), expected, 1e-5).ok
-    result = compare("y", expected + [0, 1], expected, 1e-5)
+    result = compare("y", expected + np.array([0, 1]), expected, 1e-5)
     assert result.reason == "1 of 2 elements differ"
 
 

@@ -1,6 +1,281 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Conversion, clipping, and rectifiers with a slope.
+
+cast(x, "int32")                       # as numpy's astype
+clip(x, 0.0, 6.0)
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rows import ANY, FLOAT, NUMBER, accuracy, broadcast_compute, carrier, special_values
+from aotc.relay.op.rules import axis_of, pointwise, tensor
+from aotc.relay.op.samples import random_array
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import const, maximum, minimum, select
+
+# --- cast
+
+
+@attrs
+class CastAttrs(Attrs):
+    dtype: str
+
+
+def _cast_infer(a: CastAttrs, types: Sequence[Type]) -> Type:
+    return TensorType(tensor(types[0]).shape, DType(a.dtype))
+
+
+def _cast_reference(a: CastAttrs, data: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return data.astype(DType(a.dtype).numpy)
+
+
+def _cast_samples() -> Iterator[Sample]:
+    for source in ANY.examples:
+        values = special_values(source)
+        if DType(source).is_float:  # what numpy makes of NaN and of values out of range depends on the machine
+            values = values[np.isfinite(values) & (np.abs(values.astype(np.float32)) < 120)]
+        for target in ANY.examples:
+            tame = np.abs(values) if DType(source).is_float and target.startswith("uint") else values
+            yield Sample(args=(tame,), attrs=CastAttrs(dtype=target), accuracy=Accuracy.EXACT)
+    for source, target in (
+        ("float32", "float16"),
+        ("float32", "bfloat16"),
+        ("float32", "bool"),
+        ("float16", "float64"),
+    ):
+        yield Sample(args=(special_values(source),), attrs=CastAttrs(dtype=target), accuracy=Accuracy.EXACT)
+    for shape in ((), (2, 1, 3), (0, 4)):
+        yield Sample(args=(random_array(shape),), attrs=CastAttrs(dtype="int32"), accuracy=Accuracy.EXACT)
+
+
+CAST = OpDef(
+    name="cast",
+    attrs=CastAttrs,
+    infer=_cast_infer,
+    reference=_cast_reference,
+    pattern=OpPattern.ELEMWISE,
+    axes=pointwise,
+    compute=lambda a, args: broadcast_compute(lambda x: x.astype(a.dtype), args, "cast"),
+    samples=_cast_samples,
+)
+
+
+def cast(data: Expr, dtype: str) -> Call:
+    """`data` converted to `dtype`."""
+    return node(CAST, (data,), CastAttrs(dtype=dtype))
+
+
+# --- clip
+
+
+@attrs
+class ClipAttrs(Attrs):
+    a_min: float
+    a_max: float
+
+
+def _number(ty: Type) -> TensorType:
+    data = tensor(ty)
+    require("dtype", NUMBER.accepts(data.dtype), lambda: f"data type {data.dtype} is not supported")
+    return data
+
+
+def _clip_infer(a: ClipAttrs, types: Sequence[Type]) -> Type:
+    require("clip.bounds", not (math.isnan(a.a_min) or math.isnan(a.a_max)), "a bound is not a number")
+    return _number(types[0])
+
+
+def _bounds(a: ClipAttrs, dtype: DType) -> tuple[int | float | None, int | float | None]:
+    """The bounds in the data's own type; None where a bound excludes nothing."""
+    low: float | None = a.a_min
+    high: float | None = a.a_max
+    if dtype.is_integer:
+        low = dtype.max if a.a_min > dtype.max else None if a.a_min <= dtype.min else math.ceil(a.a_min)
+        high = dtype.min if a.a_max < dtype.min else None if a.a_max >= dtype.max else math.floor(a.a_max)
+        return low, high
+    low = None if a.a_min < dtype.min else min(a.a_min, dtype.max)
+    high = None if a.a_max > dtype.max else max(a.a_max, dtype.min)
+    return low, high
+
+
+def _clip_reference(a: ClipAttrs, data: Array) -> Array:
+    dtype = DType.of(data)
+    low, high = _bounds(a, dtype)
+    work = data.astype(carrier(dtype) or data.dtype)
+    if low is not None:
+        work = np.maximum(work, np.asarray(low, work.dtype))
+    if high is not None:
+        work = np.minimum(work, np.asarray(high, work.dtype))
+    return np.asarray(work).astype(data.dtype)
+
+
+def _clip_compute(a: ClipAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    low, high = _bounds(a, args[0].dtype)
+
+    def clamped(x: Scalar) -> Scalar:
+        x = x if low is None else maximum(x, low)
+        return x if high is None else minimum(x, high)
+
+    return broadcast_compute(clamped, args, "clip")
+
+
+def _clip_samples() -> Iterator[Sample]:
+    for dtype in NUMBER.examples:
+        for low, high in ((0.0, 6.0), (-1.0, 1.0)):
+            attributes = ClipAttrs(a_min=low, a_max=high)
+            yield Sample(args=(special_values(dtype),), attrs=attributes, accuracy=accuracy(dtype, exact=True))
+    for low, high in ((-math.inf, 1.0), (-math.inf, math.inf), (0.5, math.inf), (3.0, -3.0), (-1e30, 1e30)):
+        attributes = ClipAttrs(a_min=low, a_max=high)
+        for dtype in ("float32", "float16", "int8"):
+            yield Sample(args=(special_values(dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
+    yield Sample(args=(random_array((0, 2)),), attrs=ClipAttrs(a_min=0.0, a_max=1.0), accuracy=Accuracy.EXACT)
+    yield Sample(args=(random_array(()),), attrs=ClipAttrs(a_min=0.0, a_max=0.1), accuracy=Accuracy.EXACT)
+
+
+CLIP = OpDef(
+    name="clip",
+    attrs=ClipAttrs,
+    infer=_clip_infer,
+    reference=_clip_reference,
+    pattern=OpPattern.ELEMWISE,
+    axes=pointwise,
+    compute=_clip_compute,
+    samples=_clip_samples,
+)
+
+
+def clip(a: Expr, a_min: float, a_max: float) -> Call:
+    """min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards."""
+    return node(CLIP, (a,), ClipAttrs(a_min=a_min, a_max=a_max))
+
+
+# --- leaky_relu, prelu
+
+
+@attrs
+class LeakyReluAttrs(Attrs):
+    alpha: float = 0.25
+
+
+def _float(ty: Type) -> TensorType:
+    data = tensor(ty, "data")
+    require("dtype", data.dtype.is_float, lambda: f"data type {data.dtype} is not a float type")
+    return data
+
+
+def _leaky_reference(a: LeakyReluAttrs, data: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.where(data > 0, data, data * np.asarray(a.alpha).astype(data.dtype)).astype(data.dtype)
+
+
+def _leaky(x: Scalar, slope: Scalar) -> Scalar:
+    return select(x > 0, x, x * slope)
+
+
+def _leaky_samples() -> Iterator[Sample]:
+    for dtype in FLOAT.examples:
+        for alpha in (0.25, 0.1, -1.5):
+            attributes = LeakyReluAttrs(alpha=alpha)
+            yield Sample(args=(special_values(dtype),), attrs=attributes, accuracy=accuracy(dtype))
+    for shape in ((), (2, 1, 3), (0, 4)):
+        yield Sample(args=(random_array(shape),), attrs=LeakyReluAttrs())
+
+
+LEAKY_RELU = OpDef(
+    name="nn.leaky_relu",
+    attrs=LeakyReluAttrs,
+    infer=lambda _, types: _float(types[0]),
+    reference=_leaky_reference,
+    pattern=OpPattern.ELEMWISE,
+    axes=pointwise,
+    compute=lambda a, args: broadcast_compute(lambda x: _leaky(x, const(a.alpha, x.dtype)), args, "leaky_relu"),
+    samples=_leaky_samples,
+)
+
+
+def leaky_relu(data: Expr, alpha: float = 0.25) -> Call:
+    """x where x > 0, else alpha * x."""
+    return node(LEAKY_RELU, (data,), LeakyReluAttrs(alpha=alpha))
+
+
+@attrs
+class PReluAttrs(Attrs):
+    axis: int = 1
+
+
+def _prelu_refine(a: PReluAttrs, types: Sequence[Type | None]) -> Sequence[Type | None]:
+    data, alpha = types
+    if alpha is None and isinstance(data, TensorType):
+        alpha = TensorType((data.shape[axis_of(a.axis, data.rank)],), data.dtype)
+    return (data, alpha)
+
+
+def _prelu_infer(a: PReluAttrs, types: Sequence[Type]) -> Type:
+    data, alpha = _float(types[0]), tensor(types[1], "alpha")
+    channels = data.shape[axis_of(a.axis, data.rank)]
+    fits = alpha.rank == 1 and (alpha.shape[0] == channels or not isinstance(channels, int))
+    require("prelu.alpha", fits, lambda: f"alpha must have shape ({channels},), got {alpha}")
+    require("dtype-mismatch", alpha.dtype == data.dtype, f"data types {data.dtype} and {alpha.dtype} do not match")
+    return data
+
+
+def _prelu_axes(a: PReluAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    axis = axis_of(a.axis, rank)
+    return AxisMap((tuple(range(rank)), tuple(0 if k == axis else None for k in range(rank))))
+
+
+def _prelu_reference(a: PReluAttrs, data: Array, alpha: Array) -> Array:
+    axis = axis_of(a.axis, data.ndim)
+    slope = alpha.reshape([-1 if k == axis else 1 for k in range(data.ndim)])
+    with np.errstate(all="ignore"):
+        return np.where(data > 0, data, data * slope).astype(data.dtype)
+
+
+def _prelu_compute(a: PReluAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, alpha = args
+    axis = axis_of(a.axis, data.rank)
+    return te.compute(data.shape, lambda *i: _leaky(data[i], alpha[i[axis]]), "prelu")
+
+
+def _prelu_samples() -> Iterator[Sample]:
+    for shape, axis in (((2, 3, 4), 1), ((3,), 0), ((2, 3), -1), ((2, 0), 1)):
+        args: Any = (random_array(shape), random_array((shape[axis],), seed=1))
+        yield Sample(args=args, attrs=PReluAttrs(axis=axis))
+
+
+PRELU = OpDef(
+    name="nn.prelu",
+    attrs=PReluAttrs,
+    arity=2,
+    infer=_prelu_infer,
+    refine=_prelu_refine,
+    reference=_prelu_reference,
+    pattern=OpPattern.BROADCAST,
+    axes=_prelu_axes,
+    compute=_prelu_compute,
+    samples=_prelu_samples,
+)
+
+
+def prelu(data: Expr, alpha: Expr, axis: int = 1) -> Call:
+    """x where x > 0, else alpha[channel] * x."""
+    return node(PRELU, (data, alpha), PReluAttrs(axis=axis))
+
+
+OPS: tuple[OpDef, ...] = (CAST, CLIP, LEAKY_RELU, PRELU)

@@ -1,6 +1,453 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Reductions over axes.
+
+sum(x, axis=(1, 2), keepdims=True)
+argmax(x, axis=-1)                     # int32; NaN counts as the greatest, the first of equals wins
+
+`axis` None means all axes, `exclude` all but the named ones.  Narrow floats are summed in float32.
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+import builtins
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dims import Dim
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
+from aotc.relay.expr import call as node
+from aotc.relay.op import binary as arithmetic
+from aotc.relay.op import elementwise
+from aotc.relay.op.contract import convert, float_work, promoted
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rows import BOOL, FLOAT, NUMBER, Kind, accuracy, special_values
+from aotc.relay.op.rules import axes_of, tensor
+from aotc.relay.op.samples import random_array
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import binary, call, const, select
+
+Axes = int | Sequence[int] | None
+
+
+@attrs
+class ReduceAttrs(Attrs):
+    axis: tuple[int, ...] | None = None
+    keepdims: bool = False
+    exclude: bool = False
+
+
+@attrs
+class ArgReduceAttrs(Attrs):
+    axis: tuple[int, ...] | None = None
+    keepdims: bool = False
+    select_last_index: bool = False
+    exclude: bool = False
+
+
+@attrs
+class VarianceAttrs(Attrs):
+    axis: tuple[int, ...] | None = None
+    keepdims: bool = False
+    exclude: bool = False
+    unbiased: bool = False
+
+
+def _tuple(axis: Axes) -> tuple[int, ...] | None:
+    return None if axis is None else (axis,) if isinstance(axis, int) else tuple(int(a) for a in axis)
+
+
+def reduced_axes(a: Any, rank: int) -> tuple[int, ...]:
+    """The axes that a reduction removes, ascending."""
+    named = axes_of(a.axis, rank)
+    return tuple(k for k in range(rank) if k not in named) if a.exclude and a.axis is not None else named
+
+
+def _shape(a: Any, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    axes = reduced_axes(a, len(shape))
+    if a.keepdims:
+        return tuple(1 if k in axes else d for k, d in enumerate(shape))
+    return tuple(d for k, d in enumerate(shape) if k not in axes)
+
+
+def _axis_map(a: Any, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    axes = reduced_axes(a, rank)
+    if a.keepdims:
+        return AxisMap((tuple(None if k in axes else k for k in range(rank)),) * len(types))
+    return AxisMap((tuple(k for k in range(rank) if k not in axes),) * len(types))
+
+
+def _infer(kind: Kind) -> Callable[[Any, Sequence[Type]], Type]:
+    def infer(a: Any, types: Sequence[Type]) -> Type:
+        data = tensor(types[0])
+        require("dtype", kind.accepts(data.dtype), lambda: f"data type {data.dtype} is not supported")
+        return TensorType(_shape(a, data.shape), data.dtype)
+
+    return infer
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """The index arithmetic of a reduction."""
+
+    a: Any
+    shape: tuple[int, ...]
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        return reduced_axes(self.a, len(self.shape))
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return tuple(self.shape[k] for k in self.axes)
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        return tuple(int(d) for d in _shape(self.a, self.shape) if isinstance(d, int))
+
+    def at(self, v: Sequence[Scalar]) -> tuple[Scalar, ...]:
+        """The element of the data for (*result axes, *reduction axes)."""
+        rank = len(self.result)
+        outer, inner = list(v[:rank]), list(v[rank:])
+        if self.a.keepdims:
+            outer = [i for k, i in enumerate(outer) if k not in self.axes]
+        return tuple(inner.pop(0) if k in self.axes else outer.pop(0) for k in range(len(self.shape)))
+
+    def flat(self, v: Sequence[Scalar]) -> Scalar:
+        """The row-major position among the reduced elements."""
+        return te.flat_index(self.extents, v[len(self.result) :])
+
+    def reduce(self, combiner: str, body: Callable[..., Scalar]) -> te.Reduce:
+        return te.reduce(combiner, self.result, self.extents, body, combiner)
+
+
+# --- sum, prod, max, min, all, any, mean
+
+
+def _numpy(ufunc: Any, a: Any, data: Array, **kwargs: Any) -> Array:
+    work = float_work(data)
+    axes = reduced_axes(a, data.ndim)
+    with np.errstate(all="ignore"):
+        value = ufunc.reduce(work, axis=axes, keepdims=a.keepdims, dtype=work.dtype, **kwargs)
+        return np.asarray(value).astype(data.dtype)
+
+
+def _least(dtype: DType) -> float | int:
+    return -math.inf if dtype.is_float else dtype.min
+
+
+def _greatest(dtype: DType) -> float | int:
+    return math.inf if dtype.is_float else dtype.max
+
+
+def _numpy_max(a: Any, data: Array) -> Array:
+    return _numpy(np.maximum, a, data, initial=_least(DType.of(data)))
+
+
+def _numpy_min(a: Any, data: Array) -> Array:
+    return _numpy(np.minimum, a, data, initial=_greatest(DType.of(data)))
+
+
+def _count(a: Any, shape: Sequence[int]) -> int:
+    return math.prod(shape[k] for k in reduced_axes(a, len(shape)))
+
+
+def _numpy_mean(a: Any, data: Array) -> Array:
+    work = float_work(data)
+    total = _numpy(np.add, a, work)
+    count = _count(a, data.shape)
+    with np.errstate(all="ignore"):
+        if not DType.of(work).is_float:
+            return np.trunc(total / builtins.max(count, 1)).astype(data.dtype)
+        return (total / work.dtype.type(count)).astype(data.dtype)
+
+
+def _compute(combiner: str) -> Callable[[Any, Sequence[te.Tensor]], te.Tensor]:
+    def compute(a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
+        x = promoted(args[0])
+        bool_combiner = {"max": "or", "min": "and"}.get(combiner, combiner) if x.dtype.is_bool else combiner
+        space = _Space(a, x.shape)
+        return convert(space.reduce(bool_combiner, lambda *v: x[space.at(v)]), args[0].dtype)
+
+    return compute
+
+
+def _compute_mean(a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
+    x = promoted(args[0])
+    space = _Space(a, x.shape)
+    total = space.reduce("sum", lambda *v: x[space.at(v)])
+    count = _count(a, x.shape)
+
+    def mean(*i: Scalar) -> Scalar:
+        if x.dtype.is_float:
+            return (total[i] / count).astype(args[0].dtype)
+        return binary("truncdiv", total[i], builtins.max(count, 1))
+
+    return te.compute(space.result, mean, "mean")
+
+
+_CASES: tuple[tuple[tuple[int, ...], tuple[int, ...] | None, bool, bool], ...] = (
+    ((2, 3, 4), (1,), False, False),
+    ((2, 3, 4), (-1,), True, False),
+    ((2, 3, 4), (0, 2), False, False),
+    ((2, 3, 4), None, False, False),
+    ((2, 3, 4), None, True, False),
+    ((2, 3, 4), (1,), False, True),
+    ((2, 3, 4), (), False, False),
+    ((1, 70), (1,), False, False),
+    ((5,), (0,), False, False),
+    ((), None, False, False),
+    ((0, 3), (1,), False, False),
+)
+_EMPTY = ((3, 0), (1,), False, False)
+
+
+def _cases(make: Any, empty: bool) -> Iterator[tuple[tuple[int, ...], Any]]:
+    for shape, axis, keepdims, exclude in (*_CASES, *((_EMPTY,) if empty else ())):
+        yield shape, make(axis=axis, keepdims=keepdims, exclude=exclude)
+
+
+def _few(shape: Sequence[int], dtype: str) -> Array:
+    """Random values of which many are equal."""
+    return (random_array(shape, "int8") % 5 - (2 if DType(dtype).is_signed else 0)).astype(DType(dtype).numpy)
+
+
+def _samples(kind: Kind, make: Any, exact: bool, empty: bool = True) -> Iterator[Sample]:
+    for dtype in kind.examples:
+        values = special_values(dtype)
+        rows = np.stack([values, np.roll(values, 1), np.sort(values), values[:1].repeat(values.size)])
+        for data in (rows, _few((3, 40), dtype)):
+            yield Sample(args=(data,), attrs=make(axis=(1,)), accuracy=accuracy(dtype, exact))
+    for shape, attributes in _cases(make, empty):
+        first = kind.examples[0]
+        yield Sample(args=(random_array(shape, first),), attrs=attributes, accuracy=accuracy(first, exact))
+
+
+def _reduction(name: str, kind: Kind, reference: Callable[..., Array], compute: Any, exact: bool = False) -> OpDef:
+    return OpDef(
+        name=name,
+        attrs=ReduceAttrs,
+        infer=_infer(kind),
+        reference=reference,
+        pattern=OpPattern.COMM_REDUCE,
+        axes=_axis_map,
+        compute=compute,
+        samples=lambda: _samples(kind, ReduceAttrs, exact),
+    )
+
+
+_ANYTHING = Kind(lambda d: True, (*NUMBER.examples, "bool"))
+SUM = _reduction("sum", NUMBER, lambda a, x: _numpy(np.add, a, x), _compute("sum"))
+PROD = _reduction("prod", NUMBER, lambda a, x: _numpy(np.multiply, a, x), _compute("prod"))
+MAX = _reduction("max", _ANYTHING, _numpy_max, _compute("max"), exact=True)
+MIN = _reduction("min", _ANYTHING, _numpy_min, _compute("min"), exact=True)
+MEAN = _reduction("mean", NUMBER, _numpy_mean, _compute_mean)
+ALL = _reduction("all", BOOL, lambda a, x: _numpy(np.logical_and, a, x), _compute("and"))
+ANY = _reduction("any", BOOL, lambda a, x: _numpy(np.logical_or, a, x), _compute("or"))
+
+
+# --- argmax, argmin
+
+
+def _numpy_arg(greatest: bool, a: ArgReduceAttrs, data: Array) -> Array:
+    work = float_work(data)
+    space = _Space(a, data.shape)
+    kept = [k for k in range(data.ndim) if k not in space.axes]
+    rows = work.transpose(*kept, *space.axes).reshape(*(data.shape[k] for k in kept), math.prod(space.extents))
+    find = np.argmax if greatest else np.argmin
+    if a.select_last_index:
+        index = rows.shape[-1] - 1 - find(rows[..., ::-1], axis=-1)
+    else:
+        index = find(rows, axis=-1)
+    return np.asarray(index, np.int32).reshape(space.result)
+
+
+def _infer_arg(a: ArgReduceAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    require("dtype", NUMBER.accepts(data.dtype), lambda: f"data type {data.dtype} is not supported")
+    reduced = [data.shape[k] for k in reduced_axes(a, data.rank)]
+    require("argreduce.empty", 0 not in reduced, "there is no greatest or least of no elements")
+    count = math.prod(d for d in reduced if isinstance(d, int))
+    require("argreduce.size", count <= DType("int32").max, lambda: f"{count} positions do not fit int32")
+    return TensorType(_shape(a, data.shape), "int32")
+
+
+def _stored(x: te.Tensor) -> te.Tensor:
+    """`x` for two passes over it that must see the very same values."""
+    if isinstance(x, te.Placeholder):
+        return x
+    return te.compute(x.shape, lambda *i: x[i], "data", materialize=True)
+
+
+def _compute_arg(combiner: str) -> Callable[[Any, Sequence[te.Tensor]], te.Tensor]:
+    """First the greatest (least) value, then the first (last) place where it is."""
+
+    def compute(a: ArgReduceAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+        x = _stored(args[0])
+        space = _Space(a, x.shape)
+        best = space.reduce(combiner, lambda *v: x[space.at(v)])
+        absent = -1 if a.select_last_index else DType("int32").max
+
+        def place(*v: Scalar) -> Scalar:
+            value, wanted = x[space.at(v)], best[v[: len(space.result)]]
+            found = value.equal(wanted)
+            if x.dtype.is_float:
+                found = found | (call("isnan", value) & call("isnan", wanted))
+            return select(found, space.flat(v).astype("int32"), const(absent, "int32"))
+
+        return space.reduce("max" if a.select_last_index else "min", place)
+
+    return compute
+
+
+def _arg_samples() -> Iterator[Sample]:
+    yield from _samples(NUMBER, ArgReduceAttrs, exact=True, empty=False)
+    for axis in ((0,), (-1,), None):
+        for last in (False, True):
+            attributes = ArgReduceAttrs(axis=axis, select_last_index=last)
+            yield Sample(args=(_few((6, 8), "float32"),), attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+def _arg_reduction(name: str, combiner: str) -> OpDef:
+    return OpDef(
+        name=name,
+        attrs=ArgReduceAttrs,
+        infer=_infer_arg,
+        reference=lambda a, x: _numpy_arg(combiner == "max", a, x),
+        pattern=OpPattern.COMM_REDUCE,
+        axes=_axis_map,
+        compute=_compute_arg(combiner),
+        samples=_arg_samples,
+    )
+
+
+ARGMAX = _arg_reduction("argmax", "max")
+ARGMIN = _arg_reduction("argmin", "min")
+
+
+# --- variance
+
+
+def _infer_variance(a: VarianceAttrs, types: Sequence[Type]) -> Type:
+    data, mean = tensor(types[0], "data"), tensor(types[1], "mean")
+    kept = TensorType(_shape(a.replace(keepdims=True), data.shape), data.dtype)
+    require("variance.mean", mean == kept, lambda: f"the mean must be {kept}, got {mean}")
+    return _infer(FLOAT)(a, types)
+
+
+def _divisor(a: VarianceAttrs, shape: Sequence[int]) -> int:
+    return _count(a, shape) - (1 if a.unbiased else 0)
+
+
+def _variance_axes(a: VarianceAttrs, types: Sequence[Type]) -> AxisMap:
+    data = _axis_map(a, types[:1]).inputs[0]
+    return AxisMap((data, data))  # the mean keeps all axes
+
+
+def _numpy_variance(a: VarianceAttrs, data: Array, mean: Array) -> Array:
+    work = float_work(data)
+    total = _numpy(np.add, a, np.square(work - float_work(mean)))
+    with np.errstate(all="ignore"):
+        return np.asarray(total / work.dtype.type(_divisor(a, data.shape))).astype(data.dtype)
+
+
+def _compute_variance(a: VarianceAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    x, mean = map(promoted, args)
+    space = _Space(a, x.shape)
+
+    def squared(*v: Scalar) -> Scalar:
+        at = space.at(v)
+        difference = x[at] - mean[tuple(0 if k in space.axes else i for k, i in enumerate(at))]
+        return difference * difference
+
+    total = space.reduce("sum", squared)
+    divisor = _divisor(a, x.shape)
+    return te.compute(space.result, lambda *i: (total[i] / divisor).astype(args[0].dtype), "variance")
+
+
+def _variance_samples() -> Iterator[Sample]:
+    for shape, attributes in _cases(VarianceAttrs, empty=False):
+        data = random_array(shape)
+        mean = _numpy_mean(attributes.replace(keepdims=True), data)
+        yield Sample(args=(data, mean), attrs=attributes)
+    data = random_array((3, 5), "float16")
+    attributes = VarianceAttrs(axis=(1,), unbiased=True)
+    mean = _numpy_mean(attributes.replace(keepdims=True), data)
+    yield Sample(args=(data, mean), attrs=attributes, accuracy=Accuracy.LOOSE)
+
+
+VARIANCE = OpDef(
+    name="variance",
+    attrs=VarianceAttrs,
+    arity=2,
+    infer=_infer_variance,
+    reference=_numpy_variance,
+    pattern=OpPattern.COMM_REDUCE,
+    axes=_variance_axes,
+    compute=_compute_variance,
+    samples=_variance_samples,
+)
+
+
+# --- graph nodes, under Relay's names
+
+
+def _function(op: OpDef) -> Callable[..., Call]:
+    def apply(data: Expr, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Call:
+        return node(op, (data,), ReduceAttrs(axis=_tuple(axis), keepdims=keepdims, exclude=exclude))
+
+    apply.__doc__ = f"The {op.name} over `axis` (None: all axes; `exclude`: all but these)."
+    return apply
+
+
+def _arg_function(op: OpDef) -> Callable[..., Call]:
+    def apply(
+        data: Expr, axis: Axes = None, keepdims: bool = False, exclude: bool = False, select_last_index: bool = False
+    ) -> Call:
+        attributes = ArgReduceAttrs(
+            axis=_tuple(axis), keepdims=keepdims, select_last_index=select_last_index, exclude=exclude
+        )
+        return node(op, (data,), attributes)
+
+    apply.__doc__ = f"The {op.name} over `axis` as int32: the first of equals, or the last."
+    return apply
+
+
+sum, prod, max, min, mean, all, any = map(_function, (SUM, PROD, MAX, MIN, MEAN, ALL, ANY))
+argmax, argmin = map(_arg_function, (ARGMAX, ARGMIN))
+
+
+def variance(
+    data: Expr, axis: Axes = None, keepdims: bool = False, exclude: bool = False, unbiased: bool = False
+) -> Call:
+    """The mean squared distance from the mean; `unbiased` divides by one less than the count."""
+    center = mean(data, axis, True, exclude)
+    attributes = VarianceAttrs(axis=_tuple(axis), keepdims=keepdims, exclude=exclude, unbiased=unbiased)
+    return node(VARIANCE, (data, center), attributes)
+
+
+def std(data: Expr, axis: Axes = None, keepdims: bool = False, exclude: bool = False, unbiased: bool = False) -> Call:
+    """The square root of the variance."""
+    return elementwise.sqrt(variance(data, axis, keepdims, exclude, unbiased))
+
+
+def logsumexp(data: Expr, axis: Axes = None, keepdims: bool = False) -> Call:
+    """log(sum(exp(data))) without overflow."""
+    greatest = max(data, axis, True)
+    zero = Constant(np.zeros((), tensor_type_of(data).dtype.numpy))
+    finite = arithmetic.where(elementwise.isfinite(greatest), greatest, zero)
+    shifted = arithmetic.subtract(data, finite)
+    total = elementwise.log(sum(elementwise.exp(shifted), axis, keepdims))
+    return arithmetic.add(total, finite if keepdims else sum(finite, axis))
+
+
+OPS: tuple[OpDef, ...] = (SUM, MEAN, MAX, MIN, PROD, ALL, ANY, ARGMAX, ARGMIN, VARIANCE)

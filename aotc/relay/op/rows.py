@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of single elements as rows of a table: a numpy function, a tir expression, the accepted types.
+
+exp = Unary.row("exp", np.exp, intrinsic("exp"), FLOAT)
+exp(x)                                 # the graph node
+exp.op                                 # the OpDef
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir.attrs import NO_ATTRS, Attrs
+from aotc.ir.dtype import DType
+from aotc.ir.op import OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
+from aotc.relay.op.samples import random_array
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import call as intrinsic_call
+
+NumpyFn: TypeAlias = Callable[..., Any]
+ScalarFn: TypeAlias = Callable[..., Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A class of element types, and the ones that samples are made of."""
+
+    accepts: Callable[[DType], bool]
+    examples: tuple[str, ...]
+
+
+_INTEGERS: Final = ("int8", "int32", "int64", "uint8", "uint32")
+_FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
+FLOAT: Final = Kind(lambda d: d.is_float, _FLOATS)
+INTEGER: Final = Kind(lambda d: d.is_integer, _INTEGERS)
+NUMBER: Final = Kind(lambda d: not d.is_bool, _FLOATS + _INTEGERS)
+BITS: Final = Kind(lambda d: not d.is_float, (*_INTEGERS, "bool"))
+BOOL: Final = Kind(lambda d: d.is_bool, ("bool",))
+ANY: Final = Kind(lambda d: True, (*_FLOATS, *_INTEGERS, "bool"))
+
+_SPECIAL: Final = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 89.0, -104.0, 3e38, 1e-3, np.nan, np.inf, -np.inf)
+_EDGES: Final = (0, 1, 2, 3, -1, -2, 7, 100)
+
+
+def carrier(dtype: DType) -> np.dtype[Any] | None:
+    """The numpy type in which elements are computed that numpy has no complete arithmetic for; None if it has."""
+    if dtype.is_narrow_float and dtype != "float16":
+        return np.dtype(np.float32)
+    return np.dtype(np.int32) if dtype.is_integer and dtype.bits < 8 else None
+
+
+def quiet(fn: NumpyFn, result: str | None = None) -> Callable[..., Array]:
+    """A reference of arrays from a numpy function.
+
+    No floating-point warnings; the result has the dtype of the last argument, or `result`.
+    """
+
+    def reference(_: Any, *args: Array) -> Array:
+        dtype = DType.of(args[-1])
+        wide = carrier(dtype)
+        with np.errstate(all="ignore"):
+            value = fn(*(a if wide is None or a.dtype != dtype.numpy else a.astype(wide) for a in args))
+            return np.asarray(value).astype(DType(result or dtype).numpy, copy=False)
+
+    return reference
+
+
+def wide(fn: ScalarFn) -> ScalarFn:
+    """`fn` computed in float32 where the operands are narrower, rounded once."""
+
+    def apply(*args: Scalar) -> Scalar:
+        dtype = args[0].dtype
+        return fn(*(a.astype("float32") for a in args)).astype(dtype) if dtype.is_narrow_float else fn(*args)
+
+    return apply
+
+
+def wide_numpy(fn: NumpyFn) -> NumpyFn:
+    """The same for numpy."""
+
+    def apply(*args: Array) -> Any:
+        dtype = args[0].dtype
+        narrow = DType.of(dtype).is_narrow_float
+        return np.asarray(fn(*(a.astype(np.float32) for a in args))).astype(dtype) if narrow else fn(*args)
+
+    return apply
+
+
+def intrinsic(name: str) -> ScalarFn:
+    """The tir intrinsic called `name`, as a function of its operands."""
+    return lambda *args: intrinsic_call(name, *args)
+
+
+def broadcast_at(x: te.Tensor, indices: Sequence[Any], shape: Sequence[int]) -> Scalar:
+    """The element of `x` that lies at `indices` of the `shape` that it is broadcast to."""
+    own = indices[len(shape) - x.rank :]
+    return x[tuple(0 if extent == 1 else i for extent, i in zip(x.shape, own, strict=True))]
+
+
+def broadcast_compute(fn: ScalarFn, args: Sequence[te.Tensor], name: str) -> te.Compute:
+    """The tensor of fn(elements), the arguments broadcast."""
+    shape = np.broadcast_shapes(*(x.shape for x in args))
+
+    def body(*i: Scalar) -> Scalar:
+        return fn(*(broadcast_at(x, i, shape) for x in args))
+
+    return te.compute(shape, body, name)
+
+
+# --- samples
+
+
+def accuracy(dtype: str, exact: bool = False) -> Accuracy:
+    """How closely results computed in `dtype` agree; bit for bit where the operator is exact."""
+    dt = DType(dtype)
+    if exact or not dt.is_float:
+        return Accuracy.EXACT
+    return Accuracy.LOOSE if dt.is_narrow_float else Accuracy.ROUNDING
+
+
+def special_values(dtype: str) -> Array:
+    """The values at which operators go wrong: zeros, halves, limits, infinities, NaN."""
+    dt = DType(dtype)
+    if dt.is_float:
+        with np.errstate(all="ignore"):
+            return np.array(_SPECIAL, np.float32).astype(dt.numpy)
+    if dt.is_bool:
+        return np.array([True, False, True])
+    return np.array([*(e for e in _EDGES if e >= dt.min), dt.min, dt.max], dt.numpy)
+
+
+def _unary_samples(kind: Kind, exact: bool) -> Iterator[Sample]:
+    for dtype in kind.examples:
+        yield Sample(args=(special_values(dtype),), accuracy=accuracy(dtype, exact))
+    first = kind.examples[0]
+    for shape in ((), (3, 1, 5), (0, 2)):
+        yield Sample(args=(random_array(shape, first),), accuracy=accuracy(first, exact))
+
+
+def pairs(dtype: str) -> tuple[Array, Array]:
+    """Every special value against every other: a column and a row."""
+    values = special_values(dtype)
+    return values.reshape(-1, 1), values.reshape(1, -1)
+
+
+def _binary_samples(kind: Kind, exact: bool) -> Iterator[Sample]:
+    for dtype in kind.examples:
+        yield Sample(args=pairs(dtype), accuracy=accuracy(dtype, exact))
+    first = kind.examples[0]
+    for a, b in (((), ()), ((2, 3, 4), (3, 1)), ((4,), (2, 3, 1)), ((2, 3), (2, 3)), ((0, 3), (1, 3)), ((), (3,))):
+        args = (random_array(a, first, 1), random_array(b, first, 2))
+        yield Sample(args=args, accuracy=accuracy(first, exact))
+
+
+# --- rows
+
+
+def _accepting(kind: Kind, result: str | None) -> Callable[[Any, Sequence[Type]], Type]:
+    def infer(_: Any, types: Sequence[Type]) -> Type:
+        data = tensor(types[0])
+        require("dtype", kind.accepts(data.dtype), lambda: f"data type {data.dtype} is not supported")
+        return TensorType(data.shape, result or data.dtype)
+
+    return infer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unary:
+    """An operator of one tensor, element by element; a call builds the graph node."""
+
+    op: OpDef
+
+    def __call__(self, data: Expr) -> Call:
+        return node(self.op, (data,))
+
+    @classmethod
+    def row(
+        cls, name: str, reference: NumpyFn, expression: ScalarFn, kind: Kind, *, result: str = "", exact: bool = False
+    ) -> Unary:
+        """`result` is the result's dtype where it is not the argument's; `exact` says that no rounding occurs."""
+
+        def compute(_: Any, args: Sequence[te.Tensor]) -> te.Tensor:
+            return broadcast_compute(expression, args, name.rpartition(".")[2])
+
+        return cls(
+            OpDef(
+                name=name,
+                infer=_accepting(kind, result or None),
+                reference=quiet(reference, result or None),
+                pattern=OpPattern.ELEMWISE,
+                axes=pointwise,
+                compute=compute,
+                samples=lambda: _unary_samples(kind, exact or bool(result)),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binary:
+    """A broadcasting operator of two tensors; a call builds the graph node."""
+
+    op: OpDef
+
+    def __call__(self, lhs: Expr, rhs: Expr) -> Call:
+        return node(self.op, (lhs, rhs))
+
+    @classmethod
+    def row(
+        cls, name: str, reference: NumpyFn, expression: ScalarFn, kind: Kind, *, result: str = "", exact: bool = False
+    ) -> Binary:
+        """See Unary.row."""
+
+        def compute(_: Any, args: Sequence[te.Tensor]) -> te.Tensor:
+            return broadcast_compute(expression, args, name)
+
+        return cls(
+            OpDef(
+                name=name,
+                arity=2,
+                infer=broadcast_rule(result or None, lambda t: kind.accepts(t.dtype)),
+                reference=quiet(reference, result or None),
+                pattern=OpPattern.BROADCAST,
+                axes=pointwise,
+                compute=compute,
+                samples=lambda: _binary_samples(kind, exact or bool(result)),
+            )
+        )
+
+
+def rows_of(module: Mapping[str, Any]) -> tuple[OpDef, ...]:
+    """The operators of a table module: its rows, in the order in which they are written."""
+    return tuple(row.op for row in module.values() if isinstance(row, (Unary, Binary)))
+
+
+def variants(args: Iterable[tuple[Array, ...]], attributes: Attrs = NO_ATTRS) -> list[Sample]:
+    """Exact samples with the same attributes."""
+    return [Sample(args=a, attrs=attributes, accuracy=Accuracy.EXACT) for a in args]

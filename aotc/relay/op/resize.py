@@ -1,6 +1,475 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Resampling along the spatial axes: image.resize1d, resize2d, resize3d, and nn.upsampling.
+
+Output element o of an axis sees the source coordinate (p * o + q) / r with integers p, q, r, so that every
+rounding is exact.  Interpolation goes axis by axis.  Coordinate modes and filters are those of ONNX
+Resize; beyond Relay's attributes there are `scales` (the factors where they are not output / input
+exactly) and `antialias` (the filter widened when shrinking).
+
+    resize2d(x, (64, 64), method="nearest_neighbor", coordinate_transformation_mode="asymmetric")
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+from collections.abc import Iterable, Sequence
+from functools import partial
+from math import floor
+from typing import Any
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.contract import as_dtype, convert
+from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.resample import (
+    COORDINATES,
+    METHODS,
+    ROUNDINGS,
+    AxisMapping,
+    ResizeAttrs,
+    axes_of,
+    first_tap,
+    keys,
+    pass_order,
+    rounding,
+    tap_table,
+    weights,
+    widened,
+)
+from aotc.relay.op.rules import tensor
+from aotc.relay.op.samples import random_sample
+from aotc.relay.op.window import DATA_LAYOUT, Ints, arrange, canonical, laid_out, pick, positions, spread
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import all_of, call, const, maximum, minimum, select
+
+
+@attrs
+class Resize1DAttrs(ResizeAttrs):
+    layout: str = "NCW"
+
+
+@attrs
+class Resize2DAttrs(ResizeAttrs):
+    layout: str = "NCHW"
+
+
+@attrs
+class Resize3DAttrs(ResizeAttrs):
+    layout: str = "NCDHW"
+
+
+@attrs
+class UpSamplingAttrs(Attrs):
+    scale_h: float
+    scale_w: float
+    layout: str = "NCHW"
+    method: str = "nearest_neighbor"
+    align_corners: bool = False
+
+
+# --- numpy
+
+
+def _interpolate(x: Array, dimension: int, a: ResizeAttrs, axis: AxisMapping) -> Array:
+    index, weight = tap_table(a, axis)
+    shape = [-1 if k == dimension else 1 for k in range(x.ndim)]
+    total = np.zeros_like(np.take(x, index[:, 0], dimension))
+    for k in range(index.shape[1]):
+        total = total + np.take(x, index[:, k], dimension) * weight[:, k].astype(x.dtype).reshape(shape)
+    return total
+
+
+def _work(dtype: DType) -> str:
+    """The type to interpolate in: one that holds every value of the data's, if there is one."""
+    return "float64" if dtype.bits > 24 and dtype != "float32" else "float32"
+
+
+def _reference(n: int, a: ResizeAttrs, data: Array) -> Array:
+    where = positions(a.layout, DATA_LAYOUT[n])
+    dtype, out = DType.of(data), DType(a.out_dtype or DType.of(data))
+    x = canonical(data, where)
+    axes = axes_of(n, a, x.shape[2:])
+    if a.method == "nearest_neighbor":
+        for k, axis in enumerate(axes, start=2):
+            index = axis.nearest(np.arange(axis.count, dtype=np.int64), rounding(a)).clip(0, axis.extent - 1)
+            x = np.take(x, index, k)
+    else:
+        x = as_dtype(x, _work(dtype))
+        for k in pass_order(axes):
+            x = _interpolate(x, k + 2, a, axes[k])
+    if a.coordinate_transformation_mode == "tf_crop_and_resize":
+        x = _extrapolated(a, x, axes)
+    if out.is_integer and DType.of(x).is_float:
+        x = np.clip(np.trunc(x), out.min, out.max)
+    return laid_out(as_dtype(x, out), where)
+
+
+def _extrapolated(a: ResizeAttrs, x: Array, axes: Sequence[AxisMapping]) -> Array:
+    inside = np.ones((), bool)
+    for axis in axes:
+        at = axis.times(np.arange(axis.count))
+        inside = np.logical_and.outer(inside, (at >= 0) & (at <= (axis.extent - 1) * axis.r))
+    return np.where(inside, x, np.asarray(a.extrapolation_value).astype(x.dtype))
+
+
+# --- tensor expressions
+
+
+def _table(axis: AxisMapping, body: Any, name: str) -> te.Tensor:
+    """A value per output index, computed once."""
+    return te.compute((axis.count,), body, name, materialize=True)
+
+
+def _clamped(index: Scalar, extent: int) -> Scalar:
+    return minimum(maximum(index, 0), extent - 1)
+
+
+def _nearest_index(axis: AxisMapping, method: str) -> Any:
+    """A function from the output index to the source's: arithmetic where it is simple, else through a table."""
+    found = [min(max(axis.nearest(o, method), 0), axis.extent - 1) for o in range(axis.count)]
+    factor = axis.count // axis.extent
+    if factor and found == [o // factor for o in range(axis.count)]:
+        return lambda o: o // factor
+    step = found[1] - found[0] if axis.count > 1 else 0
+    if found == [found[0] + o * step for o in range(axis.count)]:
+        return lambda o: o * step + found[0]
+    table = _table(axis, lambda o: _clamped(axis.nearest(o, method), axis.extent), "index")
+    return lambda o: table[o]
+
+
+def _nearest(a: ResizeAttrs, data: te.Tensor, where: Sequence[int], axes: Sequence[AxisMapping]) -> te.Tensor:
+    index = [_nearest_index(axis, rounding(a)) for axis in axes]
+    shape = arrange((*pick(data.shape, where)[:2], *(axis.count for axis in axes)), where)
+
+    def body(*v: Scalar) -> Scalar:
+        image, channel, *at = pick(v, where)
+        return data[arrange((image, channel, *(i(o) for i, o in zip(index, at, strict=True))), where)]
+
+    return te.compute(shape, body, "resize")
+
+
+def _fraction_at(axis: AxisMapping, o: Scalar, dtype: str) -> Scalar:
+    rest: Scalar = axis.times(o) % axis.r
+    return rest.astype(dtype) / float(axis.r)
+
+
+def _along(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> te.Tensor:
+    """One axis resampled; `store` keeps the result for the next axis, which reads it several times."""
+    return _along_widened(x, dimension, a, axis) if widened(a, axis) else _along_taps(x, dimension, a, axis, store)
+
+
+def _along_taps(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> te.Tensor:
+    """One axis resampled with the taps that the filter has."""
+    start, taps = first_tap(a, axis)
+    shape = (*x.shape[:dimension], axis.count, *x.shape[dimension + 1 :])
+
+    def position(o: Scalar, k: int) -> Scalar:
+        at: Scalar = axis.times(o) // axis.r + (start + k)
+        return at
+
+    def weights_at(o: Scalar) -> list[Scalar]:
+        items = weights(a, _fraction_at(axis, o, x.dtype))
+        if not a.cubic_exclude:
+            return items
+        kept = []
+        for k, w in enumerate(items):
+            at = position(o, k)
+            kept.append(select(all_of(at >= 0, at < axis.extent), w, 0.0))
+        total = kept[0]
+        for w in kept[1:]:
+            total = total + w
+        return [w / total for w in kept]
+
+    def body(*v: Scalar) -> Scalar:
+        o = v[dimension]
+        rows = [(*v[:dimension], i[o], *v[dimension + 1 :]) for i in index]
+        terms = [x[row] * w[o] for row, w in zip(rows, weight, strict=True)]
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+    index = [_table(axis, lambda o, k=k: _clamped(position(o, k), axis.extent), "index") for k in range(taps)]
+    weight = [_table(axis, lambda o, k=k: weights_at(o)[k], "weight") for k in range(taps)]
+    return te.compute(shape, body, "resize", materialize=store)
+
+
+def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping) -> te.Tensor:
+    """One axis shrunk with the filter widened by the factor."""
+    start, taps = first_tap(a, axis)
+    shape = (*x.shape[:dimension], axis.count, *x.shape[dimension + 1 :])
+
+    def position(o: Scalar, k: Scalar) -> Scalar:
+        at: Scalar = axis.times(o) // axis.r + k + start
+        return at
+
+    def raw(o: Scalar, k: Scalar) -> Scalar:
+        distance = (k + start).astype(x.dtype) - _fraction_at(axis, o, x.dtype)
+        d = call("abs", distance) * float(axis.scale)
+        if a.method == "linear":
+            weight = maximum(1.0 - d, 0.0)
+        else:
+            near, far = keys(d, a.cubic_alpha)
+            weight = select(d <= 1.0, near, select(d < 2.0, far, 0.0))
+        at = position(o, k)
+        return select(all_of(at >= 0, at < axis.extent), weight, 0.0) if a.cubic_exclude else weight
+
+    weight = te.compute((axis.count, taps), raw, "weight", materialize=True)
+    total = te.reduce("sum", (axis.count,), (taps,), lambda o, k: weight[o, k], "total")
+    scale = _table(axis, lambda o: 1.0 / total[o], "scale")
+
+    def body(*v: Scalar) -> Scalar:
+        o, k = v[dimension], v[-1]
+        at = (*v[:dimension], _clamped(position(o, k), axis.extent), *v[dimension + 1 : -1])
+        return x[at] * (weight[o, k] * scale[o])
+
+    return te.reduce("sum", shape, (taps,), body, "resize")
+
+
+def _compute(n: int, a: ResizeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (data,) = args
+    where = positions(a.layout, DATA_LAYOUT[n])
+    axes = axes_of(n, a, pick(data.shape, where)[2:])
+    if a.method == "nearest_neighbor":
+        x = _nearest(a, data, where, axes)
+    else:
+        x = convert(data, _work(data.dtype))
+        order = pass_order(axes)
+        for k in order:
+            x = _along(x, where[k + 2], a, axes[k], store=k != order[-1])
+    return _finished(a, x, data.dtype, [(where[k + 2], axis) for k, axis in enumerate(axes)])
+
+
+def _finished(a: ResizeAttrs, x: te.Tensor, dtype: DType, axes: Sequence[tuple[int, AxisMapping]]) -> te.Tensor:
+    """Extrapolation, then the result's type: integers truncated and saturated."""
+    out = DType(a.out_dtype or dtype)
+    crop = a.coordinate_transformation_mode == "tf_crop_and_resize"
+
+    def body(*v: Scalar) -> Scalar:
+        value: Scalar = x[v]
+        if crop:
+            inside = all_of(*(c for k, axis in axes for c in axis.inside(v[k])))
+            value = select(inside, value, const(a.extrapolation_value, x.dtype))
+        if out.is_integer and x.dtype.is_float:
+            value = minimum(maximum(value, float(out.min)), float(out.max))
+        return value.astype(out)
+
+    return te.compute(x.shape, body, "resized")
+
+
+# --- the operators
+
+
+def _infer(n: int, a: ResizeAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0], "data")
+    require("resize.rank", data.rank == n + 2, lambda: f"data must have rank {n + 2}, got {data}")
+    require("resize.size", a.size is not None, "size is missing")
+    sizes = spread(a.size or (), n)
+    require("resize.size", min(sizes) > 0, f"size must be positive, got {sizes}")
+    _check_names(a)
+    scales = a.scales is None or (len(a.scales) == n and min(a.scales) > 0)
+    require("resize.scales", scales, f"expected {n} positive scales, got {a.scales}")
+    require("resize.roi", a.roi is None or len(a.roi) == 2 * n, f"expected {2 * n} values in roi, got {a.roi}")
+    where = positions(a.layout, DATA_LAYOUT[n])
+    batch, channels, *space = pick(data.shape, where)
+    require("resize.empty", 0 not in space, lambda: f"nothing to sample in {data}")
+    return TensorType(arrange((batch, channels, *sizes), where), a.out_dtype or data.dtype)
+
+
+def _check_names(a: ResizeAttrs) -> None:
+    mode = a.coordinate_transformation_mode
+    require("resize.method", a.method in METHODS, f"unknown method {a.method!r}; known: {', '.join(METHODS)}")
+    require("resize.mode", mode in COORDINATES, f"unknown coordinate mode {mode!r}; known: {', '.join(COORDINATES)}")
+    known = a.rounding_method in ROUNDINGS
+    require("resize.rounding", known, f"unknown rounding {a.rounding_method!r}; known: {', '.join(ROUNDINGS[1:])}")
+    crop = mode != "tf_crop_and_resize" or a.roi is not None
+    require("resize.roi", crop, "tf_crop_and_resize needs a roi")
+
+
+def _axes(n: int, a: ResizeAttrs, types: Sequence[Type]) -> AxisMap:
+    where = positions(a.layout, DATA_LAYOUT[n])
+    return AxisMap((tuple(k if k in where[:2] else None for k in range(n + 2)),))
+
+
+def _samples(n: int, attributes: type[ResizeAttrs]) -> Iterable[Sample]:
+    shape, size = (1, 2, 4, 5, 3)[: n + 2], (8, 10, 6)[:n]
+
+    def sample(dtype: str = "float32", **fields: Any) -> Sample:
+        return random_sample((shape,), attributes(**fields), dtype)
+
+    for mode in COORDINATES[:-1]:
+        yield sample(size=size, coordinate_transformation_mode=mode)
+    for name in ROUNDINGS:
+        yield sample(size=(7,) * n, method="nearest_neighbor", rounding_method=name)
+    yield sample(size=size, method="nearest_neighbor", coordinate_transformation_mode="asymmetric", rounding_method="")
+    yield sample(size=(7, 3, 5)[:n], method="cubic", cubic_alpha=-0.75)
+    yield sample(size=(7, 3, 5)[:n], method="cubic", cubic_exclude=1)
+    yield sample(size=(2,) * n, method="cubic", antialias=True)
+    yield sample(size=(2,) * n, method="linear", antialias=True, cubic_exclude=1)
+    yield sample(size=(6,) * n, scales=(1.6, 1.3, 2.1)[:n])
+    roi = (0.2, -0.1, 0.0)[:n] + (0.9, 1.2, 1.0)[:n]
+    yield sample(size=(5,) * n, roi=roi, coordinate_transformation_mode=COORDINATES[-1], extrapolation_value=9.0)
+    yield sample(size=size, dtype="uint8")
+    yield sample(size=size, dtype="float16")
+    yield sample(size=size, method="nearest_neighbor", dtype="int8")
+
+
+def _resize(n: int, attributes: type[ResizeAttrs]) -> OpDef:
+    return OpDef(
+        name=f"image.resize{n}d",
+        attrs=attributes,
+        infer=partial(_infer, n),
+        reference=partial(_reference, n),
+        pattern=OpPattern.INJECTIVE,
+        axes=partial(_axes, n),
+        compute=partial(_compute, n),
+        samples=partial(_samples, n, attributes),
+    )
+
+
+def _resized(a: UpSamplingAttrs, shape: Sequence[Any]) -> Resize2DAttrs:
+    """The resize that an upsampling is."""
+    methods = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
+    require("upsampling.method", a.method in methods, f"unknown method {a.method!r}; known: {', '.join(methods)}")
+    space = pick(shape, positions(a.layout, "NCHW"))[2:]
+    known = all(isinstance(d, int) for d in space)
+    require("dynamic-shape", known, "the spatial shape must be known at compile time")
+    size = tuple(floor(d * s + 0.5) for d, s in zip(space, (a.scale_h, a.scale_w), strict=True))
+    mode = "align_corners" if a.align_corners else "asymmetric"
+    return Resize2DAttrs(
+        size=size,
+        layout=a.layout,
+        method=methods[a.method],
+        coordinate_transformation_mode=mode,
+        rounding_method="",
+    )
+
+
+def _samples_upsampling() -> Iterable[Sample]:
+    yield random_sample(((1, 2, 3, 4),), UpSamplingAttrs(scale_h=2.0, scale_w=3.0))
+    yield random_sample(((1, 3, 4, 2),), UpSamplingAttrs(scale_h=2.0, scale_w=1.5, layout="NHWC", method="bilinear"))
+    corners = UpSamplingAttrs(scale_h=2.0, scale_w=2.0, method="bicubic", align_corners=True)
+    yield random_sample(((1, 2, 3, 4),), corners)
+
+
+def _infer_upsampling(a: UpSamplingAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0], "data")
+    require("resize.rank", data.rank == 4, lambda: f"data must have rank 4, got {data}")
+    return _infer(2, _resized(a, data.shape), types)
+
+
+RESIZE1D = _resize(1, Resize1DAttrs)
+RESIZE2D = _resize(2, Resize2DAttrs)
+RESIZE3D = _resize(3, Resize3DAttrs)
+UPSAMPLING = OpDef(
+    name="nn.upsampling",
+    attrs=UpSamplingAttrs,
+    infer=_infer_upsampling,
+    reference=lambda a, x: _reference(2, _resized(a, x.shape), x),
+    pattern=OpPattern.INJECTIVE,
+    axes=partial(_axes, 2),
+    compute=lambda a, args: _compute(2, _resized(a, args[0].shape), args),
+    samples=_samples_upsampling,
+)
+
+OPS: tuple[OpDef, ...] = (RESIZE1D, RESIZE2D, RESIZE3D, UPSAMPLING)
+
+
+def _build(n: int, op: OpDef, data: Expr, size: Ints, roi: Sequence[float] | None, **rest: Any) -> Call:
+    region = None if roi is None else tuple(float(r) for r in roi)
+    if rest.get("scales") is not None:
+        rest["scales"] = tuple(float(s) for s in rest["scales"])
+    return node(op, (data,), op.attrs(size=spread(size, n), roi=region, **rest))  # type: ignore[call-arg]
+
+
+def resize1d(
+    data: Expr,
+    size: Ints,
+    roi: Sequence[float] | None = None,
+    layout: str = "NCW",
+    method: str = "linear",
+    coordinate_transformation_mode: str = "half_pixel",
+    rounding_method: str = "",
+    cubic_alpha: float = -0.5,
+    cubic_exclude: int = 0,
+    extrapolation_value: float = 0.0,
+    out_dtype: str = "",
+    scales: Sequence[float] | None = None,
+    antialias: bool = False,
+) -> Call:
+    """Data resampled to `size` along its spatial axis."""
+    # fmt: off
+    return _build(1, RESIZE1D, data, size, roi, layout=layout, method=method, rounding_method=rounding_method,
+                  coordinate_transformation_mode=coordinate_transformation_mode, cubic_alpha=cubic_alpha,
+                  cubic_exclude=cubic_exclude, extrapolation_value=extrapolation_value, out_dtype=out_dtype,
+                  scales=scales, antialias=antialias)
+    # fmt: on
+
+
+def resize2d(
+    data: Expr,
+    size: Ints,
+    roi: Sequence[float] | None = None,
+    layout: str = "NCHW",
+    method: str = "linear",
+    coordinate_transformation_mode: str = "half_pixel",
+    rounding_method: str = "",
+    cubic_alpha: float = -0.5,
+    cubic_exclude: int = 0,
+    extrapolation_value: float = 0.0,
+    out_dtype: str = "",
+    scales: Sequence[float] | None = None,
+    antialias: bool = False,
+) -> Call:
+    """Data resampled to `size` along its two spatial axes."""
+    # fmt: off
+    return _build(2, RESIZE2D, data, size, roi, layout=layout, method=method, rounding_method=rounding_method,
+                  coordinate_transformation_mode=coordinate_transformation_mode, cubic_alpha=cubic_alpha,
+                  cubic_exclude=cubic_exclude, extrapolation_value=extrapolation_value, out_dtype=out_dtype,
+                  scales=scales, antialias=antialias)
+    # fmt: on
+
+
+def resize3d(
+    data: Expr,
+    size: Ints,
+    roi: Sequence[float] | None = None,
+    layout: str = "NCDHW",
+    method: str = "linear",
+    coordinate_transformation_mode: str = "half_pixel",
+    rounding_method: str = "",
+    cubic_alpha: float = -0.5,
+    cubic_exclude: int = 0,
+    extrapolation_value: float = 0.0,
+    out_dtype: str = "",
+    scales: Sequence[float] | None = None,
+    antialias: bool = False,
+) -> Call:
+    """Data resampled to `size` along its three spatial axes."""
+    # fmt: off
+    return _build(3, RESIZE3D, data, size, roi, layout=layout, method=method, rounding_method=rounding_method,
+                  coordinate_transformation_mode=coordinate_transformation_mode, cubic_alpha=cubic_alpha,
+                  cubic_exclude=cubic_exclude, extrapolation_value=extrapolation_value, out_dtype=out_dtype,
+                  scales=scales, antialias=antialias)
+    # fmt: on
+
+
+def upsampling(
+    data: Expr,
+    scale_h: float = 1,
+    scale_w: float = 1,
+    layout: str = "NCHW",
+    method: str = "nearest_neighbor",
+    align_corners: bool = False,
+) -> Call:
+    """Data enlarged by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
+    attributes = UpSamplingAttrs(
+        scale_h=float(scale_h), scale_w=float(scale_w), layout=layout, method=method, align_corners=align_corners
+    )
+    return node(UPSAMPLING, (data,), attributes)

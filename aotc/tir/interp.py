@@ -10,13 +10,14 @@ become numpy operations, with the results that the loop would give, in the loop'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, assert_never
+from aotc.tir.dependence import accumulates, accumulations, stores_independent, straight_line
 from aotc.tir.expr import (
     BITWISE,
     BOOL,
@@ -37,7 +38,6 @@ from aotc.tir.expr import (
     walk,
 )
 from aotc.tir.numerics import NAMESPACE
-from aotc.tir.simplify import linear
 from aotc.tir.stmt import (
     Assign,
     Block,
@@ -50,7 +50,6 @@ from aotc.tir.stmt import (
     Store,
     While,
     stmt_exprs,
-    walk_stmts,
 )
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -200,7 +199,7 @@ class _Writer:
             self.line(depth, f"if {self.name(loop.var)}.size:")
             self.vector = loop.var
             self.arrays = {loop.var}
-            for stmt in _flat(loop.body):
+            for stmt in straight_line(loop) or ():
                 self.vector_stmt(stmt, depth + 1)
             self.vector = None
             self.arrays = set()
@@ -215,13 +214,11 @@ class _Writer:
             self.stmt(stmt, depth)
             return
         step = stmt.value
-        if not isinstance(step, Binary):
+        if not isinstance(step, Binary) or self.vector is None:
             raise AssertionError("not an accumulation")
         name = self.name(stmt.var)
         added = step.b if step.a is stmt.var else step.a
-        value = f"np.full({self.length()}, {self.expr(added)}, {self.dtype(added)})"
-        if self.varies(added):
-            value = self.expr(added)
+        value = f"np.broadcast_to({self.expr(added)}, {self.name(self.vector)}.size)"
         self.line(depth, f"{name} = accumulate({_ACCUMULATE[step.op]}, {name}, {value}, {self.dtype(added)})")
 
     def store(self, stmt: Store, depth: int) -> None:
@@ -236,9 +233,6 @@ class _Writer:
 
     def label(self, buffer: Buffer) -> str:
         return repr(buffer.name)
-
-    def length(self) -> str:
-        return f"{self.names[self.vector]}.size"
 
     def dtype(self, expr: Expr) -> str:
         return f"dtypes[{str(expr.dtype)!r}]"
@@ -335,59 +329,20 @@ def _wrapped(items: Array) -> Array:
     return np.array([(int(i) + 2**63) % 2**64 - 2**63 for i in items], np.int64)
 
 
-def _flat(stmt: Stmt) -> tuple[Stmt, ...]:
-    return stmt.stmts if isinstance(stmt, Block) else (stmt,)
-
-
 def _vectorizable(loop: For) -> bool:
     """Whether numpy operations over all iterations give what the iterations give one after the other."""
     if isinstance(loop.end, Const) and isinstance(loop.begin, Const) and loop.end.value - loop.begin.value < _FEW:
         return False
-    stmts = _flat(loop.body)
-    inside = {s.var for s in stmts if isinstance(s, Declare)}
-    if not all(isinstance(s, (Store, Declare, Assign, Comment)) for s in stmts):
+    stmts = straight_line(loop)
+    if stmts is None or any(n.lanes > 1 for s in stmts for e in stmt_exprs(s) for n in walk(e)):
         return False
-    if any(n.lanes > 1 for s in stmts for e in stmt_exprs(s) for n in walk(e)):
+    return stores_independent(loop) and all(_running(s, loop) for s in accumulations(loop))
+
+
+def _running(stmt: Assign, loop: For) -> bool:
+    """Whether numpy has the running results of an accumulation in its type."""
+    dtype = stmt.var.dtype
+    if dtype.is_narrow_float or (dtype.bits < 8 and not dtype.is_bool):
         return False
-    accumulations = [s for s in stmts if isinstance(s, Assign) and s.var not in inside]
-    return all(_accumulates(s, stmts) for s in accumulations) and _independent(loop, stmts)
-
-
-def _accumulates(stmt: Assign, stmts: Sequence[Stmt]) -> bool:
-    """Whether a statement is `r = r op value` and nothing else in the loop reads r."""
-    value = stmt.value
-    if not (isinstance(value, Binary) and value.op in _ACCUMULATE and stmt.var in (value.a, value.b)):
-        return False
-    if value.dtype.is_narrow_float or (value.dtype.bits < 8 and not value.dtype.is_bool):
-        return False
-    if value.op in ("and", "or") and not value.dtype.is_bool:
-        return False
-    reads = sum(n is stmt.var for s in stmts for e in stmt_exprs(s) for n in walk(e))
-    return reads == 1 and sum(isinstance(s, (Assign, Declare)) and s.var is stmt.var for s in stmts) == 1
-
-
-def _independent(loop: For, stmts: Sequence[Stmt]) -> bool:
-    """Whether each iteration stores elsewhere, and reads what is stored only where it stores it itself."""
-    places: dict[Buffer, Expr] = {}
-    for stmt in stmts:
-        if isinstance(stmt, Store):
-            factor = linear(stmt.index, {}).coefficient(loop.var)
-            if not factor or places.setdefault(stmt.buffer, stmt.index) != stmt.index:
-                return False
-            if any(isinstance(n, (Var, Load)) and not _constant(n, loop, stmts) for n in walk(stmt.index)):
-                return False
-    return all(places.get(load.buffer, load.index) == load.index for load in _loads(stmts))
-
-
-def _constant(node: Var | Load, loop: For, stmts: Sequence[Stmt]) -> bool:
-    """Whether part of a store's index is the loop variable or something that the loop does not change."""
-    if isinstance(node, Load):
-        return False
-    return not any(isinstance(s, (Declare, Assign)) and s.var is node for s in stmts)
-
-
-def _loads(stmts: Sequence[Stmt]) -> Iterator[Load]:
-    for stmt in stmts:
-        for inner in walk_stmts(stmt):
-            for expr in stmt_exprs(inner):
-                yield from (n for n in walk(expr) if isinstance(n, Load))
+    logical = isinstance(stmt.value, Binary) and stmt.value.op in ("and", "or")
+    return accumulates(stmt, loop) and dtype.is_bool == logical

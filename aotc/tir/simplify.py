@@ -348,7 +348,8 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt:
         case Assign():
             return Assign(stmt.var, simplify(stmt.value, ranges))
         case Block():
-            return Block(simplify_stmt(s, ranges) for s in stmt.stmts)
+            block = Block(simplify_stmt(s, ranges) for s in stmt.stmts)
+            return block.stmts[0] if len(block.stmts) == 1 else block
         case Comment():
             return stmt
         case _:

@@ -27,7 +27,7 @@ COMBINERS: Final = frozenset({"sum", "prod", "min", "max", "and", "or"})
 """Reductions.  `min` and `max` propagate NaN; the identity of `min` (`max`) on floats is +inf (-inf)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Tensor:
     """A dense row-major tensor of known shape.  `x[i, j]` reads an element in an expression."""
 
@@ -41,6 +41,10 @@ class Tensor:
             raise TypeError(f"{self.name}: {len(items)} indices for rank {len(self.shape)}")
         return Element(self, tuple(as_expr(i) for i in items))
 
+    def __repr__(self) -> str:
+        # the sources are left out: graphs are deep
+        return f"{type(self).__name__}({self.name}, {self.shape}, {self.dtype})"
+
     @property
     def rank(self) -> int:
         return len(self.shape)
@@ -50,12 +54,12 @@ class Tensor:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Placeholder(Tensor):
     """A tensor that comes from outside the kernel."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Compute(Tensor):
     """Each element is `body`, an expression of the axes.
 
@@ -68,14 +72,14 @@ class Compute(Tensor):
     materialize: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class View(Tensor):
     """The elements of `source` in the same row-major order under another shape (reshape and its kin)."""
 
     source: Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Reduce(Tensor):
     """Each element combines `body` over the reduction axes; `guard`, if any, leaves elements out.
 
@@ -89,7 +93,7 @@ class Reduce(Tensor):
     guard: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Contraction(Tensor):
     """out[axes] = sum over reduce_axes of a[a_index] * b[b_index], in the tensor's own dtype.
 
@@ -133,7 +137,7 @@ class ExternGroup:
     outputs: list[Extern] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Extern(Tensor):
     """One output of a tensor program written by hand."""
 

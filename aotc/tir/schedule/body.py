@@ -121,6 +121,8 @@ class Body:
         for scope in self._scopes:
             if (tensor, indices) in scope.values:
                 return scope.values[tensor, indices]
+        if not isinstance(tensor, te.Compute):
+            raise AssertionError(f"{tensor!r} has no memory")
         value = yield self._lower(tensor.body, _bind(tensor, indices))
         if tensor in self.plan.registers:
             if not isinstance(value, (Var, Const)):

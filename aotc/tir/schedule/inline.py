@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.tir import te
-from aotc.tir.expr import Expr, Var
+from aotc.tir.expr import Expr, Var, operands
 from aotc.tir.schedule import graph
 from aotc.tir.simplify import Ranges, simplify
 
@@ -116,7 +116,7 @@ class _Planner:
 def _depth(expr: Expr) -> int:
     depth, level = 0, [expr]
     while level and depth <= _INDEX_DEPTH:
-        level = [o for e in level for o in graph.operands(e)]
+        level = [o for e in level for o in operands(e)]
         depth += 1
     return depth
 

@@ -18,7 +18,9 @@ from aotc.tir.expr import Buffer, Expr, Load, Var, substitute
 from aotc.tir.schedule import graph
 from aotc.tir.schedule.body import Body, Slot
 from aotc.tir.schedule.inline import plan_storage
+from aotc.tir.schedule.inplace import inplace_pairs
 from aotc.tir.schedule.naive import build_contraction
+from aotc.tir.schedule.nest import mark_vector, merge_loops, split_loops
 from aotc.tir.schedule.reduce import reduce_nest
 from aotc.tir.schedule.stages import Group, Stage, form_groups, form_stages
 from aotc.tir.simplify import drop_dead, simplify_stmt
@@ -37,6 +39,7 @@ class Lowering:
     ) -> None:
         self.name = name
         self.target = target
+        self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.plan = plan_storage(outputs)
         self.stages = form_stages(self.plan)
@@ -53,8 +56,7 @@ class Lowering:
 
     def kernel(self, span: Span | None = None) -> Kernel:
         """The finished kernel."""
-        body: Stmt = Block([*(self._group(g) for g in self.groups), *self._copies()])
-        body = drop_dead(simplify_stmt(body, {}))
+        body = drop_dead(Block([*(self._group(g) for g in self.groups), *self._copies()]))
         macs = sum(_macs(stage.anchor) for stage in self.stages)
         return Kernel(
             name=self.name,
@@ -63,6 +65,7 @@ class Lowering:
             body=body,
             workspace=tuple(self.workspace),
             stack=tuple(self.stack),
+            inplace=inplace_pairs(self.plan, self.groups, self.inputs, self.outputs),
             macs=macs,
             span=span,
         )
@@ -110,6 +113,8 @@ class Lowering:
         return self.workspace[-1]
 
     def _group(self, group: Group) -> Stmt:
+        if len(group.stages) == 1:
+            return self._alone(group.stages[0])
         shared = group.stages[0].axes[: group.depth]
         bodies: list[Stmt] = []
         for stage in group.stages:
@@ -118,7 +123,15 @@ class Lowering:
             own = {var: outer for (var, _), (outer, _) in zip(stage.axes, shared, strict=False)}
             stmt = self._stage(stage, group.depth)
             bodies.append(stmt if stage is group.stages[0] else _substituted(stmt, dict(own)))
-        return loops(shared, Block(bodies)) if bodies else Block(())
+        return polished(loops(shared, Block(bodies))) if bodies else Block(())
+
+    def _alone(self, stage: Stage) -> Stmt:
+        if any(extent == 0 for extent in stage.extents):
+            return Block(())
+        stmt = self._stage(stage, 0)
+        if isinstance(stage.anchor, (te.Contraction, te.Extern)):
+            return simplify_stmt(stmt, {})  # these builders make their own loops
+        return polished(stmt)
 
     def _stage(self, stage: Stage, depth: int) -> Stmt:
         """The statement of a stage inside its outer `depth` loops."""
@@ -176,6 +189,13 @@ class Lowering:
                 offset = te.flat_index(root.shape[slot.skip :], indices[slot.skip :])
                 body.statements.append(Store(slot.buffer, offset, result))
         return Block(body.statements)
+
+
+def polished(stmt: Stmt) -> Stmt:
+    """Indices simplified, loops merged, split where conditions change, and marked where independent."""
+    stmt = merge_loops(simplify_stmt(stmt, {}))
+    stmt = simplify_stmt(split_loops(stmt, {}), {})
+    return mark_vector(simplify_stmt(merge_loops(stmt), {}))
 
 
 def _substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:

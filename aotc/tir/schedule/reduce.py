@@ -1,21 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions as loop nests.  A stage whose anchor is a te.Reduce in, a statement out."""
+"""Reductions as loop nests.  A stage whose anchor is a te.Reduce in, a statement out.
+
+Three shapes, after which axis lies contiguous in memory:
+
+    rows       the last output axis:    for k: for j: row[j] += x[k, j]        a row of accumulators
+    partial    a reduction axis:        for k by 16: for l in 0..16: part[l] += x[i, k + l]
+    scalar     neither:                 for k: acc += x[...]
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from aotc.ir.dtype import DType
 from aotc.tir import te
-from aotc.tir.expr import Expr, Var, binary, const
-from aotc.tir.schedule.stages import Stage
-from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, loops
+from aotc.tir.expr import Expr, Load, Var, as_expr, binary, const, substitute, walk
+from aotc.tir.schedule.nest import const_extent, merge_loops, refreshed, with_children
+from aotc.tir.schedule.stages import ROW, Stage
+from aotc.tir.simplify import linear
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Stmt,
+    Store,
+    loops,
+    map_exprs,
+    stmt_children,
+    stmt_exprs,
+    walk_stmts,
+)
 
 if TYPE_CHECKING:
     from aotc.tir.schedule.lower import Lowering
 
-_COMBINE = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
+COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
+_ROW_STRIDED: Final = 4
+_ROW_BYTES: Final = 1024
+"""The most that a row of accumulators takes: it stays in the first-level cache beside what is read."""
+_SCALAR_LANES: Final = 4
+"""Partial accumulators on targets without vectors: enough to hide the latency of an addition."""
 
 
 def identity(combiner: str, dtype: DType) -> Expr:
@@ -33,24 +62,170 @@ def identity(combiner: str, dtype: DType) -> Expr:
             return const(-math.inf if dtype.is_float else dtype.min, dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """The pieces of a reduction at one place: `acc` starts as `start`, `update` runs the reduction loops."""
+
+    lowering: Lowering
+    op: str
+    acc: Var
+    start: Expr
+    update: Stmt
+    finish: tuple[Stmt, ...]
+
+
 def reduce_nest(lowering: Lowering, stage: Stage, depth: int) -> Stmt:
     """The statement that computes a reduction's stage inside its outer `depth` loops."""
     anchor = stage.anchor
     if not isinstance(anchor, te.Reduce):
         raise TypeError(f"{anchor.name} is not a reduction")
     acc = Var(anchor.name, anchor.dtype)
+    start = identity(anchor.combiner, anchor.dtype)
+    scalar = Block((Declare(acc, start), _update(lowering, stage, anchor, acc), lowering.finish(stage, acc)))
+    free: list[tuple[Var, int]] = []
+    nest = merge_loops(loops(stage.axes[depth:], scalar))
+    while isinstance(nest, For):
+        free.append((nest.var, (const_extent(nest) or (0, 0))[1]))
+        nest = nest.body
+    if not isinstance(nest, Block):
+        raise AssertionError("a reduction is a block")
+    parts = _Reduction(lowering, COMBINE[anchor.combiner], acc, start, nest.stmts[1], nest.stmts[2:])
+    return _shaped(parts, free, nest)
+
+
+def _update(lowering: Lowering, stage: Stage, anchor: te.Reduce, acc: Var) -> Stmt:
+    """The reduction loops, the axis of the smallest stride innermost."""
     body = lowering.body(stage)
     value = body.expr(anchor.body, {})
-    update: Stmt = Block((*body.statements, Assign(acc, binary(_COMBINE[anchor.combiner], acc, value))))
+    update: Stmt = Block((*body.statements, Assign(acc, binary(COMBINE[anchor.combiner], acc, value))))
     if anchor.guard is not None:
-        body = lowering.body(stage)
-        guard = body.expr(anchor.guard, {})
-        update = Block((*body.statements, If(guard, update)))
-    nest = Block(
-        (
-            Declare(acc, identity(anchor.combiner, anchor.dtype)),
-            loops(anchor.reduce_axes, update),
-            lowering.finish(stage, acc),
-        )
-    )
-    return loops(stage.axes[depth:], nest)
+        outer = lowering.body(stage)
+        guard = outer.expr(anchor.guard, {})
+        update = Block((*outer.statements, If(guard, update)))
+    axes = sorted(anchor.reduce_axes, key=lambda axis: -(_stride(update, axis[0]) or 0))
+    nest = merge_loops(loops(axes, update))
+    # zero iterations still leave one statement for the loops, so that the pieces can be told apart
+    return nest if isinstance(nest, For) else If(const(True, "bool"), nest)
+
+
+def _stride(stmt: Stmt, var: Var) -> int | None:
+    """The largest distance in memory between what successive iterations load; None if it varies."""
+    largest = 0
+    for inner in walk_stmts(stmt):
+        for expr in stmt_exprs(inner):
+            for node in walk(expr):
+                if isinstance(node, Load):
+                    factor = linear(node.index, {}).coefficient(var)
+                    if factor is None:
+                        return None
+                    largest = max(largest, abs(factor))
+    return largest
+
+
+def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt) -> Stmt:
+    lowering, dtype = parts.lowering, parts.acc.dtype
+    lanes = max(lowering.target.lanes(dtype), _SCALAR_LANES)
+    row = _stride(parts.update, free[-1][0]) if free and not _stores(parts.update) else None
+    if row is not None and row <= 1 and free[-1][1] >= ROW:
+        return loops(free[:-1], _rows(parts, *free[-1]))
+    inner = _innermost(parts.update)
+    if inner is not None and (_stride(inner.body, inner.var) or 2) <= 1 and dtype.is_float:
+        begin, end = const_extent(inner) or (0, 0)
+        if begin == 0 and end >= 2 * lanes:
+            return loops(free, _partial(parts, inner, end, lanes))
+    if row is not None and row <= 4 and free[-1][1] >= _ROW_STRIDED and inner is not None:
+        return loops(free[:-1], _rows(parts, *free[-1]))
+    return loops(free, scalar)
+
+
+def _stores(stmt: Stmt) -> bool:
+    return any(isinstance(s, Store) for s in walk_stmts(stmt))
+
+
+def _innermost(stmt: Stmt) -> For | None:
+    """The innermost loop of a perfect nest whose body neither branches nor loops."""
+    while isinstance(stmt, For):
+        if not isinstance(stmt.body, For):
+            simple = all(isinstance(s, (Declare, Assign, Block)) for s in walk_stmts(stmt.body))
+            return stmt if simple else None
+        stmt = stmt.body
+    return None
+
+
+def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
+    """A row of accumulators along an output axis, in tiles if the axis is long."""
+    limit = max(_ROW_BYTES // parts.acc.dtype.itemsize, 1)
+    tile = extent if extent <= limit else _tile(extent, limit)
+    row = parts.lowering.scratch(f"{parts.acc.name}_row", parts.acc.dtype, tile)
+    outer = Var(var.name)
+    width: Expr = as_expr(tile)
+    if extent % tile:
+        width = binary("min", width, extent - outer)
+
+    def along(body: Stmt) -> Stmt:
+        lane = Var("l")
+        mapping: dict[Var, Expr] = {var: outer + lane, parts.acc: Load(row, lane)}
+        return For(lane, width, refreshed(_replaced(body, mapping)))
+
+    init = along(Block((Assign(parts.acc, parts.start),)))
+    update = _inside(parts.update, along)
+    return For(outer, extent, Block((init, update, along(Block(parts.finish)))), step=tile)
+
+
+def _tile(extent: int, limit: int) -> int:
+    """The largest divisor up to the limit, unless only small ones are to be had."""
+    best = max(d for d in range(1, limit + 1) if extent % d == 0)
+    return best if best >= limit // 4 else limit
+
+
+def _inside(stmt: Stmt, wrap: Callable[[Stmt], Stmt]) -> Stmt:
+    """`wrap` applied to what the perfect nest of loops `stmt` repeats."""
+    if isinstance(stmt, For):
+        return For(stmt.var, stmt.end, _inside(stmt.body, wrap), begin=stmt.begin, step=stmt.step, kind=stmt.kind)
+    return wrap(stmt)
+
+
+def _replaced(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
+    """`stmt` with variables replaced; an assignment to one that is now in memory becomes a store."""
+    if isinstance(stmt, Assign) and isinstance(load := mapping.get(stmt.var), Load):
+        return Store(load.buffer, load.index, substitute(stmt.value, mapping))
+    if isinstance(stmt, (Block, If, For)):
+        inner = with_children(stmt, tuple(_replaced(s, mapping) for s in stmt_children(stmt)))
+        if isinstance(inner, If):
+            return If(substitute(inner.cond, mapping), inner.then, inner.orelse)
+        if isinstance(inner, For):
+            begin, end = (substitute(e, mapping) for e in (inner.begin, inner.end))
+            return For(inner.var, end, inner.body, begin=begin, step=inner.step, kind=inner.kind)
+        return inner
+    return map_exprs(stmt, lambda e: substitute(e, mapping))
+
+
+def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
+    """Several accumulators along the contiguous reduction axis, combined in pairs at the end."""
+    width = lanes * (4 if extent >= 8 * lanes else 1)
+    buffer = parts.lowering.scratch(f"{parts.acc.name}_part", parts.acc.dtype, width)
+    whole = extent - extent % width
+
+    def step(base: Expr, count: int) -> Stmt:
+        lane = Var("l")
+        mapping: dict[Var, Expr] = {inner.var: base + lane, parts.acc: Load(buffer, lane)}
+        return For(lane, count, refreshed(_replaced(inner.body, mapping)))
+
+    chunk = Var(inner.var.name)
+    chunks: Stmt = Block((For(chunk, whole, step(chunk, width), step=width), step(as_expr(whole), extent - whole)))
+    lane = Var("l")
+    init = For(lane, width, Store(buffer, lane, parts.start))
+    folds: list[Stmt] = []
+    while width > 1:
+        width //= 2
+        lane = Var("l")
+        pair = binary(parts.op, Load(buffer, lane), Load(buffer, lane + width))
+        folds.append(For(lane, width, Store(buffer, lane, pair)))
+    declare = Declare(parts.acc, Load(buffer, as_expr(0)))
+    return Block((init, _replace_loop(parts.update, inner, chunks), *folds, declare, *parts.finish))
+
+
+def _replace_loop(stmt: Stmt, loop: For, fresh: Stmt) -> Stmt:
+    if stmt is loop or not isinstance(stmt, For):
+        return fresh
+    return For(stmt.var, stmt.end, _replace_loop(stmt.body, loop, fresh), begin=stmt.begin, step=stmt.step)

@@ -13,11 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from aotc.tir import te
 from aotc.tir.expr import Expr
 from aotc.tir.schedule import graph
 from aotc.tir.schedule.inline import Plan, Read
+from aotc.tir.simplify import linear
+
+ROW: Final = 8
+"""The least extent of an output axis along which a reduction keeps a row of accumulators."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,24 +102,48 @@ def form_groups(stages: Sequence[Stage], plan: Plan) -> list[Group]:
     groups: list[Group] = []
     for stage in stages:
         group = groups[-1] if groups else None
-        depth = 0 if group is None else _shared_depth(group, stage, reads)
+        depth = 0 if group is None else _shared_depth(group, stage, reads, plan)
         if group is None or depth == 0:
-            group = Group([], len(stage.axes))
+            group = Group([])
             groups.append(group)
-            depth = _own_depth(stage)
+            depth = _own_depth(stage, plan)
         group.stages.append(stage)
         group.tensors.update(stage.roots)
         group.depth = depth
     return groups
 
 
-def _own_depth(stage: Stage) -> int:
-    return len(stage.axes) if isinstance(stage.anchor, (te.Compute, te.Reduce)) else 0
+def _own_depth(stage: Stage, plan: Plan) -> int:
+    """How many loops of a stage may be shared: not the one that is best kept innermost."""
+    match stage.anchor:
+        case te.Compute():
+            return len(stage.axes)
+        case te.Reduce():
+            position = row_position(stage.anchor, plan)
+            return len(stage.axes) if position is None else position
+        case _:
+            return 0
 
 
-def _shared_depth(group: Group, stage: Stage, reads: dict[te.Tensor, list[tuple[te.Tensor, Read]]]) -> int:
+def row_position(tensor: te.Reduce, plan: Plan) -> int | None:
+    """The position of the output axis to keep innermost: the last one, where loads are contiguous along it."""
+    position = max((k for k, (_, extent) in enumerate(tensor.axes) if extent > 1), default=None)
+    if position is None or tensor.axes[position][1] < ROW:
+        return None
+    ranges = graph.axis_ranges(graph.domain(tensor))
+    strides: list[int | None] = []
+    for source, reads in plan.reads.items():
+        for read in reads:
+            if read.stage is tensor:
+                flat = linear(te.flat_index(source.shape, read.indices), ranges)
+                strides.append(flat.coefficient(tensor.axes[position][0]))
+    contiguous = all(s in (0, 1) for s in strides) and 1 in strides
+    return position if contiguous else None
+
+
+def _shared_depth(group: Group, stage: Stage, reads: dict[te.Tensor, list[tuple[te.Tensor, Read]]], plan: Plan) -> int:
     """How many outer loops `stage` can share with a group; 0 if it gains nothing by it."""
-    depth = min(group.depth, _own_depth(stage))
+    depth = min(group.depth, _own_depth(stage, plan))
     first = group.stages[0]
     depth = _common(depth, first.extents, stage.extents)
     linked = False

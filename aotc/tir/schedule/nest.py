@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewriting of loop nests.  A statement in, an equal one out.
+
+for i in 0..4: for j in 0..8: y[i * 8 + j] = x[i * 8 + j]     ->  for i in 0..32: y[i] = x[i]     merge_loops
+for i in 0..9: y[i] = i < 2 ? 0 : x[i - 2]                    ->  a loop to 2, one from 2 to 9     split_loops
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+from aotc.ir.diagnostics import assert_never
+from aotc.tir.dependence import independent
+from aotc.tir.expr import BOOL, INDEX, Binary, Const, Expr, Select, Unary, Var, as_expr, operands, substitute, walk
+from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Stmt,
+    Store,
+    While,
+    map_exprs,
+    stmt_children,
+    stmt_exprs,
+    walk_stmts,
+)
+
+_SEGMENT_LIMIT: Final = 128
+"""A loop is not cut into more pieces than this."""
+_GROWTH: Final = 4
+_GROWTH_FREE: Final = 200
+"""Splitting may multiply the size of the code by the first, and add the second on top."""
+
+
+def const_extent(loop: For) -> tuple[int, int] | None:
+    """Literal bounds of a loop with step 1; None otherwise."""
+    if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.step == 1:
+        return int(loop.begin.value), int(loop.end.value)
+    return None
+
+
+def with_children(stmt: Stmt, fresh: tuple[Stmt, ...]) -> Stmt:
+    """`stmt` over other inner statements, in the order of stmt_children."""
+    match stmt:
+        case For():
+            return For(stmt.var, stmt.end, fresh[0], begin=stmt.begin, step=stmt.step, kind=stmt.kind)
+        case While():
+            return While(stmt.cond, fresh[0])
+        case If():
+            return If(stmt.cond, fresh[0], fresh[1] if len(fresh) > 1 else None)
+        case Block():
+            return Block(fresh)
+        case Store() | Declare() | Assign() | Comment():
+            return stmt
+        case _:
+            assert_never(stmt)
+
+
+def merge_loops(stmt: Stmt) -> Stmt:
+    """Nested loops made one where everything inside depends on the position in the flat order only."""
+    stmt = with_children(stmt, tuple(merge_loops(s) for s in stmt_children(stmt)))
+    if isinstance(stmt, For) and isinstance(stmt.body, For):
+        outer, inner = const_extent(stmt), const_extent(stmt.body)
+        if outer and inner and outer[0] == inner[0] == 0 and _flat_only(stmt, stmt.body, inner[1]):
+            flat = Var(stmt.var.name)
+            mapping: dict[Var, Expr] = {stmt.var: as_expr(0), stmt.body.var: flat}
+            body = map_exprs(stmt.body.body, lambda e: substitute(e, mapping))
+            return For(flat, outer[1] * inner[1], body, kind=stmt.body.kind)
+    return stmt
+
+
+def _flat_only(outer: For, inner: For, extent: int) -> bool:
+    exprs = (e for s in walk_stmts(inner.body) for e in stmt_exprs(s))
+    return all(_keeps_value(e, outer.var, inner.var, extent) for e in exprs)
+
+
+def _keeps_value(expr: Expr, i: Var, j: Var, extent: int) -> bool:
+    """Whether `expr` depends on i and j through i * extent + j only."""
+    if expr.dtype != INDEX or expr.lanes != 1:
+        return all(_keeps_value(o, i, j, extent) for o in operands(expr))
+    form = linear(expr, {})
+    if form.terms.get(i, 0) != extent * form.terms.get(j, 0):
+        return False
+    return all(_keeps_value(o, i, j, extent) for atom in form.terms for o in operands(atom))
+
+
+def split_loops(stmt: Stmt, ranges: Ranges) -> Stmt:
+    """Loops cut where conditions on their variable change, so that each piece is free of them."""
+    if isinstance(stmt, For):
+        bounds = const_extent(stmt)
+        inside = dict(ranges)
+        if bounds is not None:
+            inside[stmt.var] = (bounds[0], bounds[1] - 1)
+            pieces = _pieces(stmt, bounds, ranges)
+            if pieces is not None:
+                return Block(split_loops(p, ranges) for p in pieces)
+        return with_children(stmt, (split_loops(stmt.body, inside),))
+    return with_children(stmt, tuple(split_loops(s, ranges) for s in stmt_children(stmt)))
+
+
+def _pieces(loop: For, bounds: tuple[int, int], ranges: Ranges) -> list[Stmt] | None:
+    cuts = sorted(set(_cuts(loop, {**ranges, loop.var: (bounds[0], bounds[1] - 1)})))
+    cuts = [c for c in cuts if bounds[0] < c < bounds[1]]
+    if not cuts or len(cuts) >= _SEGMENT_LIMIT:
+        return None
+    edges = [bounds[0], *cuts, bounds[1]]
+    pieces: list[Stmt] = []
+    for begin, end in itertools.pairwise(edges):
+        piece = refreshed(For(loop.var, end, loop.body, begin=begin, kind=loop.kind))
+        pieces.append(simplify_stmt(piece, ranges))
+    if sum(map(_size, pieces)) > _GROWTH * _size(loop) + _GROWTH_FREE:
+        return None
+    return pieces
+
+
+def _size(stmt: Stmt) -> int:
+    return sum(1 for s in walk_stmts(stmt) for e in stmt_exprs(s) for _ in walk(e))
+
+
+def _cuts(loop: For, ranges: Ranges) -> Iterator[int]:
+    """The values of the loop variable at which a condition in the body changes."""
+    for stmt in walk_stmts(loop.body):
+        if isinstance(stmt, If):
+            yield from _cuts_of(stmt.cond, loop.var, ranges)
+        for expr in stmt_exprs(stmt):
+            for node in walk(expr):
+                if isinstance(node, Select):
+                    yield from _cuts_of(node.cond, loop.var, ranges)
+
+
+def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
+    match cond:
+        case Binary(op="and" | "or") | Unary(op="not") if cond.dtype == BOOL:
+            for operand in operands(cond):
+                yield from _cuts_of(operand, var, ranges)
+        case Binary(op="eq" | "ne") if cond.a.dtype == INDEX:
+            form = linear(cond.a - cond.b, ranges)
+            factor = form.terms.get(var, 0)
+            if factor in (1, -1) and len(form.terms) == 1:
+                yield -form.const * factor
+                yield -form.const * factor + 1
+        case _:
+            half = half_space(cond, ranges)
+            factor = 0 if half is None or len(half.terms) != 1 else half.terms.get(var, 0)
+            if half is not None and factor:
+                yield -(half.const // factor) if factor > 0 else half.const // -factor + 1
+
+
+def refreshed(stmt: Stmt) -> Stmt:
+    """A copy with loop variables and registers of its own: two copies can stand in one block."""
+    mapping: dict[Var, Expr] = {
+        s.var: Var(s.var.name, s.var.dtype, s.var.lanes) for s in walk_stmts(stmt) if isinstance(s, (For, Declare))
+    }
+    return _renamed(stmt, mapping)
+
+
+def _renamed(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
+    def name(var: Var) -> Var:
+        fresh = mapping.get(var, var)
+        return fresh if isinstance(fresh, Var) else var
+
+    def expr(e: Expr) -> Expr:
+        return substitute(e, mapping)
+
+    match stmt:
+        case For():
+            body = _renamed(stmt.body, mapping)
+            return For(name(stmt.var), expr(stmt.end), body, begin=expr(stmt.begin), step=stmt.step, kind=stmt.kind)
+        case Declare():
+            return Declare(name(stmt.var), expr(stmt.value))
+        case Assign():
+            return Assign(name(stmt.var), expr(stmt.value))
+        case While():
+            return While(expr(stmt.cond), _renamed(stmt.body, mapping))
+        case If():
+            orelse = None if stmt.orelse is None else _renamed(stmt.orelse, mapping)
+            return If(expr(stmt.cond), _renamed(stmt.then, mapping), orelse)
+        case Store():
+            return Store(stmt.buffer, expr(stmt.index), expr(stmt.value))
+        case Block():
+            return Block(_renamed(s, mapping) for s in stmt.stmts)
+        case Comment():
+            return stmt
+        case _:
+            assert_never(stmt)
+
+
+def mark_vector(stmt: Stmt) -> Stmt:
+    """Innermost loops with independent iterations get kind "vector"."""
+    if isinstance(stmt, For) and stmt.kind == "serial" and independent(stmt):
+        return For(stmt.var, stmt.end, stmt.body, begin=stmt.begin, step=stmt.step, kind="vector")
+    return with_children(stmt, tuple(mark_vector(s) for s in stmt_children(stmt)))

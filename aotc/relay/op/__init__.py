@@ -17,6 +17,7 @@ from aotc.relay.op import (
     conv,
     create,
     dense,
+    depth,
     elementwise,
     join,
     norm,
@@ -33,7 +34,7 @@ from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
     elementwise, binary, cast, reduce, shape, join, slice, create,
-    conv, dense, pool, adaptive_pool, norm, softmax, resize, sort, scan,
+    conv, dense, pool, adaptive_pool, norm, softmax, resize, depth, sort, scan,
 )  # fmt: skip
 
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})

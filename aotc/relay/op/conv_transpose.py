@@ -1,0 +1,483 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposed convolutions: nn.conv1d_transpose, nn.conv2d_transpose, nn.conv3d_transpose.
+
+Each input element adds its multiple of the kernel to the result, `strides` apart.  The result falls into
+phases, one for each position modulo the stride; within a phase it is an ordinary convolution of the data by
+every stride-th element of the kernel.  That is how the operators expand: into convolutions, woven together.
+
+    conv2d_transpose(x, w, strides=(2, 2), channels=8, kernel_size=(2, 2))   # w: (I, O/groups, KH, KW)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import gcd, prod
+
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dims import Dim, SymDim
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr, call, tensor_type_of
+from aotc.relay.op.contract import accumulator, as_dtype, result_dtype
+from aotc.relay.op.conv import conv1d, conv2d, conv3d
+from aotc.relay.op.create import zeros
+from aotc.relay.op.join import stack
+from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.rules import tensor
+from aotc.relay.op.samples import random_sample
+from aotc.relay.op.shape import reshape, transpose
+from aotc.relay.op.slice import reverse, strided_slice
+from aotc.relay.op.window import (
+    DATA_LAYOUT,
+    TRANSPOSED_LAYOUT,
+    Ints,
+    arrange,
+    canonical,
+    full_padding,
+    laid_out,
+    may_equal,
+    pad_pairs,
+    pick,
+    positions,
+    spread,
+)
+
+
+@attrs
+class ConvTransposeAttrs(Attrs):
+    """Attributes of a transposed convolution; `output_padding` lengthens the result at its end."""
+
+    channels: int | None = None
+    kernel_size: tuple[int, ...] | None = None
+    strides: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    data_layout: str
+    kernel_layout: str
+    out_layout: str = ""
+    out_dtype: str = ""
+
+
+@attrs
+class Conv1DTransposeAttrs(ConvTransposeAttrs):
+    strides: tuple[int, ...] = (1,)
+    output_padding: tuple[int, ...] = (0,)
+    padding: tuple[int, ...] = (0,)
+    dilation: tuple[int, ...] = (1,)
+    data_layout: str = "NCW"
+    kernel_layout: str = "IOW"
+
+
+@attrs
+class Conv2DTransposeAttrs(ConvTransposeAttrs):
+    strides: tuple[int, ...] = (1, 1)
+    output_padding: tuple[int, ...] = (0, 0)
+    padding: tuple[int, ...] = (0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    data_layout: str = "NCHW"
+    kernel_layout: str = "IOHW"
+
+
+@attrs
+class Conv3DTransposeAttrs(ConvTransposeAttrs):
+    strides: tuple[int, ...] = (1, 1, 1)
+    output_padding: tuple[int, ...] = (0, 0, 0)
+    padding: tuple[int, ...] = (0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1, 1)
+    data_layout: str = "NCDHW"
+    kernel_layout: str = "IODHW"
+
+
+def _layouts(n: int, a: ConvTransposeAttrs) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Where the canonical axes are found in data, kernel and result."""
+    data = DATA_LAYOUT[n]
+    kernel = positions(a.kernel_layout, TRANSPOSED_LAYOUT[n])
+    return positions(a.data_layout, data), kernel, positions(a.out_layout or a.data_layout, data)
+
+
+def _extent(dim: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int], more: int) -> Dim:
+    fixed = dilation * (kernel - 1) + 1 - sum(pad) + more - stride
+    if isinstance(dim, SymDim):
+        return SymDim(upper=dim.upper and dim.upper * stride + fixed)
+    return dim * stride + fixed
+
+
+def _infer(n: int, a: ConvTransposeAttrs, types: Sequence[Type]) -> Type:
+    data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
+    for ty, what in ((data, "data"), (weight, "weight")):
+        require("conv.rank", ty.rank == n + 2, f"{what} must have rank {n + 2}, got {ty}")
+    source, form, result = _layouts(n, a)
+    batch, channels, *space = pick(data.shape, source)
+    inner, outer, *kernel = pick(weight.shape, form)
+    sizes = [k for k in kernel if isinstance(k, int)]
+    require("conv.kernel", len(sizes) == n, lambda: f"the kernel's size is not known: {weight}")
+    given = a.kernel_size is None or tuple(a.kernel_size) == tuple(sizes)
+    require("conv.kernel", given, f"kernel_size is {a.kernel_size}, the weight has {sizes}")
+    total = _check_channels(a, channels, inner, outer)
+    steps = (spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n), spread(a.output_padding, n))
+    require("conv.steps", min(*steps[0], *steps[1]) > 0 and min(steps[3]) >= 0, f"strides, dilation: {steps[:2]}")
+    extents = [_extent(*w) for w in zip(space, sizes, *steps, strict=True)]
+    fits = all(not isinstance(e, int) or e > 0 for e in extents)
+    require("conv.empty", fits, lambda: f"the result would be empty: {extents}")
+    return TensorType(arrange((batch, total, *extents), result), result_dtype(data, weight, a.out_dtype))
+
+
+def _check_channels(a: ConvTransposeAttrs, channels: Dim, inner: Dim, outer: Dim) -> Dim:
+    """The number of output channels."""
+    require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
+    require("conv.in-channels", may_equal(channels, inner), f"{channels} input channels, but the weight takes {inner}")
+    if isinstance(channels, int):
+        require("conv.in-channels", channels % a.groups == 0, f"{channels} input channels in {a.groups} groups")
+    total = outer * a.groups if isinstance(outer, int) else a.channels or outer
+    given = a.channels is None or may_equal(a.channels, total)
+    require("conv.out-channels", given, f"channels is {a.channels}, the weight has {total}")
+    return total
+
+
+def _refine(n: int, a: ConvTransposeAttrs, types: Sequence[Type | None]) -> Sequence[Type | None]:
+    data, weight = types
+    if weight is not None or not isinstance(data, TensorType) or a.channels is None or a.kernel_size is None:
+        return types
+    source, form, _ = _layouts(n, a)
+    shape = (pick(data.shape, source)[1], a.channels // a.groups, *spread(a.kernel_size, n))
+    return [data, TensorType(arrange(shape, form), data.dtype)]
+
+
+def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Array:
+    """Every tap of the kernel adds its share, a stride apart, to the uncropped result."""
+    source, form, result = _layouts(n, a)
+    x, w = canonical(data, source), canonical(weight, form)
+    strides, dilation, pads = spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n)
+    out = [int(e) for e in pick(tensor(_infer(n, a, [_type(data), _type(weight)])).static_shape, result)[2:]]
+    batch, g = x.shape[0], a.groups
+    acc = accumulator(str(data.dtype), a.out_dtype or str(data.dtype)).numpy
+    x = x.reshape(batch, g, -1, prod(x.shape[2:])).astype(acc)
+    w = w.reshape(g, w.shape[0] // g, *w.shape[1:]).astype(acc)
+    space = pick(data.shape, source)[2:]
+    sizes = zip(pads, out, space, strides, w.shape[3:], dilation, strict=True)
+    full = [max(p[0] + o, (s - 1) * t + (k - 1) * d + 1) for p, o, s, t, k, d in sizes]
+    total = np.zeros((batch, g * w.shape[2], *full), acc)
+    for taps in np.ndindex(*w.shape[3:]):
+        tap = (slice(None), slice(None), slice(None), *taps)
+        kernel = np.swapaxes(w[tap], 1, 2)
+        share = (kernel[None] @ x).reshape(batch, -1, *space)
+        steps = zip(taps, dilation, space, strides, strict=True)
+        where = (slice(None), slice(None), *(slice(k * d, k * d + (s - 1) * t + 1, t) for k, d, s, t in steps))
+        total[where] += share
+    crop = (slice(None), slice(None), *(slice(p[0], p[0] + o) for p, o in zip(pads, out, strict=True)))
+    return laid_out(as_dtype(total[crop], a.out_dtype or str(data.dtype)), result)
+
+
+def _type(x: Array) -> TensorType:
+    return TensorType(x.shape, str(x.dtype))
+
+
+def _axes(n: int, a: ConvTransposeAttrs, types: Sequence[Type]) -> AxisMap:
+    source, _, result = _layouts(n, a)
+    row = tuple(source[0] if k == result[0] else None for k in range(n + 2))
+    return AxisMap((row, (None,) * (n + 2)))
+
+
+# --- expansion
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """One axis of one phase: output `b * stride + phase` (uncropped) sums over taps j = 0, 1, ... `count - 1`
+    the kernel's element `first + step * j` times the data's element `b + shift - j * dilation`."""
+
+    first: int
+    step: int
+    count: int
+    dilation: int
+    shift: int
+
+    def pads(self, extent: int, blocks: int) -> tuple[int, int]:
+        """The padding with which a convolution gives `blocks` outputs."""
+        return (self.count - 1) * self.dilation - self.shift, blocks - extent + self.shift
+
+
+def _phase(phase: int, kernel: int, stride: int, dilation: int) -> _Phase | None:
+    """The taps k with k * dilation congruent to `phase` modulo the stride; None if there are none."""
+    common = gcd(stride, dilation)
+    first = next((k for k in range(min(kernel, stride)) if k * dilation % stride == phase), None)
+    if first is None:
+        return None
+    step = stride // common
+    count = (kernel - first + step - 1) // step
+    return _Phase(first, step, count, dilation // common, (phase - first * dilation) // stride)
+
+
+_CONV: dict[int, Callable[..., Call]] = {1: conv1d, 2: conv2d, 3: conv3d}
+
+
+@dataclass(frozen=True, slots=True)
+class _Weave:
+    """A transposed convolution in canonical layout, ready to be taken apart into phases."""
+
+    n: int
+    a: ConvTransposeAttrs
+    data: Expr  # (N, C, ...)
+    weight: Expr  # (I, O/groups, ...)
+    channels: int
+    space: tuple[int, ...]
+    out: tuple[int, ...]
+
+    def axes(self) -> list[list[_Phase | None]]:
+        """All phases of each axis."""
+        kernel = tensor_type_of(self.weight).static_shape[2:]
+        steps = zip(kernel, spread(self.a.strides, self.n), spread(self.a.dilation, self.n), strict=True)
+        return [[_phase(r, k, s, d) for r in range(s)] for k, s, d in steps]
+
+    def blocks(self, axes: list[list[_Phase | None]]) -> tuple[int, ...]:
+        """How many outputs each phase computes: all that are wanted, and no fewer than the data reaches."""
+        counts = []
+        for k, (phases, pad) in enumerate(zip(axes, pad_pairs(self.a.padding, self.n), strict=True)):
+            wanted = -(-(pad[0] + self.out[k]) // len(phases))
+            counts.append(max([wanted, *(self.space[k] - p.shift for p in phases if p is not None)]))
+        return tuple(counts)
+
+    def kernel(self, phases: Sequence[_Phase]) -> Expr:
+        """The kernel of one phase, (O, I/groups, taps...)."""
+        spatial = tuple(range(2, self.n + 2))
+        weight = self.weight
+        shape = tensor_type_of(weight).static_shape
+        if any(p.first or p.step > 1 for p in phases):
+            begin, step = [p.first for p in phases], [p.step for p in phases]
+            weight = strided_slice(weight, begin, list(shape[2:]), step, axes=list(spatial))
+        for axis, p in zip(spatial, phases, strict=True):
+            if p.count > 1:
+                weight = reverse(weight, axis)
+        taps = tuple(p.count for p in phases)
+        groups = self.a.groups
+        split = reshape(weight, (groups, shape[0] // groups, shape[1], *taps))
+        swapped = transpose(split, (0, 2, 1, *range(3, self.n + 3)))
+        return reshape(swapped, (groups * shape[1], shape[0] // groups, *taps))
+
+    def convolve(self, kernel: Expr, phases: Sequence[_Phase], channels: int, blocks: Sequence[int]) -> Expr:
+        pads = [p.pads(e, b) for p, e, b in zip(phases, self.space, blocks, strict=True)]
+        return _CONV[self.n](
+            self.data,
+            kernel,
+            padding=(*(b for b, _ in pads), *(a for _, a in pads)),
+            dilation=tuple(p.dilation for p in phases),
+            groups=self.a.groups,
+            channels=channels,
+            kernel_size=tuple(p.count for p in phases),
+            out_dtype=self.a.out_dtype,
+        )
+
+    def phases(self) -> Expr:
+        """All phases: (N, O, strides..., blocks...)."""
+        axes = self.axes()
+        blocks = self.blocks(axes)
+        combinations = list(itertools.product(*axes))
+        batch = tensor_type_of(self.data).static_shape[0]
+        full = [tuple(p for p in c if p is not None) for c in combinations]
+        alike = {tuple((p.count, p.dilation, p.shift) for p in c) for c in full}
+        if len(alike) == 1 and all(len(c) == self.n for c in full):
+            kernels = stack([self.kernel(c) for c in full], axis=1)
+            total = self.channels * len(full)
+            shape = tensor_type_of(kernels).static_shape
+            parts = self.convolve(reshape(kernels, (total, *shape[2:])), full[0], total, blocks)
+        else:
+            dtype = self.a.out_dtype or tensor_type_of(self.data).dtype
+            parts = stack(
+                [
+                    self.convolve(self.kernel(c), c, self.channels, blocks)
+                    if len(c) == self.n
+                    else zeros((batch, self.channels, *blocks), dtype)
+                    for c in full
+                ],
+                axis=2,
+            )
+        return reshape(parts, (batch, self.channels, *(len(p) for p in axes), *blocks))
+
+    def woven(self) -> Expr:
+        """The result in canonical layout: phases interleaved, padding cropped."""
+        phases = self.phases()
+        n, shape = self.n, tensor_type_of(phases).static_shape
+        order = [k for axis in range(n) for k in (2 + n + axis, 2 + axis)]
+        mixed = transpose(phases, (0, 1, *order)) if prod(shape[2 : 2 + n]) > 1 else phases
+        whole = [s * b for s, b in zip(shape[2 : 2 + n], shape[2 + n :], strict=True)]
+        result = reshape(mixed, (*shape[:2], *whole))
+        begin = [p[0] for p in pad_pairs(self.a.padding, n)]
+        end = [b + o for b, o in zip(begin, self.out, strict=True)]
+        if any(begin) or end != whole:
+            result = strided_slice(result, begin, end, [1] * n, axes=list(range(2, n + 2)))
+        return result
+
+
+def _expand(n: int, a: ConvTransposeAttrs, args: Sequence[Expr]) -> Expr:
+    data, weight = args
+    source, form, result = _layouts(n, a)
+    types = [tensor_type_of(data), tensor_type_of(weight)]
+    known = all(t.is_static for t in types)
+    require("dynamic-shape", known, "the shapes of a transposed convolution must be known at compile time")
+    out = pick(tensor(_infer(n, a, types)).static_shape, result)
+    identity = tuple(range(n + 2))
+    weave = _Weave(
+        n=n,
+        a=a,
+        data=data if source == identity else transpose(data, source),
+        weight=weight if form == identity else transpose(weight, form),
+        channels=out[1],
+        space=pick(types[0].static_shape, source)[2:],
+        out=out[2:],
+    )
+    woven = weave.woven()
+    return woven if result == identity else transpose(woven, tuple(int(k) for k in np.argsort(result)))
+
+
+# --- samples and the table
+
+
+def _samples_1d() -> Iterable[Sample]:
+    yield random_sample(((2, 3, 5), (3, 4, 3)), Conv1DTransposeAttrs(strides=(2,), padding=(1, 0)))
+    yield random_sample(((1, 4, 5), (4, 1, 4)), Conv1DTransposeAttrs(strides=(2,), groups=4, output_padding=(1,)))
+    yield random_sample(((1, 2, 4), (2, 3, 3)), Conv1DTransposeAttrs(strides=(4,), dilation=(2,)))
+
+
+def _samples_2d() -> Iterable[Sample]:
+    A = Conv2DTransposeAttrs
+    yield random_sample(((1, 3, 4, 5), (3, 2, 2, 2)), A(strides=(2, 2), channels=2, kernel_size=(2, 2)))
+    yield random_sample(((2, 3, 4, 5), (3, 2, 3, 3)), A(strides=(2, 2), padding=(1, 1), output_padding=(1, 0)))
+    yield random_sample(((1, 4, 4, 3), (4, 2, 4, 4)), A(strides=(2, 2), padding=(1, 1), groups=2))
+    yield random_sample(((1, 2, 3, 4), (2, 3, 3, 2)), A(padding=(1, 0), dilation=(2, 3)))
+    yield random_sample(((1, 2, 3, 4), (2, 3, 3, 2)), A(strides=(2, 3), dilation=(2, 1), padding=(0, 1, 2, 0)))
+    yield random_sample(((1, 2, 3, 3), (2, 3, 1, 1)), A(strides=(2, 2)))
+    yield random_sample(((1, 4, 3, 2), (2, 2, 2, 3)), A(strides=(2, 1), data_layout="NHWC", kernel_layout="HWIO"))
+    yield random_sample(((1, 2, 3, 3), (2, 2, 2, 2)), A(strides=(2, 2), out_dtype="int32"), "int8")
+
+
+def _samples_3d() -> Iterable[Sample]:
+    yield random_sample(((1, 2, 2, 3, 3), (2, 2, 2, 2, 3)), Conv3DTransposeAttrs(strides=(2, 2, 1)))
+    yield random_sample(((1, 2, 2, 3, 2), (2, 1, 3, 2, 2)), Conv3DTransposeAttrs(strides=(2, 1, 2), groups=2))
+
+
+def _conv_transpose(n: int, attributes: type[ConvTransposeAttrs], samples: Callable[[], Iterable[Sample]]) -> OpDef:
+    return OpDef(
+        name=f"nn.conv{n}d_transpose",
+        attrs=attributes,
+        arity=2,
+        infer=partial(_infer, n),
+        refine=partial(_refine, n),
+        reference=partial(_reference, n),
+        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+        axes=partial(_axes, n),
+        expand=partial(_expand, n),
+        samples=samples,
+    )
+
+
+_TABLE = {
+    1: _conv_transpose(1, Conv1DTransposeAttrs, _samples_1d),
+    2: _conv_transpose(2, Conv2DTransposeAttrs, _samples_2d),
+    3: _conv_transpose(3, Conv3DTransposeAttrs, _samples_3d),
+}
+OPS: tuple[OpDef, ...] = tuple(_TABLE.values())
+
+
+def _build(
+    n: int,
+    data: Expr,
+    weight: Expr,
+    strides: Ints,
+    padding: Ints,
+    dilation: Ints,
+    channels: int | None,
+    kernel_size: Ints | None,
+    groups: int,
+    data_layout: str,
+    kernel_layout: str,
+    out_layout: str,
+    output_padding: Ints,
+    out_dtype: str,
+) -> Call:
+    attributes = _TABLE[n].attrs(  # type: ignore[call-arg]
+        channels=channels,
+        kernel_size=None if kernel_size is None else spread(kernel_size, n),
+        strides=spread(strides, n),
+        output_padding=spread(output_padding, n),
+        padding=full_padding(padding, n),
+        dilation=spread(dilation, n),
+        groups=groups,
+        data_layout=data_layout,
+        kernel_layout=kernel_layout,
+        out_layout=out_layout,
+        out_dtype=out_dtype,
+    )
+    return call(_TABLE[n], (data, weight), attributes)
+
+
+def conv1d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: Ints = 1,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    channels: int | None = None,
+    kernel_size: Ints | None = None,
+    groups: int = 1,
+    data_layout: str = "NCW",
+    kernel_layout: str = "IOW",
+    out_layout: str = "",
+    output_padding: Ints = 0,
+    out_dtype: str = "",
+) -> Call:
+    """1-D transposed convolution of data (N, C, W) by weight (C, O/groups, KW)."""
+    # fmt: off
+    return _build(1, data, weight, strides, padding, dilation, channels, kernel_size, groups,
+                  data_layout, kernel_layout, out_layout, output_padding, out_dtype)
+    # fmt: on
+
+
+def conv2d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: Ints = (1, 1),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    channels: int | None = None,
+    kernel_size: Ints | None = None,
+    groups: int = 1,
+    data_layout: str = "NCHW",
+    kernel_layout: str = "IOHW",
+    out_layout: str = "",
+    output_padding: Ints = (0, 0),
+    out_dtype: str = "",
+) -> Call:
+    """2-D transposed convolution of data (N, C, H, W) by weight (C, O/groups, KH, KW)."""
+    # fmt: off
+    return _build(2, data, weight, strides, padding, dilation, channels, kernel_size, groups,
+                  data_layout, kernel_layout, out_layout, output_padding, out_dtype)
+    # fmt: on
+
+
+def conv3d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: Ints = (1, 1, 1),
+    padding: Ints = (0, 0, 0),
+    dilation: Ints = (1, 1, 1),
+    channels: int | None = None,
+    kernel_size: Ints | None = None,
+    groups: int = 1,
+    data_layout: str = "NCDHW",
+    kernel_layout: str = "IODHW",
+    out_layout: str = "",
+    output_padding: Ints = (0, 0, 0),
+    out_dtype: str = "",
+) -> Call:
+    """3-D transposed convolution of data (N, C, D, H, W) by weight (C, O/groups, KD, KH, KW)."""
+    # fmt: off
+    return _build(3, data, weight, strides, padding, dilation, channels, kernel_size, groups,
+                  data_layout, kernel_layout, out_layout, output_padding, out_dtype)
+    # fmt: on

@@ -71,6 +71,14 @@ class AotcError(Exception):
         )
 
 
+class AotcTypeError(AotcError, TypeError):
+    """An argument of the wrong type in the Python interface."""
+
+
+class AotcValueError(AotcError, ValueError):
+    """An argument of the right type with an impossible value in the Python interface."""
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """A hint that names the candidates closest to a misspelt `name`; "" when none is close."""
     close = difflib.get_close_matches(name, list(candidates), n=3)

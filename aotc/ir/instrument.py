@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pass instruments: observers that a pass context calls around every pass, and may skip passes.
+
+@pass_instrument
+class Count:
+    def run_before_pass(self, module, info): print(info.name)
+
+with PassContext(instruments=[Count()]): ...     # prints the name of each pass
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from aotc.ir.diagnostics import AotcError, AotcTypeError
+
+if TYPE_CHECKING:
+    from aotc.ir.transform import PassInfo
+
+C = TypeVar("C", bound=type)
+Show = Callable[[Any], str]
+"""How an instrument prints a module."""
+
+
+class PassInstrument:
+    """Base of instruments; every hook is optional.
+
+    Around a pass all instruments are called in the order of the context's list:
+
+        enter_pass_ctx | should_run | run_before_pass | PASS | run_after_pass | exit_pass_ctx
+
+    should_run is asked of every instrument; the pass is skipped, with no further hook, if one says False.
+    levels    the kinds of passes whose hooks are called: "graph" passes, or "tensor" passes too
+    """
+
+    name: str = "PassInstrument"
+    levels: ClassVar[frozenset[str]] = frozenset({"graph"})
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = cls.__name__
+
+    def enter_pass_ctx(self) -> None:
+        """The context is about to be entered."""
+
+    def exit_pass_ctx(self) -> None:
+        """The context has been left."""
+
+    def should_run(self, module: Any, info: PassInfo) -> bool:
+        """Whether to run a pass.  Not asked about passes that the context requires."""
+        return True
+
+    def run_before_pass(self, module: Any, info: PassInfo) -> None:
+        """A pass is about to run on `module`."""
+
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
+        """A pass has made `module`."""
+
+    def pass_failed(self, info: PassInfo) -> None:
+        """A pass raised an exception after run_before_pass; run_after_pass will not be called."""
+
+
+def pass_instrument(cls: C | None = None) -> Any:
+    """Class decorator: make an instrument of any class that has some of the hooks.
+
+    Raises AotcTypeError for what is not a class.
+    """
+    if cls is None:
+        return pass_instrument
+    if not isinstance(cls, type):
+        raise AotcTypeError("instrument", "pi_cls must be a class")
+    if issubclass(cls, PassInstrument):
+        return cls
+    body = {"__doc__": cls.__doc__, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (cls, PassInstrument), body)
+
+
+# --- timing
+
+
+@dataclass(slots=True)
+class PassProfile:
+    """How long one run of a pass took, in microseconds, and the passes that ran inside it."""
+
+    name: str
+    start: float
+    duration: float = 0.0
+    children: list[PassProfile] = field(default_factory=list)
+
+
+class PassTimingInstrument(PassInstrument):
+    """Measures every pass.
+
+    The profile belongs to the instrument; it stays readable when the context is left, and starts afresh
+    when one is entered.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`clock` gives seconds."""
+        self._clock = clock
+        self._roots: list[PassProfile] = []
+        self._open: list[PassProfile] = []
+        self._contexts = 0
+
+    def enter_pass_ctx(self) -> None:
+        if self._contexts == 0:
+            self._roots, self._open = [], []
+        self._contexts += 1
+
+    def exit_pass_ctx(self) -> None:
+        self._contexts = max(0, self._contexts - 1)
+        if self._contexts == 0:
+            self._open = []
+
+    def run_before_pass(self, module: Any, info: PassInfo) -> None:
+        profile = PassProfile(info.name, self._clock())
+        (self._open[-1].children if self._open else self._roots).append(profile)
+        self._open.append(profile)
+
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
+        self.pass_failed(info)
+
+    def pass_failed(self, info: PassInfo) -> None:
+        if self._open:
+            profile = self._open.pop()
+            profile.duration = (self._clock() - profile.start) * 1e6
+
+    @property
+    def profiles(self) -> tuple[PassProfile, ...]:
+        """The outermost passes that ran, in order."""
+        return tuple(self._roots)
+
+    def render(self) -> str:
+        """The profile as a tree, a line per pass: `name: total [self] (share of all; share of the parent)`.
+
+        Raises AotcError while a pass runs.
+        """
+        if self._open:
+            raise AotcError("timing", "cannot print pass profile while still in a pass!")
+        if not self._roots:
+            warnings.warn("no passes have been profiled, did you enable pass profiling?", stacklevel=2)
+            return ""
+        total = sum(p.duration for p in self._roots)
+        lines: list[str] = []
+        stack = [(p, 0, total) for p in reversed(self._roots)]
+        while stack:
+            profile, depth, parent = stack.pop()
+            lines.append(_timing_line(profile, depth, total, parent))
+            stack.extend((child, depth + 1, profile.duration) for child in reversed(profile.children))
+        return "".join(lines)
+
+
+def _timing_line(profile: PassProfile, depth: int, total: float, parent: float) -> str:
+    own = profile.duration - sum(child.duration for child in profile.children)
+    of_total, of_parent = (100 * profile.duration / whole if whole else 0.0 for whole in (total, parent))
+    text = f"{profile.name}: {profile.duration:.0f}us [{own:.0f}us] ({of_total:.2f}%; {of_parent:.2f}%)"
+    return "\t" * depth + text + "\n"
+
+
+# --- printing
+
+
+class PassPrintingInstrument(PassInstrument):
+    """Prints the module before and after the passes named."""
+
+    def __init__(
+        self,
+        print_before_pass_names: Iterable[str] = (),
+        print_after_pass_names: Iterable[str] = (),
+        show: Show = str,
+        file: IO[str] | None = None,
+    ) -> None:
+        self.before = frozenset(print_before_pass_names)
+        self.after = frozenset(print_after_pass_names)
+        self._show = show
+        self._file = file
+
+    def run_before_pass(self, module: Any, info: PassInfo) -> None:
+        if info.name in self.before:
+            print(f"Print IR before: {info.name}\n{self._show(module)}\n\n", file=self._file or sys.stdout)
+
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
+        if info.name in self.after:
+            print(f"Print IR after: {info.name}\n{self._show(module)}\n\n", file=self._file or sys.stdout)
+
+
+class PrintBeforeAll(PassInstrument):
+    """Prints the module before every pass."""
+
+    def __init__(self, show: Show = str, file: IO[str] | None = None) -> None:
+        self._show = show
+        self._file = file
+
+    def run_before_pass(self, module: Any, info: PassInfo) -> None:
+        print(f"Before Running Pass: {info}\n{self._show(module)}", file=self._file or sys.stdout)
+
+
+class PrintAfterAll(PassInstrument):
+    """Prints the module after every pass."""
+
+    def __init__(self, show: Show = str, file: IO[str] | None = None) -> None:
+        self._show = show
+        self._file = file
+
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
+        print(f"After Running Pass: {info}\n{self._show(module)}", file=self._file or sys.stdout)
+
+
+class DumpIR(PassInstrument):
+    """Writes the module after every pass to `dump_dir/NNN_name.suffix`, numbered in the order of the passes.
+
+    refresh    first remove the files of earlier dumps (and nothing else) from the directory
+
+    Raises AotcError (code "dump-ir") if the directory cannot be written to.
+    """
+
+    def __init__(
+        self, dump_dir: str | Path, refresh: bool = False, show: Show = str, suffix: str = "txt", start: int = 0
+    ) -> None:
+        self.dump_dir = Path(dump_dir)
+        self.counter = start
+        self._show = show
+        self._suffix = suffix
+        try:
+            self.dump_dir.mkdir(parents=True, exist_ok=True)
+            if refresh:
+                self._remove_earlier()
+        except OSError as error:
+            raise AotcError("dump-ir", f"cannot write to {self.dump_dir}: {error.strerror}") from error
+
+    def _remove_earlier(self) -> None:
+        ours = re.compile(rf"\d{{3,}}_\w*\.{re.escape(self._suffix)}")
+        for path in self.dump_dir.iterdir():
+            if ours.fullmatch(path.name) and path.is_file():
+                path.unlink()
+
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
+        name = re.sub(r"\W+", "_", info.name, flags=re.ASCII).strip("_")
+        path = self.dump_dir / f"{self.counter:03d}_{name}.{self._suffix}"
+        self.counter += 1
+        try:
+            path.write_text(self._show(module), encoding="utf-8")
+        except OSError as error:
+            raise AotcError("dump-ir", f"cannot write {path}: {error.strerror}") from error

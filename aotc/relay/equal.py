@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structural equality: whether two expressions or modules are the same program.
+
+Names of bound variables, spans and inferred types do not count; annotations, attributes, constant values
+(bit for bit) and the sharing of nodes do.
+
+structural_equal(Function((x,), add(x, x)), Function((y,), add(y, y)))      # True
+assert_structural_equal(before, after)                                      # AotcError says where they differ
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError, assert_never
+from aotc.ir.op import Op
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.module import IRModule
+from aotc.relay.visitor import children, post_order
+
+_HASHED_ELEMENTS: Final = 64
+"""Leading elements of a constant that its hash covers; equality covers all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """Where a node is, as a linked list towards the root."""
+
+    label: str
+    parent: _Path | None = None
+
+    def __str__(self) -> str:
+        labels = []
+        step: _Path | None = self
+        while step is not None:
+            labels.append(step.label)
+            step = step.parent
+        return "".join(reversed(labels))
+
+
+_Pair: TypeAlias = "tuple[Expr, Expr, _Path]"
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """One comparison: the nodes matched so far, both ways, and the first difference found."""
+
+    map_free_vars: bool
+    forth: dict[Expr, Expr] = field(default_factory=dict)
+    back: dict[Expr, Expr] = field(default_factory=dict)
+    stack: list[_Pair] = field(default_factory=list)
+
+    def difference(self, a: Expr, b: Expr, where: str) -> str:
+        """ "" if the expressions are equal, else what differs where."""
+        self.stack.append((a, b, _Path(where)))
+        while self.stack:
+            left, right, path = self.stack.pop()
+            problem = self._visit(left, right, path)
+            if problem:
+                return f"{path}: {problem}"
+        return ""
+
+    def _visit(self, a: Expr, b: Expr, path: _Path) -> str:
+        if type(a) is not type(b) and not (isinstance(a, Op) and isinstance(b, Op)):
+            return f"{type(a).__name__} and {type(b).__name__}"
+        if isinstance(a, Var) and isinstance(b, Var):
+            return self._variables(a, b)
+        if isinstance(a, (Constant, GlobalVar, Op)):
+            return "" if _same_leaf(a, b) else f"{_leaf_text(a)} and {_leaf_text(b)}"
+        if a in self.forth or b in self.back:
+            same = self.forth.get(a) is b and self.back.get(b) is a
+            return "" if same else "a node is shared on one side only"
+        self._bind(a, b)
+        problem = _own_difference(a, b)
+        if not problem:
+            problem = self._binders(a, b)
+        if not problem:
+            pairs = zip(_labels(a), children(a), children(b), strict=True)
+            self.stack.extend(reversed([(x, y, _Path(label, path)) for label, x, y in pairs]))
+        return problem
+
+    def _bind(self, a: Expr, b: Expr) -> None:
+        self.forth[a] = b
+        self.back[b] = a
+
+    def _variables(self, a: Var, b: Var) -> str:
+        if a in self.forth or b in self.back:
+            same = self.forth.get(a) is b and self.back.get(b) is a
+        elif self.map_free_vars:
+            self._bind(a, b)
+            same = a.annotation == b.annotation
+        else:
+            same = a is b
+        return "" if same else f"variables {a.name} and {b.name}"
+
+    def _binders(self, a: Expr, b: Expr) -> str:
+        """Match the variables that two nodes bind."""
+        left, right = _bound_by(a), _bound_by(b)
+        for x, y in zip(left, right, strict=True):
+            if x.annotation != y.annotation:
+                return f"variable {x.name} is declared as {x.annotation}, {y.name} as {y.annotation}"
+            self._bind(x, y)
+        return ""
+
+
+def _bound_by(node: Expr) -> tuple[Var, ...]:
+    match node:
+        case Function(params=params):
+            return params
+        case Let(var=var):
+            return (var,)
+        case _:
+            return ()
+
+
+def _leaf_text(leaf: Expr) -> str:
+    match leaf:
+        case Constant():
+            return f"a constant of type {leaf.checked_type}"
+        case GlobalVar(name=name):
+            return f"@{name}"
+        case _:
+            return str(leaf)
+
+
+def _same_leaf(a: Expr, b: Expr) -> bool:
+    match a, b:
+        case (Constant(), Constant()):
+            return a.checked_type == b.checked_type and same_bits(a.data, b.data)
+        case (GlobalVar() | Op() as left, GlobalVar() | Op() as right):
+            return left.name == right.name
+        case _:
+            return False
+
+
+def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    """Whether two arrays of one dtype and shape hold the same bits (NaN equals NaN, 0.0 differs from -0.0)."""
+    if a is b:
+        return True
+    raw = np.dtype(f"V{a.dtype.itemsize}")
+    if a.size and not any(a.strides) and not any(b.strides):  # two splats, or two scalars
+        return a.flat[:1].tobytes() == b.flat[:1].tobytes()
+    return bool((np.ascontiguousarray(a).view(raw) == np.ascontiguousarray(b).view(raw)).all())
+
+
+def _own_difference(a: Expr, b: Expr) -> str:
+    """What differs between two nodes of one class themselves, children apart."""
+    match a, b:
+        case (Call(), Call()):
+            if len(a.args) != len(b.args):
+                return f"{len(a.args)} and {len(b.args)} arguments"
+            return "" if a.attrs == b.attrs else f"attributes {a.attrs} and {b.attrs}"
+        case (Tuple(), Tuple()):
+            same = len(a.fields) == len(b.fields)
+            return "" if same else f"{len(a.fields)} and {len(b.fields)} fields"
+        case (TupleGetItem(), TupleGetItem()):
+            return "" if a.index == b.index else f"fields {a.index} and {b.index}"
+        case (Function(), Function()):
+            return _function_difference(a, b)
+        case _:
+            return ""
+
+
+def _function_difference(a: Function, b: Function) -> str:
+    if len(a.params) != len(b.params):
+        return f"{len(a.params)} and {len(b.params)} parameters"
+    if a.ret_type != b.ret_type:
+        return f"result types {a.ret_type} and {b.ret_type}"
+    if dict(a.attrs) != dict(b.attrs):
+        return f"attributes {dict(a.attrs)} and {dict(b.attrs)}"
+    return ""
+
+
+def _labels(node: Expr) -> Iterator[str]:
+    """A name for each of `children(node)`, in their order."""
+    match node:
+        case Call():
+            yield ".op"
+            yield from (f".args[{k}]" for k in range(len(node.args)))
+        case Tuple():
+            yield from (f".fields[{k}]" for k in range(len(node.fields)))
+        case TupleGetItem():
+            yield ".tuple_value"
+        case Let():
+            yield from (".var", ".value", ".body")
+        case If():
+            yield from (".cond", ".true_branch", ".false_branch")
+        case Function():
+            yield from (f".params[{k}]" for k in range(len(node.params)))
+            yield ".body"
+        case Var() | GlobalVar() | Constant() | Op():
+            return
+        case _:
+            assert_never(node)
+
+
+def difference(a: Expr | IRModule, b: Expr | IRModule, map_free_vars: bool = False) -> str:
+    """The first difference between two programs, with its place; "" if they are structurally equal."""
+    if not isinstance(a, IRModule) and not isinstance(b, IRModule):
+        return _Comparison(map_free_vars).difference(a, b, "expr")
+    if not isinstance(a, IRModule) or not isinstance(b, IRModule):
+        return f"{type(a).__name__} and {type(b).__name__}"
+    if dict(a.attrs) != dict(b.attrs):
+        return f"module attributes {dict(a.attrs)} and {dict(b.attrs)}"
+    only = set(a) ^ set(b)
+    if only:
+        return f"function @{min(only)} is in one module only"
+    found = (_Comparison(map_free_vars).difference(a[name], b[name], f"@{name}") for name in sorted(a))
+    return next((text for text in found if text), "")
+
+
+def structural_equal(a: Expr | IRModule, b: Expr | IRModule, map_free_vars: bool = False) -> bool:
+    """Whether two programs are the same up to names.
+
+    Free variables are equal only to themselves, unless `map_free_vars` lets them correspond like bound ones.
+    """
+    return not difference(a, b, map_free_vars)
+
+
+def assert_structural_equal(a: Expr | IRModule, b: Expr | IRModule, map_free_vars: bool = False) -> None:
+    """Raise AotcError (code "not-equal") with the first difference and its path unless the programs are equal."""
+    text = difference(a, b, map_free_vars)
+    if text:
+        raise AotcError("not-equal", f"the programs differ at {text}")
+
+
+def structural_hash(x: Expr | IRModule, map_free_vars: bool = False) -> int:
+    """A 64-bit hash that structurally equal programs share.
+
+    The same in every process for closed programs; with `map_free_vars` for all.  Otherwise a free variable
+    hashes by identity.
+    """
+    if isinstance(x, IRModule):
+        parts = [f"{name}:{structural_hash(x[name], map_free_vars)}" for name in sorted(x)]
+        return int.from_bytes(_digest("module", *parts), "little")
+    numbers: dict[Var, int] = {}
+    bound = {var for node in post_order(x) for var in _bound_by(node)}
+    digests: dict[Expr, bytes] = {}
+    for node in post_order(x):
+        if isinstance(node, Var):
+            known = node in bound or map_free_vars
+            number = numbers.setdefault(node, len(numbers)) if known else id(node)
+            digests[node] = _digest("var", number, node.annotation)
+        else:
+            digests[node] = _digest(*_own_facts(node), *(digests[child] for child in children(node)))
+    return int.from_bytes(digests[x], "little")
+
+
+def _digest(*parts: object) -> bytes:
+    state = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        state.update(part if isinstance(part, bytes) else f"{part}\0".encode())
+    return state.digest()
+
+
+def _own_facts(node: Expr) -> tuple[object, ...]:
+    """What identifies a node besides its children."""
+    match node:
+        case Constant():
+            return ("constant", node.checked_type, node.data.flat[:_HASHED_ELEMENTS].tobytes())
+        case GlobalVar() | Op():
+            return ("name", node.name)
+        case Call():
+            return ("call", type(node.attrs).__name__, *(f"{k}={_plain(v)}" for k, v in node.attrs.items()))
+        case TupleGetItem():
+            return ("field", node.index)
+        case Function():
+            return ("function", node.ret_type, *sorted(f"{k}={_plain(v)}" for k, v in node.attrs.items()))
+        case Tuple() | Let() | If() | Var():
+            return (type(node).__name__,)
+        case _:
+            assert_never(node)
+
+
+def _plain(value: object) -> object:
+    """Equal values in one spelling: 1, 1.0 and True are equal attributes, and so are their hashes."""
+    if isinstance(value, (bool, int)):
+        return float(value) if abs(value) < 1 << 53 else value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return sorted((str(k), str(_plain(v))) for k, v in value.items())
+    return value

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FuseOps: group operator calls into primitive functions, each one kernel to be.
+
+    %0 = nn.conv2d(%x, %w);                  %0 = fn (%p0, %p1, %p2, Primitive=1) {
+    %1 = add(%0, %b);              =>            %0 = nn.conv2d(%p0, %p1); %1 = add(%0, %p2); nn.relu(%1) };
+    nn.relu(%1)                              %0(%x, %w, %b)
+
+In: a typed function.  Out: the same computation in which every operator call is inside a function with
+attribute `Primitive=1`.  The grouping is Relay's: an operator joins its immediate post-dominator when the
+patterns on every path between them allow it, in three sweeps, so that contractions finish first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from aotc.ir.op import Op, OpPattern
+from aotc.ir.span import merge_spans
+from aotc.ir.types import TensorType, TupleType
+from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.visitor import post_order, rebuild
+
+MAX_DEPTH: Final = 256
+"""Most nodes in one group."""
+
+_INLINE_DTYPES: Final = frozenset({"int32", "int64", "float32", "float64", "bool"})
+
+_Condition: TypeAlias = Callable[[OpPattern, bool], bool]
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A graph node in dataflow direction: `outputs` are its users with the pattern of each edge.
+
+    An `external` node is needed outside the dataflow (a result, a branch, a let) and cannot be absorbed.
+    `parent` is the immediate post-dominator, `edge` the strongest pattern on the way there.
+    """
+
+    ref: Expr
+    index: int
+    pattern: OpPattern = OpPattern.OPAQUE
+    external: bool = False
+    outputs: list[tuple[_Node, OpPattern]] = field(default_factory=list)
+    depth: int = 1
+    parent: _Node | None = None
+    edge: OpPattern = OpPattern.OPAQUE
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """One element of the union-find forest; the fields of a root describe the whole group."""
+
+    pattern: OpPattern
+    root_ref: Expr
+    anchored: bool
+    count: int = 1
+    parent: _Group | None = None
+
+    def root(self) -> _Group:
+        top = self
+        while top.parent is not None:
+            top = top.parent
+        node = self
+        while node.parent is not None:
+            node.parent, node = top, node.parent
+        return top
+
+
+def _skips(node: Expr) -> bool:
+    return isinstance(node, Function) and (node.is_primitive or "Compiler" in node.attrs)
+
+
+def _walk(root: Expr) -> Iterator[Expr]:
+    """The nodes to consider, children first; primitive functions are left alone."""
+    return post_order(root, lambda node: not _skips(node))
+
+
+class _ForwardGraph:
+    """The dataflow graph of a function in post order, with its post-dominator tree."""
+
+    def __init__(self, root: Function) -> None:
+        self.nodes: list[_Node] = []
+        self.by_ref: dict[Expr, _Node] = {}
+        for expr in _walk(root):
+            self.by_ref[expr] = _Node(expr, len(self.nodes))
+            self.nodes.append(self.by_ref[expr])
+        self.by_ref[root].external = True
+        for node in self.nodes:
+            self._connect(node)
+        for node in reversed(self.nodes):
+            _find_dominator(node)
+
+    def _need(self, *exprs: Expr) -> None:
+        for expr in exprs:
+            self.by_ref[expr].external = True
+
+    def _connect(self, node: _Node) -> None:
+        match node.ref:
+            case Call():
+                self._connect_call(node, node.ref)
+            case Tuple(fields=fields):
+                node.pattern = OpPattern.TUPLE
+                for item in fields:
+                    if isinstance(item.checked_type, TensorType):
+                        self.by_ref[item].outputs.append((node, OpPattern.INJECTIVE))
+                    else:
+                        self._need(item)
+            case TupleGetItem(tuple_value=value):
+                ty = type_of(value)
+                if isinstance(ty, TupleType) and all(isinstance(f, TensorType) for f in ty.fields):
+                    node.pattern = OpPattern.INJECTIVE
+                    self.by_ref[value].outputs.append((node, OpPattern.INJECTIVE))
+                else:
+                    self._need(value)
+            case Constant():
+                node.pattern = OpPattern.ELEMWISE if _is_single_value(node.ref) else OpPattern.OPAQUE
+            case Function(params=params, body=body):
+                if not _skips(node.ref):
+                    self._need(*params, body)
+            case Let(var=var, value=value, body=body):
+                self._need(var, value, body)
+            case If(cond=cond, true_branch=yes, false_branch=no):
+                self._need(cond, yes, no)
+            case _:  # a variable: data comes from outside
+                pass
+
+    def _connect_call(self, node: _Node, call: Call) -> None:
+        if isinstance(call.op, Op):
+            node.pattern = call.op.pattern
+        else:
+            self._need(call.op)
+        result = call.checked_type
+        for arg in call.args:
+            edge, ty = node.pattern, arg.checked_type
+            same = isinstance(ty, TensorType) and isinstance(result, TensorType) and ty.shape == result.shape
+            if edge is OpPattern.BROADCAST and same:
+                edge = OpPattern.ELEMWISE
+            self.by_ref[arg].outputs.append((node, edge))
+
+
+def _is_single_value(constant: Constant) -> bool:
+    """Whether a constant can be a literal in a kernel: a scalar, or one value repeated."""
+    ty = constant.checked_type
+    assert isinstance(ty, TensorType)
+    return ty.dtype in _INLINE_DTYPES and (ty.rank == 0 or constant.is_splat)
+
+
+def _find_dominator(node: _Node) -> None:
+    """Set the immediate post-dominator of a node whose users have theirs: their least common ancestor."""
+    if node.external or not node.outputs:
+        return
+    parent: _Node | None = node.outputs[0][0]
+    edge = max(pattern for _, pattern in node.outputs)
+    for user, _ in node.outputs[1:]:
+        parent, on_way = _common_ancestor(parent, user)
+        edge = max(edge, on_way)
+    node.parent = parent
+    node.depth = 1 if parent is None else parent.depth + 1
+    node.edge = edge
+
+
+def _common_ancestor(a: _Node | None, b: _Node | None) -> tuple[_Node | None, OpPattern]:
+    """The least common ancestor in the post-dominator tree and the strongest edge below it."""
+    strongest = OpPattern.ELEMWISE
+    while a is not b:
+        if a is None or b is None:
+            return None, strongest
+        climb_a, climb_b = a.depth >= b.depth, b.depth >= a.depth
+        if climb_a:
+            strongest, a = max(strongest, a.edge), a.parent
+        if climb_b:
+            strongest, b = max(strongest, b.edge), b.parent
+    return a, strongest
+
+
+def _at_most(limit: OpPattern) -> _Condition:
+    return lambda pattern, _: pattern <= limit
+
+
+def _joins_broadcast(pattern: OpPattern, is_sink: bool) -> bool:
+    """Parallel branches may be injective; the sink may also be a reduction or a group with an anchor."""
+    return pattern <= (OpPattern.OUT_ELEMWISE_FUSABLE if is_sink else OpPattern.INJECTIVE)
+
+
+class _Partition:
+    """Groups of the nodes of a graph."""
+
+    def __init__(self, graph: _ForwardGraph, opt_level: int, max_depth: int) -> None:
+        self.graph = graph
+        self.max_depth = max_depth
+        anchor = OpPattern.OUT_ELEMWISE_FUSABLE
+        self.groups = [_Group(n.pattern, n.ref, n.pattern is anchor) for n in graph.nodes]
+        if opt_level >= 1:
+            for phase in range(3):
+                for node in graph.nodes:
+                    self._visit(node, phase)
+
+    def group(self, node: _Node) -> _Group:
+        return self.groups[node.index].root()
+
+    def _visit(self, node: _Node, phase: int) -> None:
+        """Merge `node` with its post-dominator if this phase and the patterns between them allow it."""
+        pattern, parent = self.groups[node.index].pattern, node.parent
+        if pattern is OpPattern.OPAQUE or parent is None:
+            return
+        into_tuple = self.groups[parent.index].pattern is OpPattern.TUPLE
+        if phase == 2:
+            condition = self._into_tuple(pattern, parent) if into_tuple else None
+        elif into_tuple or self.group(node) is self.group(parent):
+            condition = None
+        else:
+            condition = _condition(pattern, node.edge, phase)
+        if condition is None:
+            return
+        path = self._path(node, parent, condition)
+        if path is None or sum(self.groups[n.index].count for n in path) + self.group(parent).count > self.max_depth:
+            return
+        for member in path:
+            self._merge(self.group(member), self.group(parent))
+
+    def _into_tuple(self, pattern: OpPattern, parent: _Node) -> _Condition | None:
+        """A tuple takes its fields in once a consumer has taken the tuple in."""
+        if pattern <= OpPattern.INJECTIVE and self.group(parent).pattern <= OpPattern.INJECTIVE:
+            return _at_most(OpPattern.INJECTIVE)
+        return None
+
+    def _path(self, source: _Node, sink: _Node, condition: _Condition) -> list[_Node] | None:
+        """`source` and the nodes on all paths to `sink` (excluded); None if `condition` fails on one of them."""
+        seen = {source.index}
+        path = [source]
+        stack = [user for user, _ in source.outputs]
+        while stack:
+            node = stack.pop()
+            if node.index in seen:
+                continue
+            seen.add(node.index)
+            if not condition(self.group(node).pattern, node is sink):
+                return None
+            if node is not sink:
+                path.append(node)
+                stack.extend(user for user, _ in node.outputs)
+        return path
+
+    def _merge(self, child: _Group, parent: _Group) -> None:
+        if child is parent:
+            return
+        parent.count += child.count
+        child.parent = parent
+        if child.anchored:
+            assert not parent.anchored, "two anchors in one group"
+            parent.anchored = True
+            parent.pattern = max(child.pattern, parent.pattern)
+
+
+def _condition(pattern: OpPattern, edge: OpPattern, phase: int) -> _Condition | None:
+    """What the path to the post-dominator must satisfy in phase 0 or 1; None if the node stays alone."""
+    if pattern is OpPattern.OUT_ELEMWISE_FUSABLE:
+        return _at_most(OpPattern.BROADCAST) if phase == 0 and edge is OpPattern.ELEMWISE else None
+    if pattern <= OpPattern.BROADCAST:
+        return _joins_broadcast if edge <= OpPattern.COMM_REDUCE else None
+    if pattern in (OpPattern.INJECTIVE, OpPattern.TUPLE):
+        return _at_most(OpPattern.INJECTIVE) if phase == 1 else None
+    return None  # a reduction ends its group
+
+
+@dataclass(slots=True)
+class _Signature:
+    """What a group reads from outside: one parameter per distinct expression, in order of encounter."""
+
+    params: dict[Expr, Var] = field(default_factory=dict)
+    members: list[Expr] = field(default_factory=list)
+
+    def param(self, outside: Expr, original: Expr) -> Var:
+        if outside not in self.params:
+            self.params[outside] = Var(f"p{len(self.params)}", type_of(original))
+        return self.params[outside]
+
+
+class _Rewriter:
+    """Builds the primitive functions of a partition."""
+
+    def __init__(self, graph: _ForwardGraph, partition: _Partition) -> None:
+        self.graph = graph
+        self.partition = partition
+        self.new: dict[Expr, Expr] = {}
+        self.signatures: dict[_Group, _Signature] = {}
+
+    def run(self, root: Function) -> Function:
+        for node in _walk(root):
+            self.new[node] = self._rewrite(node)
+        result = self.new[root]
+        assert isinstance(result, Function)
+        return result
+
+    def _group(self, node: Expr) -> _Group:
+        return self.partition.group(self.graph.by_ref[node])
+
+    def _rewrite(self, node: Expr) -> Expr:
+        match node:
+            case Call(op=Op()):
+                return self._member(node, node.args)
+            case Tuple() if self._group(node).root_ref is not node:
+                return self._member(node, node.fields)
+            case TupleGetItem(tuple_value=value):
+                group = self._group(node)
+                if group.root_ref is not node or self._group(value) is group:
+                    return self._member(node, (value,))
+                return rebuild(node, self.new.__getitem__)
+            case Function() if _skips(node):
+                return node
+            case _:
+                return rebuild(node, self.new.__getitem__)
+
+    def _member(self, node: Call | Tuple | TupleGetItem, args: tuple[Expr, ...]) -> Expr:
+        """`node` inside its group's function; a call of that function if the group ends here."""
+        group = self._group(node)
+        signature = self.signatures.setdefault(group, _Signature())
+        fresh: dict[Expr, Expr] = {}
+        for arg in args:
+            inside = self._group(arg) is group
+            fresh[arg] = self.new[arg] if inside else signature.param(self.new[arg], arg)
+        member = rebuild(node, lambda child: fresh.get(child, child))
+        signature.members.append(node)
+        return _call_function(member, node, signature) if group.root_ref is node else member
+
+
+def _call_function(body: Expr, node: Expr, signature: _Signature) -> Call:
+    span = merge_spans(member.span for member in signature.members)
+    ty = type_of(node)
+    function = Function(signature.params.values(), body, ty, {"Primitive": 1}, span)
+    return Call(function, signature.params, span=span, checked_type=ty)
+
+
+def fuse(function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH) -> Function:
+    """`function` with every operator call inside a primitive function.
+
+    At `opt_level` 0 each call gets a function of its own.  Scalar constants become part of the functions,
+    other constants their parameters.  The very same object if there is nothing to fuse.
+    """
+    if _skips(function):
+        return function
+    graph = _ForwardGraph(function)
+    return _Rewriter(graph, _Partition(graph, opt_level, max_depth)).run(function)

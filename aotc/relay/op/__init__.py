@@ -20,7 +20,9 @@ from aotc.relay.op import (
     depth,
     elementwise,
     join,
+    layout,
     norm,
+    pad,
     pool,
     reduce,
     resize,
@@ -33,7 +35,7 @@ from aotc.relay.op import (
 from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
-    elementwise, binary, cast, reduce, shape, join, slice, create,
+    elementwise, binary, cast, reduce, shape, layout, join, pad, slice, create,
     conv, dense, pool, adaptive_pool, norm, softmax, resize, depth, sort, scan,
 )  # fmt: skip
 

@@ -1,6 +1,441 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Operators that put tensors together, take them apart, or repeat them.
+
+concatenate((x, y), axis=1)
+split(x, 2, axis=0)                    # a tuple of two
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import TypeAlias
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dims import Dim, Shape, SymDim
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, TupleType, Type
+from aotc.relay.expr import Call, Expr, Tuple
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rows import ANY
+from aotc.relay.op.rules import axis_of, tensor, tensor_fields
+from aotc.relay.op.samples import random_array
+from aotc.relay.op.shape import product, samples_of
+from aotc.tir import te
+from aotc.tir.expr import Buffer, Load, Var, select
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.stmt import Block, Stmt, Store, loops
+
+Tensors: TypeAlias = "Sequence[Expr] | Expr"
+"""Several tensors: a sequence of expressions, or one that has a tuple type."""
+
+_MANY = 16
+"""More tensors than this are joined by copying each, rather than by choosing among them for each element."""
+
+
+def _pack(data: Tensors) -> Expr:
+    return Tuple(data) if isinstance(data, Sequence) else data
+
+
+def _alike(types: Sequence[TensorType], what: str) -> TensorType:
+    """The first of `types`, which are not empty and have one rank and one dtype."""
+    require(f"{what}.empty", len(types) > 0, "no tensors to join")
+    first = types[0]
+    for other in types[1:]:
+        require(f"{what}.rank", other.rank == first.rank, lambda o=other: f"ranks of {first} and {o} differ")
+        same = other.dtype == first.dtype
+        require("dtype-mismatch", same, lambda o=other: f"data types {first.dtype} and {o.dtype} do not match")
+    return first
+
+
+def _common_dim(dims: Sequence[Dim], what: str) -> Dim:
+    """The one dimension that all must be: a known one if there is any."""
+    known = {d for d in dims if isinstance(d, int)}
+    require(f"{what}.shape", len(known) <= 1, lambda: f"dimensions {', '.join(map(str, dims))} should be equal")
+    return known.pop() if known else dims[0]
+
+
+def _total(dims: Sequence[Dim]) -> Dim:
+    symbols = [d for d in dims if isinstance(d, SymDim)]
+    if not symbols:
+        return sum(d for d in dims if isinstance(d, int))
+    uppers = [d.upper if isinstance(d, SymDim) else d for d in dims]
+    return SymDim(upper=sum(u for u in uppers if u is not None) if None not in uppers else None)
+
+
+# --- concatenate
+
+
+@attrs
+class ConcatenateAttrs(Attrs):
+    axis: int = 0
+
+
+def _concatenate_infer(a: ConcatenateAttrs, types: Sequence[Type]) -> Type:
+    fields = tensor_fields(types[0], "data")
+    first = _alike(fields, "concatenate")
+    axis = axis_of(a.axis, first.rank)
+    columns = list(zip(*(t.shape for t in fields), strict=True))
+    shape = [_total(c) if k == axis else _common_dim(c, "concatenate") for k, c in enumerate(columns)]
+    return TensorType(shape, first.dtype)
+
+
+def _concatenate_axes(a: ConcatenateAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor_fields(types[0])[0].rank
+    axis = axis_of(a.axis, rank)
+    return AxisMap((tuple(None if k == axis else k for k in range(rank)),))
+
+
+def _chosen(starts: Sequence[int], parts: Sequence[Callable[[Scalar], Scalar]], index: Scalar) -> Scalar:
+    """The part that `index` falls into (part k begins at starts[k]), found by bisection."""
+    if len(parts) == 1:
+        return parts[0](index - starts[0])
+    half = len(parts) // 2
+    low, high = _chosen(starts[:half], parts[:half], index), _chosen(starts[half:], parts[half:], index)
+    return select(index < starts[half], low, high)
+
+
+def _part(x: te.Tensor, axis: int, i: Sequence[Scalar]) -> Callable[[Scalar], Scalar]:
+    return lambda index: x[(*i[:axis], index, *i[axis + 1 :])]
+
+
+def _copies(tensors: Sequence[te.Tensor], axis: int, shape: Sequence[int]) -> te.Tensor:
+    """Each tensor copied in contiguous runs."""
+    outer = int(np.prod(shape[:axis], dtype=np.int64))
+    runs = [t.size // max(outer, 1) for t in tensors]
+    row = sum(runs)
+
+    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+        copies: list[Stmt] = []
+        for source, run, start in zip(inputs, runs, accumulate(runs, initial=0), strict=False):
+            o, j = Var("o"), Var("j")
+            copy = Store(outputs[0], o * row + (j + start), Load(source, o * run + j))
+            copies.append(loops([(o, outer), (j, run)], copy, kind="vector"))
+        return Block(copies)
+
+    return te.extern("concatenate", [(shape, tensors[0].dtype)], tensors, build)[0]
+
+
+def _concatenate_compute(a: ConcatenateAttrs, args: Sequence[Sequence[te.Tensor]]) -> te.Tensor:
+    rank = args[0][0].rank
+    axis = axis_of(a.axis, rank)
+    tensors = [t for t in args[0] if t.shape[axis]] or [args[0][0]]
+    first = tensors[0]
+    starts = list(accumulate((t.shape[axis] for t in tensors), initial=0))
+    shape = (*first.shape[:axis], starts[-1], *first.shape[axis + 1 :])
+    if len(tensors) > _MANY:
+        return _copies(tensors, axis, shape)
+
+    def body(*i: Scalar) -> Scalar:
+        return _chosen(starts[:-1], [_part(t, axis, i) for t in tensors], i[axis])
+
+    return te.compute(shape, body, "concatenate")
+
+
+_JOINS: tuple[tuple[tuple[tuple[int, ...], ...], int], ...] = (
+    (((2, 3), (2, 1), (2, 2)), 1),
+    (((2, 3), (1, 3)), 0),
+    (((2, 3, 2), (2, 1, 2)), -2),
+    (((4,),), 0),
+    (((2,), (0,), (3,)), 0),
+    (((0, 2), (0, 3)), 1),
+    (((2, 1),) * 20, 1),
+)
+
+
+def _arrays(shapes: Sequence[Sequence[int]], dtype: str) -> tuple[Array, ...]:
+    arrays = [random_array(s, "int8" if dtype == "bool" else dtype, k) for k, s in enumerate(shapes)]
+    return tuple(x > 0 if dtype == "bool" else x for x in arrays)
+
+
+def _concatenate_samples() -> Iterator[Sample]:
+    for k, (shapes, axis) in enumerate(_JOINS):
+        for dtype in ANY.examples if k == 0 else ("float32",):
+            attributes = ConcatenateAttrs(axis=axis)
+            yield Sample(args=(_arrays(shapes, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+CONCATENATE = OpDef(
+    name="concatenate",
+    attrs=ConcatenateAttrs,
+    infer=_concatenate_infer,
+    reference=lambda a, data: np.concatenate(data, axis=a.axis),
+    pattern=OpPattern.INJECTIVE,
+    axes=_concatenate_axes,
+    compute=_concatenate_compute,
+    samples=_concatenate_samples,
+)
+
+
+def concatenate(data: Tensors, axis: int = 0) -> Call:
+    """The tensors one after the other along an axis that they have."""
+    return node(CONCATENATE, (_pack(data),), ConcatenateAttrs(axis=axis))
+
+
+# --- stack
+
+
+@attrs
+class StackAttrs(Attrs):
+    axis: int = 0
+
+
+def _stack_infer(a: StackAttrs, types: Sequence[Type]) -> Type:
+    fields = tensor_fields(types[0], "data")
+    first = _alike(fields, "stack")
+    axis = axis_of(a.axis, first.rank + 1)
+    shape = [_common_dim(c, "stack") for c in zip(*(t.shape for t in fields), strict=True)]
+    return TensorType((*shape[:axis], len(fields), *shape[axis:]), first.dtype)
+
+
+def _stack_axes(a: StackAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor_fields(types[0])[0].rank
+    axis = axis_of(a.axis, rank + 1)
+    return AxisMap(((*range(axis), None, *range(axis, rank)),))
+
+
+def _stack_compute(a: StackAttrs, args: Sequence[Sequence[te.Tensor]]) -> te.Tensor:
+    first = args[0][0]
+    axis = axis_of(a.axis, first.rank + 1)
+    expanded = [te.view(t, (*t.shape[:axis], 1, *t.shape[axis:])) for t in args[0]]
+    return _concatenate_compute(ConcatenateAttrs(axis=axis), [expanded])
+
+
+def _stack_samples() -> Iterator[Sample]:
+    for shape, count, axis in (
+        ((2, 3), 3, 1),
+        ((2, 3), 2, 0),
+        ((2, 3), 2, -1),
+        ((), 2, 0),
+        ((4,), 1, 0),
+        ((0, 2), 2, 0),
+    ):
+        arrays = _arrays([shape] * count, "float32")
+        yield Sample(args=(arrays,), attrs=StackAttrs(axis=axis), accuracy=Accuracy.EXACT)
+    for dtype in ANY.examples:
+        yield Sample(args=(_arrays([(3,), (3,)], dtype),), attrs=StackAttrs(axis=1), accuracy=Accuracy.EXACT)
+
+
+STACK = OpDef(
+    name="stack",
+    attrs=StackAttrs,
+    infer=_stack_infer,
+    reference=lambda a, data: np.stack(data, axis=a.axis),
+    pattern=OpPattern.INJECTIVE,
+    axes=_stack_axes,
+    compute=_stack_compute,
+    samples=_stack_samples,
+)
+
+
+def stack(data: Tensors, axis: int = 0) -> Call:
+    """Tensors of one shape along a new axis."""
+    return node(STACK, (_pack(data),), StackAttrs(axis=axis))
+
+
+# --- split
+
+
+@attrs
+class SplitAttrs(Attrs):
+    indices_or_sections: int | tuple[int, ...]
+    axis: int = 0
+
+
+def split_bounds(a: SplitAttrs, extent: int) -> list[tuple[int, int]]:
+    """Where each part begins and ends."""
+    where = a.indices_or_sections
+    if isinstance(where, int):
+        require("split.sections", where > 0 and extent % where == 0, lambda: f"{extent} has no {where} equal parts")
+        where = tuple(k * (extent // where) for k in range(1, where))
+    edges = (0, *where, extent)
+    ordered = list(edges) == sorted(edges)
+    require("split.indices", ordered, lambda: f"split points {where} are not ascending within {extent}")
+    return list(pairwise(edges))
+
+
+def _split_extents(a: SplitAttrs, d: Dim) -> list[Dim]:
+    if isinstance(d, int):
+        return [stop - start for start, stop in split_bounds(a, d)]
+    where = a.indices_or_sections
+    if isinstance(where, int):
+        require("split.sections", where > 0, lambda: f"cannot split into {where} parts")
+        return [SymDim(upper=d.upper and d.upper // where) if where > 1 else d] * where
+    known = split_bounds(a, where[-1] if where else 0)[:-1]
+    last = SymDim(upper=d.upper and d.upper - (where[-1] if where else 0)) if where else d
+    return [*(stop - start for start, stop in known), last]
+
+
+def _split_infer(a: SplitAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    axis = axis_of(a.axis, data.rank)
+    extents = _split_extents(a, data.shape[axis])
+    return TupleType(TensorType((*data.shape[:axis], e, *data.shape[axis + 1 :]), data.dtype) for e in extents)
+
+
+def _split_reference(a: SplitAttrs, data: Array) -> tuple[Array, ...]:
+    axis = axis_of(a.axis, data.ndim)
+    cut = [slice(None)] * axis
+    return tuple(data[(*cut, slice(start, stop))] for start, stop in split_bounds(a, data.shape[axis]))
+
+
+def _split_axes(a: SplitAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    axis = axis_of(a.axis, rank)
+    return AxisMap((tuple(None if k == axis else k for k in range(rank)),))
+
+
+def _split_compute(a: SplitAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor, ...]:
+    (data,) = args
+    axis = axis_of(a.axis, data.rank)
+
+    def part(start: int, stop: int) -> te.Tensor:
+        shape = (*data.shape[:axis], stop - start, *data.shape[axis + 1 :])
+        return te.compute(shape, lambda *i: data[(*i[:axis], i[axis] + start, *i[axis + 1 :])], "split")
+
+    return tuple(part(start, stop) for start, stop in split_bounds(a, data.shape[axis]))
+
+
+SPLIT = OpDef(
+    name="split",
+    attrs=SplitAttrs,
+    infer=_split_infer,
+    reference=_split_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=_split_axes,
+    compute=_split_compute,
+    samples=lambda: samples_of(
+        (
+            ((2, 6), (3, 1)), ((2, 6), ((1, 4), -1)), ((4, 3), (2, 0)), ((4,), (1, 0)), ((4,), ((), 0)),
+            ((4,), ((0, 4), 0)), ((0, 4), (2, 1)),
+        ),
+        lambda v: SplitAttrs(indices_or_sections=v[0], axis=v[1]),
+    ),
+)  # fmt: skip
+
+
+def split(data: Expr, indices_or_sections: int | Sequence[int], axis: int = 0) -> Call:
+    """A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices."""
+    where = indices_or_sections if isinstance(indices_or_sections, int) else tuple(indices_or_sections)
+    return node(SPLIT, (data,), SplitAttrs(indices_or_sections=where, axis=axis))
+
+
+# --- tile, repeat
+
+
+@attrs
+class TileAttrs(Attrs):
+    reps: tuple[int, ...]
+
+
+def _times(d: Dim, factor: int) -> Dim:
+    return d if factor == 1 else product((d, factor))
+
+
+def _tile_shapes(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
+    """The data's shape and the repetitions, filled up with leading ones to one length."""
+    require("tile.reps", all(r >= 0 for r in a.reps), lambda: f"negative repetitions in {a.reps}")
+    rank = max(len(shape), len(a.reps))
+    return (1,) * (rank - len(shape)) + shape, (1,) * (rank - len(a.reps)) + a.reps
+
+
+def _tile_infer(a: TileAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    return TensorType((_times(d, r) for d, r in zip(*_tile_shapes(a, data.shape), strict=True)), data.dtype)
+
+
+def _tile_axes(a: TileAttrs, types: Sequence[Type]) -> AxisMap:
+    shape, reps = _tile_shapes(a, tensor(types[0]).shape)
+    skip = len(shape) - tensor(types[0]).rank
+    return AxisMap((tuple(k - skip if r == 1 and k >= skip else None for k, r in enumerate(reps)),))
+
+
+def _tile_compute(a: TileAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (data,) = args
+    shape, reps = _tile_shapes(a, data.shape)
+    skip = len(shape) - data.rank
+    result = [int(d) * r for d, r in zip(shape, reps, strict=True) if isinstance(d, int)]
+
+    def body(*i: Scalar) -> Scalar:
+        return data[tuple(i[k] if reps[k] == 1 else i[k] % data.shape[k - skip] for k in range(skip, len(shape)))]
+
+    return te.compute(result, body, "tile")
+
+
+TILE = OpDef(
+    name="tile",
+    attrs=TileAttrs,
+    infer=_tile_infer,
+    reference=lambda a, x: np.tile(x, a.reps),
+    pattern=OpPattern.BROADCAST,
+    axes=_tile_axes,
+    compute=_tile_compute,
+    samples=lambda: samples_of(
+        (
+            ((2, 3), (2, 2)), ((2, 3), (3,)), ((2,), (2, 1, 3)), ((), (2,)), ((2,), (0,)), ((2, 1), (1, 1)),
+            ((0, 2), (2, 2)), ((2,), ()),
+        ),
+        lambda reps: TileAttrs(reps=reps),
+    ),
+)  # fmt: skip
+
+
+def tile(data: Expr, reps: Sequence[int]) -> Call:
+    """The whole tensor repeated along its axes, as numpy.tile."""
+    return node(TILE, (data,), TileAttrs(reps=tuple(int(r) for r in reps)))
+
+
+@attrs
+class RepeatAttrs(Attrs):
+    repeats: int
+    axis: int | None = None
+
+
+def _repeat_infer(a: RepeatAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    require("repeat.count", a.repeats >= 0, lambda: f"repeats is {a.repeats}")
+    if a.axis is None:
+        return TensorType((_times(product(data.shape), a.repeats),), data.dtype)
+    axis = axis_of(a.axis, data.rank)
+    return TensorType((_times(d, a.repeats) if k == axis else d for k, d in enumerate(data.shape)), data.dtype)
+
+
+def _repeat_axes(a: RepeatAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    if a.axis is None:
+        return AxisMap(((None,),))
+    axis = axis_of(a.axis, rank)
+    return AxisMap((tuple(None if k == axis else k for k in range(rank)),))
+
+
+def _repeat_compute(a: RepeatAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
+    axis = axis_of(a.axis or 0, data.rank)
+    shape = [d * a.repeats if k == axis else d for k, d in enumerate(data.shape)]
+    return te.compute(shape, lambda *i: data[(*i[:axis], i[axis] // a.repeats, *i[axis + 1 :])], "repeat")
+
+
+REPEAT = OpDef(
+    name="repeat",
+    attrs=RepeatAttrs,
+    infer=_repeat_infer,
+    reference=lambda a, x: np.repeat(x, a.repeats, a.axis),
+    pattern=OpPattern.BROADCAST,
+    axes=_repeat_axes,
+    compute=_repeat_compute,
+    samples=lambda: samples_of(
+        (((2, 3), (2, 1)), ((2, 3), (3, 0)), ((2, 3), (2, None)), ((), (2, None)), ((2, 1), (1, -1)), ((0, 2), (2, 0))),
+        lambda v: RepeatAttrs(repeats=v[0], axis=v[1]),
+    ),
+)
+
+
+def repeat(data: Expr, repeats: int, axis: int | None = None) -> Call:
+    """Each element repeated along an axis, as numpy.repeat; None flattens first."""
+    return node(REPEAT, (data,), RepeatAttrs(repeats=repeats, axis=axis))
+
+
+OPS: tuple[OpDef, ...] = (CONCATENATE, STACK, SPLIT, TILE, REPEAT)

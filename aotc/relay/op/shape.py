@@ -1,6 +1,507 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Operators that only change the shape, broadcast, permute axes, or ask for the shape.
+
+reshape(x, (0, -1))                    # 0 keeps a dimension, -1 is whatever is left
+transpose(x, (0, 2, 3, 1))
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
+from aotc.ir.dims import Dim, Shape, SymDim, is_static
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rows import ANY, broadcast_at
+from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
+from aotc.relay.op.samples import random_array
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import const, select
+
+
+def samples_of(cases: Sequence[tuple[Sequence[int], Any]], make: Callable[[Any], Attrs]) -> Iterator[Sample]:
+    """One exact sample per (shape, attribute), the first case with every data type."""
+    for k, (shape, value) in enumerate(cases):
+        for dtype in ANY.examples if k == 0 else ("float32",):
+            yield Sample(args=(_data(shape, dtype),), attrs=make(value), accuracy=Accuracy.EXACT)
+
+
+def _data(shape: Sequence[int], dtype: str) -> Array:
+    return random_array(shape, "int8") > 0 if dtype == "bool" else random_array(shape, dtype)
+
+
+def _view(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[[Any, Sequence[te.Tensor]], te.Tensor]:
+    """The computation of an operator that keeps the elements and their order."""
+
+    def compute(a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
+        shape = shape_of_result(a, args[0].shape)
+        return te.view(args[0], tuple(int(d) for d in shape if isinstance(d, int)))
+
+    return compute
+
+
+def _view_infer(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[[Any, Sequence[Type]], Type]:
+    def infer(a: Any, types: Sequence[Type]) -> Type:
+        data = tensor(types[0])
+        return TensorType(shape_of_result(a, data.shape), data.dtype)
+
+    return infer
+
+
+def _view_reference(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[[Any, Array], Array]:
+    return lambda a, data: data.reshape(tuple(int(d) for d in shape_of_result(a, data.shape) if isinstance(d, int)))
+
+
+def _view_op(
+    name: str,
+    attributes: type[Attrs],
+    result: Callable[[Any, Shape], Shape],
+    axes: Callable[[Any, Sequence[Type]], AxisMap | None] | None,
+    samples: Callable[[], Iterator[Sample]],
+    pattern: OpPattern = OpPattern.INJECTIVE,
+) -> OpDef:
+    return OpDef(
+        name=name,
+        attrs=attributes,
+        infer=_view_infer(result),
+        reference=_view_reference(result),
+        pattern=pattern,
+        axes=axes,
+        compute=_view(result),
+        samples=samples,
+        view=True,
+    )
+
+
+# --- reshape
+
+
+@attrs
+class ReshapeAttrs(Attrs):
+    newshape: tuple[int, ...]
+    allowzero: bool = False
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """The product of dimensions; an anonymous symbol, bounded if all factors are, where one is unknown."""
+    symbols = [d for d in dims if isinstance(d, SymDim)]
+    known = math.prod(d for d in dims if isinstance(d, int))
+    if not symbols or known == 0:
+        return known
+    if len(symbols) == 1 and known == 1:
+        return symbols[0]
+    uppers = [d.upper for d in symbols if d.upper is not None]
+    return SymDim(upper=known * math.prod(uppers) if len(uppers) == len(symbols) else None)
+
+
+def quotient(dims: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
+    """What the product of `divisors` must be multiplied by to give that of `dims`.
+
+    Raises AotcError (code "reshape.size") where the division is known not to come out.
+    """
+    rest = list(dims)
+    unknown: list[SymDim] = []
+    for d in divisors:
+        if isinstance(d, SymDim):
+            if d.name and d in rest:
+                rest.remove(d)
+            else:
+                unknown.append(d)
+    known = math.prod(d for d in divisors if isinstance(d, int))
+    total = math.prod(d for d in rest if isinstance(d, int))
+    symbols = [d for d in rest if isinstance(d, SymDim)]
+    if unknown or (symbols and (known != total or len(symbols) > 1)):
+        return SymDim()
+    require("reshape.size", known != 0, "a dimension of -1 beside one of 0 could be anything")
+    if symbols:
+        return symbols[0]
+    require("reshape.size", total % known == 0, lambda: f"{total} elements do not fill rows of {known}")
+    return total // known
+
+
+class _Reshape:
+    """Relay's special values, read from left to right beside the dimensions of the data."""
+
+    def __init__(self, a: ReshapeAttrs, shape: Shape) -> None:
+        self.a, self.shape = a, shape
+        self.specs = list(a.newshape)
+        self.source = 0
+        self.out: list[Dim | None] = []
+
+    def take(self) -> Dim:
+        require(
+            "reshape.rank", self.source < len(self.shape), lambda: f"{self.a.newshape} asks for too many dimensions"
+        )
+        self.source += 1
+        return self.shape[self.source - 1]
+
+    def run(self) -> Shape:
+        while self.specs:
+            self.step(self.specs.pop(0))
+        require("reshape.one-unknown", self.out.count(None) <= 1, lambda: f"more than one -1 in {self.a.newshape}")
+        known = [d for d in self.out if d is not None]
+        if None in self.out:
+            fill = quotient(self.shape, known)
+            return tuple(fill if d is None else d for d in self.out)
+        same = not (is_static(known) and is_static(self.shape)) or product(known) == product(self.shape)
+        require("reshape.size", same, lambda: f"{shape_text(self.shape)} cannot become {shape_text(known)}")
+        return tuple(known)
+
+    def step(self, spec: int) -> None:
+        match spec:
+            case 0 if not self.a.allowzero:
+                self.out.append(self.take())
+            case -1:
+                self.out.append(None)
+                self.source += 1
+            case -2:
+                self.out.extend(self.shape[self.source :])
+                self.source = len(self.shape)
+            case -3:
+                self.out.append(product((self.take(), self.take())))
+            case -4:
+                self.split()
+            case _:
+                require("reshape.value", spec >= 0, lambda: f"{spec} in {self.a.newshape} has no meaning")
+                self.out.append(spec)
+                self.source += 1
+
+    def split(self) -> None:
+        """-4, a, b: one dimension becomes two, one of which may be -1."""
+        require("reshape.value", len(self.specs) >= 2, "-4 must be followed by two values")
+        whole, parts = self.take(), [self.specs.pop(0), self.specs.pop(0)]
+        require("reshape.value", parts.count(-1) <= 1, "-4 may be followed by one -1 only")
+        fixed = [p for p in parts if p != -1]
+        rest = quotient((whole,), fixed)
+        same = -1 in parts or rest == 1 or isinstance(rest, SymDim)
+        require("reshape.size", same, lambda: f"dimension {whole} is not {parts[0]} x {parts[1]}")
+        self.out.extend(rest if p == -1 else p for p in parts)
+
+
+def reshaped(a: ReshapeAttrs, shape: Shape) -> Shape:
+    """The shape that `newshape` says, given the data's."""
+    return _Reshape(a, shape).run()
+
+
+def _reshape_axes(a: ReshapeAttrs, types: Sequence[Type]) -> AxisMap | None:
+    """The leading dimensions that are kept by 0; they do not depend on what follows."""
+    rank = len(reshaped(a, tensor(types[0]).shape))
+    kept = 0
+    while kept < len(a.newshape) and a.newshape[kept] == 0 and not a.allowzero:
+        kept += 1
+    if kept < len(a.newshape) and a.newshape[kept] == -2:
+        return AxisMap((tuple(range(rank)),))
+    return AxisMap((tuple(k if k < kept else None for k in range(rank)),))
+
+
+_RESHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((2, 3, 4), (4, 6)),
+    ((2, 3, 4), (0, -1)),
+    ((2, 3, 4), (-1,)),
+    ((2, 3, 4), (-3, 0)),
+    ((2, 3, 4), (-2, 1)),
+    ((2, 6, 4), (0, -4, 2, -1, 0)),
+    ((2, 3, 4), (-4, 1, 2, -2)),
+    ((), (1, 1)),
+    ((1, 1), ()),
+    ((0, 3), (-1,)),
+    ((0, 3), (-2, 1)),
+)
+
+
+def _reshape_samples() -> Iterator[Sample]:
+    def make(newshape: tuple[int, ...]) -> ReshapeAttrs:
+        return ReshapeAttrs(newshape=newshape)
+
+    yield from samples_of(_RESHAPES, make)
+    yield from samples_of([((0, 3), (3, 0))], lambda s: ReshapeAttrs(newshape=s, allowzero=True))
+
+
+RESHAPE = _view_op("reshape", ReshapeAttrs, reshaped, _reshape_axes, _reshape_samples)
+
+
+def reshape(data: Expr, newshape: Sequence[int] | int, allowzero: bool = False) -> Call:
+    """The elements in the same order under another shape.
+
+    In `newshape`, 0 keeps a dimension (unless `allowzero`), -1 is what is left, -2 keeps all further
+    dimensions, -3 merges two, -4 splits one into the two that follow.
+    """
+    shape = (newshape,) if isinstance(newshape, int) else tuple(int(d) for d in newshape)
+    return node(RESHAPE, (data,), ReshapeAttrs(newshape=shape, allowzero=allowzero))
+
+
+# --- squeeze, expand_dims, batch_flatten
+
+
+@attrs
+class SqueezeAttrs(Attrs):
+    axis: tuple[int, ...] | None = None
+
+
+def _squeezed_axes(a: SqueezeAttrs, shape: Shape) -> set[int]:
+    if a.axis is None:
+        return {k for k, d in enumerate(shape) if d == 1}
+    axes = {axis_of(k, len(shape)) for k in a.axis}
+    wrong = [k for k in axes if isinstance(shape[k], int) and shape[k] != 1]
+    require("squeeze.axis", not wrong, lambda: f"axis {wrong[0]} of {shape_text(shape)} is not 1")
+    return axes
+
+
+def _squeezed(a: SqueezeAttrs, shape: Shape) -> Shape:
+    axes = _squeezed_axes(a, shape)
+    return tuple(d for k, d in enumerate(shape) if k not in axes)
+
+
+def _squeeze_axes(a: SqueezeAttrs, types: Sequence[Type]) -> AxisMap:
+    shape = tensor(types[0]).shape
+    axes = _squeezed_axes(a, shape)
+    return AxisMap((tuple(k for k in range(len(shape)) if k not in axes),))
+
+
+SQUEEZE = _view_op(
+    "squeeze",
+    SqueezeAttrs,
+    _squeezed,
+    _squeeze_axes,
+    lambda: samples_of(
+        (((1, 3, 1), None), ((1, 3, 1), (0,)), ((1, 3, 1), (-1, 0)), ((1,), (0,)), ((2, 3), None), ((0, 1), (1,))),
+        lambda axis: SqueezeAttrs(axis=axis),
+    ),
+)
+
+
+def squeeze(data: Expr, axis: Sequence[int] | int | None = None) -> Call:
+    """Without the axes (of extent 1) named, or without all such axes for None."""
+    axes = None if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    return node(SQUEEZE, (data,), SqueezeAttrs(axis=axes))
+
+
+@attrs
+class ExpandDimsAttrs(Attrs):
+    axis: int
+    num_newaxis: int = 1
+
+
+def _expanded(a: ExpandDimsAttrs, shape: Shape) -> Shape:
+    require("expand_dims.count", a.num_newaxis >= 0, lambda: f"num_newaxis is {a.num_newaxis}")
+    axis = axis_of(a.axis, len(shape) + 1)
+    return (*shape[:axis], *(1,) * a.num_newaxis, *shape[axis:])
+
+
+def _expand_axes(a: ExpandDimsAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    axis = axis_of(a.axis, rank + 1)
+    return AxisMap(((*range(axis), *(None,) * a.num_newaxis, *range(axis, rank)),))
+
+
+EXPAND_DIMS = _view_op(
+    "expand_dims",
+    ExpandDimsAttrs,
+    _expanded,
+    _expand_axes,
+    lambda: samples_of(
+        (((2, 3), (0, 1)), ((2, 3), (-1, 1)), ((2, 3), (1, 2)), ((), (0, 1)), ((0,), (1, 1)), ((2,), (0, 0))),
+        lambda v: ExpandDimsAttrs(axis=v[0], num_newaxis=v[1]),
+    ),
+    pattern=OpPattern.BROADCAST,
+)
+
+
+def expand_dims(data: Expr, axis: int, num_newaxis: int = 1) -> Call:
+    """With new axes of extent 1 before `axis` (negative: after)."""
+    return node(EXPAND_DIMS, (data,), ExpandDimsAttrs(axis=axis, num_newaxis=num_newaxis))
+
+
+def _flattened(_: Any, shape: Shape) -> Shape:
+    require("batch_flatten.rank", len(shape) > 0, "the data has no batch dimension")
+    return (shape[0], product(shape[1:]))
+
+
+BATCH_FLATTEN = _view_op(
+    "nn.batch_flatten",
+    type(NO_ATTRS),
+    _flattened,
+    lambda _, types: AxisMap(((0, None),)),
+    lambda: samples_of((((2, 3, 4), None), ((2,), None), ((1, 3), None), ((0, 2, 2), None)), lambda _: NO_ATTRS),
+)
+
+
+def batch_flatten(data: Expr) -> Call:
+    """(d0, d1, d2, ...) as (d0, d1 * d2 * ...)."""
+    return node(BATCH_FLATTEN, (data,))
+
+
+# --- transpose
+
+
+@attrs
+class TransposeAttrs(Attrs):
+    axes: tuple[int, ...] | None
+
+
+def permutation(a: TransposeAttrs, rank: int) -> tuple[int, ...]:
+    """Which axis of the data each axis of the result is."""
+    if a.axes is None:
+        return tuple(reversed(range(rank)))
+    axes = tuple(axis_of(k, rank) for k in a.axes)
+    complete = sorted(axes) == list(range(rank))
+    require("transpose.axes", complete, lambda: f"axes {a.axes} are not a permutation of {rank} axes")
+    return axes
+
+
+def _transpose_infer(a: TransposeAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    return TensorType((data.shape[k] for k in permutation(a, data.rank)), data.dtype)
+
+
+def _transpose_compute(a: TransposeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (data,) = args
+    axes = permutation(a, data.rank)
+
+    def body(*i: Scalar) -> Scalar:
+        at = dict(zip(axes, i, strict=True))
+        return data[tuple(at[k] for k in range(data.rank))]
+
+    return te.compute([data.shape[k] for k in axes], body, "transpose")
+
+
+TRANSPOSE = OpDef(
+    name="transpose",
+    attrs=TransposeAttrs,
+    infer=_transpose_infer,
+    reference=lambda a, x: x.transpose(permutation(a, x.ndim)),
+    pattern=OpPattern.INJECTIVE,
+    axes=lambda a, types: AxisMap((permutation(a, tensor(types[0]).rank),)),
+    compute=_transpose_compute,
+    samples=lambda: samples_of(
+        (
+            ((2, 3, 4), (2, 0, 1)),
+            ((2, 3), None),
+            ((1, 2, 3, 4), (0, -2, -1, 1)),
+            ((), None),
+            ((3,), (0,)),
+            ((0, 2), None),
+        ),
+        lambda axes: TransposeAttrs(axes=axes),
+    ),
+)
+
+
+def transpose(data: Expr, axes: Sequence[int] | None = None) -> Call:
+    """Axis k of the result is axis axes[k] of the data; reversed for None."""
+    return node(TRANSPOSE, (data,), TransposeAttrs(axes=None if axes is None else tuple(axes)))
+
+
+# --- broadcast_to
+
+
+@attrs
+class InitAttrs(Attrs):
+    """Shape and type of a new tensor; an empty `dtype` means the argument's."""
+
+    shape: tuple[int, ...]
+    dtype: str = ""
+
+
+def _broadcast_infer(a: InitAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    fits = data.rank <= len(a.shape)
+    for d, wanted in zip(reversed(data.shape), reversed(a.shape), strict=False):
+        fits = fits and broadcast_dim(d, wanted) == wanted
+    require("broadcast", fits, lambda: f"{shape_text(data.shape)} does not broadcast to {shape_text(a.shape)}")
+    return TensorType(a.shape, data.dtype)
+
+
+def _broadcast_axes(a: InitAttrs, types: Sequence[Type]) -> AxisMap:
+    return AxisMap(((None,) * len(a.shape),))  # the shape is fixed: a slice of the data gives no slice of it
+
+
+BROADCAST_TO = OpDef(
+    name="broadcast_to",
+    attrs=InitAttrs,
+    infer=_broadcast_infer,
+    reference=lambda a, x: np.broadcast_to(x, a.shape),
+    pattern=OpPattern.BROADCAST,
+    axes=_broadcast_axes,
+    compute=lambda a, args: te.compute(a.shape, lambda *i: broadcast_at(args[0], i, a.shape), "broadcast_to"),
+    samples=lambda: samples_of(
+        (((2, 1), (3, 2, 4)), ((), (2, 2)), ((), ()), ((3,), (3,)), ((1,), (0,)), ((1, 3), (2, 3))),
+        lambda shape: InitAttrs(shape=shape),
+    ),
+)
+
+
+def broadcast_to(data: Expr, shape: Sequence[int]) -> Call:
+    """`data` repeated to `shape`, as numpy broadcasts."""
+    return node(BROADCAST_TO, (data,), InitAttrs(shape=tuple(int(d) for d in shape)))
+
+
+# --- shape_of, ndarray_size
+
+
+@attrs
+class ShapeOfAttrs(Attrs):
+    dtype: str = "int32"
+
+
+def _numbers(values: Sequence[int], dtype: str) -> te.Tensor:
+    """A vector of literals."""
+
+    def body(i: Scalar) -> Scalar:
+        result: Scalar = const(values[-1] if values else 0, dtype)
+        for k, value in reversed(list(enumerate(values[:-1]))):
+            result = select(i.equal(k), const(value, dtype), result)
+        return result
+
+    return te.compute((len(values),), body, "shape_of")
+
+
+SHAPE_OF = OpDef(
+    name="shape_of",
+    attrs=ShapeOfAttrs,
+    infer=lambda a, types: TensorType((tensor(types[0]).rank,), DType(a.dtype)),
+    reference=lambda a, x: np.array(x.shape, DType(a.dtype).numpy),
+    pattern=OpPattern.OPAQUE,
+    compute=lambda a, args: _numbers(args[0].shape, a.dtype),
+    samples=lambda: samples_of(
+        (((2, 1, 3), "int32"), ((4,), "int64"), ((), "int64"), ((0, 2), "int32")), lambda d: ShapeOfAttrs(dtype=d)
+    ),
+)
+
+
+def shape_of(data: Expr, dtype: str = "int32") -> Call:
+    """The shape as a vector of integers."""
+    return node(SHAPE_OF, (data,), ShapeOfAttrs(dtype=dtype))
+
+
+NDARRAY_SIZE = OpDef(
+    name="ndarray_size",
+    attrs=ShapeOfAttrs,
+    infer=lambda a, types: TensorType((), DType(tensor(types[0]).dtype and a.dtype)),
+    reference=lambda a, x: np.array(x.size, DType(a.dtype).numpy),
+    pattern=OpPattern.OPAQUE,
+    compute=lambda a, args: te.compute((), lambda: const(args[0].size, a.dtype), "size"),
+    samples=lambda: samples_of(
+        (((2, 1, 3), "int32"), ((), "int64"), ((0, 2), "int64")), lambda d: ShapeOfAttrs(dtype=d)
+    ),
+)
+
+
+def ndarray_size(data: Expr, dtype: str = "int32") -> Call:
+    """The number of elements, as a scalar."""
+    return node(NDARRAY_SIZE, (data,), ShapeOfAttrs(dtype=dtype))
+
+
+OPS: tuple[OpDef, ...] = (
+    RESHAPE, TRANSPOSE, SQUEEZE, EXPAND_DIMS, BATCH_FLATTEN, BROADCAST_TO, SHAPE_OF, NDARRAY_SIZE,
+)  # fmt: skip

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout transforms: permuted axes, and axes split into blocks.
+
+layout_transform(x, "NCHW", "NCHW4c")  # C becomes ceil(C/4) blocks of 4, the last filled up with zeros
+
+A layout names each primal axis by a capital letter; `4c` is a block of 4 of axis C, and of several blocks
+of one axis the leftmost is the most significant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dims import Dim, SymDim
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rules import tensor
+from aotc.relay.op.samples import random_array
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import all_of, as_expr, const, select
+
+
+@attrs
+class LayoutTransformAttrs(Attrs):
+    src_layout: str
+    dst_layout: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The axes of a layout in order: (primal letter, block size), block size 0 for the primal axis itself."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Layout:
+        """AotcError (code "layout") for a malformed layout."""
+        well_formed = re.fullmatch(r"([A-Z]|[1-9]\d*[a-z])+", text) is not None
+        require("layout", well_formed, lambda: f"layout {text!r} is malformed")
+        items = re.findall(r"([A-Z])|(\d+)([a-z])", text)
+        layout = cls(tuple((primal or block.upper(), int(size or 0)) for primal, size, block in items))
+        primals = [letter for letter, size in layout.axes if not size]
+        complete = len(set(primals)) == len(primals) and set(primals) == {letter for letter, _ in layout.axes}
+        require("layout", complete, lambda: f"layout {text!r} must name each axis once, and no block without its axis")
+        return layout
+
+    @property
+    def primals(self) -> frozenset[str]:
+        return frozenset(letter for letter, _ in self.axes)
+
+    def blocks(self, letter: str) -> int:
+        """How many elements of a primal axis lie in one of its blocks (1 if it is not split)."""
+        return prod(size for other, size in self.axes if other == letter and size)
+
+    def extents(self, shape: Sequence[Dim]) -> dict[str, Dim]:
+        """The extents of the primal axes of a tensor in this layout."""
+        require("layout.rank", len(shape) == len(self.axes), f"the layout has {len(self.axes)} axes, not {len(shape)}")
+        found: dict[str, Dim] = {}
+        for (letter, size), d in zip(self.axes, shape, strict=True):
+            require("layout.block", size in (0, d), lambda s=size, e=d: f"a block of {s} has extent {e}")
+            if not size:
+                found[letter] = _scaled(d, self.blocks(letter))
+        return found
+
+    def shape(self, extents: dict[str, Dim]) -> tuple[Dim, ...]:
+        """The shape in this layout of a tensor with these primal extents, blocks rounded up."""
+        return tuple(size or _ceil(extents[letter], self.blocks(letter)) for letter, size in self.axes)
+
+    def primal_indices(self, indices: Sequence[Scalar]) -> dict[str, Scalar]:
+        """The primal indices of an element."""
+        outer = {letter: i for (letter, size), i in zip(self.axes, indices, strict=True) if not size}
+        for (letter, size), i in zip(self.axes, indices, strict=True):
+            if size:
+                outer[letter] = outer[letter] * size + i
+        return outer
+
+    def indices(self, primal: dict[str, Scalar]) -> tuple[Scalar, ...]:
+        """Where the element with these primal indices lies."""
+        rest = {letter: self.blocks(letter) for letter in primal}
+        result: list[Scalar] = []
+        for letter, size in self.axes:
+            if not size:
+                result.append(primal[letter] // self.blocks(letter))
+                continue
+            rest[letter] //= size
+            whole = primal[letter] if rest[letter] == 1 else primal[letter] // rest[letter]
+            result.append(whole % size)
+        return tuple(result)
+
+
+def _scaled(d: Dim, factor: int) -> Dim:
+    if isinstance(d, int) or factor == 1:
+        return d if isinstance(d, SymDim) else d * factor
+    return SymDim(upper=d.upper and d.upper * factor)
+
+
+def _ceil(d: Dim, factor: int) -> Dim:
+    if isinstance(d, int) or factor == 1:
+        return d if isinstance(d, SymDim) else -(-d // factor)
+    return SymDim(upper=d.upper and -(-d.upper // factor))
+
+
+def _layouts(a: LayoutTransformAttrs) -> tuple[Layout, Layout]:
+    source, target = Layout.parse(a.src_layout), Layout.parse(a.dst_layout)
+    same = source.primals == target.primals
+    require("layout", same, lambda: f"layouts {a.src_layout!r} and {a.dst_layout!r} have different axes")
+    return source, target
+
+
+def _infer(a: LayoutTransformAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    source, target = _layouts(a)
+    return TensorType(target.shape(source.extents(data.shape)), data.dtype)
+
+
+def _axes(a: LayoutTransformAttrs, types: Sequence[Type]) -> AxisMap:
+    source, target = _layouts(a)
+    place = {letter: k for k, (letter, size) in enumerate(source.axes) if not size and source.blocks(letter) == 1}
+    whole = [None if size or target.blocks(letter) > 1 else place.get(letter) for letter, size in target.axes]
+    return AxisMap((tuple(whole),))
+
+
+def _ints(shape: Sequence[Dim]) -> tuple[int, ...]:
+    return tuple(int(d) for d in shape if isinstance(d, int))
+
+
+def _reference(a: LayoutTransformAttrs, data: Array) -> Array:
+    """Through the unblocked tensor in the order of the source's letters."""
+    source, target = _layouts(a)
+    letters = [letter for letter, size in source.axes if not size]
+    order = [k for letter in letters for k, (other, _) in enumerate(source.axes) if other == letter]
+    extents = {k: int(v) for k, v in source.extents(data.shape).items() if isinstance(v, int)}
+    # within one letter the primal axis may stand behind its block: it still counts most
+    order.sort(key=lambda k: (letters.index(source.axes[k][0]), source.axes[k][1] != 0, k))
+    primal = data.transpose(order).reshape([extents[letter] for letter in letters])
+    pads = [(0, -extents[letter] % target.blocks(letter)) for letter in letters]
+    primal = np.pad(primal, pads) if letters and any(p for _, p in pads) else primal
+    parts = {letter: [k for k, (other, _) in enumerate(target.axes) if other == letter] for letter in letters}
+    for letter in letters:
+        parts[letter].sort(key=lambda k: (target.axes[k][1] != 0, k))
+    shape = _ints(target.shape(dict(extents)))
+    flat = [k for letter in letters for k in parts[letter]]
+    return primal.reshape([shape[k] for k in flat]).transpose(np.argsort(flat))
+
+
+def _compute(a: LayoutTransformAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (data,) = args
+    source, target = _layouts(a)
+    extents = {k: int(v) for k, v in source.extents(data.shape).items() if isinstance(v, int)}
+
+    def body(*i: Scalar) -> Scalar:
+        primal = target.primal_indices(i)
+        filled = [k for k in extents if extents[k] % target.blocks(k)]
+        inside = all_of(*(primal[k] < extents[k] for k in filled))
+        return select(inside, data[source.indices(primal)], as_expr(const(0, data.dtype)))
+
+    return te.compute(_ints(target.shape(dict(extents))), body, "layout_transform")
+
+
+_CASES = (
+    ((1, 6, 2, 3), "NCHW", "NHWC"),
+    ((1, 6, 2, 3), "NCHW", "NCHW4c"),
+    ((1, 2, 2, 3, 4), "NCHW4c", "NCHW"),
+    ((1, 2, 2, 3, 4), "NCHW4c", "NHWC2c"),
+    ((5, 3, 3, 2), "OIHW", "OIHW4o"),
+    ((5, 6, 1, 1), "OIHW", "OIHW4i2o2i"),
+    ((3, 2, 1, 1, 4, 2), "OIHW4i2o", "IHWO"),
+    ((7, 3), "NC", "NC4n"),
+    ((7, 3), "NC", "CN"),
+    ((0, 3), "NC", "NC2c"),
+    ((4, 2, 3), "4cNC", "NC"),
+)
+
+
+def _samples() -> Iterator[Sample]:
+    for shape, source, target in _CASES:
+        attributes = LayoutTransformAttrs(src_layout=source, dst_layout=target)
+        for dtype in ("float32", "int8", "float16") if source == "NC" else ("float32",):
+            yield Sample(args=(random_array(shape, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+LAYOUT_TRANSFORM = OpDef(
+    name="layout_transform",
+    attrs=LayoutTransformAttrs,
+    infer=_infer,
+    reference=_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=_axes,
+    compute=_compute,
+    samples=_samples,
+)
+
+
+def layout_transform(data: Expr, src_layout: str, dst_layout: str) -> Call:
+    """`data` rearranged from one layout to another; incomplete blocks are filled up with zeros."""
+    attributes = LayoutTransformAttrs(src_layout=src_layout, dst_layout=dst_layout)
+    return node(LAYOUT_TRANSFORM, (data,), attributes)
+
+
+OPS: tuple[OpDef, ...] = (LAYOUT_TRANSFORM,)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Padding: with a constant, or with the tensor's own elements.
+
+pad(x, ((0, 0), (1, 1)), pad_value=0.0)
+pad(x, ((0, 0), (2, 1)), pad_mode="reflect")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dims import Dim, SymDim
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rows import ANY
+from aotc.relay.op.rules import tensor
+from aotc.relay.op.samples import random_array
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import all_of, as_expr, maximum, minimum, select
+
+MODES: Final = ("constant", "edge", "reflect", "wrap")
+PadWidth = Sequence[Sequence[int]]
+
+
+@attrs
+class PadAttrs(Attrs):
+    pad_width: tuple[tuple[int, int], ...]
+    pad_mode: str = "constant"
+
+
+@attrs
+class MirrorPadAttrs(Attrs):
+    mode: str = "SYMMETRIC"
+    pad_width: tuple[tuple[int, int], ...]
+
+
+def _padded(d: Dim, width: tuple[int, int], mode: str) -> Dim:
+    if isinstance(d, SymDim):
+        return d if width == (0, 0) else SymDim(upper=d.upper and d.upper + sum(width))
+    extent = d + sum(width)
+    require("pad.width", extent >= 0, lambda: f"padding of {width} leaves nothing of an extent of {d}")
+    repeatable = d > 0 or mode == "constant" or width == (0, 0)
+    require("pad.empty", repeatable, "an axis without elements has none to pad with")
+    return extent
+
+
+def _infer(data: TensorType, widths: Sequence[tuple[int, int]], mode: str) -> TensorType:
+    fits = len(widths) == data.rank
+    require("pad.rank", fits, lambda: f"padding of {len(widths)} axes for a tensor of rank {data.rank}")
+    crops = any(w < 0 for pair in widths for w in pair)
+    require("pad.width", mode == "constant" or not crops, lambda: f"negative padding in mode {mode!r}")
+    return TensorType((_padded(d, w, mode) for d, w in zip(data.shape, widths, strict=True)), data.dtype)
+
+
+def _pad_infer(a: PadAttrs, types: Sequence[Type]) -> Type:
+    data, value = tensor(types[0], "data"), tensor(types[1], "pad value")
+    require("pad.mode", a.pad_mode in MODES, lambda: f"padding mode {a.pad_mode!r} is none of {', '.join(MODES)}")
+    require("pad.value", value.rank == 0, lambda: f"the pad value must be a scalar, got {value}")
+    same = value.dtype == data.dtype
+    require("dtype-mismatch", same, lambda: f"data types {data.dtype} and {value.dtype} do not match")
+    return _infer(data, a.pad_width, a.pad_mode)
+
+
+def _unpadded(widths: Sequence[tuple[int, int]], others: int) -> AxisMap:
+    rows = tuple(k if w == (0, 0) else None for k, w in enumerate(widths))
+    return AxisMap((rows, *((None,) * len(widths),) * others))
+
+
+def _pad_reference(a: PadAttrs, data: Array, value: Array) -> Array:
+    if a.pad_mode != "constant":
+        return _numpy_pad(data, a.pad_width, a.pad_mode)
+    crop = tuple(slice(max(-b, 0), d - max(-e, 0)) for d, (b, e) in zip(data.shape, a.pad_width, strict=True))
+    grow = [(max(b, 0), max(e, 0)) for b, e in a.pad_width]
+    shape = [d + b + e for d, (b, e) in zip(data.shape, a.pad_width, strict=True)]
+    result = np.full(shape, value, data.dtype)
+    kept = data[crop]
+    result[tuple(slice(b, b + n) for (b, _), n in zip(grow, kept.shape, strict=True))] = kept
+    return result
+
+
+def _numpy_pad(data: Array, widths: Any, mode: str) -> Array:
+    """Through indices, so that every data type works."""
+    for axis, width in enumerate(widths):
+        if tuple(width) != (0, 0):
+            data = data.take(np.pad(np.arange(data.shape[axis]), width, mode=mode), axis)
+    return data
+
+
+def _source(i: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar:
+    """Which element of the data the padded element `i` repeats."""
+    at = i - width[0]
+    if width == (0, 0) or extent == 1:
+        return at if width == (0, 0) else as_expr(0)
+    match mode:
+        case "edge":
+            return minimum(maximum(at, 0), extent - 1)
+        case "wrap":
+            return at % extent
+        case "reflect":
+            period = 2 * (extent - 1)
+            if max(width) < extent:
+                at = maximum(at, -at)
+                return minimum(at, period - at)
+            at = at % period
+            return minimum(at, period - at)
+        case _:  # symmetric
+            at = at % (2 * extent)
+            return minimum(at, 2 * extent - 1 - at)
+
+
+def _mirrored(data: te.Tensor, widths: Sequence[tuple[int, int]], mode: str) -> te.Tensor:
+    shape = [d + sum(w) for d, w in zip(data.shape, widths, strict=True)]
+
+    def body(*i: Scalar) -> Scalar:
+        return data[tuple(_source(k, d, w, mode) for k, d, w in zip(i, data.shape, widths, strict=True))]
+
+    return te.compute(shape, body, "pad")
+
+
+def _pad_compute(a: PadAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, value = args
+    if a.pad_mode != "constant":
+        return _mirrored(data, a.pad_width, a.pad_mode)
+    shape = [d + sum(w) for d, w in zip(data.shape, a.pad_width, strict=True)]
+
+    def body(*i: Scalar) -> Scalar:
+        at = tuple(k - w[0] for k, w in zip(i, a.pad_width, strict=True))
+        bounds = zip(at, data.shape, a.pad_width, strict=True)
+        inside = [c for k, d, w in bounds for c, on in ((k >= 0, w[0] > 0), (k < d, w[1] > 0)) if on]
+        return select(all_of(*inside), data[at], value[()])
+
+    return te.compute(shape, body, "pad")
+
+
+_WIDTHS: Final = (
+    ((2, 3), ((1, 2), (0, 1))),
+    ((2, 3), ((0, 0), (1, 0))),
+    ((1, 3), ((2, 2), (2, 2))),
+    ((4,), ((3, 3),)),
+    ((3,), ((7, 5),)),
+    ((2, 3), ((0, 0), (0, 0))),
+    ((), ()),
+)
+
+
+def _pad_samples() -> Iterator[Sample]:
+    def sample(shape: Sequence[int], width: Any, mode: str, dtype: str = "float32") -> Sample:
+        data = random_array(shape, "int8") > 0 if dtype == "bool" else random_array(shape, dtype)
+        value = np.ones((), data.dtype)
+        return Sample(args=(data, value), attrs=PadAttrs(pad_width=width, pad_mode=mode), accuracy=Accuracy.EXACT)
+
+    for shape, width in _WIDTHS:
+        for mode in MODES:
+            yield sample(shape, width, mode)
+    for dtype in ANY.examples:
+        yield sample((2, 3), ((1, 0), (0, 2)), "constant", dtype)
+    for width in (((-1, 1), (0, -2)), ((-1, -1), (0, 0)), ((0, 0), (-3, 1))):
+        yield sample((4, 3), width, "constant")
+    yield sample((0, 2), ((1, 0), (0, 0)), "constant")
+
+
+PAD = OpDef(
+    name="nn.pad",
+    attrs=PadAttrs,
+    arity=2,
+    infer=_pad_infer,
+    reference=_pad_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=lambda a, _: _unpadded(a.pad_width, 1),
+    compute=_pad_compute,
+    samples=_pad_samples,
+)
+
+
+def _pairs(pad_width: PadWidth) -> tuple[tuple[int, int], ...]:
+    return tuple((int(before), int(after)) for before, after in pad_width)
+
+
+def pad(data: Expr, pad_width: PadWidth, pad_value: Expr | float = 0, pad_mode: str = "constant") -> Call:
+    """`data` with (before, after) elements added per axis.
+
+    pad_value  a number, or a scalar expression of the data's type; only for "constant"
+    pad_mode   "constant" (negative widths crop), "edge", "reflect" (without the edge) or "wrap"
+    """
+    if isinstance(pad_value, (int, float)):
+        pad_value = Constant(np.asarray(pad_value).astype(tensor_type_of(data).dtype.numpy))
+    return node(PAD, (data, pad_value), PadAttrs(pad_width=_pairs(pad_width), pad_mode=pad_mode))
+
+
+# --- mirror_pad
+
+
+def _mirror_infer(a: MirrorPadAttrs, types: Sequence[Type]) -> Type:
+    known = a.mode in ("SYMMETRIC", "REFLECT")
+    require("pad.mode", known, lambda: f"mirror padding mode {a.mode!r} is neither SYMMETRIC nor REFLECT")
+    return _infer(tensor(types[0]), a.pad_width, a.mode)
+
+
+def _mirror_samples() -> Iterator[Sample]:
+    for shape, width in _WIDTHS:
+        for mode in ("SYMMETRIC", "REFLECT"):
+            attributes = MirrorPadAttrs(mode=mode, pad_width=width)
+            yield Sample(args=(random_array(shape),), attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+MIRROR_PAD = OpDef(
+    name="nn.mirror_pad",
+    attrs=MirrorPadAttrs,
+    infer=_mirror_infer,
+    reference=lambda a, data: _numpy_pad(data, a.pad_width, a.mode.lower()),
+    pattern=OpPattern.INJECTIVE,
+    axes=lambda a, _: _unpadded(a.pad_width, 0),
+    compute=lambda a, args: _mirrored(args[0], a.pad_width, a.mode.lower()),
+    samples=_mirror_samples,
+)
+
+
+def mirror_pad(data: Expr, pad_width: PadWidth, mode: str = "SYMMETRIC") -> Call:
+    """Padding by reflection, with the edge repeated ("SYMMETRIC") or not ("REFLECT")."""
+    return node(MIRROR_PAD, (data,), MirrorPadAttrs(mode=mode, pad_width=_pairs(pad_width)))
+
+
+OPS: tuple[OpDef, ...] = (PAD, MIRROR_PAD)

@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Type inference: a module (or expression) in, the same with every type filled in, or all type errors at once.
+
+Types flow from arguments to results and, through `Op.refine`, from uses back to variables, until nothing
+changes.  Nodes whose types are right already stay the same objects.
+
+    w = Var("w")                                             # no type
+    infer_expr(dense(x, w, units=8))                         # %w is solved: Tensor[(8, k), float32]
+    infer_module(module)                                     # global functions, recursion included
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
+from aotc.ir.dims import Dim, SymDim, same_dim
+from aotc.ir.op import Op
+from aotc.ir.span import Span
+from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Tuple,
+    TupleGetItem,
+    Var,
+    infer_op,
+    with_type,
+)
+from aotc.relay.module import IRModule
+from aotc.relay.visitor import children, with_children
+
+
+class _Failed(Enum):
+    """The type of an expression that has been reported: what depends on it is not reported again."""
+
+    FAILED = auto()
+
+
+_FAILED: Final = _Failed.FAILED
+Known: TypeAlias = "Type | _Failed | None"
+Signature: TypeAlias = "Callable[[str], Known]"
+
+
+class _Step(Enum):
+    """What to do at a node: some things are due before its children, or between them."""
+
+    VISIT = auto()
+    FINISH = auto()
+    DECLARE = auto()  # a let: a recursive function's own type comes from its annotations
+    BIND_LET = auto()  # a let: its variable has the type of the value, from here on
+    BIND_CALL = auto()  # a call of a function literal: its parameters have the types of the arguments
+
+
+# --- comparing types
+
+
+def merge_types(a: Type, b: Type) -> Type | None:
+    """The type of what has both types, the more precise dimension each time; None if nothing has."""
+    return _combine(a, b, _narrower)
+
+
+def join_types(a: Type, b: Type) -> Type | None:
+    """The type of what has one of the types: dimensions that may differ become unknown; None if they must."""
+    return _combine(a, b, _wider)
+
+
+def _combine(a: Type, b: Type, dims: Callable[[Dim, Dim], Dim | None]) -> Type | None:
+    if a == b:
+        return a
+    match a, b:
+        case TensorType(), TensorType():
+            if a.dtype != b.dtype or a.rank != b.rank:
+                return None
+            shape = [dims(x, y) for x, y in zip(a.shape, b.shape, strict=True)]
+            return None if None in shape else TensorType((d for d in shape if d is not None), a.dtype)
+        case TupleType(), TupleType():
+            fields = _combine_all(a.fields, b.fields, dims)
+            return None if fields is None else TupleType(fields)
+        case FuncType(), FuncType():
+            parts = _combine_all((*a.arg_types, a.ret_type), (*b.arg_types, b.ret_type), dims)
+            return None if parts is None else FuncType(parts[:-1], parts[-1])
+        case _:
+            return None
+
+
+def _combine_all(
+    a: Sequence[Type], b: Sequence[Type], dims: Callable[[Dim, Dim], Dim | None]
+) -> tuple[Type, ...] | None:
+    if len(a) != len(b):
+        return None
+    parts = [_combine(x, y, dims) for x, y in zip(a, b, strict=True)]
+    return None if None in parts else tuple(p for p in parts if p is not None)
+
+
+def _narrower(a: Dim, b: Dim) -> Dim | None:
+    if isinstance(a, SymDim):
+        return b if not isinstance(b, SymDim) or not a.name else a
+    return a if isinstance(b, SymDim) or a == b else None
+
+
+def _wider(a: Dim, b: Dim) -> Dim | None:
+    if same_dim(a, b):
+        return a
+    return SymDim() if isinstance(a, SymDim) or isinstance(b, SymDim) else None
+
+
+# --- one function or expression
+
+
+class _Inference:
+    """Types of everything below one root."""
+
+    def __init__(self, root: Expr, signature: Signature) -> None:
+        self.root = root
+        self.steps = list(_plan(root))
+        self.types: dict[int, Known] = {}
+        self.problems: list[Diagnostic] = []
+        self._signature = signature
+        self._known = 0
+
+    def callees(self) -> list[str]:
+        """Names of the global functions mentioned."""
+        return [node.name for step, node in self.steps if isinstance(node, GlobalVar) and step is _Step.FINISH]
+
+    def solve(self) -> bool:
+        """Sweep until nothing is learnt any more; whether anything was learnt."""
+        before = self._known
+        while True:
+            start = self._known
+            for step, node in self.steps:
+                self._take(step, node)
+            if self._known == start or all(self.types.get(id(n)) is not None for _, n in self.steps):
+                return self._known > before
+
+    def type_of(self, node: Expr) -> Known:
+        return self.types.get(id(node))
+
+    def _learn(self, node: Expr, ty: Known) -> None:
+        if ty is not None and self.types.get(id(node)) is None:
+            self.types[id(node)] = ty
+            self._known += 1
+
+    def _fail(self, node: Expr, message: str, code: str = "type", span: Span | None = None) -> None:
+        self.problems.append(Diagnostic(code, message, span or node.span))
+        self._learn(node, _FAILED)
+
+    def _take(self, step: _Step, node: Expr) -> None:
+        if step is _Step.FINISH:
+            if self.types.get(id(node)) is None:
+                self._learn(node, self._result(node))
+        elif isinstance(node, Let):
+            self._bind_let(step, node)
+        elif isinstance(node, Call) and isinstance(node.op, Function):
+            for param, arg in zip(node.op.params, node.args, strict=False):
+                self._assign(param, self.type_of(arg))
+
+    def _bind_let(self, step: _Step, node: Let) -> None:
+        declared = node.var.annotation
+        value = self.type_of(node.value)
+        if step is _Step.DECLARE:
+            self._learn(node.var, declared or _declared_type(node.value))
+        elif isinstance(value, _Failed) or value is None:
+            self._learn(node.var, value)
+        elif declared is not None and merge_types(declared, value) is None:
+            self._fail(node, f"%{node.var.name} is declared as {declared}, its value is {value}")
+        else:
+            self._learn(node.var, value)
+
+    def _assign(self, node: Expr, ty: Known) -> None:
+        """Give a type that was solved from a use to a variable, or to the fields of a tuple."""
+        stack: list[tuple[Expr, Known]] = [(node, ty)]
+        while stack:
+            target, found = stack.pop()
+            if isinstance(target, Var) and target.annotation is None:
+                self._learn(target, found)
+            elif isinstance(target, Tuple) and isinstance(found, TupleType):
+                stack.extend(zip(target.fields, found.fields, strict=False))
+
+    def _result(self, node: Expr) -> Known:
+        match node:
+            case Var():
+                return node.annotation
+            case GlobalVar():
+                return self._signature(node.name)
+            case Constant():
+                return node.checked_type
+            case Op():
+                return None
+            case Call():
+                return self._call(node)
+            case Tuple():
+                return _all_known([self.type_of(f) for f in node.fields], TupleType)
+            case TupleGetItem():
+                return self._field(node)
+            case Let():
+                return self.type_of(node.body)
+            case If():
+                return self._if(node)
+            case Function():
+                return self._function(node)
+            case _:
+                assert_never(node)
+
+    def _call(self, node: Call) -> Known:
+        known: list[Known] = [self.type_of(a) for a in node.args]
+        if not isinstance(node.op, Op):
+            return self._apply(node, known)
+        if any(t is None for t in known) and node.op.refine is not None and _FAILED not in known:
+            known = self._refined(node, node.op, known)
+        types = _settled(known)
+        if not isinstance(types, list):
+            return types
+        try:
+            return infer_op(node.op, node.attrs, types, node.span)
+        except AotcError as error:
+            self.problems.extend(error.at(node.span).diagnostics)
+            return _FAILED
+
+    def _refined(self, node: Call, op: Op, known: Sequence[Known]) -> list[Known]:
+        """Argument types after solving what the operator's rule can solve backwards."""
+        assert op.refine is not None
+        try:
+            solved = op.refine(node.attrs, [t for t in known if not isinstance(t, _Failed)])
+        except AotcError as error:
+            self.problems.extend(error.at(node.span).diagnostics)
+            return [_FAILED]
+        for arg, ty in zip(node.args, solved, strict=False):
+            self._assign(arg, ty)
+        return [self.type_of(a) for a in node.args]
+
+    def _apply(self, node: Call, known: Sequence[Known]) -> Known:
+        """A call of a function value."""
+        callee = self.type_of(node.op)
+        if callee is None or isinstance(callee, _Failed):
+            return callee
+        if not isinstance(callee, FuncType):
+            return self._reject(node, f"a value of type {callee} is called as a function")
+        if len(callee.arg_types) != len(known):
+            return self._reject(node, f"the function takes {len(callee.arg_types)} arguments, got {len(known)}")
+        for arg, wanted in zip(node.args, callee.arg_types, strict=True):
+            self._assign(arg, wanted)
+        types = _settled([self.type_of(a) for a in node.args])
+        if not isinstance(types, list):
+            return types
+        for k, (have, wanted) in enumerate(zip(types, callee.arg_types, strict=True)):
+            if merge_types(have, wanted) is None:
+                return self._reject(node, f"argument {k} is {have}, the function takes {wanted}")
+        return callee.ret_type
+
+    def _reject(self, node: Expr, message: str) -> _Failed:
+        self.problems.append(Diagnostic("type", message, node.span))
+        return _FAILED
+
+    def _field(self, node: TupleGetItem) -> Known:
+        ty = self.type_of(node.tuple_value)
+        if ty is None or isinstance(ty, _Failed):
+            return ty
+        if not isinstance(ty, TupleType):
+            return self._reject(node, f"field {node.index} is taken of {ty}, which is no tuple")
+        if not 0 <= node.index < len(ty.fields):
+            return self._reject(node, f"field {node.index} is outside the tuple {ty}")
+        return ty.fields[node.index]
+
+    def _if(self, node: If) -> Known:
+        cond = self.type_of(node.cond)
+        if isinstance(cond, (TensorType, TupleType, FuncType)) and cond != TensorType((), "bool"):
+            return self._reject(node, f"the condition must be a bool scalar, got {cond}")
+        yes, no = self.type_of(node.true_branch), self.type_of(node.false_branch)
+        if isinstance(yes, _Failed) or isinstance(no, _Failed):
+            return _FAILED
+        if yes is None or no is None:
+            return yes or no  # a branch that recurses has the type of the one that does not
+        joined = join_types(yes, no)
+        return joined if joined is not None else self._reject(node, f"the branches have types {yes} and {no}")
+
+    def _function(self, node: Function) -> Known:
+        params = _settled([self.type_of(p) for p in node.params])
+        body = self.type_of(node.body)
+        if isinstance(body, _Failed) or not isinstance(params, list):
+            return _FAILED if isinstance(body, _Failed) else params if isinstance(params, _Failed) else None
+        declared = node.ret_type
+        if body is None or declared is None:
+            result = body or declared
+            return FuncType(params, result) if result is not None else None
+        merged = merge_types(body, declared)
+        if merged is None:
+            return self._reject(node, f"the function returns `{body}`, which does not match the declared `{declared}`")
+        return FuncType(params, merged)
+
+    # --- results
+
+    def unknown(self) -> list[Diagnostic]:
+        """What could not be solved: the variables, or whatever is left where all of those are known."""
+        nodes = {id(n): n for _, n in self.steps if self.type_of(n) is None and not isinstance(n, Op)}
+        named = [n for n in nodes.values() if isinstance(n, (Var, GlobalVar))]
+        return [
+            Diagnostic("type-unknown", f"cannot infer the type of {_mention(n)}", n.span, hint="annotate it")
+            for n in named or list(nodes.values())[:1]
+        ]
+
+    def rebuilt(self) -> Expr:
+        """The root with all types filled in."""
+        memo: dict[int, Expr] = {}
+        for step, node in self.steps:
+            if step is _Step.FINISH:
+                memo[id(node)] = self._typed(node, memo)
+        return memo[id(self.root)]
+
+    def _typed(self, node: Expr, memo: dict[int, Expr]) -> Expr:
+        ty = self.type_of(node)
+        if isinstance(node, Op) or ty is None or isinstance(ty, _Failed):
+            return node
+        if isinstance(node, Var):
+            return node if node.annotation is not None and node.checked_type == ty else Var(node.name, ty, node.span)
+        old = children(node)
+        fresh = tuple(memo[id(c)] for c in old)
+        same = all(a is b for a, b in zip(old, fresh, strict=True))
+        if isinstance(node, Function):
+            assert isinstance(ty, FuncType)
+            if same and node.ret_type == ty.ret_type and node.checked_type == ty:
+                return node
+            params = tuple(p for p in fresh[:-1] if isinstance(p, Var))
+            return with_type(Function(params, fresh[-1], ty.ret_type, node.attrs, node.span), ty)
+        new = node if same else with_children(node, fresh)
+        return with_type(new, ty) if isinstance(new, (Call, Tuple, TupleGetItem, Let, If, GlobalVar)) else new
+
+
+def _all_known(types: Sequence[Known], make: Callable[[list[Type]], Type]) -> Known:
+    settled = _settled(types)
+    return make(settled) if isinstance(settled, list) else settled
+
+
+def _settled(types: Sequence[Known]) -> list[Type] | _Failed | None:
+    """The types if all are known; _FAILED if one has failed; None if one is unknown."""
+    if _FAILED in types:
+        return _FAILED
+    known = [t for t in types if t is not None and not isinstance(t, _Failed)]
+    return known if len(known) == len(types) else None
+
+
+def _declared_type(expr: Expr) -> FuncType | None:
+    """The type of a function as its annotations alone give it."""
+    if not isinstance(expr, Function) or expr.ret_type is None:
+        return None
+    params = [p.annotation for p in expr.params if p.annotation is not None]
+    return FuncType(params, expr.ret_type) if len(params) == len(expr.params) else None
+
+
+def _mention(node: Expr) -> str:
+    match node:
+        case Var():
+            return f"%{node.name}"
+        case GlobalVar():
+            return f"@{node.name}"
+        case Call():
+            return f"the call of {_mention(node.op)}" if isinstance(node.op, (Var, GlobalVar)) else f"{node.op} (...)"
+        case _:
+            return f"a {type(node).__name__}"
+
+
+def _plan(root: Expr) -> Iterator[tuple[_Step, Expr]]:
+    """All steps below `root` in the order in which types become known; each node once."""
+    seen: set[int] = set()
+    stack: list[tuple[_Step, Expr]] = [(_Step.VISIT, root)]
+    while stack:
+        step, node = stack.pop()
+        if step is not _Step.VISIT:
+            yield step, node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((_Step.FINISH, node))
+            stack.extend(reversed(_before_finish(node)))
+
+
+def _before_finish(node: Expr) -> list[tuple[_Step, Expr]]:
+    match node:
+        case Let():
+            declare, bind = (_Step.DECLARE, node), (_Step.BIND_LET, node)
+            return [(_Step.VISIT, node.var), declare, (_Step.VISIT, node.value), bind, (_Step.VISIT, node.body)]
+        case Call() if isinstance(node.op, Function):
+            return [*((_Step.VISIT, a) for a in node.args), (_Step.BIND_CALL, node), (_Step.VISIT, node.op)]
+        case _:
+            return [(_Step.VISIT, c) for c in children(node)]
+
+
+# --- modules
+
+
+class _ModuleInference:
+    """Inference of global functions that call each other."""
+
+    def __init__(self, module: IRModule) -> None:
+        self.module = module
+        self.functions = {name: _Inference(f, self._signature) for name, f in module.functions.items()}
+        self.problems: list[Diagnostic] = []
+
+    def _signature(self, name: str) -> Known:
+        if name not in self.functions:
+            self.problems.append(Diagnostic("unknown-function", f"no function @{name}"))
+            return _FAILED
+        inference = self.functions[name]
+        return inference.type_of(inference.root) or _declared_type(inference.root)
+
+    def run(self) -> None:
+        order = self._callees_first()
+        while sum(self.functions[name].solve() for name in order):  # the sum gives every function its turn
+            if all(f.type_of(f.root) is not None for f in self.functions.values()):
+                break
+
+    def _callees_first(self) -> list[str]:
+        order: dict[str, None] = {}
+        seen: set[str] = set()
+        stack = [(name, False) for name in reversed(self.functions)]
+        while stack:
+            name, done = stack.pop()
+            if done:
+                order[name] = None
+            elif name not in seen:
+                seen.add(name)
+                stack.append((name, True))
+                callees = self.functions[name].callees()
+                stack.extend((c, False) for c in reversed(callees) if c in self.functions)
+        return list(order)
+
+    def report(self) -> None:
+        _report(self.problems, self.functions.values())
+
+
+def _report(problems: Iterable[Diagnostic], inferences: Iterable[_Inference]) -> None:
+    """Raise all errors; where there are none, what is unknown is the error."""
+    parts = list(inferences)
+    found = [*problems, *(d for i in parts for d in i.problems)]
+    found = found or [d for i in parts for d in i.unknown()]
+    if found:
+        raise AotcError.collect(dict.fromkeys(found))
+
+
+def infer_module(module: IRModule) -> IRModule:
+    """`module` with every expression typed; the same object if it was.
+
+    Raises AotcError with one diagnostic per ill-typed expression, or per variable that nothing determines.
+    """
+    inference = _ModuleInference(module)
+    inference.run()
+    inference.report()
+    updates: dict[str, Function] = {}
+    for name, solved in inference.functions.items():
+        typed = solved.rebuilt()
+        assert isinstance(typed, Function)
+        updates[name] = typed
+    return module.with_functions(updates)
+
+
+def infer_expr(expr: Expr, module: IRModule | None = None) -> Expr:
+    """`expr` typed; global functions it calls are looked up in `module`, whose functions are typed already."""
+
+    def signature(name: str) -> Known:
+        if module is None or name not in module:
+            raise AotcError("unknown-function", f"no function @{name}")
+        return module[name].checked_type or _declared_type(module[name])
+
+    inference = _Inference(expr, signature)
+    inference.solve()
+    _report((), [inference])
+    return inference.rebuilt()
+
+
+def infer_function(function: Function, module: IRModule | None = None) -> Function:
+    """`function` typed, `ret_type` set; see infer_expr."""
+    result = infer_expr(function, module)
+    assert isinstance(result, Function)
+    return result

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One ONNX node run by ONNX Runtime: an independent opinion on what an operator computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from aotc.ir.attrs import Attrs
+from aotc.ir.dtype import DType
+from aotc.ir.types import TensorType, Type
+from aotc.relay.op import REGISTRY
+from aotc.relay.op.opdef import Array, OpDef
+
+
+def _model(op: str, inputs: tuple[Array | None, ...], opset: int, attributes: dict[str, Any]) -> onnx.ModelProto:
+    names = ["" if x is None else f"x{k}" for k, x in enumerate(inputs)]
+    node = helper.make_node(op, names, ["y"], **attributes)
+    held = [numpy_helper.from_array(x, n) for x, n in zip(inputs[1:], names[1:], strict=True) if x is not None]
+    first = inputs[0]
+    assert first is not None
+    kind = helper.np_dtype_to_tensor_dtype(first.dtype)
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info("x0", kind, first.shape)],
+        [helper.make_tensor_value_info("y", kind, None)],
+        held,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def ort(op: str, *inputs: Array | None, opset: int = 19, **attributes: Any) -> Array:
+    """The first output of one node by ONNX Runtime; all inputs but the first are initialisers."""
+    model = _model(op, inputs, opset, attributes)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x0": inputs[0]})[0])
+
+
+def onnx_reference(op: str, *inputs: Array | None, opset: int = 19, **attributes: Any) -> Array:
+    """The same by onnx's reference evaluator."""
+    return np.asarray(ReferenceEvaluator(_model(op, inputs, opset, attributes)).run(None, {"x0": inputs[0]})[0])
+
+
+def types_of(*arrays: Array) -> list[Type]:
+    return [TensorType(x.shape, DType.of(x)) for x in arrays]
+
+
+def reference(name: str, attributes: Attrs, *arrays: Array) -> Array:
+    """What the operator's numpy meaning gives, checked against its type rule."""
+    op: OpDef = REGISTRY[name]
+    result = np.asarray(op.reference(attributes, *arrays))
+    assert op.infer(attributes, types_of(*arrays)) == TensorType(result.shape, DType.of(result))
+    return result
+
+
+def close(got: Array, want: Array, tolerance: float = 2e-6) -> None:
+    """Equal shapes, and differences small beside the largest value."""
+    assert got.shape == want.shape
+    scale = max(1.0, float(np.abs(want).max(initial=0)))
+    assert np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0) <= tolerance * scale
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def error_code(call: Any, *args: Any, **kwargs: Any) -> str:
+    """The code of the AotcError that a call raises."""
+    from aotc.ir.diagnostics import AotcError
+
+    with pytest.raises(AotcError) as caught:
+        call(*args, **kwargs)
+    return caught.value.code

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools against ONNX Runtime; type rules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Var
+from aotc.relay.op import REGISTRY, adaptive_pool, pool
+from aotc.relay.op.adaptive_pool import AdaptivePool2DAttrs, GlobalPool2DAttrs
+from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
+
+MAX = {1: pool.MaxPool1DAttrs, 2: pool.MaxPool2DAttrs, 3: pool.MaxPool3DAttrs}
+AVG = {1: pool.AvgPool1DAttrs, 2: pool.AvgPool2DAttrs, 3: pool.AvgPool3DAttrs}
+
+
+def _window(seed: int, n: int) -> dict[str, list[int]]:
+    rng = np.random.default_rng(seed)
+    kernel = rng.integers(2, 4, n)
+    return {
+        "kernel_shape": kernel.tolist(),
+        "strides": rng.integers(1, 4, n).tolist(),
+        "dilations": rng.integers(1, 3, n).tolist(),
+        "pads": [int(rng.integers(0, k)) for k in (*kernel, *kernel)],
+    }
+
+
+def _fields(window: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
+    names = {"kernel_shape": "pool_size", "strides": "strides", "dilations": "dilation", "pads": "padding"}
+    return {names[k]: tuple(v) for k, v in window.items()}
+
+
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_maximum_agrees_with_onnx_runtime(n: int, seed: int, ceil: bool) -> None:
+    window = _window(seed, n)
+    x = normal(2, 3, *(6 + (seed + k) % 4 for k in range(n)), seed=seed)
+    got = reference(f"nn.max_pool{n}d", MAX[n](ceil_mode=ceil, **_fields(window)), x)
+    close(got, ort("MaxPool", x, ceil_mode=int(ceil), **window))
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_mean_agrees_with_onnx_runtime(n: int, seed: int, ceil: bool, include: bool) -> None:
+    window = _window(seed, n)
+    x = normal(2, 3, *(6 + (seed + k) % 4 for k in range(n)), seed=seed)
+    attributes = AVG[n](ceil_mode=ceil, count_include_pad=include, **_fields(window))
+    got = reference(f"nn.avg_pool{n}d", attributes, x)
+    close(got, ort("AveragePool", x, ceil_mode=int(ceil), count_include_pad=int(include), **window))
+
+
+def test_nan_wins() -> None:
+    x = normal(1, 1, 4, 4)
+    x[0, 0, 1, 1] = np.nan
+    got = reference("nn.max_pool2d", pool.MaxPool2DAttrs(pool_size=(2, 2), strides=(2, 2)), x)
+    assert np.isnan(got[0, 0]).tolist() == [[True, False], [False, False]]
+
+
+def test_global_pools_agree_with_onnx_runtime() -> None:
+    x = normal(2, 3, 5, 4)
+    close(reference("nn.global_avg_pool2d", GlobalPool2DAttrs(), x), ort("GlobalAveragePool", x))
+    close(reference("nn.global_max_pool2d", GlobalPool2DAttrs(), x), ort("GlobalMaxPool", x))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (5, 4), (7, 9)])
+def test_adaptive_windows_cover_their_part(size: tuple[int, int]) -> None:
+    x = normal(1, 2, 5, 4)
+    got = reference("nn.adaptive_avg_pool2d", AdaptivePool2DAttrs(output_size=size), x)
+    for i, j in np.ndindex(*size):
+        rows = slice(int(np.floor(i * 5 / size[0])), int(np.ceil((i + 1) * 5 / size[0])))
+        columns = slice(int(np.floor(j * 4 / size[1])), int(np.ceil((j + 1) * 4 / size[1])))
+        np.testing.assert_allclose(got[0, :, i, j], x[0, :, rows, columns].mean((1, 2)), rtol=1e-5, atol=1e-6)
+
+
+def test_integer_means_are_truncated() -> None:
+    x = np.array([[[[-7, 0], [0, 0]]]], np.int8)
+    assert reference("nn.global_avg_pool2d", GlobalPool2DAttrs(), x).item() == -1
+
+
+def test_ill_typed_pools() -> None:
+    infer = REGISTRY["nn.max_pool2d"].infer
+    assert error_code(infer, pool.MaxPool2DAttrs(pool_size=(2, 2)), [TensorType((1, 2, 3))]) == "pool.rank"
+    assert error_code(infer, pool.MaxPool2DAttrs(pool_size=(4, 4)), [TensorType((1, 2, 3, 3))]) == "window"
+    assert error_code(infer, pool.MaxPool2DAttrs(pool_size=(2, 2, 2)), [TensorType((1, 2, 3, 3))]) == "window"
+    adaptive = REGISTRY["nn.adaptive_avg_pool2d"].infer
+    assert error_code(adaptive, AdaptivePool2DAttrs(output_size=(0, 2)), [TensorType((1, 2, 3, 3))]) == "pool.size"
+
+
+def test_functions_store_full_padding() -> None:
+    x = Var("x", TensorType((1, 3, 8, 8)))
+    call = pool.max_pool2d(x, (3, 3), (2, 2), padding=(1, 1))
+    assert call.attrs.changed() == {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
+    assert adaptive_pool.adaptive_avg_pool2d(x).checked_type == x.checked_type
+
+
+def test_partial_windows_as_the_reference_evaluator() -> None:
+    x = normal(1, 1, 5, 5)
+    window = {"kernel_shape": [2, 2], "strides": [3, 3]}
+    got = reference("nn.max_pool2d", pool.MaxPool2DAttrs(pool_size=(2, 2), strides=(3, 3), ceil_mode=True), x)
+    close(got, onnx_reference("MaxPool", x, ceil_mode=1, **window))

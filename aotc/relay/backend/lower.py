@@ -155,7 +155,7 @@ def copy_kernel(dtype: DType, size: int) -> Kernel:
 
 
 def _bind_outputs(
-    program_outputs: Sequence[tuple[str, TensorType, View]], steps: list[Step]
+    results: Sequence[tuple[str, TensorType, View]], steps: list[Step]
 ) -> tuple[tuple[Storage, ...], list[Step]]:
     """Let the kernels write straight into the caller's outputs; copy where a result is not a temporary of its own."""
     renamed: dict[Storage, Storage] = {}

@@ -19,6 +19,7 @@ from aotc.relay.op import (
     dense,
     depth,
     elementwise,
+    grid,
     join,
     layout,
     norm,
@@ -36,7 +37,7 @@ from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
     elementwise, binary, cast, reduce, shape, layout, join, pad, slice, create,
-    conv, dense, pool, adaptive_pool, norm, softmax, resize, depth, sort, scan,
+    conv, dense, pool, adaptive_pool, norm, softmax, resize, depth, grid, sort, scan,
 )  # fmt: skip
 
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling at the positions of a grid: image.grid_sample.
+
+The grid holds, for each output, a position in -1..1 along every spatial axis, the last axis first.
+Coordinates are taken in float32; rounding to the nearest element takes ties to the even one.
+
+    grid_sample(x, grid, method="bilinear", padding_mode="border")   # x (N, C, H, W), grid (N, 2, OH, OW)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
+from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.resample import keys
+from aotc.relay.op.rules import tensor
+from aotc.relay.op.samples import random_array
+from aotc.relay.op.window import DATA_LAYOUT, may_equal
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import all_of, call, maximum, minimum, select
+
+METHODS: Final = ("nearest", "bilinear", "bicubic")
+PADDINGS: Final = ("zeros", "border", "reflection")
+ALPHA: Final = -0.75
+"""The parameter of Keys' kernel, as PyTorch and ONNX fix it."""
+
+
+@attrs
+class GridSampleAttrs(Attrs):
+    """`align_corners`: whether -1 and 1 are the centres of the outermost elements, or their outer edges."""
+
+    method: str = "bilinear"
+    layout: str = "NCHW"
+    padding_mode: str = "zeros"
+    align_corners: bool = True
+
+
+def _infer(a: GridSampleAttrs, types: Sequence[Type]) -> Type:
+    data, grid = tensor(types[0], "data"), tensor(types[1], "grid")
+    n = data.rank - 2
+    require("grid.rank", n in (2, 3) and grid.rank == data.rank, lambda: f"data {data} and grid {grid}: rank 4 or 5")
+    require("layout", a.layout == DATA_LAYOUT[n], lambda: f"layout must be {DATA_LAYOUT[n]}, got {a.layout!r}")
+    require("grid.method", a.method in METHODS, f"unknown method {a.method!r}; known: {', '.join(METHODS)}")
+    padding = a.padding_mode in PADDINGS
+    require("grid.padding", padding, f"unknown padding {a.padding_mode!r}; known: {', '.join(PADDINGS)}")
+    require("dtype", data.dtype.is_float and grid.dtype.is_float, f"data type {data.dtype} is not a float type")
+    require("grid.batch", may_equal(data.shape[0], grid.shape[0]), lambda: f"batches of {data} and {grid} differ")
+    require("grid.axes", may_equal(grid.shape[1], n), lambda: f"the grid must hold {n} coordinates, got {grid}")
+    require("grid.empty", 0 not in data.shape[2:], lambda: f"nothing to sample in {data}")
+    return TensorType((*data.shape[:2], *grid.shape[2:]), data.dtype)
+
+
+def _axes(_: Any, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    return AxisMap(((0, 1, *(None,) * (rank - 2)), (0, None, *range(2, rank))))
+
+
+# --- coordinates: for numpy arrays and for expressions
+
+
+class _Numpy:
+    """The functions of the formulas below, for arrays."""
+
+    floor, rint, abs, minimum, maximum = np.floor, np.rint, np.abs, np.minimum, np.maximum
+    where, fmod = np.where, np.fmod
+
+    @staticmethod
+    def index(x: Any, extent: int) -> Any:
+        with np.errstate(invalid="ignore"):
+            return x.astype(np.int64).clip(0, extent - 1)
+
+
+class _Scalars:
+    """The same for expressions."""
+
+    minimum, maximum, where = staticmethod(minimum), staticmethod(maximum), staticmethod(select)
+
+    @staticmethod
+    def floor(x: Scalar) -> Scalar:
+        return call("floor", x)
+
+    @staticmethod
+    def rint(x: Scalar) -> Scalar:
+        return call("round_even", x)
+
+    @staticmethod
+    def abs(x: Scalar) -> Scalar:
+        return call("abs", x)
+
+    @staticmethod
+    def fmod(x: Scalar, y: float) -> Scalar:
+        return call("fmod", x, y)
+
+    @staticmethod
+    def index(x: Scalar, extent: int) -> Scalar:
+        return minimum(maximum(x.astype("int64"), 0), extent - 1)
+
+
+def _unnormalised(a: GridSampleAttrs, g: Any, extent: int) -> Any:
+    """The position in elements."""
+    if a.align_corners:
+        return (g + 1.0) * ((extent - 1) / 2)
+    return ((g + 1.0) * float(extent) - 1.0) * 0.5
+
+
+def _padded(a: GridSampleAttrs, fn: Any, x: Any, extent: int) -> Any:
+    """A position brought onto the data, where the padding mode does so."""
+    if a.padding_mode == "reflection":
+        low, high = (0.0, extent - 1.0) if a.align_corners else (-0.5, extent - 0.5)
+        width = high - low
+        if width == 0:
+            return x * 0.0
+        t = fn.fmod(fn.abs(x - low), 2 * width)
+        x = fn.where(t > width, 2 * width - t, t) + low
+    if a.padding_mode == "zeros":
+        return x
+    return fn.minimum(fn.maximum(x, 0.0), extent - 1.0)
+
+
+def _taps(a: GridSampleAttrs, fn: Any, x: Any, extent: int) -> list[tuple[Any, Any]]:
+    """(position, weight) of each element that a position sees along one axis."""
+    if a.method == "nearest":
+        return [(_padded(a, fn, fn.rint(x), extent), None)]
+    if a.method == "bilinear":
+        x = _padded(a, fn, x, extent)
+        low = fn.floor(x)
+        f = x - low
+        return [(low, 1.0 - f), (low + 1.0, f)]
+    low = fn.floor(x)
+    f = x - low
+    distances = (keys(f + 1.0, ALPHA)[1], keys(f, ALPHA)[0], keys(1.0 - f, ALPHA)[0], keys(2.0 - f, ALPHA)[1])
+    return [(_padded(a, fn, low + float(k - 1), extent), w) for k, w in enumerate(distances)]
+
+
+def _reference(a: GridSampleAttrs, data: Array, grid: Array) -> Array:
+    x, n = float_work(data), data.ndim - 2
+    space = data.shape[2:]
+    positions = [_unnormalised(a, grid[:, n - 1 - k].astype(np.float32), space[k]) for k in range(n)]
+    taps = [_taps(a, _Numpy, p.astype(np.float32), e) for p, e in zip(positions, space, strict=True)]
+    batch = np.arange(data.shape[0]).reshape(-1, *(1,) * n)
+    total = np.zeros((data.shape[0], data.shape[1], *grid.shape[2:]), x.dtype)
+    for combination in itertools.product(*taps):
+        index = tuple(_Numpy.index(p, e) for (p, _), e in zip(combination, space, strict=True))
+        where = (batch, slice(None), *index)
+        value = np.moveaxis(x[where], -1, 1)
+        inside = np.ones(index[0].shape, bool)
+        for (p, _), e in zip(combination, space, strict=True):
+            inside = inside & (p >= 0) & (p <= e - 1)
+        value = np.where(inside[:, None], value, 0) if a.padding_mode == "zeros" else value
+        for _, weight in combination:
+            value = value if weight is None else value * weight[:, None].astype(x.dtype)
+        total = total + value
+    return as_dtype(total, data.dtype)
+
+
+def _compute(a: GridSampleAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, grid = promoted(args[0]), convert(args[1], "float32")
+    n, space = data.rank - 2, data.shape[2:]
+
+    def position(k: int) -> te.Tensor:
+        def body(image: Scalar, *at: Scalar) -> Scalar:
+            where = (image, n - 1 - k, *at)
+            value: Scalar = _unnormalised(a, grid[where], space[k])
+            return value
+
+        return te.compute((data.shape[0], *grid.shape[2:]), body, "position", materialize=True)
+
+    positions = [position(k) for k in range(n)]
+
+    def sampled(image: Scalar, channel: Scalar, combination: Sequence[tuple[Any, Any]]) -> Scalar:
+        index = [_Scalars.index(p, e) for (p, _), e in zip(combination, space, strict=True)]
+        where = (image, channel, *index)
+        value: Scalar = data[where]
+        if a.padding_mode == "zeros":
+            sides = [s for (p, _), e in zip(combination, space, strict=True) for s in (p >= 0.0, p <= e - 1.0)]
+            value = select(all_of(*sides), value, 0.0)
+        for _, weight in combination:
+            value = value if weight is None else value * weight.astype(data.dtype)
+        return value
+
+    def body(image: Scalar, channel: Scalar, *at: Scalar) -> Scalar:
+        where = (image, *at)
+        taps = [_taps(a, _Scalars, p[where], e) for p, e in zip(positions, space, strict=True)]
+        total: Any = None
+        for combination in itertools.product(*taps):
+            value = sampled(image, channel, combination)
+            total = value if total is None else total + value
+        result: Scalar = total
+        return result
+
+    return convert(te.compute((*data.shape[:2], *grid.shape[2:]), body, "grid_sample"), args[0].dtype)
+
+
+def _samples() -> Iterable[Sample]:
+    for method, padding, corners in itertools.product(METHODS, PADDINGS, (True, False)):
+        data = random_array((2, 2, 4, 5))
+        grid = np.clip(random_array((2, 2, 3, 4), seed=1) * 0.8, -2.1, 2.1)
+        a = GridSampleAttrs(method=method, padding_mode=padding, align_corners=corners)
+        yield Sample(args=(data, grid), attrs=a)
+    volume = random_array((1, 2, 2, 3, 4)), random_array((1, 3, 2, 2, 3), seed=1)
+    yield Sample(args=volume, attrs=GridSampleAttrs(layout="NCDHW"))
+    outside = np.full((1, 2, 1, 3), 9.0, np.float32)
+    yield Sample(args=(random_array((1, 1, 2, 2)), outside), attrs=GridSampleAttrs(padding_mode="border"))
+
+
+GRID_SAMPLE = OpDef(
+    name="image.grid_sample",
+    attrs=GridSampleAttrs,
+    arity=2,
+    infer=_infer,
+    reference=_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=_axes,
+    compute=_compute,
+    samples=_samples,
+)
+
+OPS: tuple[OpDef, ...] = (GRID_SAMPLE,)
+
+
+def grid_sample(
+    data: Expr,
+    grid: Expr,
+    method: str = "bilinear",
+    layout: str = "NCHW",
+    padding_mode: str = "zeros",
+    align_corners: bool = True,
+) -> Call:
+    """data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW)."""
+    attributes = GridSampleAttrs(method=method, layout=layout, padding_mode=padding_mode, align_corners=align_corners)
+    return node(GRID_SAMPLE, (data, grid), attributes)

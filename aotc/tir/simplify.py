@@ -252,11 +252,15 @@ def _bounds_division(op: str, operand: Interval, divisor: int) -> Interval:
         return (0 if low >= 0 else 1 - divisor), (0 if high <= 0 else min(high, divisor - 1))
     if op == "floordiv":
         return _quotient(low, divisor), _quotient(high, divisor)
-    return min(_quotient(low, divisor) + 1, 0) if low < 0 else _quotient(low, divisor), max(_quotient(high, divisor), 0)
+    return _truncated(low, divisor), _truncated(high, divisor)
 
 
 def _quotient(value: Bound, divisor: int) -> Bound:
     return value if math.isinf(value) else value // divisor
+
+
+def _truncated(value: Bound, divisor: int) -> Bound:
+    return -_quotient(-value, divisor) if value < 0 else _quotient(value, divisor)
 
 
 def simplify(expr: Expr, ranges: Ranges) -> Expr:

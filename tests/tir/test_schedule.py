@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aotc.tir import te
-from aotc.tir.expr import call
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import schedule
-from aotc.tir.target import C, X86_64_V4, Target
+from aotc.tir.target import X86_64_V4, C, Target
 from tests.tir.evaluate import evaluate
 from tests.tir.graphs import Graph, graphs
 

@@ -20,7 +20,7 @@ from aotc.tir.schedule.body import Body, Slot
 from aotc.tir.schedule.inline import plan_storage
 from aotc.tir.schedule.inplace import inplace_pairs
 from aotc.tir.schedule.naive import build_contraction
-from aotc.tir.schedule.nest import mark_vector, merge_loops, split_loops
+from aotc.tir.schedule.nest import hoist_invariants, mark_vector, merge_loops, split_loops, unroll_bounds
 from aotc.tir.schedule.reduce import reduce_nest
 from aotc.tir.schedule.stages import Group, Stage, form_groups, form_stages
 from aotc.tir.simplify import drop_dead, simplify_stmt
@@ -147,10 +147,11 @@ class Lowering:
 
     def _contraction(self, stage: Stage, c: te.Contraction) -> Stmt:
         def store(indices: tuple[Expr, ...], value: Expr) -> Stmt:
-            register = Var(c.name, c.dtype)
             mapping = {var: index for (var, _), index in zip(c.axes, indices, strict=True)}
-            finish = _substituted(self.finish(stage, register), mapping)
-            return Block((Declare(register, value), finish))
+            if isinstance(value, Var) and value not in mapping:
+                return _substituted(self.finish(stage, value), mapping)
+            register = Var(c.name, c.dtype)  # the value may use the axes as loop variables of its own
+            return Block((Declare(register, value), _substituted(self.finish(stage, register), mapping)))
 
         a, b = (self.memory[graph.base(t)].buffer for t in (c.a, c.b))
         nest = build_contraction(c, a, b, store, self.target)
@@ -194,8 +195,8 @@ class Lowering:
 def polished(stmt: Stmt) -> Stmt:
     """Indices simplified, loops merged, split where conditions change, and marked where independent."""
     stmt = merge_loops(simplify_stmt(stmt, {}))
-    stmt = simplify_stmt(split_loops(stmt, {}), {})
-    return mark_vector(simplify_stmt(merge_loops(stmt), {}))
+    stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}), {}))
+    return mark_vector(hoist_invariants(simplify_stmt(merge_loops(stmt), {})))
 
 
 def _substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:

@@ -12,8 +12,25 @@ from collections.abc import Iterator
 from typing import Final
 
 from aotc.ir.diagnostics import assert_never
-from aotc.tir.dependence import independent
-from aotc.tir.expr import BOOL, INDEX, Binary, Const, Expr, Select, Unary, Var, as_expr, operands, substitute, walk
+from aotc.tir.dependence import independent, straight_line
+from aotc.tir.expr import (
+    BOOL,
+    INDEX,
+    Binary,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    Var,
+    as_expr,
+    operands,
+    substitute,
+    walk,
+    with_operands,
+)
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import (
     Assign,
@@ -36,6 +53,8 @@ _SEGMENT_LIMIT: Final = 128
 _GROWTH: Final = 4
 _GROWTH_FREE: Final = 200
 """Splitting may multiply the size of the code by the first, and add the second on top."""
+
+_UNROLL: Final = 4
 
 
 def const_extent(loop: For) -> tuple[int, int] | None:
@@ -196,3 +215,53 @@ def mark_vector(stmt: Stmt) -> Stmt:
     if isinstance(stmt, For) and stmt.kind == "serial" and independent(stmt):
         return For(stmt.var, stmt.end, stmt.body, begin=stmt.begin, step=stmt.step, kind="vector")
     return with_children(stmt, tuple(mark_vector(s) for s in stmt_children(stmt)))
+
+
+def unroll_bounds(stmt: Stmt) -> Stmt:
+    """Short loops whose variable bounds an inner loop are written out: the inner bounds become literals."""
+    stmt = with_children(stmt, tuple(unroll_bounds(s) for s in stmt_children(stmt)))
+    extent = const_extent(stmt) if isinstance(stmt, For) else None
+    if not isinstance(stmt, For) or extent is None or not 0 < extent[1] - extent[0] <= _UNROLL:
+        return stmt
+    inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For)]
+    bounded = any(node is stmt.var for s in inner for e in (s.begin, s.end) for node in walk(e))
+    if not bounded or _size(stmt) * (extent[1] - extent[0]) > _GROWTH_FREE:
+        return stmt
+    copies: list[Stmt] = []
+    for value in range(*extent):
+        copy = refreshed(For(stmt.var, value + 1, stmt.body, begin=value))
+        copies.append(simplify_stmt(copy, {}))
+    return Block(copies)
+
+
+def hoist_invariants(stmt: Stmt) -> Stmt:
+    """What costs much and is the same in every iteration of an innermost loop goes into a register before it."""
+    if not isinstance(stmt, For):
+        return with_children(stmt, tuple(hoist_invariants(s) for s in stmt_children(stmt)))
+    body = straight_line(stmt)
+    extent = const_extent(stmt)
+    if body is None or extent is None or extent[1] <= extent[0]:
+        return with_children(stmt, (hoist_invariants(stmt.body),))
+    changing: set[Var | Buffer] = {stmt.var}
+    changing.update(s.var for s in body if isinstance(s, (Declare, Assign)))
+    changing.update(s.buffer for s in body if isinstance(s, Store))
+    found: dict[Expr, Expr] = {}
+    fresh = map_exprs(stmt.body, lambda e: _without_invariants(e, changing, found))
+    if not found:
+        return stmt
+    registers = [Declare(var, value) for value, var in found.items() if isinstance(var, Var)]
+    return Block((*registers, For(stmt.var, stmt.end, fresh, begin=stmt.begin, kind=stmt.kind)))
+
+
+def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Expr, Expr]) -> Expr:
+    """`expr` with its costly unchanging parts replaced by registers, which are noted in `found`."""
+    if isinstance(expr, Select):  # a branch not taken may not be evaluated
+        cond = _without_invariants(expr.cond, changing, found)
+        return with_operands(expr, (cond, expr.a, expr.b))
+    if isinstance(expr, Call) or (isinstance(expr, Binary) and expr.op == "div"):
+        parts = set(walk(expr))
+        if not any((p.buffer if isinstance(p, Load) else p) in changing for p in parts if isinstance(p, (Var, Load))):
+            if not any(isinstance(p, (Var, Load)) for p in parts):
+                return expr
+            return found.setdefault(expr, Var("hoisted", expr.dtype, expr.lanes))
+    return with_operands(expr, tuple(_without_invariants(o, changing, found) for o in operands(expr)))

@@ -133,7 +133,7 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt) ->
         begin, end = const_extent(inner) or (0, 0)
         if begin == 0 and end >= 2 * lanes:
             return loops(free, _partial(parts, inner, end, lanes))
-    if row is not None and row <= 4 and free[-1][1] >= _ROW_STRIDED and inner is not None:
+    if row is not None and row <= 4 and free[-1][1] >= _ROW_STRIDED:
         return loops(free[:-1], _rows(parts, *free[-1]))
     return loops(free, scalar)
 

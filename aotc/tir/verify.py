@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every kernel must satisfy.  A Kernel in; nothing out, or AotcError with every violation.
+
+    verify(kernel)
+
+Types and lanes of operands agree; buffers and registers are declared before use, each once in a scope;
+inputs are not written; no access is provably outside its buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
+from aotc.tir.expr import (
+    ARITHMETIC,
+    BITWISE,
+    BOOL,
+    COMPARE,
+    INDEX,
+    INTRINSICS,
+    Binary,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Element,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    Var,
+    operands,
+)
+from aotc.tir.simplify import Interval, bounds, linear
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, While, stmt_exprs
+
+_KINDS = frozenset({"serial", "vector", "unrolled"})
+_INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
+
+
+def verify(kernel: Kernel) -> None:
+    """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
+    checker = _Checker(kernel)
+    checker.buffers()
+    checker.stmt(kernel.body, _Scope())
+    if checker.problems:
+        raise AotcError.collect(checker.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The registers in sight, what is known of loop variables, and whether this place is reached for certain.
+
+    `exact` holds the loop variables that take both ends of their range.
+    """
+
+    visible: frozenset[Var] = frozenset()
+    ranges: dict[Var, Interval] = field(default_factory=dict)
+    exact: frozenset[Var] = frozenset()
+    certain: bool = True
+
+    def doubtful(self) -> _Scope:
+        return _Scope(self.visible, self.ranges, self.exact, False)
+
+
+@dataclass(slots=True)
+class _Checker:
+    kernel: Kernel
+    problems: list[Diagnostic] = field(default_factory=list)
+
+    def report(self, message: str) -> None:
+        self.problems.append(Diagnostic("tir-verify", f"kernel {self.kernel.name}: {message}", self.kernel.span))
+
+    def buffers(self) -> None:
+        kernel = self.kernel
+        declared = (*kernel.params, *kernel.stack)
+        for buffer in {b for b in declared if declared.count(b) > 1}:
+            self.report(f"buffer {buffer.name} is declared twice")
+        for scope, group in (
+            ("param", (*kernel.inputs, *kernel.outputs)),
+            ("workspace", kernel.workspace),
+            ("stack", kernel.stack),
+        ):
+            for buffer in group:
+                if buffer.scope != scope or buffer.size < 0:
+                    self.report(f"buffer {buffer.name}[{buffer.size}] of scope {buffer.scope} stands as {scope}")
+        for output, source in kernel.inplace:
+            if not (0 <= output < len(kernel.outputs) and 0 <= source < len(kernel.inputs)):
+                self.report(f"no output {output} or input {source} to share memory")
+
+    # statements
+
+    def stmt(self, stmt: Stmt, scope: _Scope) -> None:
+        for expr in stmt_exprs(stmt):
+            self.expr(expr, scope)
+        match stmt:
+            case For():
+                self.loop(stmt, scope)
+            case While():
+                self.condition(stmt.cond)
+                self.stmt(stmt.body, scope.doubtful())
+            case If():
+                self.condition(stmt.cond)
+                self.stmt(stmt.then, scope.doubtful())
+                if stmt.orelse is not None:
+                    self.stmt(stmt.orelse, scope.doubtful())
+            case Store():
+                self.store(stmt, scope)
+            case Assign():
+                self.assign(stmt, scope)
+            case Block():
+                self.block(stmt, scope)
+            case Declare():
+                self.typed(stmt.var, stmt.value)
+            case Comment():
+                pass
+            case _:
+                assert_never(stmt)
+
+    def block(self, block: Block, scope: _Scope) -> None:
+        here: set[Var] = set()
+        for stmt in block.stmts:
+            self.stmt(stmt, scope)
+            if isinstance(stmt, Declare):
+                if stmt.var in here or stmt.var in scope.visible - frozenset(here):
+                    self.report(f"register {stmt.var.name} is declared twice")
+                here.add(stmt.var)
+                scope = _Scope(scope.visible | {stmt.var}, scope.ranges, scope.exact, scope.certain)
+
+    def loop(self, loop: For, scope: _Scope) -> None:
+        if loop.step < 1 or loop.kind not in _KINDS:
+            self.report(f"loop over {loop.var.name} has step {loop.step} and kind {loop.kind!r}")
+            return
+        if loop.var.dtype != INDEX or loop.var.lanes != 1 or loop.begin.dtype != INDEX or loop.end.dtype != INDEX:
+            self.report(f"loop over {loop.var.name} does not count in {INDEX}")
+            return
+        if loop.var in scope.visible:
+            self.report(f"loop variable {loop.var.name} is in use already")
+        low, high = bounds(loop.begin, scope.ranges)[0], bounds(loop.end, scope.ranges)[1] - 1
+        literal = isinstance(loop.begin, Const) and isinstance(loop.end, Const)
+        if literal and high < low:
+            return  # never runs
+        if literal:
+            high = low + (high - low) // loop.step * loop.step
+        exact = scope.exact | {loop.var} if literal else scope.exact
+        inside = {**scope.ranges, loop.var: (low, high)}
+        self.stmt(loop.body, _Scope(scope.visible | {loop.var}, inside, exact, scope.certain and literal))
+
+    def store(self, stmt: Store, scope: _Scope) -> None:
+        self.access(stmt.buffer, stmt.index, stmt.value.lanes, scope)
+        if stmt.buffer in self.kernel.inputs:
+            self.report(f"input {stmt.buffer.name} is written")
+        if stmt.value.dtype != stmt.buffer.dtype:
+            self.report(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
+
+    def assign(self, stmt: Assign, scope: _Scope) -> None:
+        self.typed(stmt.var, stmt.value)
+        if stmt.var not in scope.visible or stmt.var in scope.ranges:
+            self.report(f"{stmt.var.name} is assigned, but is not a register in sight")
+
+    def typed(self, var: Var, value: Expr) -> None:
+        if (var.dtype, var.lanes) != (value.dtype, value.lanes):
+            self.report(f"register {var.name} is {var.dtype}x{var.lanes}, its value {value.dtype}x{value.lanes}")
+
+    def condition(self, cond: Expr) -> None:
+        if cond.dtype != BOOL or cond.lanes != 1:
+            self.report(f"a condition is {cond.dtype}x{cond.lanes}")
+
+    # expressions
+
+    def expr(self, expr: Expr, scope: _Scope) -> None:
+        stack = [(expr, scope)]
+        while stack:
+            node, here = stack.pop()
+            for message in _type_problems(node):
+                self.report(message)
+            if isinstance(node, Var) and node not in here.visible:
+                self.report(f"{node.name} is used, but not declared")
+            if isinstance(node, Load):
+                self.access(node.buffer, node.index, node.lanes, here)
+            if isinstance(node, Select):
+                stack += [(node.cond, here), (node.a, here.doubtful()), (node.b, here.doubtful())]
+            else:
+                stack += [(o, here) for o in operands(node)]
+
+    def access(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
+        if not any(buffer is b for b in (*self.kernel.params, *self.kernel.stack)):
+            self.report(f"buffer {buffer.name} is not declared")
+        if index.dtype != INDEX or index.lanes != 1:
+            self.report(f"{buffer.name} is indexed by {index.dtype}x{index.lanes}")
+            return
+        low, high = bounds(index, scope.ranges)
+        limit = buffer.size - lanes
+        reached = scope.certain and all(atom in scope.exact for atom in linear(index, scope.ranges).terms)
+        if reached and (low < 0 or high > limit):
+            self.report(f"{buffer.name}[{low} .. {high + lanes - 1}] is outside its {buffer.size} elements")
+        elif scope.certain and (high < 0 or low > limit):
+            self.report(f"{buffer.name}[{low} .. {high}] is outside its {buffer.size} elements")
+
+
+def _type_problems(node: Expr) -> Iterator[str]:
+    match node:
+        case Binary():
+            yield from _binary_problems(node)
+        case Unary():
+            if node.op not in ("neg", "not") or (node.op == "neg" and node.a.dtype == BOOL):
+                yield f"{node.op} of {node.a.dtype}"
+        case Select():
+            yield from _select_problems(node)
+        case Broadcast(a=a):
+            if a.lanes != 1:
+                yield "a broadcast of a vector"
+        case Call():
+            yield from _call_problems(node)
+        case Element():
+            yield f"an element of {node.tensor.name}, which was not scheduled"
+        case Var() | Const() | Cast() | Load():
+            pass
+        case _:
+            assert_never(node)
+
+
+def _select_problems(node: Select) -> Iterator[str]:
+    if node.cond.dtype != BOOL or node.cond.lanes not in (1, node.lanes):
+        yield f"a selection by {node.cond.dtype}x{node.cond.lanes}"
+    if (node.a.dtype, node.a.lanes) != (node.b.dtype, node.b.lanes):
+        yield f"a selection between {node.a.dtype}x{node.a.lanes} and {node.b.dtype}x{node.b.lanes}"
+
+
+def _call_problems(node: Call) -> Iterator[str]:
+    if len(node.args) != INTRINSICS.get(node.name):
+        yield f"{node.name} with {len(node.args)} operands"
+    elif len({(a.dtype, a.lanes) for a in node.args}) != 1:
+        yield f"{node.name} of operands of different types"
+
+
+def _binary_problems(node: Binary) -> Iterator[str]:
+    a, b = node.a, node.b
+    if node.op not in ARITHMETIC | BITWISE | COMPARE:
+        yield f"no operation {node.op!r}"
+    if (a.dtype, a.lanes) != (b.dtype, b.lanes):
+        yield f"{node.op} of {a.dtype}x{a.lanes} and {b.dtype}x{b.lanes}"
+    elif node.op == "div" and not a.dtype.is_float:
+        yield f"div of {a.dtype}"
+    elif node.op in _INTEGER_ONLY | BITWISE and a.dtype.is_float:
+        yield f"{node.op} of {a.dtype}"

@@ -20,6 +20,7 @@ from aotc.relay.op import (
     depth,
     elementwise,
     grid,
+    index,
     join,
     layout,
     norm,
@@ -36,7 +37,7 @@ from aotc.relay.op import (
 from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
-    elementwise, binary, cast, reduce, shape, layout, join, pad, slice, create,
+    elementwise, binary, cast, reduce, shape, layout, join, pad, slice, index, create,
     conv, dense, pool, adaptive_pool, norm, softmax, resize, depth, grid, sort, scan,
 )  # fmt: skip
 

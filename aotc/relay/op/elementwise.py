@@ -50,7 +50,7 @@ def _is_finite(x: Scalar) -> Scalar:
 
 
 def _erf(x: Array) -> Any:
-    return np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64)).astype(x.dtype) if x.ndim else x.dtype.type(math.erf(x))
+    return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
 
 
 def _identity(x: Any) -> Any:

@@ -20,7 +20,7 @@ from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.expr import Call, Expr, Tuple
 from aotc.relay.expr import call as node
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
-from aotc.relay.op.rows import ANY
+from aotc.relay.op.rows import ANY, replaced
 from aotc.relay.op.rules import axis_of, tensor, tensor_fields
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import product, samples_of
@@ -45,9 +45,9 @@ def _alike(types: Sequence[TensorType], what: str) -> TensorType:
     require(f"{what}.empty", len(types) > 0, "no tensors to join")
     first = types[0]
     for other in types[1:]:
-        require(f"{what}.rank", other.rank == first.rank, lambda o=other: f"ranks of {first} and {o} differ")
+        require(f"{what}.rank", other.rank == first.rank, f"ranks of {first} and {other} differ")
         same = other.dtype == first.dtype
-        require("dtype-mismatch", same, lambda o=other: f"data types {first.dtype} and {o.dtype} do not match")
+        require("dtype-mismatch", same, f"data types {first.dtype} and {other.dtype} do not match")
     return first
 
 
@@ -99,7 +99,7 @@ def _chosen(starts: Sequence[int], parts: Sequence[Callable[[Scalar], Scalar]], 
 
 
 def _part(x: te.Tensor, axis: int, i: Sequence[Scalar]) -> Callable[[Scalar], Scalar]:
-    return lambda index: x[(*i[:axis], index, *i[axis + 1 :])]
+    return lambda index: x[replaced(i, axis, index)]
 
 
 def _copies(tensors: Sequence[te.Tensor], axis: int, shape: Sequence[int]) -> te.Tensor:
@@ -125,7 +125,7 @@ def _concatenate_compute(a: ConcatenateAttrs, args: Sequence[Sequence[te.Tensor]
     tensors = [t for t in args[0] if t.shape[axis]] or [args[0][0]]
     first = tensors[0]
     starts = list(accumulate((t.shape[axis] for t in tensors), initial=0))
-    shape = (*first.shape[:axis], starts[-1], *first.shape[axis + 1 :])
+    shape = replaced(first.shape, axis, starts[-1])
     if len(tensors) > _MANY:
         return _copies(tensors, axis, shape)
 
@@ -273,13 +273,13 @@ def _split_infer(a: SplitAttrs, types: Sequence[Type]) -> Type:
     data = tensor(types[0])
     axis = axis_of(a.axis, data.rank)
     extents = _split_extents(a, data.shape[axis])
-    return TupleType(TensorType((*data.shape[:axis], e, *data.shape[axis + 1 :]), data.dtype) for e in extents)
+    return TupleType(TensorType(replaced(data.shape, axis, e), data.dtype) for e in extents)
 
 
 def _split_reference(a: SplitAttrs, data: Array) -> tuple[Array, ...]:
     axis = axis_of(a.axis, data.ndim)
-    cut = [slice(None)] * axis
-    return tuple(data[(*cut, slice(start, stop))] for start, stop in split_bounds(a, data.shape[axis]))
+    whole = [slice(None)] * data.ndim
+    return tuple(data[replaced(whole, axis, slice(start, stop))] for start, stop in split_bounds(a, data.shape[axis]))
 
 
 def _split_axes(a: SplitAttrs, types: Sequence[Type]) -> AxisMap:
@@ -293,8 +293,8 @@ def _split_compute(a: SplitAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor,
     axis = axis_of(a.axis, data.rank)
 
     def part(start: int, stop: int) -> te.Tensor:
-        shape = (*data.shape[:axis], stop - start, *data.shape[axis + 1 :])
-        return te.compute(shape, lambda *i: data[(*i[:axis], i[axis] + start, *i[axis + 1 :])], "split")
+        shape = replaced(data.shape, axis, stop - start)
+        return te.compute(shape, lambda *i: data[replaced(i, axis, i[axis] + start)], "split")
 
     return tuple(part(start, stop) for start, stop in split_bounds(a, data.shape[axis]))
 
@@ -415,7 +415,7 @@ def _repeat_compute(a: RepeatAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
     axis = axis_of(a.axis or 0, data.rank)
     shape = [d * a.repeats if k == axis else d for k, d in enumerate(data.shape)]
-    return te.compute(shape, lambda *i: data[(*i[:axis], i[axis] // a.repeats, *i[axis + 1 :])], "repeat")
+    return te.compute(shape, lambda *i: data[replaced(i, axis, i[axis] // a.repeats)], "repeat")
 
 
 REPEAT = OpDef(

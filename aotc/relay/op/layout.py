@@ -67,7 +67,7 @@ class Layout:
         require("layout.rank", len(shape) == len(self.axes), f"the layout has {len(self.axes)} axes, not {len(shape)}")
         found: dict[str, Dim] = {}
         for (letter, size), d in zip(self.axes, shape, strict=True):
-            require("layout.block", size in (0, d), lambda s=size, e=d: f"a block of {s} has extent {e}")
+            require("layout.block", size in (0, d), f"a block of {size} has extent {d}")
             if not size:
                 found[letter] = _scaled(d, self.blocks(letter))
         return found
@@ -150,7 +150,8 @@ def _reference(a: LayoutTransformAttrs, data: Array) -> Array:
         parts[letter].sort(key=lambda k: (target.axes[k][1] != 0, k))
     shape = _ints(target.shape(dict(extents)))
     flat = [k for letter in letters for k in parts[letter]]
-    return primal.reshape([shape[k] for k in flat]).transpose(np.argsort(flat))
+    result: Array = primal.reshape([shape[k] for k in flat]).transpose(np.argsort(flat))
+    return result
 
 
 def _compute(a: LayoutTransformAttrs, args: Sequence[te.Tensor]) -> te.Tensor:

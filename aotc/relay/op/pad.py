@@ -86,7 +86,7 @@ def _pad_reference(a: PadAttrs, data: Array, value: Array) -> Array:
     return result
 
 
-def _numpy_pad(data: Array, widths: Any, mode: str) -> Array:
+def _numpy_pad(data: Array, widths: Any, mode: Any) -> Array:
     """Through indices, so that every data type works."""
     for axis, width in enumerate(widths):
         if tuple(width) != (0, 0):

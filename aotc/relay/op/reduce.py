@@ -168,7 +168,7 @@ def _numpy_mean(a: Any, data: Array) -> Array:
     with np.errstate(all="ignore"):
         if not DType.of(work).is_float:
             return np.trunc(total / builtins.max(count, 1)).astype(data.dtype)
-        return (total / work.dtype.type(count)).astype(data.dtype)
+        return np.asarray(total / work.dtype.type(count)).astype(data.dtype)
 
 
 def _compute(combiner: str) -> Callable[[Any, Sequence[te.Tensor]], te.Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from aotc.tir.expr import call as intrinsic_call
 
 NumpyFn: TypeAlias = Callable[..., Any]
 ScalarFn: TypeAlias = Callable[..., Scalar]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,11 @@ def wide_numpy(fn: NumpyFn) -> NumpyFn:
 def intrinsic(name: str) -> ScalarFn:
     """The tir intrinsic called `name`, as a function of its operands."""
     return lambda *args: intrinsic_call(name, *args)
+
+
+def replaced(items: Sequence[T], position: int, item: T) -> tuple[T, ...]:
+    """`items` with one of them exchanged."""
+    return (*items[:position], item, *items[position + 1 :])
 
 
 def broadcast_at(x: te.Tensor, indices: Sequence[Any], shape: Sequence[int]) -> Scalar:

@@ -154,7 +154,7 @@ class _Reshape:
             fill = quotient(self.shape, known)
             return tuple(fill if d is None else d for d in self.out)
         same = not (is_static(known) and is_static(self.shape)) or product(known) == product(self.shape)
-        require("reshape.size", same, lambda: f"{shape_text(self.shape)} cannot become {shape_text(known)}")
+        require("reshape.size", same, lambda: f"{shape_text(self.shape)} cannot become {shape_text(tuple(known))}")
         return tuple(known)
 
     def step(self, spec: int) -> None:

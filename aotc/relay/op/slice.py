@@ -1,6 +1,334 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Operators that select elements at places known at compile time, or by position along axes.
+
+strided_slice(x, begin=(0, 1), end=(2, 5), strides=(1, 2))
+reverse(x, axis=1)
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+from collections.abc import Iterator, Sequence
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dims import Dim, SymDim
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Constant, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rows import replaced
+from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.samples import random_array
+from aotc.relay.op.shape import samples_of
+from aotc.tir import te
+from aotc.tir.expr import INDEX, const, minimum, select
+from aotc.tir.expr import Expr as Scalar
+
+# --- strided_slice
+
+
+@attrs
+class StridedSliceAttrs(Attrs):
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    strides: tuple[int, ...]
+    slice_mode: str = "end"
+    axes: tuple[int, ...] | None
+
+
+def _cuts(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
+    """The slice of each axis that is named."""
+    count = len(a.begin)
+    require("slice.mode", a.slice_mode in ("end", "size"), lambda: f"slice mode {a.slice_mode!r} is unknown")
+    alike = len(a.end) == count and len(a.strides) in (1, count)
+    require("slice.count", alike, lambda: f"{count} begins, {len(a.end)} ends, {len(a.strides)} strides")
+    axes = range(count) if a.axes is None else [axis_of(k, rank) for k in a.axes]
+    fits = len(axes) == count <= rank and len(set(axes)) == count
+    require("slice.axes", fits, lambda: f"{count} slices do not fit the axes {list(axes)} of rank {rank}")
+    strides = a.strides * count if len(a.strides) == 1 else a.strides
+    require("slice.stride", 0 not in strides, "a stride of 0")
+    if a.slice_mode == "end":
+        return {k: slice(*bounds) for k, *bounds in zip(axes, a.begin, a.end, strides, strict=True)}
+    sized = zip(axes, a.begin, a.end, strict=True)
+    return {k: slice(b, None if size < 0 else b + size, 1) for k, b, size in sized}
+
+
+def _cut_dim(d: Dim, cut: slice) -> Dim:
+    if isinstance(d, int):
+        return len(range(*cut.indices(d)))
+    whole = (cut.start, cut.step) == (0, 1) and (cut.stop is None or cut.stop >= np.iinfo(np.int32).max)
+    return d if whole else SymDim(upper=d.upper)
+
+
+def _slice_infer(a: StridedSliceAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    cuts = _cuts(a, data.rank)
+    return TensorType((_cut_dim(d, cuts[k]) if k in cuts else d for k, d in enumerate(data.shape)), data.dtype)
+
+
+def _slice_reference(a: StridedSliceAttrs, data: Array) -> Array:
+    cuts = _cuts(a, data.ndim)
+    return data[tuple(cuts.get(k, slice(None)) for k in range(data.ndim))]
+
+
+def _slice_axes(a: StridedSliceAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    cuts = _cuts(a, rank)
+    return AxisMap((tuple(None if k in cuts else k for k in range(rank)),))
+
+
+def _slice_compute(a: StridedSliceAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (data,) = args
+    cuts = _cuts(a, data.rank)
+    ranges = [range(*cuts[k].indices(d)) if k in cuts else range(d) for k, d in enumerate(data.shape)]
+
+    def body(*i: Scalar) -> Scalar:
+        return data[tuple(k * r.step + r.start for k, r in zip(i, ranges, strict=True))]
+
+    return te.compute([len(r) for r in ranges], body, "slice")
+
+
+_BIG = 2**31 - 1
+
+
+def _slice_samples() -> Iterator[Sample]:
+    cases = (
+        ((4, 6), (1, 2), (3, 6), (1, 1), None),
+        ((4, 6), (3, -1), (-5, -7), (-1, -2), None),
+        ((4, 6), (-2,), (_BIG,), (1,), (-1,)),
+        ((4, 6), (0, 0), (_BIG, _BIG), (1,), None),
+        ((4, 6, 2), (1, 5), (3, 0), (1, -3), (0, 1)),
+        ((4,), (3,), (1,), (1,), None),
+        ((), (), (), (1,), None),
+        ((0, 3), (0, 1), (2, 3), (1, 1), None),
+    )
+    yield from samples_of(
+        [(shape, rest) for shape, *rest in cases],
+        lambda v: StridedSliceAttrs(begin=v[0], end=v[1], strides=v[2], axes=v[3]),
+    )
+    sized = StridedSliceAttrs(begin=(1, 2), end=(2, -1), strides=(1,), slice_mode="size", axes=None)
+    yield Sample(args=(random_array((4, 6)),), attrs=sized, accuracy=Accuracy.EXACT)
+
+
+STRIDED_SLICE = OpDef(
+    name="strided_slice",
+    attrs=StridedSliceAttrs,
+    infer=_slice_infer,
+    reference=_slice_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=_slice_axes,
+    compute=_slice_compute,
+    samples=_slice_samples,
+)
+
+
+def strided_slice(
+    data: Expr,
+    begin: Sequence[int],
+    end: Sequence[int],
+    strides: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    slice_mode: str = "end",
+) -> Call:
+    """data[begin:end:stride] along each of `axes` (None: the leading ones), as Python slices.
+
+    slice_mode  "end", or "size": `end` gives extents (-1: all that is left) and strides are ignored
+    """
+    attributes = StridedSliceAttrs(
+        begin=tuple(int(b) for b in begin),
+        end=tuple(int(e) for e in end),
+        strides=(1,) * len(tuple(begin)) if strides is None else tuple(int(s) for s in strides),
+        slice_mode=slice_mode,
+        axes=None if axes is None else tuple(int(k) for k in axes),
+    )
+    return node(STRIDED_SLICE, (data,), attributes)
+
+
+# --- reverse
+
+
+@attrs
+class ReverseAttrs(Attrs):
+    axis: int
+
+
+def _keeps_but(axis: int, rank: int) -> tuple[int | None, ...]:
+    return tuple(None if k == axis else k for k in range(rank))
+
+
+def _reverse_infer(a: ReverseAttrs, types: Sequence[Type]) -> Type:
+    axis_of(a.axis, tensor(types[0]).rank)
+    return types[0]
+
+
+def _reverse_compute(a: ReverseAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (data,) = args
+    axis = axis_of(a.axis, data.rank)
+    last = data.shape[axis] - 1
+    return te.compute(data.shape, lambda *i: data[replaced(i, axis, last - i[axis])], "reverse")
+
+
+def _reverse_axes(a: ReverseAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    return AxisMap((_keeps_but(axis_of(a.axis, rank), rank),))
+
+
+REVERSE = OpDef(
+    name="reverse",
+    attrs=ReverseAttrs,
+    infer=_reverse_infer,
+    reference=lambda a, x: np.flip(x, a.axis),
+    pattern=OpPattern.INJECTIVE,
+    axes=_reverse_axes,
+    compute=_reverse_compute,
+    samples=lambda: samples_of(
+        (((2, 3), 1), ((2, 3), 0), ((2, 1, 3), -2), ((4,), 0), ((0, 2), 0)), lambda axis: ReverseAttrs(axis=axis)
+    ),
+)
+
+
+def reverse(data: Expr, axis: int) -> Call:
+    """`data` in the opposite order along an axis."""
+    return node(REVERSE, (data,), ReverseAttrs(axis=axis))
+
+
+# --- reverse_sequence
+
+
+@attrs
+class ReverseSequenceAttrs(Attrs):
+    seq_axis: int = 1
+    batch_axis: int = 0
+
+
+def _sequence_axes(a: ReverseSequenceAttrs, rank: int) -> tuple[int, int]:
+    sequence, batch = axis_of(a.seq_axis, rank), axis_of(a.batch_axis, rank)
+    require("reverse_sequence.axes", sequence != batch, "sequence and batch are one axis")
+    return sequence, batch
+
+
+def _sequence_infer(a: ReverseSequenceAttrs, types: Sequence[Type]) -> Type:
+    data, lengths = tensor(types[0], "data"), tensor(types[1], "lengths")
+    _, batch = _sequence_axes(a, data.rank)
+    fits = lengths.shape == (data.shape[batch],) and lengths.dtype.is_integer
+    require("reverse_sequence.lengths", fits, lambda: f"one integer length per batch expected, got {lengths}")
+    return data
+
+
+def _sequence_reference(a: ReverseSequenceAttrs, data: Array, lengths: Array) -> Array:
+    sequence, batch = _sequence_axes(a, data.ndim)
+    result = data.copy()
+    moved, source = np.moveaxis(result, (batch, sequence), (0, 1)), np.moveaxis(data, (batch, sequence), (0, 1))
+    for b, length in enumerate(np.clip(lengths, 0, data.shape[sequence])):
+        moved[b, :length] = source[b, :length][::-1]
+    return result
+
+
+def _sequence_axis_map(a: ReverseSequenceAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    sequence, batch = _sequence_axes(a, rank)
+    return AxisMap((_keeps_but(sequence, rank), tuple(0 if k == batch else None for k in range(rank))))
+
+
+def _sequence_compute(a: ReverseSequenceAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, lengths = args
+    sequence, batch = _sequence_axes(a, data.rank)
+
+    def body(*i: Scalar) -> Scalar:
+        at, length = i[sequence], minimum(lengths[i[batch]].astype(INDEX), data.shape[sequence])
+        return data[replaced(i, sequence, select(at < length, length - 1 - at, at))]
+
+    return te.compute(data.shape, body, "reverse_sequence")
+
+
+def _sequence_samples() -> Iterator[Sample]:
+    for shape, sequence, batch in (((3, 4), 1, 0), ((4, 3, 2), 0, 1), ((2, 3, 4), -1, 1), ((0, 2), 1, 0)):
+        for dtype in ("int32", "int64"):
+            lengths = np.array([2, 0, 9, 1, 3][: shape[batch]], dtype)
+            attributes = ReverseSequenceAttrs(seq_axis=sequence, batch_axis=batch)
+            yield Sample(args=(random_array(shape), lengths), attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+REVERSE_SEQUENCE = OpDef(
+    name="reverse_sequence",
+    attrs=ReverseSequenceAttrs,
+    arity=2,
+    infer=_sequence_infer,
+    reference=_sequence_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=_sequence_axis_map,
+    compute=_sequence_compute,
+    samples=_sequence_samples,
+)
+
+
+def reverse_sequence(data: Expr, seq_lengths: Expr, seq_axis: int = 1, batch_axis: int = 0) -> Call:
+    """The first seq_lengths[b] elements of each batch b in the opposite order, the rest as it is."""
+    return node(REVERSE_SEQUENCE, (data, seq_lengths), ReverseSequenceAttrs(seq_axis=seq_axis, batch_axis=batch_axis))
+
+
+# --- trilu
+
+
+@attrs
+class TriluAttrs(Attrs):
+    upper: bool = True
+
+
+def _trilu_infer(a: TriluAttrs, types: Sequence[Type]) -> Type:
+    data, k = tensor(types[0], "data"), tensor(types[1], "k")
+    require("trilu.rank", data.rank >= 2, lambda: f"a matrix or a batch of them expected, got {data}")
+    require("trilu.k", k.rank == 0 and k.dtype.is_integer, lambda: f"k must be an integer scalar, got {k}")
+    return data
+
+
+def _trilu_reference(a: TriluAttrs, data: Array, k: Array) -> Array:
+    rows, columns = np.ogrid[: data.shape[-2], : data.shape[-1]]
+    kept = columns - rows >= int(k) if a.upper else columns - rows <= int(k)
+    return np.where(kept, data, np.zeros((), data.dtype))
+
+
+def _trilu_compute(a: TriluAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, k = args
+
+    def body(*i: Scalar) -> Scalar:
+        diagonal, offset = i[-1] - i[-2], k[()].astype(INDEX)
+        kept = diagonal >= offset if a.upper else diagonal <= offset
+        return select(kept, data[i], const(0, data.dtype))
+
+    return te.compute(data.shape, body, "trilu")
+
+
+def _trilu_samples() -> Iterator[Sample]:
+    for shape, k, upper in (
+        ((3, 4), 0, True), ((3, 4), 1, False), ((2, 4, 3), -1, True), ((2, 2), 9, True), ((1, 3), -9, False),
+        ((0, 3), 0, True),
+    ):  # fmt: skip
+        args = (random_array(shape), np.array(k, np.int64))
+        yield Sample(args=args, attrs=TriluAttrs(upper=upper), accuracy=Accuracy.EXACT)
+    args = (random_array((3, 3), "int8") > 0, np.array(0, np.int32))
+    yield Sample(args=args, attrs=TriluAttrs(), accuracy=Accuracy.EXACT)
+
+
+TRILU = OpDef(
+    name="trilu",
+    attrs=TriluAttrs,
+    arity=2,
+    infer=_trilu_infer,
+    reference=_trilu_reference,
+    pattern=OpPattern.ELEMWISE,
+    axes=lambda _, types: AxisMap(((*range(tensor(types[0]).rank - 2), None, None), (None,) * tensor(types[0]).rank)),
+    compute=_trilu_compute,
+    samples=_trilu_samples,
+)
+
+
+def trilu(data: Expr, k: Expr | int = 0, upper: bool = True) -> Call:
+    """The upper (lower) triangle of each matrix from diagonal k on, zero elsewhere."""
+    diagonal = Constant(np.array(k, np.int32)) if isinstance(k, int) else k
+    return node(TRILU, (data, diagonal), TriluAttrs(upper=upper))
+
+
+OPS: tuple[OpDef, ...] = (STRIDED_SLICE, REVERSE, REVERSE_SEQUENCE, TRILU)

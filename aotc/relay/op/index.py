@@ -1,0 +1,459 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that read elements at places given by a tensor of indices.
+
+take(x, indices, axis=0)               # x[indices[...]]: embeddings
+gather(x, 1, indices)                  # x[i, indices[i, j]]
+
+No index reads outside the data: they are clipped or wrapped (`take`), counted from the end where negative
+and then clipped (`gather`, `gather_nd`), or match nothing (`one_hot`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dims import Dim
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Constant, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rows import ANY, replaced
+from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.samples import random_array
+from aotc.relay.op.shape import product
+from aotc.relay.op.window import may_equal
+from aotc.tir import te
+from aotc.tir.expr import INDEX, maximum, minimum, select
+from aotc.tir.expr import Expr as Scalar
+
+
+def integer_tensor(ty: Type, what: str = "indices") -> TensorType:
+    """`ty` as an integer tensor type; AotcError (code "indices") otherwise."""
+    indices = tensor(ty, what)
+    require("indices", indices.dtype.is_integer, lambda: f"{what} must be integers, got {indices}")
+    return indices
+
+
+def clipped(index: Scalar, extent: int) -> Scalar:
+    """`index` moved into 0 .. extent - 1."""
+    return minimum(maximum(index.astype(INDEX), 0), extent - 1)
+
+
+def from_end(index: Scalar, extent: int) -> Scalar:
+    """A negative index counted from the end; one that is still outside is clipped."""
+    at = index.astype(INDEX)
+    return clipped(select(at < 0, at + extent, at), extent)
+
+
+def numpy_from_end(index: Array, extent: int) -> Array:
+    """The same for numpy."""
+    at = index.astype(np.int64)
+    return np.clip(np.where(at < 0, at + extent, at), 0, max(extent - 1, 0))
+
+
+# --- take
+
+
+@attrs
+class TakeAttrs(Attrs):
+    batch_dims: int = 0
+    axis: int | None = None
+    mode: str = "clip"
+
+
+def _take_axes(a: TakeAttrs, data: int, indices: int) -> tuple[int, int]:
+    """The axis taken along and the number of batch axes."""
+    batch = axis_of(a.batch_dims, indices + 1) if a.batch_dims < 0 else a.batch_dims
+    axis = axis_of(0 if a.axis is None else a.axis, data)
+    fits = 0 <= batch <= min(axis, indices) and (a.axis is not None or batch == 0)
+    require("take.batch_dims", fits, lambda: f"{a.batch_dims} batch axes with axis {a.axis}")
+    return axis, batch
+
+
+def _flat_type(a: TakeAttrs, data: TensorType) -> TensorType:
+    return data if a.axis is not None else TensorType((product(data.shape),), data.dtype)
+
+
+def _take_infer(a: TakeAttrs, types: Sequence[Type]) -> Type:
+    data, indices = _flat_type(a, tensor(types[0], "data")), integer_tensor(types[1])
+    known = a.mode in ("clip", "wrap", "fast")
+    require("take.mode", known, lambda: f"mode {a.mode!r} is none of clip, wrap, fast")
+    axis, batch = _take_axes(a, data.rank, indices.rank)
+    same = all(may_equal(d, i) for d, i in zip(data.shape[:batch], indices.shape[:batch], strict=True))
+    require("take.batch", same, lambda: f"the batch axes of {data} and {indices} differ")
+    shape = (*data.shape[:axis], *indices.shape[batch:], *data.shape[axis + 1 :])
+    require("take.empty", data.shape[axis] != 0 or 0 in shape, "there is nothing to take from")
+    return TensorType(shape, data.dtype)
+
+
+def _take_axis_map(a: TakeAttrs, types: Sequence[Type]) -> AxisMap:
+    data, indices = tensor(types[0]), tensor(types[1])
+    if a.axis is None:
+        return AxisMap(((None,) * indices.rank, tuple(range(indices.rank))))
+    axis, batch = _take_axes(a, data.rank, indices.rank)
+    added = indices.rank - batch
+    after = data.rank - axis - 1
+    from_data = (*range(axis), *(None,) * added, *range(axis + 1, data.rank))
+    from_indices = (*range(batch), *(None,) * (axis - batch), *range(batch, indices.rank), *(None,) * after)
+    return AxisMap((from_data, from_indices))
+
+
+def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
+    data = data if a.axis is not None else data.reshape(-1)
+    axis, batch = _take_axes(a, data.ndim, indices.ndim)
+    extent = data.shape[axis]
+    at = indices.astype(np.int64)
+    at = at % max(extent, 1) if a.mode == "wrap" else np.clip(at, 0, max(extent - 1, 0))
+    if extent == 0:
+        shape = (*data.shape[:axis], *at.shape[batch:], *data.shape[axis + 1 :])
+        return np.zeros(shape, data.dtype)
+    if batch == 0:
+        return data.take(at, axis)
+    rows, grids = prod(data.shape[:batch]), at.reshape(-1, *at.shape[batch:])
+    flat = data.reshape(rows, *data.shape[batch:])
+    parts = [flat[r].take(grids[r], axis - batch) for r in range(rows)]
+    shape = (*data.shape[:axis], *at.shape[batch:], *data.shape[axis + 1 :])
+    return np.stack(parts).reshape(shape) if parts else np.zeros(shape, data.dtype)
+
+
+def _take_compute(a: TakeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
+    indices = args[1]
+    axis, batch = _take_axes(a, data.rank, indices.rank)
+    extent, added = data.shape[axis], indices.rank - batch
+
+    def body(*i: Scalar) -> Scalar:
+        index = indices[(*i[:batch], *i[axis : axis + added])]
+        at = index.astype(INDEX) % extent if a.mode == "wrap" else clipped(index, extent)
+        where = (*i[:axis], at, *i[axis + added :])
+        return data[where]
+
+    shape = (*data.shape[:axis], *indices.shape[batch:], *data.shape[axis + 1 :])
+    return te.compute(shape, body, "take")
+
+
+def _index_array(shape: Sequence[int], extent: int, dtype: str = "int64", seed: int = 7) -> Array:
+    """Indices of which some are negative and some too large."""
+    rng = np.random.default_rng(seed)
+    low = -extent - 1 if DType(dtype).is_signed else 0
+    return rng.integers(low, extent + 2, tuple(shape)).astype(DType(dtype).numpy)
+
+
+def _array(shape: Sequence[int], dtype: str) -> Array:
+    return random_array(shape, "int8") > 0 if dtype == "bool" else random_array(shape, dtype)
+
+
+def _take_samples() -> Iterator[Sample]:
+    cases: tuple[tuple[tuple[int, ...], tuple[int, ...], int | None, int], ...] = (
+        ((5, 3), (2, 2), 0, 0),
+        ((2, 5, 3), (4,), 1, 0),
+        ((2, 5, 3), (), -1, 0),
+        ((2, 5), (3,), None, 0),
+        ((2, 5, 3), (2, 4), 1, 1),
+        ((2, 3, 5), (2, 3, 2), 2, 2),
+        ((5,), (0,), 0, 0),
+        ((0, 3), (2,), 1, 0),
+    )
+    for shape, places, axis, batch in cases:
+        for mode, dtype in (("clip", "int64"), ("wrap", "int32"), ("clip", "uint8")):
+            attributes = TakeAttrs(batch_dims=batch, axis=axis, mode=mode)
+            args = (random_array(shape), _index_array(places, 5, dtype))
+            yield Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
+    for dtype in ANY.examples:
+        args = (_array((4, 2), dtype), _index_array((3,), 4))
+        yield Sample(args=args, attrs=TakeAttrs(axis=0), accuracy=Accuracy.EXACT)
+
+
+TAKE = OpDef(
+    name="take",
+    attrs=TakeAttrs,
+    arity=2,
+    infer=_take_infer,
+    reference=_take_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=_take_axis_map,
+    compute=_take_compute,
+    samples=_take_samples,
+)
+
+
+def take(data: Expr, indices: Expr, axis: int | None = None, batch_dims: int = 0, mode: str = "clip") -> Call:
+    """The slices of `data` along `axis` (None: of the flattened data) that the indices name.
+
+    mode  "clip" moves indices into range (negative ones to 0), "wrap" counts modulo the extent
+    """
+    return node(TAKE, (data, indices), TakeAttrs(batch_dims=batch_dims, axis=axis, mode=mode))
+
+
+# --- gather
+
+
+@attrs
+class GatherAttrs(Attrs):
+    axis: int
+
+
+def _within(small: Dim, large: Dim) -> bool:
+    return not (isinstance(small, int) and isinstance(large, int)) or small <= large
+
+
+def same_but(axis: int, data: TensorType, indices: TensorType, what: str) -> None:
+    """Require that indices have the data's rank, and but for `axis` no greater extents."""
+    require(f"{what}.rank", data.rank == indices.rank, lambda: f"ranks of {data} and {indices} differ")
+    pairs = list(zip(indices.shape, data.shape, strict=True))
+    fits = all(k == axis or _within(i, d) for k, (i, d) in enumerate(pairs))
+    require(f"{what}.shape", fits, lambda: f"indices {indices} reach beyond {data}")
+
+
+def _gather_infer(a: GatherAttrs, types: Sequence[Type]) -> Type:
+    data, indices = tensor(types[0], "data"), integer_tensor(types[1])
+    axis = axis_of(a.axis, data.rank)
+    same_but(axis, data, indices, "gather")
+    require("gather.empty", data.shape[axis] != 0 or 0 in indices.shape, "there is nothing to gather from")
+    return TensorType(indices.shape, data.dtype)
+
+
+def _gather_reference(a: GatherAttrs, data: Array, indices: Array) -> Array:
+    axis = axis_of(a.axis, data.ndim)
+    at = np.indices(indices.shape, sparse=True)
+    places = numpy_from_end(indices, data.shape[axis])
+    return data[replaced(tuple(at), axis, places)] if indices.size else np.zeros(indices.shape, data.dtype)
+
+
+def _gather_axis_map(a: GatherAttrs, types: Sequence[Type]) -> AxisMap:
+    data, indices = tensor(types[0]), tensor(types[1])
+    axis = axis_of(a.axis, data.rank)
+    same = [k != axis and data.shape[k] == indices.shape[k] for k in range(data.rank)]
+    from_data = tuple(k if same[k] else None for k in range(data.rank))
+    return AxisMap((from_data, tuple(k if same[k] or k == axis else None for k in range(data.rank))))
+
+
+def _gather_compute(a: GatherAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, indices = args
+    axis = axis_of(a.axis, data.rank)
+    extent = data.shape[axis]
+    return te.compute(indices.shape, lambda *i: data[replaced(i, axis, from_end(indices[i], extent))], "gather")
+
+
+def _gather_samples() -> Iterator[Sample]:
+    for shape, places, axis in (
+        ((3, 5), (3, 2), 1),
+        ((3, 5), (2, 5), 0),
+        ((2, 3, 5), (2, 2, 7), -1),
+        ((5,), (9,), 0),
+        ((0, 5), (0, 2), 1),
+    ):
+        for dtype in ("int64", "int32"):
+            args = (random_array(shape), _index_array(places, shape[axis], dtype))
+            yield Sample(args=args, attrs=GatherAttrs(axis=axis), accuracy=Accuracy.EXACT)
+
+
+GATHER = OpDef(
+    name="gather",
+    attrs=GatherAttrs,
+    arity=2,
+    infer=_gather_infer,
+    reference=_gather_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=_gather_axis_map,
+    compute=_gather_compute,
+    samples=_gather_samples,
+)
+
+
+def gather(data: Expr, axis: int, indices: Expr) -> Call:
+    """out[i, j, ...] = data[i, indices[i, j, ...], ...]: along `axis` the index, elsewhere the own position."""
+    return node(GATHER, (data, indices), GatherAttrs(axis=axis))
+
+
+# --- gather_nd
+
+
+@attrs
+class GatherNDAttrs(Attrs):
+    batch_dims: int = 0
+    index_rank: int | None = None
+
+
+def _gather_nd_counts(a: GatherNDAttrs, data: TensorType, indices: TensorType) -> tuple[int, int]:
+    """How many axes an index tuple covers, and the number of batch axes."""
+    require("gather_nd.rank", indices.rank >= 1, "indices need a leading axis of index tuples")
+    depth = indices.shape[0]
+    require("gather_nd.depth", isinstance(depth, int), "the length of the index tuples must be known")
+    assert isinstance(depth, int)
+    fits = 0 <= a.batch_dims < indices.rank and a.batch_dims + depth <= data.rank
+    require("gather_nd.depth", fits, lambda: f"index tuples of {depth} after {a.batch_dims} axes do not fit {data}")
+    return depth, a.batch_dims
+
+
+def _gather_nd_infer(a: GatherNDAttrs, types: Sequence[Type]) -> Type:
+    data, indices = tensor(types[0], "data"), integer_tensor(types[1])
+    depth, batch = _gather_nd_counts(a, data, indices)
+    grid = indices.shape[1:]
+    same = all(may_equal(d, g) for d, g in zip(data.shape[:batch], grid[:batch], strict=True))
+    require("gather_nd.batch", same, lambda: f"the batch axes of {data} and {indices} differ")
+    shape = (*grid, *data.shape[batch + depth :])
+    readable = 0 not in data.shape[batch : batch + depth] or 0 in shape
+    require("gather_nd.empty", readable, "there is nothing to gather from")
+    return TensorType(shape, data.dtype)
+
+
+def _gather_nd_reference(a: GatherNDAttrs, data: Array, indices: Array) -> Array:
+    depth, batch, grid = indices.shape[0], a.batch_dims, indices.shape[1:]
+    shape = (*grid, *data.shape[batch + depth :])
+    if 0 in shape:
+        return np.zeros(shape, data.dtype)
+    own = np.indices(grid, sparse=True)[:batch]
+    at = tuple(numpy_from_end(indices[m], data.shape[batch + m]) for m in range(depth))
+    return np.broadcast_to(data[(*own, *at)], shape)
+
+
+def _gather_nd_axis_map(a: GatherNDAttrs, types: Sequence[Type]) -> AxisMap:
+    data, indices = tensor(types[0]), tensor(types[1])
+    depth, batch = _gather_nd_counts(a, data, indices)
+    grid, rest = indices.rank - 1, data.rank - batch - depth
+    from_data = (*range(batch), *(None,) * (grid - batch), *range(batch + depth, data.rank))
+    return AxisMap((from_data, (*range(1, grid + 1), *(None,) * rest)))
+
+
+def _gather_nd_compute(a: GatherNDAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, indices = args
+    depth, batch, grid = indices.shape[0], a.batch_dims, indices.rank - 1
+
+    def body(*i: Scalar) -> Scalar:
+        at = [from_end(indices[(m, *i[:grid])], data.shape[batch + m]) for m in range(depth)]
+        where = (*i[:batch], *at, *i[grid:])
+        return data[where]
+
+    return te.compute((*indices.shape[1:], *data.shape[batch + depth :]), body, "gather_nd")
+
+
+def _gather_nd_samples() -> Iterator[Sample]:
+    cases: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = (
+        ((5, 5), (2, 3), 0),
+        ((5, 5, 2), (1, 2, 2), 0),
+        ((3, 5, 2), (1, 3, 4), 1),
+        ((3, 2, 5), (1, 3, 2), 2),
+        ((5,), (1, 0), 0),
+        ((2, 3), (0, 2), 0),
+        ((5, 5), (2,), 0),
+    )
+    for shape, places, batch in cases:
+        for dtype in ("int64", "int32"):
+            args = (random_array(shape), _index_array(places, 5, dtype))
+            yield Sample(args=args, attrs=GatherNDAttrs(batch_dims=batch), accuracy=Accuracy.EXACT)
+
+
+GATHER_ND = OpDef(
+    name="gather_nd",
+    attrs=GatherNDAttrs,
+    arity=2,
+    infer=_gather_nd_infer,
+    reference=_gather_nd_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=_gather_nd_axis_map,
+    compute=_gather_nd_compute,
+    samples=_gather_nd_samples,
+)
+
+
+def gather_nd(data: Expr, indices: Expr, batch_dims: int = 0, index_rank: int | None = None) -> Call:
+    """The slices of `data` that index tuples name; the *first* axis of `indices` runs through a tuple.
+
+    out[y..., x...] = data[y[:batch_dims]..., indices[0, y...], indices[1, y...], ..., x...]
+    """
+    return node(GATHER_ND, (data, indices), GatherNDAttrs(batch_dims=batch_dims, index_rank=index_rank))
+
+
+# --- one_hot
+
+
+@attrs
+class OneHotAttrs(Attrs):
+    depth: int = 1
+    axis: int = -1
+    dtype: str = ""
+
+
+def _one_hot_infer(a: OneHotAttrs, types: Sequence[Type]) -> Type:
+    indices = integer_tensor(types[0])
+    values = [tensor(types[1], "on value"), tensor(types[2], "off value")]
+    scalar = all(v.rank == 0 for v in values)
+    require("one_hot.values", scalar, lambda: f"on and off value must be scalars, got {values[0]} and {values[1]}")
+    require("dtype-mismatch", values[0].dtype == values[1].dtype, "on and off value have different data types")
+    require("one_hot.depth", a.depth >= 0, lambda: f"depth is {a.depth}")
+    axis = axis_of(a.axis, indices.rank + 1)
+    return TensorType((*indices.shape[:axis], a.depth, *indices.shape[axis:]), a.dtype or values[0].dtype)
+
+
+def _one_hot_reference(a: OneHotAttrs, indices: Array, on: Array, off: Array) -> Array:
+    axis = axis_of(a.axis, indices.ndim + 1)
+    classes = np.arange(a.depth).reshape([-1 if k == axis else 1 for k in range(indices.ndim + 1)])
+    chosen = np.expand_dims(indices.astype(np.int64), axis) == classes
+    return np.where(chosen, on, off).astype(DType(a.dtype or DType.of(on)).numpy)
+
+
+def _one_hot_axis_map(a: OneHotAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    axis = axis_of(a.axis, rank + 1)
+    return AxisMap(((*range(axis), None, *range(axis, rank)), (None,) * (rank + 1), (None,) * (rank + 1)))
+
+
+def _one_hot_compute(a: OneHotAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    indices, on, off = args
+    axis = axis_of(a.axis, indices.rank + 1)
+
+    def body(*i: Scalar) -> Scalar:
+        chosen = indices[(*i[:axis], *i[axis + 1 :])].astype(INDEX).equal(i[axis])
+        return select(chosen, on[()], off[()]).astype(a.dtype or on.dtype)
+
+    return te.compute((*indices.shape[:axis], a.depth, *indices.shape[axis:]), body, "one_hot")
+
+
+def _one_hot_samples() -> Iterator[Sample]:
+    for shape, axis, dtype in (
+        ((3,), -1, "float32"),
+        ((2, 3), 0, "int32"),
+        ((2, 3), 1, ""),
+        ((), 0, "float32"),
+        ((0, 2), -1, "bool"),
+    ):
+        attributes = OneHotAttrs(depth=4, axis=axis, dtype=dtype)
+        values = (np.array(1, np.float32), np.array(0, np.float32))
+        yield Sample(args=(_index_array(shape, 4), *values), attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+ONE_HOT = OpDef(
+    name="one_hot",
+    attrs=OneHotAttrs,
+    arity=3,
+    infer=_one_hot_infer,
+    reference=_one_hot_reference,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_one_hot_axis_map,
+    compute=_one_hot_compute,
+    samples=_one_hot_samples,
+)
+
+
+def one_hot(
+    indices: Expr, on_value: Expr | float, off_value: Expr | float, depth: int, axis: int = -1, dtype: str = ""
+) -> Call:
+    """`on_value` where a new axis of extent `depth` equals the index, `off_value` elsewhere.
+
+    An index outside 0 .. depth - 1 matches nothing.
+    """
+    values = (
+        Constant(np.asarray(v).astype(DType(dtype or "float32").numpy)) if isinstance(v, (int, float)) else v
+        for v in (on_value, off_value)
+    )
+    return node(ONE_HOT, (indices, *values), OneHotAttrs(depth=depth, axis=axis, dtype=dtype))
+
+
+OPS: tuple[OpDef, ...] = (TAKE, GATHER, GATHER_ND, ONE_HOT)

@@ -330,7 +330,7 @@ class _Inference:
             params = tuple(p for p in fresh[:-1] if isinstance(p, Var))
             return with_type(Function(params, fresh[-1], ty.ret_type, node.attrs, node.span), ty)
         new = node if same else with_children(node, fresh)
-        return with_type(new, ty) if isinstance(new, (Call, Tuple, TupleGetItem, Let, If, GlobalVar)) else new
+        return new if isinstance(new, (Op, Constant)) else with_type(new, ty)  # type: ignore[type-var]
 
 
 def _all_known(types: Sequence[Known], make: Callable[[list[Type]], Type]) -> Known:

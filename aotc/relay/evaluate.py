@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constant evaluation: a call of an operator on constants in, a constant (or a tuple of them) out.
+
+Memory is bounded: a result that would be larger than a limit, and larger than what it is made of, is not
+computed.  Splats (one value, repeated) stay splats: they are computed on one element.
+
+    evaluate_call(call(add, (one, two)), max_bytes=1 << 20)       # Constant(3), or None where it is too large
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir.attrs import Attrs
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.op import Op, OpPattern
+from aotc.ir.types import FuncType, TensorType, TupleType, Type, tensor_types
+from aotc.relay.expr import Call, Constant, Expr, Tuple
+
+MAX_BYTES: Final = 64 << 20
+"""Default limit for a folded constant that is larger than the constants it is made of."""
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Value: TypeAlias = "Array | tuple[Array, ...]"
+
+_UNIFORM: Final = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like"})
+"""Results that hold one value everywhere."""
+_MOVES: Final = frozenset(
+    {"broadcast_to", "reshape", "transpose", "squeeze", "expand_dims", "nn.batch_flatten", "strided_slice"}
+    | {"tile", "repeat", "reverse", "copy"}
+)
+"""Results whose elements are elements of the first argument: of a splat they are splats."""
+_SHAPE_ONLY: Final = frozenset({"shape_of", "ndarray_size", "zeros_like", "ones_like"})
+"""Results that depend on the argument's type alone."""
+_IMPURE: Final = frozenset({"nn.dropout"})
+
+
+def is_constant(expr: Expr) -> bool:
+    """Whether `expr` is a constant, or a tuple of them."""
+    if isinstance(expr, Tuple):
+        return all(isinstance(f, Constant) for f in expr.fields)
+    return isinstance(expr, Constant)
+
+
+def evaluate_call(node: Call, max_bytes: int = MAX_BYTES) -> Expr | None:
+    """The value of a typed operator call on constants; None where it has none, or one that is too large.
+
+    max_bytes    limit for results that are larger than all arguments together; splats count as one element
+    """
+    op, ty = node.op, node.checked_type
+    if not isinstance(op, Op) or ty is None or isinstance(ty, FuncType) or op.name in _IMPURE:
+        return None
+    if not all(t.is_static for t in tensor_types(ty)):
+        return None
+    if op.name in _SHAPE_ONLY:
+        return _of_shape(node, op, ty)
+    if not all(is_constant(a) for a in node.args):
+        return None
+    uniform = _uniform(node, op, ty)
+    if uniform is not None:
+        return uniform
+    if sum(t.nbytes for t in tensor_types(ty)) > max(max_bytes, sum(map(_stored_bytes, node.args))):
+        return None
+    return wrap(run_reference(op, node.attrs, [value_of(a) for a in node.args]), ty, node)
+
+
+def run_reference(op: Op, attributes: Attrs, args: Sequence[Value]) -> Any:
+    """Call an operator's numpy reference, floating-point warnings silenced."""
+    with np.errstate(all="ignore"):
+        return op.reference(attributes, *args)
+
+
+def value_of(expr: Expr) -> Value:
+    """The arrays of a constant or of a tuple of constants."""
+    if isinstance(expr, Tuple):
+        return tuple(f.data for f in expr.fields if isinstance(f, Constant))
+    assert isinstance(expr, Constant)
+    return expr.data
+
+
+def wrap(value: Any, ty: Type, origin: Expr) -> Expr:
+    """A reference's result as constants of exactly the type that inference promised.
+
+    Raises AotcError (code "reference-type") if the reference breaks the promise.
+    """
+    if isinstance(ty, TupleType):
+        return Tuple((wrap(v, t, origin) for v, t in zip(value, ty.fields, strict=True)), origin.span)
+    array = np.asarray(value)
+    constant = Constant(array, origin.span)
+    if constant.checked_type != ty:
+        message = f"evaluating {_name(origin)} gave {constant.checked_type} where {ty} is due"
+        raise AotcError("reference-type", message, span=origin.span)
+    return constant
+
+
+def _name(expr: Expr) -> str:
+    return str(expr.op) if isinstance(expr, Call) else type(expr).__name__
+
+
+def _stored_bytes(expr: Expr) -> int:
+    """Bytes that a constant argument really takes."""
+    if isinstance(expr, Tuple):
+        return sum(_stored_bytes(f) for f in expr.fields)
+    assert isinstance(expr, Constant)
+    return expr.data.itemsize if expr.is_splat else expr.data.nbytes
+
+
+def _of_shape(node: Call, op: Op, ty: Type) -> Expr | None:
+    """The value of an operator that looks at the argument's type only; the argument may be anything."""
+    source = node.args[0].checked_type
+    if not isinstance(source, TensorType) or not source.is_static or not isinstance(ty, TensorType):
+        return None
+    if op.name in _UNIFORM:
+        one = run_reference(op, node.attrs, [np.zeros((1,), source.dtype.numpy)])
+        return _spread(np.asarray(one), ty, node)
+    stand_in = np.broadcast_to(np.zeros((), source.dtype.numpy), source.static_shape)
+    return wrap(run_reference(op, node.attrs, [stand_in]), ty, node)
+
+
+def _uniform(node: Call, op: Op, ty: Type) -> Expr | None:
+    """The value as a splat where it is one by construction: computed on one element, never materialised."""
+    if not isinstance(ty, TensorType) or ty.numel <= 1:
+        return None
+    if op.name in _UNIFORM:
+        return _filled(node, op, ty)
+    arrays = [a.data for a in node.args if isinstance(a, Constant)]
+    if not arrays or len(arrays) != len(node.args):
+        return None
+    if op.name in _MOVES:
+        return _spread(arrays[0].flat[0:1], ty, node) if _one_value(arrays[0]) else None
+    if op.pattern > OpPattern.BROADCAST or not all(map(_one_value, arrays)):
+        return None
+    one = np.asarray(run_reference(op, node.attrs, [_shrunk(a) for a in arrays]))
+    return _spread(one, ty, node) if one.size == 1 else None
+
+
+def _filled(node: Call, op: Op, ty: TensorType) -> Expr | None:
+    """zeros, ones, full: the value that the operator writes, found on the smallest shape of the same rank."""
+    if not any(f == "shape" for f, _ in node.attrs.items()):
+        return None
+    small = node.attrs.replace(shape=(1,) * ty.rank)
+    return _spread(np.asarray(run_reference(op, small, [value_of(a) for a in node.args])), ty, node)
+
+
+def _one_value(array: Array) -> bool:
+    return array.size == 1 or (array.size > 1 and not any(array.strides))
+
+
+def _shrunk(array: Array) -> Array:
+    """The one value of a splat, as an array of the same rank."""
+    return array[(slice(0, 1),) * array.ndim] if array.ndim else array
+
+
+def _spread(one: Array, ty: TensorType, origin: Expr) -> Constant:
+    return Constant(np.broadcast_to(one.reshape(()).astype(ty.dtype.numpy, copy=False), ty.static_shape), origin.span)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What graph passes are made of: the function pass, and an engine for rewrite rules.
+
+@function_pass(opt_level=1)
+def tidy(function, module, ctx): return function
+
+RULE = Rule("x + 0 => x", ("add",), drop_zero)           # drop_zero(call) -> Expr, WhyNot or None
+function = Rewriter([RULE]).rewrite(function)             # to a fixpoint
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir.op import Op
+from aotc.ir.span import merge_spans, span_scope
+from aotc.ir.transform import Pass, PassContext, PassInfo, decorated
+from aotc.ir.types import Type
+from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, call
+from aotc.relay.infer import infer_module, merge_types
+from aotc.relay.module import IRModule
+from aotc.relay.transform.infer_type import InferType
+from aotc.relay.visitor import Mutator, children, post_order
+
+# --- function passes
+
+
+def _left_alone(function: Function) -> bool:
+    return bool(function.attrs.get("Compiler") or function.attrs.get("SkipOptimization"))
+
+
+def typed(module: IRModule) -> IRModule:
+    """`module` with types; passes may be called on a module that was never inferred."""
+    ready = all(f.checked_type is not None and f.body.checked_type is not None for f in module.functions.values())
+    return module if ready else infer_module(module)
+
+
+class FunctionPass(Pass[IRModule]):
+    """A pass that looks at one function at a time.  Types are inferred afterwards (an InferType of its own)."""
+
+    kind: ClassVar[str] = "Function"
+    required: ClassVar[tuple[str, ...]] = ("InferType",)
+
+    @abstractmethod
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        """The transformed function; the very same object if nothing changes."""
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        start = typed(module)
+        updates = {
+            name: function if _left_alone(function) else self.transform(function, start, ctx)
+            for name, function in start.functions.items()
+        }
+        return InferType()(start.with_functions(updates))
+
+
+class _BodyPass(FunctionPass):
+    """A function pass whose body is a function (function, module, ctx) -> function."""
+
+    def __init__(self, body: Callable[[Function, IRModule, PassContext], Function], info: PassInfo) -> None:
+        self._body = body
+        self._info = info
+
+    @property
+    def info(self) -> PassInfo:
+        return self._info
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return self._body(function, module, ctx)
+
+
+def function_pass(
+    pass_func: Any = None,
+    opt_level: int | None = None,
+    name: str | None = None,
+    required: Sequence[str] | None = None,
+) -> Any:
+    """Make a pass of a function (function, module, ctx) -> function, or of a class with `transform_function`.
+
+    Used as a decorator with options, or called on the function; the name defaults to the function's.
+    """
+    return decorated(_BodyPass, "transform_function", pass_func, opt_level, name, required)
+
+
+# --- matching
+
+
+def is_call(expr: Expr, *names: str) -> bool:
+    """Whether `expr` calls an operator, one of `names` if there are any."""
+    return isinstance(expr, Call) and isinstance(expr.op, Op) and (not names or expr.op.name in names)
+
+
+def op_call(expr: Expr, *names: str) -> Call | None:
+    """`expr` if it calls one of the operators."""
+    return expr if isinstance(expr, Call) and is_call(expr, *names) else None
+
+
+def uniform_value(expr: Expr) -> Any:
+    """The value of a constant that holds one value everywhere it is known to (one element, or a splat); else None."""
+    if isinstance(expr, Constant) and (expr.data.size == 1 or expr.is_splat):
+        return expr.data.flat[0]
+    return None
+
+
+def is_uniform(expr: Expr, value: float) -> bool:
+    """Whether `expr` is a constant of one value, this one; -0.0 is not 0.0."""
+    found = uniform_value(expr)
+    return found is not None and bool(found == value) and bool(np.signbit(found) == np.signbit(value))
+
+
+def recall(node: Call, args: Sequence[Expr], **changes: Any) -> Call:
+    """The same operator on other arguments, with some attributes changed; typed."""
+    assert isinstance(node.op, Op)
+    return call(node.op, args, node.attrs.replace(**changes) if changes else node.attrs)
+
+
+# --- rewrite rules
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """A pattern matched, but the rewrite would be wrong or useless: the reason."""
+
+    reason: str
+
+
+Rewrite: TypeAlias = "Callable[[Call], Expr | WhyNot | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rewrite.
+
+    name       an equation: "conv2d(x, w) * s => conv2d(x, w * s)"
+    ops        names of the operators that a match is rooted at
+    rewrite    (call) -> what replaces it; None if the pattern does not match, WhyNot if a check forbids it.
+               Nodes that it builds get the call's span.  The type must stay what it is
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    rewrite: Rewrite
+
+
+@dataclass(slots=True)
+class RuleStats:
+    """How a rule did: rewrites made, matches refused (by reason), calls tried in vain, and seconds spent."""
+
+    hits: int = 0
+    misses: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def add(self, outcome: Expr | WhyNot | None, seconds: float) -> None:
+        self.seconds += seconds
+        if outcome is None:
+            self.misses += 1
+        elif isinstance(outcome, WhyNot):
+            self.refused[outcome.reason] += 1
+        else:
+            self.hits += 1
+
+
+RewriteReport: TypeAlias = "dict[str, RuleStats]"
+
+_REPORT: ContextVar[RewriteReport | None] = ContextVar("aotc_rewrites", default=None)
+_MAX_SWEEPS: Final = 64
+
+
+@contextmanager
+def rewrite_report() -> Iterator[RewriteReport]:
+    """What the rules of all passes that run inside have done, by rule name."""
+    report: RewriteReport = {}
+    token = _REPORT.set(report)
+    try:
+        yield report
+    finally:
+        _REPORT.reset(token)
+
+
+class Rewriter:
+    """Applies rules everywhere in a function, operands first, until none applies.  Fused functions stay."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.stats: RewriteReport = {}
+        self.by_op: dict[str, list[Rule]] = {}
+        for rule in rules:
+            for name in rule.ops:
+                self.by_op.setdefault(name, []).append(rule)
+
+    def rewrite(self, function: Function) -> Function:
+        """The rewritten function; the same object if no rule applied."""
+        for _ in range(_MAX_SWEEPS):
+            result = _Sweep(self).visit_function(function)
+            if result is function:
+                return result
+            function = result
+        active = sorted(name for name, s in self.stats.items() if s.hits)
+        raise RuntimeError(f"rewrite rules do not come to an end: {'; '.join(active)}")
+
+    def apply(self, node: Call) -> Expr:
+        """What the rules make of one call, its operands being done."""
+        current: Expr = node
+        for _ in range(_MAX_SWEEPS):
+            replacement = self._first(current)
+            if replacement is None:
+                return current
+            current = replacement
+        return current
+
+    def _first(self, node: Expr) -> Expr | None:
+        if not isinstance(node, Call) or not isinstance(node.op, Op):
+            return None
+        for rule in self.by_op.get(node.op.name, ()):
+            outcome = self._try(rule, node)
+            if outcome is not None and not isinstance(outcome, WhyNot):
+                return outcome
+        return None
+
+    def _try(self, rule: Rule, node: Call) -> Expr | WhyNot | None:
+        start = time.perf_counter()
+        with span_scope(node.span):
+            outcome = rule.rewrite(node)
+        if outcome is not None and not isinstance(outcome, WhyNot):
+            outcome = _checked(rule, node, outcome)
+        seconds = time.perf_counter() - start
+        self.stats.setdefault(rule.name, RuleStats()).add(outcome, seconds)
+        report = _REPORT.get()
+        if report is not None:
+            report.setdefault(rule.name, RuleStats()).add(outcome, seconds)
+        return outcome
+
+
+def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
+    """The replacement, its span naming all that it replaces; a RuntimeError if the rule changed the type."""
+    if old.checked_type is not None and not _same_type(old.checked_type, new.checked_type):
+        raise RuntimeError(f"rule `{rule.name}` made {new.checked_type} of {old.checked_type}")
+    if not isinstance(new, Call) or new.span is not old.span:
+        return new  # something that was there before
+    span = merge_spans([old.span, *(n.span for n in _replaced(old, new))])
+    return new if span == new.span else Call(new.op, new.args, new.attrs, span, new.checked_type)
+
+
+def _same_type(old: Type, new: Type | None) -> bool:
+    return new is not None and merge_types(old, new) is not None
+
+
+def _near(root: Expr, stop: frozenset[int] = frozenset()) -> list[Expr]:
+    """The calls within a pattern's reach of `root`, not looking below the nodes `stop`."""
+    found: list[Expr] = []
+    layer: list[Expr] = [root]
+    for _ in range(4):
+        found += layer
+        layer = [c for n in layer for c in children(n) if id(c) not in stop and isinstance(c, (Call, TupleGetItem))]
+    return found
+
+
+def _replaced(old: Call, new: Call) -> list[Expr]:
+    """Calls of the old expression that the new one does without."""
+    kept = frozenset(id(n) for n in _near(new))
+    return _near(old, kept)
+
+
+class _Sweep(Mutator):
+    """One bottom-up application of all rules."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        super().__init__()
+        self.rewriter = rewriter
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and node.is_primitive)
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        return self.rewriter.apply(new)
+
+
+def use_counts(root: Expr) -> dict[int, int]:
+    """How often each node below `root` is used, by id."""
+    counts: Counter[int] = Counter()
+    for node in post_order(root):
+        counts.update(id(child) for child in children(node))
+    return dict(counts)

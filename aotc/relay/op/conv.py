@@ -21,7 +21,7 @@ from aotc.ir.dims import Dim
 from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr, call
-from aotc.relay.op.contract import contract, dot, result_dtype
+from aotc.relay.op.contract import contract, dot, float_work, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import random_sample
@@ -192,7 +192,7 @@ def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
 def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
     """Windows as columns of a matrix, times the kernel as rows, group by group."""
     form = _form(n, a)
-    x, w = canonical(data, form.data), _unpacked(form, a, weight)
+    x, w = canonical(float_work(data), form.data), _unpacked(form, a, float_work(weight))
     strides, dilation = spread(a.strides, n), spread(a.dilation, n)
     x = np.pad(x, ((0, 0), (0, 0), *pad_pairs(a.padding, n)))
     reach = tuple(d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:], strict=True))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import floor
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -47,6 +47,9 @@ from aotc.relay.op.window import DATA_LAYOUT, Ints, arrange, canonical, laid_out
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import all_of, call, const, maximum, minimum, select
+
+WHOLE: Final = 2.0**-10
+"""A value this close below a whole number is that number, off by rounding: truncation must not lose it."""
 
 
 @attrs
@@ -85,9 +88,14 @@ def _interpolate(x: Array, dimension: int, a: ResizeAttrs, axis: AxisMapping) ->
     return total
 
 
+def _slack(a: ResizeAttrs) -> float:
+    return 0.0 if a.method == "nearest_neighbor" else WHOLE
+
+
 def _work(dtype: DType) -> str:
     """The type to interpolate in: one that holds every value of the data's, if there is one."""
-    return "float64" if dtype.bits > 24 and dtype != "float32" else "float32"
+    wide = dtype == "float64" or (dtype.is_integer and dtype.bits > 8)
+    return "float64" if wide else "float32"
 
 
 def _reference(n: int, a: ResizeAttrs, data: Array) -> Array:
@@ -106,7 +114,7 @@ def _reference(n: int, a: ResizeAttrs, data: Array) -> Array:
     if a.coordinate_transformation_mode == "tf_crop_and_resize":
         x = _extrapolated(a, x, axes)
     if out.is_integer and DType.of(x).is_float:
-        x = np.clip(np.trunc(x), out.min, out.max)
+        x = np.clip(np.trunc(x + np.copysign(x.dtype.type(_slack(a)), x)), out.min, out.max)
     return laid_out(as_dtype(x, out), where)
 
 
@@ -247,7 +255,7 @@ def _compute(n: int, a: ResizeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
 
 
 def _finished(a: ResizeAttrs, x: te.Tensor, dtype: DType, axes: Sequence[tuple[int, AxisMapping]]) -> te.Tensor:
-    """Extrapolation, then the result's type: integers truncated and saturated."""
+    """Extrapolation, then the result's type: integers truncated (see WHOLE) and saturated."""
     out = DType(a.out_dtype or dtype)
     crop = a.coordinate_transformation_mode == "tf_crop_and_resize"
 
@@ -257,7 +265,8 @@ def _finished(a: ResizeAttrs, x: te.Tensor, dtype: DType, axes: Sequence[tuple[i
             inside = all_of(*(c for k, axis in axes for c in axis.inside(v[k])))
             value = select(inside, value, const(a.extrapolation_value, x.dtype))
         if out.is_integer and x.dtype.is_float:
-            value = minimum(maximum(value, float(out.min)), float(out.max))
+            whole = value + call("copysign", const(_slack(a), x.dtype), value)
+            value = minimum(maximum(whole, float(out.min)), float(out.max))
         return value.astype(out)
 
     return te.compute(x.shape, body, "resized")

@@ -8,6 +8,23 @@ from types import MappingProxyType
 from typing import Any
 
 from aotc.ir.transform import Pass
+from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
+from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
+from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
+from aotc.relay.transform.expand_ops import ExpandOps
+from aotc.relay.transform.fold_constant import FoldConstant
+from aotc.relay.transform.infer_type import InferType
+from aotc.relay.transform.simplify_inference import SimplifyInference
 
-PASSES: Mapping[str, Callable[[], Pass[Any]]] = MappingProxyType({})
+_PASSES: tuple[type[Pass[Any]], ...] = (
+    CanonicalizeOps,
+    DeadCodeElimination,
+    EliminateCommonSubexpr,
+    ExpandOps,
+    FoldConstant,
+    InferType,
+    SimplifyInference,
+)
+
+PASSES: Mapping[str, Callable[[], Pass[Any]]] = MappingProxyType({make.name: make for make in _PASSES})
 """Every pass by name."""

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EliminateCommonSubexpr: compute equal expressions once.
+
+%0 = nn.relu(%x); %1 = nn.relu(%x); add(%0, %1)
+%0 = nn.relu(%x); add(%0, %0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from aotc.ir.op import Op
+from aotc.ir.transform import PassContext
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
+from aotc.relay.module import IRModule
+from aotc.relay.transform.base import FunctionPass
+from aotc.relay.visitor import Mutator
+
+_BY_VALUE_BYTES: Final = 256
+"""Constants up to this size are compared by value, larger ones by identity."""
+
+
+class _Share(Mutator):
+    def __init__(self, skip: Callable[[Expr], bool] | None) -> None:
+        super().__init__()
+        self.skip = skip
+        self.first: dict[Any, Expr] = {}
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and node.is_primitive)
+
+    def rewrite(self, old: Expr, new: Expr) -> Expr:
+        key = self._key(new)
+        if key is None or (self.skip is not None and self.skip(new)):
+            return new
+        return self.first.setdefault(key, new)
+
+    def _key(self, node: Expr) -> Any:
+        match node:
+            case Call() if isinstance(node.op, Op):
+                # the attributes as text: equal numbers of different types, or zeros of different signs, differ
+                return ("call", node.op.name, repr(node.attrs), *map(id, node.args))
+            case TupleGetItem():
+                return ("field", id(node.tuple_value), node.index)
+            case Tuple():
+                return ("tuple", *map(id, node.fields))
+            case Constant() if not node.is_splat and node.data.nbytes <= _BY_VALUE_BYTES:
+                return ("constant", node.checked_type, node.data.tobytes())
+            case Constant() if node.is_splat:
+                return ("splat", node.checked_type, node.data.flat[0:1].tobytes())
+            case _:
+                return None
+
+
+@dataclass(frozen=True, repr=False)
+class EliminateCommonSubexpr(FunctionPass):
+    """Share calls with the same operator, attributes and arguments.
+
+    fskip    calls for which it says True are left alone
+    """
+
+    fskip: Callable[[Expr], bool] | None = None
+
+    name: ClassVar[str] = "EliminateCommonSubexpr"
+    opt_level: ClassVar[int] = 3
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return _Share(self.fskip).visit_function(function)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FoldConstant: evaluate at compile time what depends on constants only.
+
+add(%x, multiply(2f, 3f))
+add(%x, 6f)
+
+A result larger than `relay.FoldConstant.max_bytes` (64 MiB) and larger than its arguments together is left
+to run time; one value repeated takes the memory of one element, whatever its shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from aotc.ir.transform import PassContext
+from aotc.relay.evaluate import MAX_BYTES, evaluate_call
+from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem
+from aotc.relay.module import IRModule
+from aotc.relay.transform.base import FunctionPass
+from aotc.relay.visitor import Mutator
+
+
+class _Fold(Mutator):
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self.max_bytes = max_bytes
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and node.is_primitive)
+
+    def rewrite(self, old: Expr, new: Expr) -> Expr:
+        match new:
+            case Call():
+                value = evaluate_call(new, self.max_bytes)
+                return new if value is None else value
+            case TupleGetItem() if isinstance(new.tuple_value, Tuple):
+                return new.tuple_value.fields[new.index]
+            case If() if isinstance(new.cond, Constant):
+                return new.true_branch if bool(new.cond.data) else new.false_branch
+            case _:
+                return new
+
+
+@dataclass(frozen=True, repr=False)
+class FoldConstant(FunctionPass):
+    """Fold calls on constants, fields of written tuples, and choices by constants; not inside fused functions."""
+
+    name: ClassVar[str] = "FoldConstant"
+    opt_level: ClassVar[int] = 2
+    required: ClassVar[tuple[str, ...]] = ()
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return _Fold(ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)).visit_function(function)

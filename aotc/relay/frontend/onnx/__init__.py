@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ONNX front end: a .onnx file or ModelProto becomes a module of the graph IR.
+
+load      files and protos, checked: versions, duplicates, cycles, external data
+signature inputs and their types, dynamic dimensions pinned
+convert   the walk over the graph
+ops_*     one converter per ONNX operator, in families; `table` lists them
+
+    module = from_onnx("net.onnx", dims={"batch": 1})
+"""
+
+from __future__ import annotations
+
+from aotc.relay.frontend.onnx.convert import from_onnx
+from aotc.relay.frontend.onnx.table import supported_ops
+
+__all__ = ["from_onnx", "supported_ops"]

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk over an ONNX graph: nodes in dependency order, each through its converter, problems collected.
+
+In: a loaded model and pinned input types.  Out: an IRModule with one function, @main.  An operator without
+a converter is replaced by its function body (the model's own, or the one ONNX defines) where it has one.
+
+    module = from_onnx("net.onnx", shape={"x": (1, 3, 224, 224)})
+    module.attrs["output_names"]                  # ("scores",)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from aotc.ir.diagnostics import AotcError, Diagnostic
+from aotc.ir.span import Span, current_span, span_scope
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
+from aotc.relay.frontend.onnx.build import BUDGET, Budget
+from aotc.relay.frontend.onnx.function import bind_function, function_of
+from aotc.relay.frontend.onnx.load import (
+    Array,
+    LoadedModel,
+    dtype_of_elem,
+    load_model,
+    node_label,
+    sorted_nodes,
+)
+from aotc.relay.frontend.onnx.node import Node, attributes_of, check_arity, schema_of
+from aotc.relay.frontend.onnx.signature import input_types, pin_hint
+from aotc.relay.frontend.onnx.table import converter_of
+from aotc.relay.module import IRModule
+
+_LOG: Final = logging.getLogger(__name__)
+
+MAX_NODES: Final = 1_000_000
+"""Nodes that one model may expand to: nested functions and loops cannot multiply without end."""
+MAX_DEPTH: Final = 60
+"""Functions and subgraphs within each other."""
+
+_INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
+"""What a converter may stumble over in a malformed node."""
+
+
+class _PoisonedError(Exception):
+    """A value is missing because what computes it has a problem that is reported already."""
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The tensors visible in one graph: its own by name, then those of the graph around it."""
+
+    opsets: Mapping[str, int]
+    parent: _Scope | None = None
+    depth: int = 0
+    values: dict[str, Expr] = field(default_factory=dict)
+    initializers: dict[str, TensorProto] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Conversion:
+    """The state of converting one model."""
+
+    loaded: LoadedModel
+    functions: Mapping[tuple[str, str, str], FunctionProto]
+    hint: str
+    problems: list[Diagnostic] = field(default_factory=list)
+    nodes_left: int = MAX_NODES
+
+    # --- tensors by name
+
+    def lookup(self, name: str, scope: _Scope) -> Expr:
+        """The expression called `name`; raises _PoisonedError where its computation failed."""
+        found: _Scope | None = scope
+        while found is not None:
+            if name in found.values:
+                return found.values[name]
+            if name in found.initializers:
+                with span_scope(Span(self.loaded.source, node=name)):
+                    value = Constant(self.loaded.array(found.initializers[name]))
+                found.values[name] = value
+                return value
+            found = found.parent
+        raise _PoisonedError(name)
+
+    # --- graphs
+
+    def graph(self, graph: GraphProto, scope: _Scope) -> None:
+        """Convert the nodes that the outputs of `graph` need; results go into `scope`."""
+        if graph.sparse_initializer:
+            raise AotcError("onnx-sparse", "sparse initializers are not supported")
+        if scope.depth > MAX_DEPTH:
+            raise AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
+        for tensor in graph.initializer:
+            scope.initializers.setdefault(tensor.name, tensor)
+        self.nodes(sorted_nodes(graph, self.loaded.source), scope)
+
+    def nodes(self, nodes: Iterable[tuple[int, NodeProto]], scope: _Scope) -> None:
+        """Convert nodes in order; problems are recorded and what depends on them is passed over."""
+        outer = current_span()
+        for index, proto in nodes:
+            span = outer or Span(self.loaded.source, node=node_label(proto, index))
+            try:
+                with span_scope(span):
+                    self.node(proto, scope)
+            except AotcError as error:
+                self.problems += self.explained(error).at(span).diagnostics
+            except _PoisonedError:
+                continue
+            except _INVALID as error:
+                text = f"{proto.op_type} is malformed: {type(error).__name__}: {error}"
+                _LOG.debug("conversion of %s failed", span, exc_info=True)
+                self.problems.append(Diagnostic("onnx-node", text, span))
+
+    def explained(self, error: AotcError) -> AotcError:
+        """The error with a hint about dynamic dimensions where they are the cause."""
+        if error.code not in ("onnx-dynamic", "onnx-runtime-shape") or not self.hint:
+            return error
+        return AotcError.collect(
+            Diagnostic(d.code, d.message, d.span, d.notes, d.hint or self.hint) for d in error.diagnostics
+        )
+
+    def node(self, proto: NodeProto, scope: _Scope) -> None:
+        """Convert one node and give its outputs their names."""
+        self.nodes_left -= 1
+        if self.nodes_left < 0:
+            raise AotcError("onnx-nodes", f"the model expands to more than {MAX_NODES} nodes")
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        local = self.functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
+        if local is not None:
+            self.bind(proto, self.call_function(proto, local, scope, {}), scope)
+            return
+        schema = schema_of(proto.op_type, domain, scope.opsets.get(domain, 0))
+        converter = converter_of(domain, proto.op_type)
+        if schema is None or schema.deprecated or (converter is None and not _has_body(schema)):
+            raise _unsupported(proto, domain, scope.opsets, schema)
+        inputs = [self.lookup(name, scope) if name else None for name in proto.input]
+        check_arity(proto, schema)
+        attributes = attributes_of(proto, schema)
+        if converter is not None:
+            wanted = [bool(name) for name in proto.output]
+            node = Node(proto.op_type, inputs, attributes, schema.since_version, wanted, _NodeHost(self, scope))
+            result = converter(node)
+            self.bind(proto, list(result) if isinstance(result, Sequence) else [result], scope)
+            return
+        body = function_of(schema, proto, inputs, scope.opsets[domain])
+        self.bind(proto, self.call_function(proto, body, scope, attributes), scope)
+
+    def bind(self, proto: NodeProto, values: Sequence[Expr | None], scope: _Scope) -> None:
+        """Name the outputs of a node."""
+        for position, name in enumerate(proto.output):
+            value = values[position] if position < len(values) else None
+            if name and value is None:
+                raise AotcError("onnx-output", f"output {position} of {proto.op_type} is not supported")
+            if name and value is not None:
+                scope.values[name] = value
+
+    # --- functions and subgraphs
+
+    def call_function(
+        self, proto: NodeProto, function: FunctionProto, scope: _Scope, defaults: Mapping[str, Any]
+    ) -> list[Expr | None]:
+        """The outputs of a function body for the inputs and attributes of a node."""
+        bound = bind_function(function, proto, defaults)
+        opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
+        inner = _Scope({**scope.opsets, **opsets}, depth=scope.depth + 1)
+        for formal, actual in zip(function.input, proto.input, strict=False):
+            if actual:
+                inner.values[formal] = self.lookup(actual, scope)
+        self.graph(bound, inner)
+        count = len(proto.output)
+        return [self.lookup(o.name, inner) for o in bound.output[:count]]
+
+    def subgraph(self, graph: GraphProto, inputs: Sequence[Expr], scope: _Scope) -> list[Expr]:
+        """The outputs of a branch or loop body."""
+        inner = _Scope(scope.opsets, scope, scope.depth + 1)
+        if len(inputs) != len(graph.input):
+            raise AotcError("onnx-input", f"a subgraph takes {len(graph.input)} inputs, {len(inputs)} are given")
+        inner.values.update({v.name: x for v, x in zip(graph.input, inputs, strict=True)})
+        self.graph(graph, inner)
+        return [self.lookup(v.name, inner) for v in graph.output]
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeHost:
+    """What a converter may ask, bound to the scope of its node."""
+
+    conversion: _Conversion
+    scope: _Scope
+
+    def tensor(self, tensor: TensorProto) -> Array:
+        return self.conversion.loaded.array(tensor)
+
+    def subgraph(self, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
+        return self.conversion.subgraph(graph, inputs, self.scope)
+
+
+def _has_body(schema: Any) -> bool:
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _unsupported(proto: NodeProto, domain: str, opsets: Mapping[str, int], schema: Any) -> AotcError:
+    """The diagnostic of an operator that cannot be converted."""
+    name = f"{domain}::{proto.op_type}" if domain else proto.op_type
+    if domain not in opsets:
+        return AotcError("onnx-op", f"operator {name}: the model does not import the domain {domain!r}")
+    if schema is None:
+        why = f"is not defined in version {opsets[domain]} of {domain or 'ai.onnx'}"
+    elif schema.deprecated:
+        why = f"was removed in version {schema.since_version} of {domain or 'ai.onnx'}"
+    else:
+        why = f"(opset {opsets[domain]}) is not supported"
+    return AotcError("onnx-op", f"operator {name} {why}", hint="`aotc ops` lists what is supported")
+
+
+def from_onnx(
+    model: str | Path | ModelProto,
+    *,
+    shape: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    name: str | None = None,
+) -> IRModule:
+    """Convert an ONNX model (a path or a ModelProto; operator sets 1 to the newest) to a module.
+
+    shape  static shapes for inputs with dynamic dimensions, by input name
+    dims   values for symbolic dimensions, by symbol
+    name   what source locations call the model; its file name for None
+
+    The parameters of @main are the graph's inputs without initialisers, under their ONNX names; initialisers
+    become constants.  `attrs["output_names"]` keeps the names of the outputs; several outputs are a tuple.
+    Declared shapes of intermediate and output tensors are never relied on.
+
+    Raises AotcError listing every problem of the model: see `load_model`, `input_types`, and every node that
+    cannot be converted, with its operator, version and name.
+    """
+    loaded = load_model(model)
+    if name is not None:
+        loaded = LoadedModel(loaded.proto, name, loaded.opsets, loaded.folder)
+    graph = loaded.proto.graph
+    fixed = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    inputs = [v for v in graph.input if v.name not in fixed]
+    types = input_types(loaded, inputs, dict(shape or {}), dict(dims or {}))
+    functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in loaded.proto.functions}
+    params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
+    conversion = _Conversion(loaded, functions, pin_hint(types))
+    scope = _Scope(loaded.opsets, values=dict(params))
+    token = BUDGET.set(Budget())
+    try:
+        conversion.graph(graph, scope)
+    finally:
+        BUDGET.reset(token)
+    body = _result(conversion, graph, scope)
+    main = Function(tuple(params.values()), body, span=Span(loaded.source))
+    return IRModule({"main": main}, {"output_names": tuple(v.name for v in graph.output)})
+
+
+def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
+    """The body of @main; AotcError with all problems found."""
+    problems, span = conversion.problems, Span(conversion.loaded.source)
+    outputs: list[Expr] = []
+    for value in graph.output:
+        try:
+            outputs.append(conversion.lookup(value.name, scope))
+            _check_output(value, outputs[-1])
+        except AotcError as error:
+            problems += error.at(span).diagnostics
+        except _PoisonedError:
+            if not problems:
+                problems.append(Diagnostic("onnx-undefined", f"output {value.name!r} is never computed", span))
+    if not graph.output:
+        problems.append(Diagnostic("onnx-output", "the graph has no outputs", span))
+    if problems:
+        raise AotcError.collect(dict.fromkeys(problems))
+    return outputs[0] if len(outputs) == 1 else Tuple(outputs)
+
+
+def _check_output(value: Any, result: Expr) -> None:
+    """AotcError where an output is no tensor or its declared element type is not what the graph computes."""
+    ty = result.checked_type
+    if not isinstance(ty, TensorType):
+        raise AotcError("onnx-output", f"output {value.name!r} is a sequence; only tensors can be outputs")
+    declared = value.type.tensor_type
+    if declared.elem_type and dtype_of_elem(declared.elem_type, f"output {value.name!r}") != ty.dtype:
+        expected = dtype_of_elem(declared.elem_type, "")
+        text = f"output {value.name!r} is declared {expected}, the graph computes {ty.dtype}"
+        raise AotcError("onnx-output", text)
+    dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
+    stated = declared.HasField("shape") and ty.is_static
+    if stated and (len(dims) != ty.rank or any(d not in (None, s) for d, s in zip(dims, ty.shape, strict=True))):
+        _LOG.warning("output %r is declared with shape %s; it is %s", value.name, dims, ty.static_shape)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Function bodies: composite operators as graphs of simpler ones.
+
+In: a node and the function it calls.  Out: a graph with the node's attributes put in place of references,
+inputs that the node leaves out dropped, and nothing else changed.
+
+    body = function_of(schema, proto, inputs, opset)     # ONNX's own definition of the operator
+    graph = bind_function(body, proto, defaults)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, helper
+
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.expr import Expr, tensor_type_of
+from aotc.relay.frontend.onnx.load import elem_of_dtype, subgraphs
+
+
+def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], opset: int) -> FunctionProto:
+    """ONNX's definition of an operator as a function, for the operator set of the model.
+
+    Raises AotcError (code "onnx-op") where ONNX defines none for these inputs and attributes.
+    """
+    if schema.has_function:
+        version = _newest(schema.function_opset_versions, opset)
+        data = schema.get_function_with_opset_version(version)
+    else:
+        version = _newest(schema.context_dependent_function_opset_versions, opset)
+        types = [_type_proto(x).SerializeToString() for x in inputs]
+        try:
+            data = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
+        except Exception as error:  # whatever the schema's own builder raises
+            raise AotcError("onnx-op", f"{proto.op_type} has no definition here: {error}") from error
+    if not data:
+        raise AotcError("onnx-op", f"operator {proto.op_type} is not supported with these inputs and attributes")
+    if isinstance(data, FunctionProto):
+        return data
+    function = FunctionProto()
+    function.ParseFromString(data)
+    return function
+
+
+def _newest(versions: Sequence[int], opset: int) -> int:
+    """The newest version that the operator set has; the oldest where all are newer."""
+    fitting = [v for v in versions if v <= opset]
+    return max(fitting) if fitting else min(versions)
+
+
+def _type_proto(x: Expr | None) -> TypeProto:
+    """The ONNX type of an argument; an empty one for an argument that is left out."""
+    if x is None:
+        return TypeProto()
+    ty = tensor_type_of(x)
+    shape = [d if isinstance(d, int) else d.name or None for d in ty.shape]
+    return helper.make_tensor_type_proto(elem_of_dtype(ty.dtype), shape)
+
+
+def bind_function(function: FunctionProto, proto: NodeProto, defaults: Mapping[str, Any]) -> GraphProto:
+    """The body of `function` as a graph, for the inputs and attributes of `proto`.
+
+    `defaults` are attribute values of the operator's definition, for attributes that the node leaves out.
+    """
+    given = {a.name: a for a in proto.attribute}
+    for attribute in function.attribute_proto:
+        given.setdefault(attribute.name, attribute)
+    for name, value in defaults.items():
+        if name not in given and value != []:
+            given[name] = helper.make_attribute(name, value)
+    absent = set(function.input[len(proto.input) :])
+    absent |= {formal for formal, actual in zip(function.input, proto.input, strict=False) if not actual}
+    graph = GraphProto(name=function.name)
+    graph.node.extend(function.node)
+    for name in function.output:
+        graph.output.add().name = name
+    _rewrite(graph, given, absent)
+    return graph
+
+
+def _rewrite(graph: GraphProto, given: Mapping[str, AttributeProto], absent: set[str]) -> None:
+    """Resolve attribute references and drop absent inputs, in subgraphs too."""
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            if name in absent:
+                node.input[position] = ""
+        while node.input and not node.input[-1]:
+            del node.input[-1]
+        attributes = [_resolved(a, given) for a in node.attribute]
+        del node.attribute[:]
+        node.attribute.extend(a for a in attributes if a is not None)
+        for inner in subgraphs(node):
+            _rewrite(inner, given, absent)
+
+
+def _resolved(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> AttributeProto | None:
+    """The attribute itself, or what it refers to under its own name; None where that is left out."""
+    if not attribute.ref_attr_name:
+        return attribute
+    found = given.get(attribute.ref_attr_name)
+    if found is None:
+        return None
+    copy = AttributeProto()
+    copy.CopyFrom(found)
+    copy.name = attribute.name
+    return copy

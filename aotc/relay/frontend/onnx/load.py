@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading of ONNX files: bytes to a ModelProto whose outer form has been checked.
+
+In: a path, or a ModelProto.  Out: a `LoadedModel`; its tensors are decoded on demand, external data from
+the model's own folder only.
+
+    loaded = load_model("net.onnx")
+    loaded.opsets[""]                       # 17
+    loaded.array(loaded.proto.graph.initializer[0])
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+from aotc.ir.diagnostics import AotcError, Diagnostic
+from aotc.ir.dtype import DType
+from aotc.ir.span import Span
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+MAX_TENSOR_BYTES: Final = 1 << 40
+"""Tensors beyond this are refused: no machine holds them, and offsets inside them could overflow."""
+
+_DTYPES: Final = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.UINT8: "uint8",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.BOOL: "bool",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.DOUBLE: "float64",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+    TensorProto.BFLOAT16: "bfloat16",
+    17: "float8_e4m3fn",
+    18: "float8_e4m3fnuz",
+    19: "float8_e5m2",
+    20: "float8_e5m2fnuz",
+    21: "uint4",
+    22: "int4",
+    23: "float4_e2m1fn",
+    24: "float8_e8m0fnu",
+    25: "uint2",
+    26: "int2",
+}
+_ELEM_TYPES: Final = {name: code for code, name in _DTYPES.items()}
+
+
+def dtype_of_elem(elem_type: int, what: str) -> DType:
+    """The data type of an ONNX element type code; AotcError (code "onnx-dtype") for strings and complex numbers."""
+    name = _DTYPES.get(elem_type)
+    if name is None:
+        known = {v: k for k, v in TensorProto.DataType.items()}
+        text = known.get(elem_type, str(elem_type))
+        raise AotcError("onnx-dtype", f"{what} has element type {text}, which is not supported")
+    return DType(name)
+
+
+def elem_of_dtype(dtype: str) -> int:
+    """The ONNX element type code of a data type."""
+    return _ELEM_TYPES[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model whose outer form is sound.  `folder` is where external data may lie, None for a bare proto."""
+
+    proto: ModelProto
+    source: str
+    opsets: dict[str, int]
+    folder: Path | None = None
+
+    def array(self, tensor: TensorProto) -> Array:
+        """The value of a tensor; AotcError for unsupported types, sizes that do not fit and unreadable data."""
+        what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
+        dtype = dtype_of_elem(tensor.data_type, what)
+        shape = checked_shape(tensor.dims, dtype, what)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor = self._with_external_data(tensor, shape, dtype, what)
+        try:
+            array = numpy_helper.to_array(tensor)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise AotcError("onnx-tensor", f"{what} of shape {shape} is malformed: {error}") from error
+        if array.shape != shape:
+            raise AotcError("onnx-tensor", f"{what} holds {array.shape}, its dimensions say {shape}")
+        return np.asarray(array)
+
+    def _with_external_data(self, tensor: TensorProto, shape: tuple[int, ...], dtype: DType, what: str) -> TensorProto:
+        """A copy of `tensor` whose data has been read from its file."""
+        entries = {e.key: e.value for e in tensor.external_data}
+        path = self._external_path(entries.get("location", ""), what)
+        try:
+            offset, size = int(entries.get("offset", 0)), path.stat().st_size
+            length = int(entries["length"]) if "length" in entries else size - offset
+        except (ValueError, OSError) as error:
+            raise AotcError("onnx-external-data", f"external data of {what} cannot be read: {error}") from error
+        needed = math.ceil(math.prod(shape) * (dtype.bits if dtype.bits not in (1,) else 8) / 8)
+        if offset < 0 or length != needed or offset + length > size:
+            text = f"needs {needed} bytes, bytes {offset} to {offset + length} of {size} in {path.name} are named"
+            raise AotcError("onnx-external-data", f"external data of {what} does not fit: {text}")
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(length)
+        copy = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        copy.raw_data = data
+        return copy
+
+    def _external_path(self, location: str, what: str) -> Path:
+        """The file of external data, which must lie in the model's folder after links are followed."""
+        if self.folder is None:
+            raise AotcError(
+                "onnx-external-data",
+                f"{what} has external data, but the model was given without a folder",
+                hint="pass the path of the .onnx file instead of a ModelProto",
+            )
+        relative = Path(location)
+        if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts or "\\" in location:
+            raise AotcError(
+                "onnx-external-data", f"{what} names external data outside the model's folder: {location!r}"
+            )
+        path = Path(os.path.realpath(self.folder / relative))
+        if not path.is_relative_to(os.path.realpath(self.folder)):
+            raise AotcError("onnx-external-data", f"external data of {what} leaves the model's folder: {location!r}")
+        if not path.is_file():
+            raise AotcError("onnx-external-data", f"external data of {what} is missing: no file {location!r}")
+        return path
+
+
+def checked_shape(dims: Any, dtype: DType, what: str) -> tuple[int, ...]:
+    """Dimensions as a tuple; AotcError (code "onnx-shape") for negative ones and sizes beyond all bounds."""
+    shape = tuple(int(d) for d in dims)
+    if any(d < 0 for d in shape):
+        raise AotcError("onnx-shape", f"{what} has a negative dimension: {shape}")
+    check_size(shape, dtype, what)
+    return shape
+
+
+def check_size(shape: tuple[int, ...], dtype: DType, what: str) -> None:
+    """AotcError (code "onnx-size") if a tensor would be larger than any machine holds."""
+    if math.prod(max(d, 1) for d in shape) * dtype.itemsize > MAX_TENSOR_BYTES:
+        raise AotcError("onnx-size", f"{what} of shape {shape} and type {dtype} is too large")
+
+
+def load_model(model: str | Path | ModelProto) -> LoadedModel:
+    """Read and check the outer form of a model.
+
+    Raises AotcError: unreadable or non-ONNX file, unsupported IR or operator-set version, no graph,
+    nodes or tensors defined twice, cycles.
+    """
+    if isinstance(model, ModelProto):
+        loaded = LoadedModel(model, model.graph.name or "model", _opsets(model, "model"))
+    else:
+        path = Path(model)
+        proto = _parse(path)
+        loaded = LoadedModel(proto, path.name, _opsets(proto, path.name), path.resolve().parent)
+    check_graph(loaded.proto.graph, loaded.source)
+    return loaded
+
+
+def _parse(path: Path) -> ModelProto:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise AotcError("onnx-file", f"cannot read {path}: {error.strerror or error}") from error
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise AotcError(
+            "onnx-file", f"{path} is not an ONNX file, or is truncated", hint="export or download it again"
+        ) from error
+    return proto
+
+
+def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
+    """Operator-set versions by domain ("" for ai.onnx); checks versions and that there is a graph."""
+    span = Span(source)
+    if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
+        raise AotcError("onnx-file", "not an ONNX model: it holds no graph", span=span)
+    if not 1 <= proto.ir_version <= max(onnx.IR_VERSION, onnx.Version.Value("IR_VERSION")):
+        message = f"IR version {proto.ir_version} is not supported; the newest known is {onnx.IR_VERSION}"
+        raise AotcError("onnx-version", message, span=span, hint="a newer `onnx` package may know it")
+    opsets: dict[str, int] = {}
+    for entry in proto.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if opsets.setdefault(domain, entry.version) != entry.version:
+            raise AotcError("onnx-version", f"domain {domain or 'ai.onnx'!r} is imported in two versions", span=span)
+    if not opsets:
+        opsets[""] = 1  # IR version 2 and older: the first operator set
+    newest = onnx.defs.onnx_opset_version()
+    if not 1 <= opsets.get("", 1) <= newest:
+        message = f"operator set {opsets['']} is not supported (known: 1 to {newest})"
+        raise AotcError("onnx-version", message, span=span, hint="a newer `onnx` package may know it")
+    return opsets
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs in a node's attributes."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def captured_names(node: NodeProto) -> set[str]:
+    """Names that a node reads: its inputs, and what its subgraphs take from outside."""
+    names = {name for name in node.input if name}
+    for graph in subgraphs(node):
+        own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+        own |= {s.values.name for s in graph.sparse_initializer}
+        own |= {name for inner in graph.node for name in inner.output}
+        for inner in graph.node:
+            names |= captured_names(inner) - own
+        names |= {v.name for v in graph.output} - own
+    return names
+
+
+def check_graph(graph: GraphProto, source: str) -> None:
+    """AotcError listing every tensor that is defined twice or used and never defined."""
+    defined = Counter({v.name for v in graph.input} | {t.name for t in graph.initializer})
+    defined.update({s.values.name for s in graph.sparse_initializer})
+    problems = [
+        Diagnostic("onnx-duplicate", f"{what} {name!r} is declared {count} times", Span(source))
+        for what, names in (
+            ("input", (v.name for v in graph.input)),
+            ("initializer", (t.name for t in graph.initializer)),
+            ("output", (v.name for v in graph.output)),
+        )
+        for name, count in Counter(names).items()
+        if count > 1
+    ]
+    for index, node in enumerate(graph.node):
+        for name in filter(None, node.output):
+            if defined[name]:
+                text = f"tensor {name!r} is defined more than once"
+                problems.append(Diagnostic("onnx-duplicate", text, Span(source, node=node_label(node, index))))
+            defined[name] += 1
+    for index, node in enumerate(graph.node):
+        for name in sorted(captured_names(node) - defined.keys()):
+            text = f"tensor {name!r} is used, but nothing defines it"
+            problems.append(Diagnostic("onnx-undefined", text, Span(source, node=node_label(node, index))))
+    problems += [
+        Diagnostic("onnx-undefined", f"output {v.name!r} is defined by nothing", Span(source))
+        for v in graph.output
+        if v.name not in defined
+    ]
+    if problems:
+        raise AotcError.collect(problems)
+
+
+def node_label(node: NodeProto, index: int) -> str:
+    """A node's name, or its operator and position where it has none."""
+    return str(node.name) or f"{node.op_type}#{index}"
+
+
+def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
+    """(position, node) of the nodes that the outputs need, producers first, the file's order where it is one.
+
+    Raises AotcError (code "onnx-cycle") naming the nodes of a cycle.
+    """
+    producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    reads = [sorted({producer[n] for n in captured_names(node) if n in producer}) for node in graph.node]
+    needed: set[int] = set()
+    stack = [producer[v.name] for v in graph.output if v.name in producer]
+    while stack:
+        index = stack.pop()
+        if index not in needed:
+            needed.add(index)
+            stack.extend(reads[index])
+    order: list[int] = []
+    done: set[int] = set()
+    for root in sorted(needed):
+        order.extend(_visit(root, reads, done, graph, source))
+    return [(i, graph.node[i]) for i in order]
+
+
+def _visit(root: int, reads: list[list[int]], done: set[int], graph: GraphProto, source: str) -> list[int]:
+    """The nodes below `root` that are not done yet, producers first, by an iterative depth-first search."""
+    order: list[int] = []
+    path: dict[int, Iterator[int]] = {}
+    if root not in done:
+        path[root] = iter(reads[root])
+    while path:
+        index = next(reversed(path))
+        child = next((c for c in path[index] if c not in done), None)
+        if child is None:
+            del path[index]
+            done.add(index)
+            order.append(index)
+        elif child in path:
+            cycle = list(path)[list(path).index(child) :]
+            names = " -> ".join(node_label(graph.node[i], i) for i in [*cycle, child][:8])
+            raise AotcError("onnx-cycle", f"the graph has a cycle: {names}", span=Span(source))
+        else:
+            path[child] = iter(reads[child])
+    return order

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converters of control flow and of sequences.
+
+A branch whose condition is known is taken; a loop whose trip count and condition are known is unrolled.
+A sequence is a tuple of tensors; positions in it must be known.
+
+    OPS["If"](node)                         # the outputs of one branch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import TensorType, TupleType
+from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
+from aotc.relay.frontend.onnx.build import (
+    axis_index,
+    concatenate,
+    constant,
+    dim_of,
+    field,
+    rank_of,
+    reshape,
+    shape_of,
+    slice_axes,
+    split,
+    unsqueeze,
+)
+from aotc.relay.frontend.onnx.node import Converted, Node, Table
+
+MAX_TRIPS: Final = 4096
+"""Loops of more iterations are refused: each one becomes code of its own."""
+
+
+def _if(node: Node) -> Sequence[Expr]:
+    condition = node.input(0)
+    if isinstance(condition, Constant):
+        taken = "then_branch" if bool(condition.data.reshape(-1)[0]) else "else_branch"
+        return node.host.subgraph(node.graph(taken), [])
+    yes, no = (node.host.subgraph(node.graph(name), []) for name in ("then_branch", "else_branch"))
+    types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
+    if any(a != b for a, b in types):
+        text = "; ".join(f"{a} and {b}" for a, b in types if a != b)
+        raise AotcError("onnx-if", f"the branches of If give different types: {text}")
+    scalar = reshape(condition, ())
+    if len(yes) == 1:
+        return [If(scalar, yes[0], no[0])]
+    both = If(scalar, Tuple(yes), Tuple(no))
+    return [TupleGetItem(both, k) for k in range(len(yes))]
+
+
+def _loop(node: Node) -> list[Expr]:
+    """Unrolled: the iteration number is a constant, and so must be the condition after each iteration."""
+    limit, condition = node.const_ints(0, "the trip count"), node.const(1, "the condition")
+    trips = limit[0] if limit else None
+    going = condition is None or bool(condition.reshape(-1)[0])
+    body = node.graph("body")
+    state = [node.input(k) for k in range(2, len(node.inputs))]
+    rows: list[list[Expr]] = []
+    while going and (trips is None or len(rows) < trips):
+        if len(rows) >= MAX_TRIPS:
+            raise AotcError("onnx-loop", f"a loop of more than {MAX_TRIPS} iterations is not supported")
+        flag, *values = node.host.subgraph(body, [constant(len(rows), "int64"), constant(True), *state])
+        state, scanned = values[: len(state)], values[len(state) :]
+        rows.append(scanned)
+        if condition is None:
+            continue
+        if not isinstance(flag, Constant):
+            raise AotcError("onnx-loop", "the condition of the loop depends on run-time values")
+        going = bool(flag.data.reshape(-1)[0])
+    count = len(body.output) - 1 - len(state)
+    if count and not rows:
+        raise AotcError("onnx-loop", "a loop that never runs has no outputs to stack")
+    return [*state, *(_stacked([row[k] for row in rows], 0) for k in range(count))]
+
+
+def _stacked(parts: Sequence[Expr], axis: int) -> Expr:
+    return concatenate([unsqueeze(p, [axis]) for p in parts], axis)
+
+
+def _scan(node: Node) -> list[Expr]:
+    """Unrolled over the scanned axes."""
+    if node.since < 9:
+        raise AotcError("onnx-op", "Scan of operator set 8 is not supported")
+    inputs, body = node.all_inputs(), node.graph("body")
+    scanned = node.int("num_scan_inputs")
+    state, sources = inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
+    axes = [
+        axis_index(a, rank_of(x)) for a, x in zip(node.ints("scan_input_axes") or [0] * scanned, sources, strict=True)
+    ]
+    backwards = node.ints("scan_input_directions") or [0] * scanned
+    trips = dim_of(sources[0], axes[0])
+    if not 1 <= trips <= MAX_TRIPS:
+        raise AotcError("onnx-loop", f"a scan of {trips} iterations is not supported (1 to {MAX_TRIPS} are)")
+    rows: list[list[Expr]] = []
+    for t in range(trips):
+        elements = [
+            _element(x, axis, trips - 1 - t if back else t)
+            for x, axis, back in zip(sources, axes, backwards, strict=True)
+        ]
+        values = node.host.subgraph(body, [*state, *elements])
+        state = values[: len(state)]
+        rows.append(values[len(state) :])
+    count = len(rows[0])
+    out_axes = node.ints("scan_output_axes") or [0] * count
+    prepend = node.ints("scan_output_directions") or [0] * count
+    results = []
+    for k in range(count):
+        parts = [row[k] for row in rows]
+        axis = axis_index(out_axes[k], rank_of(parts[0]) + 1)
+        results.append(_stacked(list(reversed(parts)) if prepend[k] else parts, axis))
+    return [*state, *results]
+
+
+def _element(x: Expr, axis: int, index: int) -> Expr:
+    shape = shape_of(x)
+    part = slice_axes(x, [index], [index + 1], [axis])
+    return reshape(part, [d for k, d in enumerate(shape) if k != axis])
+
+
+# --- sequences
+
+
+def _fields(x: Expr) -> list[Expr]:
+    ty = type_of(x)
+    if not isinstance(ty, TupleType):
+        raise AotcError("onnx-sequence", "a sequence is expected here")
+    return [field(x, k) for k in range(len(ty.fields))]
+
+
+def _position(node: Node, index: int, count: int, extra: int = 0) -> int:
+    """A constant position in a sequence of `count` elements."""
+    given = node.const_int(index, "the position")
+    if not -count <= given < count + extra:
+        raise AotcError("onnx-sequence", f"position {given} is outside a sequence of {count} elements")
+    return given + count if given < 0 else given
+
+
+def _sequence_at(node: Node) -> Expr:
+    items = _fields(node.input(0))
+    return items[_position(node, 1, len(items))]
+
+
+def _sequence_insert(node: Node) -> Expr:
+    items = _fields(node.input(0))
+    place = len(items) if node.optional(2) is None else _position(node, 2, len(items), extra=1)
+    return Tuple([*items[:place], node.input(1), *items[place:]])
+
+
+def _sequence_erase(node: Node) -> Expr:
+    items = _fields(node.input(0))
+    place = len(items) - 1 if node.optional(1) is None else _position(node, 1, len(items))
+    return Tuple([*items[:place], *items[place + 1 :]])
+
+
+def _concat_from_sequence(node: Node) -> Expr:
+    items = _fields(node.input(0))
+    if not items:
+        raise AotcError("onnx-sequence", "an empty sequence cannot be joined")
+    if node.int("new_axis"):
+        return _stacked(items, axis_index(node.int("axis"), rank_of(items[0]) + 1))
+    return concatenate(items, axis_index(node.int("axis"), rank_of(items[0])))
+
+
+def _split_to_sequence(node: Node) -> Expr:
+    x = node.input(0)
+    axis = axis_index(node.int("axis"), rank_of(x))
+    size, given = dim_of(x, axis), node.const(1, "`split`")
+    if given is None:
+        sizes = [1] * size
+    elif given.ndim == 0:
+        part = int(given)
+        sizes = [min(part, size - k) for k in range(0, size, part)]
+    else:
+        sizes = [int(v) for v in given]
+    if sum(sizes) != size or len(sizes) > MAX_TRIPS:
+        raise AotcError("onnx-split", f"parts {sizes[:16]} do not make up {size} elements")
+    parts = split(x, sizes, axis)
+    if given is None and not node.int("keepdims", 1):
+        shape = shape_of(x)
+        parts = [reshape(p, [d for k, d in enumerate(shape) if k != axis]) for p in parts]
+    return Tuple(parts)
+
+
+def _optional_has_element(node: Node) -> Converted:
+    return constant(node.optional(0) is not None)
+
+
+def _optional_get_element(node: Node) -> Converted:
+    x = node.input(0)
+    assert isinstance(type_of(x), (TensorType, TupleType))
+    return x
+
+
+OPS: Table = {
+    "ConcatFromSequence": _concat_from_sequence,
+    "If": _if,
+    "Loop": _loop,
+    "OptionalGetElement": _optional_get_element,
+    "OptionalHasElement": _optional_has_element,
+    "Scan": _scan,
+    "SequenceAt": _sequence_at,
+    "SequenceConstruct": lambda node: Tuple(node.all_inputs()),
+    "SequenceEmpty": lambda _: Tuple(()),
+    "SequenceErase": _sequence_erase,
+    "SequenceInsert": _sequence_insert,
+    "SequenceLength": lambda node: constant(len(_fields(node.input(0))), "int64"),
+    "SplitToSequence": _split_to_sequence,
+}

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converters of convolutions and pools, for one to three spatial axes.
+
+OPS["Conv"](node)                       # nn.bias_add(nn.conv2d(x, w, ...), b)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.expr import Constant, Expr
+from aotc.relay.frontend.onnx.build import (
+    binary,
+    cast,
+    constant,
+    dim_of,
+    dims_of,
+    dtype_of,
+    emit,
+    mul,
+    pad,
+    rank_of,
+    reduce,
+    reshape,
+    shape_of,
+    sub,
+)
+from aotc.relay.frontend.onnx.node import Converted, Converter, Node, Table
+
+_KERNEL_LAYOUT = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window over the spatial axes; `pads` holds all befores, then all afters."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
+
+    def spans(self) -> list[int]:
+        """The extent of the window per axis."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+
+
+def window_of(node: Node, spatial: Sequence[int] | None, kernel: Sequence[int]) -> Window:
+    """The window that a node's attributes describe; `spatial` is needed where `auto_pad` asks for it.
+
+    Raises AotcError (code "onnx-window") for attributes that do not fit each other.
+    """
+    rank = len(kernel)
+    strides = tuple(node.ints("strides") or [1] * rank)
+    dilations = tuple(node.ints("dilations") or [1] * rank)
+    pads = tuple(node.ints("pads") or [0] * (2 * rank))
+    fits = len(strides) == len(dilations) == rank and len(pads) == 2 * rank
+    if not fits or min((*strides, *dilations, *kernel), default=1) < 1 or min(pads, default=0) < 0:
+        text = f"kernel {list(kernel)}, strides {strides}, dilations {dilations}, pads {pads} do not fit"
+        raise AotcError("onnx-window", text)
+    window = Window(tuple(kernel), strides, dilations, pads)
+    auto = node.str("auto_pad", "NOTSET")
+    if auto in ("", "NOTSET"):
+        return window
+    if auto == "VALID":
+        return Window(window.kernel, strides, dilations, (0,) * (2 * rank))
+    if auto not in ("SAME_UPPER", "SAME_LOWER") or spatial is None:
+        raise AotcError("onnx-window", f"auto_pad {auto!r} is not supported here")
+    totals = [
+        max((-(-size // stride) - 1) * stride + span - size, 0)
+        for size, stride, span in zip(spatial, strides, window.spans(), strict=True)
+    ]
+    return Window(window.kernel, strides, dilations, _halves(totals, more_after=auto == "SAME_UPPER"))
+
+
+def _halves(totals: Sequence[int], more_after: bool) -> tuple[int, ...]:
+    """Padding split in two, the odd element before or after."""
+    small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
+    return (*small, *large) if more_after else (*large, *small)
+
+
+def spatial_rank(x: Expr, op_type: str) -> int:
+    """The number of spatial axes, 1 to 3."""
+    rank = rank_of(x) - 2
+    if not 1 <= rank <= 3:
+        raise AotcError("onnx-rank", f"{op_type} of an input of rank {rank + 2} is not supported (3 to 5 are)")
+    return rank
+
+
+def _spatial(node: Node, x: Expr) -> tuple[int, ...] | None:
+    """The spatial extents where the padding depends on them."""
+    if node.str("auto_pad", "NOTSET") in ("", "NOTSET", "VALID"):
+        return None
+    return tuple(dim_of(x, k) for k in range(2, rank_of(x)))
+
+
+def convolve(node: Node, x: Expr, w: Expr, out_dtype: str = "") -> Expr:
+    """The convolution a node describes, without bias."""
+    rank = spatial_rank(x, node.op_type)
+    shape = shape_of(w, "the weight")
+    given = node.ints("kernel_shape")
+    if len(shape) != rank + 2 or (given is not None and tuple(given) != shape[2:]):
+        raise AotcError("onnx-window", f"a weight of shape {shape} does not fit the input and kernel_shape {given}")
+    window = window_of(node, _spatial(node, x), shape[2:])
+    return emit(
+        f"nn.conv{rank}d",
+        x,
+        w,
+        strides=window.strides,
+        padding=window.pads,
+        dilation=window.dilations,
+        groups=node.int("group", 1),
+        channels=shape[0],
+        kernel_size=window.kernel,
+        out_dtype=out_dtype,
+    )
+
+
+def with_bias(y: Expr, bias: Expr | None) -> Expr:
+    """`y` with a bias per channel."""
+    return y if bias is None else emit("nn.bias_add", y, bias, axis=1)
+
+
+def _conv(node: Node) -> Expr:
+    return with_bias(convolve(node, node.input(0), node.input(1)), node.optional(2))
+
+
+def _conv_integer(node: Node) -> Expr:
+    x, w = centred(node.input(0), node.optional(2), 1), centred(node.input(1), node.optional(3), 0)
+    return convolve(node, x, w, "int32")
+
+
+def centred(x: Expr, zero_point: Expr | None, axis: int) -> Expr:
+    """A quantised tensor as int32, its zero point (one, or one along `axis`) taken off."""
+    wide = cast(x, "int32")
+    if zero_point is None or (isinstance(zero_point, Constant) and not zero_point.data.any()):
+        return wide
+    point = cast(zero_point, "int32")
+    if rank_of(point) == 1:
+        point = reshape(point, () if dims_of(point) == (1,) else (-1, *(1,) * (rank_of(x) - 1 - axis)))
+    return sub(wide, point)
+
+
+def _conv_transpose(node: Node) -> Expr:
+    x, w = node.input(0), node.input(1)
+    rank = spatial_rank(x, node.op_type)
+    shape, groups = shape_of(w, "the weight"), node.int("group", 1)
+    window = window_of_transposed(node, x, shape[2:])
+    pads, extra = _transposed_padding(node, x, window)
+    y = emit(
+        f"nn.conv{rank}d_transpose",
+        x,
+        w,
+        channels=shape[1] * groups,
+        kernel_size=window.kernel,
+        strides=window.strides,
+        output_padding=extra,
+        padding=pads,
+        dilation=window.dilations,
+        groups=groups,
+    )
+    return with_bias(y, node.optional(2))
+
+
+def window_of_transposed(node: Node, x: Expr, kernel: Sequence[int]) -> Window:
+    """The window of a transposed convolution, whose automatic padding is worked out elsewhere."""
+    attrs = {name: value for name, value in node.attrs.items() if name != "auto_pad"}
+    plain = Node(node.op_type, node.inputs, attrs, node.since, node.wanted, node.host)
+    return window_of(plain, None, kernel)
+
+
+def _transposed_padding(node: Node, x: Expr, window: Window) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Padding and output padding, worked out from `output_shape` or `auto_pad` where those are given."""
+    extra = tuple(node.ints("output_padding") or [0] * window.rank)
+    target, auto = node.ints("output_shape"), node.str("auto_pad", "NOTSET")
+    if target is None and auto in ("", "NOTSET", "VALID"):
+        return (window.pads if auto != "VALID" else (0,) * (2 * window.rank)), extra
+    sizes = [dim_of(x, k) for k in range(2, rank_of(x))]
+    if target is None:
+        target = [size * stride for size, stride in zip(sizes, window.strides, strict=True)]
+    target = target[-window.rank :]
+    totals = [
+        stride * (size - 1) + more + span - wanted
+        for stride, size, more, span, wanted in zip(window.strides, sizes, extra, window.spans(), target, strict=True)
+    ]
+    extra = tuple(more + max(-total, 0) for more, total in zip(extra, totals, strict=True))
+    return _halves([max(t, 0) for t in totals], more_after=auto == "SAME_UPPER"), extra
+
+
+# --- pools
+
+
+def _pool(mean: bool) -> Converter:
+    def convert(node: Node) -> Converted:
+        x = node.input(0)
+        rank = spatial_rank(x, node.op_type)
+        if node.wants(1):
+            raise AotcError("onnx-output", "the indices of MaxPool are not supported")
+        window = window_of(node, _spatial(node, x), node.ints("kernel_shape") or [])
+        if window.rank != rank:
+            raise AotcError("onnx-window", f"kernel_shape {window.kernel} does not fit an input of rank {rank + 2}")
+        more = {"count_include_pad": bool(node.int("count_include_pad"))} if mean else {}
+        return emit(
+            f"nn.{'avg' if mean else 'max'}_pool{rank}d",
+            x,
+            pool_size=window.kernel,
+            strides=window.strides,
+            dilation=window.dilations,
+            padding=window.pads,
+            ceil_mode=bool(node.int("ceil_mode")),
+            **more,
+        )
+
+    return convert
+
+
+def _global(mean: bool) -> Converter:
+    def convert(node: Node) -> Expr:
+        x = node.input(0)
+        if rank_of(x) == 4:
+            return emit(f"nn.global_{'avg' if mean else 'max'}_pool2d", x)
+        return reduce("mean" if mean else "max", x, range(2, rank_of(x)), True)
+
+    return convert
+
+
+def _norm(x: Expr, p: int) -> Expr:
+    return emit("abs", x) if p == 1 else emit("power", emit("abs", x), constant(p, dtype_of(x)))
+
+
+def _root(x: Expr, p: int) -> Expr:
+    if p == 1:
+        return x
+    return emit("sqrt", x) if p == 2 else emit("power", x, constant(1.0 / p, dtype_of(x)))
+
+
+def _global_lp_pool(node: Node) -> Expr:
+    x, p = node.input(0), node.int("p", 2)
+    return _root(reduce("sum", mul(x, x) if p == 2 else _norm(x, p), range(2, rank_of(x)), True), p)
+
+
+def _lp_pool(node: Node) -> Expr:
+    """The root of a sum of powers over complete windows: zeros are added until every window is complete."""
+    x, p = node.input(0), node.int("p", 2)
+    spatial_rank(x, node.op_type)
+    sizes = shape_of(x)[2:]
+    window = window_of(node, sizes, node.ints("kernel_shape") or [])
+    rank = window.rank
+    widths = [(0, 0), (0, 0)]
+    for k, (size, span, stride) in enumerate(zip(sizes, window.spans(), window.strides, strict=True)):
+        before, after = window.pads[k], window.pads[k + rank]
+        room = size + before + after - span
+        steps = -(-room // stride) if node.int("ceil_mode") else room // stride
+        if steps * stride >= size + before:
+            steps -= 1
+        widths.append((before, steps * stride + span - size - before))
+    y = pad(mul(x, x) if p == 2 else _norm(x, p), [(b, max(a, 0)) for b, a in widths])
+    y = emit(
+        f"nn.avg_pool{rank}d",
+        y,
+        pool_size=window.kernel,
+        strides=window.strides,
+        dilation=window.dilations,
+        padding=(0,) * (2 * rank),
+        ceil_mode=False,
+        count_include_pad=True,
+    )
+    return _root(binary("multiply", y, float(math.prod(window.kernel))), p)
+
+
+OPS: Table = {
+    "AveragePool": _pool(mean=True),
+    "Conv": _conv,
+    "ConvInteger": _conv_integer,
+    "ConvTranspose": _conv_transpose,
+    "GlobalAveragePool": _global(mean=True),
+    "GlobalLpPool": _global_lp_pool,
+    "GlobalMaxPool": _global(mean=False),
+    "LpPool": _lp_pool,
+    "MaxPool": _pool(mean=False),
+}

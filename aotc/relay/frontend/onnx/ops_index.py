@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converters that pick and place elements by index.
+
+ONNX indices may be negative: constant ones are resolved here, run-time ones by a comparison.
+
+    OPS["Gather"](node)                     # take(x, indices, axis)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.expr import Constant, Expr
+from aotc.relay.frontend.onnx.build import (
+    add,
+    axis_index,
+    binary,
+    cast,
+    constant,
+    dim_of,
+    dims_of,
+    dtype_of,
+    emit,
+    iota,
+    less,
+    rank_of,
+    reshape,
+    shape_of,
+    transpose,
+    unsqueeze,
+    where,
+)
+from aotc.relay.frontend.onnx.node import Node, Table
+
+
+def from_start(indices: Expr, size: Expr | int) -> Expr:
+    """Indices with negative ones counted from `size` (a number, or a tensor that broadcasts to them)."""
+    if isinstance(indices, Constant):
+        extent = size if isinstance(size, int) else _data(size)
+        array = indices.data.astype(np.int64)
+        if np.any((array < -extent) | (array >= extent)):
+            raise AotcError("onnx-index", "a constant index is out of range")
+        return indices if not np.any(array < 0) else Constant(np.where(array < 0, array + extent, array))
+    moved = add(indices, size)
+    return where(less(indices, 0), moved, indices)
+
+
+def _data(x: Expr) -> np.ndarray:  # type: ignore[type-arg]
+    assert isinstance(x, Constant)
+    return x.data
+
+
+def _gather(node: Node) -> Expr:
+    x, indices = node.input(0), node.input(1)
+    axis = axis_index(node.int("axis"), rank_of(x))
+    return emit("take", x, from_start(indices, dim_of(x, axis)), axis=axis, mode="clip")
+
+
+def _gather_elements(node: Node) -> Expr:
+    x = node.input(0)
+    axis = axis_index(node.int("axis"), rank_of(x))
+    return emit("gather", x, from_start(node.input(1), dim_of(x, axis)), axis=axis)
+
+
+def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
+    """Index tuples (along the last axis) resolved against `sizes` and moved to the first axis."""
+    extents = constant(np.array(sizes), dtype_of(indices))
+    rank = rank_of(indices)
+    return transpose(from_start(indices, extents), (rank - 1, *range(rank - 1)))
+
+
+def _gather_nd(node: Node) -> Expr:
+    x, indices, batch = node.input(0), node.input(1), node.int("batch_dims")
+    depth = dim_of(indices, -1, "the indices")
+    sizes = shape_of(x)[batch : batch + depth]
+    if len(sizes) != depth:
+        raise AotcError("onnx-index", f"index tuples of {depth} numbers do not fit {dims_of(x)}")
+    return emit("gather_nd", x, _index_first(indices, sizes), batch_dims=batch)
+
+
+_REDUCTIONS = ("none", "add", "mul", "min", "max")
+
+
+def _mode(node: Node) -> str:
+    reduction = node.str("reduction", "none")
+    if reduction not in _REDUCTIONS:
+        raise AotcError("onnx-scatter", f"unknown reduction {reduction!r}")
+    return "update" if reduction == "none" else reduction
+
+
+def _scatter_elements(node: Node) -> Expr:
+    x = node.input(0)
+    axis = axis_index(node.int("axis"), rank_of(x))
+    indices = from_start(node.input(1), dim_of(x, axis))
+    return emit("scatter_elements", x, indices, node.input(2), axis=axis, reduction=_mode(node))
+
+
+def _scatter_nd(node: Node) -> Expr:
+    x, indices = node.input(0), node.input(1)
+    sizes = shape_of(x)[: dim_of(indices, -1, "the indices")]
+    return emit("scatter_nd", x, _index_first(indices, sizes), node.input(2), mode=_mode(node))
+
+
+def _one_hot(node: Node) -> Expr:
+    """A comparison with 0, 1, ..., depth - 1; indices outside give no `on` at all."""
+    indices, values = node.input(0), node.input(2)
+    depth = node.const_int(1, "the depth")
+    rank = rank_of(indices) + 1
+    axis = axis_index(node.int("axis", -1), rank)
+    index = indices if dtype_of(indices) == "int64" else cast(indices, "int64")
+    index = where(less(index, 0), add(index, depth), index)
+    positions = reshape(iota(depth), [depth if k == axis else 1 for k in range(rank)])
+    hit = binary("equal", unsqueeze(index, [axis]), positions)
+    off, on = (emit("take", values, constant(k, "int64"), axis=0, mode="clip") for k in (0, 1))
+    return where(hit, on, off)
+
+
+def _compress(node: Node) -> Expr:
+    """With a constant condition the chosen positions are known."""
+    x, condition = node.input(0), node.const(1, "the condition")
+    assert condition is not None
+    positions = constant(np.flatnonzero(condition.reshape(-1)), "int64")
+    if "axis" not in node.attrs:
+        return emit("take", reshape(x, (-1,)), positions, axis=0, mode="clip")
+    return emit("take", x, positions, axis=axis_index(node.int("axis"), rank_of(x)), mode="clip")
+
+
+def _non_zero(node: Node) -> Expr:
+    value = node.const(0, "the input")
+    assert value is not None
+    return constant(np.stack(np.nonzero(np.atleast_1d(value))), "int64")
+
+
+def _tensor_scatter(node: Node) -> Expr:
+    """The update is written along `axis` from a position per batch item on, wrapping round if circular."""
+    past, update, start = node.input(0), node.input(1), node.optional(2)
+    shape, new = shape_of(past), shape_of(update)
+    axis = axis_index(node.int("axis", -2), len(shape))
+    step = reshape(iota(new[axis]), [new[axis] if k == axis else 1 for k in range(len(new))])
+    index: Expr = step
+    if start is not None:
+        index = add(cast(reshape(start, (shape[0], *(1,) * (len(new) - 1))), "int64"), step)
+    if node.str("mode", "linear") == "circular":
+        index = binary("floor_mod", index, shape[axis])
+    index = emit("broadcast_to", index, shape=new)
+    return emit("scatter_elements", past, index, update, axis=axis, reduction="update")
+
+
+def _array_feature(node: Node) -> Expr:
+    x, indices = node.input(0), reshape(node.input(1), (-1,))
+    picked = emit("take", x, indices, axis=rank_of(x) - 1, mode="clip")
+    return reshape(picked, (1, -1)) if rank_of(x) == 1 else picked
+
+
+OPS: Table = {
+    "Compress": _compress,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "NonZero": _non_zero,
+    "OneHot": _one_hot,
+    "Scatter": _scatter_elements,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "TensorScatter": _tensor_scatter,
+}
+ML_OPS: Table = {
+    "ArrayFeatureExtractor": _array_feature,
+    "Binarizer": lambda node: cast(binary("greater", node.input(0), node.float("threshold")), dtype_of(node.input(0))),
+}

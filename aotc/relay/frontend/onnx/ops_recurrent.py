@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converters of recurrent layers, unrolled over a sequence of known length.
+
+OPS["LSTM"](node)                       # [Y, Y_h, Y_c]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.expr import Constant, Expr
+from aotc.relay.frontend.onnx.build import (
+    add,
+    binary,
+    cast,
+    concatenate,
+    constant,
+    dtype_of,
+    emit,
+    filled,
+    less,
+    mul,
+    reshape,
+    shape_of,
+    slice_axes,
+    split,
+    sub,
+    transpose,
+    where,
+)
+from aotc.relay.frontend.onnx.node import Node, Table
+from aotc.relay.frontend.onnx.ops_activation import softplus
+
+MAX_STEPS: Final = 1024
+"""Longer sequences are refused: each step becomes code of its own."""
+
+_Activation = Callable[[Expr], Expr]
+
+
+def _activation(name: str, alpha: float | None, beta: float | None) -> _Activation:
+    """An activation by its (case-insensitive) name; `alpha` and `beta` default to its ONNX defaults."""
+
+    def a(default: float) -> float:
+        return default if alpha is None else alpha
+
+    def b(default: float) -> float:
+        return default if beta is None else beta
+
+    table: dict[str, _Activation] = {
+        "relu": lambda x: emit("nn.relu", x),
+        "tanh": lambda x: emit("tanh", x),
+        "sigmoid": lambda x: emit("sigmoid", x),
+        "affine": lambda x: add(mul(x, a(1.0)), b(0.0)),
+        "leakyrelu": lambda x: emit("nn.leaky_relu", x, alpha=a(0.01)),
+        "thresholdedrelu": lambda x: where(less(x, a(1.0)), 0.0, x),
+        "scaledtanh": lambda x: mul(emit("tanh", mul(x, b(1.0))), a(1.0)),
+        "hardsigmoid": lambda x: emit("clip", add(mul(x, a(0.2)), b(0.5)), a_min=0.0, a_max=1.0),
+        "elu": lambda x: where(less(x, 0.0), mul(sub(emit("exp", x), 1.0), a(1.0)), x),
+        "softsign": lambda x: binary("divide", x, add(emit("abs", x), 1.0)),
+        "softplus": softplus,
+    }
+    if name.lower() not in table:
+        raise AotcError("onnx-recurrent", f"the activation {name!r} is not known")
+    return table[name.lower()]
+
+
+def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[list[_Activation]]:
+    """The activations of each direction."""
+    names = list(node.attrs.get("activations") or [*defaults] * directions)
+    if len(names) != len(defaults) * directions:
+        raise AotcError("onnx-recurrent", f"{len(names)} activations do not fit {directions} directions")
+    alphas, betas = list(node.attrs.get("activation_alpha", ())), list(node.attrs.get("activation_beta", ()))
+    found = [
+        _activation(name, alphas[k] if k < len(alphas) else None, betas[k] if k < len(betas) else None)
+        for k, name in enumerate(names)
+    ]
+    return [found[k : k + len(defaults)] for k in range(0, len(found), len(defaults))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer over one direction: weights (gates * hidden, inputs), biases of inputs and of the recurrence."""
+
+    node: Node
+    w: Expr
+    r: Expr
+    wb: Expr
+    rb: Expr
+    peepholes: list[Expr]
+    act: list[_Activation]
+    hidden: int
+
+    def linear(self, x: Expr, weight: Expr, bias: Expr | None) -> Expr:
+        y = emit("nn.dense", x, weight, units=shape_of(weight)[0])
+        return y if bias is None else emit("nn.bias_add", y, bias, axis=1)
+
+    def clipped(self, x: Expr) -> Expr:
+        """The input of an activation, bounded where the node says so."""
+        if "clip" not in self.node.attrs:
+            return x
+        bound = self.node.float("clip")
+        return emit("clip", x, a_min=-bound, a_max=bound)
+
+    def gates(self, x: Expr, count: int) -> list[Expr]:
+        return split(x, [self.hidden] * count, 1)
+
+
+_State = list[Expr]
+_Cell = Callable[[_Layer, Expr, _State], _State]
+
+
+def _rnn_cell(layer: _Layer, x: Expr, state: _State) -> _State:
+    pre = add(layer.linear(x, layer.w, layer.wb), layer.linear(state[0], layer.r, layer.rb))
+    return [layer.act[0](layer.clipped(pre))]
+
+
+def _gru_cell(layer: _Layer, x: Expr, state: _State) -> _State:
+    (h,), size = state, layer.hidden
+    xz, xr, xh = layer.gates(layer.linear(x, layer.w, layer.wb), 3)
+    rz_weight, rh_weight = split(layer.r, [2 * size, size], 0)
+    rz_bias, rh_bias = split(layer.rb, [2 * size, size], 0)
+    hz, hr = layer.gates(layer.linear(h, rz_weight, rz_bias), 2)
+    z = layer.act[0](layer.clipped(add(xz, hz)))
+    r = layer.act[0](layer.clipped(add(xr, hr)))
+    if layer.node.int("linear_before_reset"):
+        inner = mul(r, layer.linear(h, rh_weight, rh_bias))
+    else:
+        inner = layer.linear(mul(r, h), rh_weight, rh_bias)
+    candidate = layer.act[1](layer.clipped(add(xh, inner)))
+    return [add(mul(sub(1.0, z), candidate), mul(z, h))]
+
+
+def _lstm_cell(layer: _Layer, x: Expr, state: _State) -> _State:
+    h, c = state
+    pre = add(layer.linear(x, layer.w, layer.wb), layer.linear(h, layer.r, layer.rb))
+    i, o, f, g = layer.gates(pre, 4)
+    if layer.peepholes:
+        i, f = add(i, mul(layer.peepholes[0], c)), add(f, mul(layer.peepholes[2], c))
+    i, g = layer.act[0](layer.clipped(i)), layer.act[1](layer.clipped(g))
+    f = sub(1.0, i) if layer.node.int("input_forget") else layer.act[0](layer.clipped(f))
+    c = add(mul(f, c), mul(i, g))
+    if layer.peepholes:
+        o = add(o, mul(layer.peepholes[1], c))
+    return [mul(layer.act[0](layer.clipped(o)), layer.act[2](c)), c]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What tells the three layers apart."""
+
+    gates: int
+    states: int
+    activations: tuple[str, ...]
+    cell: _Cell
+
+
+_KINDS: Final = {
+    "RNN": _Kind(1, 1, ("Tanh",), _rnn_cell),
+    "GRU": _Kind(3, 1, ("Sigmoid", "Tanh"), _gru_cell),
+    "LSTM": _Kind(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_cell),
+}
+
+
+def _part(x: Expr, direction: int) -> Expr:
+    """The slice of one direction, without the axis of directions."""
+    shape = shape_of(x)
+    return reshape(slice_axes(x, [direction], [direction + 1], [0]), shape[1:])
+
+
+def _layer(node: Node, kind: _Kind, direction: int, act: list[_Activation]) -> _Layer:
+    w, r = _part(node.input(1), direction), _part(node.input(2), direction)
+    hidden = shape_of(r)[1]
+    bias = node.optional(3)
+    rows = kind.gates * hidden
+    both = filled(0, (2 * rows,), dtype_of(w)) if bias is None else _part(bias, direction)
+    wb, rb = split(both, [rows, rows], 0)
+    peephole = node.optional(7) if node.op_type == "LSTM" else None
+    peepholes = split(_part(peephole, direction), [hidden] * 3, 0) if peephole is not None else []
+    return _Layer(node, w, r, wb, rb, peepholes, act, hidden)
+
+
+def _initial(node: Node, kind: _Kind, direction: int, shape: tuple[int, int], swap: bool) -> _State:
+    states: _State = []
+    for k in range(kind.states):
+        given = node.optional(5 + k)
+        if given is None:
+            states.append(filled(0, shape, dtype_of(node.input(0))))
+        else:
+            states.append(_part(transpose(given, (1, 0, 2)) if swap else given, direction))
+    return states
+
+
+def _run(layer: _Layer, kind: _Kind, steps: list[Expr], state: _State, lengths: Expr | None) -> tuple[_State, _State]:
+    """Outputs per step and the last state; beyond its length a sequence keeps its state and puts out zeros."""
+    outputs: _State = []
+    for t, x in enumerate(steps):
+        new = kind.cell(layer, x, state)
+        if lengths is not None:
+            running = binary("greater", lengths, constant(t, dtype_of(lengths)))
+            outputs.append(where(running, new[0], 0.0))
+            state = [where(running, n, old) for n, old in zip(new, state, strict=True)]
+        else:
+            outputs.append(new[0])
+            state = new
+    return outputs, state
+
+
+def _reversed(steps: list[Expr], lengths: Expr | None) -> list[Expr]:
+    if lengths is not None:
+        raise AotcError("onnx-recurrent", "reversed sequences of different lengths are not supported")
+    return list(reversed(steps))
+
+
+def _recurrent(node: Node) -> list[Expr | None]:
+    kind, swap = _KINDS[node.op_type], bool(node.int("layout"))
+    x = transpose(node.input(0), (1, 0, 2)) if swap else node.input(0)
+    length, batch, width = shape_of(x)
+    if not 1 <= length <= MAX_STEPS:
+        raise AotcError("onnx-recurrent", f"a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)")
+    directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(
+        node.str("direction", "forward").lower()
+    )
+    if directions is None:
+        raise AotcError("onnx-recurrent", f"direction {node.str('direction')!r} is not known")
+    given = node.optional(4)
+    lengths = None if given is None else _lengths(given, length, batch)
+    steps = [reshape(s, (batch, width)) for s in split(x, [1] * length, 0)]
+    acts = _activations(node, kind.activations, len(directions))
+    outputs: list[_State] = []
+    finals: list[_State] = []
+    for k, backwards in enumerate(directions):
+        layer = _layer(node, kind, k, acts[k])
+        state = _initial(node, kind, k, (batch, layer.hidden), swap)
+        order = _reversed(steps, lengths) if backwards else steps
+        out, last = _run(layer, kind, order, state, lengths)
+        outputs.append(_reversed(out, None) if backwards else out)
+        finals.append(last)
+    return _collected(outputs, finals, swap)
+
+
+def _lengths(given: Expr, length: int, batch: int) -> Expr | None:
+    """Sequence lengths as a column; None where all sequences are whole."""
+    if isinstance(given, Constant) and bool((given.data == length).all()):
+        return None
+    return reshape(cast(given, "int32"), (batch, 1))
+
+
+def _collected(outputs: list[_State], finals: list[_State], swap: bool) -> list[Expr | None]:
+    """Y (steps, directions, batch, hidden), then the last states (directions, batch, hidden)."""
+    batch, hidden = shape_of(outputs[0][0])
+    steps = [
+        concatenate([reshape(direction[t], (1, 1, batch, hidden)) for direction in outputs], 1)
+        for t in range(len(outputs[0]))
+    ]
+    y = concatenate(steps, 0)
+    last: list[Expr] = [
+        concatenate([reshape(final[k], (1, batch, hidden)) for final in finals], 0) for k in range(len(finals[0]))
+    ]
+    if swap:
+        return [transpose(y, (2, 0, 1, 3)), *(transpose(s, (1, 0, 2)) for s in last)]
+    return [y, *last]
+
+
+OPS: Table = {"GRU": _recurrent, "LSTM": _recurrent, "RNN": _recurrent}

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converters that move data without computing: reshapes, transposes, joins, cuts, padding, and constants.
+
+Whatever decides a shape must be known at compile time; a shape taken from a static tensor is.
+
+    OPS["Flatten"](node)                    # reshape(x, (2, 12))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dims import Dim, is_static
+from aotc.ir.dtype import DType
+from aotc.relay.expr import Constant, Expr
+from aotc.relay.frontend.onnx.build import (
+    add,
+    axis_index,
+    binary,
+    broadcast_to,
+    cast,
+    check_materialized,
+    concatenate,
+    constant,
+    dim_of,
+    dims_of,
+    dtype_of,
+    emit,
+    filled,
+    iota,
+    pad,
+    rank_of,
+    reshape,
+    shape_of,
+    slice_axes,
+    split,
+    squeeze,
+    transpose,
+    unsqueeze,
+    where,
+)
+from aotc.relay.frontend.onnx.load import checked_shape, dtype_of_elem
+from aotc.relay.frontend.onnx.node import Node, Table
+from aotc.relay.op.rules import broadcast_shape
+
+# --- reshaping
+
+
+def _reshape(node: Node) -> Expr:
+    x = node.input(0)
+    given = node.ints_or_input("shape", 1)
+    assert given is not None
+    dims, allow_zero = dims_of(x), bool(node.int("allowzero"))
+    target: list[Dim] = []
+    for k, d in enumerate(given):
+        if d == 0 and not allow_zero:
+            if k >= len(dims):
+                raise AotcError("onnx-reshape", f"{given} copies dimension {k} of an input of rank {len(dims)}")
+            target.append(dims[k])
+        else:
+            target.append(d)
+    if allow_zero and 0 in given and -1 in given:
+        raise AotcError("onnx-reshape", f"{given} holds both 0 and -1, with allowzero")
+    if not is_static(target):
+        if is_static(dims) or list(target) == list(dims):
+            return x
+        return emit("reshape", x, newshape=tuple(given), allowzero=False)
+    return reshape(x, [d for d in target if isinstance(d, int)])
+
+
+def _flatten(node: Node) -> Expr:
+    x = node.input(0)
+    rank = rank_of(x)
+    axis = node.int("axis", 1)
+    axis = axis + rank if axis < 0 else axis
+    if not 0 <= axis <= rank:
+        raise AotcError("onnx-axis", f"axis {node.int('axis')} is outside rank {rank}")
+    if axis == 1 and rank > 2:
+        return emit("nn.batch_flatten", x)
+    shape = shape_of(x)
+    return reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+
+
+def _squeeze(node: Node) -> Expr:
+    x = node.input(0)
+    axes = node.ints_or_input("axes", 1)
+    if axes is None:
+        return squeeze(x, [k for k, d in enumerate(shape_of(x)) if d == 1])
+    return squeeze(x, sorted(axis_index(a, rank_of(x)) for a in axes))
+
+
+def _unsqueeze(node: Node) -> Expr:
+    x, axes = node.input(0), node.ints_or_input("axes", 1)
+    assert axes is not None
+    rank = rank_of(x) + len(axes)
+    places = sorted(axis_index(a, rank) for a in axes)
+    if len(set(places)) != len(places):
+        raise AotcError("onnx-axis", f"an axis is named twice in {axes}")
+    return unsqueeze(x, places)
+
+
+def _transpose(node: Node) -> Expr:
+    x = node.input(0)
+    order = node.ints("perm") or list(reversed(range(rank_of(x))))
+    if sorted(order) != list(range(rank_of(x))):
+        raise AotcError("onnx-transpose", f"perm {order} is no permutation of {rank_of(x)} axes")
+    return transpose(x, order)
+
+
+def _depth_to_space(node: Node) -> Expr:
+    x, size = node.input(0), node.int("blocksize")
+    n, c, *spatial = shape_of(x)
+    rank = len(spatial)
+    depth = _exact(c, size**rank, "blocksize")
+    blocks = (size,) * rank
+    if node.str("mode", "DCR") == "DCR":
+        y = reshape(x, (n, *blocks, depth, *spatial))
+        order = [0, rank + 1, *(axis for k in range(rank) for axis in (rank + 2 + k, 1 + k))]
+    else:
+        y = reshape(x, (n, depth, *blocks, *spatial))
+        order = [0, 1, *(axis for k in range(rank) for axis in (rank + 2 + k, 2 + k))]
+    return reshape(transpose(y, order), (n, depth, *(d * size for d in spatial)))
+
+
+def _space_to_depth(node: Node) -> Expr:
+    x, size = node.input(0), node.int("blocksize")
+    n, c, *spatial = shape_of(x)
+    rank = len(spatial)
+    small = [_exact(d, size, "blocksize") for d in spatial]
+    y = reshape(x, (n, c, *(v for d in small for v in (d, size))))
+    blocks, places = [3 + 2 * k for k in range(rank)], [2 + 2 * k for k in range(rank)]
+    order = [0, 1, *blocks, *places] if node.str("mode", "DCR") == "CRD" else [0, *blocks, 1, *places]
+    return reshape(transpose(y, order), (n, c * size**rank, *small))
+
+
+def _exact(value: int, divisor: int, what: str) -> int:
+    if divisor <= 0 or value % divisor:
+        raise AotcError("onnx-shape", f"{value} is not a multiple of the {what} {divisor}")
+    return value // divisor
+
+
+# --- joining and cutting
+
+
+def _concat(node: Node) -> Expr:
+    parts = node.all_inputs()
+    axis = axis_index(node.int("axis", 1), rank_of(parts[0]))
+    filled_parts = [p for p in parts if dims_of(p)[axis] != 0]
+    return concatenate(filled_parts or parts[:1], axis)
+
+
+def split_sizes(size: int, count: int) -> list[int]:
+    """`count` parts of equal size, the last one smaller where it does not divide."""
+    part = -(-size // count)
+    sizes = [min(part, size - k * part) for k in range(count)]
+    if min(sizes) < 0:
+        raise AotcError("onnx-split", f"{size} elements cannot be split into {count} parts")
+    return sizes
+
+
+def _split(node: Node) -> Sequence[Expr | None]:
+    x = node.input(0)
+    axis = axis_index(node.int("axis"), rank_of(x))
+    size = dim_of(x, axis)
+    sizes = node.ints_or_input("split", 1)
+    if sizes is None:
+        sizes = split_sizes(size, node.int("num_outputs", len(node.wanted)))
+    if sum(sizes) != size or min(sizes, default=0) < 0 or len(sizes) < len(node.wanted):
+        raise AotcError("onnx-split", f"parts {sizes} do not make up {size} elements")
+    return split(x, sizes, axis)
+
+
+def _slice(node: Node) -> Expr:
+    x = node.input(0)
+    starts, ends = node.ints_or_input("starts", 1), node.ints_or_input("ends", 2)
+    assert starts is not None and ends is not None
+    axes = node.ints_or_input("axes", 3)
+    steps = node.const_ints(4, "`steps`") or [1] * len(starts)
+    places = [axis_index(a, rank_of(x)) for a in (axes if axes is not None else range(len(starts)))]
+    if not len(starts) == len(ends) == len(places) == len(steps) or 0 in steps or len(set(places)) != len(places):
+        raise AotcError("onnx-slice", f"starts {starts}, ends {ends}, axes {places} and steps {steps} do not agree")
+    box = []
+    for start, end, axis, step in zip(starts, ends, places, steps, strict=True):
+        size = dim_of(x, axis)
+        first, last, _ = slice(start, end, step).indices(size)
+        if (first, last, step) != (0, size, 1):
+            # a backwards slice that ends before element 0 needs an end that numpy does not take from the back
+            box.append((axis, first, last if last >= 0 else -size - 1, step))
+    if not box:
+        return x
+    return slice_axes(x, [b[1] for b in box], [b[2] for b in box], [b[0] for b in box], [b[3] for b in box])
+
+
+def _pad(node: Node) -> Expr:
+    x = node.input(0)
+    rank = rank_of(x)
+    pads = node.ints("paddings") or node.ints_or_input("pads", 1)
+    assert pads is not None
+    axes = node.const_ints(3, "`axes`")
+    places = [axis_index(a, rank) for a in axes] if axes is not None else list(range(rank))
+    if len(pads) != 2 * len(places):
+        raise AotcError("onnx-pad", f"{len(pads)} pads do not fit {len(places)} axes")
+    before, after = [0] * rank, [0] * rank
+    for k, axis in enumerate(places):
+        before[axis], after[axis] = pads[k], pads[k + len(places)]
+    x = _cropped(x, before, after)
+    widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
+    mode = node.str("mode", "constant")
+    checked_shape([d + b + a for d, (b, a) in zip(shape_of(x), widths, strict=True)], dtype_of(x), "the result of Pad")
+    if mode != "constant":
+        return pad(x, widths, mode=mode)
+    value = node.optional(2)
+    if value is not None and any(b or a for b, a in widths):
+        return emit("nn.pad", x, reshape(value, ()), pad_width=tuple(widths), pad_mode="constant")
+    return pad(x, widths, node.float("value") if dtype_of(x).is_float else int(node.float("value")))
+
+
+def _cropped(x: Expr, before: Sequence[int], after: Sequence[int]) -> Expr:
+    """Negative pads cut elements off."""
+    axes = [k for k in range(len(before)) if before[k] < 0 or after[k] < 0]
+    if not axes:
+        return x
+    shape = shape_of(x)
+    begin = [max(-before[k], 0) for k in axes]
+    end = [shape[k] + min(after[k], 0) for k in axes]
+    if any(e < b for b, e in zip(begin, end, strict=True)):
+        raise AotcError("onnx-pad", "negative pads cut more than there is")
+    return slice_axes(x, begin, end, axes)
+
+
+def _tile(node: Node) -> Expr:
+    x = node.input(0)
+    if node.since < 6:
+        raise AotcError("onnx-op", "Tile of operator set 1 is not supported")
+    repeats = node.const_ints(1, "`repeats`")
+    if repeats is None or len(repeats) != rank_of(x) or min(repeats, default=1) < 0:
+        raise AotcError("onnx-tile", f"repeats {repeats} do not fit rank {rank_of(x)}")
+    checked_shape([d * r for d, r in zip(shape_of(x), repeats, strict=True)], dtype_of(x), "the result of Tile")
+    return x if all(r == 1 for r in repeats) else emit("tile", x, reps=tuple(repeats))
+
+
+def _expand(node: Node) -> Expr:
+    x, given = node.input(0), node.const_ints(1, "the shape")
+    assert given is not None
+    shape = checked_shape(given, dtype_of(x), "the shape of Expand")
+    target = broadcast_shape(dims_of(x), shape)
+    if not is_static(target):
+        shape_of(x)
+    return broadcast_to(x, checked_shape(target, dtype_of(x), "the result of Expand"))
+
+
+# --- shapes as values, and constants
+
+
+def _shape(node: Node) -> Expr:
+    dims = dims_of(node.input(0))
+    rank = len(dims)
+    start, end = node.int("start"), node.int("end", rank)
+    chosen = dims[max(start + rank, 0) if start < 0 else start : max(end + rank, 0) if end < 0 else end]
+    if not is_static(chosen):
+        shape_of(node.input(0), "a tensor whose shape is asked for")
+    return constant([d for d in chosen if isinstance(d, int)], "int64")
+
+
+def _size(node: Node) -> Expr:
+    return constant(math.prod(shape_of(node.input(0))), "int64")
+
+
+def _constant(node: Node) -> Expr:
+    if "value" in node.attrs:
+        return Constant(node.host.tensor(node.attrs["value"]))
+    for name, dtype in (
+        ("value_float", "float32"),
+        ("value_floats", "float32"),
+        ("value_int", "int64"),
+        ("value_ints", "int64"),
+    ):
+        if name in node.attrs:
+            return constant(node.attrs[name], dtype)
+    raise AotcError("onnx-constant", "this form of constant is not supported (a string or sparse tensor)")
+
+
+def _constant_of_shape(node: Node) -> Expr:
+    shape = node.const_ints(0, "the shape")
+    assert shape is not None
+    value = node.host.tensor(node.attrs["value"]) if "value" in node.attrs else np.zeros(1, np.float32)
+    dtype = DType.of(value)
+    return filled(value.reshape(-1)[0], checked_shape(shape, dtype, "the result of ConstantOfShape"), dtype)
+
+
+def _range(node: Node) -> Expr:
+    values = [node.const(k, what) for k, what in enumerate(("the start", "the limit", "the step"))]
+    start, limit, step = (np.asarray(v).reshape(-1)[0] for v in values)
+    dtype = dtype_of(node.input(0))
+    exact: list[Any] = [float(v) if dtype.is_float else int(v) for v in (start, limit, step)]
+    if exact[2] == 0:
+        raise AotcError("onnx-range", "the step of Range is 0")
+    count = max(math.ceil((exact[1] - exact[0]) / exact[2]), 0)
+    check_materialized((count,), dtype, "the result of Range")
+    work = np.float64 if dtype.is_float else np.int64
+    return Constant((exact[0] + np.arange(count, dtype=work) * exact[2]).astype(dtype.numpy))
+
+
+def _eye_like(node: Node) -> Expr:
+    x = node.input(0)
+    dtype = dtype_of_elem(node.int("dtype"), "the result of EyeLike") if "dtype" in node.attrs else dtype_of(x)
+    shape = shape_of(x)
+    check_materialized(shape, dtype, "the result of EyeLike")
+    rows, columns = shape
+    return Constant(np.eye(rows, columns, node.int("k")).astype(dtype.numpy))
+
+
+def _trilu(node: Node) -> Expr:
+    """Elements on one side of a diagonal, zeros on the other: a comparison of row and column numbers."""
+    x, k = node.input(0), node.optional(1)
+    rows, columns = dim_of(x, -2), dim_of(x, -1)
+    row = reshape(iota(rows), (rows, 1))
+    if k is not None:
+        row = add(row, reshape(k, ()))
+    keep = binary("greater_equal" if node.int("upper", 1) else "less_equal", reshape(iota(columns), (1, columns)), row)
+    return where(keep, x, False if dtype_of(x).is_bool else 0)
+
+
+def _reverse_sequence(node: Node) -> Expr:
+    """Element t of batch item b comes from t, or from length[b] - 1 - t inside its length."""
+    x, lengths = node.input(0), cast(node.input(1), "int64")
+    time, batch = node.int("time_axis"), node.int("batch_axis", 1)
+    shape = shape_of(x)
+    count = reshape(lengths, [shape[batch] if k == batch else 1 for k in range(len(shape))])
+    steps = reshape(iota(shape[time]), [shape[time] if k == time else 1 for k in range(len(shape))])
+    back = binary("subtract", binary("subtract", count, 1), steps)
+    index = where(binary("less", steps, count), back, steps)
+    return emit("gather", x, broadcast_to(index, shape), axis=time)
+
+
+OPS: Table = {
+    "Concat": _concat,
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "DepthToSpace": _depth_to_space,
+    "Expand": _expand,
+    "EyeLike": _eye_like,
+    "Flatten": _flatten,
+    "Pad": _pad,
+    "Range": _range,
+    "Reshape": _reshape,
+    "ReverseSequence": _reverse_sequence,
+    "Shape": _shape,
+    "Size": _size,
+    "Slice": _slice,
+    "SpaceToDepth": _space_to_depth,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Trilu": _trilu,
+    "Unsqueeze": _unsqueeze,
+}

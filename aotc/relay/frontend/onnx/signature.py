@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs of a model: names and types, with symbolic dimensions pinned as the caller asks.
+
+In: the graph's inputs, and `shape`/`dims` of the caller.  Out: a TensorType per input.
+
+    input_types(loaded, names, shape={"x": (1, 3, 224, 224)}, dims={"batch": 1})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
+from aotc.ir.dims import Dim, SymDim, is_static, static_shape
+from aotc.ir.span import Span
+from aotc.ir.types import TensorType
+from aotc.relay.frontend.onnx.load import LoadedModel, check_size, checked_shape, dtype_of_elem
+
+
+def input_types(
+    loaded: LoadedModel,
+    inputs: Sequence[Any],
+    shape: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+) -> dict[str, TensorType]:
+    """The type of each graph input (a ValueInfoProto), pinned.
+
+    Raises AotcError listing every input that is no tensor or has an unsupported type, and every entry of
+    `shape` and `dims` that is unknown or contradicts the model.
+    """
+    span = Span(loaded.source)
+    problems: list[Diagnostic] = []
+    declared: dict[str, tuple[Dim, ...] | None] = {}
+    types: dict[str, TensorType] = {}
+    for value in inputs:
+        try:
+            declared[value.name] = _declared_shape(value)
+        except AotcError as error:
+            problems += error.at(span).diagnostics
+    bindings = _bindings(declared, shape, dims, problems, span)
+    for value in inputs:
+        if value.name not in declared:
+            continue
+        try:
+            types[value.name] = _pinned(value, declared[value.name], shape.get(value.name), bindings)
+        except AotcError as error:
+            problems += error.at(span).diagnostics
+    if problems:
+        raise AotcError.collect(problems)
+    return types
+
+
+def _declared_shape(value: Any) -> tuple[Dim, ...] | None:
+    """The declared shape of an input, None where the rank is not stated."""
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        text = {"sequence_type": "a sequence", "optional_type": "an optional value", "map_type": "a map"}
+        raise AotcError("onnx-input", f"input {value.name!r} is {text.get(kind, 'of no stated type')}, not a tensor")
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    result: list[Dim] = []
+    for dim in tensor.shape.dim:
+        if dim.HasField("dim_value") and dim.dim_value < 0:
+            raise AotcError("onnx-shape", f"input {value.name!r} has the dimension {dim.dim_value}")
+        result.append(int(dim.dim_value) if dim.HasField("dim_value") else SymDim(dim.dim_param))
+    return tuple(result)
+
+
+def _bindings(
+    declared: Mapping[str, tuple[Dim, ...] | None],
+    shape: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+    problems: list[Diagnostic],
+    span: Span,
+) -> dict[str, int]:
+    """Values of dimension symbols: those given, and those that given shapes imply."""
+    symbols = {d.name for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name}
+    for name in dims:
+        if name not in symbols:
+            text = f"no input has a dimension called {name!r}"
+            hint = nearest(name, symbols) or (f"dimensions: {', '.join(sorted(symbols))}" if symbols else "")
+            problems.append(Diagnostic("onnx-dim", text, span, hint=hint))
+        elif dims[name] < 0:
+            problems.append(Diagnostic("onnx-dim", f"dimension {name!r} cannot be {dims[name]}", span))
+    bound = dict(dims)
+    for name, given in shape.items():
+        if name not in declared:
+            text = f"the model has no input {name!r}"
+            problems.append(Diagnostic("onnx-input", text, span, hint=nearest(name, declared)))
+            continue
+        for dim, value in zip(declared[name] or (), given, strict=False):
+            if isinstance(dim, SymDim) and dim.name and bound.setdefault(dim.name, int(value)) != value:
+                text = f"dimension {dim.name!r} is pinned to both {bound[dim.name]} and {value}"
+                problems.append(Diagnostic("onnx-dim", text, span))
+    return bound
+
+
+def _pinned(
+    value: Any, declared: tuple[Dim, ...] | None, given: Sequence[int] | None, bindings: Mapping[str, int]
+) -> TensorType:
+    what = f"input {value.name!r}"
+    dtype = dtype_of_elem(value.type.tensor_type.elem_type, what)
+    if given is not None:
+        shape: tuple[Dim, ...] = checked_shape(given, dtype, what)
+        fits = declared is None or (
+            len(declared) == len(shape)
+            and all(isinstance(d, SymDim) or d == g for d, g in zip(declared, shape, strict=True))
+        )
+        if not fits:
+            assert declared is not None
+            text = f"{what} is declared ({', '.join(map(str, declared))}); shape {tuple(given)} contradicts it"
+            raise AotcError("onnx-shape", text)
+    elif declared is None:
+        hint = f"pin it: --input-shape {value.name}:1,3,224,224 (for example)"
+        raise AotcError("onnx-shape", f"the rank of {what} is unknown", hint=hint)
+    else:
+        shape = tuple(bindings.get(d.name, d) if isinstance(d, SymDim) else d for d in declared)
+    if is_static(shape):
+        check_size(static_shape(shape), dtype, what)
+    return TensorType(shape, dtype)
+
+
+def pin_hint(types: Mapping[str, TensorType]) -> str:
+    """A hint that names the dynamic dimensions of the inputs and the flags that pin them; "" if there are none."""
+    named: dict[str, str] = {}
+    unnamed: dict[str, str] = {}
+    for name, ty in types.items():
+        for axis, dim in enumerate(ty.shape):
+            if isinstance(dim, SymDim) and dim.name:
+                named.setdefault(dim.name, f"--dim {dim.name}=1 (dimension {axis} of input {name!r})")
+            elif isinstance(dim, SymDim):
+                sizes = ",".join(str(d) if isinstance(d, int) else "1" for d in ty.shape)
+                unnamed.setdefault(name, f"--input-shape {name}:{sizes}")
+    flags = [*named.values(), *unnamed.values()]
+    return f"pin the dynamic dimensions, for example: {'; '.join(flags)}" if flags else ""

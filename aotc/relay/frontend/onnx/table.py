@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All converters, by domain and operator.
+
+converter_of("", "Conv")                # a converter
+supported_ops()                         # {"": ("Abs", ...), "ai.onnx.ml": (...)}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from aotc.relay.frontend.onnx import (
+    ops_activation,
+    ops_control,
+    ops_conv,
+    ops_elementwise,
+    ops_index,
+    ops_matmul,
+    ops_norm,
+    ops_quant,
+    ops_recurrent,
+    ops_reduce,
+    ops_resize,
+    ops_shape,
+)
+from aotc.relay.frontend.onnx.node import Converter, Table
+
+_FAMILIES = (
+    ops_elementwise, ops_activation, ops_reduce, ops_shape, ops_index, ops_matmul, ops_conv, ops_norm,
+    ops_quant, ops_resize, ops_recurrent, ops_control,
+)  # fmt: skip
+
+_DOMAINS: Final[Mapping[str, Table]] = {
+    "": {name: converter for family in _FAMILIES for name, converter in family.OPS.items()},
+    "ai.onnx.ml": ops_index.ML_OPS,
+}
+
+
+def converter_of(domain: str, op_type: str) -> Converter | None:
+    """The converter of an operator, None where there is none of its own."""
+    return _DOMAINS.get(domain, {}).get(op_type)
+
+
+def supported_ops() -> dict[str, tuple[str, ...]]:
+    """Operators with a converter of their own, by domain, in alphabetical order."""
+    return {domain: tuple(sorted(table)) for domain, table in _DOMAINS.items()}

@@ -15,8 +15,10 @@ from onnx.reference import ReferenceEvaluator
 from aotc.ir.attrs import Attrs
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Constant, Expr, Tuple, Var
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.opdef import Array, OpDef
+from aotc.relay.visitor import post_order
 
 
 def _model(op: str, inputs: tuple[Array | None, ...], opset: int, attributes: dict[str, Any]) -> onnx.ModelProto:
@@ -78,3 +80,17 @@ def error_code(call: Any, *args: Any, **kwargs: Any) -> str:
     with pytest.raises(AotcError) as caught:
         call(*args, **kwargs)
     return caught.value.code
+
+
+def evaluate(body: Expr, values: dict[Var, Array]) -> Array:
+    """An expression of operator calls, through the numpy meaning of each."""
+    known: dict[Expr, Any] = dict(values)
+    for node in post_order(body):
+        match node:
+            case Constant():
+                known[node] = node.data
+            case Tuple():
+                known[node] = tuple(known[f] for f in node.fields)
+            case Call(op=OpDef()):
+                known[node] = node.op.reference(node.attrs, *(known[a] for a in node.args))
+    return np.asarray(known[body])

@@ -15,6 +15,7 @@ from aotc.relay.op import (
     binary,
     cast,
     conv,
+    conv_transpose,
     create,
     dense,
     depth,
@@ -29,6 +30,7 @@ from aotc.relay.op import (
     reduce,
     resize,
     scan,
+    scatter,
     shape,
     slice,
     softmax,
@@ -37,8 +39,8 @@ from aotc.relay.op import (
 from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
-    elementwise, binary, cast, reduce, shape, layout, join, pad, slice, index, create,
-    conv, dense, pool, adaptive_pool, norm, softmax, resize, depth, grid, sort, scan,
+    elementwise, binary, cast, reduce, shape, layout, join, pad, slice, index, scatter, create,
+    conv, conv_transpose, dense, pool, adaptive_pool, norm, softmax, resize, depth, grid, sort, scan,
 )  # fmt: skip
 
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})

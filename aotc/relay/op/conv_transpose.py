@@ -22,10 +22,9 @@ from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr, call, tensor_type_of
+from aotc.relay.expr import Call, Expr, call, splat, tensor_type_of
 from aotc.relay.op.contract import accumulator, as_dtype, result_dtype
 from aotc.relay.op.conv import conv1d, conv2d, conv3d
-from aotc.relay.op.create import zeros
 from aotc.relay.op.join import stack
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.rules import tensor
@@ -293,7 +292,7 @@ class _Weave:
                 [
                     self.convolve(self.kernel(c), c, self.channels, blocks)
                     if len(c) == self.n
-                    else zeros((batch, self.channels, *blocks), dtype)
+                    else splat(0, (batch, self.channels, *blocks), dtype)
                     for c in full
                 ],
                 axis=2,

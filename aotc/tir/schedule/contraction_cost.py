@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tiling costs, and which tile sizes a machine can hold in registers.  Numbers in, numbers out.
+
+tile_columns(get_target("x86-64-v4"), 2)          # 14: 28 accumulators, 2 vectors of weights, 1 broadcast
+pack_block(64, get_target("x86-64-v4"), "float32")  # 32
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Final
+
+from aotc.ir.dtype import DType
+from aotc.tir.schedule.contraction_tile import MIN_CHAINS, TileAxis, Tiling
+from aotc.tir.target import Target
+
+_SCALAR_TILES: Final = {1: 8, 2: 4, 4: 4}
+"""Columns for so many scalars of weights: what C compilers keep in registers."""
+VECTORS: Final = (1, 2, 3, 4)
+"""Vectors of weights in a tile."""
+
+
+def tile_columns(target: Target, vectors: int, lanes: int = 0) -> int:
+    """How many columns go with so many vectors: accumulators, weights and one broadcast fill the registers."""
+    if target.is_scalar or lanes == 1:
+        return _SCALAR_TILES.get(vectors, 1)
+    return (target.registers - vectors - 1) // vectors
+
+
+def computed_lanes(target: Target, *dtypes: str) -> int:
+    """Elements of a vector of accumulators (the first type); 1 where C vectors cannot hold a type."""
+    types = [DType(d) for d in dtypes]
+    if any(t.is_narrow_float or t.is_bool or t.bits < 8 for t in types):
+        return 1
+    return target.lanes(types[0])
+
+
+def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0) -> int:
+    """The block of weights of `n` output channels packed at compile time, 0 if they are better left alone.
+
+    columns    output positions that share the weights, 0 if not known
+    """
+    acc = DType(dtype)
+    acc = DType("int32") if acc.is_integer and acc.bits < 32 else acc
+    lanes = computed_lanes(target, acc)
+    if lanes == 1:
+        return 4 if n > 2 else 0
+    if n < lanes // 2:
+        return 0
+    vectors = -(-n // lanes)
+    if columns == 1:
+        return lanes * min(4, vectors)
+    waste = {v: -(-vectors // v) * v for v in (2, 3, 1) if v <= vectors}
+    least = min(waste.values())
+    return lanes * next(v for v, w in waste.items() if w == least or w * 8 <= least * 9)
+
+
+def step_cost(target: Target, xs: int, ys: int, lanes: int) -> float:
+    """Cycles of one product step of a tile: multiply-adds, loads, or waiting for results."""
+    per_cycle = 1 if lanes * 4 >= 64 else 2
+    penalty = 1 if target.fma or lanes == 1 else 2
+    chains = max(xs * ys, min(MIN_CHAINS, 4) * per_cycle)
+    return max(chains / per_cycle * penalty, (xs + ys) / 2)
+
+
+def tiling_cost(tiling: Tiling, target: Target) -> float:
+    """Cycles of a whole contraction, staging apart."""
+    reduction = math.prod(n for _, n in (*tiling.looped, *tiling.unrolled))
+    outer = math.prod(axis.extent for axis in tiling.levels if axis.role == "outer")
+    last = tiling.c.axes[-1][0]
+    straight = tiling.vector.var is last or tiling.vector.lanes == 1
+    total = 0.0
+    tiled = tiling.tiled
+    for segments in product(*(axis.segments for axis in tiled)):
+        count = math.prod(s.count for s in segments)
+        sizes: dict[str, int] = {"x": 1, "y": 1}
+        for axis, segment in zip(tiled, segments, strict=True):
+            sizes[axis.role] *= len(segment.starts)
+        lanes = tiling.vector.lanes
+        elements = sizes["x"] * sizes["y"] * lanes
+        finish = elements * (4 / lanes if straight else 1.1) + 10
+        total += count * (reduction * step_cost(target, sizes["x"], sizes["y"], lanes) + finish)
+    return outer * total
+
+
+def tile_elements(axes: list[TileAxis]) -> int:
+    """Elements of the stack buffer of a tile."""
+    return math.prod(axis.width for axis in axes)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index algebra of a contraction: who depends on which axis, and where an operand is out of range.
+
+A te.Contraction in, an `Analysis` of it out; operands become `Operand`s, flat positions in a buffer:
+
+    analysis = analyse(conv)
+    analysis.pixel                         # the axes of the data only: n, oh, ow
+    analysis.channel                       # the axes of the weights: oc
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from aotc.tir import te
+from aotc.tir.expr import Buffer, Expr, Var, substitute, walk
+from aotc.tir.simplify import Linear, Ranges, bounds, linear
+
+
+class Irregular(Exception):
+    """The contraction is not of the form that a schedule needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Elements of `buffer` at `flat`, an expression of the contraction's axes."""
+
+    buffer: Buffer
+    flat: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One index of an operand: `index` is inside [0, extent) everywhere if `inside`."""
+
+    index: Linear
+    extent: int
+    stride: int
+    inside: bool
+
+    def at(self, values: Mapping[Expr, int]) -> int:
+        """The index where every variable has a value."""
+        return self.index.const + sum(c * values[atom] for atom, c in self.index.terms.items())
+
+
+def variables(*exprs: Expr) -> set[Var]:
+    """The variables of expressions."""
+    return {node for expr in exprs for node in walk(expr) if isinstance(node, Var)}
+
+
+def linear_variables(form: Linear) -> set[Var]:
+    """The variables of a sum of terms."""
+    return variables(*form.terms)
+
+
+def axis_ranges(axes: Iterable[te.Axis]) -> dict[Var, tuple[int, int]]:
+    return {var: (0, extent - 1) for var, extent in axes}
+
+
+def dimensions(shape: Sequence[int], index: Sequence[Expr], ranges: Ranges) -> tuple[Dimension, ...]:
+    """The dimensions of an operand, outermost first."""
+    found: list[Dimension] = []
+    stride = 1
+    for extent, expr in reversed(list(zip(shape, index, strict=True))):
+        low, high = bounds(expr, ranges)
+        found.append(Dimension(linear(expr, ranges), extent, stride, low >= 0 and high < extent))
+        stride *= extent
+    return tuple(reversed(found))
+
+
+def flat(dims: Iterable[Dimension]) -> Linear:
+    """The row-major position of an element."""
+    total = Linear()
+    for dim in dims:
+        total = total.plus(dim.index, dim.stride)
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Analysis:
+    """Which operand depends on which output axis.
+
+    pixel    axes of `a` only (rows of a matrix, positions of an image)
+    channel  axes of `b`, perhaps of `a` too (output channels, groups, batches of matrices)
+    """
+
+    c: te.Contraction
+    a: tuple[Dimension, ...]
+    b: tuple[Dimension, ...]
+    ranges: dict[Var, tuple[int, int]]
+    pixel: tuple[te.Axis, ...]
+    channel: tuple[te.Axis, ...]
+
+    @property
+    def reduction(self) -> int:
+        """Products of one output element."""
+        count = 1
+        for _, extent in self.c.reduce_axes:
+            count *= extent
+        return count
+
+
+def analyse(c: te.Contraction) -> Analysis:
+    """The dependences of a contraction."""
+    ranges = axis_ranges((*c.axes, *c.reduce_axes))
+    a, b = dimensions(c.a.shape, c.a_index, ranges), dimensions(c.b.shape, c.b_index, ranges)
+    of_a = {v for d in a for v in linear_variables(d.index)}
+    of_b = {v for d in b for v in linear_variables(d.index)}
+    if not all(d.inside for d in b):
+        raise Irregular("the weights are read out of range")
+    pixel = tuple((v, n) for v, n in c.axes if v in of_a and v not in of_b)
+    channel = tuple((v, n) for v, n in c.axes if v in of_b)
+    return Analysis(c, a, b, ranges, pixel, channel)
+
+
+def tiled_dimensions(
+    shape: Sequence[int], index: Sequence[Expr], var: Var, tile: Var, lane: Var, size: int, ranges: Ranges
+) -> tuple[Dimension, ...]:
+    """The dimensions with `var` written as tile * size + lane; `lane` is below `size`.
+
+    An axis that is read as quotient and remainder (groups, packed blocks) gets a plain form by it.
+    """
+    inner = {**ranges, tile: (0, int(ranges[var][1]) // size), lane: (0, size - 1)}
+    position = tile if size == 1 else tile * size + lane
+    return dimensions(shape, [substitute(i, {var: position}) for i in index], inner)
+
+
+def independent(dims: Iterable[Dimension], var: Var) -> bool:
+    return all(var not in linear_variables(d.index) for d in dims)
+
+
+def substituted(form: Linear, mapping: dict[Var, Expr], ranges: Ranges) -> Linear:
+    """A sum of terms with variables replaced."""
+    return linear(substitute(form.expr(), mapping), ranges)
+
+
+def fusible(outer: te.Axis, inner: te.Axis, position: Linear, dims: Iterable[Dimension]) -> bool:
+    """Whether two neighbouring output axes are one in the operand: no border, no gap between rows."""
+    if any(not d.inside and linear_variables(d.index) & {outer[0], inner[0]} for d in dims):
+        return False
+    step, unit = position.coefficient(outer[0]), position.coefficient(inner[0])
+    return bool(step and unit and step == unit * inner[1])

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Staging: an operand copied into scratch so that a tile can load it as vectors without looking at borders.
+
+The dimensions of an operand in, a buffer, the copying statements and the operand's new form out.  Data with a
+border gets zeros around it; data read with stride 2 is split into even and odd columns; weights that lie the
+wrong way become panels:
+
+    stage(a, dims, inner=(ow, oh, ic, kh, kw), vector=ow, ...)     # scratch[ic][h + 2][w + 2]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from aotc.ir.dtype import DType
+from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, cast, const, maximum, minimum, substitute
+from aotc.tir.schedule.contraction_space import Dimension, Irregular, Operand, linear_variables
+from aotc.tir.simplify import Linear, Ranges, bounds, simplify
+from aotc.tir.stmt import Block, For, Stmt, Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A dimension in scratch: position u holds the source's `outer + low + step * u`.
+
+    inner    the source index without its outer part
+    phases   u = q * phases + p is kept at place q of the p-th run
+    """
+
+    outer: Linear
+    inner: Linear
+    low: int
+    step: int
+    extent: int
+    source: Dimension
+    phases: int = 1
+
+    @property
+    def runs(self) -> int:
+        """Elements of one phase."""
+        return -(-self.extent // self.phases)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Staging:
+    """The operand in scratch.
+
+    zero     fills the scratch, once, before everything; None if nothing is left unwritten
+    copy     the copying statement, given what the outer axes are called
+    needs    the variables of the outer axes
+    phases   runs that the columns are split into
+    effort   cycles of copying one element
+    """
+
+    operand: Operand
+    zero: Stmt | None
+    copy: Callable[[dict[Var, Expr]], Stmt]
+    needs: frozenset[Var]
+    phases: int
+    effort: float
+
+    def at(self, position: Linear) -> Operand:
+        """The operand at another form of its position."""
+        return Operand(self.operand.buffer, position.expr())
+
+    @property
+    def elements(self) -> int:
+        return self.operand.buffer.size
+
+
+def _outer_part(dim: Dimension, inner: set[Var]) -> tuple[Linear, Linear]:
+    """The terms without, and those of, inner variables."""
+    outer = {t: c for t, c in dim.index.terms.items() if not linear_variables(Linear({t: 1})) & inner}
+    rest = {t: c for t, c in dim.index.terms.items() if t not in outer}
+    if any(not isinstance(t, Var) for t in rest):
+        raise Irregular("an index that is not affine")
+    return Linear(outer, dim.index.const), Linear(rest)
+
+
+def _staged(dim: Dimension, inner: set[Var], vector: Var, ranges: Ranges, clipped: bool) -> _Staged | None:
+    outer, rest = _outer_part(dim, inner)
+    if not rest.terms:
+        if not dim.inside:
+            raise Irregular("a border across an outer axis")
+        return None
+    if outer.terms and not dim.inside and not clipped:
+        raise Irregular("a border that moves with an outer axis")
+    low, high = bounds(rest.expr(), ranges)
+    step = math.gcd(*rest.terms.values())
+    extent = (int(high) - int(low)) // step + 1
+    phases = abs(rest.terms.get(vector, 0)) // step or 1
+    if rest.terms.get(vector, 1) < 0:
+        raise Irregular("data read backwards")
+    return _Staged(outer, rest, int(low), step, extent, dim, phases)
+
+
+def stage(
+    name: str,
+    buffer: Buffer,
+    dims: Sequence[Dimension],
+    inner: set[Var],
+    vector: Var,
+    ranges: Ranges,
+    *,
+    dtype: DType,
+    slack: int,
+    clipped: bool = False,
+) -> Staging:
+    """Copy what the inner axes read of an operand.
+
+    vector    the axis that becomes contiguous
+    slack     elements after the end that vectors may read
+    dtype     the element type of the scratch
+    clipped   what is left of a previous copy does no harm (lanes that are never stored)
+    """
+    staged = [s for d in dims if (s := _staged(d, inner, vector, ranges, clipped)) is not None]
+    staged.sort(key=lambda s: vector in s.inner.terms)
+    size = math.prod(s.runs * s.phases for s in staged)
+    scratch = Buffer(name, dtype, size + slack, "workspace", 64)
+    strides = _strides(staged)
+    index: Expr = as_expr(0)
+    for s, stride in zip(staged, strides, strict=True):
+        index = index + _place(s, vector, stride)
+    fixed = sum((d.stride * _outer_part(d, inner)[0].expr() for d in dims), as_expr(0))
+
+    def copy(names: dict[Var, Expr]) -> Stmt:
+        return _copy(buffer, scratch, staged, strides, fixed, names)
+
+    needs = frozenset(v for d in dims for v in linear_variables(_outer_part(d, inner)[0]))
+    whole = slack == 0 and all(d.inside for d in dims) and all(s.extent == s.runs * s.phases for s in staged)
+    zero = None if whole else _zero(scratch)
+    last = staged[-1]
+    effort = 0.25 if last.source.stride * last.step * last.phases == 1 else 1.0
+    return Staging(Operand(scratch, index), zero, copy, needs, last.phases, effort)
+
+
+def _strides(staged: Sequence[_Staged]) -> list[int]:
+    strides: list[int] = []
+    step = 1
+    for s in reversed(staged):
+        strides.insert(0, step)
+        step *= s.runs * s.phases
+    return strides
+
+
+def _place(s: _Staged, vector: Var, stride: int) -> Expr:
+    """Where the operand finds its element, as an expression of the inner axes."""
+    terms = {t: c // s.step for t, c in s.inner.terms.items()}
+    if s.phases == 1:
+        shift = (s.inner.const - s.low) // s.step
+        return Linear(terms, shift).expr() * stride
+    taps = Linear({t: c for t, c in terms.items() if t is not vector}, (s.inner.const - s.low) // s.step).expr()
+    return (vector + taps // s.phases) * stride + (taps % s.phases) * (s.runs * stride)
+
+
+def _zero(scratch: Buffer) -> Stmt:
+    i = Var("i")
+    return For(i, scratch.size, Store(scratch, i, const(0, scratch.dtype)), kind="vector")
+
+
+def _copy(
+    source: Buffer,
+    scratch: Buffer,
+    staged: Sequence[_Staged],
+    strides: Sequence[int],
+    fixed: Expr,
+    names: Mapping[Var, Expr],
+) -> Stmt:
+    """The nest that copies what is inside the source, one phase after the other."""
+    outer = dict(names)
+    loops = [Var("s") for _ in staged]
+    stmts: list[Stmt] = []
+    phases = staged[-1].phases
+    for phase in range(phases):
+        index: Expr = as_expr(0)
+        at: Expr = substitute(fixed, outer)
+        for s, stride, var in zip(staged, strides, loops, strict=True):
+            shift = phase if s is staged[-1] else 0
+            index = index + var * stride + shift * s.runs
+            at = at + (s.low + s.step * (var * s.phases + shift)) * s.source.stride
+        body: Stmt = Store(scratch, index, cast(Load(source, at), scratch.dtype))
+        for number in reversed(range(len(staged))):
+            last = number == len(staged) - 1
+            begin, end = _inside(staged[number], phase if last else 0, outer)
+            body = For(loops[number], end, body, begin=begin, kind="vector" if last else "serial")
+        stmts.append(body)
+    return Block(stmts)
+
+
+def _inside(s: _Staged, phase: int, names: dict[Var, Expr]) -> tuple[Expr, Expr]:
+    """The places of a phase that hold elements inside the source."""
+    first = substitute(s.outer.expr(), names) + (s.low + s.step * phase)
+    step = s.step * s.phases
+    count = -(-(s.extent - phase) // s.phases)
+    if s.source.inside:
+        return as_expr(0), as_expr(count)
+    begin = maximum(0, (step - 1 - first) // step)
+    end = minimum(count, (s.source.extent - 1 - first) // step + 1)
+    return simplify(begin, {}), simplify(end, {})

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Register tiles: the loops and the unrolled inner kernel of a contraction.  Axes cut into tiles in, statements out.
+
+A tile is a set of named accumulators acc[i][j]: i counts vectors of the operand `x` (loaded as vectors), j
+scalars of the operand `y` (broadcast).  For a convolution with packed weights and rows of 56 columns:
+
+    for tile: acc00 = 0 ...; for ic: for kh: { w0 = load; w1 = load; y = broadcast; acc00 += w0 * y; ... }
+
+Accumulators are names, not an array, because C compilers keep an array of vectors in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Final
+
+from aotc.ir.dtype import DType
+from aotc.tir import te
+from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Var, all_of, as_expr, cast, minimum, substitute
+from aotc.tir.schedule.contraction_space import Dimension, Operand, linear_variables
+from aotc.tir.schedule.naive import StoreFn
+from aotc.tir.simplify import simplify
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store
+
+MIN_CHAINS: Final = 8
+"""Fewer accumulators than this leave the multiply-add unit waiting for its own results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`count` tiles of one shape from position `begin` on, `size` positions each.
+
+    starts   the offsets in a tile of what is computed (positions, or first elements of vectors)
+    clip     the last tile of the segment sticks out of the axis
+    """
+
+    begin: int
+    count: int
+    size: int
+    starts: tuple[int, ...]
+    clip: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileAxis:
+    """An output axis cut into tiles.
+
+    role    "outer" (one position at a time), "x" (along the vector operand) or "y" (along the broadcast one)
+    lanes   elements of one vector; 1 where positions are computed one by one
+    split   (tile, lane, size) if the operands name the position tile * size + lane instead of `var`
+    """
+
+    var: Var
+    extent: int
+    segments: tuple[Segment, ...]
+    role: str = "outer"
+    lanes: int = 1
+    split: tuple[Var, Var, int] | None = None
+
+    def names(self, base: Expr, offset: int) -> dict[Var, Expr]:
+        """What the operands call the position base + offset."""
+        if self.split is None:
+            return {self.var: base + offset}
+        tile, lane, size = self.split
+        return {tile: simplify(base // size, {}), lane: as_expr(offset)}
+
+    @property
+    def names_used(self) -> frozenset[Var]:
+        """The variables that `names` gives a value."""
+        return frozenset((self.var,) if self.split is None else self.split[:2])
+
+    @property
+    def width(self) -> int:
+        """Elements that the widest tile computes."""
+        return max(s.starts[-1] + self.lanes - min(0, s.starts[0], s.starts[-1]) for s in self.segments)
+
+
+def single(var: Var, extent: int) -> TileAxis:
+    """An axis that is walked position by position."""
+    return TileAxis(var, extent, (Segment(0, extent, 1, (0,)),))
+
+
+def even_segments(extent: int, size: int) -> tuple[Segment, ...]:
+    """Tiles of at most `size` positions, as even as one size and a smaller last tile can be."""
+    size = -(-extent // -(-extent // size))
+    return cut(extent, size)
+
+
+def cut(extent: int, size: int) -> tuple[Segment, ...]:
+    """Tiles of exactly `size`, and a last one of the rest."""
+    count, rest = divmod(extent, size)
+    found = [Segment(0, count, size, tuple(range(size)))] if count else []
+    if rest:
+        found.append(Segment(count * size, 1, rest, tuple(range(rest))))
+    return tuple(found)
+
+
+def bordered_segments(extent: int, size: int, signature: Callable[[int], object]) -> tuple[Segment, ...]:
+    """Even tiles, those with different signatures kept apart; `signature` is of one position."""
+    found: list[tuple[object, Segment]] = []
+    for segment in even_segments(extent, size):
+        for k in range(segment.count):
+            begin = segment.begin + k * segment.size
+            mark = tuple(signature(begin + s) for s in segment.starts)
+            last = found[-1][1] if found and found[-1][0] == mark else None
+            if last is None:
+                found.append((mark, Segment(begin, 1, segment.size, segment.starts)))
+            else:
+                found[-1] = (mark, Segment(last.begin, last.count + 1, last.size, last.starts))
+    return tuple(segment for _, segment in found)
+
+
+def vector_segments(extent: int, vectors: int, lanes: int, padded: bool) -> tuple[Segment, ...]:
+    """Tiles of `vectors` vectors.
+
+    The end of the axis: with `padded` operands the last vector may stick out, else it overlaps the one
+    before it, and only its new elements are stored.
+    """
+    size = vectors * lanes
+    count, rest = divmod(extent, size)
+    starts = tuple(range(0, size, lanes))
+    last = tuple(range(0, rest, lanes))
+    if rest and padded and len(last) == vectors:
+        return (Segment(0, count + 1, size, starts, clip=True),)
+    found = [Segment(0, count, size, starts)] if count else []
+    if rest:
+        if not padded:
+            last = (*last[:-1], rest - lanes)
+        found.append(Segment(count * size, 1, rest, last))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One product of an unrolled step: which accumulators get x[i] * y[j]."""
+
+    taps: dict[Var, int]
+    pairs: tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True, eq=False)
+class Tiling:
+    """Everything that the statements are made from.
+
+    levels    the axes, outermost loop first
+    looped    reduction axes that stay loops; `unrolled` ones are written out
+    borders   dimensions of `y` that may be out of range at positions known when a tile is written
+    guards    dimensions that may be out of range depending on loops
+    copies    statements to be run inside the loop of an axis (None: before all loops), from the names of
+              the axes outside
+    splits    partial sums kept for each element
+    """
+
+    c: te.Contraction
+    x: Operand
+    y: Operand
+    levels: Sequence[TileAxis]
+    looped: Sequence[te.Axis]
+    unrolled: Sequence[te.Axis]
+    store: StoreFn
+    unfuse: Mapping[Var, Expr] = field(default_factory=dict)
+    borders: Sequence[Dimension] = ()
+    guards: Sequence[Dimension] = ()
+    copies: Mapping[TileAxis | None, Callable[[dict[Var, Expr]], Stmt]] = field(default_factory=dict)
+    splits: int = 1
+
+    def statement(self) -> tuple[Stmt, Buffer]:
+        """The whole nest, and the stack buffer through which finished tiles go."""
+        first = self.copies.get(None)
+        nest = self._level(0, {}, {})
+        return (nest if first is None else Block((first({}), nest))), self.buffer
+
+    def __post_init__(self) -> None:
+        size = 1
+        for axis in self.tiled:
+            size *= axis.width
+        self.buffer = Buffer("tile", self.c.dtype, size, "stack", 64)
+
+    buffer: Buffer = field(init=False)
+
+    @property
+    def tiled(self) -> list[TileAxis]:
+        """The axes of a tile, the vector axis last: the layout of the stack buffer."""
+        found = [axis for axis in self.levels if axis.role != "outer"]
+        return sorted(found, key=lambda axis: axis.role == "x" and axis is self.vector)
+
+    @property
+    def vector(self) -> TileAxis:
+        return next(axis for axis in reversed(self.levels) if axis.role == "x" and axis.lanes >= self._lanes)
+
+    @property
+    def _lanes(self) -> int:
+        return max(axis.lanes for axis in self.levels if axis.role == "x")
+
+    def _level(self, depth: int, bases: dict[TileAxis, Expr], segments: dict[TileAxis, Segment]) -> Stmt:
+        if depth == len(self.levels):
+            return _Tile(self, bases, segments).statement()
+        axis = self.levels[depth]
+        stmts: list[Stmt] = []
+        for segment in axis.segments:
+            loop = Var(axis.var.name)
+            base = as_expr(segment.begin) if segment.count == 1 else segment.begin + loop * segment.size
+            inner = {**bases, axis: base}
+            body = self._level(depth + 1, inner, {**segments, axis: segment})
+            if axis in self.copies:
+                body = Block((self.copies[axis](self.names(inner)), body))
+            stmts.append(body if segment.count == 1 else For(loop, segment.count, body))
+        return Block(stmts) if len(stmts) != 1 else stmts[0]
+
+    def names(self, bases: Mapping[TileAxis, Expr]) -> dict[Var, Expr]:
+        """The operands' names of the first position of a tile."""
+        return {var: value for axis, base in bases.items() for var, value in axis.names(base, 0).items()}
+
+
+class _Tile:
+    """One tile: its accumulators, updates and stores."""
+
+    def __init__(self, tiling: Tiling, bases: Mapping[TileAxis, Expr], segments: Mapping[TileAxis, Segment]) -> None:
+        self.tiling = tiling
+        self.bases = bases
+        self.segments = segments
+        self.dtype: DType = tiling.c.dtype
+        self.lanes = tiling.vector.lanes
+        self.xs = self._positions("x")
+        self.ys = self._positions("y")
+        names = [(i, j, s) for j in range(len(self.ys)) for i in range(len(self.xs)) for s in range(tiling.splits)]
+        self.acc = {
+            (i, j, s): Var(f"acc{i}_{j}" + "abcdefgh"[s : s + 1] * (s > 0), self.dtype, self.lanes) for i, j, s in names
+        }
+
+    def _positions(self, role: str) -> list[dict[TileAxis, int]]:
+        axes = [axis for axis in self.tiling.levels if axis.role == role]
+        return [dict(zip(axes, starts, strict=True)) for starts in product(*(self.segments[a].starts for a in axes))]
+
+    def statement(self) -> Stmt:
+        zero = Const(0.0 if self.dtype.is_float else 0, self.dtype, self.lanes)
+        stmts: list[Stmt] = [Declare(acc, zero) for acc in self.acc.values()]
+        stmts.append(self._reduction())
+        stmts.extend(self._write())
+        stmts.append(self._finish())
+        return Block(stmts)
+
+    def _reduction(self) -> Stmt:
+        body: Stmt = Block(self._updates())
+        condition = all_of(*(test for dim in self.tiling.guards for test in self._inside(dim)))
+        body = body if isinstance(condition, Const) else If(condition, body)
+        for var, extent in reversed(self.tiling.looped):
+            body = For(var, extent, body)
+        return body
+
+    def _inside(self, dim: Dimension) -> tuple[Expr, Expr]:
+        index = simplify(substitute(dim.index.expr(), self.tiling.names(self.bases)), {})
+        return index >= 0, index < dim.extent
+
+    def _updates(self) -> list[Stmt]:
+        taps = [var for var, _ in self.tiling.unrolled]
+        stmts: list[Stmt] = []
+        for number, values in enumerate(product(*(range(extent) for _, extent in self.tiling.unrolled))):
+            step = dict(zip(taps, values, strict=True))
+            pairs = [(i, j) for j, y in enumerate(self.ys) if self._present(y, step) for i in range(len(self.xs))]
+            stmts.extend(self._step(Update(step, tuple(pairs)), number % self.tiling.splits))
+        return stmts
+
+    def _present(self, y: Mapping[TileAxis, int], taps: Mapping[Var, int]) -> bool:
+        """Whether a product is inside the data; the same for all tiles of a segment."""
+        at: dict[Expr, int] = {axis.var: self.segments[axis].begin + offset for axis, offset in y.items()}
+        at |= {var: value for var, value in taps.items()}
+        return all(0 <= dim.at(at) < dim.extent for dim in self.tiling.borders)
+
+    def _step(self, update: Update, split: int) -> list[Stmt]:
+        """Load what is used more than once into registers, then multiply and add."""
+        xs = {i: self._load(self.tiling.x, self.xs[i], update.taps, self.lanes) for i, _ in update.pairs}
+        ys = {j: self._broadcast(self.ys[j], update.taps) for _, j in update.pairs}
+        stmts: list[Stmt] = []
+        if len(ys) > 1:
+            xs = {i: _register("x", value, stmts) for i, value in xs.items()}
+        done: set[int] = set()
+        for i, j in update.pairs:
+            if j not in done and len(xs) > 1:
+                ys[j] = _register("y", ys[j], stmts)
+            done.add(j)
+            acc = self.acc[i, j, split]
+            stmts.append(Assign(acc, acc + xs[i] * ys[j]))
+        return stmts
+
+    def _load(self, operand: Operand, offsets: Mapping[TileAxis, int], taps: Mapping[Var, int], lanes: int) -> Expr:
+        names = self.tiling.names(self.bases)
+        for axis, offset in offsets.items():
+            names.update(axis.names(self.bases[axis], offset))
+        names.update({var: as_expr(value) for var, value in taps.items()})
+        index = simplify(substitute(operand.flat, names), {})
+        return cast(Load(operand.buffer, index, lanes), self.dtype)
+
+    def _broadcast(self, offsets: Mapping[TileAxis, int], taps: Mapping[Var, int]) -> Expr:
+        value = self._load(self.tiling.y, offsets, taps, 1)
+        return value if self.lanes == 1 else Broadcast(value, self.lanes)
+
+    def _strides(self) -> dict[TileAxis, int]:
+        strides: dict[TileAxis, int] = {}
+        step = 1
+        for axis in reversed(self.tiling.tiled):
+            strides[axis] = step
+            step *= axis.width
+        return strides
+
+    def _shift(self, axis: TileAxis) -> int:
+        """Where position 0 of a tile lies: an overlapping vector may begin before it."""
+        return -min(0, *self.segments[axis].starts)
+
+    def _write(self) -> list[Stmt]:
+        """Finished accumulators to the stack."""
+        strides = self._strides()
+        stmts: list[Stmt] = []
+        for (i, j, split), acc in self.acc.items():
+            if split:
+                continue
+            offsets = {**self.xs[i], **self.ys[j]}
+            at = sum(strides[axis] * (offset + self._shift(axis)) for axis, offset in offsets.items())
+            value: Expr = acc
+            for s in range(1, self.tiling.splits):
+                value = value + self.acc[i, j, s]
+            stmts.append(Store(self.tiling.buffer, as_expr(at), value))
+        return stmts
+
+    def _finish(self) -> Stmt:
+        """Loops over the tile, in the order of the output, that store each element."""
+        strides = self._strides()
+        place = {var: number for number, (var, _) in enumerate(self.tiling.c.axes)}
+        axes = sorted(self.tiling.tiled, key=lambda axis: place.get(axis.var, -1))
+        values: dict[Var, Expr] = {axis.var: base for axis, base in self.bases.items()}
+        index: Expr = as_expr(0)
+        nest: list[tuple[Var, Expr]] = []
+        for axis in axes:
+            segment = self.segments[axis]
+            index = index + self._shift(axis) * strides[axis]
+            if segment.size == 1 and not segment.clip:
+                continue
+            loop = Var(axis.var.name)
+            end: Expr = as_expr(segment.size)
+            if segment.clip:
+                end = minimum(end, axis.extent - self.bases[axis])
+            nest.append((loop, end))
+            values[axis.var] = self.bases[axis] + loop
+            index = index + loop * strides[axis]
+        outputs = tuple(substitute(self.tiling.unfuse.get(var, var), values) for var, _ in self.tiling.c.axes)
+        body = self.tiling.store(outputs, Load(self.tiling.buffer, index))
+        kind = "vector"
+        for loop, end in reversed(nest):
+            body = For(loop, end, body, kind=kind)
+            kind = "serial"
+        return body
+
+
+def _register(name: str, value: Expr, stmts: list[Stmt]) -> Expr:
+    register = Var(name, value.dtype, value.lanes)
+    stmts.append(Declare(register, value))
+    return register
+
+
+def border_signature(dims: Sequence[Dimension], axis: Var, taps: Sequence[te.Axis]) -> Callable[[int], object]:
+    """Which taps are inside the data at a position of `axis`."""
+    mine = [dim for dim in dims if axis in linear_variables(dim.index)]
+    names = [var for var, _ in taps]
+
+    def signature(position: int) -> object:
+        marks = []
+        for values in product(*(range(extent) for _, extent in taps)):
+            at: dict[Expr, int] = {axis: position, **dict(zip(names, values, strict=True))}
+            marks.append(all(0 <= dim.at(at) < dim.extent for dim in mine))
+        return tuple(marks)
+
+    return signature

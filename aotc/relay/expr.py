@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -35,8 +35,27 @@ def _set(node: object, span: Span | None, **fields: Any) -> None:
         object.__setattr__(node, name, value)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
-class Var:
+class _Text:
+    """What all nodes share: they print as the program text they stand for, at any depth."""
+
+    __slots__ = ()
+
+    def astext(self, show_meta_data: bool = True) -> str:
+        """The expression as Relay text with its version line; see `aotc.relay.text.printer.astext`."""
+        from aotc.relay.text.printer import astext  # the printer knows expressions, so it comes in late
+
+        return astext(cast("Expr", self), show_meta_data)
+
+    def __str__(self) -> str:
+        from aotc.relay.text.printer import to_text
+
+        return to_text(cast("Expr", self))
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class Var(_Text):
     """A variable.  `annotation` is the declared type, None where inference must find it."""
 
     name: str
@@ -52,9 +71,15 @@ class Var:
         """Relay's word for the name."""
         return self.name
 
+    def __repr__(self) -> str:
+        ty = self.annotation
+        if isinstance(ty, TensorType):
+            return f"Var({self.name}, ty=TensorType([{', '.join(map(str, ty.shape))}], {ty.dtype}))"
+        return f"Var({self.name})" if ty is None else f"Var({self.name}, ty={ty})"
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
-class GlobalVar:
+
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class GlobalVar(_Text):
     """The name of a function of the module."""
 
     name: str
@@ -65,8 +90,8 @@ class GlobalVar:
         _set(self, name=name, span=span, checked_type=checked_type)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
-class Constant:
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class Constant(_Text):
     """A tensor known at compile time.  `data` is read-only.
 
     A splat (one value repeated) is a zero-stride array made by `splat`: it takes no memory until someone
@@ -82,14 +107,17 @@ class Constant:
         view.flags.writeable = False
         _set(self, data=view, span=span, checked_type=TensorType(view.shape, DType.of(view)))
 
+    def __repr__(self) -> str:
+        return f"Constant({self.data if self.data.ndim == 0 else self.checked_type})"
+
     @property
     def is_splat(self) -> bool:
         """True for a multi-element constant that holds one value, repeated through zero strides."""
         return self.data.size > 1 and not any(self.data.strides)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
-class Call:
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class Call(_Text):
     """An operator, function, or global function applied to arguments."""
 
     op: Callee
@@ -109,8 +137,8 @@ class Call:
         _set(self, op=op, args=tuple(args), attrs=attrs, span=span, checked_type=checked_type)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
-class Tuple:
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class Tuple(_Text):
     """A tuple of expressions."""
 
     fields: tuple[Expr, ...]
@@ -124,8 +152,8 @@ class Tuple:
         _set(self, fields=items, span=span, checked_type=checked_type)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
-class TupleGetItem:
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class TupleGetItem(_Text):
     """One field of a tuple value."""
 
     tuple_value: Expr
@@ -142,8 +170,8 @@ class TupleGetItem:
         _set(self, tuple_value=tuple_value, index=index, span=span, checked_type=checked_type)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
-class Let:
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class Let(_Text):
     """`let var = value; body`: names a value (which may be a recursive function)."""
 
     var: Var
@@ -158,8 +186,8 @@ class Let:
         _set(self, var=var, value=value, body=body, span=span, checked_type=checked_type or body.checked_type)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
-class If:
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class If(_Text):
     """A choice between two expressions of one type by a bool scalar."""
 
     cond: Expr
@@ -186,8 +214,8 @@ class If:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
-class Function:
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class Function(_Text):
     """A function value.  `attrs` is a read-only mapping; a fused kernel carries `Primitive=1`."""
 
     params: tuple[Var, ...]

@@ -64,3 +64,16 @@ class IRModule(Mapping[str, Function]):
     def with_function(self, name: str, function: Function) -> IRModule:
         """A module with one function added or replaced."""
         return self.with_functions({name: function})
+
+    def astext(self, show_meta_data: bool = True) -> str:
+        """The module as Relay text with its version line; see `aotc.relay.text.printer.astext`."""
+        from aotc.relay.text.printer import astext  # the printer knows modules, so it comes in late
+
+        return astext(self, show_meta_data)
+
+    def __str__(self) -> str:
+        from aotc.relay.text.printer import to_text
+
+        return to_text(self)
+
+    __repr__ = __str__

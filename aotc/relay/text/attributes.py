@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes read from text, checked against an operator's attribute record.
+
+In: an operator and (name, value) pairs as the parser read them.  Out: its typed attributes.
+
+make_attrs(get_op("nn.softmax"), {"axis": 1})          # SoftmaxAttrs(axis=1)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from aotc.ir.attrs import Attrs
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.op import Op
+
+
+def make_attrs(op: Op, values: Mapping[str, object]) -> Attrs:
+    """The attributes of a call of `op`.
+
+    Raises AotcError (code "attribute") for an unknown name, a missing one that has no default, and a value of
+    the wrong type.
+    """
+    known = {f.name: f for f in dataclasses.fields(op.attrs)}
+    for name in values:
+        if name not in known:
+            possible = f"possible attributes: {', '.join(known)}" if known else "it has none"
+            message = f"operator {op.name} has no attribute `{name}`"
+            raise AotcError("attribute", message, hint=nearest(name, known) or possible)
+    for name, f in known.items():
+        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if required and name not in values:
+            raise AotcError("attribute", f"operator {op.name} needs the attribute `{name}`")
+    hints = typing.get_type_hints(op.attrs) if values else {}
+    return op.attrs(**{name: _checked(op, name, value, hints[name]) for name, value in values.items()})
+
+
+def _checked(op: Op, name: str, value: object, hint: Any) -> object:
+    try:
+        return _convert(value, hint)
+    except TypeError:
+        kind = hint.__name__ if isinstance(hint, type) else str(hint)
+        raise AotcError("attribute", f"attribute `{name}` of {op.name} must be {kind}, got {value!r}") from None
+
+
+def _convert(value: object, hint: Any) -> object:
+    """`value` as the annotation `hint` wants it; TypeError if it cannot be."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_any(value, typing.get_args(hint))
+    if origin is tuple:
+        return _convert_tuple(value, typing.get_args(hint))
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, bool):
+        raise TypeError
+    if hint is type(None) and value is None:
+        return None
+    if isinstance(hint, type) and issubclass(hint, str) and isinstance(value, str):
+        return hint(value)
+    if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):
+        return value
+    raise TypeError
+
+
+def _convert_any(value: object, hints: tuple[Any, ...]) -> object:
+    for hint in hints:
+        try:
+            return _convert(value, hint)
+        except TypeError:
+            continue
+    raise TypeError
+
+
+def _convert_tuple(value: object, hints: tuple[Any, ...]) -> object:
+    if not isinstance(value, tuple):
+        raise TypeError
+    if len(hints) == 2 and hints[1] is Ellipsis:
+        return tuple(_convert(item, hints[0]) for item in value)
+    if len(hints) != len(value):
+        raise TypeError
+    return tuple(_convert(item, hint) for item, hint in zip(value, hints, strict=True))

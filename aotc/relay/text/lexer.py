@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay text as tokens.
+
+In: text and a name for it.  Out: a list of tokens, the last one of kind "end"; comments and blanks are gone.
+
+Source("%0.1 2f", "net.relay").tokens()        # local "0", field "1", number "2f", end
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.span import Span
+from aotc.relay.text.literals import NAME
+
+_STRING: Final = r'"(?:[^"\\\n]|\\.)*"'
+_NUMBER: Final = r"(?:(?:inf|nan)f(?:16|32|64)?\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:[fiu]\d*)?(?!\w))"
+_TOKEN: Final = re.compile(
+    rf"""(?P<space>[ \t\r\n]+|//[^\n]*)
+    |(?P<comment>/\*)
+    |(?P<temp>%\d+)
+    |(?P<local>%(?:{NAME}|{_STRING}))
+    |(?P<global>@(?:{NAME}|{_STRING}))
+    |(?P<metadata>\#\[metadata\])
+    |(?P<version>\#\[version\s*=)
+    |(?P<field>\.\d+)
+    |(?P<number>{_NUMBER})
+    |(?P<name>{NAME})
+    |(?P<string>{_STRING})
+    |(?P<punct>->|==|!=|<=|>=|[-+*/<>=(){{}}\[\],;:?.])
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_COMMENT: Final = re.compile(r"/\*|\*/")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token: its kind (a group of the pattern, or "end"), its text without sigil and quotes, its offset."""
+
+    kind: str
+    text: str
+    offset: int
+
+    def __str__(self) -> str:
+        return "end of text" if self.kind == "end" else f"`{self.text}`"
+
+
+class Source:
+    """A text with a name: makes tokens, spans and errors."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text = text
+        self.name = name
+        self._lines = [0, *(m.end() for m in re.finditer("\n", text))]
+
+    def span(self, offset: int) -> Span:
+        """Line and column, from 1, of an offset."""
+        line = bisect.bisect_right(self._lines, offset)
+        return Span(self.name, line=line, column=offset - self._lines[line - 1] + 1)
+
+    def fail(self, code: str, message: str, offset: int, hint: str = "") -> NoReturn:
+        """Raise AotcError with the line of the text and a caret below the offset."""
+        span = self.span(offset)
+        line = self.text[self._lines[span.line - 1] :].split("\n", 1)[0].rstrip("\r")
+        left = max(0, span.column - 60)  # a long line is cut so that the caret stays in sight
+        excerpt = line[left : left + 100].replace("\t", " ")
+        caret = " " * (span.column - 1 - left) + "^"
+        raise AotcError(code, f"{message}\n  {excerpt}\n  {caret}", span=span, hint=hint)
+
+    def tokens(self) -> list[Token]:
+        """All tokens of the text.
+
+        Raises AotcError (code "syntax") for a character that begins none and for a comment that does not end.
+        """
+        return list(self._scan())
+
+    def _scan(self) -> Iterator[Token]:
+        position = 0
+        while position < len(self.text):
+            match = _TOKEN.match(self.text, position)
+            if match is None:
+                self.fail("syntax", f"unexpected character {self.text[position]!r}", position)
+            kind = match.lastgroup or ""
+            if kind == "comment":
+                position = self._comment_end(position)
+                continue
+            if kind != "space":
+                yield Token(kind, self._value(kind, match.group(), position), position)
+            position = match.end()
+            if kind == "metadata":  # the rest is JSON
+                break
+        yield Token("end", self.text[position:], position)
+
+    def _comment_end(self, start: int) -> int:
+        """The offset after a comment; comments nest."""
+        depth = 0
+        for match in _COMMENT.finditer(self.text, start):
+            depth += 1 if match.group() == "/*" else -1
+            if depth == 0:
+                return match.end()
+        self.fail("syntax", "this comment does not end", start)
+
+    def _value(self, kind: str, text: str, offset: int) -> str:
+        if kind in ("temp", "local", "global", "field"):
+            text, offset = text[1:], offset + 1
+        if text.startswith('"'):
+            try:
+                value = json.loads(text)
+            except ValueError:
+                self.fail("syntax", "malformed string", offset)
+            assert isinstance(value, str)
+            return value
+        return text

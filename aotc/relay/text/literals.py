@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How names, numbers, types and attribute values are spelt, so that they read back as what they were.
+
+local_name("x")                        # %x
+local_name("/layer1/Conv:0")           # %"/layer1/Conv:0"
+scalar_text(np.float32(1 / 3))         # 0.33333334f: six digits where they suffice, else the shortest
+type_text(TensorType((1, SymDim("batch size")), "int8"))      # Tensor[(1, "batch size"), int8]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError, assert_never
+from aotc.ir.dims import Dim, SymDim
+from aotc.ir.types import FuncType, TensorType, TupleType, Type
+
+NAME: Final = r"[A-Za-z_]\w*(?:(?:\.|::)[A-Za-z_]\w*)*"
+"""A name that needs no quotes: words joined by dots or double colons."""
+
+SUFFIXES: Final = {
+    "int16": "i16",
+    "int32": "",
+    "int64": "i64",
+    "float16": "f16",
+    "float32": "f",
+    "float64": "f64",
+}
+"""Data types of scalars that are written as numbers, with the suffix that says which."""
+
+_BARE: Final = re.compile(NAME, re.ASCII)
+_PLAIN: Final = re.compile(r"\w*", re.ASCII)
+_DIM: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+def quoted(text: str) -> str:
+    """A string literal with JSON's escapes: one line, whatever `text` holds."""
+    return json.dumps(text)
+
+
+def local_hint(name: str) -> str:
+    """Relay's rule for the name of a variable: it begins with a letter."""
+    if _PLAIN.fullmatch(name) and not name[:1].isalpha():
+        return f"v{name}"
+    return name
+
+
+def _name(name: str) -> str:
+    return name if _BARE.fullmatch(name) else quoted(name)
+
+
+def local_name(name: str) -> str:
+    """A variable: %name, quoted where it holds more than words, dots and double colons."""
+    return f"%{_name(name)}"
+
+
+def global_name(name: str) -> str:
+    """A function of the module: @name, quoted like a variable."""
+    return f"@{_name(name)}"
+
+
+def key_name(name: str) -> str:
+    """The name of a function's attribute."""
+    return _name(name)
+
+
+def _float_text(value: float, dtype: np.dtype[Any]) -> str:
+    """Six digits (C's %g) if they read back as the same `dtype` value, else the shortest text that does."""
+    exact = dtype.type(value)
+    for text in (f"{float(value):g}", np.format_float_scientific(exact, trim="-"), repr(float(value))):
+        if np.isnan(exact) or dtype.type(float(text)) == exact:
+            return text
+    raise AssertionError(f"{value!r} has no text")
+
+
+def scalar_text(value: np.ndarray[Any, Any] | np.generic) -> str | None:
+    """A 0-d array as a number, or None if only the metadata can hold it (NaN payloads, other data types)."""
+    array = np.asarray(value)
+    name = array.dtype.name
+    if name == "bool":
+        return str(bool(array))
+    if name not in SUFFIXES:
+        return None
+    if name.startswith("int"):
+        return f"{int(array)}{SUFFIXES[name]}"
+    if np.isnan(array) and array.tobytes() != np.asarray(np.nan, array.dtype).tobytes():
+        return None
+    return _float_text(float(array), array.dtype) + SUFFIXES[name]
+
+
+def value_text(value: object) -> str:
+    """An attribute value; AotcError (code "text") for one that has no text form."""
+    match value:
+        case None:
+            return "None"
+        case bool() | np.bool_():
+            return str(bool(value))
+        case int() | np.integer():
+            return str(int(value))
+        case float() | np.floating():
+            return _float_text(float(value), np.dtype(np.float64)) + "f"
+        case str():
+            return quoted(value)
+        case list() | tuple():
+            return f"[{', '.join(map(value_text, value))}]"
+        case Mapping():
+            return "{" + ", ".join(f"{quoted(str(k))}: {value_text(v)}" for k, v in value.items()) + "}"
+        case _:
+            raise AotcError("text", f"an attribute of type {type(value).__name__} has no text form")
+
+
+def dim_text(dim: Dim) -> str:
+    """8, n, n<=16, ? or ?<=16; a name that is not an identifier is quoted."""
+    if not isinstance(dim, SymDim):
+        return str(dim)
+    name = dim.name if _DIM.fullmatch(dim.name) else quoted(dim.name) if dim.name else "?"
+    return name if dim.upper is None else f"{name}<={dim.upper}"
+
+
+def type_text(ty: Type) -> str:
+    """A type as Relay writes it."""
+    match ty:
+        case TensorType():
+            return f"Tensor[({', '.join(map(dim_text, ty.shape))}), {ty.dtype}]" if ty.shape else str(ty.dtype)
+        case TupleType():
+            inner = ", ".join(map(type_text, ty.fields))
+            return f"({inner},)" if len(ty.fields) == 1 else f"({inner})"
+        case FuncType():
+            return f"fn ({', '.join(map(type_text, ty.arg_types))}) -> {type_text(ty.ret_type)}"
+        case _:
+            assert_never(ty)

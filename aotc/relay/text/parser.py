@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graph programs from Relay text.
+
+In: text as `aotc.relay.text.printer` writes it, or as people do (infix operators, `let`, free variables).
+Out: a module or an expression, calls of operators typed, every node with its place in the text as span.
+
+mod = parse('#[version = "0.0.5"] def @main(%x: Tensor[(2), float32]) { nn.relu(%x) + 1f }')
+parse_expr("fn (%x: int32) { %x * 2 }")
+
+A `%0 = ...;` names a node and keeps its sharing; it is visible to the end of the function.  A `let` binds a
+variable.  Every error is an AotcError with line, column and an excerpt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.op import Op, get_op
+from aotc.ir.span import Span
+from aotc.ir.types import FuncType, Type
+from aotc.relay.expr import (
+    Call,
+    Callee,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Tuple,
+    TupleGetItem,
+    Var,
+    call,
+    with_type,
+)
+from aotc.relay.module import IRModule
+from aotc.relay.text.attributes import make_attrs
+from aotc.relay.text.cursor import Cursor
+from aotc.relay.text.lexer import Source, Token
+from aotc.relay.text.metadata import KEY, load
+from aotc.relay.trampoline import Task, run
+
+VERSION: Final = "0.0.5"
+
+_INFIX: Final = {
+    "*": (12, "multiply"),
+    "/": (12, "divide"),
+    "+": (10, "add"),
+    "-": (10, "subtract"),
+    "<": (8, "less"),
+    "<=": (8, "less_equal"),
+    ">": (8, "greater"),
+    ">=": (8, "greater_equal"),
+    "==": (7, "equal"),
+    "!=": (7, "not_equal"),
+}
+"""Precedence (higher binds tighter; all associate to the left) and operator of each infix sign."""
+
+_RESERVED: Final = frozenset(
+    {"def", "else", "extern", "free_var", "let", "match", "ref", "ref_read", "ref_write", "type"}
+)
+
+
+def parse(text: str, source_name: str = "from_string") -> IRModule:
+    """The module that `text` describes; a bare expression becomes its @main.
+
+    Raises AotcError for a missing version line, a syntax error, a name that is not defined or defined twice,
+    an unknown operator or attribute, an ill-typed call, and metadata that is missing or damaged.
+    """
+    parser = _Parser(Source(text, source_name))
+    parser.version(required=True)
+    return parser.module()
+
+
+def parse_expr(text: str, source_name: str = "from_string") -> Expr:
+    """The expression that `text` describes; the version line may be missing.  Errors as in `parse`."""
+    parser = _Parser(Source(text, source_name))
+    parser.version(required=False)
+    return parser.lone_expr()
+
+
+class _Parser(Cursor):
+    """Recursive descent, with generators in place of the call stack where expressions nest."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self.free: dict[str, Var] = {}
+        self.scopes: list[dict[str, Var]] = [self.free]
+        self.temps: dict[str, Expr] = {}
+        self.meta: list[Constant] | None = None
+        if len(self.tokens) > 1 and self.tokens[-2].kind == "metadata":
+            start = self.tokens[-2].offset
+            self.meta = [Constant(data) for data in load(self.tokens[-1].text, source.span(start))]
+            del self.tokens[-2]
+
+    def span(self, token: Token) -> Span:
+        return self.source.span(token.offset)
+
+    # Programs
+
+    def version(self, required: bool) -> None:
+        """Read the version line."""
+        if self.token.kind != "version":
+            if required:
+                hint = f'you can annotate it as #[version = "{VERSION}"]'
+                self.fail(f"expected text format semantic version, found {self.token}", hint=hint)
+            return
+        self.advance()
+        token = self.expect_kind("string", "a version")
+        if token.text != VERSION:
+            self.fail(f'invalid semantic version "{token.text}"', token, hint=f"this is version {VERSION}")
+        self.expect("]")
+
+    def module(self) -> IRModule:
+        attrs = self._module_attrs()
+        if not self.at("def", "name") and self.token.kind != "end":
+            return IRModule(IRModule.from_expr(self.lone_expr()), attrs)
+        functions: dict[str, Function] = {}
+        while self.accept("def", "name"):
+            token = self.expect_kind("global", "the name of a function")
+            if token.text in functions:
+                self.fail(f"function @{token.text} is defined twice", token, code="redefined")
+            self.temps = {}
+            functions[token.text] = run(self._function(token))
+        if self.token.kind != "end":
+            self.fail(f"expected `def`, found {self.token}")
+        return IRModule(functions, attrs)
+
+    def _module_attrs(self) -> dict[str, Any]:
+        attrs: dict[str, Any] = {}
+        if self.accept("attributes", "name"):
+            self.expect("{")
+            while not self.accept("}"):
+                key = self.expect_kind("string", "the name of an attribute").text
+                self.expect("=")
+                attrs[key] = self.value()
+        return attrs
+
+    def lone_expr(self) -> Expr:
+        """An expression and nothing after it."""
+        result = run(self._body())
+        if self.token.kind != "end":
+            self.fail(f"expected the end of the text, found {self.token}")
+        return result
+
+    # Scopes
+
+    def _lookup(self, token: Token) -> Var:
+        for scope in reversed(self.scopes):
+            if token.text in scope:
+                return scope[token.text]
+        names = [name for scope in self.scopes for name in scope]
+        self.fail(f"variable %{token.text} is not defined", token, code="undefined", hint=nearest(token.text, names))
+
+    def _declare(self) -> tuple[Token, Type | None]:
+        """A variable at its definition, with its annotation."""
+        token = self.expect_kind("local", "a variable")
+        return token, self.type_() if self.accept(":") else None
+
+    def _bind(self, token: Token, annotation: Type | None, scope: dict[str, Var]) -> Var:
+        var = scope[token.text] = Var(token.text, annotation, self.span(token))
+        return var
+
+    def _body(self) -> Task[Expr]:
+        """Definitions and the expression that they lead to: what stands between braces."""
+        self.scopes.append({})
+        lets: list[tuple[Var, Expr, Span]] = []
+        while True:
+            token = self.token
+            if token.kind == "temp" and self.following.text == "=":
+                self.position += 2
+                self.temps[token.text] = yield self._expr()
+                self.expect(";")
+            elif self.accept("let", "name"):
+                lets.append((yield self._let(token)))
+            elif self.accept("free_var", "name"):
+                self._bind(*self._declare(), self.free)
+                self.expect(";")
+            else:
+                body: Expr = yield self._expr()
+                if not self.accept(";"):
+                    break
+                lets.append((with_type(Var("v", None, self.span(token)), body.checked_type), body, self.span(token)))
+        self.scopes.pop()
+        for var, value, span in reversed(lets):
+            body = Let(var, value, body, span)
+        return body
+
+    def _let(self, start: Token) -> Task[tuple[Var, Expr, Span]]:
+        scope = self.scopes[-1]
+        token, annotation = self._declare()
+        self.expect("=")
+        if self.at("fn", "name"):  # a function may call itself
+            var = self._bind(token, annotation, scope)
+            value: Expr = yield self._expr()
+        else:
+            value = yield self._expr()
+            var = self._bind(token, annotation, scope)
+            if annotation is None:
+                var = scope[token.text] = with_type(var, value.checked_type)
+        self.expect(";")
+        return var, value, self.span(start)
+
+    def _block(self) -> Task[Expr]:
+        self.expect("{")
+        body: Expr = yield self._body()
+        self.expect("}")
+        return body
+
+    def _function(self, start: Token) -> Task[Function]:
+        """What follows `fn` or `def @name`: parameters, attributes, result type and body."""
+        self.expect("(")
+        scope: dict[str, Var] = {}
+        params: list[Var] = []
+        attrs: dict[str, Any] = {}
+        while not self.accept(")"):
+            if self.token.kind == "local":
+                token, annotation = self._declare()
+                if token.text in scope:
+                    self.fail(f"parameter %{token.text} is named twice", token, code="redefined")
+                params.append(self._bind(token, annotation, scope))
+            else:
+                self._attribute(attrs)
+            if not self.at(")"):
+                self.expect(",")
+        ret_type = self.type_() if self.accept("->") else None
+        self.scopes.append(scope)
+        body: Expr = yield self._block()
+        self.scopes.pop()
+        return Function(params, body, ret_type, attrs, self.span(start))
+
+    def _attribute(self, attrs: dict[str, Any]) -> None:
+        token = self.token
+        if token.kind not in ("name", "string"):
+            self.fail(f"expected a variable or an attribute, found {token}")
+        self.advance()
+        self.expect("=")
+        if token.text in attrs:
+            self.fail(f"attribute `{token.text}` is given twice", token, code="attribute")
+        attrs[token.text] = self.value()
+
+    # Expressions
+
+    def _expr(self) -> Task[Expr]:
+        """Operands joined by infix operators, by precedence climbing with an explicit stack."""
+        operands: list[Expr] = [(yield self._postfix())]
+        pending: list[tuple[int, str, Token]] = []
+        while self.token.kind == "punct" and self.token.text in _INFIX:
+            token = self.advance()
+            level, name = _INFIX[token.text]
+            self._reduce(operands, pending, level)
+            pending.append((level, name, token))
+            operands.append((yield self._postfix()))
+        self._reduce(operands, pending, 0)
+        return operands[0]
+
+    def _reduce(self, operands: list[Expr], pending: list[tuple[int, str, Token]], level: int) -> None:
+        """Apply the pending operators that bind at least as tightly as `level`."""
+        while pending and pending[-1][0] >= level:
+            _, name, token = pending.pop()
+            right = operands.pop()
+            operands[-1] = self._apply(self._op(name, token), [operands[-1], right], {}, token)
+
+    def _postfix(self) -> Task[Expr]:
+        """A primary expression, called and projected as often as the text says."""
+        start = self.token
+        result: Expr = yield self._primary()
+        while True:
+            if self.at("("):
+                result = yield self._call(result, start)
+            elif self.token.kind == "field":
+                index = int(self.advance().text)
+                result = TupleGetItem(result, index, self.span(start))
+            else:
+                return result
+
+    def _primary(self) -> Task[Expr]:
+        token = self.token
+        match token.kind:
+            case "temp":
+                self.advance()
+                if token.text not in self.temps:
+                    self.fail(f"local variable %{token.text} has not yet been defined", token, code="undefined")
+                return self.temps[token.text]
+            case "local":
+                return self._lookup(self.advance())
+            case "global":
+                self.advance()
+                return GlobalVar(token.text, self.span(token))
+            case "number":
+                return Constant(self.scalar(), self.span(token))
+            case "punct" if token.text == "-" and self.following.kind == "number":
+                return Constant(self.scalar(), self.span(token))
+            case "punct" if token.text == "(":
+                paren: Expr = yield self._paren()
+                return paren
+            case "name":
+                word: Expr = yield self._word()
+                return word
+            case _:
+                self.fail(f"expected an expression, found {token}")
+
+    def _word(self) -> Task[Expr]:
+        """An expression that begins with a word: a keyword, True, False, meta, or an operator."""
+        token = self.advance()
+        match token.text:
+            case "fn":
+                function: Function = yield self._function(token)
+                return function
+            case "if":
+                choice: Expr = yield self._if(token)
+                return choice
+            case "True" | "False":
+                return Constant(np.asarray(token.text == "True"), self.span(token))
+            case "meta":
+                return self._metadata(token)
+            case text if text in _RESERVED:
+                self.fail(f"expected an expression, found the keyword {token}", token)
+            case text:
+                return self._op(text, token)
+
+    def _op(self, name: str, token: Token) -> Op:
+        try:
+            return get_op(name)
+        except AotcError as error:
+            self.refuse(error, token)
+
+    def _if(self, start: Token) -> Task[Expr]:
+        self.expect("(")
+        cond: Expr = yield self._expr()
+        self.expect(")")
+        yes: Expr = yield self._block()
+        self.expect("else", "name")
+        no: Expr = yield self._block()
+        return If(cond, yes, no, self.span(start))
+
+    def _paren(self) -> Task[Expr]:
+        """A tuple, or an expression (with definitions) in parentheses."""
+        start = self.expect("(")
+        if self.accept(")"):
+            return Tuple((), self.span(start))
+        first: Expr = yield self._body()
+        if self.accept(")"):
+            return first
+        fields = [first]
+        while not self.accept(")"):
+            self.expect(",")
+            if not self.at(")"):
+                fields.append((yield self._expr()))
+        return Tuple(fields, self.span(start))
+
+    def _metadata(self, start: Token) -> Constant:
+        self.expect("[")
+        key = self.expect_kind("name", "a metadata key")
+        self.expect("]")
+        self.expect("[")
+        index = self.expect_kind("number", "an index")
+        self.expect("]")
+        if self.meta is None:
+            hint = "print the program with astext(show_meta_data=True)"
+            self.fail("the text has no metadata section", start, code="metadata", hint=hint)
+        if key.text != KEY or not index.text.isdigit() or int(index.text) >= len(self.meta):
+            self.fail(f"the metadata section has no {key.text}[{index.text}]", start, code="metadata")
+        return self.meta[int(index.text)]
+
+    def _call(self, callee: Expr, start: Token) -> Task[Expr]:
+        self.expect("(")
+        args: list[Expr] = []
+        attrs: dict[str, Any] = {}
+        while not self.accept(")"):
+            if self.token.kind == "name" and self.following.text == "=":
+                self._attribute(attrs)
+            elif attrs:
+                self.fail("an argument cannot follow an attribute")
+            else:
+                args.append((yield self._expr()))
+            if not self.at(")"):
+                self.expect(",")
+        return self._apply(callee, args, attrs, start)
+
+    def _apply(self, callee: Expr, args: list[Expr], attrs: Mapping[str, Any], start: Token) -> Call:
+        """A call, typed as far as its parts are."""
+        if isinstance(callee, Op):
+            try:
+                return call(callee, args, make_attrs(callee, attrs), self.span(start))
+            except AotcError as error:
+                self.refuse(error, start)
+        if isinstance(callee, (Tuple, Constant)):
+            self.fail(f"a {type(callee).__name__.lower()} cannot be called", start)
+        if attrs:
+            self.fail("only operators take attributes", start)
+        return _plain_call(callee, args, self.span(start))
+
+
+def _plain_call(callee: Callee, args: list[Expr], span: Span) -> Call:
+    ty = callee.checked_type
+    return Call(callee, args, span=span, checked_type=ty.ret_type if isinstance(ty, FuncType) else None)

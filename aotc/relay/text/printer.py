@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graph programs as Relay text.
+
+In: a module or an expression.  Out: text that `aotc.relay.text.parser` reads back as the same program.
+
+    fn (%x: Tensor[(2), float32]) -> Tensor[(2), float32] {
+      %0 = nn.relu(%x) /* ty=Tensor[(2), float32] */;
+      add(%0, %0) /* ty=Tensor[(2), float32] */
+    }
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aotc.ir.attrs import Attrs
+from aotc.ir.diagnostics import assert_never
+from aotc.ir.op import Op
+from aotc.ir.span import Span
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.module import IRModule
+from aotc.relay.text.literals import (
+    global_name,
+    key_name,
+    local_hint,
+    local_name,
+    quoted,
+    scalar_text,
+    type_text,
+    value_text,
+)
+from aotc.relay.text.metadata import KEY, dump
+from aotc.relay.trampoline import Task, run
+from aotc.relay.visitor import children, post_order
+
+VERSION: Final = '#[version = "0.0.5"]'
+OMITTED: Final = """
+/* For debugging purposes the metadata section has been omitted.
+ * If you would like to see the full metadata section you can set the 
+ * option to `True` when invoking `astext`. 
+ */
+"""  # noqa: W291 - Relay's text, trailing blanks included
+
+
+def astext(x: IRModule | Expr, show_meta_data: bool = True) -> str:
+    """The text of a program that stands alone: version line, program, and the constants it refers to.
+
+    Without `show_meta_data` a note takes the place of the constants, and the text cannot be read back
+    if there are any.
+    """
+    printer = _Printer()
+    body = f"{VERSION}\n{printer.program(x)}"
+    if not printer.meta:
+        return body
+    if not show_meta_data:
+        return f"{body}{OMITTED}"
+    return f"{body}\n#[metadata]\n{dump([constant.data for constant in printer.meta])}"
+
+
+def to_text(x: IRModule | Expr) -> str:
+    """The text of a program to look at: neither version line nor constants."""
+    printer = _Printer()
+    body = printer.program(x)
+    return f"{body}\n" if printer.meta else body
+
+
+def _indent(text: str) -> str:
+    return text.replace("\n", "\n  ")
+
+
+def _span_text(span: Span) -> str:
+    """source:line:column, in a form that cannot end the comment it stands in."""
+    text = f"{span.node or span.source}:{span.line}:{span.column}"
+    return " ".join(text.replace("*/", "*\\/").replace("/*", "/\\*").split())
+
+
+def _comment(node: Expr) -> str:
+    """The type and origin of a node, as far as known."""
+    parts = []
+    if node.checked_type is not None:
+        parts.append(f"ty={type_text(node.checked_type)}".replace("*/", "*\\/"))
+    if node.span is not None:
+        parts.append(f"span={_span_text(node.span)}")
+    return f" /* {' '.join(parts)} */" if parts else ""
+
+
+class _Printer:
+    """The state of one print.
+
+    Dataflow is visited in post order (a call's operator before its arguments), which gives every node its raw
+    text; the line that names a node is written when its first user is visited.  That is Relay's order.
+    """
+
+    def __init__(self) -> None:
+        self.meta: dict[Constant, int] = {}
+        self.raw: dict[Expr, str] = {}  # what a node is
+        self.memo: dict[Expr, str] = {}  # how to refer to it, once that is settled
+        self.free: set[Var] = set()  # free variables visited but not declared yet
+        self.uses: Counter[Expr] = Counter()
+        self.taken: set[str] = set()
+        self.suffixes: Counter[str] = Counter()
+        self.temps = 0
+        self.scopes: list[list[str]] = []  # the finished lines of each open scope
+
+    def program(self, x: IRModule | Expr) -> str:
+        """The whole text of a module or expression, metadata excluded."""
+        if not isinstance(x, IRModule):
+            self._begin(x)
+            return run(self._scope(x))
+        parts = [self._module_attrs(x.attrs)] if x.attrs else []
+        for name in sorted(x):
+            self._begin(x[name])
+            parts.append(run(self._function(f"def {global_name(name)}", x[name])) + "\n")
+        return "\n".join(parts)
+
+    def _begin(self, root: Expr) -> None:
+        """Forget what another function defined, and count the uses of every node of this one."""
+        self.raw.clear()
+        self.memo.clear()
+        self.uses = Counter(child for node in post_order(root) for child in children(node))
+
+    @staticmethod
+    def _module_attrs(attrs: Mapping[str, Any]) -> str:
+        rows = "".join(f"  {quoted(key)} = {value_text(value)}\n" for key, value in attrs.items())
+        return f"attributes {{\n{rows}}}\n"
+
+    # Scopes
+
+    def _scope(self, node: Expr) -> Task[str]:
+        """A node and, before it, the lines that define what it uses."""
+        self.scopes.append([])
+        text: str = yield self._expr(node, tail=True)
+        return "".join(self.scopes.pop()) + text
+
+    def _block(self, node: Expr) -> Task[str]:
+        text: str = yield self._scope(node)
+        return "{" + _indent(f"\n{text}") + "\n}"
+
+    def _expr(self, root: Expr, tail: bool = False) -> Task[str]:
+        """How to refer to `root` in the current scope, everything it needs having been written."""
+        stack = [(root, False)]
+        while stack:
+            node, expanded = stack.pop()
+            if node in self.raw or node in self.memo:
+                continue
+            operands = children(node) if isinstance(node, (Call, Tuple, TupleGetItem)) else ()
+            if operands and not expanded:
+                stack.append((node, True))
+                stack.extend((child, False) for child in reversed(operands))
+            elif isinstance(node, (Function, If, Let)):
+                self.raw[node] = yield self._nested(node)
+            else:
+                self.raw[node] = self._flat(node)
+        return self._refer(root, tail)
+
+    def _refer(self, node: Expr, tail: bool = False) -> str:
+        """How to refer to a visited node; what is not inlined gets a line of its own first."""
+        if isinstance(node, Var) and node in self.free:
+            self.free.remove(node)
+            self.scopes[-1].append(f"free_var {self.raw[node]};\n")
+        if node in self.memo:
+            return self.memo[node]
+        inline = isinstance(node, (GlobalVar, Op, Constant)) or (tail and self.uses[node] <= 1)
+        text = self.raw[node]
+        if isinstance(node, Let) and not inline:
+            text = "(" + _indent(f"\n{text}") + "\n)"
+        if not isinstance(node, (GlobalVar, Op, Let, If)):
+            text += _comment(node)
+        if not inline:
+            name = f"%{self.temps}"
+            self.temps += 1
+            self.scopes[-1].append(f"{name} = {text};\n")
+            text = name
+        self.memo[node] = text
+        return text
+
+    # Nodes
+
+    def _flat(self, node: Var | GlobalVar | Constant | Op | Call | Tuple | TupleGetItem) -> str:
+        """The text of a node whose operands have been visited."""
+        match node:
+            case Call():
+                items = [*map(self._refer, node.args), *self._call_attrs(node.attrs)]
+                return f"{self._refer(node.op)}({', '.join(items)})"
+            case Tuple():
+                fields = list(map(self._refer, node.fields))
+                return f"({fields[0]},)" if len(fields) == 1 else f"({', '.join(fields)})"
+            case TupleGetItem():
+                return f"{self._refer(node.tuple_value)}.{node.index}"
+            case Constant():
+                return self._constant(node)
+            case GlobalVar():
+                return global_name(node.name)
+            case Op():
+                return node.name
+            case Var():  # bound variables are known before they are used
+                self.free.add(node)
+                return self._define(node, typed=False)
+            case _:
+                assert_never(node)
+
+    def _nested(self, node: Function | If | Let) -> Task[str]:
+        """The text of a node that opens scopes."""
+        text: str
+        match node:
+            case Function():
+                text = yield self._function("fn ", node)
+            case Let():
+                text = yield self._let(node)
+            case If():
+                cond = yield self._expr(node.cond)
+                yes = yield self._block(node.true_branch)
+                no = yield self._block(node.false_branch)
+                text = f"if ({cond}) {yes} else {no}"
+            case _:
+                assert_never(node)
+        return text
+
+    @staticmethod
+    def _call_attrs(attrs: Attrs) -> list[str]:
+        return [f"{key}={value_text(value)}" for key, value in attrs.changed().items()]
+
+    def _constant(self, node: Constant) -> str:
+        text = scalar_text(node.data) if node.data.ndim == 0 else None
+        return text if text is not None else f"meta[{KEY}][{self.meta.setdefault(node, len(self.meta))}]"
+
+    def _function(self, prefix: str, node: Function) -> Task[str]:
+        params = [self._define(param) for param in node.params]
+        params += [f"{key_name(key)}={value_text(value)}" for key, value in node.attrs.items()]
+        result = f"-> {type_text(node.ret_type)} " if node.ret_type is not None else ""
+        body = yield self._block(node.body)
+        return f"{prefix}({', '.join(params)}) {result}{body}"
+
+    def _let(self, node: Let) -> Task[str]:
+        """A chain of lets; each body is a scope of its own that begins right after the let."""
+        text = ""
+        body: Expr = node
+        while isinstance(body, Let) and (body is node or self.uses[body] <= 1):
+            if body is not node:
+                self.scopes.append([])
+            name = self._define(body.var)
+            value = yield self._expr(body.value, tail=not isinstance(body.value, Let))
+            lines = "".join(self.scopes.pop()) if body is not node else ""
+            text += f"{lines}let {name} = {value};\n"
+            body = body.body
+        rest: str = yield self._scope(body)
+        return text + rest
+
+    def _define(self, var: Var, typed: bool = True) -> str:
+        """The definition of a variable; from here on its name stands for it."""
+        hint = local_hint(var.name)
+        name, number = local_name(hint), self.suffixes[hint]
+        while name in self.taken:
+            number += 1
+            name = local_name(f"{hint}{number}")
+        self.suffixes[hint] = number
+        self.taken.add(name)
+        self.memo[var] = name
+        annotation = f": {type_text(var.annotation)}" if var.annotation is not None else ""
+        return name + annotation + (_comment(var) if typed or var.span is not None else "")

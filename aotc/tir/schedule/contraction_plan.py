@@ -462,8 +462,9 @@ class _ByPixels:
         wanted = -(-vectors // -(-vectors // self.vectors))
         segments = vector_segments(extent, wanted, req.lanes, staging is not None)
         inner = [single(v, n) for v, n in pixels.axes[:-1]]
-        if self.count == 1 and len(pixels.axes) > 1:
-            var, rows = pixels.axes[-2]
+        var, rows = pixels.axes[-2:][0]
+        copied = staging is not None and var in staging.needs  # one copy for each position of it
+        if self.count == 1 and len(pixels.axes) > 1 and not copied:
             budget = max(1, MIN_CHAINS // wanted)
             inner[-1] = TileAxis(var, rows, even_segments(rows, min(budget, rows)), "x")
         inner.append(TileAxis(column, extent, segments, "x", req.lanes))

@@ -266,7 +266,8 @@ class _Tile:
     def _present(self, y: Mapping[TileAxis, int], taps: Mapping[Var, int]) -> bool:
         """Whether a product is inside the data; the same for all tiles of a segment."""
         at: dict[Expr, int] = {axis.var: self.segments[axis].begin + offset for axis, offset in y.items()}
-        at |= {var: value for var, value in taps.items()}
+        for var, value in taps.items():
+            at[var] = value
         return all(0 <= dim.at(at) < dim.extent for dim in self.tiling.borders)
 
     def _step(self, update: Update, split: int) -> list[Stmt]:

@@ -1,6 +1,259 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Operators that make tensors out of nothing, or of one value.
+
+zeros((2, 3), "float32")
+arange(0, 10, 2, "int64")              # 0 2 4 6 8
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rows import ANY
+from aotc.relay.op.rules import pointwise, tensor
+from aotc.relay.op.samples import random_array
+from aotc.relay.op.shape import InitAttrs
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import const
+
+
+def _dtype(a: InitAttrs) -> DType:
+    return DType(a.dtype or "float32")
+
+
+def _shape(a: InitAttrs) -> tuple[int, ...]:
+    require("init.shape", all(d >= 0 for d in a.shape), lambda: f"negative dimension in {a.shape}")
+    return a.shape
+
+
+def _no_axes(a: Any, types: Sequence[Type]) -> AxisMap:
+    return AxisMap(((None,) * len(a.shape),) * len(types))
+
+
+def _init_samples(arguments: tuple[Any, ...] = ()) -> Iterator[Sample]:
+    for shape in ((2, 3), (), (0, 2), (1,)):
+        for dtype in (*ANY.examples, ""):
+            yield Sample(args=arguments, attrs=InitAttrs(shape=shape, dtype=dtype), accuracy=Accuracy.EXACT)
+
+
+# --- zeros, ones, full
+
+
+def _constant(name: str, value: int) -> OpDef:
+    return OpDef(
+        name=name,
+        attrs=InitAttrs,
+        arity=0,
+        infer=lambda a, _: TensorType(_shape(a), _dtype(a)),
+        reference=lambda a: np.broadcast_to(np.asarray(value).astype(_dtype(a).numpy), a.shape),
+        pattern=OpPattern.ELEMWISE,
+        axes=_no_axes,
+        compute=lambda a, _: te.compute(a.shape, lambda *_: const(value, _dtype(a)), name),
+        samples=_init_samples,
+    )
+
+
+ZEROS = _constant("zeros", 0)
+ONES = _constant("ones", 1)
+
+
+def zeros(shape: Sequence[int], dtype: str) -> Call:
+    """A tensor of zeros."""
+    return node(ZEROS, (), InitAttrs(shape=tuple(shape), dtype=dtype))
+
+
+def ones(shape: Sequence[int], dtype: str) -> Call:
+    """A tensor of ones."""
+    return node(ONES, (), InitAttrs(shape=tuple(shape), dtype=dtype))
+
+
+def _full_infer(a: InitAttrs, types: Sequence[Type]) -> Type:
+    value = tensor(types[0], "fill value")
+    require("full.value", value.rank == 0, lambda: f"the fill value must be a scalar, got {value}")
+    return TensorType(_shape(a), DType(a.dtype or value.dtype))
+
+
+def _full_reference(a: InitAttrs, value: Array) -> Array:
+    return np.broadcast_to(value.astype(DType(a.dtype or DType.of(value)).numpy), a.shape)
+
+
+def _full_compute(a: InitAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (value,) = args
+    return te.compute(a.shape, lambda *_: value[()].astype(a.dtype or value.dtype), "full")
+
+
+FULL = OpDef(
+    name="full",
+    attrs=InitAttrs,
+    infer=_full_infer,
+    reference=_full_reference,
+    pattern=OpPattern.ELEMWISE,
+    axes=_no_axes,
+    compute=_full_compute,
+    samples=lambda: _init_samples((np.array(3, np.int32),)),
+)
+
+
+def full(fill_value: Expr, shape: Sequence[int] = (), dtype: str = "") -> Call:
+    """A tensor of one value, converted to `dtype` if that is given."""
+    return node(FULL, (fill_value,), InitAttrs(shape=tuple(shape), dtype=dtype))
+
+
+# --- zeros_like, ones_like, full_like
+
+
+def _like_samples(scalar: bool) -> Iterator[Sample]:
+    for dtype in ANY.examples:
+        data = random_array((2, 3), "int8").astype(DType(dtype).numpy)
+        value = (np.asarray(1).astype(data.dtype),) if scalar else ()
+        yield Sample(args=(data, *value), accuracy=Accuracy.EXACT)
+    for shape in ((), (0, 2)):
+        value = (np.ones((), np.float32),) if scalar else ()
+        yield Sample(args=(random_array(shape), *value), accuracy=Accuracy.EXACT)
+
+
+def _like(name: str, value: int) -> OpDef:
+    return OpDef(
+        name=name,
+        infer=lambda _, types: tensor(types[0]),
+        reference=lambda _, x: np.broadcast_to(np.asarray(value).astype(x.dtype), x.shape),
+        pattern=OpPattern.ELEMWISE,
+        axes=pointwise,
+        compute=lambda _, args: te.compute(args[0].shape, lambda *_: const(value, args[0].dtype), name),
+        samples=lambda: _like_samples(scalar=False),
+    )
+
+
+ZEROS_LIKE = _like("zeros_like", 0)
+ONES_LIKE = _like("ones_like", 1)
+
+
+def _full_like_infer(_: Any, types: Sequence[Type]) -> Type:
+    data, value = tensor(types[0], "data"), tensor(types[1], "fill value")
+    require("full.value", value.rank == 0, lambda: f"the fill value must be a scalar, got {value}")
+    same = data.dtype == value.dtype
+    require("dtype-mismatch", same, lambda: f"data types {data.dtype} and {value.dtype} do not match")
+    return data
+
+
+FULL_LIKE = OpDef(
+    name="full_like",
+    arity=2,
+    infer=_full_like_infer,
+    reference=lambda _, x, value: np.broadcast_to(value, x.shape),
+    pattern=OpPattern.ELEMWISE,
+    axes=pointwise,
+    compute=lambda _, args: te.compute(args[0].shape, lambda *_: args[1][()], "full_like"),
+    samples=lambda: _like_samples(scalar=True),
+)
+
+
+def zeros_like(data: Expr) -> Call:
+    """Zeros in the shape and type of `data`."""
+    return node(ZEROS_LIKE, (data,))
+
+
+def ones_like(data: Expr) -> Call:
+    """Ones in the shape and type of `data`."""
+    return node(ONES_LIKE, (data,))
+
+
+def full_like(data: Expr, fill_value: Expr) -> Call:
+    """One value in the shape of `data`."""
+    return node(FULL_LIKE, (data, fill_value), NO_ATTRS)
+
+
+# --- arange
+
+
+@attrs
+class ArangeAttrs(Attrs):
+    start: int | float
+    stop: int | float
+    step: int | float
+    dtype: str
+
+
+def _arange_count(a: ArangeAttrs) -> int:
+    finite = all(math.isfinite(v) for v in (a.start, a.stop, a.step))
+    require("arange.step", finite and a.step != 0, lambda: f"no range from {a.start} to {a.stop} by {a.step}")
+    integers = all(isinstance(v, int) for v in (a.start, a.stop, a.step))
+    steps = -((a.start - a.stop) // a.step) if integers else math.ceil((a.stop - a.start) / a.step)
+    return max(int(steps), 0)
+
+
+def _arange_infer(a: ArangeAttrs, _: Sequence[Type]) -> Type:
+    dtype = DType(a.dtype)
+    require("dtype", not dtype.is_bool, "data type bool is not supported")
+    whole = dtype.is_float or all(float(v).is_integer() for v in (a.start, a.step))
+    require("arange.fraction", whole, lambda: f"a range from {a.start} by {a.step} of integers")
+    return TensorType((_arange_count(a),), dtype)
+
+
+def _arange_work(a: ArangeAttrs) -> DType:
+    dtype = DType(a.dtype)
+    return dtype if dtype in ("float32", "float64") else DType("float32" if dtype.is_float else "int64")
+
+
+def _arange_reference(a: ArangeAttrs) -> Array:
+    work = _arange_work(a).numpy
+    steps = np.arange(_arange_count(a)).astype(work)
+    with np.errstate(all="ignore"):
+        return np.asarray(work.type(a.start) + steps * work.type(a.step)).astype(DType(a.dtype).numpy)
+
+
+def _arange_compute(a: ArangeAttrs, _: Sequence[te.Tensor]) -> te.Tensor:
+    work = _arange_work(a)
+
+    def body(i: Scalar) -> Scalar:
+        return (i.astype(work) * const(a.step, work) + const(a.start, work)).astype(a.dtype)
+
+    return te.compute((_arange_count(a),), body, "arange")
+
+
+def _arange_samples() -> Iterator[Sample]:
+    for start, stop, step, dtype in (
+        (0, 10, 2, "int64"),
+        (10, 0, -3, "int32"),
+        (0, 0, 1, "int32"),
+        (5, 0, 1, "int64"),
+        (0.0, 1.0, 0.3, "float32"),
+        (1, 5, 1, "float32"),
+        (2.0, -1.0, -0.25, "float64"),
+        (0, 7, 3, "uint8"),
+    ):
+        yield Sample(args=(), attrs=ArangeAttrs(start=start, stop=stop, step=step, dtype=dtype))
+
+
+ARANGE = OpDef(
+    name="arange",
+    attrs=ArangeAttrs,
+    arity=0,
+    infer=_arange_infer,
+    reference=_arange_reference,
+    pattern=OpPattern.OPAQUE,
+    axes=lambda _, types: AxisMap(()),
+    compute=_arange_compute,
+    samples=_arange_samples,
+)
+
+
+def arange(start: float, stop: float | None = None, step: float = 1, dtype: str = "float32") -> Call:
+    """start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None."""
+    first, last = (0, start) if stop is None else (start, stop)
+    return node(ARANGE, (), ArangeAttrs(start=first, stop=last, step=step, dtype=dtype))
+
+
+OPS: tuple[OpDef, ...] = (ZEROS, ONES, FULL, ZEROS_LIKE, ONES_LIKE, FULL_LIKE, ARANGE)

@@ -129,7 +129,8 @@ def _take_compute(a: TakeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     extent, added = data.shape[axis], indices.rank - batch
 
     def body(*i: Scalar) -> Scalar:
-        index = indices[(*i[:batch], *i[axis : axis + added])]
+        place = (*i[:batch], *i[axis : axis + added])
+        index = indices[place]
         at = index.astype(INDEX) % extent if a.mode == "wrap" else clipped(index, extent)
         where = (*i[:axis], at, *i[axis + added :])
         return data[where]
@@ -311,7 +312,8 @@ def _gather_nd_reference(a: GatherNDAttrs, data: Array, indices: Array) -> Array
         return np.zeros(shape, data.dtype)
     own = np.indices(grid, sparse=True)[:batch]
     at = tuple(numpy_from_end(indices[m], data.shape[batch + m]) for m in range(depth))
-    return np.broadcast_to(data[(*own, *at)], shape)
+    places = (*own, *at)
+    return np.broadcast_to(data[places], shape)
 
 
 def _gather_nd_axis_map(a: GatherNDAttrs, types: Sequence[Type]) -> AxisMap:
@@ -327,7 +329,8 @@ def _gather_nd_compute(a: GatherNDAttrs, args: Sequence[te.Tensor]) -> te.Tensor
     depth, batch, grid = indices.shape[0], a.batch_dims, indices.rank - 1
 
     def body(*i: Scalar) -> Scalar:
-        at = [from_end(indices[(m, *i[:grid])], data.shape[batch + m]) for m in range(depth)]
+        places = [(m, *i[:grid]) for m in range(depth)]
+        at = [from_end(indices[p], data.shape[batch + m]) for m, p in enumerate(places)]
         where = (*i[:batch], *at, *i[grid:])
         return data[where]
 
@@ -410,7 +413,8 @@ def _one_hot_compute(a: OneHotAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     axis = axis_of(a.axis, indices.rank + 1)
 
     def body(*i: Scalar) -> Scalar:
-        chosen = indices[(*i[:axis], *i[axis + 1 :])].astype(INDEX).equal(i[axis])
+        place = (*i[:axis], *i[axis + 1 :])
+        chosen = indices[place].astype(INDEX).equal(i[axis])
         return select(chosen, on[()], off[()]).astype(a.dtype or on.dtype)
 
     return te.compute((*indices.shape[:axis], a.depth, *indices.shape[axis:]), body, "one_hot")

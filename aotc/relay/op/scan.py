@@ -1,6 +1,167 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Running sums and products along an axis.
+
+cumsum(x, axis=1)                      # y[i, j] = x[i, 0] + ... + x[i, j]
+cumsum(x, axis=1, exclusive=True)      # without x[i, j]
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.rows import NUMBER, accuracy, carrier, replaced
+from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.samples import random_array
+from aotc.relay.op.shape import product
+from aotc.tir import te
+from aotc.tir.expr import Buffer, Load, Var, binary, const
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, loops
+
+
+@attrs
+class ScanAttrs(Attrs):
+    axis: int | None = None
+    dtype: str = ""
+    exclusive: bool = False
+
+
+def _dtype(a: ScanAttrs, data: DType) -> DType:
+    return DType(a.dtype or ("int32" if data.is_bool else data))
+
+
+def _infer(a: ScanAttrs, types: Sequence[Type]) -> Type:
+    data = tensor(types[0])
+    dtype = _dtype(a, data.dtype)
+    require("dtype", not dtype.is_bool, "data type bool is not supported")
+    if a.axis is None:
+        return TensorType((product(data.shape),), dtype)
+    axis_of(a.axis, data.rank)
+    return TensorType(data.shape, dtype)
+
+
+def _axes(a: ScanAttrs, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    if a.axis is None:
+        return AxisMap(((None,),))
+    axis = axis_of(a.axis, rank)
+    return AxisMap((tuple(None if k == axis else k for k in range(rank)),))
+
+
+def _reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
+    dtype = _dtype(a, DType.of(data))
+    work = (data if a.axis is not None else data.reshape(-1)).astype(carrier(dtype) or dtype.numpy)
+    axis = axis_of(a.axis or 0, work.ndim)
+    if a.exclusive and work.size:
+        first = np.full(replaced(work.shape, axis, 1), ufunc.identity, work.dtype)
+        work = np.concatenate([first, work.take(range(work.shape[axis] - 1), axis)], axis)
+    with np.errstate(all="ignore"):
+        return np.asarray(ufunc.accumulate(work, axis, dtype=work.dtype)).astype(dtype.numpy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """The loops of one scan over rows of `extent` elements, `inner` of them side by side."""
+
+    op: str
+    dtype: DType
+    outer: int
+    extent: int
+    inner: int
+    exclusive: bool
+
+    @property
+    def identity(self) -> Scalar:
+        return const(0 if self.op == "add" else 1, self.dtype)
+
+    def single(self, source: Buffer, out: Buffer) -> Stmt:
+        """One running value in a register."""
+        o, k, total = Var("o"), Var("k"), Var("total", self.dtype)
+        place = o * self.extent + k
+        add = Assign(total, binary(self.op, total, Load(source, place).astype(self.dtype)))
+        keep = Store(out, place, total)
+        steps = (keep, add) if self.exclusive else (add, keep)
+        body = Block((Declare(total, self.identity), loops([(k, self.extent)], Block(steps))))
+        return loops([(o, self.outer)], body)
+
+    def side_by_side(self, source: Buffer, out: Buffer) -> Stmt:
+        """Each row of the result from the one before it."""
+        o, k, j = Var("o"), Var("k"), Var("j")
+        start = o * (self.extent * self.inner) + j
+        place = start + k * self.inner
+        item = Load(source, place - self.inner if self.exclusive else place).astype(self.dtype)
+        first = Store(out, start, self.identity if self.exclusive else Load(source, start).astype(self.dtype))
+        row = Store(out, place, binary(self.op, Load(out, place - self.inner), item))
+        rows = For(k, self.extent, loops([(j, self.inner)], row, kind="vector"), begin=1)
+        return loops([(o, self.outer)], Block((loops([(j, self.inner)], first, kind="vector"), rows)))
+
+
+def _compute(op: str, a: ScanAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
+    axis = axis_of(a.axis or 0, data.rank)
+    outer, inner = prod(data.shape[:axis]), prod(data.shape[axis + 1 :])
+    scan = _Scan(op, _dtype(a, data.dtype), outer, data.shape[axis], inner, a.exclusive)
+    if data.size == 0:
+        return te.compute(data.shape, lambda *_: scan.identity, "scan")
+    program = scan.single if inner == 1 else scan.side_by_side
+    return te.extern("scan", [(data.shape, scan.dtype)], [data], lambda i, o, _: program(i[0], o[0]))[0]
+
+
+def _samples() -> Iterator[Sample]:
+    for dtype in NUMBER.examples:
+        for axis in (0, 1):
+            yield Sample(args=(random_array((4, 3), dtype),), attrs=ScanAttrs(axis=axis), accuracy=accuracy(dtype))
+    cases = (((2, 4, 3), 1), ((2, 4, 3), -3), ((2, 3), None), ((5,), 0), ((1,), 0), ((0, 3), 1), ((), None))
+    for shape, where in cases:
+        for exclusive in (False, True):
+            yield Sample(args=(random_array(shape),), attrs=ScanAttrs(axis=where, exclusive=exclusive))
+    flags = random_array((2, 5), "int8") > 0
+    for wider in ("", "int64", "float32"):
+        yield Sample(args=(flags,), attrs=ScanAttrs(axis=1, dtype=wider))
+    yield Sample(args=(random_array((3, 4), "int8"),), attrs=ScanAttrs(axis=0, dtype="int32", exclusive=True))
+
+
+def _scan(name: str, op: str, ufunc: Any) -> OpDef:
+    return OpDef(
+        name=name,
+        attrs=ScanAttrs,
+        infer=_infer,
+        reference=lambda a, x: _reference(ufunc, a, x),
+        pattern=OpPattern.OPAQUE,
+        axes=_axes,
+        compute=lambda a, args: _compute(op, a, args),
+        samples=_samples,
+    )
+
+
+CUMSUM = _scan("cumsum", "add", np.add)
+CUMPROD = _scan("cumprod", "mul", np.multiply)
+
+
+def _attrs(axis: int | None, dtype: str | None, exclusive: bool | None) -> ScanAttrs:
+    return ScanAttrs(axis=axis, dtype=dtype or "", exclusive=bool(exclusive))
+
+
+def cumsum(data: Expr, axis: int | None = None, dtype: str | None = None, exclusive: bool | None = None) -> Call:
+    """The running sum along an axis (None: of the flattened data); `exclusive` leaves out the own element."""
+    return node(CUMSUM, (data,), _attrs(axis, dtype, exclusive))
+
+
+def cumprod(data: Expr, axis: int | None = None, dtype: str | None = None, exclusive: bool | None = None) -> Call:
+    """The running product; see cumsum."""
+    return node(CUMPROD, (data,), _attrs(axis, dtype, exclusive))
+
+
+OPS: tuple[OpDef, ...] = (CUMSUM, CUMPROD)

@@ -1,6 +1,348 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Sorting along an axis: values, indices, or the k first of them.
+
+topk(x, k=3, axis=-1)                  # ((values, indices)), the greatest first
+argsort(x, axis=0, is_ascend=True)
+
+All orders are stable (of equals the one with the lower index comes first); NaN counts as the greatest.
+"""
+
 from __future__ import annotations
 
-from aotc.relay.op.opdef import OpDef
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any, Final
 
-OPS: tuple[OpDef, ...] = ()
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dims import Dim
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, TupleType, Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rows import NUMBER, carrier, replaced, special_values
+from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.samples import random_array
+from aotc.tir import te
+from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, call, minimum, select
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, loops
+
+_INSERTION: Final = 16
+"""Up to so many results are kept in order while passing over the row; more are merge-sorted."""
+_PLACE: Final = DType("int32")
+"""The type of positions within a row."""
+
+
+@attrs
+class SortAttrs(Attrs):
+    axis: int = -1
+    is_ascend: bool = True
+
+
+@attrs
+class ArgsortAttrs(Attrs):
+    axis: int = -1
+    is_ascend: bool = True
+    dtype: str = ""
+
+
+@attrs
+class TopkAttrs(Attrs):
+    k: int | None = None
+    axis: int = -1
+    ret_type: str = "both"
+    is_ascend: bool = False
+    dtype: str = ""
+
+
+# --- numpy
+
+
+def _numpy_order(data: Array, axis: int, ascend: bool) -> Array:
+    """The stable order along an axis."""
+    work = data.astype(carrier(DType.of(data)) or data.dtype)
+    if ascend:
+        return np.argsort(work, axis=axis, kind="stable")
+    backwards = np.argsort(np.flip(work, axis), axis=axis, kind="stable")
+    return np.asarray(data.shape[axis] - 1 - np.flip(backwards, axis))
+
+
+# --- tensor program
+
+
+def _before(a: Scalar, b: Scalar, ascend: bool) -> Scalar:
+    """Whether `a` must come before `b`, NaN being the greatest of all."""
+    low, high = (a, b) if ascend else (b, a)
+    less = low < high
+    return (less | (call("isnan", high) & ~call("isnan", low))) if low.dtype.is_float else less
+
+
+class _Row:
+    """Positions of one row (its element `p` is source[base + p * stride]), brought into order."""
+
+    def __init__(self, source: Buffer, base: Scalar, stride: int, extent: int, ascend: bool) -> None:
+        self.source, self.base, self.stride = source, base, stride
+        self.extent, self.ascend = extent, ascend
+
+    def key(self, place: Scalar) -> Scalar:
+        """The element at a position."""
+        return Load(self.source, self.base + place.astype(INDEX) * self.stride)
+
+    def precedes(self, a: Scalar, b: Scalar) -> Scalar:
+        """Whether the element at position `a` must come before the one at `b`, which may have a lower index."""
+        return _before(self.key(a), self.key(b), self.ascend)
+
+    def first(self, count: int, order: Buffer) -> Stmt:
+        """The first `count` positions, by insertion into an ordered list of at most so many."""
+        i, filled, at = Var("i"), Var("filled"), Var("at")
+        shifting = select(at > 0, self.precedes(i, Load(order, at - 1)), Const(False, BOOL))
+        shift = Block((Store(order, at, Load(order, at - 1)), Assign(at, at - 1)))
+        insert = Block((While(shifting, shift), Store(order, at, i.astype(_PLACE))))
+        # the last of a full list makes room only for an element that precedes it
+        full = filled.equal(count)
+        wanted = select(full, self.precedes(i, Load(order, minimum(filled, count) - 1)), Const(True, BOOL))
+        start = Declare(at, select(full, filled - 1, filled))
+        grow = Assign(filled, minimum(filled + 1, count))
+        body = If(wanted, Block((start, insert, grow)))
+        return Block((Declare(filled, Const(0, INDEX)), For(i, self.extent, body)))
+
+    def sorted(self, order: Buffer, spare: Buffer) -> Stmt:
+        """All positions, by bottom-up merging: runs of `width` become runs of twice that."""
+        i, width, low = Var("i"), Var("width"), Var("low")
+        start = loops([(i, self.extent)], Store(order, i, i.astype(_PLACE)))
+        back = loops([(i, self.extent)], Store(order, i, Load(spare, i)), kind="vector")
+        runs = While(low < self.extent, Block((self._merge(order, spare, low, width), Assign(low, low + width * 2))))
+        level = Block((Declare(low, Const(0, INDEX)), runs, back, Assign(width, width * 2)))
+        return Block((start, Declare(width, Const(1, INDEX)), While(width < self.extent, level)))
+
+    def _merge(self, order: Buffer, spare: Buffer, low: Var, width: Var) -> Stmt:
+        left, right, middle, high, at = (Var(n) for n in ("left", "right", "middle", "high", "at"))
+        later = Var("later", BOOL)
+        # the right one goes first only if it must: that keeps the order of equals
+        must = self.precedes(Load(order, right), Load(order, left))
+        choice = select(left >= middle, Const(True, BOOL), select(right >= high, Const(False, BOOL), must))
+        step = Block(
+            (
+                Declare(later, choice),
+                Store(spare, at, Load(order, select(later, right, left))),
+                If(later, Assign(right, right + 1), Assign(left, left + 1)),
+            )
+        )
+        return Block(
+            (
+                Declare(middle, minimum(low + width, self.extent)),
+                Declare(high, minimum(low + width * 2, self.extent)),
+                Declare(left, low),
+                Declare(right, middle),
+                For(at, high, step, begin=low),
+            )
+        )
+
+
+def _sorted_rows(
+    data: te.Tensor, axis: int, count: int, ascend: bool, results: Sequence[tuple[bool, str]]
+) -> tuple[te.Tensor, ...]:
+    """The first `count` of each row: for each of `results` the values (True) or the positions as a dtype."""
+    shape = replaced(data.shape, axis, count)
+    outer, extent, inner = prod(data.shape[:axis]), data.shape[axis], prod(data.shape[axis + 1 :])
+    insertion = count <= _INSERTION and count < extent
+
+    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]) -> Stmt:
+        o, j, i, place = Var("o"), Var("j"), Var("i"), Var("place", _PLACE)
+        row = _Row(inputs[0], o * (extent * inner) + j, inner, extent, ascend)
+        order = row.first(count, scratch[0]) if insertion else row.sorted(scratch[0], scratch[1])
+        stores: list[Stmt] = [Declare(place, Load(scratch[0], i))]
+        for (values, dtype), out in zip(results, outputs, strict=True):
+            value = row.key(place) if values else place.astype(dtype)
+            stores.append(Store(out, o * (count * inner) + i * inner + j, value))
+        write = loops([(i, count)], Block(stores))
+        return loops([(o, outer), (j, inner)], Block((order, write)))
+
+    kinds = [(shape, data.dtype if values else dtype) for values, dtype in results]
+    sizes = [count] if insertion else [extent, extent]
+    return te.extern("sort", kinds, [data], build, scratch=[(_PLACE, max(s, 1)) for s in sizes])
+
+
+# --- sort, argsort
+
+
+def _sortable(ty: Type, axis: int) -> tuple[TensorType, int]:
+    data = tensor(ty)
+    require("dtype", not data.dtype.is_bool, "data type bool is not supported")
+    position = axis_of(axis, data.rank)
+    extent = data.shape[position]
+    fits = not isinstance(extent, int) or extent <= _PLACE.max
+    require("sort.size", fits, lambda: f"{extent} elements in a row")
+    return data, position
+
+
+def _but_axis(a: Any, types: Sequence[Type]) -> AxisMap:
+    rank = tensor(types[0]).rank
+    return AxisMap((tuple(None if k == axis_of(a.axis, rank) else k for k in range(rank)),))
+
+
+def _cases(make: Callable[..., Attrs], dtypes: Sequence[str] = ("",)) -> Iterator[Sample]:
+    for dtype in NUMBER.examples:
+        values = special_values(dtype)
+        rows = np.stack([values, values[::-1], np.roll(values, 5)])
+        for ascend in (True, False):
+            yield Sample(args=(rows,), attrs=make(is_ascend=ascend), accuracy=Accuracy.EXACT)
+    few = (random_array((3, 40), "int8") % 4).astype(np.float32)
+    for ascend in (True, False):
+        for axis in (0, 1):
+            yield Sample(args=(few,), attrs=make(axis=axis, is_ascend=ascend), accuracy=Accuracy.EXACT)
+    for shape, axis in (((2, 5, 3), 1), ((2, 5, 3), -3), ((1,), 0), ((2, 1), 1), ((0, 3), 1)):
+        yield Sample(args=(random_array(shape),), attrs=make(axis=axis), accuracy=Accuracy.EXACT)
+
+
+def _sort_infer(a: SortAttrs, types: Sequence[Type]) -> Type:
+    return _sortable(types[0], a.axis)[0]
+
+
+def _sort_reference(a: SortAttrs, data: Array) -> Array:
+    return np.take_along_axis(data, _numpy_order(data, a.axis, a.is_ascend), a.axis)
+
+
+def _sort_compute(a: SortAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (data,) = args
+    axis = axis_of(a.axis, data.rank)
+    return _sorted_rows(data, axis, data.shape[axis], a.is_ascend, [(True, "")])[0]
+
+
+SORT = OpDef(
+    name="sort",
+    attrs=SortAttrs,
+    infer=_sort_infer,
+    reference=_sort_reference,
+    pattern=OpPattern.OPAQUE,
+    axes=_but_axis,
+    compute=_sort_compute,
+    samples=lambda: _cases(SortAttrs),
+)
+
+
+def sort(data: Expr, axis: int = -1, is_ascend: bool = True) -> Call:
+    """The elements along an axis in order."""
+    return node(SORT, (data,), SortAttrs(axis=axis, is_ascend=bool(is_ascend)))
+
+
+def _places(a: Any) -> DType:
+    return DType(a.dtype or "int32")
+
+
+def _argsort_infer(a: ArgsortAttrs, types: Sequence[Type]) -> Type:
+    return TensorType(_sortable(types[0], a.axis)[0].shape, _places(a))
+
+
+def _argsort_reference(a: ArgsortAttrs, data: Array) -> Array:
+    return _numpy_order(data, a.axis, a.is_ascend).astype(_places(a).numpy)
+
+
+def _argsort_compute(a: ArgsortAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (data,) = args
+    axis = axis_of(a.axis, data.rank)
+    return _sorted_rows(data, axis, data.shape[axis], a.is_ascend, [(False, _places(a))])[0]
+
+
+ARGSORT = OpDef(
+    name="argsort",
+    attrs=ArgsortAttrs,
+    infer=_argsort_infer,
+    reference=_argsort_reference,
+    pattern=OpPattern.OPAQUE,
+    axes=_but_axis,
+    compute=_argsort_compute,
+    samples=lambda: _cases(ArgsortAttrs),
+)
+
+
+def argsort(data: Expr, axis: int = -1, is_ascend: bool = True, dtype: str = "int32") -> Call:
+    """The indices that sort `data` along an axis."""
+    return node(ARGSORT, (data,), ArgsortAttrs(axis=axis, is_ascend=bool(is_ascend), dtype=dtype))
+
+
+# --- topk
+
+_RETURNS: Final = {"both": (True, False), "values": (True,), "indices": (False,)}
+
+
+def _count(a: TopkAttrs, extent: Dim) -> Dim:
+    if a.k is None or a.k < 1:
+        return extent
+    require("topk.k", not isinstance(extent, int) or a.k <= extent, lambda: f"the {a.k} first of {extent} elements")
+    return a.k
+
+
+def _topk_infer(a: TopkAttrs, types: Sequence[Type]) -> Type:
+    data, axis = _sortable(types[0], a.axis)
+    known = a.ret_type in _RETURNS
+    require("topk.ret_type", known, lambda: f"ret_type {a.ret_type!r} is none of {', '.join(_RETURNS)}")
+    shape = replaced(data.shape, axis, _count(a, data.shape[axis]))
+    results = [TensorType(shape, data.dtype if values else _places(a)) for values in _RETURNS[a.ret_type]]
+    return TupleType(results) if len(results) > 1 else results[0]
+
+
+def _static_count(a: TopkAttrs, extent: int) -> int:
+    count = _count(a, extent)
+    return count if isinstance(count, int) else extent
+
+
+def _topk_reference(a: TopkAttrs, data: Array) -> Array | tuple[Array, ...]:
+    axis = axis_of(a.axis, data.ndim)
+    order = _numpy_order(data, axis, a.is_ascend).take(range(_static_count(a, data.shape[axis])), axis)
+    values, indices = np.take_along_axis(data, order, axis), order.astype(_places(a).numpy)
+    results = tuple(values if kind else indices for kind in _RETURNS[a.ret_type])
+    return results if len(results) > 1 else results[0]
+
+
+def _topk_compute(a: TopkAttrs, args: Sequence[te.Tensor]) -> te.Tensor | tuple[te.Tensor, ...]:
+    (data,) = args
+    axis = axis_of(a.axis, data.rank)
+    wanted = [(values, str(_places(a))) for values in _RETURNS[a.ret_type]]
+    results = _sorted_rows(data, axis, _static_count(a, data.shape[axis]), a.is_ascend, wanted)
+    return results if len(results) > 1 else results[0]
+
+
+def _topk_samples() -> Iterator[Sample]:
+    def of(k: int, **rest: Any) -> Callable[..., Attrs]:
+        return lambda **more: TopkAttrs(k=k, **{**rest, **more})
+
+    yield from _cases(of(1, ret_type="values"))
+    yield from _cases(of(0))
+    for k in (1, 3, 7):
+        few = (random_array((4, 30), "int8") % 5).astype(np.float32)
+        for ret_type in _RETURNS:
+            attributes = TopkAttrs(k=k, ret_type=ret_type, dtype="int64", is_ascend=k == 3)
+            yield Sample(args=(few,), attrs=attributes, accuracy=Accuracy.EXACT)
+    for k in (17, 20):
+        yield Sample(args=(random_array((2, 20)),), attrs=TopkAttrs(k=k), accuracy=Accuracy.EXACT)
+
+
+TOPK = OpDef(
+    name="topk",
+    attrs=TopkAttrs,
+    infer=_topk_infer,
+    reference=_topk_reference,
+    pattern=OpPattern.OPAQUE,
+    axes=_but_axis,
+    compute=_topk_compute,
+    samples=_topk_samples,
+)
+
+
+def topk(
+    data: Expr, k: int = 1, axis: int = -1, ret_type: str = "both", is_ascend: bool = False, dtype: str = "int32"
+) -> Call:
+    """The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.
+
+    ret_type  "both" gives (values, indices), "values" or "indices" one of them; `dtype` is the indices' type
+    """
+    attributes = TopkAttrs(k=k, axis=axis, ret_type=ret_type, is_ascend=bool(is_ascend), dtype=dtype)
+    return node(TOPK, (data,), attributes)
+
+
+OPS: tuple[OpDef, ...] = (SORT, ARGSORT, TOPK)

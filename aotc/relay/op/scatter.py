@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that write updates to places given by a tensor of indices.
+
+scatter_elements(data, indices, updates, axis=0)      # copy of data; out[indices[i, j], j] = updates[i, j]
+scatter_nd(data, indices, updates, mode="add")
+
+Updates apply in row-major order, so the last of several to one place wins.  Negative indices count from
+the end; an update to a place that does not exist is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import call as node
+from aotc.relay.op.index import integer_tensor, same_but
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rows import ANY, NUMBER, accuracy, carrier, replaced
+from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.samples import random_array
+from aotc.relay.op.window import may_equal
+from aotc.tir import te
+from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, binary, select
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.stmt import Block, Declare, If, Stmt, Store, loops
+
+REDUCTIONS: Final = {"update": "", "add": "add", "mul": "mul", "min": "min", "max": "max"}
+"""How an update combines with what is there: the tir operation, none for plain writing."""
+_UFUNC: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+@attrs
+class ScatterElementsAttrs(Attrs):
+    axis: int = 0
+    reduction: str = "update"
+
+
+@attrs
+class ScatterNDAttrs(Attrs):
+    mode: str = "update"
+
+
+def _check(types: Sequence[Type], reduction: str) -> tuple[TensorType, TensorType, TensorType]:
+    data, indices, updates = tensor(types[0], "data"), integer_tensor(types[1]), tensor(types[2], "updates")
+    known = reduction in REDUCTIONS
+    require("scatter.reduction", known, lambda: f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
+    same = data.dtype == updates.dtype
+    require("dtype-mismatch", same, lambda: f"data types {data.dtype} and {updates.dtype} do not match")
+    fits = reduction == "update" or not data.dtype.is_bool
+    require("dtype", fits, lambda: f"reduction {reduction!r} of bool")
+    return data, indices, updates
+
+
+def _apply(data: Array, places: Array, inside: Array, updates: Array, reduction: str) -> Array:
+    """`updates` written to the flat `places` of a copy of `data`, where `inside` holds."""
+    result: Array = data.reshape(-1).copy()
+    at, values = places[inside], updates[inside]
+    if reduction == "update":
+        result[at] = values
+        return result.reshape(data.shape)
+    work: Array = result.astype(carrier(DType.of(data)) or data.dtype)
+    with np.errstate(all="ignore"):
+        _UFUNC[reduction].at(work, at, values.astype(work.dtype))
+    return work.astype(data.dtype).reshape(data.shape)
+
+
+def _program(
+    name: str,
+    data: te.Tensor,
+    indices: te.Tensor,
+    updates: te.Tensor,
+    reduction: str,
+    place: Callable[[Sequence[Var], Buffer], tuple[Scalar, Scalar, Scalar]],
+    run: int,
+) -> te.Tensor:
+    """Copy the data, then apply the updates one after the other.
+
+    place  (position in the grid of updates, index buffer) -> (whether it exists, first element there, first
+           element of the update)
+    run    elements that each update writes
+    """
+    grid = updates.shape if run == 1 else (updates.size // max(run, 1),)
+    op = REDUCTIONS[reduction]
+
+    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+        source, where, changes = inputs
+        (out,) = outputs
+        i, j, at = Var("i"), Var("j"), Var("at")
+        axes = [(Var(f"u{k}"), extent) for k, extent in enumerate(grid)]
+        inside, target, change = place([v for v, _ in axes], where)
+        value: Scalar = Load(changes, change + j)
+        if op:
+            value = binary(op, Load(out, at + j), value)
+        write = loops([(j, run)], Store(out, at + j, value), kind="vector")
+        body = If(inside, Block((Declare(at, target), write)))
+        copy = loops([(i, data.size)], Store(out, i, Load(source, i)), kind="vector")
+        return Block((copy, loops(axes, body)))
+
+    return te.extern(name, [(data.shape, data.dtype)], (data, indices, updates), build)[0]
+
+
+def _wrapped(index: Scalar, extent: int) -> tuple[Scalar, Scalar]:
+    """Whether an index exists, and the index counted from the start."""
+    at = select(index < 0, index + extent, index)
+    return (at >= 0) & (at < extent), at
+
+
+def _numpy_wrapped(index: Array, extent: int) -> tuple[Array, Array]:
+    at = index.astype(np.int64)
+    at = np.where(at < 0, at + extent, at)
+    return (at >= 0) & (at < extent), at
+
+
+# --- scatter_elements
+
+
+def _elements_infer(a: ScatterElementsAttrs, types: Sequence[Type]) -> Type:
+    data, indices, updates = _check(types, a.reduction)
+    same_but(axis_of(a.axis, data.rank), data, indices, "scatter")
+    same = indices.rank == updates.rank and all(map(may_equal, indices.shape, updates.shape))
+    require("scatter.updates", same, lambda: f"indices {indices} and updates {updates} have different shapes")
+    return data
+
+
+def _elements_reference(a: ScatterElementsAttrs, data: Array, indices: Array, updates: Array) -> Array:
+    axis = axis_of(a.axis, data.ndim)
+    inside, at = _numpy_wrapped(indices, data.shape[axis])
+    at = np.where(inside, at, 0)
+    grid = replaced(tuple(np.indices(indices.shape, sparse=True)), axis, at)
+    if not indices.size:
+        return np.array(data)
+    places = np.ravel_multi_index(np.broadcast_arrays(*grid), data.shape) if 0 not in data.shape else at
+    return _apply(data, places, inside, updates, a.reduction)
+
+
+def _elements_axes(a: ScatterElementsAttrs, types: Sequence[Type]) -> AxisMap:
+    data, indices = tensor(types[0]), tensor(types[1])
+    axis = axis_of(a.axis, data.rank)
+    row = tuple(k if k != axis and data.shape[k] == indices.shape[k] else None for k in range(data.rank))
+    return AxisMap((row, row, row))
+
+
+def _elements_compute(a: ScatterElementsAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, indices, updates = args
+    axis = axis_of(a.axis, data.rank)
+    extent = data.shape[axis]
+
+    def place(u: Sequence[Var], where: Buffer) -> tuple[Scalar, Scalar, Scalar]:
+        own = te.flat_index(indices.shape, u)
+        inside, at = _wrapped(Load(where, own).astype(INDEX), extent)
+        return inside, te.flat_index(data.shape, replaced(list(u), axis, at)), own
+
+    return _program("scatter", data, indices, updates, a.reduction, place, 1)
+
+
+def _places(shape: Sequence[int], extent: int, dtype: str) -> Array:
+    """Indices of which some repeat, some are negative, and some do not exist."""
+    return np.random.default_rng(3).integers(-extent - 1, extent + 1, tuple(shape)).astype(dtype)
+
+
+def _elements_samples() -> Iterator[Sample]:
+    for shape, places, axis in (
+        ((3, 5), (3, 2), 1),
+        ((3, 5), (2, 5), 0),
+        ((2, 3, 4), (2, 2, 9), -1),
+        ((5,), (9,), 0),
+        ((3, 5), (0, 5), 0),
+        ((0, 5), (0, 2), 1),
+    ):
+        for k, reduction in enumerate(REDUCTIONS):
+            indices = _places(places, shape[axis], ("int64", "int32")[k % 2])
+            args = (random_array(shape), indices, random_array(places, seed=1))
+            yield Sample(args=args, attrs=ScatterElementsAttrs(axis=axis, reduction=reduction))
+    for dtype in NUMBER.examples:
+        args = (random_array((4, 2), dtype), _places((5, 2), 4, "int64"), random_array((5, 2), dtype, 1))
+        for reduction in REDUCTIONS:
+            attributes = ScatterElementsAttrs(reduction=reduction)
+            yield Sample(args=args, attrs=attributes, accuracy=accuracy(dtype))
+
+
+SCATTER_ELEMENTS = OpDef(
+    name="scatter_elements",
+    attrs=ScatterElementsAttrs,
+    arity=3,
+    infer=_elements_infer,
+    reference=_elements_reference,
+    pattern=OpPattern.OPAQUE,
+    axes=_elements_axes,
+    compute=_elements_compute,
+    samples=_elements_samples,
+)
+
+
+def scatter_elements(data: Expr, indices: Expr, updates: Expr, axis: int = 0, reduction: str = "update") -> Call:
+    """A copy of `data` with updates[i, j, ...] written to place indices[i, j, ...] along `axis`.
+
+    reduction  "update" overwrites; "add", "mul", "min", "max" combine with what is there
+    """
+    return node(SCATTER_ELEMENTS, (data, indices, updates), ScatterElementsAttrs(axis=axis, reduction=reduction))
+
+
+# --- scatter_nd
+
+
+def _nd_infer(a: ScatterNDAttrs, types: Sequence[Type]) -> Type:
+    data, indices, updates = _check(types, a.mode)
+    require("scatter_nd.rank", indices.rank >= 1, "indices need a leading axis of index tuples")
+    depth = indices.shape[0]
+    fits = isinstance(depth, int) and depth <= data.rank
+    require("scatter_nd.depth", fits, lambda: f"index tuples of {depth} do not fit {data}")
+    assert isinstance(depth, int)
+    expected = (*indices.shape[1:], *data.shape[depth:])
+    same = len(expected) == updates.rank and all(map(may_equal, expected, updates.shape))
+    require("scatter_nd.updates", same, lambda: f"updates must be {TensorType(expected, data.dtype)}, got {updates}")
+    return data
+
+
+def _nd_reference(a: ScatterNDAttrs, data: Array, indices: Array, updates: Array) -> Array:
+    depth = indices.shape[0]
+    run = prod(data.shape[depth:])
+    tuples = indices.reshape(depth, prod(indices.shape[1:]))
+    inside = np.ones(tuples.shape[1], np.bool_)
+    flat = np.zeros(tuples.shape[1], np.int64)
+    for m in range(depth):
+        exists, at = _numpy_wrapped(tuples[m], data.shape[m])
+        inside &= exists
+        flat = flat * data.shape[m] + at
+    places = flat[:, None] * run + np.arange(run)
+    mask = np.broadcast_to(inside[:, None], places.shape)
+    return _apply(data, places, mask, updates.reshape(places.shape), a.mode)
+
+
+def _nd_axes(_: ScatterNDAttrs, types: Sequence[Type]) -> AxisMap:
+    rank, grid = tensor(types[0]).rank, tensor(types[1]).rank - 1
+    depth = tensor(types[1]).shape[0]
+    assert isinstance(depth, int)
+    none = (None,) * depth
+    rest = rank - depth
+    return AxisMap(((*none, *range(depth, rank)), (None,) * rank, (*none, *range(grid, grid + rest))))
+
+
+def _nd_compute(a: ScatterNDAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, indices, updates = args
+    depth, count = indices.shape[0], prod(indices.shape[1:])
+    run = prod(data.shape[depth:])
+    flat_updates = te.view(updates, (updates.size,)) if run == 1 else updates
+
+    def place(u: Sequence[Var], where: Buffer) -> tuple[Scalar, Scalar, Scalar]:
+        (n,) = u
+        inside: Scalar = Const(True, BOOL)
+        flat: Scalar = Const(0, INDEX)
+        for m in range(depth):
+            exists, at = _wrapped(Load(where, n + m * count).astype(INDEX), data.shape[m])
+            inside, flat = inside & exists, flat * data.shape[m] + at
+        return inside, flat * run, n * run
+
+    return _program("scatter_nd", data, indices, flat_updates, a.mode, place, run)
+
+
+def _nd_samples() -> Iterator[Sample]:
+    cases: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+        ((4, 4), (2, 3)),
+        ((4, 3), (1, 5)),
+        ((4, 4, 2), (2, 2, 2)),
+        ((4,), (1, 9)),
+        ((4, 3), (1, 0)),
+        ((2, 3), (0, 2)),
+        ((4, 4), (2,)),
+    )
+    for shape, places in cases:
+        for k, mode in enumerate(REDUCTIONS):
+            indices = _places(places, 4, ("int64", "int32")[k % 2])
+            updates = random_array((*places[1:], *shape[places[0] :]), seed=1)
+            args = (random_array(shape), indices, updates)
+            yield Sample(args=args, attrs=ScatterNDAttrs(mode=mode))
+    for dtype in ANY.examples:
+        data = random_array((4, 2), "int8").astype(dtype if dtype != "bfloat16" else "float32")
+        args = (data, _places((1, 2), 4, "int64"), data[:2].copy())
+        yield Sample(args=args, attrs=ScatterNDAttrs(), accuracy=Accuracy.EXACT)
+
+
+SCATTER_ND = OpDef(
+    name="scatter_nd",
+    attrs=ScatterNDAttrs,
+    arity=3,
+    infer=_nd_infer,
+    reference=_nd_reference,
+    pattern=OpPattern.OPAQUE,
+    axes=_nd_axes,
+    compute=_nd_compute,
+    samples=_nd_samples,
+)
+
+
+def scatter_nd(data: Expr, indices: Expr, updates: Expr, mode: str = "update") -> Call:
+    """A copy of `data` with slices written where index tuples say; the *first* axis of `indices` runs
+    through a tuple.
+
+    out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]; for `mode` see scatter_elements
+    """
+    return node(SCATTER_ND, (data, indices, updates), ScatterNDAttrs(mode=mode))
+
+
+OPS: tuple[OpDef, ...] = (SCATTER_ELEMENTS, SCATTER_ND)

@@ -239,7 +239,7 @@ def _integer_pow(a: Value, b: Value) -> Value:
     wrapped = np.array([(r + 2**63) % 2**64 - 2**63 for r in results], np.int64)
     shape = np.broadcast_shapes(np.shape(a), np.shape(b))
     result = wrapped.reshape(shape).astype(np.int64 if isinstance(a, int) else a.dtype)[()]
-    return int(result) if isinstance(a, int) else result
+    return int(result) if isinstance(result, np.int64) else result
 
 
 def _abs(a: Value) -> Value:

@@ -12,7 +12,7 @@ from typing import Final
 
 from aotc.tir import te
 from aotc.tir.expr import Binary, Call, Element, Expr, Load, Var, as_expr, operands, walk, with_operands
-from aotc.tir.simplify import Ranges, linear, simplify
+from aotc.tir.simplify import Ranges, simplify
 
 _OP_COST: Final = {"div": 4, "floordiv": 8, "floormod": 8, "truncdiv": 8, "truncmod": 8}
 _CALL_COST: Final = {"abs": 1, "fma": 1, "floor": 1, "ceil": 1, "trunc": 1, "round_even": 1, "isnan": 1, "isinf": 1}
@@ -152,8 +152,7 @@ def same_flat(a: te.Tensor, a_indices: Sequence[Expr], b: te.Tensor, b_indices: 
     if a.shape == b.shape and tuple(a_indices) == tuple(b_indices):
         return True
     difference = te.flat_index(a.shape, a_indices) - te.flat_index(b.shape, b_indices)
-    left = linear(difference, ranges)
-    return not left.terms and left.const == 0
+    return simplify(difference, ranges) == as_expr(0)
 
 
 def reads_memory(expr: Expr) -> bool:

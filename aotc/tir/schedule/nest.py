@@ -86,11 +86,11 @@ def merge_loops(stmt: Stmt) -> Stmt:
     stmt = with_children(stmt, tuple(merge_loops(s) for s in stmt_children(stmt)))
     if isinstance(stmt, For) and isinstance(stmt.body, For):
         outer, inner = const_extent(stmt), const_extent(stmt.body)
-        if outer and inner and outer[0] == inner[0] == 0 and _flat_only(stmt, stmt.body, inner[1]):
+        if outer and inner and inner[0] == 0 and _flat_only(stmt, stmt.body, inner[1]):
             flat = Var(stmt.var.name)
             mapping: dict[Var, Expr] = {stmt.var: as_expr(0), stmt.body.var: flat}
             body = map_exprs(stmt.body.body, lambda e: substitute(e, mapping))
-            return For(flat, outer[1] * inner[1], body, kind=stmt.body.kind)
+            return For(flat, outer[1] * inner[1], body, begin=outer[0] * inner[1], kind=stmt.body.kind)
     return stmt
 
 

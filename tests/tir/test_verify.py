@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verifier refuses every kind of broken kernel, and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.tir import te
+from aotc.tir.expr import (
+    BOOL,
+    Binary,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    Var,
+    as_expr,
+    const,
+)
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, While
+from aotc.tir.verify import verify
+
+F32, I32 = DType("float32"), DType("int32")
+X, Y, OTHER = Buffer("x", F32, 8), Buffer("y", F32, 8), Buffer("other", F32, 8)
+K, R = Var("k"), Var("r", F32)
+ONE = const(1.0, F32)
+
+
+def at(index: Expr, value: Expr = ONE) -> Store:
+    return Store(Y, index, value)
+
+
+def refuse(body: Stmt, message: str) -> None:
+    with pytest.raises(AotcError, match=message) as caught:
+        verify(Kernel(name="k", inputs=(X,), outputs=(Y,), body=body))
+    assert caught.value.code == "tir-verify"
+
+
+def accept(body: Stmt) -> None:
+    verify(Kernel(name="k", inputs=(X,), outputs=(Y,), body=body))
+
+
+VALUES: list[tuple[Expr, str]] = [
+    (Binary("add", ONE, const(1, I32)), "add of float32x1 and int32x1"),
+    (Binary("floordiv", ONE, ONE), "floordiv of float32"),
+    (Binary("nand", ONE, ONE), "no operation 'nand'"),
+    (Select(ONE, ONE, ONE), "a selection by float32x1"),
+    (Select(Const(True, BOOL), ONE, Broadcast(ONE, 4)), "a selection between"),
+    (Broadcast(Broadcast(ONE, 4), 8), "broadcast of a vector"),
+    (Call("fma", (ONE, ONE)), "fma with 2 operands"),
+    (Call("pow", (ONE, Broadcast(ONE, 4))), "pow of operands of different types"),
+    (Cast(F32, Unary("neg", Const(True, BOOL))), "neg of bool"),
+    (Load(OTHER, const(0)), "buffer other is not declared"),
+    (Load(X, const(8)), r"x\[8 .. 8\] is outside its 8 elements"),
+    (Load(X, const(5), 4), r"x\[5 .. 8\] is outside"),
+    (Load(X, Cast(DType("int64"), const(1, I32)).a), "x is indexed by int32x1"),
+    (R, "r is used, but not declared"),
+    (te.placeholder((1,), "float32", "t")[0], "an element of t"),
+    (const(1, I32), "int32 is stored to y"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), VALUES)
+def test_bad_values(value: Expr, message: str) -> None:
+    refuse(at(const(0), value), message)
+
+
+STATEMENTS: list[tuple[Stmt, str]] = [
+    (Store(X, const(0), ONE), "input x is written"),
+    (Assign(R, ONE), "r is assigned, but is not a register"),
+    (Block((Declare(R, ONE), Declare(R, ONE))), "r is declared twice"),
+    (Declare(R, const(1, I32)), "register r is float32x1, its value int32x1"),
+    (Block((If(Const(True, BOOL), Declare(R, ONE)), at(const(0), R))), "r is used, but not declared"),
+    (For(K, 4, For(K, 4, at(K))), "loop variable k is in use"),
+    (For(K, 4, Assign(K, as_expr(1))), "k is assigned, but is not a register"),
+    (For(K, 4, at(K), step=0), "has step 0"),
+    (For(K, 4, at(K), kind="fast"), "kind 'fast'"),
+    (For(R, 4, at(const(0))), "does not count in int64"),
+    (If(ONE, at(const(0))), "a condition is float32x1"),
+    (While(ONE, at(const(0))), "a condition is float32x1"),
+    (For(K, 9, at(K)), r"y\[0 .. 8\] is outside"),
+    (For(K, 8, at(K - 1)), r"y\[-1 .. 6\] is outside"),
+    (For(K, 9, at(K, Broadcast(ONE, 4)), step=4), r"y\[0 .. 11\] is outside"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), STATEMENTS)
+def test_bad_statements(body: Stmt, message: str) -> None:
+    refuse(body, message)
+
+
+def test_what_may_be_in_range_is_accepted() -> None:
+    accept(For(K, 9, If(K < 8, at(K))))
+    accept(For(K, 9, at(K % 8, Select(K < 8, Load(X, K), ONE))))
+    accept(For(K, 7, at(K, Broadcast(ONE, 4)), step=4))
+    accept(For(K, 0, at(K + 100)))
+    accept(Block((Declare(R, ONE), For(K, 8, Assign(R, R + 1.0)), at(const(0), R))))
+    accept(Block((For(K, 8, at(K)), For(K, 8, at(K)))))
+
+
+def test_all_problems_are_reported() -> None:
+    with pytest.raises(AotcError) as caught:
+        verify(Kernel(name="k", inputs=(X, X), outputs=(OTHER,), body=Block((at(const(0)), Store(X, const(0), ONE)))))
+    messages = " ".join(d.message for d in caught.value.diagnostics)
+    assert "declared twice" in messages
+    assert "y is not declared" in messages
+    assert "x is written" in messages
+
+
+def test_buffers_stand_where_their_scope_says() -> None:
+    with pytest.raises(AotcError, match="of scope param stands as stack"):
+        verify(Kernel(name="k", inputs=(), outputs=(Y,), body=at(const(0)), stack=(X,)))
+    with pytest.raises(AotcError, match="no output 0 or input 3"):
+        verify(Kernel(name="k", inputs=(), outputs=(Y,), body=at(const(0)), inplace=((0, 3),)))

@@ -150,8 +150,9 @@ def rounding(a: ResizeAttrs) -> str:
 
 def keys(d: Any, alpha: float) -> tuple[Any, Any]:
     """Keys' cubic convolution kernel at a distance up to 1, and from 1 to 2."""
-    near = ((alpha + 2) * d - (alpha + 3)) * d * d + 1.0
-    far = ((d - 5.0) * d + 8.0) * d * alpha - 4.0 * alpha
+    # factored at the roots, where sums of powers would cancel
+    near = (d - 1.0) * (((alpha + 2) * d - 1.0) * d - 1.0)
+    far = (d - 1.0) * (d - 2.0) * (d - 2.0) * alpha
     return near, far
 
 

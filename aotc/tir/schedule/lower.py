@@ -17,9 +17,9 @@ from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Load, Var, substitute
 from aotc.tir.schedule import graph
 from aotc.tir.schedule.body import Body, Slot
+from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.inline import plan_storage
 from aotc.tir.schedule.inplace import inplace_pairs
-from aotc.tir.schedule.naive import build_contraction
 from aotc.tir.schedule.nest import hoist_invariants, mark_vector, merge_loops, split_loops, unroll_bounds
 from aotc.tir.schedule.reduce import reduce_nest
 from aotc.tir.schedule.stages import Group, Stage, form_groups, form_stages

@@ -13,15 +13,19 @@ from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.expand_ops import ExpandOps
 from aotc.relay.transform.fold_constant import FoldConstant
+from aotc.relay.transform.fold_scale_axis import BackwardFoldScaleAxis, FoldScaleAxis, ForwardFoldScaleAxis
 from aotc.relay.transform.infer_type import InferType
 from aotc.relay.transform.simplify_inference import SimplifyInference
 
 _PASSES: tuple[type[Pass[Any]], ...] = (
+    BackwardFoldScaleAxis,
     CanonicalizeOps,
     DeadCodeElimination,
     EliminateCommonSubexpr,
     ExpandOps,
     FoldConstant,
+    FoldScaleAxis,
+    ForwardFoldScaleAxis,
     InferType,
     SimplifyInference,
 )

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FoldScaleAxis: move multiplications by one constant per channel into the weights of convolutions and dense.
+
+multiply(nn.conv2d(%x, w), s)                    # backward: after the convolution, its output channels
+nn.conv2d(%x, multiply(w, s'))
+
+nn.conv2d(nn.relu(multiply(%x, s)), w)           # forward: before it, its input channels; s > 0 passes nn.relu
+nn.conv2d(nn.relu(%x), multiply(w, s'))
+
+Both pass nn.relu and nn.leaky_relu (all factors positive), and add and subtract of constants; backward also
+nn.bias_add, and sums of which both sides end in weights.  The products of constants are left to FoldConstant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from aotc.ir.op import Op
+from aotc.ir.span import Span, merge_spans, span_scope
+from aotc.ir.transform import PassContext, Sequential
+from aotc.ir.types import TensorType
+from aotc.relay.analysis import users
+from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
+from aotc.relay.module import IRModule
+from aotc.relay.op.binary import divide, multiply
+from aotc.relay.op.conv import ConvAttrs
+from aotc.relay.op.dense import BiasAddAttrs, DenseAttrs
+from aotc.relay.transform.base import FunctionPass, is_call, op_call, recall, use_counts
+from aotc.relay.transform.fold_constant import FoldConstant
+from aotc.relay.visitor import Mutator, post_order
+
+_CONVS: Final = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+_POSITIVE: Final = ("nn.relu", "nn.leaky_relu")
+_SUMS: Final = ("add", "subtract")
+_REACH: Final = 32
+"""How many operators may lie between a multiplication and the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Factors along one axis of a tensor; `axis` None: the same factor everywhere (`values` has one element)."""
+
+    values: np.ndarray[Any, Any]
+    axis: int | None
+
+    @property
+    def positive(self) -> bool:
+        return bool((self.values > 0).all())
+
+    def constant(self, rank: int) -> Constant:
+        """The factors shaped to broadcast along their axis of a tensor of `rank`."""
+        if self.axis is None:
+            return Constant(self.values.reshape(()))
+        return Constant(self.values.reshape((-1,) + (1,) * (rank - self.axis - 1)))
+
+
+def scaled_operand(node: Call) -> tuple[Expr, Scale] | None:
+    """(x, s) where `node` is multiply(x, s), or multiply(s, x), s being a Scale of x that does not enlarge it."""
+    for data, factor in (node.args, node.args[::-1]):
+        if isinstance(factor, Constant) and not isinstance(data, Constant) and data.checked_type == node.checked_type:
+            scale = _scale_of(factor, tensor_type_of(data))
+            if scale is not None:
+                return data, scale
+    return None
+
+
+def _scale_of(factor: Constant, ty: TensorType) -> Scale | None:
+    array = factor.data
+    if not ty.dtype.is_float or array.ndim > ty.rank or not np.isfinite(array.astype(np.float64)).all():
+        return None
+    wide = [k for k, extent in enumerate(array.shape) if extent != 1]
+    if not wide:
+        return Scale(array.reshape(1), None)
+    axis = ty.rank - array.ndim + wide[0]
+    return Scale(array.reshape(-1), axis) if len(wide) == 1 and ty.shape[axis] == array.size else None
+
+
+def _channel_constant(expr: Expr, scale: Scale, ty: TensorType) -> bool:
+    """Whether `expr` is a constant that can be multiplied by the scale and still broadcast to `ty`."""
+    return isinstance(expr, Constant) and tensor_type_of(expr).rank <= ty.rank
+
+
+# --- weights
+
+
+def _foldable(expr: Expr) -> bool:
+    """Whether `expr` is a constant, or made of constants in a few steps (an earlier fold's product)."""
+    nodes = list(islice(post_order(expr), _REACH))
+    return nodes[-1] is expr and all(isinstance(n, (Constant, Call, Op)) for n in nodes)
+
+
+def _plain_conv(node: Call) -> bool:
+    """A convolution with constant float weights in unpacked layouts."""
+    attributes, weight = node.attrs, node.args[1]
+    assert isinstance(attributes, ConvAttrs)
+    return attributes.kernel_layout.isupper() and attributes.data_layout.isupper() and _same_float(node, weight)
+
+
+def _same_float(node: Call, weight: Expr) -> bool:
+    """Whether the weight is constant and the result has its float type."""
+    dtype = tensor_type_of(weight).dtype
+    return _foldable(weight) and dtype.is_float and tensor_type_of(node).dtype == dtype
+
+
+def scale_outputs(node: Call, scale: Scale) -> Call | None:
+    """A convolution or dense with its output channels scaled; None where that is not the scale's axis."""
+    data, weight = node.args
+    attributes = node.attrs
+    if is_call(node, *_CONVS) and isinstance(attributes, ConvAttrs):
+        layout = attributes.out_layout or attributes.data_layout
+        if not _plain_conv(node) or not layout.isupper() or scale.axis not in (None, layout.index("C")):
+            return None
+        axis = attributes.kernel_layout.index("O")
+    elif is_call(node, "nn.dense") and isinstance(attributes, DenseAttrs):
+        if not _same_float(node, weight) or scale.axis not in (None, tensor_type_of(node).rank - 1):
+            return None
+        axis = 0
+    else:
+        return None
+    of_weight = Scale(scale.values, None if scale.axis is None else axis)
+    return recall(node, (data, multiply(weight, of_weight.constant(tensor_type_of(weight).rank))))
+
+
+def takes_inputs(node: Call, scale: Scale) -> bool:
+    """Whether a convolution or dense can take a scale of its data into its weights."""
+    attributes, weight = node.attrs, node.args[1]
+    if isinstance(attributes, ConvAttrs):
+        return _plain_conv(node) and scale.axis in (None, attributes.data_layout.index("C"))
+    return _same_float(node, weight) and scale.axis in (None, tensor_type_of(node.args[0]).rank - 1)
+
+
+def input_factor(node: Call, scale: Scale) -> Constant:
+    """What to multiply the weights with, so that the data need not be scaled."""
+    attributes, weight = node.attrs, node.args[1]
+    if scale.axis is None or not isinstance(attributes, ConvAttrs):
+        return Constant(scale.values.reshape(() if scale.axis is None else (1, -1)))
+    shape = tensor_type_of(weight).static_shape
+    layout = attributes.kernel_layout
+    out, inner = layout.index("O"), layout.index("I")
+    # output channel o of group g sees the data's channels g * inner ... of its group only
+    table = np.repeat(scale.values.reshape(attributes.groups, shape[inner]), shape[out] // attributes.groups, axis=0)
+    if out > inner:
+        table = table.T
+    return Constant(table.reshape([d if k in (out, inner) else 1 for k, d in enumerate(shape)]))
+
+
+# --- backward
+
+
+class _Backward(Mutator):
+    """Pull multiplications up into the weights that their operands come from."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.uses = use_counts(function)
+        self.counts: dict[int, int] = {}
+        self.built: list[Expr] = []
+        self.origin: Span | None = None
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and node.is_primitive)
+
+    def rewrite(self, old: Expr, new: Expr) -> Expr:
+        result = super().rewrite(old, new)
+        self.counts[id(result)] = self.uses.get(id(old), 0)
+        self.built.append(result)  # ids in `counts` stay taken
+        return result
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        found = scaled_operand(new) if is_call(new, "multiply") else None
+        if found is None:
+            return new
+        self.origin = new.span
+        return self.absorb(found[0], found[1], _REACH) or new
+
+    def absorb(self, expr: Expr, scale: Scale, reach: int) -> Expr | None:
+        """`expr` times the scale, with no multiplication left at run time; None if that cannot be."""
+        node = op_call(expr, *_CONVS, "nn.dense", "nn.bias_add", *_SUMS, *_POSITIVE)
+        if node is None or self.counts.get(id(expr), 1) != 1 or reach == 0:
+            return None
+        with span_scope(merge_spans([node.span, self.origin])):
+            if is_call(node, *_POSITIVE):
+                inner = self.absorb(node.args[0], scale, reach - 1) if scale.positive else None
+                return None if inner is None else recall(node, [inner])
+            if is_call(node, "nn.bias_add"):
+                return self._through_bias(node, scale, reach)
+            return self._through_sum(node, scale, reach) if is_call(node, *_SUMS) else scale_outputs(node, scale)
+
+    def _through_bias(self, node: Call, scale: Scale, reach: int) -> Expr | None:
+        data, bias = node.args
+        assert isinstance(node.attrs, BiasAddAttrs)
+        axis = node.attrs.axis % tensor_type_of(data).rank
+        if not isinstance(bias, Constant) or scale.axis not in (None, axis):
+            return None
+        inner = self.absorb(data, scale, reach - 1)
+        of_bias = Scale(scale.values, None if scale.axis is None else 0)
+        return None if inner is None else recall(node, (inner, multiply(bias, of_bias.constant(1))))
+
+    def _through_sum(self, node: Call, scale: Scale, reach: int) -> Expr | None:
+        ty = tensor_type_of(node)
+        sides: list[Expr] = []
+        for side in node.args:
+            if _channel_constant(side, scale, ty):
+                sides.append(multiply(side, scale.constant(ty.rank)))
+                continue
+            absorbed = self.absorb(side, scale, reach - 1) if side.checked_type == ty else None
+            if absorbed is None:
+                return None
+            sides.append(absorbed)
+        return recall(node, sides)
+
+
+@dataclass(frozen=True, repr=False)
+class BackwardFoldScaleAxis(FunctionPass):
+    """Scales after convolutions and dense go into their output channels."""
+
+    name: ClassVar[str] = "BackwardFoldScaleAxis"
+    opt_level: ClassVar[int] = 3
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return _Backward(function).visit_function(function)
+
+
+# --- forward
+
+
+class _Forward(Mutator):
+    """Push multiplications down into the weights of everything that uses them."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.users = users(function)
+        self.dropped: dict[int, Expr] = {}
+        self.scales: dict[int, list[Scale]] = {}
+        for node in post_order(function, self.enter):
+            found = scaled_operand(node) if isinstance(node, Call) and is_call(node, "multiply") else None
+            if found is not None:
+                self._plan(node, *found)
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and node.is_primitive)
+
+    def _plan(self, node: Expr, data: Expr, scale: Scale) -> None:
+        """Note what changes if `node` is replaced by `data`, provided that everything below can change."""
+        changes: dict[int, Expr] = {}
+        layer: list[Expr] = [node]
+        for _ in range(_REACH):
+            below: dict[int, Expr] = {}
+            for source in layer:
+                for user in self.users.get(source, ()):
+                    if not self._passes(user, source, scale):
+                        return
+                    changes[id(user)] = user
+                    if not is_call(user, *_CONVS, "nn.dense"):
+                        below[id(user)] = user
+            if not below:
+                break
+            layer = list(below.values())
+        else:
+            return
+        if changes:
+            self.dropped[id(node)] = data
+            for key, user in changes.items():
+                if not is_call(user, *_POSITIVE):
+                    self.scales.setdefault(key, []).append(scale)
+
+    def _passes(self, user: Expr, source: Expr, scale: Scale) -> bool:
+        """Whether `user` can have its operand `source` unscaled; if it hands the scale on, its users must too."""
+        node = op_call(user, *_CONVS, "nn.dense", *_SUMS, *_POSITIVE)
+        if node is None or not self.users.get(user):
+            return False
+        if is_call(node, *_POSITIVE):
+            return scale.positive
+        if is_call(node, *_SUMS):
+            other = node.args[1] if node.args[0] is source else node.args[0]
+            return node.checked_type == source.checked_type and _divisible(other, scale)
+        return node.args[0] is source and takes_inputs(node, scale)
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        if id(old) in self.dropped:
+            return next(a for a in new.args if not isinstance(a, Constant))
+        with span_scope(new.span):
+            for scale in self.scales.get(id(old), ()):
+                new = self._changed(old, new, scale)
+        return new
+
+    def _changed(self, old: Call, node: Call, scale: Scale) -> Call:
+        if is_call(node, *_SUMS):
+            addend = scale.constant(tensor_type_of(node).rank)
+            pairs = zip(old.args, node.args, strict=True)
+            return recall(node, [divide(new, addend) if isinstance(was, Constant) else new for was, new in pairs])
+        data, weight = node.args
+        return recall(node, (data, multiply(weight, input_factor(node, scale))))
+
+
+def _divisible(other: Expr, scale: Scale) -> bool:
+    """Whether `other` is a constant that stays finite when it is divided by the scale."""
+    if not isinstance(other, Constant) or not scale.values.all():
+        return False
+    smallest = np.abs(scale.values.astype(np.float64)).min()
+    largest = np.abs(other.data.astype(np.float64)).max(initial=0)
+    return bool(largest / smallest < float(tensor_type_of(other).dtype.max))
+
+
+@dataclass(frozen=True, repr=False)
+class ForwardFoldScaleAxis(FunctionPass):
+    """Scales before convolutions and dense go into the weights for their input channels."""
+
+    name: ClassVar[str] = "ForwardFoldScaleAxis"
+    opt_level: ClassVar[int] = 3
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return _Forward(function).visit_function(function)
+
+
+class FoldScaleAxis(Sequential[IRModule]):
+    """Both directions, then the products of constants folded."""
+
+    name: ClassVar[str] = "FoldScaleAxis"
+
+    def __init__(self) -> None:
+        super().__init__([BackwardFoldScaleAxis(), ForwardFoldScaleAxis(), FoldConstant()], name=self.name)

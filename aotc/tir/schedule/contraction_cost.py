@@ -66,7 +66,7 @@ def step_cost(target: Target, xs: int, ys: int, lanes: int) -> float:
 
 def tiling_cost(tiling: Tiling, target: Target) -> float:
     """Cycles of a whole contraction, staging apart."""
-    reduction = math.prod(n for _, n in (*tiling.looped, *tiling.unrolled))
+    reduction = math.prod(n for _, n in (*tiling.looped, *tiling.taps, *tiling.unrolled))
     outer = math.prod(axis.extent for axis in tiling.levels if axis.role == "outer")
     last = tiling.c.axes[-1][0]
     straight = tiling.vector.var is last or tiling.vector.lanes == 1

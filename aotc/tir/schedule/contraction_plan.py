@@ -114,7 +114,11 @@ def _fused(c: te.Contraction, pixel: Sequence[te.Axis], dims: Sequence[Dimension
 
 @dataclass(slots=True, eq=False)
 class _Assembly:
-    """Collects the parts of a tiling."""
+    """Collects the parts of a tiling.
+
+    written    reduction axes that must be written out
+    short      whether short ones are, too
+    """
 
     req: Request
     x: Operand
@@ -124,6 +128,8 @@ class _Assembly:
     borders: Sequence[Dimension] = ()
     guards: Sequence[Dimension] = ()
     taps: Sequence[te.Axis] = ()
+    written: Sequence[te.Axis] = ()
+    short: bool = False
     stagings: Sequence[Staging] = ()
 
     def candidate(self) -> Candidate:
@@ -140,6 +146,7 @@ class _Assembly:
             levels=self.levels,
             looped=looped,
             unrolled=unrolled,
+            taps=self.taps,
             store=self.req.store,
             unfuse=self.unfuse,
             borders=self.borders,
@@ -155,18 +162,18 @@ class _Assembly:
         return math.prod(max(len(s.starts) for s in a.segments) for a in self.levels if a.role != "outer")
 
     def _reduction(self, pairs: int) -> tuple[list[te.Axis], list[te.Axis]]:
-        """Which reduction axes are loops, and which are written out."""
-        guarded = {v for d in self.guards for v in linear_variables(d.index)}
-        unrolled = {var for var, _ in self.taps}
-        work = pairs * math.prod(n for _, n in self.taps)
+        """Which reduction axes are loops, and which are written out (taps are neither)."""
+        fixed = {v for d in self.guards for v in linear_variables(d.index)} | {v for v, _ in self.taps}
+        unrolled = {var for var, _ in self.written}
+        work = pairs * math.prod(n for _, n in self.written)
         for var, extent in reversed(self.req.c.reduce_axes):
             if var in unrolled:
                 continue
-            if extent > SHORT or work * extent > UNROLL or var in guarded:
+            if not self.short or extent > SHORT or work * extent > UNROLL or var in fixed:
                 break
             unrolled.add(var)
             work *= extent
-        axes = self.req.c.reduce_axes
+        axes = [a for a in self.req.c.reduce_axes if a not in self.taps]
         return [a for a in axes if a[0] not in unrolled], [a for a in axes if a[0] in unrolled]
 
     def _split(
@@ -176,7 +183,7 @@ class _Assembly:
         if math.prod(n for _, n in unrolled) >= 2:
             return looped, unrolled, min(MAX_SPLITS, wanted, math.prod(n for _, n in unrolled))
         guarded = {v for d in self.guards for v in linear_variables(d.index)}
-        if not looped or looped[-1][0] in guarded:
+        if not looped or self.taps or looped[-1][0] in guarded:
             return looped, unrolled, 1
         var, extent = looped[-1]
         factor = next((f for f in (8, 4, 6, 5, 3, 7, 2) if extent % f == 0), 1)
@@ -433,17 +440,18 @@ class _ByPixels:
             pixels = self._staged_pixels(staging)
         x = Operand(req.a, pixels.position.expr()) if staging is None else staging.at(pixels.position)
         column = req.analysis.pixel[-1][0]
-        taps: list[te.Axis] = []
+        written: list[te.Axis] = []
         if staging is not None and staging.phases > 1:
             names = {v for d in self.a if column in linear_variables(d.index) for v in linear_variables(d.index)}
-            taps = [(v, n) for v, n in req.c.reduce_axes if v in names]
+            written = [(v, n) for v, n in req.c.reduce_axes if v in names]
         return _Assembly(
             req,
             x,
             Operand(req.b, flat(self.b).expr()),
             pixels.unfuse,
             self._levels(pixels, staging),
-            taps=taps,
+            written=written,
+            short=True,
             stagings=[] if staging is None else [staging],
         ).candidate()
 

@@ -4,7 +4,7 @@
 A tile is a set of named accumulators acc[i][j]: i counts vectors of the operand `x` (loaded as vectors), j
 scalars of the operand `y` (broadcast).  For a convolution with packed weights and rows of 56 columns:
 
-    for tile: acc00 = 0 ...; for ic: for kh: { w0 = load; w1 = load; y = broadcast; acc00 += w0 * y; ... }
+    for tile: acc00 = 0 ...; for ic: for kh: for kw: { w0 = load; w1 = load; y = broadcast; acc00 += w0 * y; ... }
 
 Accumulators are names, not an array, because C compilers keep an array of vectors in memory.
 """
@@ -134,7 +134,7 @@ def vector_segments(extent: int, vectors: int, lanes: int, padded: bool) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One product of an unrolled step: which accumulators get x[i] * y[j]."""
+    """One step: which accumulators get x[i] * y[j], at which values of unrolled axes."""
 
     taps: dict[Var, int]
     pairs: tuple[tuple[int, int], ...]
@@ -146,7 +146,8 @@ class Tiling:
 
     levels    the axes, outermost loop first
     looped    reduction axes that stay loops; `unrolled` ones are written out
-    borders   dimensions of `y` that may be out of range at positions known when a tile is written
+    taps      reduction axes of the borders
+    borders   dimensions of `y` that may be out of range, depending on positions in a tile and taps
     guards    dimensions that may be out of range depending on loops
     copies    statements to be run inside the loop of an axis (None: before all loops), from the names of
               the axes outside
@@ -161,6 +162,7 @@ class Tiling:
     unrolled: Sequence[te.Axis]
     store: StoreFn
     unfuse: Mapping[Var, Expr] = field(default_factory=dict)
+    taps: Sequence[te.Axis] = ()
     borders: Sequence[Dimension] = ()
     guards: Sequence[Dimension] = ()
     copies: Mapping[TileAxis | None, Callable[[dict[Var, Expr]], Stmt]] = field(default_factory=dict)
@@ -243,32 +245,63 @@ class _Tile:
         return Block(stmts)
 
     def _reduction(self) -> Stmt:
-        body: Stmt = Block(self._updates())
+        """One nest for each part of the taps' ranges over which the same products are inside the data.
+
+        Parts are nests of their own, not statements side by side: a C compiler would keep the broadcasts that
+        they share in registers, and the accumulators in memory.
+        """
         condition = all_of(*(test for dim in self.tiling.guards for test in self._inside(dim)))
-        body = body if isinstance(condition, Const) else If(condition, body)
-        for var, extent in reversed(self.tiling.looped):
-            body = For(var, extent, body)
-        return body
+        stmts: list[Stmt] = []
+        for runs in product(*(self._runs(var, extent) for var, extent in self.tiling.taps)):
+            taps = dict(zip((var for var, _ in self.tiling.taps), runs, strict=True))
+            body: Stmt = Block(self._updates(taps))
+            body = body if isinstance(condition, Const) else If(condition, body)
+            for var, run in reversed(taps.items()):
+                body = body if len(run) == 1 else For(var, run.stop, body, begin=run.start)
+            for var, extent in reversed(self.tiling.looped):
+                body = For(var, extent, body)
+            stmts.append(body)
+        return Block(stmts)
+
+    def _runs(self, tap: Var, extent: int) -> list[range]:
+        """The range of a tap, cut where the positions that are inside the data change."""
+        dims = [dim for dim in self.tiling.borders if tap in linear_variables(dim.index)]
+        others = {var for var, _ in self.tiling.taps} - {tap}
+        if any(linear_variables(dim.index) & others for dim in dims):
+            return [range(k, k + 1) for k in range(extent)]
+        runs: list[range] = []
+        last: object = None
+        for k in range(extent):
+            mark = [self._present(y, {tap: k}, dims) for y in self.ys]
+            if runs and mark == last:
+                runs[-1] = range(runs[-1].start, k + 1)
+            else:
+                runs.append(range(k, k + 1))
+            last = mark
+        return runs
 
     def _inside(self, dim: Dimension) -> tuple[Expr, Expr]:
         index = simplify(substitute(dim.index.expr(), self.tiling.names(self.bases)), {})
         return index >= 0, index < dim.extent
 
-    def _updates(self) -> list[Stmt]:
-        taps = [var for var, _ in self.tiling.unrolled]
+    def _updates(self, taps: Mapping[Var, range]) -> list[Stmt]:
+        first = {var: run.start for var, run in taps.items()}
+        present = [j for j, y in enumerate(self.ys) if self._present(y, first, self.tiling.borders)]
+        pairs = tuple((i, j) for j in present for i in range(len(self.xs)))
+        fixed = {var: run.start for var, run in taps.items() if len(run) == 1}
+        unrolled = [var for var, _ in self.tiling.unrolled]
         stmts: list[Stmt] = []
         for number, values in enumerate(product(*(range(extent) for _, extent in self.tiling.unrolled))):
-            step = dict(zip(taps, values, strict=True))
-            pairs = [(i, j) for j, y in enumerate(self.ys) if self._present(y, step) for i in range(len(self.xs))]
-            stmts.extend(self._step(Update(step, tuple(pairs)), number % self.tiling.splits))
+            step = {**fixed, **dict(zip(unrolled, values, strict=True))}
+            stmts.extend(self._step(Update(step, pairs), number % self.tiling.splits))
         return stmts
 
-    def _present(self, y: Mapping[TileAxis, int], taps: Mapping[Var, int]) -> bool:
-        """Whether a product is inside the data; the same for all tiles of a segment."""
+    def _present(self, y: Mapping[TileAxis, int], taps: Mapping[Var, int], dims: Sequence[Dimension]) -> bool:
+        """Whether products are inside the data in some dimensions; the same for all tiles of a segment."""
         at: dict[Expr, int] = {axis.var: self.segments[axis].begin + offset for axis, offset in y.items()}
         for var, value in taps.items():
             at[var] = value
-        return all(0 <= dim.at(at) < dim.extent for dim in self.tiling.borders)
+        return all(0 <= dim.at(at) < dim.extent for dim in dims)
 
     def _step(self, update: Update, split: int) -> list[Stmt]:
         """Load what is used more than once into registers, then multiply and add."""

@@ -12,6 +12,7 @@ ops_*     one converter per ONNX operator, in families; `table` lists them
 from __future__ import annotations
 
 from aotc.relay.frontend.onnx.convert import from_onnx
+from aotc.relay.frontend.onnx.load import load_model
 from aotc.relay.frontend.onnx.table import supported_ops
 
-__all__ = ["from_onnx", "supported_ops"]
+__all__ = ["from_onnx", "load_model", "supported_ops"]

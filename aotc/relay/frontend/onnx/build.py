@@ -277,7 +277,7 @@ def broadcast_to(x: Expr, shape: Sequence[int]) -> Expr:
     target = tuple(shape)
     if dims_of(x) == target:
         return x
-    if isinstance(x, Constant) and (x.data.size == 1 or x.is_splat) and math.prod(target):
+    if isinstance(x, Constant) and (x.data.size == 1 or x.is_splat) and 0 not in target:
         check_size(target, dtype_of(x), "the result of broadcast_to")
         return Constant(np.broadcast_to(x.data.reshape(-1)[0], target))
     return emit("broadcast_to", x, shape=target)

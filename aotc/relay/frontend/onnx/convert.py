@@ -28,8 +28,8 @@ from aotc.relay.frontend.onnx.load import (
     Array,
     LoadedModel,
     dtype_of_elem,
-    load_model,
     node_label,
+    read_model,
     sorted_nodes,
 )
 from aotc.relay.frontend.onnx.node import Node, attributes_of, check_arity, schema_of
@@ -167,15 +167,15 @@ class _Conversion:
         self, proto: NodeProto, function: FunctionProto, scope: _Scope, defaults: Mapping[str, Any]
     ) -> list[Expr | None]:
         """The outputs of a function body for the inputs and attributes of a node."""
-        bound = bind_function(function, proto, defaults)
+        graph = bind_function(function, proto, defaults)
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
         inner = _Scope({**scope.opsets, **opsets}, depth=scope.depth + 1)
         for formal, actual in zip(function.input, proto.input, strict=False):
             if actual:
                 inner.values[formal] = self.lookup(actual, scope)
-        self.graph(bound, inner)
-        count = len(proto.output)
-        return [self.lookup(o.name, inner) for o in bound.output[:count]]
+        self.graph(graph, inner)
+        pairs = zip(function.output, proto.output, strict=False)
+        return [self.lookup(formal, inner) if actual else None for formal, actual in pairs]
 
     def subgraph(self, graph: GraphProto, inputs: Sequence[Expr], scope: _Scope) -> list[Expr]:
         """The outputs of a branch or loop body."""
@@ -236,10 +236,10 @@ def from_onnx(
     become constants.  `attrs["output_names"]` keeps the names of the outputs; several outputs are a tuple.
     Declared shapes of intermediate and output tensors are never relied on.
 
-    Raises AotcError listing every problem of the model: see `load_model`, `input_types`, and every node that
+    Raises AotcError listing every problem of the model: see `read_model`, `input_types`, and every node that
     cannot be converted, with its operator, version and name.
     """
-    loaded = load_model(model)
+    loaded = read_model(model)
     if name is not None:
         loaded = LoadedModel(loaded.proto, name, loaded.opsets, loaded.folder)
     graph = loaded.proto.graph

@@ -2,7 +2,7 @@
 """Function bodies: composite operators as graphs of simpler ones.
 
 In: a node and the function it calls.  Out: a graph with the node's attributes put in place of references,
-inputs that the node leaves out dropped, and nothing else changed.
+inputs and outputs that the node leaves out dropped, and nothing else changed.
 
     body = function_of(schema, proto, inputs, opset)     # ONNX's own definition of the operator
     graph = bind_function(body, proto, defaults)
@@ -74,8 +74,9 @@ def bind_function(function: FunctionProto, proto: NodeProto, defaults: Mapping[s
     absent |= {formal for formal, actual in zip(function.input, proto.input, strict=False) if not actual}
     graph = GraphProto(name=function.name)
     graph.node.extend(function.node)
-    for name in function.output:
-        graph.output.add().name = name
+    for formal, actual in zip(function.output, proto.output, strict=False):
+        if actual:
+            graph.output.add().name = formal
     _rewrite(graph, given, absent)
     return graph
 

@@ -4,7 +4,7 @@
 In: a path, or a ModelProto.  Out: a `LoadedModel`; its tensors are decoded on demand, external data from
 the model's own folder only.
 
-    loaded = load_model("net.onnx")
+    loaded = read_model("net.onnx")
     loaded.opsets[""]                       # 17
     loaded.array(loaded.proto.graph.initializer[0])
 """
@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from aotc.ir.diagnostics import AotcError, Diagnostic
@@ -73,7 +73,7 @@ def dtype_of_elem(elem_type: int, what: str) -> DType:
 
 def elem_of_dtype(dtype: str) -> int:
     """The ONNX element type code of a data type."""
-    return _ELEM_TYPES[dtype]
+    return int(_ELEM_TYPES[dtype])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,7 @@ class LoadedModel:
         what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
         dtype = dtype_of_elem(tensor.data_type, what)
         shape = checked_shape(tensor.dims, dtype, what)
-        if tensor.data_location == TensorProto.EXTERNAL:
-            tensor = self._with_external_data(tensor, shape, dtype, what)
+        tensor = self.embedded(tensor)
         try:
             array = numpy_helper.to_array(tensor)
         except (ValueError, TypeError, OverflowError) as error:
@@ -99,6 +98,14 @@ class LoadedModel:
         if array.shape != shape:
             raise AotcError("onnx-tensor", f"{what} holds {array.shape}, its dimensions say {shape}")
         return np.asarray(array)
+
+    def embedded(self, tensor: TensorProto) -> TensorProto:
+        """The tensor with its data inside; the same object where it is there already."""
+        if tensor.data_location != TensorProto.EXTERNAL:
+            return tensor
+        what = f"tensor {tensor.name!r}"
+        dtype = dtype_of_elem(tensor.data_type, what)
+        return self._with_external_data(tensor, checked_shape(tensor.dims, dtype, what), dtype, what)
 
     def _with_external_data(self, tensor: TensorProto, shape: tuple[int, ...], dtype: DType, what: str) -> TensorProto:
         """A copy of `tensor` whose data has been read from its file."""
@@ -156,7 +163,7 @@ def check_size(shape: tuple[int, ...], dtype: DType, what: str) -> None:
         raise AotcError("onnx-size", f"{what} of shape {shape} and type {dtype} is too large")
 
 
-def load_model(model: str | Path | ModelProto) -> LoadedModel:
+def read_model(model: str | Path | ModelProto) -> LoadedModel:
     """Read and check the outer form of a model.
 
     Raises AotcError: unreadable or non-ONNX file, unsupported IR or operator-set version, no graph,
@@ -170,6 +177,30 @@ def load_model(model: str | Path | ModelProto) -> LoadedModel:
         loaded = LoadedModel(proto, path.name, _opsets(proto, path.name), path.resolve().parent)
     check_graph(loaded.proto.graph, loaded.source)
     return loaded
+
+
+def load_model(model: str | Path | ModelProto) -> ModelProto:
+    """A model as one self-contained proto: checked as by `read_model`, external data read in."""
+    loaded = read_model(model)
+    if not any(t.data_location == TensorProto.EXTERNAL for t in _tensors(loaded.proto.graph)):
+        return loaded.proto
+    proto = ModelProto()
+    proto.CopyFrom(loaded.proto)
+    for tensor in _tensors(proto.graph):
+        tensor.CopyFrom(loaded.embedded(tensor))
+    return proto
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Initialisers and tensor attributes, those of subgraphs too."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.TENSOR:
+                yield attribute.t
+            yield from attribute.tensors
+        for inner in subgraphs(node):
+            yield from _tensors(inner)
 
 
 def _parse(path: Path) -> ModelProto:

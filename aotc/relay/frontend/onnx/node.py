@@ -2,7 +2,7 @@
 """One ONNX node as a converter sees it: inputs as expressions, attributes as Python values with defaults.
 
 def leaky_relu(node: Node) -> Expr:
-    return emit("nn.leaky_relu", node.input(0), alpha=node.float("alpha"))
+    return emit("nn.leaky_relu", node.input(0), alpha=node.number("alpha"))
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ class Node:
         """Integers that older versions have as attribute `name` and newer ones as input `index`."""
         return self.ints(name) if name in self.attrs else self.const_ints(index, f"`{name}`")
 
-    def int(self, name: str, default: int = 0) -> int:
+    def integer(self, name: str, default: int = 0) -> int:
         return int(self.attrs.get(name, default))
 
-    def float(self, name: str, default: float = 0.0) -> float:
+    def number(self, name: str, default: float = 0.0) -> float:
         return float(self.attrs.get(name, default))
 
-    def str(self, name: str, default: str = "") -> str:
+    def text(self, name: str, default: str = "") -> str:
         return str(self.attrs.get(name, default))
 
     def ints(self, name: str) -> list[int] | None:
@@ -112,7 +112,8 @@ class Node:
         """A graph attribute."""
         if name not in self.attrs:
             raise AotcError("onnx-attribute", f"{self.op_type} needs the graph attribute {name!r}")
-        return self.attrs[name]
+        found: GraphProto = self.attrs[name]
+        return found
 
 
 Converted: TypeAlias = "Expr | Sequence[Expr | None]"

@@ -43,18 +43,18 @@ def _expm1(x: Expr) -> Expr:
 
 
 def _celu(node: Node) -> Expr:
-    x, alpha = node.input(0), node.float("alpha")
+    x, alpha = node.input(0), node.number("alpha")
     return add(maximum(x, 0.0), minimum(mul(_expm1(div(x, alpha)), alpha), 0.0))
 
 
 def _elu(node: Node) -> Expr:
     x = node.input(0)
-    return where(less(x, 0.0), mul(_expm1(x), node.float("alpha")), x)
+    return where(less(x, 0.0), mul(_expm1(x), node.number("alpha")), x)
 
 
 def _gelu(node: Node) -> Expr:
     x = node.input(0)
-    if node.str("approximate", "none") == "tanh":
+    if node.text("approximate", "none") == "tanh":
         cubic = add(x, mul(mul(mul(x, x), x), 0.044715))
         inner = emit("tanh", mul(cubic, math.sqrt(2.0 / math.pi)))
     else:
@@ -63,7 +63,7 @@ def _gelu(node: Node) -> Expr:
 
 
 def _hard_sigmoid(node: Node) -> Expr:
-    return _clip01(add(mul(node.input(0), node.float("alpha")), node.float("beta")))
+    return _clip01(add(mul(node.input(0), node.number("alpha")), node.number("beta")))
 
 
 def _hard_swish(node: Node) -> Expr:
@@ -72,7 +72,7 @@ def _hard_swish(node: Node) -> Expr:
 
 
 def _leaky_relu(node: Node) -> Expr:
-    return emit("nn.leaky_relu", node.input(0), alpha=node.float("alpha"))
+    return emit("nn.leaky_relu", node.input(0), alpha=node.number("alpha"))
 
 
 def _prelu(node: Node) -> Expr:
@@ -83,12 +83,12 @@ def _prelu(node: Node) -> Expr:
 
 
 def _selu(node: Node) -> Expr:
-    x, alpha, gamma = node.input(0), node.float("alpha"), node.float("gamma")
+    x, alpha, gamma = node.input(0), node.number("alpha"), node.number("gamma")
     return mul(where(greater(x, 0.0), x, mul(_expm1(x), alpha)), gamma)
 
 
 def _shrink(node: Node) -> Expr:
-    x, bias, bound = node.input(0), node.float("bias"), node.float("lambd")
+    x, bias, bound = node.input(0), node.number("bias"), node.number("lambd")
     if not dtype_of(x).is_float:
         bias, bound = int(bias), int(bound)
     inner = where(less(x, -bound), add(x, bias), constant(0, dtype_of(x)))
@@ -111,13 +111,13 @@ def _softsign(node: Node) -> Expr:
 
 
 def _swish(node: Node) -> Expr:
-    x, alpha = node.input(0), node.float("alpha", 1.0)
+    x, alpha = node.input(0), node.number("alpha", 1.0)
     return mul(x, emit("sigmoid", x if alpha == 1.0 else mul(x, alpha)))
 
 
 def _thresholded_relu(node: Node) -> Expr:
     x = node.input(0)
-    return where(greater(x, node.float("alpha")), x, 0.0)
+    return where(greater(x, node.number("alpha")), x, 0.0)
 
 
 # --- softmax and its kin
@@ -127,7 +127,7 @@ def _along(node: Node, apply: Converter) -> Expr:
     """Apply along `axis`; up to version 12 the axes from `axis` on count as one."""
     x = node.input(0)
     rank = rank_of(x)
-    axis = axis_index(node.int("axis"), rank)
+    axis = axis_index(node.integer("axis"), rank)
     if node.since >= 13 or axis == rank - 1:
         node.attrs = {**node.attrs, "axis": axis}
         return _one(apply(node))
@@ -143,16 +143,16 @@ def _one(converted: object) -> Expr:
 
 
 def _softmax(node: Node) -> Expr:
-    return _along(node, lambda n: emit("nn.softmax", n.input(0), axis=n.int("axis")))
+    return _along(node, lambda n: emit("nn.softmax", n.input(0), axis=n.integer("axis")))
 
 
 def _log_softmax(node: Node) -> Expr:
-    return _along(node, lambda n: emit("nn.log_softmax", n.input(0), axis=n.int("axis")))
+    return _along(node, lambda n: emit("nn.log_softmax", n.input(0), axis=n.integer("axis")))
 
 
 def _hardmax(node: Node) -> Expr:
     def apply(inner: Node) -> Expr:
-        x, axis = inner.input(0), inner.int("axis")
+        x, axis = inner.input(0), inner.integer("axis")
         best = cast(emit("argmax", x, axis=(axis,), keepdims=True), "int64")
         positions = reshape(iota(dim_of(x, axis)), (-1, *(1,) * (rank_of(x) - 1 - axis)))
         return cast(binary("equal", positions, best), dtype_of(x))

@@ -85,7 +85,7 @@ def _scan(node: Node) -> list[Expr]:
     if node.since < 9:
         raise AotcError("onnx-op", "Scan of operator set 8 is not supported")
     inputs, body = node.all_inputs(), node.graph("body")
-    scanned = node.int("num_scan_inputs")
+    scanned = node.integer("num_scan_inputs")
     state, sources = inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
     axes = [
         axis_index(a, rank_of(x)) for a, x in zip(node.ints("scan_input_axes") or [0] * scanned, sources, strict=True)
@@ -159,14 +159,14 @@ def _concat_from_sequence(node: Node) -> Expr:
     items = _fields(node.input(0))
     if not items:
         raise AotcError("onnx-sequence", "an empty sequence cannot be joined")
-    if node.int("new_axis"):
-        return _stacked(items, axis_index(node.int("axis"), rank_of(items[0]) + 1))
-    return concatenate(items, axis_index(node.int("axis"), rank_of(items[0])))
+    if node.integer("new_axis"):
+        return _stacked(items, axis_index(node.integer("axis"), rank_of(items[0]) + 1))
+    return concatenate(items, axis_index(node.integer("axis"), rank_of(items[0])))
 
 
 def _split_to_sequence(node: Node) -> Expr:
     x = node.input(0)
-    axis = axis_index(node.int("axis"), rank_of(x))
+    axis = axis_index(node.integer("axis"), rank_of(x))
     size, given = dim_of(x, axis), node.const(1, "`split`")
     if given is None:
         sizes = [1] * size
@@ -178,7 +178,7 @@ def _split_to_sequence(node: Node) -> Expr:
     if sum(sizes) != size or len(sizes) > MAX_TRIPS:
         raise AotcError("onnx-split", f"parts {sizes[:16]} do not make up {size} elements")
     parts = split(x, sizes, axis)
-    if given is None and not node.int("keepdims", 1):
+    if given is None and not node.integer("keepdims", 1):
         shape = shape_of(x)
         parts = [reshape(p, [d for k, d in enumerate(shape) if k != axis]) for p in parts]
     return Tuple(parts)

@@ -65,7 +65,7 @@ def window_of(node: Node, spatial: Sequence[int] | None, kernel: Sequence[int]) 
         text = f"kernel {list(kernel)}, strides {strides}, dilations {dilations}, pads {pads} do not fit"
         raise AotcError("onnx-window", text)
     window = Window(tuple(kernel), strides, dilations, pads)
-    auto = node.str("auto_pad", "NOTSET")
+    auto = node.text("auto_pad", "NOTSET")
     if auto in ("", "NOTSET"):
         return window
     if auto == "VALID":
@@ -95,7 +95,7 @@ def spatial_rank(x: Expr, op_type: str) -> int:
 
 def _spatial(node: Node, x: Expr) -> tuple[int, ...] | None:
     """The spatial extents where the padding depends on them."""
-    if node.str("auto_pad", "NOTSET") in ("", "NOTSET", "VALID"):
+    if node.text("auto_pad", "NOTSET") in ("", "NOTSET", "VALID"):
         return None
     return tuple(dim_of(x, k) for k in range(2, rank_of(x)))
 
@@ -115,7 +115,7 @@ def convolve(node: Node, x: Expr, w: Expr, out_dtype: str = "") -> Expr:
         strides=window.strides,
         padding=window.pads,
         dilation=window.dilations,
-        groups=node.int("group", 1),
+        groups=node.integer("group", 1),
         channels=shape[0],
         kernel_size=window.kernel,
         out_dtype=out_dtype,
@@ -150,7 +150,7 @@ def centred(x: Expr, zero_point: Expr | None, axis: int) -> Expr:
 def _conv_transpose(node: Node) -> Expr:
     x, w = node.input(0), node.input(1)
     rank = spatial_rank(x, node.op_type)
-    shape, groups = shape_of(w, "the weight"), node.int("group", 1)
+    shape, groups = shape_of(w, "the weight"), node.integer("group", 1)
     window = window_of_transposed(node, x, shape[2:])
     pads, extra = _transposed_padding(node, x, window)
     y = emit(
@@ -178,7 +178,7 @@ def window_of_transposed(node: Node, x: Expr, kernel: Sequence[int]) -> Window:
 def _transposed_padding(node: Node, x: Expr, window: Window) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Padding and output padding, worked out from `output_shape` or `auto_pad` where those are given."""
     extra = tuple(node.ints("output_padding") or [0] * window.rank)
-    target, auto = node.ints("output_shape"), node.str("auto_pad", "NOTSET")
+    target, auto = node.ints("output_shape"), node.text("auto_pad", "NOTSET")
     if target is None and auto in ("", "NOTSET", "VALID"):
         return (window.pads if auto != "VALID" else (0,) * (2 * window.rank)), extra
     sizes = [dim_of(x, k) for k in range(2, rank_of(x))]
@@ -205,7 +205,7 @@ def _pool(mean: bool) -> Converter:
         window = window_of(node, _spatial(node, x), node.ints("kernel_shape") or [])
         if window.rank != rank:
             raise AotcError("onnx-window", f"kernel_shape {window.kernel} does not fit an input of rank {rank + 2}")
-        more = {"count_include_pad": bool(node.int("count_include_pad"))} if mean else {}
+        more = {"count_include_pad": bool(node.integer("count_include_pad"))} if mean else {}
         return emit(
             f"nn.{'avg' if mean else 'max'}_pool{rank}d",
             x,
@@ -213,7 +213,7 @@ def _pool(mean: bool) -> Converter:
             strides=window.strides,
             dilation=window.dilations,
             padding=window.pads,
-            ceil_mode=bool(node.int("ceil_mode")),
+            ceil_mode=bool(node.integer("ceil_mode")),
             **more,
         )
 
@@ -241,13 +241,13 @@ def _root(x: Expr, p: int) -> Expr:
 
 
 def _global_lp_pool(node: Node) -> Expr:
-    x, p = node.input(0), node.int("p", 2)
+    x, p = node.input(0), node.integer("p", 2)
     return _root(reduce("sum", mul(x, x) if p == 2 else _norm(x, p), range(2, rank_of(x)), True), p)
 
 
 def _lp_pool(node: Node) -> Expr:
     """The root of a sum of powers over complete windows: zeros are added until every window is complete."""
-    x, p = node.input(0), node.int("p", 2)
+    x, p = node.input(0), node.integer("p", 2)
     spatial_rank(x, node.op_type)
     sizes = shape_of(x)[2:]
     window = window_of(node, sizes, node.ints("kernel_shape") or [])
@@ -256,7 +256,7 @@ def _lp_pool(node: Node) -> Expr:
     for k, (size, span, stride) in enumerate(zip(sizes, window.spans(), window.strides, strict=True)):
         before, after = window.pads[k], window.pads[k + rank]
         room = size + before + after - span
-        steps = -(-room // stride) if node.int("ceil_mode") else room // stride
+        steps = -(-room // stride) if node.integer("ceil_mode") else room // stride
         if steps * stride >= size + before:
             steps -= 1
         widths.append((before, steps * stride + span - size - before))

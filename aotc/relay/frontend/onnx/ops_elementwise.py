@@ -101,9 +101,9 @@ def _binary(name: str) -> Converter:
 
 def _aligned(node: Node, b: Expr) -> Expr:
     """The second operand, its axes moved to where `axis` of operator sets 1 to 6 puts them."""
-    if "broadcast" not in node.attrs or not node.int("broadcast") or "axis" not in node.attrs:
+    if "broadcast" not in node.attrs or not node.integer("broadcast") or "axis" not in node.attrs:
         return b
-    rank, axis = rank_of(node.input(0)), node.int("axis")
+    rank, axis = rank_of(node.input(0)), node.integer("axis")
     after = rank - (axis % rank) - rank_of(b)
     return reshape(b, (*shape_of(b), *(1,) * after))
 
@@ -126,7 +126,7 @@ def _reciprocal(node: Node) -> Expr:
 
 
 def _is_inf(node: Node) -> Expr:
-    x, (negative, positive) = node.input(0), (node.int("detect_negative", 1), node.int("detect_positive", 1))
+    x, (negative, positive) = node.input(0), (node.integer("detect_negative", 1), node.integer("detect_positive", 1))
     found = emit("isinf", x)
     if negative and positive:
         return found
@@ -136,7 +136,7 @@ def _is_inf(node: Node) -> Expr:
 
 
 def _mod(node: Node) -> Expr:
-    return emit("trunc_mod" if node.int("fmod") else "floor_mod", node.input(0), node.input(1))
+    return emit("trunc_mod" if node.integer("fmod") else "floor_mod", node.input(0), node.input(1))
 
 
 def _pow(node: Node) -> Expr:
@@ -160,7 +160,7 @@ def _pow(node: Node) -> Expr:
 def _bit_shift(node: Node) -> Expr:
     """A shift by the width or more, or by a negative amount, leaves only copies of the sign bit."""
     x, amount = node.input(0), node.input(1)
-    left = node.str("direction") == "LEFT"
+    left = node.text("direction") == "LEFT"
     bits, dtype = dtype_of(x).bits, dtype_of(x)
     op = "left_shift" if left else "right_shift"
     if isinstance(amount, Constant) and bool(np.all((amount.data >= 0) & (amount.data < bits))):
@@ -203,11 +203,11 @@ def convert_dtype(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
 
 
 def _cast(node: Node) -> Expr:
-    return convert_dtype(node.input(0), _legacy_dtype(node), bool(node.int("saturate", 1)))
+    return convert_dtype(node.input(0), _legacy_dtype(node), bool(node.integer("saturate", 1)))
 
 
 def _cast_like(node: Node) -> Expr:
-    return convert_dtype(node.input(0), dtype_of(node.input(1)), bool(node.int("saturate", 1)))
+    return convert_dtype(node.input(0), dtype_of(node.input(1)), bool(node.integer("saturate", 1)))
 
 
 def _where(node: Node) -> Expr:
@@ -220,9 +220,9 @@ def _clip(node: Node) -> Expr:
     dtype = dtype_of(x)
     low, high = (node.optional(1), node.optional(2))
     if "min" in node.attrs:
-        low = constant(node.float("min"), dtype)
+        low = constant(node.number("min"), dtype)
     if "max" in node.attrs:
-        high = constant(node.float("max"), dtype)
+        high = constant(node.number("max"), dtype)
     if isinstance(low, Constant) and isinstance(high, Constant) and dtype.is_float:
         bounds = float(low.data.reshape(-1)[0]), float(high.data.reshape(-1)[0])
         if bounds[0] <= bounds[1]:

@@ -46,20 +46,20 @@ def from_start(indices: Expr, size: Expr | int) -> Expr:
     return where(less(indices, 0), moved, indices)
 
 
-def _data(x: Expr) -> np.ndarray:  # type: ignore[type-arg]
+def _data(x: Expr) -> np.ndarray:
     assert isinstance(x, Constant)
     return x.data
 
 
 def _gather(node: Node) -> Expr:
     x, indices = node.input(0), node.input(1)
-    axis = axis_index(node.int("axis"), rank_of(x))
+    axis = axis_index(node.integer("axis"), rank_of(x))
     return emit("take", x, from_start(indices, dim_of(x, axis)), axis=axis, mode="clip")
 
 
 def _gather_elements(node: Node) -> Expr:
     x = node.input(0)
-    axis = axis_index(node.int("axis"), rank_of(x))
+    axis = axis_index(node.integer("axis"), rank_of(x))
     return emit("gather", x, from_start(node.input(1), dim_of(x, axis)), axis=axis)
 
 
@@ -71,7 +71,7 @@ def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
 
 
 def _gather_nd(node: Node) -> Expr:
-    x, indices, batch = node.input(0), node.input(1), node.int("batch_dims")
+    x, indices, batch = node.input(0), node.input(1), node.integer("batch_dims")
     depth = dim_of(indices, -1, "the indices")
     sizes = shape_of(x)[batch : batch + depth]
     if len(sizes) != depth:
@@ -83,7 +83,7 @@ _REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 
 def _mode(node: Node) -> str:
-    reduction = node.str("reduction", "none")
+    reduction = node.text("reduction", "none")
     if reduction not in _REDUCTIONS:
         raise AotcError("onnx-scatter", f"unknown reduction {reduction!r}")
     return "update" if reduction == "none" else reduction
@@ -91,7 +91,7 @@ def _mode(node: Node) -> str:
 
 def _scatter_elements(node: Node) -> Expr:
     x = node.input(0)
-    axis = axis_index(node.int("axis"), rank_of(x))
+    axis = axis_index(node.integer("axis"), rank_of(x))
     indices = from_start(node.input(1), dim_of(x, axis))
     return emit("scatter_elements", x, indices, node.input(2), axis=axis, reduction=_mode(node))
 
@@ -107,7 +107,7 @@ def _one_hot(node: Node) -> Expr:
     indices, values = node.input(0), node.input(2)
     depth = node.const_int(1, "the depth")
     rank = rank_of(indices) + 1
-    axis = axis_index(node.int("axis", -1), rank)
+    axis = axis_index(node.integer("axis", -1), rank)
     index = indices if dtype_of(indices) == "int64" else cast(indices, "int64")
     index = where(less(index, 0), add(index, depth), index)
     positions = reshape(iota(depth), [depth if k == axis else 1 for k in range(rank)])
@@ -123,7 +123,7 @@ def _compress(node: Node) -> Expr:
     positions = constant(np.flatnonzero(condition.reshape(-1)), "int64")
     if "axis" not in node.attrs:
         return emit("take", reshape(x, (-1,)), positions, axis=0, mode="clip")
-    return emit("take", x, positions, axis=axis_index(node.int("axis"), rank_of(x)), mode="clip")
+    return emit("take", x, positions, axis=axis_index(node.integer("axis"), rank_of(x)), mode="clip")
 
 
 def _non_zero(node: Node) -> Expr:
@@ -136,12 +136,12 @@ def _tensor_scatter(node: Node) -> Expr:
     """The update is written along `axis` from a position per batch item on, wrapping round if circular."""
     past, update, start = node.input(0), node.input(1), node.optional(2)
     shape, new = shape_of(past), shape_of(update)
-    axis = axis_index(node.int("axis", -2), len(shape))
+    axis = axis_index(node.integer("axis", -2), len(shape))
     step = reshape(iota(new[axis]), [new[axis] if k == axis else 1 for k in range(len(new))])
     index: Expr = step
     if start is not None:
         index = add(cast(reshape(start, (shape[0], *(1,) * (len(new) - 1))), "int64"), step)
-    if node.str("mode", "linear") == "circular":
+    if node.text("mode", "linear") == "circular":
         index = binary("floor_mod", index, shape[axis])
     index = emit("broadcast_to", index, shape=new)
     return emit("scatter_elements", past, index, update, axis=axis, reduction="update")
@@ -167,5 +167,5 @@ OPS: Table = {
 }
 ML_OPS: Table = {
     "ArrayFeatureExtractor": _array_feature,
-    "Binarizer": lambda node: cast(binary("greater", node.input(0), node.float("threshold")), dtype_of(node.input(0))),
+    "Binarizer": lambda node: cast(binary("greater", node.input(0), node.number("threshold")), dtype_of(node.input(0))),
 }

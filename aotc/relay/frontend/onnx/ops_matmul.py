@@ -91,15 +91,15 @@ def _gemm(node: Node) -> Expr:
     a, b, c = node.input(0), node.input(1), node.optional(2)
     if rank_of(a) != 2 or rank_of(b) != 2:
         raise AotcError("onnx-gemm", f"Gemm needs matrices, got shapes {dims_of(a)} and {dims_of(b)}")
-    if node.int("transA"):
+    if node.integer("transA"):
         a = transpose(a, (1, 0))
-    if node.int("transB"):
+    if node.integer("transB"):
         units = dims_of(b)[0]
         y = emit("nn.dense", a, b, units=units if isinstance(units, int) else None)
     else:
         y = emit("nn.matmul", a, b, units=None)
-    y = _scaled(y, node.float("alpha", 1.0))
-    beta = node.float("beta", 1.0)
+    y = _scaled(y, node.number("alpha", 1.0))
+    beta = node.number("beta", 1.0)
     if c is None or beta == 0.0:
         return y
     c = _scaled(c, beta)
@@ -115,7 +115,7 @@ def _scaled(x: Expr, factor: float) -> Expr:
 
 
 def _einsum(node: Node) -> Expr:
-    return einsum(node.str("equation"), node.all_inputs())
+    return einsum(node.text("equation"), node.all_inputs())
 
 
 OPS: Table = {

@@ -42,12 +42,12 @@ def _per_channel(v: Expr, rank: int) -> Expr:
 
 def _batch_normalization(node: Node) -> Converted:
     x, scale, bias, mean, var = (node.input(k) for k in range(5))
-    epsilon = node.float("epsilon", 1e-5)
-    if node.int("training_mode"):
+    epsilon = node.number("epsilon", 1e-5)
+    if node.integer("training_mode"):
         return _batch_training(node, x, scale, bias, mean, var, epsilon)
     if any(node.wants(k) for k in range(1, 5)):
         raise AotcError("onnx-training", "BatchNormalization with statistics as outputs is for training")
-    if node.since < 9 and not node.int("spatial", 1):
+    if node.since < 9 and not node.integer("spatial", 1):
         raise AotcError("onnx-norm", "BatchNormalization with spatial=0 is not supported")
     if dtype_of(x) == dtype_of(scale) == dtype_of(mean):
         return [field(emit("nn.batch_norm", x, scale, bias, mean, var, axis=1, epsilon=epsilon), 0)]
@@ -68,7 +68,7 @@ def _batch_training(
 ) -> list[Expr | None]:
     """Statistics of the batch itself, and running ones that move towards them."""
     axes = [0, *range(2, rank_of(x))]
-    momentum, work = node.float("momentum", 0.9), dtype_of(mean)
+    momentum, work = node.number("momentum", 0.9), dtype_of(mean)
     data = cast(x, work)
     batch_mean = reduce("mean", data, axes, False)
     centred = sub(data, _per_channel(batch_mean, rank_of(x)))
@@ -80,7 +80,7 @@ def _batch_training(
 
 def _instance_normalization(node: Node) -> Expr:
     x, scale, bias = node.input(0), node.input(1), node.input(2)
-    return emit("nn.instance_norm", x, scale, bias, axis=1, epsilon=node.float("epsilon", 1e-5))
+    return emit("nn.instance_norm", x, scale, bias, axis=1, epsilon=node.number("epsilon", 1e-5))
 
 
 def _moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
@@ -93,8 +93,8 @@ def _moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
 def _layer_normalization(node: Node) -> Converted:
     x, scale, bias = node.input(0), node.input(1), node.optional(2)
     rank = rank_of(x)
-    axis, epsilon = axis_index(node.int("axis", -1), rank), node.float("epsilon", 1e-5)
-    stash = dtype_of_elem(node.int("stash_type", 1), "the stash type")
+    axis, epsilon = axis_index(node.integer("axis", -1), rank), node.number("epsilon", 1e-5)
+    stash = dtype_of_elem(node.integer("stash_type", 1), "the stash type")
     plain = axis == rank - 1 and rank_of(scale) == 1 and dtype_of(x) == stash and dims_of(scale) == dims_of(x)[-1:]
     if plain and not node.wants(1) and not node.wants(2) and (bias is None or dims_of(bias) == dims_of(scale)):
         beta = bias if bias is not None else filled(0, shape_of(scale), dtype_of(x))
@@ -108,23 +108,23 @@ def _layer_normalization(node: Node) -> Converted:
 
 def _rms_normalization(node: Node) -> Expr:
     x, scale = node.input(0), node.input(1)
-    stash = dtype_of_elem(node.int("stash_type", 1), "the stash type")
-    axes = range(axis_index(node.int("axis", -1), rank_of(x)), rank_of(x))
+    stash = dtype_of_elem(node.integer("stash_type", 1), "the stash type")
+    axes = range(axis_index(node.integer("axis", -1), rank_of(x)), rank_of(x))
     data = cast(x, stash)
-    root = emit("sqrt", add(reduce("mean", mul(data, data), axes, True), node.float("epsilon", 1e-5)))
+    root = emit("sqrt", add(reduce("mean", mul(data, data), axes, True), node.number("epsilon", 1e-5)))
     return mul(cast(div(data, root), dtype_of(scale)), scale)
 
 
 def _group_normalization(node: Node) -> Expr:
     """Scale and bias are per group up to version 18, per channel after."""
-    x, scale, bias, groups = node.input(0), node.input(1), node.input(2), node.int("num_groups")
+    x, scale, bias, groups = node.input(0), node.input(1), node.input(2), node.integer("num_groups")
     shape, rank = shape_of(x), rank_of(x)
     if groups < 1 or shape[1] % groups:
         raise AotcError("onnx-norm", f"{shape[1]} channels cannot form {groups} groups")
-    stash = dtype_of_elem(node.int("stash_type", 1), "the stash type")
+    stash = dtype_of_elem(node.integer("stash_type", 1), "the stash type")
     data = cast(reshape(x, (shape[0], groups, -1)), stash)
     _, centred, var = _moments(data, (2,))
-    y = cast(div(centred, emit("sqrt", add(var, node.float("epsilon", 1e-5)))), dtype_of(x))
+    y = cast(div(centred, emit("sqrt", add(var, node.number("epsilon", 1e-5)))), dtype_of(x))
     if node.since < 21 and dim_of(scale, 0) == groups:
         y = add(mul(y, reshape(scale, (1, groups, 1))), reshape(bias, (1, groups, 1)))
         return reshape(y, shape)
@@ -132,8 +132,8 @@ def _group_normalization(node: Node) -> Expr:
 
 
 def _lp_normalization(node: Node) -> Expr:
-    x, p = node.input(0), node.int("p", 2)
-    axes = (axis_index(node.int("axis", -1), rank_of(x)),)
+    x, p = node.input(0), node.integer("p", 2)
+    axes = (axis_index(node.integer("axis", -1), rank_of(x)),)
     if p == 1:
         size = reduce("sum", emit("abs", x), axes, True)
     elif p == 2:
@@ -154,11 +154,11 @@ def _lrn(node: Node) -> Expr:
     return emit(
         "nn.lrn",
         node.input(0),
-        size=node.int("size"),
+        size=node.integer("size"),
         axis=1,
-        bias=node.float("bias", 1.0),
-        alpha=node.float("alpha", 1e-4),
-        beta=node.float("beta", 0.75),
+        bias=node.number("bias", 1.0),
+        alpha=node.number("alpha", 1e-4),
+        beta=node.number("beta", 0.75),
     )
 
 

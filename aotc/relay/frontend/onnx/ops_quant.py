@@ -69,22 +69,22 @@ def saturated(y: Expr, dtype: DType) -> Expr:
 
 def _quantize(node: Node) -> Expr:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
-    axis, block = node.int("axis", 1), node.int("block_size")
+    axis, block = node.integer("axis", 1), node.integer("block_size")
     dtype = _quantized_dtype(node, zero)
     work = _precision(node, x, scale)
     y = div(cast(x, work), cast(_spread(scale, x, axis, block), work))
     point = None if zero is None or _is_zero(zero) else cast(_spread(zero, x, axis, block), work)
     if dtype.is_float:
         y = y if point is None else add(y, point)
-        return convert_dtype(y, dtype, bool(node.int("saturate", 1)))
+        return convert_dtype(y, dtype, bool(node.integer("saturate", 1)))
     y = emit("round", y)
     return saturated(y if point is None else add(y, point), dtype)
 
 
 def _precision(node: Node, x: Expr, scale: Expr) -> DType:
     """The type of the division: `precision`, else the scale's (the data's up to version 19: they are equal)."""
-    if node.int("precision"):
-        return dtype_of_elem(node.int("precision"), "the precision")
+    if node.integer("precision"):
+        return dtype_of_elem(node.integer("precision"), "the precision")
     dtype = dtype_of(scale)
     return dtype if dtype.is_float and dtype.bits >= 16 else dtype_of(x) if dtype_of(x).is_float else DType("float32")
 
@@ -92,7 +92,7 @@ def _precision(node: Node, x: Expr, scale: Expr) -> DType:
 def _quantized_dtype(node: Node, zero: Expr | None) -> DType:
     if zero is not None:
         return dtype_of(zero)
-    code = node.int("output_dtype")
+    code = node.integer("output_dtype")
     return dtype_of_elem(code, "the output of QuantizeLinear") if code else DType("uint8")
 
 
@@ -102,8 +102,8 @@ def _is_zero(x: Expr) -> bool:
 
 def _dequantize(node: Node) -> Expr:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
-    axis, block = node.int("axis", 1), node.int("block_size")
-    code = node.int("output_dtype")
+    axis, block = node.integer("axis", 1), node.integer("block_size")
+    code = node.integer("output_dtype")
     dtype = dtype_of_elem(code, "the output of DequantizeLinear") if code else dtype_of(scale)
     if zero is None or _is_zero(zero):
         y = cast(x, dtype)

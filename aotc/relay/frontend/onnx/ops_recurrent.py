@@ -70,6 +70,8 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> _Activati
 def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[list[_Activation]]:
     """The activations of each direction."""
     names = list(node.attrs.get("activations") or [*defaults] * directions)
+    if names == ["Tanh", "Tanh"] and len(defaults) == 1:  # the definition's default of RNN is for two directions
+        names = names[:directions]
     if len(names) != len(defaults) * directions:
         raise AotcError("onnx-recurrent", f"{len(names)} activations do not fit {directions} directions")
     alphas, betas = list(node.attrs.get("activation_alpha", ())), list(node.attrs.get("activation_beta", ()))
@@ -101,7 +103,7 @@ class _Layer:
         """The input of an activation, bounded where the node says so."""
         if "clip" not in self.node.attrs:
             return x
-        bound = self.node.float("clip")
+        bound = self.node.number("clip")
         return emit("clip", x, a_min=-bound, a_max=bound)
 
     def gates(self, x: Expr, count: int) -> list[Expr]:
@@ -125,7 +127,7 @@ def _gru_cell(layer: _Layer, x: Expr, state: _State) -> _State:
     hz, hr = layer.gates(layer.linear(h, rz_weight, rz_bias), 2)
     z = layer.act[0](layer.clipped(add(xz, hz)))
     r = layer.act[0](layer.clipped(add(xr, hr)))
-    if layer.node.int("linear_before_reset"):
+    if layer.node.integer("linear_before_reset"):
         inner = mul(r, layer.linear(h, rh_weight, rh_bias))
     else:
         inner = layer.linear(mul(r, h), rh_weight, rh_bias)
@@ -140,7 +142,7 @@ def _lstm_cell(layer: _Layer, x: Expr, state: _State) -> _State:
     if layer.peepholes:
         i, f = add(i, mul(layer.peepholes[0], c)), add(f, mul(layer.peepholes[2], c))
     i, g = layer.act[0](layer.clipped(i)), layer.act[1](layer.clipped(g))
-    f = sub(1.0, i) if layer.node.int("input_forget") else layer.act[0](layer.clipped(f))
+    f = sub(1.0, i) if layer.node.integer("input_forget") else layer.act[0](layer.clipped(f))
     c = add(mul(f, c), mul(i, g))
     if layer.peepholes:
         o = add(o, mul(layer.peepholes[1], c))
@@ -215,16 +217,16 @@ def _reversed(steps: list[Expr], lengths: Expr | None) -> list[Expr]:
 
 
 def _recurrent(node: Node) -> list[Expr | None]:
-    kind, swap = _KINDS[node.op_type], bool(node.int("layout"))
+    kind, swap = _KINDS[node.op_type], bool(node.integer("layout"))
     x = transpose(node.input(0), (1, 0, 2)) if swap else node.input(0)
     length, batch, width = shape_of(x)
     if not 1 <= length <= MAX_STEPS:
         raise AotcError("onnx-recurrent", f"a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)")
     directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(
-        node.str("direction", "forward").lower()
+        node.text("direction", "forward").lower()
     )
     if directions is None:
-        raise AotcError("onnx-recurrent", f"direction {node.str('direction')!r} is not known")
+        raise AotcError("onnx-recurrent", f"direction {node.text('direction')!r} is not known")
     given = node.optional(4)
     lengths = None if given is None else _lengths(given, length, batch)
     steps = [reshape(s, (batch, width)) for s in split(x, [1] * length, 0)]

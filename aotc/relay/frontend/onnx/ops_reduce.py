@@ -10,20 +10,23 @@ from collections.abc import Callable
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
-from aotc.relay.expr import Expr
+from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend.onnx.build import (
     Number,
     add,
     axis_index,
+    binary,
     cast,
     dims_of,
     dtype_of,
     emit,
     field,
     filled,
+    less,
     mul,
     rank_of,
     reduce,
+    reshape,
     sub,
     where,
 )
@@ -39,7 +42,7 @@ def _axes(node: Node) -> _Axes | None:
     given = node.ints_or_input("axes", 1)
     if given:
         return tuple(sorted({axis_index(a, rank) for a in given}))
-    return None if node.int("noop_with_empty_axes") else tuple(range(rank))
+    return None if node.integer("noop_with_empty_axes") else tuple(range(rank))
 
 
 def _reduction(body: _Reduction, prepare: Callable[[Expr], Expr] | None = None) -> Converter:
@@ -51,7 +54,7 @@ def _reduction(body: _Reduction, prepare: Callable[[Expr], Expr] | None = None) 
             return prepare(x) if prepare is not None else x
         if not axes:  # rank 0: a reduction over no axes is one over a single element
             return _scalar(x, body)
-        return body(x, axes, bool(node.int("keepdims", 1)))
+        return body(x, axes, bool(node.integer("keepdims", 1)))
 
     return convert
 
@@ -133,9 +136,9 @@ def _arg(name: str) -> Converter:
         result = emit(
             name,
             x,
-            axis=(axis_index(node.int("axis"), rank_of(x)),),
-            keepdims=bool(node.int("keepdims", 1)),
-            select_last_index=bool(node.int("select_last_index")),
+            axis=(axis_index(node.integer("axis"), rank_of(x)),),
+            keepdims=bool(node.integer("keepdims", 1)),
+            select_last_index=bool(node.integer("select_last_index")),
         )
         return cast(result, "int64")
 
@@ -145,25 +148,34 @@ def _arg(name: str) -> Converter:
 def _running(name: str) -> Converter:
     """CumSum and CumProd; `reverse` runs from the end, `exclusive` leaves the element itself out."""
 
-    def convert(node: Node) -> Expr:
-        x = node.input(0)
-        axis = axis_index(node.const_int(1, "the axis"), rank_of(x))
-        backwards = bool(node.int("reverse"))
+    def along(node: Node, axis: int) -> Expr:
+        x, backwards = node.input(0), bool(node.integer("reverse"))
         y = emit("reverse", x, axis=axis) if backwards else x
-        y = emit(name, y, axis=axis, dtype=str(dtype_of(x)), exclusive=bool(node.int("exclusive")))
+        y = emit(name, y, axis=axis, dtype=str(dtype_of(x)), exclusive=bool(node.integer("exclusive")))
         return emit("reverse", y, axis=axis) if backwards else y
+
+    def convert(node: Node) -> Expr:
+        axis, rank = node.input(1), rank_of(node.input(0))
+        if isinstance(axis, Constant):
+            return along(node, axis_index(node.const_int(1, "the axis"), rank))
+        chosen = reshape(axis, ())
+        chosen = where(less(chosen, 0), add(chosen, rank), chosen)
+        result = along(node, 0)  # the axis comes at run time: compute along each, choose one
+        for k in range(1, rank):
+            result = where(binary("equal", chosen, k), along(node, k), result)
+        return result
 
     return convert
 
 
 def _top_k(node: Node) -> list[Expr | None]:
     x = node.input(0)
-    axis = axis_index(node.int("axis", -1), rank_of(x))
-    k = node.int("k") if "k" in node.attrs else node.const_int(1, "k")
+    axis = axis_index(node.integer("axis", -1), rank_of(x))
+    k = node.integer("k") if "k" in node.attrs else node.const_int(1, "k")
     size = dims_of(x)[axis]
     if k < 0 or (isinstance(size, int) and k > size):
         raise AotcError("onnx-topk", f"k is {k}, the axis has {size} elements")
-    ascending = not node.int("largest", 1)
+    ascending = not node.integer("largest", 1)
     both = emit("topk", x, k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
     return [field(both, 0), field(both, 1)]
 

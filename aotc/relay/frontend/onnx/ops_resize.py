@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import axis_index, dtype_of, emit, reshape, shape_of, transpose
+from aotc.relay.frontend.onnx.build import axis_index, dtype_of, emit, rank_of, reshape, shape_of, transpose
 from aotc.relay.frontend.onnx.load import checked_shape
 from aotc.relay.frontend.onnx.node import Node, Table
 
@@ -80,7 +80,7 @@ def _fit_sizes(node: Node, plan: _Plan, shape: Sequence[int], axes: Sequence[int
     """Sizes as they are, or one common factor that fits them all in or round them."""
     if len(sizes) != len(axes) or min(sizes) < 0:
         raise AotcError("onnx-resize", f"sizes {list(sizes)} do not fit {len(axes)} axes")
-    policy = node.str("keep_aspect_ratio_policy", "stretch")
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
     factors = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
     common = {"not_larger": min, "not_smaller": max}.get(policy)
     for size, axis, factor in zip(sizes, axes, factors, strict=True):
@@ -93,15 +93,15 @@ def _fit_sizes(node: Node, plan: _Plan, shape: Sequence[int], axes: Sequence[int
 
 def _coordinates(node: Node) -> str:
     """The coordinate mode; operator sets up to 10 have no choice."""
-    return node.str("coordinate_transformation_mode", "asymmetric" if node.since <= 10 else "half_pixel")
+    return node.text("coordinate_transformation_mode", "asymmetric" if node.since <= 10 else "half_pixel")
 
 
 def _resize(node: Node) -> Expr:
     x = node.input(0)
     shape, mode = shape_of(x), _coordinates(node)
-    method = _METHODS.get(node.str("mode", "nearest"))
+    method = _METHODS.get(node.text("mode", "nearest"))
     if method is None:
-        raise AotcError("onnx-resize", f"mode {node.str('mode')!r} is not known")
+        raise AotcError("onnx-resize", f"mode {node.text('mode')!r} is not known")
     crops = mode == "tf_crop_and_resize"
     plan = _plan(node, shape, crops)
     checked_shape(plan.sizes, dtype_of(x), f"the result of {node.op_type}")
@@ -130,18 +130,37 @@ def _resample(node: Node, x: Expr, plan: _Plan, axes: list[int], method: str, mo
         method=method,
         coordinate_transformation_mode=mode,
         rounding_method=_rounding(node) if method == "nearest_neighbor" else "",
-        cubic_alpha=node.float("cubic_coeff_a", -0.75),
-        cubic_exclude=node.int("exclude_outside"),
-        extrapolation_value=node.float("extrapolation_value"),
+        cubic_alpha=node.number("cubic_coeff_a", -0.75),
+        cubic_exclude=node.integer("exclude_outside"),
+        extrapolation_value=node.number("extrapolation_value"),
         scales=None if exact else tuple(plan.scales[k] for k in axes),
-        antialias=bool(node.int("antialias")) and method != "nearest_neighbor",
+        antialias=bool(node.integer("antialias")) and method != "nearest_neighbor",
     )
     y = reshape(y, (*(shape[k] for k in kept), *(plan.sizes[k] for k in axes)))
     return transpose(y, [order.index(k) for k in range(len(shape))])
 
 
 def _rounding(node: Node) -> str:
-    return node.str("nearest_mode", "floor" if node.since <= 10 else "round_prefer_floor")
+    return node.text("nearest_mode", "floor" if node.since <= 10 else "round_prefer_floor")
 
 
-OPS: Table = {"Resize": _resize, "Upsample": _resize}
+_SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
+
+
+def _grid_sample(node: Node) -> Expr:
+    """The coordinates of a position lie along the last axis of the grid in ONNX, along axis 1 in the graph."""
+    x, grid = node.input(0), node.input(1)
+    rank = rank_of(grid)
+    mode = node.text("mode", "bilinear")
+    return emit(
+        "image.grid_sample",
+        x,
+        transpose(grid, (0, rank - 1, *range(1, rank - 1))),
+        method=_SAMPLING.get(mode, mode),
+        layout=_LAYOUTS[rank_of(x) - 2],
+        padding_mode=node.text("padding_mode", "zeros"),
+        align_corners=bool(node.integer("align_corners")),
+    )
+
+
+OPS: Table = {"GridSample": _grid_sample, "Resize": _resize, "Upsample": _resize}

@@ -55,7 +55,7 @@ def _reshape(node: Node) -> Expr:
     x = node.input(0)
     given = node.ints_or_input("shape", 1)
     assert given is not None
-    dims, allow_zero = dims_of(x), bool(node.int("allowzero"))
+    dims, allow_zero = dims_of(x), bool(node.integer("allowzero"))
     target: list[Dim] = []
     for k, d in enumerate(given):
         if d == 0 and not allow_zero:
@@ -76,10 +76,10 @@ def _reshape(node: Node) -> Expr:
 def _flatten(node: Node) -> Expr:
     x = node.input(0)
     rank = rank_of(x)
-    axis = node.int("axis", 1)
+    axis = node.integer("axis", 1)
     axis = axis + rank if axis < 0 else axis
     if not 0 <= axis <= rank:
-        raise AotcError("onnx-axis", f"axis {node.int('axis')} is outside rank {rank}")
+        raise AotcError("onnx-axis", f"axis {node.integer('axis')} is outside rank {rank}")
     if axis == 1 and rank > 2:
         return emit("nn.batch_flatten", x)
     shape = shape_of(x)
@@ -113,12 +113,12 @@ def _transpose(node: Node) -> Expr:
 
 
 def _depth_to_space(node: Node) -> Expr:
-    x, size = node.input(0), node.int("blocksize")
+    x, size = node.input(0), node.integer("blocksize")
     n, c, *spatial = shape_of(x)
     rank = len(spatial)
     depth = _exact(c, size**rank, "blocksize")
     blocks = (size,) * rank
-    if node.str("mode", "DCR") == "DCR":
+    if node.text("mode", "DCR") == "DCR":
         y = reshape(x, (n, *blocks, depth, *spatial))
         order = [0, rank + 1, *(axis for k in range(rank) for axis in (rank + 2 + k, 1 + k))]
     else:
@@ -128,13 +128,13 @@ def _depth_to_space(node: Node) -> Expr:
 
 
 def _space_to_depth(node: Node) -> Expr:
-    x, size = node.input(0), node.int("blocksize")
+    x, size = node.input(0), node.integer("blocksize")
     n, c, *spatial = shape_of(x)
     rank = len(spatial)
     small = [_exact(d, size, "blocksize") for d in spatial]
     y = reshape(x, (n, c, *(v for d in small for v in (d, size))))
     blocks, places = [3 + 2 * k for k in range(rank)], [2 + 2 * k for k in range(rank)]
-    order = [0, 1, *blocks, *places] if node.str("mode", "DCR") == "CRD" else [0, *blocks, 1, *places]
+    order = [0, 1, *blocks, *places] if node.text("mode", "DCR") == "CRD" else [0, *blocks, 1, *places]
     return reshape(transpose(y, order), (n, c * size**rank, *small))
 
 
@@ -149,7 +149,7 @@ def _exact(value: int, divisor: int, what: str) -> int:
 
 def _concat(node: Node) -> Expr:
     parts = node.all_inputs()
-    axis = axis_index(node.int("axis", 1), rank_of(parts[0]))
+    axis = axis_index(node.integer("axis", 1), rank_of(parts[0]))
     filled_parts = [p for p in parts if dims_of(p)[axis] != 0]
     return concatenate(filled_parts or parts[:1], axis)
 
@@ -165,11 +165,11 @@ def split_sizes(size: int, count: int) -> list[int]:
 
 def _split(node: Node) -> Sequence[Expr | None]:
     x = node.input(0)
-    axis = axis_index(node.int("axis"), rank_of(x))
+    axis = axis_index(node.integer("axis"), rank_of(x))
     size = dim_of(x, axis)
     sizes = node.ints_or_input("split", 1)
     if sizes is None:
-        sizes = split_sizes(size, node.int("num_outputs", len(node.wanted)))
+        sizes = split_sizes(size, node.integer("num_outputs", len(node.wanted)))
     if sum(sizes) != size or min(sizes, default=0) < 0 or len(sizes) < len(node.wanted):
         raise AotcError("onnx-split", f"parts {sizes} do not make up {size} elements")
     return split(x, sizes, axis)
@@ -210,14 +210,14 @@ def _pad(node: Node) -> Expr:
         before[axis], after[axis] = pads[k], pads[k + len(places)]
     x = _cropped(x, before, after)
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
-    mode = node.str("mode", "constant")
+    mode = node.text("mode", "constant")
     checked_shape([d + b + a for d, (b, a) in zip(shape_of(x), widths, strict=True)], dtype_of(x), "the result of Pad")
     if mode != "constant":
         return pad(x, widths, mode=mode)
     value = node.optional(2)
     if value is not None and any(b or a for b, a in widths):
         return emit("nn.pad", x, reshape(value, ()), pad_width=tuple(widths), pad_mode="constant")
-    return pad(x, widths, node.float("value") if dtype_of(x).is_float else int(node.float("value")))
+    return pad(x, widths, node.number("value") if dtype_of(x).is_float else int(node.number("value")))
 
 
 def _cropped(x: Expr, before: Sequence[int], after: Sequence[int]) -> Expr:
@@ -260,7 +260,7 @@ def _expand(node: Node) -> Expr:
 def _shape(node: Node) -> Expr:
     dims = dims_of(node.input(0))
     rank = len(dims)
-    start, end = node.int("start"), node.int("end", rank)
+    start, end = node.integer("start"), node.integer("end", rank)
     chosen = dims[max(start + rank, 0) if start < 0 else start : max(end + rank, 0) if end < 0 else end]
     if not is_static(chosen):
         shape_of(node.input(0), "a tensor whose shape is asked for")
@@ -308,11 +308,11 @@ def _range(node: Node) -> Expr:
 
 def _eye_like(node: Node) -> Expr:
     x = node.input(0)
-    dtype = dtype_of_elem(node.int("dtype"), "the result of EyeLike") if "dtype" in node.attrs else dtype_of(x)
+    dtype = dtype_of_elem(node.integer("dtype"), "the result of EyeLike") if "dtype" in node.attrs else dtype_of(x)
     shape = shape_of(x)
     check_materialized(shape, dtype, "the result of EyeLike")
     rows, columns = shape
-    return Constant(np.eye(rows, columns, node.int("k")).astype(dtype.numpy))
+    return Constant(np.eye(rows, columns, node.integer("k")).astype(dtype.numpy))
 
 
 def _trilu(node: Node) -> Expr:
@@ -322,14 +322,16 @@ def _trilu(node: Node) -> Expr:
     row = reshape(iota(rows), (rows, 1))
     if k is not None:
         row = add(row, reshape(k, ()))
-    keep = binary("greater_equal" if node.int("upper", 1) else "less_equal", reshape(iota(columns), (1, columns)), row)
+    keep = binary(
+        "greater_equal" if node.integer("upper", 1) else "less_equal", reshape(iota(columns), (1, columns)), row
+    )
     return where(keep, x, False if dtype_of(x).is_bool else 0)
 
 
 def _reverse_sequence(node: Node) -> Expr:
     """Element t of batch item b comes from t, or from length[b] - 1 - t inside its length."""
     x, lengths = node.input(0), cast(node.input(1), "int64")
-    time, batch = node.int("time_axis"), node.int("batch_axis", 1)
+    time, batch = node.integer("time_axis"), node.integer("batch_axis", 1)
     shape = shape_of(x)
     count = reshape(lengths, [shape[batch] if k == batch else 1 for k in range(len(shape))])
     steps = reshape(iota(shape[time]), [shape[time] if k == time else 1 for k in range(len(shape))])

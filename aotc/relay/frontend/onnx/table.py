@@ -23,12 +23,13 @@ from aotc.relay.frontend.onnx import (
     ops_reduce,
     ops_resize,
     ops_shape,
+    ops_signal,
 )
 from aotc.relay.frontend.onnx.node import Converter, Table
 
 _FAMILIES = (
     ops_elementwise, ops_activation, ops_reduce, ops_shape, ops_index, ops_matmul, ops_conv, ops_norm,
-    ops_quant, ops_resize, ops_recurrent, ops_control,
+    ops_quant, ops_resize, ops_recurrent, ops_control, ops_signal,
 )  # fmt: skip
 
 _DOMAINS: Final[Mapping[str, Table]] = {

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend interface of ONNX: models run as compiled C.
+
+In: a ModelProto and inputs.  Out: outputs, computed by a library that was compiled from the model; nothing
+is interpreted.
+
+    import aotc.onnx_backend as backend
+    outputs = backend.prepare(model).run([array])
+    onnx.backend.test.BackendTest(backend.AotcBackend, __name__)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.backend.base import Backend, BackendRep, namedtupledict
+
+from aotc.driver.compile import CompiledModel, compile
+from aotc.ir.diagnostics import AotcError
+from aotc.runtime.session import Session
+
+_OPTIONS: Final = ("target", "opt_level", "cc", "cflags", "dims", "input_shapes")
+_IGNORED: Final = ("rtol", "atol", "opset_version")
+"""Keywords that ONNX's own test runner passes on; they do not concern compilation."""
+
+
+class AotcRep(BackendRep):  # type: ignore[misc]
+    """A model ready to run.  `calls` counts the calls into compiled code.
+
+    A model whose input shapes are all known is compiled at once; one with dynamic dimensions is compiled for
+    the shapes of the inputs it is run on, once for each combination.
+    """
+
+    def __init__(self, model: ModelProto, options: Mapping[str, Any]) -> None:
+        self._model = model
+        self._options = dict(options)
+        self._compiled: dict[tuple[tuple[int, ...], ...], tuple[CompiledModel, Session]] = {}
+        fixed = {t.name for t in model.graph.initializer}
+        inputs = [v for v in model.graph.input if v.name not in fixed]
+        self.input_names = [v.name for v in inputs]
+        self.output_names = [v.name for v in model.graph.output]
+        self._dynamic = not all(_is_static(v) for v in inputs) and not self._options.get("dims")
+        self.calls = 0
+        if not self._dynamic:
+            self._session(())
+
+    def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
+        """The outputs for inputs given as a sequence in order, as a mapping by name, or as a single array."""
+        feeds = self._feeds(inputs)
+        shapes = tuple(feeds[n].shape for n in self.input_names if n in feeds) if self._dynamic else ()
+        session = self._session(shapes)
+        before = session.calls
+        outputs = session.run(None, feeds)
+        self.calls += session.calls - before
+        return namedtupledict("Outputs", self.output_names)(*outputs)  # type: ignore[no-any-return]
+
+    def _feeds(self, inputs: Any) -> dict[str, np.ndarray[Any, Any]]:
+        if isinstance(inputs, Mapping):
+            return {name: _array(value) for name, value in inputs.items()}
+        items = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        if len(items) > len(self.input_names):
+            text = f"{len(items)} inputs are given, the model takes {len(self.input_names)}"
+            raise AotcError("backend-inputs", text, hint="initialisers are part of the compiled model")
+        return {name: _array(value) for name, value in zip(self.input_names, items, strict=False)}
+
+    def _session(self, shapes: tuple[tuple[int, ...], ...]) -> Session:
+        if shapes not in self._compiled:
+            options = dict(self._options)
+            if shapes:
+                options["input_shapes"] = dict(zip(self.input_names, shapes, strict=True))
+            compiled = compile(self._model, **options)
+            self._compiled[shapes] = compiled, compiled.session()
+        return self._compiled[shapes][1]
+
+
+def _is_static(value: Any) -> bool:
+    tensor = value.type.tensor_type
+    return bool(tensor.HasField("shape")) and all(d.HasField("dim_value") for d in tensor.shape.dim)
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    if isinstance(value, TensorProto):
+        return np.asarray(numpy_helper.to_array(value))
+    if isinstance(value, (list, tuple)) or value is None:
+        raise AotcError("backend-inputs", f"inputs must be arrays, not {type(value).__name__}")
+    return np.asarray(value)
+
+
+class AotcBackend(Backend):  # type: ignore[misc]
+    """Compiles models to C and runs them on the CPU."""
+
+    @classmethod
+    def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> AotcRep:
+        """A model ready to run; keywords are those of `aotc.compile` (target, opt_level, cc, cflags, ...).
+
+        Raises AotcError for what cannot be compiled, and for unknown keywords and devices.
+        """
+        if not cls.supports_device(device):
+            raise AotcError("backend-device", f"device {device!r} is not supported", hint="devices: CPU")
+        unknown = [k for k in kwargs if k not in _OPTIONS and k not in _IGNORED]
+        if unknown:
+            raise AotcError("backend-option", f"unknown option {unknown[0]!r}", hint=f"options: {', '.join(_OPTIONS)}")
+        return AotcRep(model, {k: v for k, v in kwargs.items() if k in _OPTIONS})
+
+    @classmethod
+    def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+        """The outputs of a model that is run once."""
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """The outputs of a single node; `opset_version` chooses the operator set (the newest by default)."""
+        arrays = [_array(x) for x in (inputs if isinstance(inputs, (list, tuple)) else [inputs])]
+        names = [name for name in node.input if name]
+        values = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            for name, x in zip(names, arrays, strict=True)
+        ]
+        results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = helper.make_graph([node], node.op_type or "node", values, results)
+        version = int(kwargs.get("opset_version", onnx.defs.onnx_opset_version()))
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
+        return cls.run_model(model, arrays, device, **kwargs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether models can run on `device` ("CPU", perhaps with a number)."""
+        return device.partition(":")[0].upper() == "CPU"
+
+
+prepare = AotcBackend.prepare
+run_model = AotcBackend.run_model
+run_node = AotcBackend.run_node
+supports_device = AotcBackend.supports_device
+is_compatible = AotcBackend.is_compatible

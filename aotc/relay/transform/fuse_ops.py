@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from aotc.ir.op import Op, OpPattern
 from aotc.ir.span import merge_spans
+from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.module import IRModule
+from aotc.relay.transform.base import FunctionPass
 from aotc.relay.visitor import post_order, rebuild
 
 MAX_DEPTH: Final = 256
@@ -28,6 +31,26 @@ MAX_DEPTH: Final = 256
 _INLINE_DTYPES: Final = frozenset({"int32", "int64", "float32", "float64", "bool"})
 
 _Condition: TypeAlias = Callable[[OpPattern, bool], bool]
+
+
+@dataclass(frozen=True, repr=False)
+class FuseOps(FunctionPass):
+    """Every operator call becomes part of a primitive function.
+
+    fuse_opt_level      below 1, each call gets a function of its own; -1 stands for the context's level
+
+    Configuration: "relay.FuseOps.max_depth", most nodes in a function (256); "relay.FuseOps.link_params", whether
+    constants that are not scalars stay inside functions instead of being passed in (False).
+    """
+
+    name: ClassVar[str] = "FuseOps"
+
+    fuse_opt_level: int = -1
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        level = ctx.opt_level if self.fuse_opt_level < 0 else self.fuse_opt_level
+        depth = ctx.get_config("relay.FuseOps.max_depth", MAX_DEPTH)
+        return fuse(function, level, depth, bool(ctx.get_config("relay.FuseOps.link_params", False)))
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +103,8 @@ def _walk(root: Expr) -> Iterator[Expr]:
 class _ForwardGraph:
     """The dataflow graph of a function in post order, with its post-dominator tree."""
 
-    def __init__(self, root: Function) -> None:
+    def __init__(self, root: Function, link_params: bool) -> None:
+        self.link_params = link_params
         self.nodes: list[_Node] = []
         self.by_ref: dict[Expr, _Node] = {}
         for expr in _walk(root):
@@ -115,7 +139,8 @@ class _ForwardGraph:
                 else:
                     self._need(value)
             case Constant():
-                node.pattern = OpPattern.ELEMWISE if _is_single_value(node.ref) else OpPattern.OPAQUE
+                inside = self.link_params or _is_single_value(node.ref)
+                node.pattern = OpPattern.ELEMWISE if inside else OpPattern.OPAQUE
             case Function(params=params, body=body):
                 if not _skips(node.ref):
                     self._need(*params, body)
@@ -281,8 +306,9 @@ class _Signature:
 class _Rewriter:
     """Builds the primitive functions of a partition."""
 
-    def __init__(self, graph: _ForwardGraph, partition: _Partition) -> None:
+    def __init__(self, graph: _ForwardGraph, partition: _Partition, link_params: bool) -> None:
         self.graph = graph
+        self.link_params = link_params
         self.partition = partition
         self.new: dict[Expr, Expr] = {}
         self.signatures: dict[_Group, _Signature] = {}
@@ -319,7 +345,7 @@ class _Rewriter:
         signature = self.signatures.setdefault(group, _Signature())
         fresh: dict[Expr, Expr] = {}
         for arg in args:
-            inside = self._group(arg) is group
+            inside = self._group(arg) is group or (self.link_params and isinstance(arg, Constant))
             fresh[arg] = self.new[arg] if inside else signature.param(self.new[arg], arg)
         member = rebuild(node, lambda child: fresh.get(child, child))
         signature.members.append(node)
@@ -333,13 +359,14 @@ def _call_function(body: Expr, node: Expr, signature: _Signature) -> Call:
     return Call(function, signature.params, span=span, checked_type=ty)
 
 
-def fuse(function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH) -> Function:
+def fuse(function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH, link_params: bool = False) -> Function:
     """`function` with every operator call inside a primitive function.
 
     At `opt_level` 0 each call gets a function of its own.  Scalar constants become part of the functions,
-    other constants their parameters.  The very same object if there is nothing to fuse.
+    other constants their parameters unless `link_params`.  The very same object if there is nothing to fuse.
     """
     if _skips(function):
         return function
-    graph = _ForwardGraph(function)
-    return _Rewriter(graph, _Partition(graph, opt_level, max_depth)).run(function)
+    graph = _ForwardGraph(function, link_params)
+    rewriter = _Rewriter(graph, _Partition(graph, opt_level, max_depth), link_params)
+    return rewriter.run(function)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The generator of DCGAN: transposed convolutions from a random vector to an image (Radford et al., 2016).
+
+mod, params = get_workload(batch_size=1)         # 64 x 64 RGB
+"""
+
+from __future__ import annotations
+
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Expr, Function, Var
+from aotc.relay.op.dense import dense
+from aotc.relay.op.elementwise import relu, tanh
+from aotc.relay.op.shape import reshape
+from aotc.relay.testing.init import Workload, create_workload
+from aotc.relay.testing.layers import batch_norm_infer, conv2d_transpose, network, parameter
+
+
+def _double(data: Expr, name: str, channels: int) -> Expr:
+    """A transposed convolution that doubles height and width."""
+    return conv2d_transpose(data, name, channels=channels, kernel_size=(4, 4), strides=(2, 2), padding=(1, 1))
+
+
+def get_net(
+    batch_size: int = 1, random_len: int = 100, channels: int = 3, ngf: int = 128, dtype: str = "float32"
+) -> Function:
+    """The network as a function of `data` (batch_size, random_len); the result is (batch_size, channels, 64, 64).
+
+    ngf    channels of the layer before the last; each layer before it has twice as many
+    """
+    data = Var("data", TensorType((batch_size, random_len), dtype))
+    units = 8 * ngf * 4 * 4
+    body: Expr = relu(dense(data, parameter("dense_weight", (units, random_len), data), units=units))
+    body = reshape(body, (-1, 8 * ngf, 4, 4))
+    for number, multiple in ((2, 4), (3, 2), (4, 1)):
+        body = _double(body, f"g{number}_deconv", multiple * ngf)
+        body = relu(batch_norm_infer(body, f"g{number}_batch_norm", scale=False))
+    return network(tanh(_double(body, "g5_deconv", channels)))
+
+
+def get_workload(
+    batch_size: int = 1, random_len: int = 100, channels: int = 3, ngf: int = 128, dtype: str = "float32"
+) -> Workload:
+    """The network's module and its parameters; see `get_net` and `init.create_workload`."""
+    return create_workload(get_net(batch_size, random_len, channels, ngf, dtype))

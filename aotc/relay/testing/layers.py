@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers: operators together with the variables of their parameters, named after the layer.
+
+x = conv2d(x, "conv0", channels=64, kernel_size=(7, 7), strides=(2, 2), padding=(3, 3))     # %conv0_weight
+x = batch_norm_infer(x, "bn0", epsilon=2e-5)                                                # %bn0_gamma, ...
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aotc.ir.dims import Dim
+from aotc.ir.types import TensorType
+from aotc.relay.analysis import free_vars
+from aotc.relay.expr import Expr, Function, TupleGetItem, Var, tensor_type_of
+from aotc.relay.op.conv import conv2d as conv2d_op
+from aotc.relay.op.conv_transpose import conv2d_transpose as conv2d_transpose_op
+from aotc.relay.op.dense import bias_add, dense
+from aotc.relay.op.norm import batch_norm
+
+
+def parameter(name: str, shape: tuple[Dim, ...], like: Expr) -> Var:
+    """A variable of the data type of `like`."""
+    return Var(name, TensorType(shape, tensor_type_of(like).dtype))
+
+
+def network(result: Expr) -> Function:
+    """The function of a network: its free variables are the parameters, the data first."""
+    return Function(free_vars(result), result)
+
+
+def kernel_layout_of(data_layout: str) -> str:
+    """The layout of weights that goes with a layout of data."""
+    return {"NCHW": "OIHW", "NHWC": "HWIO"}[data_layout]
+
+
+def conv2d(
+    data: Expr,
+    name: str,
+    *,
+    channels: int,
+    kernel_size: tuple[int, int],
+    groups: int = 1,
+    data_layout: str = "NCHW",
+    weight: str = "",
+    **attributes: Any,
+) -> Expr:
+    """A convolution without bias; `weight` is the name of the parameter if not NAME_weight."""
+    layout = kernel_layout_of(data_layout)
+    inputs = tensor_type_of(data).shape[data_layout.index("C")]
+    sizes: dict[str, Dim] = dict(zip("HW", kernel_size, strict=True))
+    sizes |= {"O": channels, "I": inputs // groups if isinstance(inputs, int) else inputs}
+    return conv2d_op(
+        data,
+        parameter(weight or f"{name}_weight", tuple(sizes[axis] for axis in layout), data),
+        groups=groups,
+        channels=channels,
+        kernel_size=kernel_size,
+        data_layout=data_layout,
+        kernel_layout=layout,
+        **attributes,
+    )
+
+
+def conv2d_transpose(data: Expr, name: str, *, channels: int, kernel_size: tuple[int, int], **attributes: Any) -> Expr:
+    """A transposed convolution of NCHW data without bias."""
+    weight = parameter(f"{name}_weight", (tensor_type_of(data).shape[1], channels, *kernel_size), data)
+    return conv2d_transpose_op(data, weight, channels=channels, kernel_size=kernel_size, **attributes)
+
+
+def batch_norm_infer(data: Expr, name: str, *, axis: int = 1, **attributes: Any) -> Expr:
+    """Batch normalisation with stored statistics: its first result."""
+    shape = (tensor_type_of(data).shape[axis],)
+    roles = ("gamma", "beta", "moving_mean", "moving_var")
+    result = batch_norm(data, *(parameter(f"{name}_{role}", shape, data) for role in roles), axis=axis, **attributes)
+    return result if isinstance(result, TupleGetItem) else TupleGetItem(result, 0)
+
+
+def dense_add_bias(data: Expr, name: str, units: int, axis: int = -1) -> Expr:
+    """A matrix product and a bias along `axis`."""
+    weight = parameter(f"{name}_weight", (units, tensor_type_of(data).shape[-1]), data)
+    return bias_add(dense(data, weight, units=units), parameter(f"{name}_bias", (units,), data), axis=axis)

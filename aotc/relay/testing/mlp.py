@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A multilayer perceptron: two hidden layers of 128 and 64.
+
+mod, params = get_workload(batch_size=1)         # digits of 28 x 28
+"""
+
+from __future__ import annotations
+
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Expr, Function, Var
+from aotc.relay.op.elementwise import relu
+from aotc.relay.op.shape import batch_flatten
+from aotc.relay.op.softmax import softmax
+from aotc.relay.testing.init import Workload, create_workload
+from aotc.relay.testing.layers import dense_add_bias, network
+
+
+def get_net(
+    batch_size: int = 1,
+    num_classes: int = 10,
+    image_shape: tuple[int, ...] = (1, 28, 28),
+    dtype: str = "float32",
+) -> Function:
+    """The network as a function of `data` (batch_size, *image_shape) and its parameters."""
+    body: Expr = batch_flatten(Var("data", TensorType((batch_size, *image_shape), dtype)))
+    body = relu(dense_add_bias(body, "fc1", 128))
+    body = relu(dense_add_bias(body, "fc2", 64))
+    return network(softmax(dense_add_bias(body, "fc3", num_classes)))
+
+
+def get_workload(
+    batch_size: int = 1,
+    num_classes: int = 10,
+    image_shape: tuple[int, ...] = (1, 28, 28),
+    dtype: str = "float32",
+) -> Workload:
+    """The network's module and its parameters; see `get_net` and `init.create_workload`."""
+    return create_workload(get_net(batch_size, num_classes, image_shape, dtype))

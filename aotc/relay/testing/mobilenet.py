@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MobileNet: depthwise separable convolutions (Howard et al., "MobileNets", 2017).
+
+mod, params = get_workload()                     # width multiplier 1, 224 x 224
+"""
+
+from __future__ import annotations
+
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Expr, Function, Var
+from aotc.relay.op.adaptive_pool import global_avg_pool2d
+from aotc.relay.op.elementwise import relu
+from aotc.relay.op.shape import batch_flatten
+from aotc.relay.op.softmax import softmax
+from aotc.relay.testing.init import Workload, create_workload
+from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
+
+_BLOCKS = (
+    *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)),
+    *((512, 2), (512, 1), (512, 1), (512, 1), (512, 1), (512, 1)),
+    *((1024, 2), (1024, 1)),
+)
+"""Output channels and stride of each separable block."""
+
+
+def _separable(data: Expr, name: str, inputs: int, outputs: int, stride: int, layout: str) -> Expr:
+    """A 3 x 3 convolution of each channel on its own, then a 1 x 1 convolution across channels."""
+    axis = layout.index("C")
+    body = conv2d(
+        data,
+        name,
+        channels=inputs,
+        groups=inputs,
+        kernel_size=(3, 3),
+        strides=(stride, stride),
+        padding=(1, 1),
+        data_layout=layout,
+    )
+    body = relu(batch_norm_infer(body, f"{name}_bn1", axis=axis))
+    body = conv2d(body, f"{name}_conv2", channels=outputs, kernel_size=(1, 1), data_layout=layout)
+    return relu(batch_norm_infer(body, f"{name}_bn2", axis=axis))
+
+
+def get_net(
+    batch_size: int = 1,
+    num_classes: int = 1000,
+    image_shape: tuple[int, int, int] = (3, 224, 224),
+    dtype: str = "float32",
+    layout: str = "NCHW",
+) -> Function:
+    """The network as a function of `data` (batch_size, *image_shape, in the order of `layout`) and its parameters."""
+    body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
+    name = "conv_block_1"
+    body = conv2d(
+        body, f"{name}_conv", channels=32, kernel_size=(3, 3), strides=(2, 2), padding=(1, 1), data_layout=layout
+    )
+    body = relu(batch_norm_infer(body, f"{name}_bn", axis=layout.index("C")))
+    channels = 32
+    for number, (outputs, stride) in enumerate(_BLOCKS, 1):
+        body = _separable(body, f"separable_conv_block_{number}", channels, outputs, stride, layout)
+        channels = outputs
+    flat = batch_flatten(global_avg_pool2d(body, layout=layout))
+    return network(softmax(dense_add_bias(flat, "fc", num_classes, axis=1)))
+
+
+def get_workload(
+    batch_size: int = 1,
+    num_classes: int = 1000,
+    image_shape: tuple[int, int, int] = (3, 224, 224),
+    dtype: str = "float32",
+    layout: str = "NCHW",
+) -> Workload:
+    """The network's module and its parameters; see `get_net` and `init.create_workload`."""
+    return create_workload(get_net(batch_size, num_classes, image_shape, dtype, layout))

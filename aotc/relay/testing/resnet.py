@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ResNet with identity mappings: pre-activation units (He, Zhang, Ren and Sun, "Identity Mappings in Deep
+Residual Networks", 2016).
+
+mod, params = get_workload(num_layers=18)        # ImageNet: 18, 34, 50, 101, 152, 200, 269 layers
+mod, params = get_workload(num_layers=20, image_shape=(3, 28, 28), num_classes=10)    # CIFAR: 6 n + 2 or 9 n + 2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Expr, Function, Var
+from aotc.relay.op.adaptive_pool import global_avg_pool2d
+from aotc.relay.op.binary import add
+from aotc.relay.op.elementwise import relu
+from aotc.relay.op.pool import max_pool2d
+from aotc.relay.op.shape import batch_flatten
+from aotc.relay.op.softmax import softmax
+from aotc.relay.testing.init import Workload, create_workload
+from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
+
+EPSILON = 2e-5
+
+_UNITS = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+    269: (3, 30, 48, 8),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Units per stage, channels after the stem and after each stage, and the kind of unit."""
+
+    units: tuple[int, ...]
+    filters: tuple[int, ...]
+    bottleneck: bool
+
+
+def _plan(num_layers: int, height: int) -> _Plan:
+    if height > 28:
+        if num_layers not in _UNITS:
+            raise AotcError(
+                "resnet", f"no ResNet has {num_layers} layers", hint=f"known: {', '.join(map(str, _UNITS))}"
+            )
+        deep = num_layers >= 50
+        return _Plan(_UNITS[num_layers], (64, 256, 512, 1024, 2048) if deep else (64, 64, 128, 256, 512), deep)
+    if num_layers >= 164 and (num_layers - 2) % 9 == 0:
+        return _Plan(((num_layers - 2) // 9,) * 3, (16, 64, 128, 256), True)
+    if 8 <= num_layers < 164 and (num_layers - 2) % 6 == 0:
+        return _Plan(((num_layers - 2) // 6,) * 3, (16, 16, 32, 64), False)
+    raise AotcError(
+        "resnet", f"no ResNet for small images has {num_layers} layers", hint="6 n + 2, or 9 n + 2 from 164"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    layout: str
+
+    def norm(self, data: Expr, name: str, scale: bool = True) -> Expr:
+        return batch_norm_infer(data, name, axis=self.layout.index("C"), epsilon=EPSILON, scale=scale)
+
+    def conv(self, data: Expr, name: str, channels: int, size: int, stride: int = 1) -> Expr:
+        """A convolution that keeps the image's size but for the stride."""
+        return conv2d(
+            data,
+            name,
+            channels=channels,
+            kernel_size=(size, size),
+            strides=(stride, stride),
+            padding=(size // 2, size // 2),
+            data_layout=self.layout,
+        )
+
+    def unit(self, data: Expr, name: str, channels: int, stride: int, first: bool, bottleneck: bool) -> Expr:
+        """A residual unit; the first of a stage projects its shortcut."""
+        active = relu(self.norm(data, f"{name}_bn1"))
+        if bottleneck:
+            body = self.conv(active, f"{name}_conv1", channels // 4, 1, stride)
+            body = self.conv(relu(self.norm(body, f"{name}_bn2")), f"{name}_conv2", channels // 4, 3)
+            body = self.conv(relu(self.norm(body, f"{name}_bn3")), f"{name}_conv3", channels, 1)
+        else:
+            body = self.conv(active, f"{name}_conv1", channels, 3, stride)
+            body = self.conv(relu(self.norm(body, f"{name}_bn2")), f"{name}_conv2", channels, 3)
+        return add(body, self.conv(active, f"{name}_sc", channels, 1, stride) if first else data)
+
+
+def get_net(
+    batch_size: int = 1,
+    num_classes: int = 1000,
+    num_layers: int = 18,
+    image_shape: tuple[int, int, int] = (3, 224, 224),
+    layout: str = "NCHW",
+    dtype: str = "float32",
+) -> Function:
+    """The network as a function of `data` (batch_size, *image_shape) and its parameters.
+
+    `image_shape` is given in the order of `layout`.  Raises AotcError for a number of layers that no network has.
+    """
+    build = _Builder(layout)
+    data = Var("data", TensorType((batch_size, *image_shape), dtype))
+    height = image_shape[layout.index("H") - 1]
+    plan = _plan(num_layers, height)
+    body = build.norm(data, "bn_data", scale=False)
+    if height <= 32:
+        body = build.conv(body, "conv0", plan.filters[0], 3)
+    else:
+        body = relu(build.norm(build.conv(body, "conv0", plan.filters[0], 7, 2), "bn0"))
+        body = max_pool2d(body, pool_size=(3, 3), strides=(2, 2), padding=(1, 1), layout=layout)
+    for stage, (count, channels) in enumerate(zip(plan.units, plan.filters[1:], strict=True), 1):
+        for unit in range(1, count + 1):
+            stride = 2 if stage > 1 and unit == 1 else 1
+            body = build.unit(body, f"stage{stage}_unit{unit}", channels, stride, unit == 1, plan.bottleneck)
+    body = relu(build.norm(body, "bn1"))
+    flat = batch_flatten(global_avg_pool2d(body, layout=layout))
+    return network(softmax(dense_add_bias(flat, "fc1", num_classes)))
+
+
+def get_workload(
+    batch_size: int = 1,
+    num_classes: int = 1000,
+    num_layers: int = 18,
+    image_shape: tuple[int, int, int] = (3, 224, 224),
+    layout: str = "NCHW",
+    dtype: str = "float32",
+) -> Workload:
+    """The network's module and its parameters; see `get_net` and `init.create_workload`."""
+    return create_workload(get_net(batch_size, num_classes, num_layers, image_shape, layout, dtype))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SqueezeNet: fire modules that squeeze channels, then expand them (Iandola et al., 2016).
+
+mod, params = get_workload(version="1.0")        # or "1.1"
+"""
+
+from __future__ import annotations
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Expr, Function, Var
+from aotc.relay.op.adaptive_pool import global_avg_pool2d
+from aotc.relay.op.dense import bias_add
+from aotc.relay.op.elementwise import relu
+from aotc.relay.op.join import concatenate
+from aotc.relay.op.norm import dropout
+from aotc.relay.op.pool import max_pool2d
+from aotc.relay.op.shape import batch_flatten
+from aotc.relay.op.softmax import softmax
+from aotc.relay.testing.init import Workload, create_workload
+from aotc.relay.testing.layers import conv2d, network, parameter
+
+_POOL = 0
+_VERSIONS = {
+    "1.0": ((96, 7, 3), (_POOL, 16, 16, 32, _POOL, 32, 48, 48, 64, _POOL, 64)),
+    "1.1": ((64, 3, 1), (_POOL, 16, 16, _POOL, 32, 32, _POOL, 48, 48, 64, 64)),
+}
+"""The first convolution (channels, size, padding), then pools and squeezed channels of fire modules."""
+
+
+def _conv(data: Expr, name: str, channels: int, size: int, padding: int = 0, stride: int = 1) -> Expr:
+    """A convolution with bias and relu."""
+    result = conv2d(
+        data,
+        name,
+        channels=channels,
+        kernel_size=(size, size),
+        strides=(stride, stride),
+        padding=(padding, padding),
+    )
+    return relu(bias_add(result, parameter(f"{name}_bias", (channels,), data)))
+
+
+def _fire(data: Expr, name: str, squeezed: int) -> Expr:
+    inner = _conv(data, f"{name}_input_conv", squeezed, 1)
+    left = _conv(inner, f"{name}_left_conv", 4 * squeezed, 1)
+    right = _conv(inner, f"{name}_right_conv", 4 * squeezed, 3, padding=1)
+    return concatenate((left, right), axis=1)
+
+
+def get_net(
+    batch_size: int = 1,
+    num_classes: int = 1000,
+    version: str = "1.0",
+    image_shape: tuple[int, int, int] = (3, 224, 224),
+    dtype: str = "float32",
+) -> Function:
+    """The network as a function of `data` (batch_size, *image_shape) and its parameters.
+
+    Raises AotcError for a version that is not known.
+    """
+    if version not in _VERSIONS:
+        raise AotcError("squeezenet", f"no SqueezeNet has version {version!r}", hint=f"known: {', '.join(_VERSIONS)}")
+    (channels, size, padding), body_plan = _VERSIONS[version]
+    body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
+    body = _conv(body, "conv1", channels, size, padding, stride=2)
+    number = 0
+    for squeezed in body_plan:
+        if squeezed == _POOL:
+            body = max_pool2d(body, pool_size=(3, 3), strides=(2, 2))
+        else:
+            number += 1
+            body = _fire(body, f"fire{number}", squeezed)
+    body = _conv(dropout(body, rate=0.5), "conv_final", num_classes, 1)
+    return network(softmax(batch_flatten(global_avg_pool2d(body))))
+
+
+def get_workload(
+    batch_size: int = 1,
+    num_classes: int = 1000,
+    version: str = "1.0",
+    image_shape: tuple[int, int, int] = (3, 224, 224),
+    dtype: str = "float32",
+) -> Workload:
+    """The network's module and its parameters; see `get_net` and `init.create_workload`."""
+    return create_workload(get_net(batch_size, num_classes, version, image_shape, dtype))

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AlterOpLayout: constant weights in blocks of output channels, as a target's vector registers want them.
+
+nn.conv2d(%x, %w, ...)    =>    nn.conv2d(%x, layout_transform(%w, "OIHW", "OIHW32o"), kernel_layout="OIHW32o", ...)
+nn.dense(%x, %w)          =>    nn.contrib_dense_pack(%x, layout_transform(%w, "NC", "NC32n"), weight_layout="NC32n")
+
+In: typed functions.  Out: the same results; FoldConstant makes the transforms disappear.  Activations keep
+their layout.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from aotc.ir.dims import is_static
+from aotc.ir.op import Op
+from aotc.ir.span import span_scope
+from aotc.ir.transform import PassContext
+from aotc.relay.evaluate import MAX_BYTES, evaluate_call
+from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
+from aotc.relay.module import IRModule
+from aotc.relay.op.conv import Conv2DAttrs
+from aotc.relay.op.dense import DenseAttrs, MatmulAttrs, contrib_dense_pack
+from aotc.relay.op.layout import layout_transform
+from aotc.relay.transform.base import FunctionPass, recall
+from aotc.relay.visitor import Mutator
+from aotc.tir.schedule.contraction import pack_block
+from aotc.tir.target import C, Target
+
+
+@dataclass(frozen=True, repr=False)
+class AlterOpLayout(FunctionPass):
+    """Packs the constant weights of nn.conv2d, nn.dense and nn.matmul for `target`."""
+
+    name: ClassVar[str] = "AlterOpLayout"
+    opt_level: ClassVar[int] = 3
+
+    target: Target = C
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return _Pack(self.target).visit_function(function)
+
+
+@dataclass
+class _Packed:
+    """Transforms made so far: a weight that several calls share is packed once per layout."""
+
+    known: dict[tuple[Constant, str], Expr] = field(default_factory=dict)
+
+    def get(self, weight: Constant, source: str, target: str) -> Expr:
+        key = (weight, target)
+        if key not in self.known:
+            self.known[key] = _transform(weight, source, target)
+        return self.known[key]
+
+
+def _transform(weight: Constant, source: str, target: str) -> Expr:
+    """The packed weight.  One above the limit of FoldConstant is evaluated here, lest it be packed in every run."""
+    packed = layout_transform(weight, source, target)
+    size = tensor_type_of(packed).nbytes
+    return packed if size <= MAX_BYTES else evaluate_call(packed, size) or packed
+
+
+class _Pack(Mutator):
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.target = target
+        self.packed = _Packed()
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and node.is_primitive)
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        if not isinstance(new.op, Op) or len(new.args) != 2 or not isinstance(new.args[1], Constant):
+            return new
+        with span_scope(new.span):
+            match new.attrs:
+                case Conv2DAttrs() as attrs if new.op.name == "nn.conv2d":
+                    return self._conv2d(new, new.args[1], attrs)
+                case DenseAttrs() as attrs if new.op.name == "nn.dense":
+                    return self._dense(new, new.args[1], "NC", attrs.out_dtype)
+                case MatmulAttrs(transpose_a=False) as attrs if new.op.name == "nn.matmul":
+                    return self._dense(new, new.args[1], "NC" if attrs.transpose_b else "CN", attrs.out_dtype)
+                case _:
+                    return new
+
+    def _block(self, channels: int, positions: int, call: Call) -> int:
+        return pack_block(channels, self.target, tensor_type_of(call).dtype, columns=positions)
+
+    def _conv2d(self, call: Call, weight: Constant, attrs: Conv2DAttrs) -> Expr:
+        if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or attrs.out_layout not in ("", "NCHW"):
+            return call
+        channels = weight.data.shape[0]
+        per_group = channels // attrs.groups
+        shape = tensor_type_of(call).shape
+        outer = (shape[0], *shape[2:])
+        positions = math.prod(d for d in outer if isinstance(d, int)) if is_static(outer) else 0
+        block = self._block(per_group, positions, call)
+        if block == 0 or per_group == 1 or (attrs.groups > 1 and per_group % block):
+            return call
+        layout = f"OIHW{block}o"
+        packed = self.packed.get(weight, "OIHW", layout)
+        kernel = (weight.data.shape[2], weight.data.shape[3])
+        return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=kernel)
+
+    def _dense(self, call: Call, weight: Constant, layout: str, out_dtype: str) -> Expr:
+        if weight.data.ndim != 2:
+            return call
+        units = weight.data.shape[layout.index("N")]
+        outer = tensor_type_of(call).shape[:-1]
+        positions = math.prod(d for d in outer if isinstance(d, int)) if is_static(outer) else 0
+        block = self._block(units, positions, call)
+        if block == 0:
+            return call
+        target = f"NC{block}n"
+        packed = self.packed.get(weight, layout, target)
+        return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)

@@ -256,10 +256,10 @@ class _Tile:
             taps = dict(zip((var for var, _ in self.tiling.taps), runs, strict=True))
             body: Stmt = Block(self._updates(taps))
             body = body if isinstance(condition, Const) else If(condition, body)
-            for var, run in reversed(taps.items()):
-                body = body if len(run) == 1 else For(var, run.stop, body, begin=run.start)
             for var, extent in reversed(self.tiling.looped):
                 body = For(var, extent, body)
+            for var, run in reversed(taps.items()):
+                body = body if len(run) == 1 else For(var, run.stop, body, begin=run.start)
             stmts.append(body)
         return Block(stmts)
 

@@ -66,11 +66,11 @@ def _apply(data: Array, places: Array, inside: Array, updates: Array, reduction:
     at, values = places[inside], updates[inside]
     if reduction == "update":
         result[at] = values
-        return result.reshape(data.shape)
+        return np.reshape(result, data.shape)
     work: Array = result.astype(carrier(DType.of(data)) or data.dtype)
     with np.errstate(all="ignore"):
         _UFUNC[reduction].at(work, at, values.astype(work.dtype))
-    return work.astype(data.dtype).reshape(data.shape)
+    return np.reshape(work.astype(data.dtype), data.shape)
 
 
 def _program(

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an operator's sample to the outputs of its kernel, by an executor chosen by name.
+
+job = kernel_job(REGISTRY["add"], sample)          # the scheduled kernel and its flat inputs
+outputs = EXECUTORS["interpreter"]([job])[0]       # executors take batches: a compiler is slow to start
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.dtype import DType
+from aotc.ir.types import TensorType, TupleType, Type, tensor_types
+from aotc.relay.backend.kernels import lower_function
+from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, Var, call
+from aotc.relay.op.opdef import Accuracy, OpDef, Sample
+from aotc.relay.visitor import post_order
+from aotc.tir.interp import run_kernel
+from aotc.tir.stmt import Kernel
+from aotc.tir.target import TARGETS, Target
+
+Array = np.ndarray[Any, Any]
+
+
+def type_of_value(value: Any) -> Type:
+    """The type of an array or a (nested) tuple of arrays."""
+    if isinstance(value, tuple):
+        return TupleType(map(type_of_value, value))
+    return TensorType(value.shape, DType.of(value))
+
+
+def flat(value: Any) -> list[Array]:
+    """The arrays of a (nested) tuple."""
+    return [a for item in value for a in flat(item)] if isinstance(value, tuple) else [value]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to run: its inputs, and what its outputs are."""
+
+    kernel: Kernel
+    inputs: list[Array]
+    types: tuple[TensorType, ...]
+
+
+def expanded(expr: Expr) -> Expr:
+    """`expr` without operators that are compositions of others."""
+    done: dict[Expr, Expr] = {}
+    for node in post_order(expr):
+        match node:
+            case Call(op=OpDef() as op):
+                args = [done[a] for a in node.args]
+                composite = op.expand is not None
+                done[node] = expanded(op.expand(node.attrs, args)) if composite else call(op, args, node.attrs)
+            case Tuple():
+                done[node] = Tuple(done[f] for f in node.fields)
+            case TupleGetItem():
+                done[node] = TupleGetItem(done[node.tuple_value], node.index)
+            case _:
+                done[node] = node
+    return done[expr]
+
+
+def kernel_job(op: OpDef, sample: Sample, target: Target = TARGETS["c"]) -> Job:
+    """The kernel of one call of `op` on the arguments of a sample."""
+    params = [Var(f"a{k}", type_of_value(value)) for k, value in enumerate(sample.args)]
+    body = expanded(call(op, params, sample.attrs))
+    kernel = lower_function(Function(params, body), op.name.replace(".", "_"), target)
+    assert body.checked_type is not None
+    return Job(kernel, flat(tuple(sample.args)), tensor_types(body.checked_type))
+
+
+def interpret(jobs: Sequence[Job]) -> list[list[Array]]:
+    """The outputs of each job, by the interpreter of tensor programs."""
+    results = []
+    for job in jobs:
+        outputs = run_kernel(job.kernel, job.inputs)
+        results.append([o.reshape(t.static_shape) for o, t in zip(outputs, job.types, strict=True)])
+    return results
+
+
+Executor = Callable[[Sequence[Job]], list[list[Array]]]
+EXECUTORS: Mapping[str, Executor] = {"interpreter": interpret}
+"""Ways to run kernels, by name."""
+
+
+def assert_agrees(actual: Array, expected: Array, accuracy: Accuracy) -> None:
+    """Same shape and dtype, and values as close as `accuracy` says; NaN and infinities in the same places."""
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    dtype = DType.of(expected)
+    a, b = (x.astype(np.float64) if dtype.is_float else x for x in (actual, expected))
+    if accuracy is Accuracy.EXACT or not dtype.is_float:
+        np.testing.assert_array_equal(a, b)
+        return
+    finite = np.abs(b[np.isfinite(b)])
+    largest = float(finite.max(initial=0.0))
+    unit = float(np.spacing(np.ones((), dtype.numpy)).astype(np.float64))
+    relative = 64 * unit if accuracy is Accuracy.ROUNDING else max(1e-3, 8 * unit)
+    anchor = 16 * unit if accuracy is Accuracy.ROUNDING else relative
+    np.testing.assert_allclose(a, b, rtol=relative, atol=anchor * min(largest, 1e6))

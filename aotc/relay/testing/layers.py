@@ -72,8 +72,8 @@ def batch_norm_infer(data: Expr, name: str, *, axis: int = 1, **attributes: Any)
     """Batch normalisation with stored statistics: its first result."""
     shape = (tensor_type_of(data).shape[axis],)
     roles = ("gamma", "beta", "moving_mean", "moving_var")
-    result = batch_norm(data, *(parameter(f"{name}_{role}", shape, data) for role in roles), axis=axis, **attributes)
-    return result if isinstance(result, TupleGetItem) else TupleGetItem(result, 0)
+    gamma, beta, mean, var = (parameter(f"{name}_{role}", shape, data) for role in roles)
+    return TupleGetItem(batch_norm(data, gamma, beta, mean, var, axis=axis, **attributes), 0)
 
 
 def dense_add_bias(data: Expr, name: str, units: int, axis: int = -1) -> Expr:

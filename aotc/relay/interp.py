@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph interpreter: what a program means, computed with numpy through each operator's reference.
+
+In: an expression or module and its inputs.  Out: an array, or a (nested) tuple of arrays.
+
+evaluate(mod, x)                                 # @main(x)
+evaluate(fn, x, params={"w": w})                 # a function; parameters by position, then by name
+evaluate(relay.add(a, b), params={"a": 1, "b": 2})     # free variables by name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.dims import SymDim
+from aotc.ir.dtype import DType
+from aotc.ir.op import Op
+from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.relay.analysis import free_vars
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.module import IRModule
+from aotc.relay.trampoline import Task, run
+from aotc.relay.visitor import children
+
+Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure | Op"
+"""An array, a tuple of values, a function with what it captured, or an operator."""
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    """The values of one activation; what it does not know, the enclosing one may."""
+
+    outer: _Frame | None = None
+    values: dict[Expr, Value] = field(default_factory=dict)
+
+    def find(self, node: Expr) -> Value | None:
+        frame: _Frame | None = self
+        while frame is not None:
+            if node in frame.values:
+                return frame.values[node]
+            frame = frame.outer
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Closure:
+    """A function value."""
+
+    function: Function
+    frame: _Frame
+
+
+def evaluate(
+    target: Expr | IRModule, *args: Any, params: Mapping[str, Any] | None = None, module: IRModule | None = None
+) -> Any:
+    """The value of @main of a module, of a function applied to its inputs, or of an expression.
+
+    args      inputs by position: arrays, numbers, tuples of them
+    params    inputs (or free variables of an expression) by name
+    module    where global functions are found; the target itself if it is a module
+
+    Raises AotcError for inputs that are missing, superfluous or of the wrong type.
+    """
+    if isinstance(target, IRModule):
+        return evaluate(target.main, *args, params=params, module=target)
+    machine = _Machine(module)
+    frame = _Frame()
+    wanted = target.params if isinstance(target, Function) else tuple(free_vars(target))
+    if args and not isinstance(target, Function):
+        raise AotcError("interp", "an expression takes its free variables by name, as params")
+    values = _bind(wanted, args, params or {})
+    if isinstance(target, Function):
+        loose = free_vars(target)
+        if loose:
+            raise AotcError("interp", f"the function has a free variable %{loose[0].name}", span=loose[0].span)
+        return run(machine.apply(Closure(target, frame), values))
+    frame.values.update(zip(wanted, values, strict=True))
+    return run(machine.value(target, frame))
+
+
+def _bind(wanted: Sequence[Var], args: Sequence[Any], params: Mapping[str, Any]) -> list[Value]:
+    """The values of the inputs in order, checked against their types."""
+    if len(args) > len(wanted):
+        raise AotcError("interp", f"{len(args)} inputs for a function of {len(wanted)} parameters")
+    names = [v.name for v in wanted]
+    for name in params:
+        if name not in names:
+            raise AotcError("interp", f"no input is called {name!r}", hint=nearest(name, names))
+        if name in names[: len(args)]:
+            raise AotcError("interp", f"input {name!r} is given twice")
+    given = dict(zip(wanted, args, strict=False))
+    missing = [v.name for v in wanted if v not in given and v.name not in params]
+    if missing:
+        raise AotcError("interp", f"no value for {', '.join(map(repr, missing))}")
+    dims: dict[str, int] = {}
+    return [_input(v, given[v] if v in given else params[v.name], dims) for v in wanted]
+
+
+def _input(var: Var, value: Any, dims: dict[str, int]) -> Value:
+    ty = var.checked_type
+    result = _as_value(value, ty)
+    if ty is not None and not _fits(result, ty, dims):
+        raise AotcError("interp", f"input {var.name!r} must be {ty}, got {_describe(result)}", span=var.span)
+    return result
+
+
+def _as_value(value: Any, ty: Type | None) -> Value:
+    """Arrays as they are; bare numbers and lists in the data type that is wanted."""
+    if isinstance(value, (Closure, Op)):
+        return value
+    if isinstance(value, tuple):
+        types: Sequence[Type | None] = ty.fields if isinstance(ty, TupleType) else (None,) * len(value)
+        if len(types) == len(value):
+            return tuple(map(_as_value, value, types))
+        return tuple(_as_value(item, None) for item in value)
+    if isinstance(value, (np.ndarray, np.generic)) or not isinstance(ty, TensorType):
+        return np.asarray(value)
+    return np.asarray(value, ty.dtype.numpy)
+
+
+def _fits(value: Value, ty: Type, dims: dict[str, int]) -> bool:
+    """Whether a value has a type; the first use of a named dimension settles its size."""
+    match ty:
+        case TensorType():
+            if not isinstance(value, np.ndarray) or DType.of(value) != ty.dtype or value.ndim != ty.rank:
+                return False
+            return all(_fits_dim(d, n, dims) for d, n in zip(ty.shape, value.shape, strict=True))
+        case TupleType(fields=fields):
+            same = isinstance(value, tuple) and len(value) == len(fields)
+            return same and all(_fits(v, f, dims) for v, f in zip(value, fields, strict=True))  # type: ignore[arg-type]
+        case FuncType():
+            return isinstance(value, (Closure, Op))
+
+
+def _fits_dim(dim: int | SymDim, size: int, dims: dict[str, int]) -> bool:
+    if isinstance(dim, int):
+        return dim == size
+    if dim.upper is not None and size > dim.upper:
+        return False
+    return not dim.name or dims.setdefault(dim.name, size) == size
+
+
+def _describe(value: Value) -> str:
+    match value:
+        case np.ndarray():
+            return str(TensorType(value.shape, DType.of(value)))
+        case tuple():
+            return f"({', '.join(map(_describe, value))})"
+        case _:
+            return "a function"
+
+
+class _Machine:
+    """Evaluates nodes on demand with an explicit stack: only the branches that are taken, each node once."""
+
+    def __init__(self, module: IRModule | None) -> None:
+        self.module = module
+        self.globals = _Frame()
+
+    def apply(self, callee: Value, args: Sequence[Value]) -> Task[Value]:
+        """The result of calling a function value."""
+        if not isinstance(callee, Closure):
+            raise AotcError("interp", f"a call of {_describe(callee)}, which is not a function")
+        function = callee.function
+        if len(args) != len(function.params):
+            message = f"{len(args)} arguments for a function of {len(function.params)} parameters"
+            raise AotcError("interp", message, span=function.span)
+        frame = _Frame(callee.frame, dict(zip(function.params, args, strict=True)))
+        result: Value = yield self.value(function.body, frame)
+        return result
+
+    def value(self, root: Expr, frame: _Frame) -> Task[Value]:
+        """The value of `root` in `frame`."""
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if frame.find(node) is not None:
+                stack.pop()
+                continue
+            pending = [c for c in self._needs(node, frame) if frame.find(c) is None]
+            if pending:
+                stack.extend(reversed(pending))
+                continue
+            if isinstance(node, Call) and not isinstance(node.op, Op):
+                callee, *args = (_known(frame, c) for c in children(node))
+                frame.values[node] = yield self.apply(callee, args)
+            else:
+                frame.values[node] = self._finish(node, frame)
+        return _known(frame, root)
+
+    def _needs(self, node: Expr, frame: _Frame) -> tuple[Expr, ...]:
+        """What must have a value before `node` can get one; of an if and a let, one thing after the other."""
+        match node:
+            case Call() | Tuple() | TupleGetItem():
+                return children(node)
+            case If():
+                cond = frame.find(node.cond)
+                return (node.cond,) if cond is None else (_branch(node, cond),)
+            case Let():
+                if isinstance(node.value, Function):
+                    frame.values[node.var] = Closure(node.value, frame)
+                value = frame.find(node.value)
+                if value is None and frame.find(node.var) is None:
+                    return (node.value,)
+                if value is not None:
+                    frame.values[node.var] = value
+                return (node.body,)
+            case _:
+                return ()
+
+    def _finish(self, node: Expr, frame: _Frame) -> Value:
+        """The value of a node whose needs are met."""
+        match node:
+            case Call(op=Op() as op):
+                return _as_result(op.reference(node.attrs, *(_known(frame, a) for a in node.args)))
+            case Tuple():
+                return tuple(_known(frame, f) for f in node.fields)
+            case TupleGetItem():
+                whole = _known(frame, node.tuple_value)
+                assert isinstance(whole, tuple)
+                value: Value = whole[node.index]
+                return value
+            case If():
+                return _known(frame, _branch(node, _known(frame, node.cond)))
+            case Let():
+                return _known(frame, node.body)
+            case Call():
+                raise AssertionError("calls of functions are evaluated by `value`")
+            case _:
+                return self._leaf(node, frame)
+
+    def _leaf(self, node: Var | GlobalVar | Constant | Op | Function, frame: _Frame) -> Value:
+        match node:
+            case Constant():
+                return node.data
+            case Function():
+                return Closure(node, frame)
+            case GlobalVar():
+                if self.module is None:
+                    raise AotcError("interp", f"no module says what @{node.name} is", span=node.span)
+                return Closure(self.module[node], self.globals)
+            case Op():
+                return node
+            case Var():
+                raise AotcError("interp", f"variable %{node.name} has no value", span=node.span)
+
+
+def _known(frame: _Frame, node: Expr) -> Value:
+    value = frame.find(node)
+    assert value is not None
+    return value
+
+
+def _branch(node: If, cond: Value) -> Expr:
+    assert isinstance(cond, np.ndarray)
+    return node.true_branch if cond.item() else node.false_branch
+
+
+def _as_result(value: Any) -> Value:
+    """References give arrays, numpy scalars, or sequences of them."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_as_result(item) for item in value)
+    return np.asarray(value)

@@ -13,8 +13,10 @@ from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.expand_ops import ExpandOps
 from aotc.relay.transform.fold_constant import FoldConstant
+from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
 from aotc.relay.transform.fold_scale_axis import BackwardFoldScaleAxis, FoldScaleAxis, ForwardFoldScaleAxis
 from aotc.relay.transform.infer_type import InferType
+from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
 
 _PASSES: tuple[type[Pass[Any]], ...] = (
@@ -24,9 +26,11 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     EliminateCommonSubexpr,
     ExpandOps,
     FoldConstant,
+    FoldExplicitPadding,
     FoldScaleAxis,
     ForwardFoldScaleAxis,
     InferType,
+    SimplifyExpr,
     SimplifyInference,
 )
 

@@ -10,6 +10,7 @@ function = Rewriter([RULE]).rewrite(function)             # to a fixpoint
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from collections import Counter
@@ -19,13 +20,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
 
-import numpy as np
-
 from aotc.ir.op import Op
 from aotc.ir.span import merge_spans, span_scope
 from aotc.ir.transform import Pass, PassContext, PassInfo, decorated
 from aotc.ir.types import Type
-from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, call
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call
 from aotc.relay.infer import infer_module, merge_types
 from aotc.relay.module import IRModule
 from aotc.relay.transform.infer_type import InferType
@@ -114,7 +113,7 @@ def uniform_value(expr: Expr) -> Any:
 def is_uniform(expr: Expr, value: float) -> bool:
     """Whether `expr` is a constant of one value, this one; -0.0 is not 0.0."""
     found = uniform_value(expr)
-    return found is not None and bool(found == value) and bool(np.signbit(found) == np.signbit(value))
+    return found is not None and float(found) == value and math.copysign(1, float(found)) == math.copysign(1, value)
 
 
 def recall(node: Call, args: Sequence[Expr], **changes: Any) -> Call:
@@ -133,7 +132,8 @@ class WhyNot:
     reason: str
 
 
-Rewrite: TypeAlias = "Callable[[Call], Expr | WhyNot | None]"
+Outcome: TypeAlias = "Expr | WhyNot | None"
+Rewrite: TypeAlias = Callable[[Call], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class RuleStats:
     refused: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
-    def add(self, outcome: Expr | WhyNot | None, seconds: float) -> None:
+    def add(self, outcome: Outcome, seconds: float) -> None:
         self.seconds += seconds
         if outcome is None:
             self.misses += 1
@@ -188,7 +188,10 @@ def rewrite_report() -> Iterator[RewriteReport]:
 
 
 class Rewriter:
-    """Applies rules everywhere in a function, operands first, until none applies.  Fused functions stay."""
+    """Applies rules everywhere in a function, operands first, until none applies.
+
+    Fused functions stay as they are; a field of a tuple that a rule wrote out is taken at once.
+    """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.stats: RewriteReport = {}
@@ -226,7 +229,7 @@ class Rewriter:
                 return outcome
         return None
 
-    def _try(self, rule: Rule, node: Call) -> Expr | WhyNot | None:
+    def _try(self, rule: Rule, node: Call) -> Outcome:
         start = time.perf_counter()
         with span_scope(node.span):
             outcome = rule.rewrite(node)
@@ -282,6 +285,9 @@ class _Sweep(Mutator):
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         return self.rewriter.apply(new)
+
+    def rewrite_tuple_get_item(self, old: Expr, new: TupleGetItem) -> Expr:
+        return new.tuple_value.fields[new.index] if isinstance(new.tuple_value, Tuple) else new
 
 
 def use_counts(root: Expr) -> dict[int, int]:

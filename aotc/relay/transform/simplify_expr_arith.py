@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of SimplifyExpr about values: identities of arithmetic, chains of casts and clips.
+
+Only what is exact stays within these rules, but for the sign of a zero (x + 0) and the last bit of a power;
+NaN and infinity come out as before.
+
+    Rewriter(RULES).rewrite(function)             # add(%x, 0f) => %x
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.dtype import DType
+from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
+from aotc.relay.op.binary import multiply
+from aotc.relay.op.cast import CastAttrs, ClipAttrs
+from aotc.relay.op.cast import cast as make_cast
+from aotc.relay.op.elementwise import relu
+from aotc.relay.transform.base import Outcome, Rule, WhyNot, is_uniform, op_call, recall, uniform_value
+
+_ENLARGES: Final = WhyNot("the constant broadcasts the other operand")
+
+
+def _keep(node: Call, x: Expr) -> Outcome:
+    """`x` for a node that does nothing to it but perhaps broadcast it."""
+    return x if x.checked_type == node.checked_type else _ENLARGES
+
+
+def _neutral(value: float, sides: tuple[int, ...]) -> Callable[[Call], Outcome]:
+    """Drop an operand that is `value` everywhere, if it is one of `sides`."""
+
+    def rewrite(node: Call) -> Outcome:
+        for side in sides:
+            if is_uniform(node.args[side], value) or (value == 0 and is_uniform(node.args[side], -0.0)):
+                return _keep(node, node.args[1 - side])
+        return None
+
+    return rewrite
+
+
+def _twice(name: str, keep: int) -> Callable[[Call], Outcome]:
+    """An operator applied to its own result: `keep` applications are left."""
+
+    def rewrite(node: Call) -> Outcome:
+        inner = op_call(node.args[0], name)
+        return None if inner is None else inner if keep else inner.args[0]
+
+    return rewrite
+
+
+def _maximum_zero(node: Call) -> Outcome:
+    for x, zero in (node.args, node.args[::-1]):
+        if is_uniform(zero, 0.0) and not isinstance(x, Constant):
+            return relu(x) if x.checked_type == node.checked_type else _ENLARGES
+    return None
+
+
+def _power(node: Call) -> Outcome:
+    x, exponent = node.args
+    value = uniform_value(exponent)
+    if value is None or not tensor_type_of(x).dtype.is_float or value not in (1, 2, 3):
+        return None
+    if x.checked_type != node.checked_type:
+        return _ENLARGES
+    squared = multiply(x, x)
+    return x if value == 1 else squared if value == 2 else multiply(squared, x)
+
+
+def _divide_by_power_of_two(node: Call) -> Outcome:
+    x, divisor = node.args
+    value = uniform_value(divisor)
+    dtype = tensor_type_of(node).dtype
+    if value is None or not dtype.is_float or isinstance(x, Constant):
+        return None
+    number = float(value)
+    if not math.isfinite(number) or math.frexp(abs(number))[0] != 0.5:
+        return None
+    inverse = np.asarray(1.0 / number).astype(dtype.numpy)
+    if float(inverse) != 1.0 / number or not np.isfinite(inverse):
+        return WhyNot("the reciprocal is out of range")
+    return multiply(x, Constant(np.broadcast_to(inverse, tensor_type_of(divisor).static_shape)))
+
+
+def _regroup(node: Call) -> Outcome:
+    """(x op c1) op c2 for integers, where wrapping sums and products associate."""
+    if not tensor_type_of(node).dtype.is_integer:
+        return None
+    for inner_expr, outer in (node.args, node.args[::-1]):
+        inner = op_call(inner_expr, str(node.op))
+        if inner is None or not isinstance(outer, Constant):
+            continue
+        for x, constant in (inner.args, inner.args[::-1]):
+            if isinstance(constant, Constant) and not isinstance(x, Constant):
+                return recall(node, (x, recall(node, (constant, outer))))
+    return None
+
+
+def _where(node: Call) -> Outcome:
+    condition, yes, no = node.args
+    value = uniform_value(condition)
+    return None if value is None else _keep(node, yes if bool(value) else no)
+
+
+# --- casts and clips
+
+
+def lossless(source: str, target: str) -> bool:
+    """Whether every value of `source` is a value of `target`."""
+    a, b = DType(source), DType(target)
+    if a == b or a.is_bool:
+        return True
+    if b.is_bool or (a.is_float and not b.is_float):
+        return False
+    if not b.is_float:
+        return b.bits - b.is_signed >= a.bits - a.is_signed and (b.is_signed or not a.is_signed)
+    if not a.is_float:
+        return _mantissa(b) >= a.bits - a.is_signed and float(b.max) >= float(a.max)
+    widths = ("float16", "float32", "float64")
+    if a == "bfloat16":
+        return b in widths[1:]
+    return a in widths and b in widths[widths.index(a) :]
+
+
+def _mantissa(dtype: DType) -> int:
+    """Significant bits of a float type, the implicit one included."""
+    return {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}.get(dtype, 0)
+
+
+def _cast(node: Call) -> Outcome:
+    assert isinstance(node.attrs, CastAttrs)
+    source = node.args[0]
+    last = DType(node.attrs.dtype)
+    if tensor_type_of(source).dtype == last:
+        return source
+    inner = op_call(source, "cast")
+    if inner is None:
+        return None
+    x = inner.args[0]
+    first, middle = tensor_type_of(x).dtype, tensor_type_of(source).dtype
+    if not lossless(first, middle):
+        return WhyNot("the inner cast loses values")
+    same_kind = (first.is_integer and middle.is_integer) or (first.is_float and middle.is_float)
+    if not (lossless(first, last) or last.is_bool or same_kind):
+        return WhyNot("values out of range are converted differently")
+    return x if first == last else make_cast(x, last)
+
+
+def _clip(node: Call) -> Outcome:
+    outer, inner = node.attrs, op_call(node.args[0], "clip")
+    assert isinstance(outer, ClipAttrs)
+    if inner is None:
+        return None
+    first = inner.attrs
+    assert isinstance(first, ClipAttrs)
+    if first.a_min > first.a_max or outer.a_min > outer.a_max or not tensor_type_of(node).dtype.is_float:
+        return WhyNot("the bounds are crossed, or are rounded to integers")
+    low, high = (min(max(bound, outer.a_min), outer.a_max) for bound in (first.a_min, first.a_max))
+    return recall(inner, inner.args, a_min=low, a_max=high)
+
+
+def _identity(node: Call) -> Any:
+    return node.args[0]
+
+
+RULES: Final = (
+    Rule("x + 0 => x", ("add",), _neutral(0, (1, 0))),
+    Rule("x - 0 => x", ("subtract",), _neutral(0, (1,))),
+    Rule("x * 1 => x", ("multiply",), _neutral(1, (1, 0))),
+    Rule("x / 1 => x", ("divide",), _neutral(1, (1,))),
+    Rule("x / 2^k => x * 2^-k", ("divide",), _divide_by_power_of_two),
+    Rule("x ^ n => x * ... * x", ("power",), _power),
+    Rule("(x op c1) op c2 => x op (c1 op c2)", ("add", "multiply"), _regroup),
+    Rule("copy(x) => x", ("copy",), _identity),
+    Rule("relu(relu(x)) => relu(x)", ("nn.relu",), _twice("nn.relu", 1)),
+    Rule("abs(abs(x)) => abs(x)", ("abs",), _twice("abs", 1)),
+    Rule("-(-x) => x", ("negative",), _twice("negative", 0)),
+    Rule("not not x => x", ("logical_not",), _twice("logical_not", 0)),
+    Rule("max(x, 0) => relu(x)", ("maximum",), _maximum_zero),
+    Rule("where(c, x, y) => x or y", ("where",), _where),
+    Rule("cast(cast(x, a), b) => cast(x, b)", ("cast",), _cast),
+    Rule("clip(clip(x)) => clip(x)", ("clip",), _clip),
+)

@@ -352,7 +352,7 @@ class _Parser:
 
     def loop(self) -> For:
         self.next("for")
-        var = Var(self.next("name"))
+        var = self.declared(self.next("name"), INDEX, 1)
         self.next("in")
         begin = self.expr()
         self.next("..")
@@ -360,7 +360,6 @@ class _Parser:
         step = self.integer() if self.accept("step") else 1
         kind = self.next() if self.token.text in ("vector", "unrolled") else "serial"
         self.next("{")
-        self.vars[var.name] = var
         return For(var, end, self.block(), begin=begin, step=step, kind=kind)
 
     def branch(self) -> If:
@@ -381,8 +380,14 @@ class _Parser:
         dtype, lanes = self.type()
         self.next("=")
         value = self.expr()
-        self.vars[name] = Var(name, dtype, lanes)
-        return Declare(self.vars[name], value)
+        return Declare(self.declared(name, dtype, lanes), value)
+
+    def declared(self, name: str, dtype: DType, lanes: int) -> Var:
+        """The variable of a loop or register; one that went out of sight may be declared again."""
+        known = self.vars.get(name)
+        if known is None or (known.dtype, known.lanes) != (dtype, lanes):
+            self.vars[name] = Var(name, dtype, lanes)
+        return self.vars[name]
 
     def store_or_assign(self) -> Stmt:
         if self.token.text in self.buffers:

@@ -19,7 +19,7 @@ class Graph:
     outputs: list[te.Tensor] = field(default_factory=list)
 
 
-SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 5, 8, 17]), min_size=0, max_size=3).map(tuple)
+SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 5, 8, 17, 40]), min_size=0, max_size=3).map(tuple)
 
 
 @st.composite

@@ -181,6 +181,16 @@ def test_padding_and_concatenation_copy_without_conditions() -> None:
     ]
 
 
+@pytest.mark.parametrize("shape", [(3, 40, 50), (64, 64), (1, 33, 100)])
+def test_transposes_go_by_tiles(shape: tuple[int, ...]) -> None:
+    x = te.placeholder(shape, "float32", "x")
+    turned = (*shape[:-2], shape[-1], shape[-2])
+    y = te.compute(turned, lambda *i: x[(*i[:-2], i[-1], i[-2])] + 1.0, "y")
+    kernel = check([x], [y])
+    assert sum(loop.step > 1 for s in walk_stmts(kernel.body) if isinstance(loop := s, For)) == 2
+    assert all(loop.kind == "vector" for loop in innermost(kernel))
+
+
 def test_elementwise_loops_become_one() -> None:
     x, b = te.placeholder((4, 5, 6), "float32", "x"), te.placeholder((1,), "float32", "b")
     y = te.compute(x.shape, lambda i, j, k: maximum(x[i, j, k] + b[0], 0.0), "y")

@@ -20,7 +20,14 @@ from aotc.tir.schedule.body import Body, Slot
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.inline import plan_storage
 from aotc.tir.schedule.inplace import inplace_pairs
-from aotc.tir.schedule.nest import hoist_invariants, mark_vector, merge_loops, split_loops, unroll_bounds
+from aotc.tir.schedule.nest import (
+    hoist_invariants,
+    mark_vector,
+    merge_loops,
+    split_loops,
+    tile_transposes,
+    unroll_bounds,
+)
 from aotc.tir.schedule.reduce import reduce_nest
 from aotc.tir.schedule.stages import Group, Stage, form_groups, form_stages
 from aotc.tir.simplify import drop_dead, simplify_stmt
@@ -130,7 +137,8 @@ class Lowering:
             return Block(())
         stmt = self._stage(stage, 0)
         if isinstance(stage.anchor, (te.Contraction, te.Extern)):
-            return simplify_stmt(stmt, {})  # these builders make their own loops
+            # these builders make their own loops; what is stored with each element is ours
+            return mark_vector(hoist_invariants(simplify_stmt(stmt, {})))
         return polished(stmt)
 
     def _stage(self, stage: Stage, depth: int) -> Stmt:
@@ -196,7 +204,8 @@ def polished(stmt: Stmt) -> Stmt:
     """Indices simplified, loops merged, split where conditions change, and marked where independent."""
     stmt = merge_loops(simplify_stmt(stmt, {}))
     stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}), {}))
-    return mark_vector(hoist_invariants(simplify_stmt(merge_loops(stmt), {})))
+    stmt = tile_transposes(simplify_stmt(merge_loops(stmt), {}))
+    return mark_vector(hoist_invariants(stmt))
 
 
 def _substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:

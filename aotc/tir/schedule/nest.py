@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from aotc.ir.diagnostics import assert_never
-from aotc.tir.dependence import independent, straight_line
+from aotc.tir.dependence import independent, loads, straight_line
 from aotc.tir.expr import (
     BOOL,
     INDEX,
@@ -26,6 +26,7 @@ from aotc.tir.expr import (
     Unary,
     Var,
     as_expr,
+    binary,
     operands,
     substitute,
     walk,
@@ -55,6 +56,8 @@ _GROWTH_FREE: Final = 200
 """Splitting may multiply the size of the code by the first, and add the second on top."""
 
 _UNROLL: Final = 4
+_TILE: Final = 16
+"""Side of a transposed tile: a cache line of float32 each way."""
 
 
 def const_extent(loop: For) -> tuple[int, int] | None:
@@ -215,6 +218,32 @@ def mark_vector(stmt: Stmt) -> Stmt:
     if isinstance(stmt, For) and stmt.kind == "serial" and independent(stmt):
         return For(stmt.var, stmt.end, stmt.body, begin=stmt.begin, step=stmt.step, kind="vector")
     return with_children(stmt, tuple(mark_vector(s) for s in stmt_children(stmt)))
+
+
+def tile_transposes(stmt: Stmt) -> Stmt:
+    """Two loops that read along the outer and write along the inner one go over square tiles of both."""
+    if isinstance(stmt, For) and isinstance(stmt.body, For) and _crosses(stmt, stmt.body):
+        outer, inner = stmt, stmt.body
+        tiles = [(loop, Var(f"{loop.var.name}_tile"), const_extent(loop) or (0, 0)) for loop in (outer, inner)]
+        body = inner.body
+        for loop, tile, (_, end) in reversed(tiles):
+            body = For(loop.var, binary("min", tile + _TILE, end), body, begin=tile)
+        for _, tile, (begin, end) in reversed(tiles):
+            body = For(tile, end, body, begin=begin, step=_TILE)
+        return body
+    return with_children(stmt, tuple(tile_transposes(s) for s in stmt_children(stmt)))
+
+
+def _crosses(outer: For, inner: For) -> bool:
+    extents = (const_extent(outer), const_extent(inner))
+    body = straight_line(inner)
+    if body is None or any(e is None or e[1] - e[0] < 2 * _TILE for e in extents) or not independent(inner):
+        return False
+    stores = [linear(s.index, {}).coefficient(inner.var) for s in body if isinstance(s, Store)]
+    return stores == [1] and any(
+        form.coefficient(outer.var) == 1 and (form.coefficient(inner.var) or 0) >= _TILE
+        for form in (linear(load.index, {}) for load in loads(body))
+    )
 
 
 def unroll_bounds(stmt: Stmt) -> Stmt:

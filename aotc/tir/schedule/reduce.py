@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reductions as loop nests.  A stage whose anchor is a te.Reduce in, a statement out.
 
-Three shapes, after which axis lies contiguous in memory:
+Four shapes, after how many elements are combined and which axis lies contiguous in memory:
 
+    window     a few elements:              for j: acc = x[j]; acc += x[j + 1]; ...; y[j] = acc
     rows       the last output axis:    for k: for j: row[j] += x[k, j]        a row of accumulators
     partial    a reduction axis:        for k by 16: for l in 0..16: part[l] += x[i, k + l]
     scalar     neither:                 for k: acc += x[...]
@@ -41,6 +42,11 @@ if TYPE_CHECKING:
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
 _ROW_STRIDED: Final = 4
+"""The same where what is read is not contiguous but near: windows that move by up to _ROW_STRIDE."""
+_ROW_STRIDE: Final = 4
+_WINDOW: Final = 32
+"""Reductions over so few elements are written out; over fewer if borders multiply the code."""
+_WINDOW_GUARDED: Final = 9
 _ROW_BYTES: Final = 1024
 """The most that a row of accumulators takes: it stays in the first-level cache beside what is read."""
 _SCALAR_LANES: Final = 4
@@ -126,6 +132,10 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt) ->
     lowering, dtype = parts.lowering, parts.acc.dtype
     lanes = max(lowering.target.lanes(dtype), _SCALAR_LANES)
     row = _stride(parts.update, free[-1][0]) if free and not _stores(parts.update) else None
+    if row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED:
+        window = _window(parts.update)
+        if window is not None:
+            return loops(free, Block((Declare(parts.acc, parts.start), *window, *parts.finish)))
     if row is not None and row <= 1 and free[-1][1] >= ROW:
         return loops(free[:-1], _rows(parts, *free[-1]))
     inner = _innermost(parts.update)
@@ -133,9 +143,31 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt) ->
         begin, end = const_extent(inner) or (0, 0)
         if begin == 0 and end >= 2 * lanes:
             return loops(free, _partial(parts, inner, end, lanes))
-    if row is not None and row <= 4 and free[-1][1] >= _ROW_STRIDED:
+    if row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED:
         return loops(free[:-1], _rows(parts, *free[-1]))
     return loops(free, scalar)
+
+
+def _window(update: Stmt) -> list[Stmt] | None:
+    """The reduction loops written out; None if there are too many iterations."""
+    points = 1
+    nest = update
+    while isinstance(nest, For):
+        begin, end = const_extent(nest) or (0, _WINDOW + 1)
+        points *= end - begin
+        nest = nest.body
+    guarded = any(isinstance(s, If) for s in walk_stmts(nest))
+    if not 0 < points <= (_WINDOW_GUARDED if guarded else _WINDOW) or any(isinstance(s, For) for s in walk_stmts(nest)):
+        return None
+    return _written_out(update)
+
+
+def _written_out(stmt: Stmt) -> list[Stmt]:
+    if not isinstance(stmt, For):
+        return [stmt]
+    begin, end = const_extent(stmt) or (0, 0)
+    copies = (_replaced(refreshed(stmt.body), {stmt.var: as_expr(value)}) for value in range(begin, end))
+    return [inner for copy in copies for inner in _written_out(copy)]
 
 
 def _stores(stmt: Stmt) -> bool:

@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels as C text: a walk over statements and expressions, nothing decided that is not in the program.
+
+    printer = KernelPrinter(helpers)
+    printer.kernel(kernel, "net_k0")       # "void net_k0(const float *AOTC_RESTRICT p0, ...) {...}"
+
+Index expressions are printed as plain arithmetic on ptrdiff_t: extents are checked when a program is made, so
+they cannot overflow.  Values of integer tensors wrap around, through unsigned arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aotc.ir.diagnostics import AotcError, assert_never
+from aotc.ir.dtype import DType
+from aotc.tir.expr import (
+    BITWISE,
+    COMPARE,
+    INDEX,
+    Binary,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Element,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    Var,
+    walk,
+)
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    While,
+    stmt_exprs,
+    walk_stmts,
+)
+from aotc_codegen.ctypes import literal, memory_type, unsigned_type, value_type, vector_name
+from aotc_codegen.helpers import Helpers
+from aotc_codegen.names import KEYWORDS, Names, comment_text
+
+# C's levels of precedence, higher binds tighter
+PRIMARY: Final = 16
+UNARY: Final = 14
+_LEVELS: Final = {
+    "mul": (13, "*"), "div": (13, "/"), "add": (12, "+"), "sub": (12, "-"),
+    "lt": (10, "<"), "le": (10, "<="), "gt": (10, ">"), "ge": (10, ">="), "eq": (9, "=="), "ne": (9, "!="),
+    "and": (5, "&&"), "or": (4, "||"),
+}  # fmt: skip
+_BIT_SYMBOLS: Final = {"and": "&", "or": "|", "xor": "^"}
+TERNARY: Final = 3
+ANY: Final = 0
+
+_MATH_NAMES: Final = {
+    "round_even": "rint", "round_away": "round", "abs": "fabs",
+    **{n: n for n in (
+        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt", "sin", "cos", "tan", "asin", "acos",
+        "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "tgamma", "lgamma", "floor", "ceil", "trunc",
+        "pow", "atan2", "fmod", "copysign", "fma",
+    )},
+}  # fmt: skip
+_RESERVED: Final = KEYWORDS | {"aotc", "y0", "y1", "yn", "j0", "j1", "jn", "gamma", "div", "exp", "log", "index"}
+"""Names that kernels do not use for their own: keywords, and functions of C libraries that -Wshadow knows."""
+
+
+def _paren(text: str, level: int, needed: int) -> str:
+    return text if level >= needed else f"({text})"
+
+
+class KernelPrinter:
+    """Prints kernels; collects the helper functions and vector types they need."""
+
+    def __init__(self, helpers: Helpers) -> None:
+        self.helpers = helpers
+        self.vectors: dict[tuple[DType, int], None] = {}
+        self._names = Names(_RESERVED)
+        self._of: dict[Var | Buffer, str] = {}
+        self._loops: set[Var] = set()
+        self._natural: set[Var] = set()
+
+    # --- kernels
+
+    def signature(self, kernel: Kernel, name: str) -> str:
+        """The prototype, without the semicolon."""
+        return f"void {name}({', '.join(self._parameters(kernel)) or 'void'})"
+
+    def kernel(self, kernel: Kernel, name: str) -> str:
+        """The definition, preceded by a comment that names the model's nodes."""
+        self._names = Names(_RESERVED)
+        self._of, self._loops, self._natural = {}, set(), set()
+        head = self.signature(kernel, name)
+        lines = [f"{head} {{"]
+        for buffer in kernel.stack:
+            lines.append(f"  {memory_type(buffer.dtype)} {self.name(buffer)}[{max(1, buffer.size)}] AOTC_ALIGNED(64);")
+        used = _mentioned(kernel.body)
+        lines += [f"  (void){self.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
+        lines += self.block(_without_dead_registers(kernel.body), 1)
+        return "\n".join([*_origin(kernel), *lines, "}", ""])
+
+    def _parameters(self, kernel: Kernel) -> list[str]:
+        rows = []
+        for buffer in kernel.params:
+            const = "const " if buffer in kernel.inputs and buffer not in kernel.outputs else ""
+            rows.append(f"{const}{memory_type(buffer.dtype)} *AOTC_RESTRICT {self.name(buffer)}")
+        return rows
+
+    def name(self, item: Var | Buffer) -> str:
+        """The C name of a variable or buffer, made on first mention."""
+        if item not in self._of:
+            self._of[item] = self._names.fresh(item.name, "v")
+        return self._of[item]
+
+    # --- statements
+
+    def block(self, stmt: Stmt, depth: int) -> list[str]:
+        """The lines of a statement."""
+        pad = "  " * depth
+        match stmt:
+            case Block():
+                return [line for s in stmt.stmts for line in self.block(s, depth)]
+            case For():
+                return self._for(stmt, depth)
+            case While():
+                return [f"{pad}while ({self.value(stmt.cond)}) {{", *self.block(stmt.body, depth + 1), f"{pad}}}"]
+            case If():
+                lines = [f"{pad}if ({self.value(stmt.cond)}) {{", *self.block(stmt.then, depth + 1)]
+                if stmt.orelse is not None:
+                    lines += [f"{pad}}} else {{", *self.block(stmt.orelse, depth + 1)]
+                return [*lines, f"{pad}}}"]
+            case Store():
+                return [f"{pad}{self._place(stmt.buffer, stmt.index, stmt.value.lanes)} = {self._stored(stmt)};"]
+            case Declare():
+                value = self.value(stmt.value)  # before the name: it cannot mention the register
+                return [f"{pad}{self._register_type(stmt.var)} {self.name(stmt.var)} = {value};"]
+            case Assign():
+                return [f"{pad}{self.name(stmt.var)} = {self.value(stmt.value)};"]
+            case Comment():
+                return [f"{pad}/* {comment_text(stmt.text)} */"]
+            case _:
+                assert_never(stmt)
+
+    def _for(self, loop: For, depth: int) -> list[str]:
+        pad, var = "  " * depth, self.name(loop.var)
+        self._loops.add(loop.var)
+        if self._is_natural(loop.begin):
+            self._natural.add(loop.var)
+        step = f"++{var}" if loop.step == 1 else f"{var} += {loop.step}"
+        head = f"{pad}for (ptrdiff_t {var} = {self.index(loop.begin)}; {var} < {self.index(loop.end, 11)}; {step}) {{"
+        return [head, *self.block(loop.body, depth + 1), f"{pad}}}"]
+
+    def _register_type(self, var: Var) -> str:
+        return self.vector(var.dtype, var.lanes) if var.lanes > 1 else value_type(var.dtype)
+
+    def vector(self, dtype: DType, lanes: int) -> str:
+        """The name of a vector type, noted for its definition."""
+        self.vectors[dtype, lanes] = None
+        return vector_name(dtype, lanes)
+
+    def _place(self, buffer: Buffer, index: Expr, lanes: int, const: str = "") -> str:
+        """The memory of an element, or of several consecutive ones."""
+        if lanes == 1:
+            return f"{self.name(buffer)}[{self.index(index)}]"
+        return f"*({const}{self.vector(buffer.dtype, lanes)}u *)({self.name(buffer)} + {self.index(index, 13)})"
+
+    def _stored(self, store: Store) -> str:
+        dtype = store.buffer.dtype
+        if store.value.lanes > 1:
+            return self.value(store.value)
+        if dtype.is_narrow_float:
+            return f"{self.helpers.use('store', dtype)}({self.value(store.value)})"
+        if dtype.is_bool:
+            return f"(uint8_t){self.value(store.value, UNARY)}"
+        return self.value(store.value)
+
+    # --- index expressions: ptrdiff_t
+
+    def index(self, expr: Expr, needed: int = ANY) -> str:
+        """An expression of type ptrdiff_t, in parentheses if it binds less tightly than `needed`."""
+        match expr:
+            case Const():
+                return str(int(expr.value)) if expr.value >= 0 else _paren(str(int(expr.value)), UNARY, needed)
+            case Var() if expr in self._loops:
+                return self.name(expr)
+            case Binary(op="add" | "sub" | "mul"):
+                return self._index_sum(expr, needed)
+            case Binary(op="floordiv" | "floormod" | "truncdiv" | "truncmod"):
+                return self._index_division(expr, needed)
+            case Binary(op="min" | "max"):
+                helper = self.helpers.use(f"index_{expr.op}", INDEX)
+                return f"{helper}({self.index(expr.a)}, {self.index(expr.b)})"
+            case Unary(op="neg"):
+                return _paren(f"-{self.index(expr.a, UNARY)}", UNARY, needed)
+            case Select():
+                text = f"{self.value(expr.cond, 4)} ? {self.index(expr.a, 4)} : {self.index(expr.b, TERNARY)}"
+                return _paren(text, TERNARY, needed)
+            case _:
+                return _paren(f"(ptrdiff_t){self.value(expr, UNARY)}", UNARY, needed)
+
+    def _index_sum(self, expr: Binary, needed: int) -> str:
+        level, symbol = _LEVELS[expr.op]
+        a, op, b = expr.a, symbol, expr.b
+        if expr.op == "add" and isinstance(b, Const) and b.value < 0:
+            op, b = "-", Const(-int(b.value), INDEX)
+        right = level if expr.op in ("add", "mul") and op == symbol else level + 1
+        return _paren(f"{self.index(a, level)} {op} {self.index(b, right)}", level, needed)
+
+    def _index_division(self, expr: Binary, needed: int) -> str:
+        """C's division rounds to zero; that is the floor where nothing is negative."""
+        natural = self._is_natural(expr.a) and self._is_natural(expr.b)
+        divides = expr.op.endswith("div")
+        if natural or expr.op.startswith("trunc"):
+            symbol = "/" if divides else "%"
+            return _paren(f"{self.index(expr.a, 13)} {symbol} {self.index(expr.b, 14)}", 13, needed)
+        helper = self.helpers.use("index_div" if divides else "index_mod", INDEX)
+        return f"{helper}({self.index(expr.a)}, {self.index(expr.b)})"
+
+    def _is_natural(self, expr: Expr) -> bool:
+        """Whether an index is never negative, as far as its structure shows."""
+        match expr:
+            case Const():
+                return expr.value >= 0
+            case Var():
+                return expr in self._natural
+            case Binary(op="add" | "mul" | "min" | "floordiv" | "floormod"):
+                return self._is_natural(expr.a) and self._is_natural(expr.b)
+            case Binary(op="max"):
+                return self._is_natural(expr.a) or self._is_natural(expr.b)
+            case _:
+                return False
+
+    def _is_index(self, expr: Expr) -> bool:
+        """Whether an int64 expression is made of loop variables and literals only."""
+        return expr.dtype == INDEX and all(
+            (isinstance(e, Var) and e in self._loops)
+            or (isinstance(e, Const) and e.dtype == INDEX)
+            or (isinstance(e, Binary) and e.op not in BITWISE and e.op not in COMPARE and e.op != "div")
+            or (isinstance(e, Unary) and e.op == "neg")
+            for e in walk(expr)
+        )
+
+    # --- values
+
+    def value(self, expr: Expr, needed: int = ANY) -> str:
+        """An expression of the dtype's value type, in parentheses if it binds less tightly than `needed`."""
+        if expr.lanes > 1:
+            return self._vector(expr, needed)
+        if not isinstance(expr, Const) and self._is_index(expr):
+            return _paren(f"(int64_t){self.index(expr, UNARY)}", UNARY, needed)
+        match expr:
+            case Const():
+                text = literal(expr.value, expr.dtype)
+                return _paren(text, UNARY if text[0] in "-(" else PRIMARY, needed)
+            case Var():
+                return self.name(expr)
+            case Load():
+                return self._load(expr, needed)
+            case Cast():
+                return self._cast(expr, needed)
+            case Select():
+                text = f"{self.value(expr.cond, 4)} ? {self.value(expr.a, 4)} : {self.value(expr.b, TERNARY)}"
+                return _paren(text, TERNARY, needed)
+            case Unary():
+                return self._unary(expr, needed)
+            case Binary():
+                return self._binary(expr, needed)
+            case Call():
+                return self._call(expr, needed)
+            case Broadcast():
+                return self.value(expr.a, needed)
+            case Element():
+                raise AssertionError("a tensor expression reached code generation")
+            case _:
+                assert_never(expr)
+
+    def _load(self, expr: Load, needed: int) -> str:
+        place = self._place(expr.buffer, expr.index, 1)
+        if expr.dtype.is_narrow_float:
+            return f"{self.helpers.use('load', expr.dtype)}({place})"
+        return _paren(f"{place} != 0", 9, needed) if expr.dtype.is_bool else place
+
+    def _cast(self, expr: Cast, needed: int) -> str:
+        source, target = expr.a.dtype, expr.dtype
+        inner = self.value(expr.a, UNARY)
+        if target.is_bool:
+            zero = literal(0, source)
+            return _paren(f"{self.value(expr.a, 10)} != {zero}", 9, needed)
+        if target.is_narrow_float:
+            single = inner if source == "float32" or source.is_narrow_float else f"(float){inner}"
+            return f"{self.helpers.use('round', target)}({single})"
+        if target.bits < 8 and not target.is_float:
+            wide = (
+                f"{self.helpers.use('to_i64', _carrier(source))}({inner})" if source.is_float else f"(int64_t){inner}"
+            )
+            return f"{self.helpers.use('wrap', target)}({wide})"
+        if source.is_float and not target.is_float:
+            return self._float_to_integer(source, target, inner, needed)
+        return _paren(f"({value_type(target)}){inner}", UNARY, needed)
+
+    def _float_to_integer(self, source: DType, target: DType, inner: str, needed: int) -> str:
+        carrier = _carrier(source)
+        if target == "uint64":
+            return f"{self.helpers.use('to_u64', carrier)}({inner})"
+        if target == "int64" or target == "uint32":
+            text = f"{self.helpers.use('to_i64', carrier)}({inner})"
+        else:
+            text = f"{self.helpers.use('to_i32', carrier)}({inner})"
+        return text if target in ("int64", "int32") else _paren(f"({memory_type(target)}){text}", UNARY, needed)
+
+    def _rounded(self, dtype: DType, text: str, level: int, needed: int) -> str:
+        """Narrow floats round after each operation."""
+        if dtype.is_narrow_float:
+            return f"{self.helpers.use('round', dtype)}({text})"
+        return _paren(text, level, needed)
+
+    def _unary(self, expr: Unary, needed: int) -> str:
+        inner, dtype = self.value(expr.a, UNARY), expr.dtype
+        if expr.op == "not":
+            if dtype.is_bool:
+                return _paren(f"!{inner}", UNARY, needed)
+            return _paren(f"({memory_type(dtype)})~{inner}", UNARY, needed)
+        if dtype.is_float:
+            return _paren(f"-{self.value(expr.a, PRIMARY)}", UNARY, needed)
+        return _paren(f"({memory_type(dtype)})(0u - ({unsigned_type(dtype)}){inner})", UNARY, needed)
+
+    def _binary(self, expr: Binary, needed: int) -> str:
+        op, dtype = expr.op, expr.a.dtype
+        if op in COMPARE:
+            return self._comparison(expr, needed)
+        if dtype.is_bool:
+            return self._logical(expr, needed)
+        if op in ("min", "max"):
+            return self._extreme(expr)
+        if dtype.is_float:
+            level, symbol = _LEVELS[op]
+            text = f"{self.value(expr.a, level)} {symbol} {self.value(expr.b, level + 1)}"
+            return self._rounded(dtype, text, level, needed)
+        if op in _BIT_SYMBOLS:
+            text = f"{self.value(expr.a, UNARY)} {_BIT_SYMBOLS[op]} {self.value(expr.b, UNARY)}"
+            return _paren(f"({memory_type(dtype)})({text})", UNARY, needed)
+        if op in ("add", "sub", "mul"):
+            u = unsigned_type(dtype)
+            text = f"({u}){self.value(expr.a, UNARY)} {_LEVELS[op][1]} ({u}){self.value(expr.b, UNARY)}"
+            return _paren(f"({memory_type(dtype)})({text})", UNARY, needed)
+        return f"{self.helpers.use(op, dtype)}({self.value(expr.a)}, {self.value(expr.b)})"
+
+    def _comparison(self, expr: Binary, needed: int) -> str:
+        level, symbol = _LEVELS[expr.op]
+        if self._is_index(expr.a) and self._is_index(expr.b):
+            return _paren(f"{self.index(expr.a, 11)} {symbol} {self.index(expr.b, 11)}", level, needed)
+        return _paren(f"{self.value(expr.a, 11)} {symbol} {self.value(expr.b, 11)}", level, needed)
+
+    def _logical(self, expr: Binary, needed: int) -> str:
+        if expr.op == "xor":
+            return _paren(f"{self.value(expr.a, 10)} != {self.value(expr.b, 10)}", 9, needed)
+        op = {"mul": "and", "min": "and", "add": "or", "max": "or"}.get(expr.op, expr.op)
+        level, symbol = _LEVELS[op]
+
+        def side(e: Expr) -> str:
+            same = isinstance(e, Binary) and e.dtype.is_bool and e.op == expr.op
+            return self.value(e, level if same else 9)  # gcc wants && inside || in parentheses
+
+        return _paren(f"{side(expr.a)} {symbol} {side(expr.b)}", level, needed)
+
+    def _extreme(self, expr: Binary) -> str:
+        for a, b in ((expr.a, expr.b), (expr.b, expr.a)):
+            if expr.dtype.is_float and isinstance(b, Const) and b.value == b.value:
+                helper = self.helpers.use(f"{expr.op}c", _carrier(expr.dtype))
+                return f"{helper}({self.value(a)}, {self.value(b)})"
+        helper = self.helpers.use(expr.op, _carrier(expr.dtype) if expr.dtype.is_float else expr.dtype)
+        return f"{helper}({self.value(expr.a)}, {self.value(expr.b)})"
+
+    def _call(self, expr: Call, needed: int) -> str:
+        dtype, args = expr.args[0].dtype, [self.value(a) for a in expr.args]
+        if expr.name == "isnan":
+            operand = self.value(expr.args[0], 10)
+            return _paren(f"{operand} != {operand}", 9, needed)
+        if expr.name == "isinf":
+            return f"{self.helpers.use('isinf', _carrier(dtype))}({args[0]})"
+        if not dtype.is_float:
+            if expr.name == "abs" and not dtype.is_signed:
+                return args[0]
+            return f"{self.helpers.use(expr.name, dtype)}({', '.join(args)})"
+        end = "" if dtype == "float64" else "f"
+        if expr.name == "rsqrt":
+            one = literal(1.0, DType("float64" if dtype == "float64" else "float32"))
+            return self._rounded(dtype, f"{one} / sqrt{end}({args[0]})", 13, needed)
+        return self._rounded(dtype, f"{_MATH_NAMES[expr.name]}{end}({', '.join(args)})", PRIMARY, needed)
+
+    # --- vectors
+
+    def _vector(self, expr: Expr, needed: int) -> str:
+        dtype, lanes = expr.dtype, expr.lanes
+        match expr:
+            case Var():
+                return self.name(expr)
+            case Const():
+                if expr.value == 0:
+                    return f"({self.vector(dtype, lanes)}){{0}}"
+                self.vector(dtype, lanes)
+                return f"{self.helpers.use_splat(dtype, lanes)}({literal(expr.value, dtype)})"
+            case Broadcast():
+                self.vector(dtype, lanes)
+                return f"{self.helpers.use_splat(dtype, lanes)}({self.value(expr.a)})"
+            case Load():
+                return _paren(self._place(expr.buffer, expr.index, lanes, "const "), UNARY, needed)
+            case Cast():
+                self.vector(expr.a.dtype, lanes)
+                return f"__builtin_convertvector({self.value(expr.a)}, {self.vector(dtype, lanes)})"
+            case Unary(op="neg"):
+                return _paren(f"-{self.value(expr.a, UNARY)}", UNARY, needed)
+            case Binary(op="add" | "sub" | "mul" | "div"):
+                level, symbol = _LEVELS[expr.op]
+                text = f"{self.value(expr.a, level)} {symbol} {self.value(expr.b, level + 1)}"
+                return _paren(text, level, needed)
+            case Call(name="fma"):
+                a, b, c = expr.args
+                text = f"{self.value(a, 13)} * {self.value(b, 14)} + {self.value(c, 13)}"
+                return _paren(text, 12, needed)
+            case _:
+                raise AotcError("c-vector", f"{type(expr).__name__} on vectors of {lanes} x {dtype} cannot be printed")
+
+
+def _carrier(dtype: DType) -> DType:
+    """The dtype whose C functions a float dtype uses."""
+    return DType("float32") if dtype.is_narrow_float else dtype
+
+
+def _mentioned(body: Stmt) -> set[Buffer]:
+    """The buffers that a body reads or writes."""
+    found: set[Buffer] = set()
+    for stmt in walk_stmts(body):
+        if isinstance(stmt, Store):
+            found.add(stmt.buffer)
+        for expr in stmt_exprs(stmt):
+            found.update(e.buffer for e in walk(expr) if isinstance(e, Load))
+    return found
+
+
+def _without_dead_registers(body: Stmt) -> Stmt:
+    """The body without registers that nothing reads: C compilers warn of them."""
+    read = {e for s in walk_stmts(body) for x in stmt_exprs(s) for e in walk(x) if isinstance(e, Var)}
+
+    def keep(stmt: Stmt) -> Stmt:
+        match stmt:
+            case Declare() | Assign():
+                return stmt if stmt.var in read else Block(())
+            case Block():
+                return Block(keep(s) for s in stmt.stmts)
+            case For():
+                return For(stmt.var, stmt.end, keep(stmt.body), begin=stmt.begin, step=stmt.step, kind=stmt.kind)
+            case While():
+                return While(stmt.cond, keep(stmt.body))
+            case If():
+                return If(stmt.cond, keep(stmt.then), None if stmt.orelse is None else keep(stmt.orelse))
+            case _:
+                return stmt
+
+    return keep(body)
+
+
+def _origin(kernel: Kernel) -> Sequence[str]:
+    """A comment that names the nodes of the model a kernel computes."""
+    if kernel.span is None:
+        return []
+    nodes = [o.node for o in kernel.span.origins() if o.node]
+    shown = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
+    return [f"/* {comment_text(shown)} */"] if nodes else []

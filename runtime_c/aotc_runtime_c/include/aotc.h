@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every compiled model shares: status codes, descriptors of tensors and
+ * models, options of a run.  C99, valid as C++.
+ *
+ * A model called NAME declares in NAME.h
+ *
+ *   int NAME_run(const NAME_inputs *, const NAME_outputs *, void *workspace,
+ *                const aotc_run_options *);
+ *   const aotc_model *NAME_info(void);
+ *
+ * Buffers are dense and row major.  A pointer to a tensor must be aligned to
+ * its element; the workspace to the model's workspace_alignment.  Inputs,
+ * outputs and workspace must not overlap.  Nothing is allocated, and all
+ * mutable state is in the workspace: calls with different workspaces and
+ * outputs may run at the same time.
+ */
+#ifndef AOTC_H
+#define AOTC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Changes when a structure below changes in a way old loaders cannot read. */
+#define AOTC_ABI_VERSION 1
+
+typedef enum aotc_status {
+  AOTC_OK = 0,
+  AOTC_ERROR_NULL_ARGUMENT = 1, /* an input, output or workspace is missing */
+  AOTC_ERROR_ALIGNMENT = 2,     /* a pointer is not aligned as stated above */
+  AOTC_ERROR_OPTIONS = 3,       /* options of a size this model cannot read */
+  AOTC_ERROR_OPEN = 4,          /* loader: the library cannot be opened */
+  AOTC_ERROR_SYMBOL = 5,        /* loader: it is not a compiled model */
+  AOTC_ERROR_ABI = 6            /* loader: compiled for another ABI version */
+} aotc_status;
+
+/* Element types.  Floats below 32 bits are their bits; integers below 8 bits
+ * and bool take one byte each. */
+typedef enum aotc_dtype {
+  AOTC_BOOL = 0,
+  AOTC_INT8 = 1,
+  AOTC_INT16 = 2,
+  AOTC_INT32 = 3,
+  AOTC_INT64 = 4,
+  AOTC_UINT8 = 5,
+  AOTC_UINT16 = 6,
+  AOTC_UINT32 = 7,
+  AOTC_UINT64 = 8,
+  AOTC_FLOAT16 = 9,
+  AOTC_FLOAT32 = 10,
+  AOTC_FLOAT64 = 11,
+  AOTC_BFLOAT16 = 12,
+  AOTC_FLOAT8_E4M3FN = 13,
+  AOTC_FLOAT8_E4M3FNUZ = 14,
+  AOTC_FLOAT8_E5M2 = 15,
+  AOTC_FLOAT8_E5M2FNUZ = 16,
+  AOTC_FLOAT8_E8M0FNU = 17,
+  AOTC_FLOAT4_E2M1FN = 18,
+  AOTC_INT4 = 19,
+  AOTC_UINT4 = 20,
+  AOTC_INT2 = 21,
+  AOTC_UINT2 = 22
+} aotc_dtype;
+
+/* One input or output. */
+typedef struct aotc_tensor {
+  const char *name;     /* as in the model, UTF-8 */
+  const int64_t *shape; /* rank dimensions */
+  size_t bytes;
+  int32_t rank;
+  int32_t dtype; /* aotc_dtype */
+} aotc_tensor;
+
+/* Options of one run; NULL stands for the defaults.  `size` is
+ * sizeof(aotc_run_options) as the caller knows it, so that fields can be
+ * added. */
+typedef struct aotc_run_options {
+  size_t size;
+} aotc_run_options;
+
+/* A run through arrays of pointers, in the order of the descriptors. */
+typedef int (*aotc_run_fn)(const void *const *inputs, void *const *outputs,
+                           void *workspace, const aotc_run_options *options);
+
+/* A compiled model. */
+typedef struct aotc_model {
+  uint32_t abi_version; /* first, so that every loader can read it */
+  int32_t num_inputs;
+  int32_t num_outputs;
+  int32_t reserved;
+  const char *name;
+  const char *version; /* of the compiler */
+  const aotc_tensor *inputs;
+  const aotc_tensor *outputs;
+  size_t workspace_bytes;
+  size_t workspace_alignment;
+  size_t weights_bytes;
+  aotc_run_fn run;
+} aotc_model;
+
+/* The entry that loaders look up in a shared library. */
+#define AOTC_ENTRY_SYMBOL "aotc_model_entry"
+typedef const aotc_model *(*aotc_entry_fn)(void);
+
+/* A sentence for a status; never NULL. */
+const char *aotc_status_message(int status);
+
+/* Bytes of one element; 0 for an unknown type. */
+size_t aotc_dtype_bytes(int dtype);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

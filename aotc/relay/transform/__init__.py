@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from aotc.ir.transform import Pass
+from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
 from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
@@ -15,11 +16,13 @@ from aotc.relay.transform.expand_ops import ExpandOps
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
 from aotc.relay.transform.fold_scale_axis import BackwardFoldScaleAxis, FoldScaleAxis, ForwardFoldScaleAxis
+from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.infer_type import InferType
 from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
 
 _PASSES: tuple[type[Pass[Any]], ...] = (
+    AlterOpLayout,
     BackwardFoldScaleAxis,
     CanonicalizeOps,
     DeadCodeElimination,
@@ -29,6 +32,7 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     FoldExplicitPadding,
     FoldScaleAxis,
     ForwardFoldScaleAxis,
+    FuseOps,
     InferType,
     SimplifyExpr,
     SimplifyInference,

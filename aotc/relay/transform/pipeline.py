@@ -7,53 +7,77 @@ with PassContext(opt_level=3):
 
 from __future__ import annotations
 
+from typing import Final
+
 from aotc.ir.transform import Pass, PassContext, Sequential
 from aotc.relay.module import IRModule
+from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
 from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.expand_ops import ExpandOps
 from aotc.relay.transform.fold_constant import FoldConstant
+from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
+from aotc.relay.transform.fold_scale_axis import FoldScaleAxis
 from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.infer_type import InferType
+from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
 from aotc.tir.target import Target
 
 
-def pipeline(opt_level: int, target: Target) -> list[Pass[IRModule]]:
-    """The passes of a level, in order.
+def _level_0(_: Target) -> list[Pass[IRModule]]:
+    """One kernel per operator, nothing rearranged: for finding out which operator is wrong."""
+    return [InferType(), SimplifyInference(), ExpandOps(), FuseOps()]
 
-    0    one kernel per operator, nothing rearranged: for finding out which operator is wrong
-    1    fusion
-    2    constants folded
-    3    everything
-    """
-    if opt_level <= 0:
-        return [InferType(), SimplifyInference(), ExpandOps(), FuseOps()]
-    if opt_level == 1:
-        return [InferType(), DeadCodeElimination(), SimplifyInference(), ExpandOps(), FuseOps()]
-    if opt_level == 2:
-        return [
-            InferType(),
-            DeadCodeElimination(),
-            SimplifyInference(),
-            FoldConstant(),
-            ExpandOps(),
-            FoldConstant(),
-            FuseOps(),
-        ]
+
+def _level_1(_: Target) -> list[Pass[IRModule]]:
+    """What needs no arithmetic at compile time: dead code, identities, fusion."""
+    return [InferType(), DeadCodeElimination(), SimplifyInference(), ExpandOps(), SimplifyExpr(), FuseOps()]
+
+
+def _level_2(_: Target) -> list[Pass[IRModule]]:
+    """Constants folded too."""
     return [
         InferType(),
         DeadCodeElimination(),
         SimplifyInference(),
-        EliminateCommonSubexpr(),
-        FoldConstant(),
-        CanonicalizeOps(),
         ExpandOps(),
         FoldConstant(),
-        EliminateCommonSubexpr(),
+        SimplifyExpr(),
+        FoldConstant(),
         FuseOps(),
     ]
+
+
+def _level_3(target: Target) -> list[Pass[IRModule]]:
+    """Everything: weights scaled and packed, equal expressions computed once."""
+    return [
+        InferType(),
+        DeadCodeElimination(),
+        SimplifyInference(),
+        ExpandOps(),
+        EliminateCommonSubexpr(),
+        FoldConstant(),
+        SimplifyExpr(),
+        FoldExplicitPadding(),
+        FoldScaleAxis(),
+        CanonicalizeOps(),
+        FoldConstant(),
+        SimplifyExpr(),
+        EliminateCommonSubexpr(),
+        AlterOpLayout(target),
+        FoldConstant(),
+        FuseOps(),
+    ]
+
+
+_LEVELS: Final = (_level_0, _level_1, _level_2, _level_3)
+
+
+def pipeline(opt_level: int, target: Target) -> list[Pass[IRModule]]:
+    """The passes of a level in order; levels beyond the last are the last."""
+    return _LEVELS[max(0, min(opt_level, len(_LEVELS) - 1))](target)
 
 
 def optimize(module: IRModule, target: Target) -> IRModule:

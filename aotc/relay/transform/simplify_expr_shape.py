@@ -13,9 +13,8 @@ from typing import Any, Final
 from aotc.ir.attrs import NoAttrs
 from aotc.ir.op import OpPattern
 from aotc.ir.types import TensorType
-from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
+from aotc.relay.expr import Call, Expr, Tuple, tensor_type_of
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.dense import MatmulAttrs, dense
 from aotc.relay.op.layout import LayoutTransformAttrs
 from aotc.relay.op.pad import MirrorPadAttrs, PadAttrs
 from aotc.relay.op.shape import TransposeAttrs, permutation, reshape, transpose
@@ -142,19 +141,6 @@ def _layout_transform(node: Call) -> Outcome:
     return inner.args[0] if inner.args[0].checked_type == node.checked_type else WhyNot("padding is cut off")
 
 
-def _matmul(node: Call) -> Outcome:
-    x, weight = node.args
-    attributes = node.attrs
-    assert isinstance(attributes, MatmulAttrs)
-    if not isinstance(weight, Constant):
-        return None
-    if attributes.transpose_a:
-        return WhyNot("the data is transposed")
-    rows = weight if attributes.transpose_b else transpose(weight, (1, 0))
-    units = tensor_type_of(rows).static_shape[0]
-    return dense(x, rows, units=units, out_dtype=attributes.out_dtype)
-
-
 RULES: Final = (
     Rule("view(x) => x", (*VIEWS, "broadcast_to", "tile", "repeat"), _unchanged),
     Rule("view(view(x)) => reshape(x)", VIEWS, _view_of_view),
@@ -165,5 +151,4 @@ RULES: Final = (
     Rule("split(x, 1) => (x,)", ("split",), _split),
     Rule("broadcast_to(x) op y => x op y", _BROADCASTS, _broadcast_operands),
     Rule("layout_transform(layout_transform(x)) => x", ("layout_transform",), _layout_transform),
-    Rule("matmul(x, W) => dense(x, transpose(W))", ("nn.matmul",), _matmul),
 )

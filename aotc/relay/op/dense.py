@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.dims import Dim
+from aotc.ir.dims import Dim, SymDim
 from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr, call
@@ -115,7 +115,9 @@ def _reference_dense(a: DenseAttrs, data: Array, weight: Array) -> Array:
 
 
 def _pack_units(a: DensePackAttrs, shape: Sequence[Dim], block: int) -> Dim:
-    return a.units if a.units is not None or not isinstance(shape[0], int) else shape[0] * block  # type: ignore[return-value]
+    if a.units is not None:
+        return a.units
+    return shape[0] * block if isinstance(shape[0], int) else SymDim()
 
 
 def _pack_block(a: DensePackAttrs) -> int:

@@ -215,9 +215,10 @@ class _Partition:
     def __init__(self, graph: _ForwardGraph, opt_level: int, max_depth: int) -> None:
         self.graph = graph
         self.max_depth = max_depth
+        self.fuses = opt_level >= 1
         anchor = OpPattern.OUT_ELEMWISE_FUSABLE
         self.groups = [_Group(n.pattern, n.ref, n.pattern is anchor) for n in graph.nodes]
-        if opt_level >= 1:
+        if self.fuses:
             for phase in range(3):
                 for node in graph.nodes:
                     self._visit(node, phase)
@@ -339,13 +340,24 @@ class _Rewriter:
             case _:
                 return rebuild(node, self.new.__getitem__)
 
+    def _is_literal(self, arg: Expr, user: Expr) -> bool:
+        """Whether a constant of another group is written into this one all the same.
+
+        A single value that several functions share would fuse into each of them if each had its own copy.
+        """
+        if not isinstance(arg, Constant):
+            return False
+        pattern = self.graph.by_ref[user].pattern
+        literal = self.partition.fuses and pattern <= OpPattern.COMM_REDUCE and _is_single_value(arg)
+        return self.link_params or literal
+
     def _member(self, node: Call | Tuple | TupleGetItem, args: tuple[Expr, ...]) -> Expr:
         """`node` inside its group's function; a call of that function if the group ends here."""
         group = self._group(node)
         signature = self.signatures.setdefault(group, _Signature())
         fresh: dict[Expr, Expr] = {}
         for arg in args:
-            inside = self._group(arg) is group or (self.link_params and isinstance(arg, Constant))
+            inside = self._group(arg) is group or self._is_literal(arg, node)
             fresh[arg] = self.new[arg] if inside else signature.param(self.new[arg], arg)
         member = rebuild(node, lambda child: fresh.get(child, child))
         signature.members.append(node)

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of the graph after each pass, as numbered files in a directory.
+
+with PassContext(instruments=[dump_ir("build/ir")]):
+    module = InferType()(module)                 # build/ir/000_InferType.relay
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aotc.ir.instrument import DumpIR
+from aotc.relay.text.printer import astext
+
+
+def dump_ir(dump_dir: str | Path, refresh: bool = False, show_meta_data: bool = False) -> DumpIR:
+    """An instrument that writes Relay text; the values of large constants only with `show_meta_data`.
+
+    refresh    first remove the files of earlier dumps from the directory
+
+    Raises AotcError (code "dump-ir") if the directory cannot be written to.
+    """
+    return DumpIR(dump_dir, refresh, show=lambda module: astext(module, show_meta_data), suffix="relay")

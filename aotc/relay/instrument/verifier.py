@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A check of every pass: what comes out is well formed and typed, what went in is unchanged.
+
+with PassContext(instruments=[Verifier()]):
+    module = optimize(module, target)            # AotcError naming the first pass that broke something
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from aotc.ir.diagnostics import AotcError, Diagnostic
+from aotc.ir.instrument import PassInstrument
+from aotc.ir.op import Op
+from aotc.ir.transform import PassInfo
+from aotc.relay.expr import Expr, Function, GlobalVar, Let, Var
+from aotc.relay.infer import infer_module
+from aotc.relay.module import IRModule
+from aotc.relay.visitor import children, post_order
+
+
+def _has_cycle(root: Expr) -> bool:
+    """Whether some node is below itself."""
+    done: set[int] = set()
+    on_path: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, leaving = stack.pop()
+        if leaving:
+            on_path.discard(id(node))
+            done.add(id(node))
+        elif id(node) in on_path:
+            return True
+        elif id(node) not in done:
+            on_path.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in children(node) if id(child) not in done)
+    return False
+
+
+def _bindings(function: Function) -> Iterator[tuple[Var, Expr]]:
+    """(variable, its binder) for every parameter and let below `function`, itself included."""
+    for node in post_order(function):
+        if isinstance(node, Function):
+            yield from ((param, node) for param in node.params)
+        elif isinstance(node, Let):
+            yield node.var, node
+
+
+def _check_function(name: str, function: Function, module: IRModule, binders: dict[int, Expr]) -> Iterator[Diagnostic]:
+    bound: set[int] = set()
+    for var, binder in _bindings(function):
+        bound.add(id(var))
+        if binders.setdefault(id(var), binder) is not binder:
+            yield Diagnostic("bound-twice", f"@{name}: %{var.name} is bound more than once", var.span)
+    for node in post_order(function):
+        if isinstance(node, Var) and id(node) not in bound:
+            yield Diagnostic("free-var", f"@{name}: %{node.name} is not bound", node.span)
+        elif isinstance(node, GlobalVar) and node.name not in module:
+            yield Diagnostic("unknown-function", f"@{name}: no function @{node.name}", node.span)
+
+
+def _is_typed(function: Function) -> bool:
+    return all(node.checked_type is not None or isinstance(node, Op) for node in post_order(function))
+
+
+def _check_types(module: IRModule) -> Iterator[Diagnostic]:
+    """Types must be what inference finds; where some are missing, inference must succeed."""
+    complete = all(_is_typed(f) for f in module.functions.values())
+    try:
+        inferred = infer_module(module)
+    except AotcError as error:
+        yield from error.diagnostics
+        return
+    if complete and inferred is not module:
+        names = ", ".join(f"@{name}" for name in module if inferred[name] is not module[name])
+        yield Diagnostic("stale-type", f"the types in {names} are not those that inference finds")
+
+
+def check_module(module: IRModule) -> list[Diagnostic]:
+    """What is wrong with a module: cycles, variables bound twice or not at all, unknown functions, wrong types."""
+    cyclic = [name for name, function in module.functions.items() if _has_cycle(function)]
+    if cyclic:
+        return [Diagnostic("cycle", f"@{name} has an expression that is part of itself") for name in cyclic]
+    binders: dict[int, Expr] = {}
+    problems = [d for name, f in module.functions.items() for d in _check_function(name, f, module, binders)]
+    return problems or list(_check_types(module))
+
+
+class Verifier(PassInstrument):
+    """Checks modules after every pass (and the first one before): see `check_module`.
+
+    Raises AotcError (code "verify") naming the pass, its problems as notes.
+    """
+
+    def __init__(self) -> None:
+        self._inputs: list[tuple[IRModule, Mapping[str, Function]]] = []
+
+    def enter_pass_ctx(self) -> None:
+        self._inputs = []
+
+    def run_before_pass(self, module: IRModule, info: PassInfo) -> None:
+        if not self._inputs:
+            self._complain(f"the module given to {info.name} is malformed", check_module(module))
+        self._inputs.append((module, dict(module.functions)))
+
+    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
+        given, functions = self._inputs.pop()
+        if dict(given.functions) != functions:
+            raise AotcError("verify", f"{info.name} changed the module that it was given")
+        self._complain(f"{info.name} made a malformed module", check_module(module))
+
+    def pass_failed(self, info: PassInfo) -> None:
+        if self._inputs:
+            self._inputs.pop()
+
+    @staticmethod
+    def _complain(message: str, problems: list[Diagnostic]) -> None:
+        if problems:
+            raise AotcError("verify", message, span=problems[0].span, notes=[str(d) for d in problems])

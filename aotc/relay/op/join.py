@@ -354,15 +354,14 @@ def _tile_axes(a: TileAttrs, types: Sequence[Type]) -> AxisMap:
 
 
 def _tile_compute(a: TileAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    """Over (repetition, element) pairs of axes: no remainders are needed."""
     (data,) = args
     shape, reps = _tile_shapes(a, data.shape)
-    skip = len(shape) - data.rank
-    result = [int(d) * r for d, r in zip(shape, reps, strict=True) if isinstance(d, int)]
-
-    def body(*i: Scalar) -> Scalar:
-        return data[tuple(i[k] if reps[k] == 1 else i[k] % data.shape[k - skip] for k in range(skip, len(shape)))]
-
-    return te.compute(result, body, "tile")
+    extents = [int(d) for d in shape if isinstance(d, int)]
+    skip = len(extents) - data.rank
+    pairs = [n for pair in zip(reps, extents, strict=True) for n in pair]
+    repeated = te.compute(pairs, lambda *i: data[i[1 + 2 * skip :: 2]], "tile")
+    return te.view(repeated, [r * d for r, d in zip(reps, extents, strict=True)], "tile")
 
 
 TILE = OpDef(
@@ -414,8 +413,9 @@ def _repeat_axes(a: RepeatAttrs, types: Sequence[Type]) -> AxisMap:
 def _repeat_compute(a: RepeatAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
     axis = axis_of(a.axis or 0, data.rank)
-    shape = [d * a.repeats if k == axis else d for k, d in enumerate(data.shape)]
-    return te.compute(shape, lambda *i: data[replaced(i, axis, i[axis] // a.repeats)], "repeat")
+    pairs = (*data.shape[: axis + 1], a.repeats, *data.shape[axis + 1 :])
+    repeated = te.compute(pairs, lambda *i: data[i[: axis + 1] + i[axis + 2 :]], "repeat")
+    return te.view(repeated, replaced(data.shape, axis, data.shape[axis] * a.repeats), "repeat")
 
 
 REPEAT = OpDef(

@@ -24,7 +24,7 @@ from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_array
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import all_of, as_expr, maximum, minimum, select
+from aotc.tir.expr import all_of, as_expr, minimum, select
 
 MODES: Final = ("constant", "edge", "reflect", "wrap")
 PadWidth = Sequence[Sequence[int]]
@@ -95,25 +95,36 @@ def _numpy_pad(data: Array, widths: Any, mode: Any) -> Array:
 
 
 def _source(i: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar:
-    """Which element of the data the padded element `i` repeats."""
+    """Which element of the data the padded element `i` repeats.
+
+    Where the padding is no wider than the data it is a choice of three: loops split at its borders.
+    """
     at = i - width[0]
-    if width == (0, 0) or extent == 1:
-        return at if width == (0, 0) else as_expr(0)
+    if width == (0, 0):
+        return at
+    if extent == 1:
+        return as_expr(0)
+    period = 2 * (extent - 1)
+    near = max(width) < extent
     match mode:
         case "edge":
-            return minimum(maximum(at, 0), extent - 1)
+            return _choice(at, extent, width, as_expr(0), as_expr(extent - 1))
         case "wrap":
-            return at % extent
+            return _choice(at, extent, width, at + extent, at - extent) if near else at % extent
         case "reflect":
-            period = 2 * (extent - 1)
-            if max(width) < extent:
-                at = maximum(at, -at)
-                return minimum(at, period - at)
-            at = at % period
-            return minimum(at, period - at)
+            return _choice(at, extent, width, -at, period - at) if near else _folded(at % period, period)
         case _:  # symmetric
-            at = at % (2 * extent)
-            return minimum(at, 2 * extent - 1 - at)
+            last = 2 * extent - 1
+            return _choice(at, extent, width, -1 - at, last - at) if near else _folded(at % (last + 1), last)
+
+
+def _folded(at: Scalar, last: int) -> Scalar:
+    return minimum(at, last - at)
+
+
+def _choice(at: Scalar, extent: int, width: tuple[int, int], before: Scalar, after: Scalar) -> Scalar:
+    inside = select(at >= extent, after, at) if width[1] > 0 else at
+    return select(at < 0, before, inside) if width[0] > 0 else inside
 
 
 def _mirrored(data: te.Tensor, widths: Sequence[tuple[int, int]], mode: str) -> te.Tensor:

@@ -350,7 +350,8 @@ class _ByLanes:
         images = {v for v, _ in req.analysis.pixel}
         others = [single(v, n) for v, n in c.axes if v not in images and v is not self.axis[0]]
         whole = bool(c.block) or panel is not None
-        segments = vector_segments(self.axis[1], self.vectors, self.lanes, whole)
+        merge = self.axis[0] is not c.axes[-1][0]
+        segments = vector_segments(self.axis[1], self.vectors, self.lanes, whole, merge)
         lane = TileAxis(self.axis[0], self.axis[1], segments, "x", self.lanes, (self.tile, self.lane, self.size))
         inner: list[TileAxis] = []
         for var, extent in pixels.axes:
@@ -386,6 +387,7 @@ class _ByPixels:
     def __init__(self, req: Request, axis: te.Axis | None, vectors: int, count: int) -> None:
         self.req, self.axis, self.vectors, self.count = req, axis, vectors, count
         self.tile, self.lane = Var("c" if axis is None else axis[0].name), Var("lane")
+        self.lanes = req.lanes
 
     def candidate(self) -> Candidate:
         c, an = self.req.c, self.req.analysis
@@ -438,6 +440,8 @@ class _ByPixels:
         if pixels is None:
             staging = self._staged()
             pixels = self._staged_pixels(staging)
+        while self.lanes > 4 and pixels.axes[-1][1] * 2 <= self.lanes:
+            self.lanes //= 2
         x = Operand(req.a, pixels.position.expr()) if staging is None else staging.at(pixels.position)
         column = req.analysis.pixel[-1][0]
         written: list[te.Axis] = []
@@ -466,16 +470,16 @@ class _ByPixels:
         own = None if self.axis is None else self.axis[0]
         others = [single(v, n) for v, n in c.axes if v not in images and v is not own]
         column, extent = pixels.axes[-1]
-        vectors = -(-extent // req.lanes)
+        vectors = -(-extent // self.lanes)
         wanted = -(-vectors // -(-vectors // self.vectors))
-        segments = vector_segments(extent, wanted, req.lanes, staging is not None)
+        segments = vector_segments(extent, wanted, self.lanes, staging is not None, merge=False)
         inner = [single(v, n) for v, n in pixels.axes[:-1]]
         var, rows = pixels.axes[-2:][0]
         copied = staging is not None and var in staging.needs  # one copy for each position of it
         if self.count == 1 and len(pixels.axes) > 1 and not copied:
-            budget = max(1, MIN_CHAINS // wanted)
+            budget = max(1, req.target.registers // 2 // wanted)
             inner[-1] = TileAxis(var, rows, even_segments(rows, min(budget, rows)), "x")
-        inner.append(TileAxis(column, extent, segments, "x", req.lanes))
+        inner.append(TileAxis(column, extent, segments, "x", self.lanes))
         if self.axis is None:
             return [*others, *inner]
         var, extent = self.axis

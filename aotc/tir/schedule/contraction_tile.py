@@ -112,17 +112,18 @@ def bordered_segments(extent: int, size: int, signature: Callable[[int], object]
     return tuple(segment for _, segment in found)
 
 
-def vector_segments(extent: int, vectors: int, lanes: int, padded: bool) -> tuple[Segment, ...]:
+def vector_segments(extent: int, vectors: int, lanes: int, padded: bool, merge: bool) -> tuple[Segment, ...]:
     """Tiles of `vectors` vectors.
 
     The end of the axis: with `padded` operands the last vector may stick out, else it overlaps the one
-    before it, and only its new elements are stored.
+    before it, and only its new elements are stored.  With `merge` a last tile of as many vectors is not
+    written on its own (good for code size, bad where the axis is the innermost loop of the stores).
     """
     size = vectors * lanes
     count, rest = divmod(extent, size)
     starts = tuple(range(0, size, lanes))
     last = tuple(range(0, rest, lanes))
-    if rest and padded and len(last) == vectors:
+    if merge and rest and padded and len(last) == vectors:
         return (Segment(0, count + 1, size, starts, clip=True),)
     found = [Segment(0, count, size, starts)] if count else []
     if rest:
@@ -227,6 +228,7 @@ class _Tile:
         self.lanes = tiling.vector.lanes
         self.xs = self._positions("x")
         self.ys = self._positions("y")
+        self.rows = self._whole_rows()
         names = [(i, j, s) for j in range(len(self.ys)) for i in range(len(self.xs)) for s in range(tiling.splits)]
         self.acc = {
             (i, j, s): Var(f"acc{i}_{j}" + "abcdefgh"[s : s + 1] * (s > 0), self.dtype, self.lanes) for i, j, s in names
@@ -337,7 +339,20 @@ class _Tile:
         for axis in reversed(self.tiling.tiled):
             strides[axis] = step
             step *= axis.width
+        if self.rows is not None:
+            strides[self.rows] = self.segments[self.tiling.vector].size
         return strides
+
+    def _whole_rows(self) -> TileAxis | None:
+        """The axis of whole rows in the output, which are kept without gaps: their elements are one run."""
+        vector = self.tiling.vector
+        order = [var for var, _ in self.tiling.c.axes]
+        place = order.index(vector.var) - 1
+        segment = self.segments[vector]
+        if place < 0 or segment.size != vector.extent or segment.clip or self._shift(vector):
+            return None
+        above = [a for a in self.tiling.levels if a.role == "x" and a.var is order[place] and a.extent > 1]
+        return above[0] if above else None
 
     def _shift(self, axis: TileAxis) -> int:
         """Where position 0 of a tile lies: an overlapping vector may begin before it."""
@@ -369,14 +384,20 @@ class _Tile:
         for axis in axes:
             segment = self.segments[axis]
             index = index + self._shift(axis) * strides[axis]
-            if segment.size == 1 and not segment.clip:
+            run = self.rows is not None and axis is self.tiling.vector
+            if (segment.size == 1 and not segment.clip and not run) or axis is self.rows:
                 continue
             loop = Var(axis.var.name)
             end: Expr = as_expr(segment.size)
             if segment.clip:
                 end = minimum(end, axis.extent - self.bases[axis])
+            if self.rows is not None and axis is self.tiling.vector:
+                end = as_expr(segment.size * self.segments[self.rows].size)
+                values[self.rows.var] = self.bases[self.rows] + loop // segment.size
+                values[axis.var] = loop % segment.size
+            else:
+                values[axis.var] = self.bases[axis] + loop
             nest.append((loop, end))
-            values[axis.var] = self.bases[axis] + loop
             index = index + loop * strides[axis]
         outputs = tuple(substitute(self.tiling.unfuse.get(var, var), values) for var, _ in self.tiling.c.axes)
         body = self.tiling.store(outputs, Load(self.tiling.buffer, index))

@@ -39,7 +39,7 @@ from aotc.relay.module import IRModule
 
 _LOG: Final = logging.getLogger(__name__)
 
-MAX_NODES: Final = 1_000_000
+MAX_NODES: Final = 200_000
 """Nodes that one model may expand to: nested functions and loops cannot multiply without end."""
 MAX_DEPTH: Final = 60
 """Functions and subgraphs within each other."""
@@ -71,7 +71,7 @@ class _Conversion:
     functions: Mapping[tuple[str, str, str], FunctionProto]
     hint: str
     problems: list[Diagnostic] = field(default_factory=list)
-    nodes_left: int = MAX_NODES
+    nodes_left: int = field(default_factory=lambda: MAX_NODES)
 
     # --- tensors by name
 

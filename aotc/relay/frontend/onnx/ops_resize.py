@@ -13,11 +13,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import axis_index, dtype_of, emit, rank_of, reshape, shape_of, transpose
-from aotc.relay.frontend.onnx.load import checked_shape
+from aotc.relay.frontend.onnx.build import (
+    axis_index,
+    check_materialized,
+    constant,
+    dtype_of,
+    emit,
+    rank_of,
+    reshape,
+    shape_of,
+    transpose,
+)
+from aotc.relay.frontend.onnx.load import Array, checked_shape
 from aotc.relay.frontend.onnx.node import Node, Table
+from aotc.relay.frontend.onnx.ops_matmul import matmul
 
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
 _LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -163,4 +176,26 @@ def _grid_sample(node: Node) -> Expr:
     )
 
 
-OPS: Table = {"GridSample": _grid_sample, "Resize": _resize, "Upsample": _resize}
+def _affine_grid(node: Node) -> Expr:
+    """Positions of all output elements, transformed: a product of constant coordinates with the matrices."""
+    theta, size = node.input(0), node.const_ints(1, "the size")
+    spatial = (size or [])[2:]
+    if len(spatial) not in (2, 3) or shape_of(theta)[1:] != (len(spatial), len(spatial) + 1):
+        raise AotcError("onnx-grid", f"matrices of shape {shape_of(theta)} do not fit the size {size}")
+    dtype = dtype_of(theta)
+    check_materialized((*spatial, len(spatial) + 1), "float64", "the positions of AffineGrid")
+    axes = [_positions(n, bool(node.integer("align_corners"))) for n in spatial]
+    places = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(spatial)], -1)
+    base = constant(places.reshape(1, -1, len(spatial) + 1), dtype)
+    grid = matmul(base, transpose(theta, (0, 2, 1)))
+    return reshape(grid, (shape_of(theta)[0], *spatial, len(spatial)))
+
+
+def _positions(count: int, align_corners: bool) -> Array:
+    """Coordinates in -1..1 of the elements of an axis."""
+    if align_corners:
+        return np.linspace(-1.0, 1.0, count)
+    return (np.arange(count) * 2 + 1) / count - 1
+
+
+OPS: Table = {"AffineGrid": _affine_grid, "GridSample": _grid_sample, "Resize": _resize, "Upsample": _resize}

@@ -70,12 +70,13 @@ def key_name(name: str) -> str:
 
 
 def _float_text(value: float, dtype: np.dtype[Any]) -> str:
-    """Six digits (C's %g) if they read back as the same `dtype` value, else the shortest text that does."""
+    """The fewest digits, but at least six (C's %g), that read back as the same `dtype` value."""
     exact = dtype.type(value)
-    for text in (f"{float(value):g}", np.format_float_scientific(exact, trim="-"), repr(float(value))):
+    for digits in range(6, 18):
+        text = f"{float(value):.{digits}g}"
         if np.isnan(exact) or dtype.type(float(text)) == exact:
             return text
-    raise AssertionError(f"{value!r} has no text")
+    raise AssertionError(f"17 digits do not give {value!r}")
 
 
 def scalar_text(value: np.ndarray[Any, Any] | np.generic) -> str | None:

@@ -21,7 +21,7 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.op import Op, get_op
 from aotc.ir.span import Span
-from aotc.ir.types import FuncType, Type
+from aotc.ir.types import FuncType, TupleType, Type
 from aotc.relay.expr import (
     Call,
     Callee,
@@ -273,10 +273,16 @@ class _Parser(Cursor):
             if self.at("("):
                 result = yield self._call(result, start)
             elif self.token.kind == "field":
-                index = int(self.advance().text)
-                result = TupleGetItem(result, index, self.span(start))
+                result = self._field(result, start)
             else:
                 return result
+
+    def _field(self, value: Expr, start: Token) -> TupleGetItem:
+        token = self.advance()
+        index, ty = int(token.text), value.checked_type
+        if ty is not None and not (isinstance(ty, TupleType) and index < len(ty.fields)):
+            self.fail(f"a value of type {ty} has no field {index}", token, code="type")
+        return TupleGetItem(value, index, self.span(start))
 
     def _primary(self) -> Task[Expr]:
         token = self.token

@@ -455,12 +455,10 @@ def decorated(
     level, names = opt_level, _required_names(required)
 
     def decorate(item: Any) -> Any:
-        info = PassInfo(level, name or item.__name__, names)
-        if isinstance(item, type):
-            return _decorated_class(make, method, item, info)
         if not callable(item):
             raise AotcTypeError("pass-function", f"a pass is made of a function or a class, not {item!r}")
-        return make(item, info)
+        info = PassInfo(level, name or getattr(item, "__name__", type(item).__name__), names)
+        return _decorated_class(make, method, item, info) if isinstance(item, type) else make(item, info)
 
     return decorate if target is None else decorate(target)
 

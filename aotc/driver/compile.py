@@ -10,12 +10,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from aotc_codegen.names import identifier
-from aotc_codegen.project import emit
+from aotc_codegen.c.names import identifier
+from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library
 from aotc.driver.place import staged
@@ -153,7 +154,7 @@ def _write(
     """Emit the project, build it, and put it in its place as a whole."""
     with staged(path) as work:
         progress("writing the C project")
-        metadata = emit(program, work, target=target)
+        metadata = emit(program, work, target=target, version=version("aotc"))
         library = None
         if toolchain is not None:
             progress("compiling the C project")

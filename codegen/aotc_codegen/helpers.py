@@ -1,379 +1,229 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small C functions that kernels need where C's own operators differ from the program's meaning.
+"""Inline functions that kernels call where C has no operator with the right meaning.
 
-`Helpers` collects the names that printing asks for; `text` gives their definitions, dependencies first.
+A helper is named by what it does and on what: "max_f32", "floordiv_idx", "load_float16".  The printer asks for
+those it needs; `helper_text` gives them, with those that they need in turn, once each, in order.
 
-    helpers = Helpers()
-    helpers.use("max", DType("float32"))   # "aotc_max_f32"
-    helpers.text()                         # "static inline float aotc_max_f32(float a, float b) ..."
+    helper_text({"tanh_f32"})                     # aotc_bits_f32, ..., aotc_exp_f32, aotc_tanh_f32
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import dataclass
+from string import Template
 from typing import Final
 
-from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
-from aotc_codegen.ctypes import memory_type, unsigned_type, value_type, vector_name
+from aotc_codegen import mathlib
+from aotc_codegen.narrow import narrow_text, odd_text
+
+BITCASTS: Final = ("bits_f32", "from_bits_f32")
 
 
-def suffix(dtype: DType) -> str:
-    """f32, i64, u8, b, f16, bf16, f8_e4m3fn..."""
-    if dtype.is_bool:
-        return "b"
-    if dtype == "bfloat16":
-        return "bf16"
-    kind = "f" if dtype.is_float else "i" if dtype.is_signed else "u"
-    return kind + dtype.removeprefix("float").removeprefix("uint").removeprefix("int")
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """The text of an inline function and the helpers it calls."""
+
+    text: str
+    requires: tuple[str, ...] = ()
 
 
-def _function(result: str, name: str, params: str, body: str) -> str:
-    return f"static inline {result} {name}({params}) {{\n  {body}\n}}\n"
+@dataclass(frozen=True, slots=True)
+class _Integer:
+    """How an integer type is written: itself, unsigned, and the unsigned type that arithmetic happens in."""
+
+    type: str
+    unsigned: str
+    wide: str
+    bits: int
+
+    @property
+    def signed(self) -> bool:
+        return self.type != self.unsigned
 
 
-def _binary(name: str, dtype: DType, body: str) -> str:
-    t = value_type(dtype)
-    return _function(t, name, f"{t} a, {t} b", body)
-
-
-def _max(name: str, d: DType, _: Helpers) -> str:
-    return _binary(name, d, "return (a > b || a != a) ? a : b;" if d.is_float else "return a > b ? a : b;")
-
-
-def _min(name: str, d: DType, _: Helpers) -> str:
-    return _binary(name, d, "return (a < b || a != a) ? a : b;" if d.is_float else "return a < b ? a : b;")
-
-
-def _max_const(name: str, d: DType, _: Helpers) -> str:
-    """The larger of a value and a number that is not NaN: one comparison."""
-    return _binary(name, d, "return b > a ? b : a;")
-
-
-def _min_const(name: str, d: DType, _: Helpers) -> str:
-    return _binary(name, d, "return b < a ? b : a;")
-
-
-def _guard(d: DType) -> str:
-    """Division by zero gives 0; the least integer divided by -1 wraps."""
-    if not d.is_signed:
-        return "if (b == 0) return 0;"
-    return f"if (b == 0) return 0;\n  if (b == -1) return ({memory_type(d)})(0u - ({unsigned_type(d)})a);"
-
-
-def _truncdiv(name: str, d: DType, _: Helpers) -> str:
-    t = memory_type(d)
-    return _binary(name, d, f"{_guard(d)}\n  return ({t})(a / b);")
-
-
-def _floordiv(name: str, d: DType, _: Helpers) -> str:
-    t = memory_type(d)
-    if not d.is_signed:
-        return _truncdiv(name, d, _)
-    return _binary(name, d, f"{_guard(d)}\n  return ({t})(a / b - ((a % b != 0) && ((a < 0) != (b < 0))));")
-
-
-def _truncmod(name: str, d: DType, _: Helpers) -> str:
-    t = memory_type(d)
-    least = " || b == -1" if d.is_signed else ""
-    return _binary(name, d, f"if (b == 0{least}) return 0;\n  return ({t})(a % b);")
-
-
-def _floormod(name: str, d: DType, _: Helpers) -> str:
-    t = memory_type(d)
-    if not d.is_signed:
-        return _truncmod(name, d, _)
-    body = f"if (b == 0 || b == -1) return 0;\n  {{\n    const {t} r = ({t})(a % b);\n"
-    return _binary(name, d, body + f"    return ({t})(r != 0 && ((r < 0) != (b < 0)) ? r + b : r);\n  }}")
-
-
-def _index_div(name: str, _: DType, __: Helpers) -> str:
-    body = "return a / b - ((a % b != 0) && ((a < 0) != (b < 0)));"
-    return _function("ptrdiff_t", name, "ptrdiff_t a, ptrdiff_t b", body)
-
-
-def _index_mod(name: str, _: DType, __: Helpers) -> str:
-    body = "const ptrdiff_t r = a % b;\n  return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;"
-    return _function("ptrdiff_t", name, "ptrdiff_t a, ptrdiff_t b", body)
-
-
-def _index_max(name: str, _: DType, __: Helpers) -> str:
-    return _function("ptrdiff_t", name, "ptrdiff_t a, ptrdiff_t b", "return a > b ? a : b;")
-
-
-def _index_min(name: str, _: DType, __: Helpers) -> str:
-    return _function("ptrdiff_t", name, "ptrdiff_t a, ptrdiff_t b", "return a < b ? a : b;")
-
-
-def _shl(name: str, d: DType, _: Helpers) -> str:
-    t, u = memory_type(d), unsigned_type(d)
-    test = f"b < 0 || b >= {8 * d.itemsize}" if d.is_signed else f"b >= {8 * d.itemsize}"
-    return _binary(name, d, f"return {test} ? 0 : ({t})(({u})a << b);")
-
-
-def _shr(name: str, d: DType, _: Helpers) -> str:
-    t, width = memory_type(d), 8 * d.itemsize
-    if not d.is_signed:
-        return _binary(name, d, f"return b >= {width} ? 0 : ({t})(a >> b);")
-    return _binary(name, d, f"return ({t})(a >> (b < 0 || b >= {width} ? {width - 1} : b));")
-
-
-def _pow_int(name: str, d: DType, _: Helpers) -> str:
-    t, u = memory_type(d), unsigned_type(d)
-    negative = "if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;\n  "
-    head = negative if d.is_signed else ""
-    body = f"{u} r = 1, x = ({u})a;\n  {head}for (; b > 0; b = ({t})(b / 2)) {{\n"
-    return _binary(name, d, body + f"    if (b % 2 != 0) r *= x;\n    x *= x;\n  }}\n  return ({t})r;")
-
-
-def _unary(name: str, dtype: DType, body: str, result: str = "") -> str:
-    t = value_type(dtype)
-    return _function(result or t, name, f"{t} a", body)
-
-
-def _abs_int(name: str, d: DType, _: Helpers) -> str:
-    return _unary(name, d, f"return a < 0 ? ({memory_type(d)})(0u - ({unsigned_type(d)})a) : a;")
-
-
-def _popcount(name: str, d: DType, _: Helpers) -> str:
-    t, bits = memory_type(d), f"uint{8 * d.itemsize}_t"
-    body = f"{bits} x = ({bits})a;\n  int n = 0;\n  for (; x != 0; x = ({bits})(x & (x - 1u))) ++n;"
-    return _unary(name, d, f"{body}\n  return ({t})n;")
-
-
-def _clz(name: str, d: DType, _: Helpers) -> str:
-    t, bits = memory_type(d), f"uint{8 * d.itemsize}_t"
-    body = f"{bits} x = ({bits})a;\n  int n = {8 * d.itemsize};\n  for (; x != 0; x = ({bits})(x >> 1)) --n;"
-    return _unary(name, d, f"{body}\n  return ({t})n;")
-
-
-def _isinf(name: str, d: DType, _: Helpers) -> str:
-    return _unary(name, d, "return a == a && a - a != a - a;", "int")
-
-
-def _to_integer(bits: int) -> Callable[[str, DType, Helpers], str]:
-    """Float to a signed integer; what does not fit, NaN included, gives the least integer."""
-
-    def make(name: str, d: DType, _: Helpers) -> str:
-        f = "" if d == "float64" else "f"
-        bound = f"{float(2 ** (bits - 1))!r}{f}"
-        t = f"int{bits}_t"
-        return _unary(name, d, f"return a >= -{bound} && a < {bound} ? ({t})a : INT{bits}_MIN;", t)
-
-    return make
-
-
-def _to_u64(name: str, d: DType, helpers: Helpers) -> str:
-    f = "" if d == "float64" else "f"
-    half = f"{float(2**63)!r}{f}"
-    small = helpers.use("to_i64", d)
-    body = f"return a >= {half} ? (uint64_t){small}(a - {half}) + (UINT64_C(1) << 63) : (uint64_t){small}(a);"
-    return _unary(name, d, body, "uint64_t")
-
-
-def _wrap_small(name: str, d: DType, _: Helpers) -> str:
-    """Integers of 4 and 2 bits wrap as numpy's do."""
-    mask, top = (1 << d.bits) - 1, 1 << (d.bits - 1)
-    signed = f"return (int8_t)(((a & {mask}) ^ {top}) - {top});"
-    return _function(memory_type(d), name, "int64_t a", signed if d.is_signed else f"return (uint8_t)(a & {mask});")
-
-
-_BITS: Final = """static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
+INTEGERS: Final = {
+    **{f"i{b}": _Integer(f"int{b}_t", f"uint{b}_t", f"uint{max(b, 32)}_t", b) for b in (8, 16, 32, 64)},
+    **{f"u{b}": _Integer(f"uint{b}_t", f"uint{b}_t", f"uint{max(b, 32)}_t", b) for b in (8, 16, 32, 64)},
+    "idx": _Integer("ptrdiff_t", "size_t", "size_t", 64),
 }
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
+FLOATS: Final = {"f32": "float", "f64": "double"}
+
+_FUNCTION: Final = Template("static inline $result aotc_$name($arguments)\n{\n$body}\n")
+
+_FLOAT_BODIES: Final = {
+    # a comparison with NaN is false, so that a NaN in `a` comes through; one in `b` is asked for
+    "min": "    return (b < a) | (b != b) ? b : a;\n",
+    "max": "    return (b > a) | (b != b) ? b : a;\n",
 }
-"""
-
-_F16_LOAD: Final = """static inline float NAME(uint16_t h) {
-  const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-  if (rest >= 0x7c00u) return aotc_from_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-  /* a multiplication rebiases the exponent and normalises subnormals */
-  return aotc_from_bits(sign | aotc_bits(aotc_from_bits(rest << 13) * 5.192296858534828e+33f));
-}
-"""
-
-_F16_STORE: Final = """static inline uint16_t NAME(float x) {
-  const uint32_t u = aotc_bits(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
-  if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-  if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
-  if (a < 0x38800000u) { /* subnormal: adding 0.5 rounds to the right place */
-    const uint32_t m = aotc_bits(aotc_from_bits(a) + 0.5f) - 0x3f000000u;
-    return (uint16_t)(sign | m);
-  }
-  return (uint16_t)(sign | (a + 0xc8000fffu + (a >> 13 & 1u)) >> 13);
-}
-"""
-
-_BF16_LOAD: Final = """static inline float NAME(uint16_t h) {
-  return aotc_from_bits((uint32_t)h << 16);
-}
-"""
-
-_BF16_STORE: Final = """static inline uint16_t NAME(float x) {
-  const uint32_t u = aotc_bits(x);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
-  return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-}
-"""
-
-_F8_LOAD: Final = """static inline float NAME(uint8_t h) {
-  const uint32_t sign = (uint32_t)(h & 0x80u) << 24, e = (h & 0x7fu) >> MAN, m = h & MASKu;
-  if (SPECIAL_LOAD) return SPECIAL_VALUE;
-  if (e == 0) return aotc_from_bits(sign | aotc_bits((float)m * SUBNORMAL));
-  return aotc_from_bits(sign | (e + REBIASu) << 23 | m << (23 - MAN));
-}
-"""
-
-_F8_STORE: Final = """static inline uint8_t NAME(float x) {
-  const uint32_t u = aotc_bits(x), a = u & 0x7fffffffu;
-  uint32_t sign = u >> 24 & 0x80u, r;
-  if (a > 0x7f800000u) return NAN_BITS;
-  if (a < (REBIASu + 1u) << 23) { /* subnormal: a power of two rounds to the right place */
-    r = aotc_bits(aotc_from_bits(a) + ROUNDER) - aotc_bits(ROUNDER);
-  } else {
-    r = (a - (REBIASu << 23) + ((1u << (22 - MAN)) - 1u) + (a >> (23 - MAN) & 1u)) >> (23 - MAN);
-  }
-  if (r > LARGESTu) return OVERFLOW_BITS;
-  ZERO_SIGNreturn (uint8_t)(sign | r);
-}
-"""
-
-_F8: Final = {  # mantissa bits, bias, largest finite bits, what NaN and infinity are
-    "float8_e4m3fn": (3, 7, 0x7E, "fn"),
-    "float8_e4m3fnuz": (3, 8, 0x7F, "fnuz"),
-    "float8_e5m2": (2, 15, 0x7B, "ieee"),
-    "float8_e5m2fnuz": (2, 16, 0x7F, "fnuz"),
-}
-
-
-def _f8_load(dtype: DType) -> str:
-    man, bias, largest, kind = _F8[dtype]
-    special = {
-        "fn": ("(h & 0x7fu) == 0x7fu", "aotc_from_bits(sign | 0x7fc00000u)"),
-        "fnuz": ("h == 0x80u", "NAN"),
-        "ieee": (
-            f"(h & 0x7fu) > {largest}u",
-            "aotc_from_bits(sign | 0x7f800000u | (m != 0 ? 0x400000u : 0u))",
-        ),
-    }[kind]
-    values = {
-        "SPECIAL_LOAD": special[0],
-        "SPECIAL_VALUE": special[1],
-        "SUBNORMAL": f"{2.0 ** (1 - bias - man)!r}f",
-        "REBIAS": str(127 - bias),
-        "MASK": str((1 << man) - 1),
-        "MAN": str(man),
+_SIGNED_BODIES: Final = {
+    "floordiv": """\
+    if (b == 0) {
+        return 0;
     }
-    return _fill(_F8_LOAD, values)
-
-
-def _f8_store(dtype: DType) -> str:
-    man, bias, largest, kind = _F8[dtype]
-    values = {
-        "NAN_BITS": {"fn": "(uint8_t)(sign | 0x7fu)", "fnuz": "0x80u", "ieee": "(uint8_t)(sign | 0x7eu)"}[kind],
-        "OVERFLOW_BITS": {"fn": "(uint8_t)(sign | 0x7fu)", "fnuz": "0x80u", "ieee": "(uint8_t)(sign | 0x7cu)"}[kind],
-        "ZERO_SIGN": "if (r == 0) sign = 0;\n  " if kind == "fnuz" else "",
-        "ROUNDER": f"{2.0 ** (1 - bias - man + 23)!r}f",
-        "LARGEST": str(largest),
-        "REBIAS": str(127 - bias),
-        "MAN": str(man),
+    if (b == -1) {
+        return ($type)(0u - ($wide)a);
     }
-    return _fill(_F8_STORE, values)
+    return ($type)(a / b - ((a % b != 0) & ((a < 0) != (b < 0))));
+""",
+    "floormod": """\
+    if (b == 0 || b == -1) {
+        return 0;
+    }
+    return ($type)(a % b + ((a % b != 0) & ((a < 0) != (b < 0)) ? b : 0));
+""",
+    "truncdiv": """\
+    return b == 0 ? ($type)0 : b == -1 ? ($type)(0u - ($wide)a) : ($type)(a / b);
+""",
+    "truncmod": """\
+    return b == 0 || b == -1 ? ($type)0 : ($type)(a % b);
+""",
+    "shr": """\
+    return ($type)(a >> (($unsigned)b >= ${bits}u ? ${last} : b));
+""",
+    "abs": """\
+    return a < 0 ? ($type)(0u - ($wide)a) : a;
+""",
+    "pow": """\
+    $wide result = 1u;
+    $wide base = ($wide)a;
+    if (b < 0) {
+        return ($type)(a == 1 ? 1 : a == -1 ? 1 - 2 * (b & 1) : 0);
+    }
+    while (b != 0) {
+        if (b & 1) {
+            result *= base;
+        }
+        base *= base;
+        b = ($type)(b / 2);
+    }
+    return ($type)result;
+""",
+}
+_UNSIGNED_BODIES: Final = {
+    "floordiv": "    return b == 0u ? ($type)0 : ($type)(a / b);\n",
+    "floormod": "    return b == 0u ? ($type)0 : ($type)(a % b);\n",
+    "truncdiv": "    return b == 0u ? ($type)0 : ($type)(a / b);\n",
+    "truncmod": "    return b == 0u ? ($type)0 : ($type)(a % b);\n",
+    "shr": "    return b >= ${bits}u ? ($type)0 : ($type)(($wide)a >> b);\n",
+    "abs": "    return a;\n",
+    "pow": """\
+    $wide result = 1u;
+    $wide base = a;
+    while (b != 0u) {
+        if (b & 1u) {
+            result *= base;
+        }
+        base *= base;
+        b = ($type)(b / 2u);
+    }
+    return ($type)result;
+""",
+}
+_INTEGER_BODIES: Final = {
+    "min": "    return b < a ? b : a;\n",
+    "max": "    return b > a ? b : a;\n",
+    "shl": "    return ($unsigned)b >= ${bits}u ? ($type)0 : ($type)(($wide)a << b);\n",
+    "popcount": """\
+    $wide rest = ($unsigned)a;
+    int count = 0;
+    for (; rest != 0u; rest &= rest - 1u) {
+        ++count;
+    }
+    return ($type)count;
+""",
+    "clz": """\
+    $wide rest = ($unsigned)a;
+    int count = $bits;
+    for (; rest != 0u; rest >>= 1) {
+        --count;
+    }
+    return ($type)count;
+""",
+}
+_ONE_ARGUMENT: Final = frozenset({"abs", "popcount", "clz"})
+_WRITTEN_B: Final = frozenset({"pow"})
 
+# least exclusive bound below and least bound above the integers of a type, and what is outside them
+_TO_INTEGER: Final = {
+    ("f32", "i32"): ("x >= -2147483648.0f && x < 2147483648.0f", "INT32_MIN"),
+    ("f64", "i32"): ("x > -2147483649.0 && x < 2147483648.0", "INT32_MIN"),
+    ("f32", "i64"): ("x >= -9223372036854775808.0f && x < 9223372036854775808.0f", "INT64_MIN"),
+    ("f64", "i64"): ("x >= -9223372036854775808.0 && x < 9223372036854775808.0", "INT64_MIN"),
+}
+_TO_U64: Final = Template("""\
+    if (x >= 0.0$f && x < 18446744073709551616.0$f) {
+        return (uint64_t)x;
+    }
+    return x < 0.0$f && x >= -9223372036854775808.0$f ? (uint64_t)(int64_t)x : UINT64_C(0x8000000000000000);
+""")
 
-def _fill(text: str, values: dict[str, str]) -> str:
-    for key, value in values.items():
-        text = text.replace(key, value)
-    return text
-
-
-def _load_narrow(name: str, d: DType, helpers: Helpers) -> str:
-    helpers.use_bits()
-    if d in _F8:
-        return _f8_load(d).replace("NAME", name)
-    if d not in ("float16", "bfloat16"):
-        raise AotcError("c-dtype", f"{d} has no C implementation yet")
-    return (_F16_LOAD if d == "float16" else _BF16_LOAD).replace("NAME", name)
-
-
-def _store_narrow(name: str, d: DType, helpers: Helpers) -> str:
-    helpers.use_bits()
-    if d in _F8:
-        return _f8_store(d).replace("NAME", name)
-    if d not in ("float16", "bfloat16"):
-        raise AotcError("c-dtype", f"{d} has no C implementation yet")
-    return (_F16_STORE if d == "float16" else _BF16_STORE).replace("NAME", name)
-
-
-def _round_narrow(name: str, d: DType, helpers: Helpers) -> str:
-    load, store = helpers.use("load", d), helpers.use("store", d)
-    return _function("float", name, "float x", f"return {load}({store}(x));")
-
-
-_MAKERS: Final[dict[str, Callable[[str, DType, Helpers], str]]] = {
-    "max": _max,
-    "min": _min,
-    "maxc": _max_const,
-    "minc": _min_const,
-    "truncdiv": _truncdiv,
-    "truncmod": _truncmod,
-    "floordiv": _floordiv,
-    "floormod": _floormod,
-    "index_div": _index_div,
-    "index_mod": _index_mod,
-    "index_max": _index_max,
-    "index_min": _index_min,
-    "shl": _shl,
-    "shr": _shr,
-    "pow": _pow_int,
-    "abs": _abs_int,
-    "popcount": _popcount,
-    "clz": _clz,
-    "isinf": _isinf,
-    "to_i32": _to_integer(32),
-    "to_i64": _to_integer(64),
-    "to_u64": _to_u64,
-    "wrap": _wrap_small,
-    "load": _load_narrow,
-    "store": _store_narrow,
-    "round": _round_narrow,
+MATH: Final = {
+    "bits_f32": Helper(mathlib.BITS),
+    "from_bits_f32": Helper(mathlib.FROM_BITS),
+    "exp_f32": Helper(mathlib.EXP, BITCASTS),
+    "log_f32": Helper(mathlib.LOG, BITCASTS),
+    "tanh_f32": Helper(mathlib.TANH, ("exp_f32",)),
+    "erf_f32": Helper(mathlib.ERF, ("exp_f32",)),
+    "odd_f32": Helper(odd_text(), BITCASTS),
+    "wrap_int4": Helper("static inline int8_t aotc_wrap_int4(int x)\n{\n    return (int8_t)(((x & 15) ^ 8) - 8);\n}\n"),
+    "wrap_int2": Helper("static inline int8_t aotc_wrap_int2(int x)\n{\n    return (int8_t)(((x & 3) ^ 2) - 2);\n}\n"),
+    "wrap_uint4": Helper("static inline uint8_t aotc_wrap_uint4(int x)\n{\n    return (uint8_t)(x & 15);\n}\n"),
+    "wrap_uint2": Helper("static inline uint8_t aotc_wrap_uint2(int x)\n{\n    return (uint8_t)(x & 3);\n}\n"),
 }
 
 
-class Helpers:
-    """The helper functions in use, in an order in which each comes after what it calls."""
+def find_helper(name: str) -> Helper:
+    """The helper of a name; KeyError for a name that has none."""
+    if name in MATH:
+        return MATH[name]
+    what, _, rest = name.partition("_")
+    if what in ("load", "store"):
+        return Helper(narrow_text(what, DType(rest)), BITCASTS)
+    if what == "round":
+        return Helper(narrow_text(what, DType(rest)), (f"load_{rest}", f"store_{rest}"))
+    if what == "to":
+        return _conversion(name, *rest.split("_"))
+    return _function(name, what, rest)
 
-    def __init__(self) -> None:
-        self._definitions: dict[str, str] = {}
 
-    def use(self, what: str, dtype: DType) -> str:
-        """The name of the helper `what` for a dtype; its definition will be part of `text`."""
-        name = f"aotc_{what}_{suffix(dtype)}"
-        if name not in self._definitions:
-            definition = _MAKERS[what](name, dtype, self)  # may use others, which come first
-            self._definitions[name] = definition
-        return name
+def _conversion(name: str, integer: str, source: str) -> Helper:
+    """Floats to integers as x86 and numpy there do it: defined for every value."""
+    if integer == "u64":
+        body = _TO_U64.substitute(f="f" if source == "f32" else "")
+    else:
+        inside, outside = _TO_INTEGER[source, integer]
+        body = f"    return {inside} ? ({INTEGERS[integer].type})x : {outside};\n"
+    return _rendered(name, INTEGERS[integer].type, f"{FLOATS[source]} x", body)
 
-    def use_bits(self) -> None:
-        """Reinterpretation of a float as its bits and back."""
-        self._definitions.setdefault("aotc_bits", _BITS)
 
-    def use_splat(self, dtype: DType, lanes: int) -> str:
-        """The name of the function that repeats a scalar over a vector."""
-        vector = vector_name(dtype, lanes)
-        name = f"aotc_splat_{suffix(dtype)}x{lanes}"
-        if name not in self._definitions:
-            values = ", ".join(["x"] * lanes)
-            body = f"const {vector} v = {{{values}}};\n  return v;"
-            self._definitions[name] = _function(vector, name, f"{memory_type(dtype)} x", body)
-        return name
+def _function(name: str, what: str, suffix: str) -> Helper:
+    if suffix in FLOATS:
+        return _rendered(name, FLOATS[suffix], f"{FLOATS[suffix]} a, {FLOATS[suffix]} b", _FLOAT_BODIES[what])
+    integer = INTEGERS[suffix]
+    bodies = _INTEGER_BODIES | (_SIGNED_BODIES if integer.signed else _UNSIGNED_BODIES)
+    facts = {"type": integer.type, "unsigned": integer.unsigned, "wide": integer.wide}
+    body = Template(bodies[what]).substitute(facts, bits=integer.bits, last=integer.bits - 1)
+    arguments = f"{integer.type} a" if what in _ONE_ARGUMENT else f"{integer.type} a, {integer.type} b"
+    return _rendered(name, integer.type, arguments, body)
 
-    def text(self) -> str:
-        """All definitions."""
-        return "\n".join(self._definitions.values())
+
+def _rendered(name: str, result: str, arguments: str, body: str) -> Helper:
+    return Helper(_FUNCTION.substitute(result=result, name=name, arguments=arguments, body=body))
+
+
+def helper_text(names: Iterable[str]) -> str:
+    """The C text of the named helpers and all that they need, each after what it calls."""
+    done: dict[str, str] = {}
+    stack = sorted(names, reverse=True)
+    while stack:
+        name = stack[-1]
+        helper = find_helper(name)
+        missing = [r for r in helper.requires if r not in done]
+        if missing:
+            stack.extend(reversed(missing))
+            continue
+        done.setdefault(name, helper.text)
+        stack.pop()
+    return "\n".join(done.values())

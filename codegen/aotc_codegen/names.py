@@ -35,10 +35,9 @@ MAX_LENGTH: Final = 63
 
 def identifier(text: str) -> str:
     """A C and C++ identifier of at most 63 characters made from any text; equal for an identifier that is free."""
-    name = re.sub(r"[^0-9A-Za-z_]+", "_", text)
-    name = re.sub(r"__+", "_", name).strip("_") if name != text or "__" in name else name
-    if not name or not (name[0].isalpha()):
-        name = "x" + name if name[:1].isdigit() else "x" + (name or "")
+    name = re.sub(r"[^0-9A-Za-z]+", "_", text).lstrip("_")
+    if not name[:1].isalpha():
+        name = "x" + name
     name = name[:MAX_LENGTH]
     return name[: MAX_LENGTH - 1] + "_" if name in RESERVED else name
 

@@ -1,1 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The C runtime as files: what every emitted project contains, and the loader for host programs.
+
+In: nothing.  Out: paths of the C sources installed with this package.
+
+include_dir()                  # .../aotc_runtime_c/include, for -I
+sources()                      # (.../include/aotc.h, .../src/aotc_rt.c)
+loader_sources()               # (.../include/aotc_loader.h, .../src/aotc_loader.c)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parent
+
+
+def include_dir() -> Path:
+    """The folder of the headers, for the C compiler's -I."""
+    return _ROOT / "include"
+
+
+def sources() -> tuple[Path, ...]:
+    """The header and the source that go into every emitted project."""
+    return include_dir() / "aotc.h", _ROOT / "src" / "aotc_rt.c"
+
+
+def loader_sources() -> tuple[Path, ...]:
+    """The header and the source of the loader, for programs that open compiled libraries at run time."""
+    return include_dir() / "aotc_loader.h", _ROOT / "src" / "aotc_loader.c"

@@ -47,9 +47,9 @@ from aotc.tir.stmt import (
     stmt_exprs,
     walk_stmts,
 )
-from aotc_codegen.ctypes import literal, memory_type, unsigned_type, value_type, vector_name
-from aotc_codegen.helpers import Helpers
-from aotc_codegen.names import KEYWORDS, Names, comment_text
+from aotc_codegen.c.ctypes import literal, memory_type, unsigned_type, value_type, vector_name
+from aotc_codegen.c.helpers import Helpers
+from aotc_codegen.c.names import KEYWORDS, Names, comment_text
 
 # C's levels of precedence, higher binds tighter
 PRIMARY: Final = 16

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An emitted project to a shared library, without make: the C files compile in parallel.
+
+build_library(directory, metadata, toolchain, target)        # directory/lib/libnet.so
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aotc.driver.toolchain import Toolchain, compile_all, run_compiler
+from aotc.tir.target import Target
+from aotc_codegen.c.flags import cflags
+
+
+def build_library(directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target) -> Path:
+    """Compile and link the project in `directory`; the path of the library.
+
+    Raises AotcError (code "compiler-failed") with the compiler's message.
+    """
+    library = directory / str(metadata["library"])
+    library.parent.mkdir(exist_ok=True)
+    sources = sorted([*directory.glob("src/*.c"), *directory.glob("src/*.S"), directory / "runtime" / "aotc_rt.c"])
+    sources = [s for s in sources if s.name != "params_to_c.c"]
+    flags = ("-std=c99", "-fPIC", "-fvisibility=hidden", "-Iinclude", "-Isrc", *cflags(target), *toolchain.cflags)
+    with tempfile.TemporaryDirectory(prefix="aotc-objects-") as scratch:
+        objects = [str(Path(scratch) / f"{source.name}.o") for source in sources]
+        # the largest first: they take longest
+        jobs = sorted(zip(sources, objects, strict=True), key=lambda job: -job[0].stat().st_size)
+        compile_all([(*toolchain.cc, *flags, "-c", str(s.relative_to(directory)), "-o", o) for s, o in jobs], directory)
+        run_compiler((*toolchain.cc, "-shared", *toolchain.cflags, *objects, "-lm", "-o", str(library)), directory)
+    return library

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small C functions that kernels need where C's own operators differ from the program's meaning.
+
+`Helpers` collects the names that printing asks for; `text` gives their definitions, dependencies first.
+
+    helpers = Helpers()
+    helpers.use("max", DType("float32"))   # "aotc_max_f32"
+    helpers.text()                         # "static inline float aotc_max_f32(float a, float b) ..."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc_codegen.c.ctypes import memory_type, unsigned_type, value_type, vector_name
+
+
+def suffix(dtype: DType) -> str:
+    """f32, i64, u8, b, f16, bf16, f8_e4m3fn..."""
+    if dtype.is_bool:
+        return "b"
+    if dtype == "bfloat16":
+        return "bf16"
+    kind = "f" if dtype.is_float else "i" if dtype.is_signed else "u"
+    return kind + dtype.removeprefix("float").removeprefix("uint").removeprefix("int")
+
+
+def _function(result: str, name: str, params: str, body: str) -> str:
+    return f"static inline {result} {name}({params}) {{\n  {body}\n}}\n"
+
+
+def _binary(name: str, dtype: DType, body: str) -> str:
+    t = value_type(dtype)
+    return _function(t, name, f"{t} a, {t} b", body)
+
+
+def _propagating(symbol: str, d: DType) -> str:
+    """NaN if either is; two selections in a row are a form that compilers vectorise."""
+    return f"const {value_type(d)} m = a {symbol} b ? a : b;\n  return a != a ? a : m;"
+
+
+def _max(name: str, d: DType, _: Helpers) -> str:
+    return _binary(name, d, _propagating(">", d) if d.is_float else "return a > b ? a : b;")
+
+
+def _min(name: str, d: DType, _: Helpers) -> str:
+    return _binary(name, d, _propagating("<", d) if d.is_float else "return a < b ? a : b;")
+
+
+def _max_const(name: str, d: DType, _: Helpers) -> str:
+    """The larger of a value and a number that is not NaN: one comparison."""
+    return _binary(name, d, "return b > a ? b : a;")
+
+
+def _min_const(name: str, d: DType, _: Helpers) -> str:
+    return _binary(name, d, "return b < a ? b : a;")
+
+
+def _guard(d: DType) -> str:
+    """Division by zero gives 0; the least integer divided by -1 wraps."""
+    if not d.is_signed:
+        return "if (b == 0) return 0;"
+    return f"if (b == 0) return 0;\n  if (b == -1) return ({memory_type(d)})(0u - ({unsigned_type(d)})a);"
+
+
+def _truncdiv(name: str, d: DType, _: Helpers) -> str:
+    t = memory_type(d)
+    return _binary(name, d, f"{_guard(d)}\n  return ({t})(a / b);")
+
+
+def _floordiv(name: str, d: DType, _: Helpers) -> str:
+    t = memory_type(d)
+    if not d.is_signed:
+        return _truncdiv(name, d, _)
+    return _binary(name, d, f"{_guard(d)}\n  return ({t})(a / b - ((a % b != 0) && ((a < 0) != (b < 0))));")
+
+
+def _truncmod(name: str, d: DType, _: Helpers) -> str:
+    t = memory_type(d)
+    least = " || b == -1" if d.is_signed else ""
+    return _binary(name, d, f"if (b == 0{least}) return 0;\n  return ({t})(a % b);")
+
+
+def _floormod(name: str, d: DType, _: Helpers) -> str:
+    t = memory_type(d)
+    if not d.is_signed:
+        return _truncmod(name, d, _)
+    body = f"if (b == 0 || b == -1) return 0;\n  {{\n    const {t} r = ({t})(a % b);\n"
+    return _binary(name, d, body + f"    return ({t})(r != 0 && ((r < 0) != (b < 0)) ? r + b : r);\n  }}")
+
+
+def _index_div(name: str, _: DType, __: Helpers) -> str:
+    body = "return a / b - ((a % b != 0) && ((a < 0) != (b < 0)));"
+    return _function("ptrdiff_t", name, "ptrdiff_t a, ptrdiff_t b", body)
+
+
+def _index_mod(name: str, _: DType, __: Helpers) -> str:
+    body = "const ptrdiff_t r = a % b;\n  return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;"
+    return _function("ptrdiff_t", name, "ptrdiff_t a, ptrdiff_t b", body)
+
+
+def _index_max(name: str, _: DType, __: Helpers) -> str:
+    return _function("ptrdiff_t", name, "ptrdiff_t a, ptrdiff_t b", "return a > b ? a : b;")
+
+
+def _index_min(name: str, _: DType, __: Helpers) -> str:
+    return _function("ptrdiff_t", name, "ptrdiff_t a, ptrdiff_t b", "return a < b ? a : b;")
+
+
+def _shl(name: str, d: DType, _: Helpers) -> str:
+    t, u = memory_type(d), unsigned_type(d)
+    test = f"b < 0 || b >= {8 * d.itemsize}" if d.is_signed else f"b >= {8 * d.itemsize}"
+    return _binary(name, d, f"return {test} ? 0 : ({t})(({u})a << b);")
+
+
+def _shr(name: str, d: DType, _: Helpers) -> str:
+    t, width = memory_type(d), 8 * d.itemsize
+    if not d.is_signed:
+        return _binary(name, d, f"return b >= {width} ? 0 : ({t})(a >> b);")
+    return _binary(name, d, f"return ({t})(a >> (b < 0 || b >= {width} ? {width - 1} : b));")
+
+
+def _pow_int(name: str, d: DType, _: Helpers) -> str:
+    t, u = memory_type(d), unsigned_type(d)
+    negative = "if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;\n  "
+    head = negative if d.is_signed else ""
+    body = f"{u} r = 1, x = ({u})a;\n  {head}for (; b > 0; b = ({t})(b / 2)) {{\n"
+    return _binary(name, d, body + f"    if (b % 2 != 0) r *= x;\n    x *= x;\n  }}\n  return ({t})r;")
+
+
+def _unary(name: str, dtype: DType, body: str, result: str = "") -> str:
+    t = value_type(dtype)
+    return _function(result or t, name, f"{t} a", body)
+
+
+def _abs_int(name: str, d: DType, _: Helpers) -> str:
+    return _unary(name, d, f"return a < 0 ? ({memory_type(d)})(0u - ({unsigned_type(d)})a) : a;")
+
+
+def _popcount(name: str, d: DType, _: Helpers) -> str:
+    t, bits = memory_type(d), f"uint{8 * d.itemsize}_t"
+    body = f"{bits} x = ({bits})a;\n  int n = 0;\n  for (; x != 0; x = ({bits})(x & (x - 1u))) ++n;"
+    return _unary(name, d, f"{body}\n  return ({t})n;")
+
+
+def _clz(name: str, d: DType, _: Helpers) -> str:
+    t, bits = memory_type(d), f"uint{8 * d.itemsize}_t"
+    body = f"{bits} x = ({bits})a;\n  int n = {8 * d.itemsize};\n  for (; x != 0; x = ({bits})(x >> 1)) --n;"
+    return _unary(name, d, f"{body}\n  return ({t})n;")
+
+
+def _isinf(name: str, d: DType, _: Helpers) -> str:
+    return _unary(name, d, "return a == a && a - a != a - a;", "int")
+
+
+def _to_integer(bits: int) -> Callable[[str, DType, Helpers], str]:
+    """Float to a signed integer; what does not fit, NaN included, gives the least integer."""
+
+    def make(name: str, d: DType, _: Helpers) -> str:
+        f = "" if d == "float64" else "f"
+        bound = f"{float(2 ** (bits - 1))!r}{f}"
+        t = f"int{bits}_t"
+        return _unary(name, d, f"return a >= -{bound} && a < {bound} ? ({t})a : INT{bits}_MIN;", t)
+
+    return make
+
+
+def _to_u64(name: str, d: DType, helpers: Helpers) -> str:
+    f = "" if d == "float64" else "f"
+    half = f"{float(2**63)!r}{f}"
+    small = helpers.use("to_i64", d)
+    body = f"return a >= {half} ? (uint64_t){small}(a - {half}) + (UINT64_C(1) << 63) : (uint64_t){small}(a);"
+    return _unary(name, d, body, "uint64_t")
+
+
+def _wrap_small(name: str, d: DType, _: Helpers) -> str:
+    """Integers of 4 and 2 bits wrap as numpy's do."""
+    mask, top = (1 << d.bits) - 1, 1 << (d.bits - 1)
+    signed = f"return (int8_t)(((a & {mask}) ^ {top}) - {top});"
+    return _function(memory_type(d), name, "int64_t a", signed if d.is_signed else f"return (uint8_t)(a & {mask});")
+
+
+_BITS: Final = """static inline uint32_t aotc_bits(float x) {
+  uint32_t u;
+  memcpy(&u, &x, sizeof u);
+  return u;
+}
+static inline float aotc_from_bits(uint32_t u) {
+  float x;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
+"""
+
+_F16_LOAD: Final = """static inline float NAME(uint16_t h) {
+  const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
+  if (rest >= 0x7c00u) return aotc_from_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+  /* a multiplication rebiases the exponent and normalises subnormals */
+  return aotc_from_bits(sign | aotc_bits(aotc_from_bits(rest << 13) * 5.192296858534828e+33f));
+}
+"""
+
+_F16_STORE: Final = """static inline uint16_t NAME(float x) {
+  const uint32_t u = aotc_bits(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
+  if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
+  if (a < 0x38800000u) { /* subnormal: adding 0.5 rounds to the right place */
+    const uint32_t m = aotc_bits(aotc_from_bits(a) + 0.5f) - 0x3f000000u;
+    return (uint16_t)(sign | m);
+  }
+  return (uint16_t)(sign | (a + 0xc8000fffu + (a >> 13 & 1u)) >> 13);
+}
+"""
+
+_BF16_LOAD: Final = """static inline float NAME(uint16_t h) {
+  return aotc_from_bits((uint32_t)h << 16);
+}
+"""
+
+_BF16_STORE: Final = """static inline uint16_t NAME(float x) {
+  const uint32_t u = aotc_bits(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+  return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+"""
+
+_F8_LOAD: Final = """static inline float NAME(uint8_t h) {
+  const uint32_t sign = (uint32_t)(h & 0x80u) << 24, e = (h & 0x7fu) >> MAN, m = h & MASKu;
+  if (SPECIAL_LOAD) return SPECIAL_VALUE;
+  if (e == 0) return aotc_from_bits(sign | aotc_bits((float)m * SUBNORMAL));
+  return aotc_from_bits(sign | (e + REBIASu) << 23 | m << (23 - MAN));
+}
+"""
+
+_F8_STORE: Final = """static inline uint8_t NAME(float x) {
+  const uint32_t u = aotc_bits(x), a = u & 0x7fffffffu;
+  uint32_t sign = u >> 24 & 0x80u, r;
+  if (a > 0x7f800000u) return NAN_BITS;
+  if (a < (REBIASu + 1u) << 23) { /* subnormal: a power of two rounds to the right place */
+    r = aotc_bits(aotc_from_bits(a) + ROUNDER) - aotc_bits(ROUNDER);
+  } else {
+    r = (a - (REBIASu << 23) + ((1u << (22 - MAN)) - 1u) + (a >> (23 - MAN) & 1u)) >> (23 - MAN);
+  }
+  if (r > LARGESTu) return OVERFLOW_BITS;
+  ZERO_SIGNreturn (uint8_t)(sign | r);
+}
+"""
+
+_F8: Final = {  # mantissa bits, bias, largest finite bits, what NaN and infinity are
+    "float8_e4m3fn": (3, 7, 0x7E, "fn"),
+    "float8_e4m3fnuz": (3, 8, 0x7F, "fnuz"),
+    "float8_e5m2": (2, 15, 0x7B, "ieee"),
+    "float8_e5m2fnuz": (2, 16, 0x7F, "fnuz"),
+}
+
+
+def _f8_load(dtype: DType) -> str:
+    man, bias, largest, kind = _F8[dtype]
+    special = {
+        "fn": ("(h & 0x7fu) == 0x7fu", "aotc_from_bits(sign | 0x7fc00000u)"),
+        "fnuz": ("h == 0x80u", "NAN"),
+        "ieee": (
+            f"(h & 0x7fu) > {largest}u",
+            "aotc_from_bits(sign | 0x7f800000u | (m != 0 ? 0x400000u : 0u))",
+        ),
+    }[kind]
+    values = {
+        "SPECIAL_LOAD": special[0],
+        "SPECIAL_VALUE": special[1],
+        "SUBNORMAL": f"{2.0 ** (1 - bias - man)!r}f",
+        "REBIAS": str(127 - bias),
+        "MASK": str((1 << man) - 1),
+        "MAN": str(man),
+    }
+    return _fill(_F8_LOAD, values)
+
+
+def _f8_store(dtype: DType) -> str:
+    man, bias, largest, kind = _F8[dtype]
+    values = {
+        "NAN_BITS": {"fn": "(uint8_t)(sign | 0x7fu)", "fnuz": "0x80u", "ieee": "(uint8_t)(sign | 0x7eu)"}[kind],
+        "OVERFLOW_BITS": {"fn": "(uint8_t)(sign | 0x7fu)", "fnuz": "0x80u", "ieee": "(uint8_t)(sign | 0x7cu)"}[kind],
+        "ZERO_SIGN": "if (r == 0) sign = 0;\n  " if kind == "fnuz" else "",
+        "ROUNDER": f"{2.0 ** (1 - bias - man + 23)!r}f",
+        "LARGEST": str(largest),
+        "REBIAS": str(127 - bias),
+        "MAN": str(man),
+    }
+    return _fill(_F8_STORE, values)
+
+
+def _fill(text: str, values: dict[str, str]) -> str:
+    for key, value in values.items():
+        text = text.replace(key, value)
+    return text
+
+
+def _load_narrow(name: str, d: DType, helpers: Helpers) -> str:
+    helpers.use_bits()
+    if d in _F8:
+        return _f8_load(d).replace("NAME", name)
+    if d not in ("float16", "bfloat16"):
+        raise AotcError("c-dtype", f"{d} has no C implementation yet")
+    return (_F16_LOAD if d == "float16" else _BF16_LOAD).replace("NAME", name)
+
+
+def _store_narrow(name: str, d: DType, helpers: Helpers) -> str:
+    helpers.use_bits()
+    if d in _F8:
+        return _f8_store(d).replace("NAME", name)
+    if d not in ("float16", "bfloat16"):
+        raise AotcError("c-dtype", f"{d} has no C implementation yet")
+    return (_F16_STORE if d == "float16" else _BF16_STORE).replace("NAME", name)
+
+
+def _round_narrow(name: str, d: DType, helpers: Helpers) -> str:
+    load, store = helpers.use("load", d), helpers.use("store", d)
+    return _function("float", name, "float x", f"return {load}({store}(x));")
+
+
+_MAKERS: Final[dict[str, Callable[[str, DType, Helpers], str]]] = {
+    "max": _max,
+    "min": _min,
+    "maxc": _max_const,
+    "minc": _min_const,
+    "truncdiv": _truncdiv,
+    "truncmod": _truncmod,
+    "floordiv": _floordiv,
+    "floormod": _floormod,
+    "index_div": _index_div,
+    "index_mod": _index_mod,
+    "index_max": _index_max,
+    "index_min": _index_min,
+    "shl": _shl,
+    "shr": _shr,
+    "pow": _pow_int,
+    "abs": _abs_int,
+    "popcount": _popcount,
+    "clz": _clz,
+    "isinf": _isinf,
+    "to_i32": _to_integer(32),
+    "to_i64": _to_integer(64),
+    "to_u64": _to_u64,
+    "wrap": _wrap_small,
+    "load": _load_narrow,
+    "store": _store_narrow,
+    "round": _round_narrow,
+}
+
+
+class Helpers:
+    """The helper functions in use, in an order in which each comes after what it calls."""
+
+    def __init__(self) -> None:
+        self._definitions: dict[str, str] = {}
+
+    def use(self, what: str, dtype: DType) -> str:
+        """The name of the helper `what` for a dtype; its definition will be part of `text`."""
+        name = f"aotc_{what}_{suffix(dtype)}"
+        if name not in self._definitions:
+            definition = _MAKERS[what](name, dtype, self)  # may use others, which come first
+            self._definitions[name] = definition
+        return name
+
+    def use_bits(self) -> None:
+        """Reinterpretation of a float as its bits and back."""
+        self._definitions.setdefault("aotc_bits", _BITS)
+
+    def use_splat(self, dtype: DType, lanes: int) -> str:
+        """The name of the function that repeats a scalar over a vector."""
+        vector = vector_name(dtype, lanes)
+        name = f"aotc_splat_{suffix(dtype)}x{lanes}"
+        if name not in self._definitions:
+            values = ", ".join(["x"] * lanes)
+            body = f"const {vector} v = {{{values}}};\n  return v;"
+            self._definitions[name] = _function(vector, name, f"{memory_type(dtype)} x", body)
+        return name
+
+    def text(self) -> str:
+        """All definitions."""
+        return "\n".join(self._definitions.values())

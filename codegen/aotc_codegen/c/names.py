@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C identifiers out of whatever models call things.
+
+identifier("input_1:0")                # "input_1_0"
+Names(("int",)).fresh("x")             # "x", then "x_1", ...
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Final
+
+_WORDS: Final = """
+auto break case char const continue default do double else enum extern float for goto if inline int long register
+restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false
+_Bool _Complex _Imaginary _Alignas _Alignof _Atomic _Generic _Noreturn _Static_assert _Thread_local alignas alignof
+asm and and_eq bitand bitor catch char8_t char16_t char32_t class compl concept consteval constexpr constinit
+const_cast co_await co_return co_yield decltype delete dynamic_cast explicit export friend mutable namespace new
+noexcept not not_eq nullptr operator or or_eq private protected public reinterpret_cast requires static_assert
+static_cast template this thread_local throw try typeid typename typeof typeof_unqual using virtual wchar_t xor
+xor_eq unix linux main NULL
+"""
+KEYWORDS: Final = frozenset(_WORDS.split())
+"""Words that C, C++ or a common platform header has taken."""
+LONGEST: Final = 48
+"""Characters kept of a name: linkers and readers have limits."""
+
+
+def identifier(text: str, fallback: str = "tensor") -> str:
+    """A C identifier that resembles `text`: ASCII, no leading digit or underscore, not a keyword."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:LONGEST].rstrip("_") or fallback
+    if name[0].isdigit():
+        name = f"n{name}"
+    return f"{name}_" if name in KEYWORDS else name
+
+
+def comment_text(text: str) -> str:
+    """Text that cannot end a C comment or continue a line: printable ASCII on one line."""
+    safe = "".join(c if " " <= c <= "~" else "?" for c in text)
+    return safe.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "? ?")
+
+
+def string_text(text: str) -> str:
+    """The inside of a C string literal for any text, as UTF-8; octal escapes are at most three digits."""
+    plain = frozenset(range(0x20, 0x7F)) - {ord('"'), ord("\\"), ord("?")}
+    return "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode("utf-8", "surrogatepass"))
+
+
+class Names:
+    """Gives each name once; later ones get a number."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+
+    def fresh(self, text: str, fallback: str = "tensor") -> str:
+        """An identifier like `text` that has not been given yet."""
+        base = identifier(text, fallback)
+        name, number = base, 0
+        while name in self._taken:
+            number += 1
+            name = f"{base}_{number}"
+        self._taken.add(name)
+        return name

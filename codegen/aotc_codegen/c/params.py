@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters: typed C arrays while they are small, one binary file that the assembler includes when large.
+
+Either way a kernel call names a parameter by the same symbol.
+
+    params = Params("net", constants)
+    params.symbol(storage)                 # "net_const0"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.dtype import DType
+from aotc.tir.plan.program import Storage
+from aotc_codegen.c.ctypes import literal, memory_type
+
+SMALL_BYTES: Final = 64 << 10
+"""Below this, all parameters together are written as C arrays."""
+ALIGN: Final = 64
+_LINE: Final = 110
+
+
+def _align(value: int) -> int:
+    return -(-value // ALIGN) * ALIGN
+
+
+def packed(storage: Storage) -> np.ndarray[Any, Any]:
+    """The data of a constant, contiguous, in little-endian byte order."""
+    assert storage.data is not None
+    data = np.ascontiguousarray(storage.data)
+    return data.astype(data.dtype.newbyteorder("<")) if data.dtype.byteorder == ">" else data
+
+
+class Params:
+    """Where each constant of a program lies."""
+
+    def __init__(self, model: str, constants: Sequence[Storage]) -> None:
+        self.model = model
+        self.constants = tuple(constants)
+        self.offsets: dict[Storage, int] = {}
+        self._same: dict[tuple[str, bytes], Storage] = {}
+        self._home: dict[Storage, Storage] = {}
+        self.bytes = 0
+        for storage in constants:
+            key = (str(storage.dtype), packed(storage).tobytes())
+            home = self._same.setdefault(key, storage)  # equal constants are stored once
+            self._home[storage] = home
+            if home is storage:
+                self.offsets[storage] = self.bytes
+                self.bytes = _align(self.bytes + storage.nbytes)
+
+    @property
+    def small(self) -> bool:
+        return self.bytes < SMALL_BYTES
+
+    def symbol(self, storage: Storage) -> str:
+        """The C name of a constant's first element."""
+        return f"{self.model}_{self._home[storage].name}"
+
+    def declarations(self) -> list[str]:
+        """What the internal header says of the parameters."""
+        if self.small:
+            return [f"extern const {memory_type(s.dtype)} {self.symbol(s)}[{max(1, s.size)}];" for s in self.offsets]
+        rows = [f"extern const unsigned char {self.model}_params[];"]
+        for s, offset in self.offsets.items():
+            rows.append(
+                f"#define {self.symbol(s)} ((const {memory_type(s.dtype)} *)(const void *)({self.model}_params + {offset}))"
+            )
+        return rows
+
+    def arrays(self) -> list[str]:
+        """The definitions as C arrays."""
+        return [self._array(s) for s in self.offsets]
+
+    def _array(self, storage: Storage) -> str:
+        head = (
+            f"const {memory_type(storage.dtype)} {self.symbol(storage)}[{max(1, storage.size)}] AOTC_ALIGNED(64) = {{"
+        )
+        lines, line = [head], " "
+        for item in element_texts(packed(storage).reshape(-1), storage.dtype) or ["0"]:
+            if len(line) + len(item) > _LINE:
+                lines.append(line)
+                line = " "
+            line += f" {item},"
+        return "\n".join([*lines, line, "};"])
+
+    def blob(self) -> bytes:
+        """The contents of the binary file."""
+        data = bytearray(self.bytes)
+        for storage, offset in self.offsets.items():
+            raw = packed(storage).tobytes()
+            data[offset : offset + len(raw)] = raw
+        return bytes(data)
+
+
+def element_texts(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:
+    """Each element as a C literal of its type in memory."""
+    if dtype.is_narrow_float:
+        bits = array.view(np.dtype(f"u{dtype.itemsize}"))
+        return [f"{int(b)}u" for b in bits]
+    return [literal(item, dtype) for item in array.tolist()]

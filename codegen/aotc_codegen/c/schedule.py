@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The static schedule as C: rows for the templates.
+
+In: a program, the C names of its kernels, tensors and parameters.  Out: lines of calls, checks, descriptors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aotc.ir.dtype import DTYPES, DType
+from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.stmt import Kernel
+from aotc_codegen.c.ctypes import memory_type
+from aotc_codegen.c.names import Names, comment_text, string_text
+from aotc_codegen.c.params import Params
+
+DTYPE_CODES = {dtype: "AOTC_" + dtype.upper() for dtype in DTYPES}
+"""Names in aotc.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorNames:
+    """The struct members of inputs and outputs."""
+
+    inputs: Mapping[Storage, str]
+    outputs: Mapping[Storage, str]
+
+    @classmethod
+    def of(cls, program: Program) -> TensorNames:
+        """Members made from the model's names, unique among inputs and among outputs."""
+        sides = []
+        for storages in (program.inputs, program.outputs):
+            names = Names()
+            sides.append({s: names.fresh(s.name) for s in storages})
+        return cls(*sides)
+
+
+def dims_text(storage: Storage) -> str:
+    """[1, 3, 224, 224]"""
+    return "[" + ", ".join(map(str, storage.shape)) + "]"
+
+
+def tensor_row(storage: Storage, ident: str, role: str) -> dict[str, str]:
+    """What templates say of one input or output."""
+    return {
+        "role": role,
+        "ident": ident,
+        "dtype": str(storage.dtype),
+        "dims": dims_text(storage),
+        "title": comment_text(storage.name),
+        "markdown_title": "`" + comment_text(storage.name).replace("`", "'").replace("|", "/") + "`",
+        "ctype": memory_type(storage.dtype),
+        "macro": f"{role.upper()}_{ident.upper()}",
+        "elements": str(storage.size),
+        "bytes": str(storage.nbytes),
+        "rank": str(len(storage.shape)),
+        "shape_macro": "{" + (", ".join(map(str, storage.shape)) or "0") + "}",
+        "storage": str(max(1, storage.size)),
+    }
+
+
+def _pointer(view: View, tensors: TensorNames, params: Params, program: Program, const: bool) -> str:
+    """The argument for a view."""
+    storage = view.storage
+    ctype = memory_type(storage.dtype)
+    match storage.kind:
+        case "input":
+            base = f"inputs->{tensors.inputs[storage]}"
+        case "output":
+            base = f"outputs->{tensors.outputs[storage]}"
+        case "constant":
+            base = params.symbol(storage)
+        case _:
+            offset = program.plan.offsets[storage] + view.offset * storage.dtype.itemsize
+            qualifier = "const " if const else ""
+            return f"({qualifier}{ctype} *)(void *)(arena + {offset})"
+    return f"{base} + {view.offset}" if view.offset else base
+
+
+def call_rows(program: Program, kernels: Mapping[Kernel, str], tensors: TensorNames, params: Params) -> list[str]:
+    """One line per step."""
+    rows = []
+    for step in program.steps:
+        written = len(step.inputs)
+        args = [_pointer(v, tensors, params, program, k < written) for k, v in enumerate(step.args)]
+        rows.append(f"{kernels[step.kernel]}({', '.join(args)});{_step_comment(step)}")
+    return rows
+
+
+def _step_comment(step: Step) -> str:
+    nodes = [o.node for o in step.span.origins() if o.node] if step.span is not None else []
+    return f" /* {comment_text(nodes[-1])} */" if nodes else ""
+
+
+def check_rows(program: Program, tensors: TensorNames) -> list[str]:
+    """Tests of the caller's pointers."""
+    rows = []
+    for side, names in (("inputs", tensors.inputs), ("outputs", tensors.outputs)):
+        for storage, ident in names.items():
+            if storage.size:
+                rows.append(f"if ({side}->{ident} == NULL) return AOTC_ERROR_NULL_ARGUMENT;")
+    if program.plan.peak:
+        rows.append("if (workspace == NULL) return AOTC_ERROR_NULL_ARGUMENT;")
+        rows.append(f"if (misaligned(workspace, {program.plan.align})) return AOTC_ERROR_ALIGNMENT;")
+    for side, names in (("inputs", tensors.inputs), ("outputs", tensors.outputs)):
+        for storage, ident in names.items():
+            rows.append(
+                f"if (misaligned({side}->{ident}, sizeof({memory_type(storage.dtype)}))) return AOTC_ERROR_ALIGNMENT;"
+            )
+    return rows
+
+
+def unpack_rows(tensors: TensorNames) -> list[str]:
+    """From arrays of pointers to the typed structures."""
+    rows = ["memset(&in, 0, sizeof in);"]
+    for k, (storage, ident) in enumerate(tensors.inputs.items()):
+        rows.append(f"in.{ident} = (const {memory_type(storage.dtype)} *)inputs[{k}];")
+    for k, (storage, ident) in enumerate(tensors.outputs.items()):
+        rows.append(f"out.{ident} = ({memory_type(storage.dtype)} *)outputs[{k}];")
+    return rows
+
+
+def shape_rows(tensors: TensorNames) -> list[str]:
+    """Arrays of dimensions for the descriptors."""
+    rows = []
+    for role, names in (("input", tensors.inputs), ("output", tensors.outputs)):
+        for k, storage in enumerate(names):
+            dims = ", ".join(map(str, storage.shape)) or "0"
+            rows.append(f"static const int64_t {role}{k}_shape[] = {{{dims}}};")
+    return rows
+
+
+def descriptor_rows(tensors: TensorNames) -> list[str]:
+    """Tables of tensor descriptors."""
+    rows = []
+    for role, names in (("input", tensors.inputs), ("output", tensors.outputs)):
+        if not names:
+            continue
+        rows.append(f"static const aotc_tensor {role}_tensors[] = {{")
+        for k, s in enumerate(names):
+            code = DTYPE_CODES[DType(s.dtype)]
+            rows.append(f'    {{"{string_text(s.name)}", {role}{k}_shape, {s.nbytes}, {len(s.shape)}, {code}}},')
+        rows.append("};")
+    return rows

@@ -20,6 +20,7 @@ from aotc.ir.types import TensorType, TupleType, Type, tensor_types
 from aotc.relay import op as operators
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.opdef import OpDef, Sample
+from aotc.tir.target import TARGETS
 from tests.ops.harness import EXECUTORS, assert_agrees, flat, kernel_job, type_of_value
 
 each_operator = pytest.mark.parametrize("op", REGISTRY.values(), ids=REGISTRY.keys())
@@ -92,10 +93,11 @@ def test_reference_leaves_arguments_alone(op: OpDef) -> None:
             assert now.tobytes() == then.tobytes()
 
 
+@pytest.mark.parametrize("target", ["c", "x86-64-v4"])
 @each_operator
-def test_kernel_agrees_with_reference(op: OpDef) -> None:
+def test_kernel_agrees_with_reference(op: OpDef, target: str) -> None:
     samples = list(op.samples())
-    results = EXECUTORS["interpreter"]([kernel_job(op, sample) for sample in samples])
+    results = EXECUTORS["interpreter"]([kernel_job(op, sample, TARGETS[target]) for sample in samples])
     for sample, outputs in zip(samples, results, strict=True):
         for actual, expected in zip(outputs, flat(reference(op, sample)), strict=True):
             assert_agrees(actual, expected, sample.accuracy)

@@ -71,7 +71,8 @@ _MATH_NAMES: Final = {
         "pow", "atan2", "fmod", "copysign", "fma",
     )},
 }  # fmt: skip
-_RESERVED: Final = KEYWORDS | {"aotc", "y0", "y1", "yn", "j0", "j1", "jn", "gamma", "div", "exp", "log", "index"}
+_LIBRARY: Final = frozenset({"aotc", "y0", "y1", "yn", "j0", "j1", "jn", "gamma", "div", "index"})
+_RESERVED: Final = KEYWORDS | _LIBRARY | frozenset(_MATH_NAMES.values())
 """Names that kernels do not use for their own: keywords, and functions of C libraries that -Wshadow knows."""
 
 

@@ -35,7 +35,7 @@ def matrix(seed: int) -> Constant:
 def _closure(a: Expr, b: Expr) -> Expr:
     """fn (%t) { %t + a }(b)"""
     t = Var("t", MATRIX)
-    return Call(Function((t,), add(t, a)), (b,), checked_type=MATRIX)
+    return Call(Function((t,), add(t, a), MATRIX), (b,), checked_type=MATRIX)
 
 
 def _let(a: Expr, b: Expr) -> Expr:

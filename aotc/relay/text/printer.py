@@ -12,7 +12,8 @@ In: a module or an expression.  Out: text that `aotc.relay.text.parser` reads ba
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aotc.ir.attrs import Attrs
@@ -86,6 +87,60 @@ def _comment(node: Expr) -> str:
     return f" /* {' '.join(parts)} */" if parts else ""
 
 
+@dataclass(slots=True, eq=False)
+class _Scope:
+    """A block of the text: the finished lines of a function body, a branch, or what follows a let."""
+
+    outer: _Scope | None = None
+    depth: int = 0
+    lines: list[str] = field(default_factory=list)
+
+    def inner(self) -> _Scope:
+        return _Scope(self, self.depth + 1)
+
+
+def _common(a: _Scope, b: _Scope) -> _Scope:
+    """The innermost scope around both."""
+    while a is not b:
+        if a.depth < b.depth:
+            a, b = b, a
+        assert a.outer is not None
+        a = a.outer
+    return a
+
+
+class _Scopes:
+    """Where every node of an expression is written: in the innermost scope around all its uses."""
+
+    def __init__(self, root: Expr) -> None:
+        self.home: dict[Expr, _Scope] = {root: _Scope()}
+        self.opened: dict[Expr, tuple[_Scope, ...]] = {}
+        self.uses: Counter[Expr] = Counter()
+        for node in reversed(list(post_order(root))):  # users first
+            home = self.home.get(node)
+            if home is not None:
+                for child, scope in self._places(node, home):
+                    self.uses[child] += 1
+                    if not isinstance(child, (GlobalVar, Op, Constant)):
+                        known = self.home.get(child)
+                        self.home[child] = scope if known is None else _common(known, scope)
+
+    def _places(self, node: Expr, home: _Scope) -> Iterator[tuple[Expr, _Scope]]:
+        """What `node` uses, and in which scope."""
+        match node:
+            case Function(params=params, body=body):
+                (inner,) = self.opened[node] = (home.inner(),)
+                yield from ((child, inner) for child in (*params, body))
+            case If(cond=cond, true_branch=yes, false_branch=no):
+                first, second = self.opened[node] = (home.inner(), home.inner())
+                yield from ((cond, home), (yes, first), (no, second))
+            case Let(var=var, value=value, body=body):
+                (inner,) = self.opened[node] = (home.inner(),)
+                yield from ((var, inner), (value, home), (body, inner))
+            case _:
+                yield from ((child, home) for child in children(node))
+
+
 class _Printer:
     """The state of one print.
 
@@ -98,17 +153,16 @@ class _Printer:
         self.raw: dict[Expr, str] = {}  # what a node is
         self.memo: dict[Expr, str] = {}  # how to refer to it, once that is settled
         self.free: set[Var] = set()  # free variables visited but not declared yet
-        self.uses: Counter[Expr] = Counter()
+        self.scopes = _Scopes(Tuple(()))
         self.taken: set[str] = set()
         self.suffixes: Counter[str] = Counter()
         self.temps = 0
-        self.scopes: list[list[str]] = []  # the finished lines of each open scope
 
     def program(self, x: IRModule | Expr) -> str:
         """The whole text of a module or expression, metadata excluded."""
         if not isinstance(x, IRModule):
             self._begin(x)
-            return run(self._scope(x))
+            return run(self._scope(x, self.scopes.home[x]))
         parts = [self._module_attrs(x.attrs)] if x.attrs else []
         for name in sorted(x):
             self._begin(x[name])
@@ -116,10 +170,10 @@ class _Printer:
         return "\n".join(parts)
 
     def _begin(self, root: Expr) -> None:
-        """Forget what another function defined, and count the uses of every node of this one."""
+        """Forget what another function defined, and find out where the nodes of this one are used."""
         self.raw.clear()
         self.memo.clear()
-        self.uses = Counter(child for node in post_order(root) for child in children(node))
+        self.scopes = _Scopes(root)
 
     @staticmethod
     def _module_attrs(attrs: Mapping[str, Any]) -> str:
@@ -128,14 +182,13 @@ class _Printer:
 
     # Scopes
 
-    def _scope(self, node: Expr) -> Task[str]:
-        """A node and, before it, the lines that define what it uses."""
-        self.scopes.append([])
+    def _scope(self, node: Expr, scope: _Scope) -> Task[str]:
+        """A node and, before it, the lines of its scope."""
         text: str = yield self._expr(node, tail=True)
-        return "".join(self.scopes.pop()) + text
+        return "".join(scope.lines) + text
 
-    def _block(self, node: Expr) -> Task[str]:
-        text: str = yield self._scope(node)
+    def _block(self, node: Expr, scope: _Scope) -> Task[str]:
+        text: str = yield self._scope(node, scope)
         return "{" + _indent(f"\n{text}") + "\n}"
 
     def _expr(self, root: Expr, tail: bool = False) -> Task[str]:
@@ -159,10 +212,10 @@ class _Printer:
         """How to refer to a visited node; what is not inlined gets a line of its own first."""
         if isinstance(node, Var) and node in self.free:
             self.free.remove(node)
-            self.scopes[-1].append(f"free_var {self.raw[node]};\n")
+            self.scopes.home[node].lines.append(f"free_var {self.raw[node]};\n")
         if node in self.memo:
             return self.memo[node]
-        inline = isinstance(node, (GlobalVar, Op, Constant)) or (tail and self.uses[node] <= 1)
+        inline = isinstance(node, (GlobalVar, Op, Constant)) or (tail and self.scopes.uses[node] <= 1)
         text = self.raw[node]
         if isinstance(node, Let) and not inline:
             text = "(" + _indent(f"\n{text}") + "\n)"
@@ -171,7 +224,7 @@ class _Printer:
         if not inline:
             name = f"%{self.temps}"
             self.temps += 1
-            self.scopes[-1].append(f"{name} = {text};\n")
+            self.scopes.home[node].lines.append(f"{name} = {text};\n")
             text = name
         self.memo[node] = text
         return text
@@ -211,8 +264,9 @@ class _Printer:
                 text = yield self._let(node)
             case If():
                 cond = yield self._expr(node.cond)
-                yes = yield self._block(node.true_branch)
-                no = yield self._block(node.false_branch)
+                first, second = self.scopes.opened[node]
+                yes = yield self._block(node.true_branch, first)
+                no = yield self._block(node.false_branch, second)
                 text = f"if ({cond}) {yes} else {no}"
             case _:
                 assert_never(node)
@@ -230,22 +284,22 @@ class _Printer:
         params = [self._define(param) for param in node.params]
         params += [f"{key_name(key)}={value_text(value)}" for key, value in node.attrs.items()]
         result = f"-> {type_text(node.ret_type)} " if node.ret_type is not None else ""
-        body = yield self._block(node.body)
+        body = yield self._block(node.body, *self.scopes.opened[node])
         return f"{prefix}({', '.join(params)}) {result}{body}"
 
     def _let(self, node: Let) -> Task[str]:
         """A chain of lets; each body is a scope of its own that begins right after the let."""
         text = ""
         body: Expr = node
-        while isinstance(body, Let) and (body is node or self.uses[body] <= 1):
-            if body is not node:
-                self.scopes.append([])
+        while isinstance(body, Let) and (body is node or self.scopes.uses[body] <= 1):
             name = self._define(body.var)
             value = yield self._expr(body.value, tail=not isinstance(body.value, Let))
-            lines = "".join(self.scopes.pop()) if body is not node else ""
-            text += f"{lines}let {name} = {value};\n"
+            if body is not node:  # the lines of the first let's scope are written by whoever writes the let
+                text += "".join(self.scopes.home[body].lines)
+            text += f"let {name} = {value};\n"
+            (scope,) = self.scopes.opened[body]
             body = body.body
-        rest: str = yield self._scope(body)
+        rest: str = yield self._scope(body, scope)
         return text + rest
 
     def _define(self, var: Var, typed: bool = True) -> str:

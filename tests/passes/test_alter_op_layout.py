@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AlterOpLayout: constant weights are packed for the target, results stay what they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.transform import PassContext
+from aotc.ir.types import TensorType
+from aotc.relay.analysis import list_op_freqs
+from aotc.relay.equal import structural_equal
+from aotc.relay.expr import Call, Constant, Expr, Function, Var
+from aotc.relay.interp import evaluate
+from aotc.relay.module import IRModule
+from aotc.relay.op.conv import conv2d
+from aotc.relay.op.dense import dense, matmul
+from aotc.relay.transform.alter_op_layout import AlterOpLayout
+from aotc.relay.transform.fold_constant import FoldConstant
+from aotc.relay.visitor import post_order
+from aotc.tir.target import TARGETS, Target
+
+RNG = np.random.default_rng(0)
+
+
+def array(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def alter(f: Function, target: Target) -> IRModule:
+    with PassContext(opt_level=3):
+        return AlterOpLayout(target)(IRModule({"main": f}))
+
+
+def check(f: Function, target: Target, packed: bool) -> IRModule:
+    """The rewritten module, after comparing its results with the original's."""
+    before = IRModule({"main": f})
+    after = FoldConstant()(alter(f, target))
+    assert "layout_transform" not in list_op_freqs(after.main)
+    assert structural_equal(after, before) is not packed
+    assert str(after.main.checked_type) == str(f.checked_type)
+    data = [array(*p.checked_type.static_shape) for p in f.params]  # type: ignore[union-attr]
+    np.testing.assert_allclose(evaluate(after, *data), evaluate(before, *data), rtol=1e-5, atol=1e-5)
+    return after
+
+
+def call_of(module: IRModule, name: str) -> Call:
+    (found,) = (n for n in post_order(module.main) if isinstance(n, Call) and getattr(n.op, "name", "") == name)
+    return found
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+@pytest.mark.parametrize("channels", [16, 37, 64])
+@pytest.mark.parametrize("units_given", [True, False])
+def test_convolutions(target: Target, channels: int, units_given: bool) -> None:
+    x = Var("x", TensorType((1, 8, 9, 9)))
+    extra = {"channels": channels, "kernel_size": (3, 3)} if units_given else {}
+    f = Function((x,), conv2d(x, Constant(array(channels, 8, 3, 3)), strides=(2, 2), padding=(1, 1), **extra))  # type: ignore[arg-type]
+    module = check(f, target, packed=True)
+    call = call_of(module, "nn.conv2d")
+    layout = dict(call.attrs.items())["kernel_layout"]
+    block = int(layout.removeprefix("OIHW").removesuffix("o"))
+    weight = call.args[1]
+    assert isinstance(weight, Constant) and weight.data.shape == (-(-channels // block), 8, 3, 3, block)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: dense(x, Constant(array(40, 24)), units=40),
+        lambda x: dense(x, Constant(array(40, 24))),
+        lambda x: matmul(x, Constant(array(24, 40))),
+        lambda x: matmul(x, Constant(array(40, 24)), transpose_b=True),
+    ],
+)
+@pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24)])
+def test_products(target: Target, make: object, shape: tuple[int, ...]) -> None:
+    x = Var("x", TensorType(shape))
+    f = Function((x,), make(x))  # type: ignore[operator]
+    module = check(f, target, packed=True)
+    assert isinstance(call_of(module, "nn.contrib_dense_pack").args[1], Constant)
+
+
+V4 = TARGETS["x86-64-v4"]
+
+
+def unchanged(x: Var, body: Expr, *more: Var) -> None:
+    f = Function((x, *more), body, body.checked_type)
+    assert structural_equal(alter(f, V4).main, f)
+
+
+def test_what_stays_as_it_is() -> None:
+    x = Var("x", TensorType((1, 32, 8, 8)))
+    w = Var("w", TensorType((32, 32, 3, 3)))
+    unchanged(x, conv2d(x, w), w)  # a weight that is not known
+    unchanged(x, conv2d(x, Constant(array(32, 1, 3, 3)), groups=32))  # depthwise
+    unchanged(x, conv2d(x, Constant(array(32, 4, 3, 3)), groups=8))  # groups that are not whole blocks
+    nhwc = Var("x", TensorType((1, 8, 8, 32)))
+    unchanged(nhwc, conv2d(nhwc, Constant(array(3, 3, 32, 32)), data_layout="NHWC", kernel_layout="HWIO"))
+    m = Var("m", TensorType((24, 5)))
+    unchanged(m, matmul(m, Constant(array(24, 40)), transpose_a=True))
+    v = Var("v", TensorType((5, 24)))
+    unchanged(v, dense(v, Constant(array(1, 24))))  # too few channels for a vector
+
+
+def test_groups_of_whole_blocks() -> None:
+    x = Var("x", TensorType((1, 16, 6, 6)))
+    check(Function((x,), conv2d(x, Constant(array(128, 8, 3, 3)), groups=2)), V4, packed=True)
+
+
+def test_a_shared_weight_is_packed_once() -> None:
+    x = Var("x", TensorType((1, 32, 8, 8)))
+    w = Constant(array(32, 32, 3, 3))
+    body = conv2d(conv2d(x, w, padding=(1, 1)), w, padding=(1, 1))
+    assert list_op_freqs(alter(Function((x,), body), V4).main)["layout_transform"] == 1
+
+
+def test_a_weight_above_the_folding_limit_is_packed_at_once() -> None:
+    x = Var("x", TensorType((1, 512)))
+    w = Constant(np.broadcast_to(np.float32(1), (40_001, 512)).copy())
+    module = alter(Function((x,), dense(x, w)), V4)
+    assert list_op_freqs(module.main) == {"nn.contrib_dense_pack": 1}

@@ -7,7 +7,7 @@ nn.conv2d(%x, multiply(w, s'))
 nn.conv2d(nn.relu(multiply(%x, s)), w)           # forward: before it, its input channels; s > 0 passes nn.relu
 nn.conv2d(nn.relu(%x), multiply(w, s'))
 
-Both pass nn.relu and nn.leaky_relu (all factors positive), and add and subtract of constants; backward also
+Both pass nn.relu and nn.leaky_relu (all factors positive), and sums and products with constants; backward also
 nn.bias_add, and sums of which both sides end in weights.  The products of constants are left to FoldConstant.
 """
 
@@ -60,11 +60,20 @@ class Scale:
 
 def scaled_operand(node: Call) -> tuple[Expr, Scale] | None:
     """(x, s) where `node` is multiply(x, s), or multiply(s, x), s being a Scale of x that does not enlarge it."""
+    data = _scaled_data(node)
+    if data is None:
+        return None
+    factor = node.args[1] if node.args[0] is data else node.args[0]
+    assert isinstance(factor, Constant)
+    scale = _scale_of(factor, tensor_type_of(data))
+    return None if scale is None else (data, scale)
+
+
+def _scaled_data(node: Call) -> Expr | None:
+    """x where `node` is x times any constant that does not enlarge it."""
     for data, factor in (node.args, node.args[::-1]):
         if isinstance(factor, Constant) and not isinstance(data, Constant) and data.checked_type == node.checked_type:
-            scale = _scale_of(factor, tensor_type_of(data))
-            if scale is not None:
-                return data, scale
+            return data
     return None
 
 
@@ -179,7 +188,7 @@ class _Backward(Mutator):
 
     def absorb(self, expr: Expr, scale: Scale, reach: int) -> Expr | None:
         """`expr` times the scale, with no multiplication left at run time; None if that cannot be."""
-        node = op_call(expr, *_CONVS, "nn.dense", "nn.bias_add", *_SUMS, *_POSITIVE)
+        node = op_call(expr, *_CONVS, "nn.dense", "nn.bias_add", "multiply", *_SUMS, *_POSITIVE)
         if node is None or self.counts.get(id(expr), 1) != 1 or reach == 0:
             return None
         with span_scope(merge_spans([node.span, self.origin])):
@@ -188,7 +197,15 @@ class _Backward(Mutator):
                 return None if inner is None else recall(node, [inner])
             if is_call(node, "nn.bias_add"):
                 return self._through_bias(node, scale, reach)
+            if is_call(node, "multiply"):
+                return self._through_product(node, scale, reach)
             return self._through_sum(node, scale, reach) if is_call(node, *_SUMS) else scale_outputs(node, scale)
+
+    def _through_product(self, node: Call, scale: Scale, reach: int) -> Expr | None:
+        """A product with a constant that stays where it is."""
+        data = _scaled_data(node)
+        inner = None if data is None else self.absorb(data, scale, reach - 1)
+        return None if inner is None else recall(node, [inner if a is data else a for a in node.args])
 
     def _through_bias(self, node: Call, scale: Scale, reach: int) -> Expr | None:
         data, bias = node.args
@@ -265,16 +282,18 @@ class _Forward(Mutator):
         if changes:
             self.dropped[id(node)] = data
             for key, user in changes.items():
-                if not is_call(user, *_POSITIVE):
+                if not is_call(user, *_POSITIVE, "multiply"):
                     self.scales.setdefault(key, []).append(scale)
 
     def _passes(self, user: Expr, source: Expr, scale: Scale) -> bool:
         """Whether `user` can have its operand `source` unscaled; if it hands the scale on, its users must too."""
-        node = op_call(user, *_CONVS, "nn.dense", *_SUMS, *_POSITIVE)
+        node = op_call(user, *_CONVS, "nn.dense", "multiply", *_SUMS, *_POSITIVE)
         if node is None or not self.users.get(user):
             return False
         if is_call(node, *_POSITIVE):
             return scale.positive
+        if is_call(node, "multiply"):
+            return _scaled_data(node) is source
         if is_call(node, *_SUMS):
             other = node.args[1] if node.args[0] is source else node.args[0]
             return node.checked_type == source.checked_type and _divisible(other, scale)

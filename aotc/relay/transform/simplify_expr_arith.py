@@ -112,8 +112,10 @@ def _where(node: Call) -> Outcome:
 def lossless(source: str, target: str) -> bool:
     """Whether every value of `source` is a value of `target`."""
     a, b = DType(source), DType(target)
-    if a == b or a.is_bool:
+    if a == b:
         return True
+    if a.is_bool:
+        return b != "float8_e8m0fnu"  # which has no zero
     if b.is_bool or (a.is_float and not b.is_float):
         return False
     if not b.is_float:

@@ -4,6 +4,7 @@
 In: nothing.  Out: paths of the C sources installed with this package.
 
 include_dir()                  # .../aotc_runtime_c/include, for -I
+source_dir()                   # .../aotc_runtime_c/src
 sources()                      # (.../include/aotc.h, .../src/aotc_rt.c)
 loader_sources()               # (.../include/aotc_loader.h, .../src/aotc_loader.c)
 """
@@ -20,11 +21,16 @@ def include_dir() -> Path:
     return _ROOT / "include"
 
 
+def source_dir() -> Path:
+    """The folder of the C sources."""
+    return _ROOT / "src"
+
+
 def sources() -> tuple[Path, ...]:
     """The header and the source that go into every emitted project."""
-    return include_dir() / "aotc.h", _ROOT / "src" / "aotc_rt.c"
+    return include_dir() / "aotc.h", source_dir() / "aotc_rt.c"
 
 
 def loader_sources() -> tuple[Path, ...]:
     """The header and the source of the loader, for programs that open compiled libraries at run time."""
-    return include_dir() / "aotc_loader.h", _ROOT / "src" / "aotc_loader.c"
+    return include_dir() / "aotc_loader.h", source_dir() / "aotc_loader.c"

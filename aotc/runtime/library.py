@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled libraries: found in a project, opened, checked, described.
+
+library = Library(find_library(Path("build/net")))
+library.name, library.inputs, library.workspace_bytes
+library.run(inputs, outputs, workspace, ffi.NULL)          # status; pointers as in aotc.h
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from aotc.ir.diagnostics import AotcError
+from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, ffi
+from aotc.runtime.tensor import TensorInfo
+
+_METADATA: Final = "metadata.json"
+_FOLDERS: Final = ("lib", "build")
+_SUFFIXES: Final = (".so", ".dylib", ".dll")
+
+
+def find_library(path: Path) -> Path:
+    """The library file that `path` is, or that lies in the emitted project `path`.
+
+    Raises AotcError (code "load") if there is none, or more than one to choose from.
+    """
+    if not path.exists():
+        raise AotcError("load", f"no such file or directory: {path}")
+    if not path.is_dir():
+        return path
+    named = _named_in_metadata(path)
+    if named is not None and named.is_file():
+        return named
+    for folder in _FOLDERS:
+        found = sorted(p for p in (path / folder).glob("*") if p.suffix in _SUFFIXES and p.is_file())
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(p.name for p in found)
+            raise AotcError("load", f"{path / folder} holds several libraries: {names}", hint="give the file itself")
+    raise AotcError(
+        "load",
+        f"no compiled library in {path}",
+        hint=f"looked in {' and '.join(f'{f}/' for f in _FOLDERS)}; `make` in an emitted project builds it",
+    )
+
+
+def _named_in_metadata(project: Path) -> Path | None:
+    """The library that a project's metadata names, if it has metadata that do."""
+    metadata = project / _METADATA
+    if not metadata.is_file():
+        return None
+    try:
+        found = json.loads(metadata.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise AotcError("load", f"cannot read {metadata}: {error}") from error
+    name = found.get("library") if isinstance(found, dict) else None
+    return project / name if isinstance(name, str) and name else None
+
+
+class _Spellings:
+    """Names under which files are opened.
+
+    The dynamic linker of glibc takes a name that it has open for the same library, even if another file has
+    taken its place since.  Each file that was ever seen at a path has a spelling of its own: one more slash.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[Path, list[tuple[int, int]]] = {}
+
+    def of(self, path: Path) -> str:
+        """A name of the file that is at an absolute path now."""
+        stat = path.stat()
+        identity = stat.st_dev, stat.st_ino
+        with self._lock:
+            seen = self._seen.setdefault(path, [])
+            if identity not in seen:
+                seen.append(identity)
+            slashes = "/" * (1 + seen.index(identity))
+        return f"{path.parent}{slashes}{path.name}"
+
+
+_SPELLINGS: Final = _Spellings()
+
+
+def _open(path: Path) -> Any:
+    try:
+        return ffi.dlopen(_SPELLINGS.of(path.resolve()), ffi.RTLD_NOW | ffi.RTLD_LOCAL)
+    except OSError as error:
+        hint = "a library that `aotc compile` built for this machine, or the directory of a project"
+        raise AotcError("load", f"cannot load {path}", notes=[str(error)], hint=f"expected {hint}") from error
+
+
+def _model(path: Path, handle: Any) -> Any:
+    try:
+        entry = getattr(handle, ENTRY_SYMBOL)
+    except AttributeError:
+        hint = "only libraries built by aotc can be loaded"
+        raise AotcError("load", f"{path} is no compiled model: it has no {ENTRY_SYMBOL}", hint=hint) from None
+    model = entry()
+    if model == ffi.NULL:
+        raise AotcError("load", f"{path} is no compiled model: {ENTRY_SYMBOL} gives nothing")
+    version = int(ffi.cast("const uint32_t *", model)[0])  # the first field of every version
+    if version != ABI_VERSION:
+        text = f"{path} was compiled for version {version} of the binary interface, this is version {ABI_VERSION}"
+        raise AotcError("load", text, hint="compile the model again with the installed aotc")
+    return model
+
+
+def _text(pointer: Any) -> str:
+    return bytes(ffi.string(pointer)).decode("utf-8", "replace")
+
+
+def _tensors(path: Path, pointer: Any, count: int) -> tuple[TensorInfo, ...]:
+    infos = []
+    for k in range(count):
+        tensor = pointer[k]
+        name, code = _text(tensor.name), int(tensor.dtype)
+        if not 0 <= code < len(DTYPES):
+            raise AotcError("load", f"{path}: tensor {name!r} has the unknown element type {code}")
+        info = TensorInfo(name, [int(tensor.shape[d]) for d in range(tensor.rank)], DTYPES[code])
+        if info.nbytes != tensor.bytes:
+            raise AotcError("load", f"{path}: tensor {name!r} states {tensor.bytes} bytes, its shape {info.nbytes}")
+        infos.append(info)
+    return tuple(infos)
+
+
+class Library:
+    """An open library; it is closed when nothing refers to it any more.
+
+    name, version                            of the model, and of the compiler that made it
+    inputs, outputs                          in the order in which `run` takes them
+    workspace_bytes, workspace_alignment     what a run needs, in bytes
+    weights_bytes                            parameters inside the library, in bytes
+    run                                      the C function; releases the GIL
+
+    Raises AotcError (code "load") for a file that is no compiled model, or one for another version of the
+    binary interface.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle = _open(path)
+        model = _model(path, self._handle)
+        self.name = _text(model.name)
+        self.version = _text(model.version)
+        self.inputs = _tensors(path, model.inputs, model.num_inputs)
+        self.outputs = _tensors(path, model.outputs, model.num_outputs)
+        self.workspace_bytes = int(model.workspace_bytes)
+        self.workspace_alignment = max(1, int(model.workspace_alignment))
+        self.weights_bytes = int(model.weights_bytes)
+        self.run: Any = model.run

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled models in Python: loaded through cffi, run on numpy arrays.
+
+session = load("build/net")                                     # a library, or the project that holds one
+logits, = session.run(None, {"input": array})
+binding = session.bind({"input": array})                        # fixed buffers for repeated runs
+binding.run(); binding.outputs["logits"]
+
+Neither a C compiler nor onnx is needed.  Calls into C release the interpreter lock, and threads may run one
+session at the same time: each has a workspace of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
+from aotc.runtime.abi import STATUS_MESSAGES, ffi
+from aotc.runtime.library import Library, find_library
+from aotc.runtime.tensor import (
+    Array,
+    TensorInfo,
+    address,
+    check_inputs,
+    check_outputs,
+    empty,
+    in_memory,
+    is_direct,
+    transfer,
+    unknown_names,
+)
+
+
+def load(path: str | Path) -> Session:
+    """Load a library file, or the library in the directory of an emitted project.
+
+    Raises AotcError (code "load") for a missing file, one that is no compiled model, and one compiled for
+    another version of the binary interface.
+    """
+    return Session(Library(find_library(Path(path))))
+
+
+def _aligned(size: int, alignment: int) -> Array:
+    """`size` bytes, of which the first is at a multiple of `alignment`."""
+    memory = np.empty(size + alignment, np.uint8)
+    skip = -address(memory) % alignment
+    return memory[skip : skip + size]
+
+
+def _pointers(arrays: Sequence[Array]) -> Any:
+    """A C array of the addresses; never NULL, since a model without inputs still takes a list of them."""
+    pointers = ffi.new("void *[]", max(1, len(arrays)))
+    for k, array in enumerate(arrays):
+        pointers[k] = ffi.cast("void *", address(array))
+    return pointers
+
+
+def _require_mapping(value: object, role: str) -> None:
+    if not isinstance(value, Mapping):
+        text = f"{role}s must be a mapping from names to arrays, not {type(value).__name__}"
+        raise AotcTypeError(f"{role}-type", text)
+
+
+def _require(problems: Sequence[Diagnostic]) -> None:
+    if problems:
+        raise AotcError.collect(problems)
+
+
+class Session:
+    """A compiled model, ready to run.
+
+    name               of the model
+    version            of the compiler that made it
+    path               of the library
+    workspace_bytes    scratch memory of one run
+    weights_bytes      parameters inside the library
+    keep_alive         whatever must live as long as the session, such as a temporary directory
+
+    The library is closed when the session and its bindings are no longer referred to.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._call = library.run
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._local = threading.local()
+        self.name = library.name
+        self.version = library.version
+        self.path = library.path
+        self.workspace_bytes = library.workspace_bytes
+        self.weights_bytes = library.weights_bytes
+        self.keep_alive: object = None
+
+    def __repr__(self) -> str:
+        return f"<Session of {self.name!r} from {str(self.path)!r}>"
+
+    @property
+    def calls(self) -> int:
+        """How many times C was called, by all threads and bindings."""
+        return self._calls
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """The inputs, in order: `.name`, `.shape`, `.type` as ONNX Runtime spells it, `.dtype`."""
+        return list(self._library.inputs)
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """The outputs, in order, described like the inputs."""
+        return list(self._library.outputs)
+
+    def run(self, output_names: Iterable[str] | None, inputs: Mapping[str, Any]) -> list[Array]:
+        """Run once: the outputs with these names, or all of them, in order, for None (or no names).
+
+        inputs    an array for each name, of exactly the shape and dtype that `get_inputs` states.  Arrays that
+                  are contiguous, aligned and in the machine's byte order are read in place, others copied.
+
+        The outputs are new arrays.  Raises AotcError with one diagnostic for each thing that is wrong.
+        """
+        _require_mapping(inputs, "input")
+        infos = self._library.outputs
+        if isinstance(output_names, str):
+            raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{output_names!r}]")
+        arrays, problems = check_inputs(inputs, self._library.inputs)
+        wanted = list(output_names or ()) or [info.name for info in infos]
+        _require([*problems, *unknown_names("output", wanted, infos)])
+        sources = [in_memory(a, info) for a, info in zip(arrays, self._library.inputs, strict=True)]
+        results = [empty(info) for info in infos]
+        self._invoke(_pointers(sources), _pointers(results), self._workspace())
+        named = {i.name: r.astype(i.dtype.numpy, copy=False) for i, r in zip(infos, results, strict=True)}
+        return [named[name] for name in wanted]
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
+        """Fix the buffers of repeated runs; change the contents of the arrays between them.
+
+        inputs     an array for each name.  Those that C can read in place are; the others are copied anew at
+                   each run.
+        outputs    arrays to write into, by name: contiguous, aligned, writeable, and overlapping neither each
+                   other nor an input that is read in place.  Outputs that are not named get new arrays.
+
+        Raises AotcError with one diagnostic for each thing that is wrong.
+        """
+        _require_mapping(inputs, "input")
+        given = {} if outputs is None else outputs
+        _require_mapping(given, "output")
+        arrays, problems = check_inputs(inputs, self._library.inputs)
+        _require([*problems, *check_outputs(given, self._library.outputs)])
+        return Binding(self, arrays, given)
+
+    def _workspace(self) -> Any:
+        """The calling thread's workspace."""
+        local = self._local
+        if not hasattr(local, "pointer"):
+            local.memory, local.pointer = self._new_workspace()
+        return local.pointer
+
+    def _new_workspace(self) -> tuple[Array, Any]:
+        memory = _aligned(self.workspace_bytes, self._library.workspace_alignment)
+        return memory, ffi.cast("void *", address(memory))
+
+    def _invoke(self, inputs: Any, outputs: Any, workspace: Any) -> None:
+        with self._lock:
+            self._calls += 1
+        status = self._call(inputs, outputs, workspace, ffi.NULL)
+        if status != 0:
+            reason = STATUS_MESSAGES.get(status, "unknown status")
+            raise AotcError("run", f"{self.name}_run failed with status {status}: {reason}")
+
+
+class Binding:
+    """A session with fixed buffers: runs allocate and check nothing.
+
+    inputs, outputs    the arrays, by name
+
+    A binding has a workspace of its own.  Runs of one binding by several threads come one after the other.
+    """
+
+    def __init__(self, session: Session, inputs: Sequence[Array], outputs: Mapping[str, Array]) -> None:
+        infos_in, infos_out = session.get_inputs(), session.get_outputs()
+        results = [outputs[i.name] if i.name in outputs else np.empty(i.shape, i.dtype.numpy) for i in infos_out]
+        self._session = session
+        self._lock = threading.Lock()
+        self.inputs: Mapping[str, Array] = _by_name(infos_in, inputs)
+        self.outputs: Mapping[str, Array] = _by_name(infos_out, results)
+        sources = [a if is_direct(a, i) else empty(i) for a, i in zip(inputs, infos_in, strict=True)]
+        targets = [a if is_direct(a, i) else empty(i) for a, i in zip(results, infos_out, strict=True)]
+        if outputs:
+            _require_apart(dict(self.outputs), dict(zip(self.inputs, sources, strict=True)))
+        self._loads = [(s, a) for s, a in zip(sources, inputs, strict=True) if s is not a]
+        self._stores = [(a, t) for t, a in zip(targets, results, strict=True) if t is not a]
+        self._memory, workspace = session._new_workspace()
+        self._keep = sources, targets
+        self._arguments = _pointers(sources), _pointers(targets), workspace
+
+    def run(self) -> None:
+        """Run once on the bound buffers."""
+        with self._lock:
+            for buffer, array in self._loads:
+                transfer(buffer, array)
+            self._session._invoke(*self._arguments)
+            for array, buffer in self._stores:
+                transfer(array, buffer)
+
+
+def _by_name(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> Mapping[str, Array]:
+    return MappingProxyType({info.name: array for info, array in zip(infos, arrays, strict=True)})
+
+
+def _require_apart(outputs: Mapping[str, Array], inputs: Mapping[str, Array]) -> None:
+    """Raise AotcError if an output shares bytes with another one or with an input that is read in place."""
+    pairs = [(f"output {a!r}", f"output {b!r}", outputs[a], outputs[b]) for a, b in combinations(outputs, 2)]
+    pairs += [(f"output {o!r}", f"input {i!r}", outputs[o], inputs[i]) for o in outputs for i in inputs]
+    _require(
+        [
+            Diagnostic("output-overlap", f"{first} and {second} share memory", hint="give each its own array")
+            for first, second, a, b in pairs
+            if np.may_share_memory(a, b)
+        ]
+    )

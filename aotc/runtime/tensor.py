@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compiled model says of its inputs and outputs, and arrays measured against that.
+
+info = TensorInfo("x", [1, 3], DType("float32"))
+info.type                                     # "tensor(float)", as ONNX Runtime spells it
+mismatches("input", info, np.zeros(3))        # two diagnostics: the dtype and the shape
+in_memory(array, info)                        # the array itself where its bytes are what C reads, else a copy
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.diagnostics import Diagnostic, nearest
+from aotc.ir.dtype import DType
+
+Array = np.ndarray[Any, Any]
+
+_ONNX_NAMES: Final = {
+    "float32": "float",
+    "float64": "double",
+    "float8_e8m0fnu": "float8e8m0",
+    "float4_e2m1fn": "float4e2m1",
+}
+"""Spellings that are not the dtype's name without underscores."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One input or output.
+
+    name     as in the model
+    shape    the dimensions, all known
+    dtype    the element type
+    """
+
+    name: str
+    shape: list[int]
+    dtype: DType
+
+    @property
+    def type(self) -> str:
+        """The element type as ONNX Runtime spells it, for example "tensor(float)"."""
+        return f"tensor({_ONNX_NAMES.get(self.dtype, self.dtype.replace('_', ''))})"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def memory(self) -> np.dtype[Any]:
+        """The numpy dtype with the bytes that C reads and writes.
+
+        Integers below 8 bits are whole bytes there, sign extended; ml_dtypes leaves the upper bits open.
+        """
+        if self.dtype.is_integer and self.dtype.bits < 8:
+            return np.dtype(np.int8 if self.dtype.is_signed else np.uint8)
+        return self.dtype.numpy
+
+
+def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The same dtype in the machine's byte order."""
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
+
+
+def is_direct(array: Array, info: TensorInfo) -> bool:
+    """Whether C can work on the array's own bytes."""
+    return array.dtype == info.memory and array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned
+
+
+def empty(info: TensorInfo) -> Array:
+    """Fresh memory for one tensor as C sees it."""
+    return np.empty(info.shape, info.memory)
+
+
+def transfer(target: Array, source: Array) -> None:
+    """Copy between the two forms of a tensor: in numpy and in C's memory."""
+    np.copyto(target, source, casting="unsafe")
+
+
+def in_memory(array: Array, info: TensorInfo) -> Array:
+    """The array itself where that is possible, else a copy in C's form."""
+    if is_direct(array, info):
+        return array
+    buffer = empty(info)
+    transfer(buffer, array)
+    return buffer
+
+
+def address(array: Array) -> int:
+    """Where an array's first element lies."""
+    return int(array.__array_interface__["data"][0])
+
+
+def mismatches(role: str, info: TensorInfo, array: Array) -> Iterable[Diagnostic]:
+    """What is wrong with the dtype and the shape of an array for `info`; `role` is "input" or "output"."""
+    if native(array.dtype) != info.dtype.numpy:
+        text = f"{role} {info.name!r} is {array.dtype.name}, expected {info.dtype}"
+        module = "np" if hasattr(np, info.dtype) or info.dtype.is_bool else "ml_dtypes"
+        name = "bool_" if info.dtype.is_bool else info.dtype
+        yield Diagnostic(f"{role}-dtype", text, hint=f"convert it with .astype({module}.{name})")
+    if list(array.shape) != info.shape:
+        text = f"{role} {info.name!r} has shape {list(array.shape)}, expected {info.shape}"
+        yield Diagnostic(f"{role}-shape", text)
+
+
+def unknown_names(role: str, names: Iterable[Any], infos: Sequence[TensorInfo]) -> Iterable[Diagnostic]:
+    """A diagnostic for every name that is not one of the model's."""
+    known = [info.name for info in infos]
+    for name in names:
+        if name not in known:
+            hint = nearest(str(name), known) or (f"{role}s: {', '.join(known)}" if known else f"it has no {role}s")
+            yield Diagnostic(f"{role}-unknown", f"the model has no {role} {name!r}", hint=hint)
+
+
+def check_inputs(inputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tuple[list[Array], list[Diagnostic]]:
+    """The arrays in the model's order, and everything that is wrong with them."""
+    arrays: list[Array] = []
+    problems = list(unknown_names("input", inputs, infos))
+    for info in infos:
+        if info.name not in inputs:
+            text = f"input {info.name!r} ({info.dtype}{info.shape}) is missing"
+            problems.append(Diagnostic("input-missing", text))
+            continue
+        value = inputs[info.name]
+        if not hasattr(value, "__array__"):
+            text = f"input {info.name!r} is of type {type(value).__name__}, expected a numpy array"
+            problems.append(Diagnostic("input-type", text, hint=f"np.asarray(value, {str(info.dtype)!r}) makes one"))
+            continue
+        array = np.asarray(value)
+        problems += mismatches("input", info, array)
+        arrays.append(array)
+    return arrays, problems
+
+
+def check_outputs(outputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Diagnostic]:
+    """Everything that is wrong with arrays that the model is to write into."""
+    problems = list(unknown_names("output", outputs, infos))
+    for info in infos:
+        if info.name not in outputs:
+            continue
+        value = outputs[info.name]
+        if not isinstance(value, np.ndarray):
+            text = f"output {info.name!r} is of type {type(value).__name__}, expected a numpy array"
+            problems.append(Diagnostic("output-type", text))
+            continue
+        problems += mismatches("output", info, value)
+        flags = value.flags
+        if not (flags.c_contiguous and flags.aligned and flags.writeable and value.dtype.isnative):
+            text = f"output {info.name!r} must be contiguous, aligned, writeable and in the machine's byte order"
+            problems.append(Diagnostic("output-memory", text, hint="np.empty makes such arrays"))
+    return problems

@@ -6,28 +6,36 @@ OPS["Conv"](node)                       # nn.bias_add(nn.conv2d(x, w, ...), b)
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend.onnx.build import (
+    add,
     binary,
     cast,
+    concatenate,
     constant,
     dim_of,
     dims_of,
     dtype_of,
     emit,
+    filled,
     mul,
     pad,
     rank_of,
     reduce,
     reshape,
     shape_of,
+    slice_axes,
     sub,
 )
+from aotc.relay.frontend.onnx.load import checked_shape
 from aotc.relay.frontend.onnx.node import Converted, Converter, Node, Table
 
 _KERNEL_LAYOUT = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
@@ -200,13 +208,11 @@ def _pool(mean: bool) -> Converter:
     def convert(node: Node) -> Converted:
         x = node.input(0)
         rank = spatial_rank(x, node.op_type)
-        if node.wants(1):
-            raise AotcError("onnx-output", "the indices of MaxPool are not supported")
         window = window_of(node, _spatial(node, x), node.ints("kernel_shape") or [])
         if window.rank != rank:
             raise AotcError("onnx-window", f"kernel_shape {window.kernel} does not fit an input of rank {rank + 2}")
         more = {"count_include_pad": bool(node.integer("count_include_pad"))} if mean else {}
-        return emit(
+        result = emit(
             f"nn.{'avg' if mean else 'max'}_pool{rank}d",
             x,
             pool_size=window.kernel,
@@ -216,8 +222,63 @@ def _pool(mean: bool) -> Converter:
             ceil_mode=bool(node.integer("ceil_mode")),
             **more,
         )
+        column_major = bool(node.integer("storage_order"))
+        return [result, _pool_indices(x, window, shape_of(result), column_major) if node.wants(1) else None]
 
     return convert
+
+
+def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: bool) -> Expr:
+    """Where in the flattened data the greatest value of each window lies: the first tap that is greatest."""
+    shape, rank = shape_of(x), window.rank
+    sizes, counts = shape[2:], result[2:]
+    ends = [(n - 1) * s + span for n, s, span in zip(counts, window.strides, window.spans(), strict=True)]
+    widths = [(b, max(end - b - size, 0)) for b, end, size in zip(window.pads, ends, sizes, strict=False)]
+    dtype = dtype_of(x)
+    padded = pad(x, [(0, 0), (0, 0), *widths], float("-inf") if dtype.is_float else dtype.min)
+    steps = [math.prod(sizes[:k]) if column_major else math.prod(sizes[k + 1 :]) for k in range(rank)]
+    taps, offsets = [], []
+    for tap in itertools.product(*(range(k) for k in window.kernel)):
+        begin = [t * d for t, d in zip(tap, window.dilations, strict=True)]
+        end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, counts, window.strides, strict=True)]
+        part = slice_axes(padded, begin, end, range(2, rank + 2), window.strides)
+        taps.append(reshape(part, (1, *result)))
+        offsets.append(sum(b * step for b, step in zip(begin, steps, strict=True)))
+    best = cast(emit("argmax", concatenate(taps, 0), axis=(0,), keepdims=False), "int64")
+    base = np.arange(shape[0] * shape[1]).reshape(*shape[:2], *(1,) * rank) * math.prod(sizes)
+    for k in range(rank):
+        first = (np.arange(counts[k]) * window.strides[k] - window.pads[k]) * steps[k]
+        base = base + first.reshape(-1, *(1,) * (rank - 1 - k))
+    return add(emit("take", constant(offsets, "int64"), best, axis=0, mode="clip"), constant(base, "int64"))
+
+
+def _max_unpool(node: Node) -> Expr:
+    """Each value goes back to where it came from; the indices refer to the flattened result."""
+    x, indices = node.input(0), node.input(1)
+    spatial_rank(x, node.op_type)
+    given = node.const_ints(2, "the output shape")
+    window = window_of(node, None, node.ints("kernel_shape") or [])
+    rows = zip(shape_of(x)[2:], window.strides, window.spans(), strict=True)
+    natural = [(size - 1) * stride + span for size, stride, span in rows]
+    spatial = [n - window.pads[k] - window.pads[k + window.rank] for k, n in enumerate(natural)]
+    inferred = (*shape_of(x)[:2], *spatial)
+    target = checked_shape(given if given is not None else inferred, dtype_of(x), "the result of MaxUnpool")
+    if given is not None and target != inferred:  # indices count in the shape that the window implies
+        indices = _moved(indices, inferred, target)
+    zeros = filled(0, (math.prod(target),), dtype_of(x))
+    flat = emit("scatter_elements", zeros, reshape(indices, (-1,)), reshape(x, (-1,)), axis=0, reduction="update")
+    return reshape(flat, target)
+
+
+def _moved(indices: Expr, source: Sequence[int], target: Sequence[int]) -> Expr:
+    """Flat positions in one shape as flat positions in another."""
+    result: Expr | None = None
+    for k in range(len(source)):
+        place = binary("floor_mod", binary("floor_divide", indices, math.prod(source[k + 1 :])), source[k])
+        term = mul(place, math.prod(target[k + 1 :]))
+        result = term if result is None else add(result, term)
+    assert result is not None
+    return result
 
 
 def _global(mean: bool) -> Converter:
@@ -284,4 +345,5 @@ OPS: Table = {
     "GlobalMaxPool": _global(mean=False),
     "LpPool": _lp_pool,
     "MaxPool": _pool(mean=False),
+    "MaxUnpool": _max_unpool,
 }

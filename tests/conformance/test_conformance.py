@@ -8,8 +8,6 @@ import os
 import pytest
 from onnx_suite import Case, all_cases, failing, read_list, run_cases, summary
 
-pytest.importorskip("aotc.onnx_backend")
-
 LEAST_NODE_TESTS = 900
 JOBS = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 

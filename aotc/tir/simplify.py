@@ -101,6 +101,8 @@ def linear(expr: Expr, ranges: Ranges) -> Linear:
     match expr:
         case Const():
             return Linear(const=int(expr.value))
+        case Var() if _single(ranges.get(expr)):
+            return Linear(const=int(ranges[expr][0]))
         case Binary(op="add"):
             return linear(expr.a, ranges).plus(linear(expr.b, ranges))
         case Binary(op="sub"):
@@ -115,6 +117,11 @@ def linear(expr: Expr, ranges: Ranges) -> Linear:
             return _extreme(expr.op, linear(expr.a, ranges), linear(expr.b, ranges), ranges)
         case _:
             return _atom(_rebuilt(expr, ranges))
+
+
+def _single(interval: Interval | None) -> bool:
+    """Whether a range holds one number: a loop of one iteration."""
+    return interval is not None and interval[0] == interval[1]
 
 
 def _atom(expr: Expr) -> Linear:

@@ -8,13 +8,12 @@ exp.op                                 # the OpDef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from aotc.ir.attrs import NO_ATTRS, Attrs
 from aotc.ir.dtype import DType
 from aotc.ir.op import OpPattern, require
 from aotc.ir.types import TensorType, Type
@@ -246,8 +245,3 @@ class Binary:
 def rows_of(module: Mapping[str, Any]) -> tuple[OpDef, ...]:
     """The operators of a table module: its rows, in the order in which they are written."""
     return tuple(row.op for row in module.values() if isinstance(row, (Unary, Binary)))
-
-
-def variants(args: Iterable[tuple[Array, ...]], attributes: Attrs = NO_ATTRS) -> list[Sample]:
-    """Exact samples with the same attributes."""
-    return [Sample(args=a, attrs=attributes, accuracy=Accuracy.EXACT) for a in args]

@@ -485,10 +485,15 @@ def shape_of(data: Expr, dtype: str = "int32") -> Call:
     return node(SHAPE_OF, (data,), ShapeOfAttrs(dtype=dtype))
 
 
+def _size_infer(a: ShapeOfAttrs, types: Sequence[Type]) -> Type:
+    tensor(types[0])
+    return TensorType((), DType(a.dtype))
+
+
 NDARRAY_SIZE = OpDef(
     name="ndarray_size",
     attrs=ShapeOfAttrs,
-    infer=lambda a, types: TensorType((), DType(tensor(types[0]).dtype and a.dtype)),
+    infer=_size_infer,
     reference=lambda a, x: np.array(x.size, DType(a.dtype).numpy),
     pattern=OpPattern.OPAQUE,
     axes=lambda a, types: AxisMap(((),)),

@@ -185,7 +185,7 @@ def _but_axis(a: Any, types: Sequence[Type]) -> AxisMap:
     return AxisMap((tuple(None if k == axis_of(a.axis, rank) else k for k in range(rank)),))
 
 
-def _cases(make: Callable[..., Attrs], dtypes: Sequence[str] = ("",)) -> Iterator[Sample]:
+def _cases(make: Callable[..., Attrs]) -> Iterator[Sample]:
     for dtype in NUMBER.examples:
         values = special_values(dtype)
         rows = np.stack([values, values[::-1], np.roll(values, 5)])

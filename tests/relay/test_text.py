@@ -16,9 +16,26 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
 from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.span import Span, span_scope
+from aotc.ir.transform import PassContext
 from aotc.ir.types import FuncType, TensorType, TupleType
 from aotc.relay.equal import assert_structural_equal, same_bits, structural_equal
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, call, splat
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Tuple,
+    TupleGetItem,
+    Var,
+    call,
+    splat,
+    tensor_type_of,
+)
+from aotc.relay.frontend.onnx import from_onnx
+from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, less, subtract
 from aotc.relay.op.conv import conv2d
@@ -28,6 +45,8 @@ from aotc.relay.op.softmax import softmax
 from aotc.relay.text.parser import parse, parse_expr
 from aotc.relay.text.printer import astext, to_text
 from aotc.relay.transform.fuse_ops import fuse
+from aotc.relay.transform.pipeline import optimize
+from aotc.tir.target import get_target
 from relay.programs import MATRIX, chain, functions, if_chain, let_chain, matrix
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -158,6 +177,23 @@ def test_random_functions_read_back(function: Function) -> None:
     round_trip(function)
     fused = fuse(function)
     assert_structural_equal(parse(astext(IRModule({"main": fused})))["main"], fused)
+
+
+@pytest.mark.parametrize("name", ["mnist8", "kws_fp32", "vittrack"])
+def test_trained_models_read_back_and_give_the_same_numbers(models: Path, name: str) -> None:
+    if not (models / f"{name}.onnx").is_file():
+        pytest.skip(f"no {name}.onnx")
+    module = from_onnx(models / f"{name}.onnx")
+    with PassContext(opt_level=3):
+        optimized = optimize(module, get_target("x86-64-v3"))
+    again = parse(astext(optimized))
+    assert_structural_equal(again, optimized)
+    assert_structural_equal(parse(astext(module)), module)
+    rng = np.random.default_rng(0)
+    data = [rng.uniform(size=tensor_type_of(p).static_shape).astype(np.float32) for p in module.main.params]
+    expected, got = (evaluate(m, *data) for m in (module, again))
+    for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (expected, got)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * float(np.abs(a).max()))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

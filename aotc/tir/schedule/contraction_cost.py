@@ -61,7 +61,8 @@ def step_cost(target: Target, xs: int, ys: int, lanes: int) -> float:
     per_cycle = 1 if lanes * 4 >= 64 else 2
     penalty = 1 if target.fma or lanes == 1 else 2
     chains = max(xs * ys, min(MIN_CHAINS, 4) * per_cycle)
-    return max(chains / per_cycle * penalty, (xs + ys) / 2)
+    loads = xs * (1.5 if per_cycle == 1 else 0.75) + ys / 2  # vectors lie across cache lines
+    return max(chains / per_cycle * penalty, loads)
 
 
 def tiling_cost(tiling: Tiling, target: Target) -> float:

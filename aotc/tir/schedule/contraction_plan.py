@@ -54,6 +54,10 @@ SHORT: Final = 8
 PANEL_ROWS: Final = 16
 """Weights that are read by as many rows are worth being copied into panels."""
 MAX_SPLITS: Final = 4
+LARGE: Final = 2
+"""Scratch of more than so many times the first-level cache must be worth it ..."""
+MEMORY_PRICE: Final = 1.08
+"""... by this factor of time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,7 +159,10 @@ class _Assembly:
             splits=splits,
         )
         cost = tiling_cost(tiling, self.req.target) + sum(self._staging_cost(s) for s in self.stagings)
-        return Candidate(tiling, tuple(s.operand.buffer for s in self.stagings), cost)
+        scratch = tuple(s.operand.buffer for s in self.stagings)
+        if sum(b.nbytes for b in scratch) > LARGE * self.req.target.l1:
+            cost *= MEMORY_PRICE
+        return Candidate(tiling, scratch, cost)
 
     def _pairs(self) -> int:
         """Accumulators of the largest tile."""
@@ -471,6 +478,8 @@ class _ByPixels:
         others = [single(v, n) for v, n in c.axes if v not in images and v is not own]
         column, extent = pixels.axes[-1]
         vectors = -(-extent // self.lanes)
+        if self.vectors > vectors:
+            raise Irregular("a tile wider than the image")
         wanted = -(-vectors // -(-vectors // self.vectors))
         segments = vector_segments(extent, wanted, self.lanes, staging is not None, merge=False)
         inner = [single(v, n) for v, n in pixels.axes[:-1]]

@@ -249,21 +249,28 @@ class _Tile:
     def _reduction(self) -> Stmt:
         """One nest for each part of the taps' ranges over which the same products are inside the data.
 
-        Parts are nests of their own, not statements side by side: a C compiler would keep the broadcasts that
-        they share in registers, and the accumulators in memory.
+        Parts are nests of their own, not statements side by side, unless the tile is small: a C compiler would
+        keep the broadcasts that they share in registers, and the accumulators in memory.
         """
-        condition = all_of(*(test for dim in self.tiling.guards for test in self._inside(dim)))
+        if len(self.acc) <= MIN_CHAINS:
+            whole = product(*(range(extent) for _, extent in self.tiling.taps))
+            return self._nest([stmt for at in whole for stmt in self._updates([range(k, k + 1) for k in at])])
         stmts: list[Stmt] = []
         for runs in product(*(self._runs(var, extent) for var, extent in self.tiling.taps)):
-            taps = dict(zip((var for var, _ in self.tiling.taps), runs, strict=True))
-            body: Stmt = Block(self._updates(taps))
-            body = body if isinstance(condition, Const) else If(condition, body)
-            for var, extent in reversed(self.tiling.looped):
-                body = For(var, extent, body)
-            for var, run in reversed(taps.items()):
+            body = self._nest(self._updates(runs))
+            for (var, _), run in reversed(list(zip(self.tiling.taps, runs, strict=True))):
                 body = body if len(run) == 1 else For(var, run.stop, body, begin=run.start)
             stmts.append(body)
         return Block(stmts)
+
+    def _nest(self, updates: Sequence[Stmt]) -> Stmt:
+        """Updates inside the loops of the reduction, where the data is in range."""
+        condition = all_of(*(test for dim in self.tiling.guards for test in self._inside(dim)))
+        body: Stmt = Block(updates)
+        body = body if isinstance(condition, Const) else If(condition, body)
+        for var, extent in reversed(self.tiling.looped):
+            body = For(var, extent, body)
+        return body
 
     def _runs(self, tap: Var, extent: int) -> list[range]:
         """The range of a tap, cut where the positions that are inside the data change."""
@@ -286,7 +293,9 @@ class _Tile:
         index = simplify(substitute(dim.index.expr(), self.tiling.names(self.bases)), {})
         return index >= 0, index < dim.extent
 
-    def _updates(self, taps: Mapping[Var, range]) -> list[Stmt]:
+    def _updates(self, runs: Sequence[range]) -> list[Stmt]:
+        """The products of one part of the taps' ranges."""
+        taps = dict(zip((var for var, _ in self.tiling.taps), runs, strict=True))
         first = {var: run.start for var, run in taps.items()}
         present = [j for j, y in enumerate(self.ys) if self._present(y, first, self.tiling.borders)]
         pairs = tuple((i, j) for j in present for i in range(len(self.xs)))

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contraction generator against numpy: every tiling it proposes, on every target, for irregular shapes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from contractions import Case, conv, matmul
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from aotc.tir import te
+from aotc.tir.expr import Buffer, Expr, Load
+from aotc.tir.interp import run_kernel
+from aotc.tir.schedule import contraction, naive
+from aotc.tir.schedule.contraction import build_contraction, candidates, pack_block
+from aotc.tir.stmt import Declare, Kernel, Stmt, Store, walk_stmts
+from aotc.tir.target import TARGETS, Target, get_target
+from aotc.tir.verify import verify
+
+V4 = get_target("x86-64-v4")
+ALL = sorted(TARGETS)
+
+
+def check(case: Case, kernel: Kernel, seed: int = 0) -> None:
+    """The kernel is well formed and computes the case."""
+    verify(kernel)
+    a, b = case.values(seed)
+    (found,) = run_kernel(kernel, [a, b])
+    expected = case.expected(a, b)
+    if not case.out.dtype.is_float:
+        np.testing.assert_array_equal(found.reshape(expected.shape), expected)
+        return
+    tolerance = 1e-5 if case.out.dtype == "float32" else 1e-12
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=tolerance * scale)
+
+
+def operands(case: Case) -> tuple[Buffer, Buffer, Buffer]:
+    return tuple(Buffer(t.name, t.dtype, t.size) for t in (case.a, case.b, case.out))  # type: ignore[return-value]
+
+
+def store_to(out: te.Contraction, buffer: Buffer):
+    def store(indices: tuple[Expr, ...], value: Expr) -> Stmt:
+        return Store(buffer, te.flat_index(out.shape, indices), value)
+
+    return store
+
+
+CASES = {
+    "packed": conv(ic=5, oc=20, size=(9, 17), padding=1, block=16),
+    "two rows in a tile": conv(ic=4, oc=33, size=(7, 7), padding=1, block=32),
+    "strided": conv(ic=3, oc=16, size=(15, 33), kernel=(7, 7), stride=2, padding=3, block=16),
+    "dilated": conv(ic=3, oc=8, size=(12, 20), dilation=3, padding=3, block=8),
+    "1x1": conv(ic=17, oc=24, size=(5, 13), kernel=(1, 1), block=8),
+    "1x1 strided": conv(ic=6, oc=16, size=(14, 14), kernel=(1, 1), stride=2, block=16),
+    "padded 1x1": conv(ic=3, oc=4, size=(5, 5), kernel=(1, 1), padding=2, block=4),
+    "groups": conv(ic=8, oc=32, size=(6, 9), groups=2, padding=1, block=16),
+    "unpacked groups": conv(ic=6, oc=9, size=(6, 9), groups=3, padding=1),
+    "unpacked": conv(batch=2, ic=3, oc=5, size=(11, 19), padding=1),
+    "depthwise": conv(batch=2, ic=4, oc=4, size=(14, 14), groups=4, padding=1),
+    "depthwise strided": conv(ic=3, oc=6, size=(9, 40), groups=3, stride=2, padding=1),
+    "one column": conv(batch=2, ic=2, oc=2, size=(21, 3), kernel=(3, 1), stride=3, groups=2),
+    "long kernel": conv(ic=1, oc=8, size=(1, 300), kernel=(1, 90), padding=0, stride=3, block=8),
+    "kernel wider than the image": conv(ic=2, oc=4, size=(2, 3), kernel=(5, 5), padding=2, block=4),
+    "gemm": matmul(m=17, k=19, n=50, block=16),
+    "gemv": matmul(m=1, k=64, n=100, block=32),
+    "run-time gemm": matmul(m=33, k=9, n=21),
+    "run-time gemv": matmul(m=1, k=9, n=37),
+    "attention": matmul(m=5, k=8, n=18, batch=3, transposed=True),
+    "batched": matmul(m=18, k=8, n=5, batch=2),
+    "int8": conv(ic=3, oc=9, size=(8, 20), padding=1, block=8, dtype="int8", acc="int32"),
+    "uint8 depthwise": conv(ic=4, oc=4, size=(8, 20), groups=4, padding=1, dtype="uint8", acc="int32"),
+    "float64": matmul(m=9, k=9, n=19, block=8, dtype="float64"),
+    "float16": conv(ic=2, oc=4, size=(5, 6), padding=1, block=4, dtype="float16", acc="float32"),
+    "int64": matmul(m=3, k=5, n=9, dtype="int64"),
+}
+
+
+@pytest.mark.parametrize("target", ALL)
+@pytest.mark.parametrize("name", CASES)
+def test_the_chosen_tiling_is_right(name: str, target: str) -> None:
+    check(CASES[name], CASES[name].kernel(get_target(target)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_proposed_tiling_is_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that the cost model passes over: which one is best is a matter of speed only."""
+    case = CASES[name]
+    count = len(candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), V4))
+    assert count > 0
+    for k in range(count):
+        with monkeypatch.context() as patch:
+            patch.setattr(contraction, "candidates", lambda *args, k=k: candidates(*args)[k : k + 1])
+            check(case, case.kernel(V4))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Case:
+    small = st.integers(1, 3)
+    groups, kernel = draw(st.sampled_from([1, 1, 2, 4])), (draw(st.integers(1, 4)), draw(st.integers(1, 4)))
+    dilation, padding = draw(st.integers(1, 2)), draw(st.integers(0, 2))
+    reach = [dilation * (k - 1) + 1 - 2 * padding for k in kernel]
+    size = tuple(max(1, r) + draw(st.integers(0, 18)) for r in reach)
+    oc, block = groups * draw(st.sampled_from([1, 3, 8, 16, 20])), draw(st.sampled_from([0, 4, 8, 16, 32]))
+    assume(groups == 1 or not block or oc // groups % block == 0)
+    return conv(
+        batch=draw(st.integers(1, 2)),
+        ic=groups * draw(small),
+        oc=oc,
+        size=(size[0], size[1]),
+        kernel=kernel,
+        stride=draw(small),
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        block=block,
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(convolutions(), st.sampled_from(ALL), st.integers(0, 99))
+def test_any_convolution(case: Case, target: str, seed: int) -> None:
+    check(case, case.kernel(get_target(target)), seed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(1, 70),
+    st.sampled_from([0, 0, 2]),
+    st.sampled_from([0, 8, 16, 48]),
+    st.booleans(),
+    st.sampled_from(ALL),
+)
+def test_any_matrix_product(m: int, k: int, n: int, batch: int, block: int, transposed: bool, target: str) -> None:
+    block = 0 if batch else block
+    case = matmul(m=m, k=k, n=n, batch=batch, block=block, transposed=transposed and not block)
+    check(case, case.kernel(get_target(target)))
+
+
+def test_infinity_and_nan_pass_through() -> None:
+    """A zero weight times an infinity is NaN, as in any sum of products."""
+    case = matmul(m=3, k=4, n=20, block=16)
+    a, b = case.values(0)
+    a[1, 2] = np.inf
+    b[:, 2, :] = 0
+    (found,) = run_kernel(case.kernel(V4), [a, b])
+    rows = found.reshape(3, 20)
+    assert np.isnan(rows[1]).all()
+    assert np.isfinite(rows[[0, 2]]).all()
+
+
+def test_every_element_is_stored_once() -> None:
+    """An epilogue may work in place: a second store of an element would read what the first one wrote."""
+    for name, case in CASES.items():
+        a, b, out = operands(case)
+
+        def store(indices: tuple[Expr, ...], value: Expr, case: Case = case, out: Buffer = out) -> Stmt:
+            at = te.flat_index(case.out.shape, indices)
+            return Store(out, at, Load(out, at) + 1)
+
+        for target in (V4, get_target("c")):
+            nest = build_contraction(case.out, a, b, store, target)
+            kernel = Kernel(
+                name="count", inputs=(a, b), outputs=(out,), body=nest.stmt, stack=nest.stack, workspace=nest.workspace
+            )
+            init = [np.zeros(out.size, out.dtype.numpy)]
+            (found,) = run_kernel(kernel, list(case.values(0)), output_init=init)
+            assert (found == 1).all(), name
+
+
+def test_accumulators_fit_the_registers() -> None:
+    """What a tile keeps is named, and never more than the machine has."""
+    for name, target in itertools.product(("packed", "1x1", "gemm", "unpacked"), ("x86-64", "x86-64-v3", "x86-64-v4")):
+        machine = get_target(target)
+        case = CASES[name]
+        found = candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), machine)
+        best = min(found, key=lambda c: c.cost)
+        stmt, _ = best.tiling.statement()
+        names = {s.var.name for s in walk_stmts(stmt) if isinstance(s, Declare) and s.var.name.startswith("acc")}
+        assert 1 < len(names) <= machine.registers
+
+
+def test_borders_cost_no_scratch() -> None:
+    """A packed 3x3 convolution reads its input where it lies."""
+    kernel = conv(ic=64, oc=64, size=(56, 56), padding=1, block=32).kernel(V4)
+    assert kernel.workspace == ()
+    assert sum(b.nbytes for b in kernel.stack) <= 4096
+
+
+def test_empty_contractions_have_the_plain_nest() -> None:
+    case = matmul(m=3, k=0, n=4)
+    a, b, out = operands(case)
+    assert candidates(case.out, a, b, store_to(case.out, out), V4) == []
+    (found,) = run_kernel(case.kernel(V4), [np.zeros((3, 0), np.float32), np.zeros((0, 4), np.float32)])
+    assert (found == 0).all()
+
+
+def test_an_irregular_contraction_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index that is not affine in the summed axes."""
+    x, w = te.placeholder((40,), "float32", "x"), te.placeholder((5, 6), "float32", "w")
+    out = te.contraction(
+        (5,), (6,), x, lambda i, k: ((i * k) % 7 * 2 + k,), w, lambda i, k: (i, k), dtype="float32"
+    )  # fmt: skip
+
+    def meaning(a, b):
+        return np.array([sum(a[(i * k) % 7 * 2 + k] * b[i, k] for k in range(6)) for i in range(5)])
+
+    case = Case(x, w, out, meaning)
+    for target in (V4, get_target("c")):
+        check(case, case.kernel(target))
+
+
+def test_generated_code_is_deterministic() -> None:
+    from aotc.tir.text import to_text
+
+    texts = {to_text(conv(ic=4, oc=20, size=(9, 9), padding=1, block=16).kernel(V4)) for _ in range(2)}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("n", "target", "dtype", "block"),
+    [
+        (64, "x86-64-v4", "float32", 32),
+        (48, "x86-64-v4", "float32", 48),
+        (16, "x86-64-v4", "float32", 16),
+        (2, "x86-64-v4", "float32", 0),
+        (64, "x86-64-v3", "float32", 16),
+        (64, "x86-64-v4", "int8", 32),
+        (64, "c", "float32", 4),
+        (64, "x86-64-v4", "float16", 4),
+    ],
+)
+def test_pack_block(n: int, target: str, dtype: str, block: int) -> None:
+    assert pack_block(n, get_target(target), dtype) == block
+
+
+def test_packing_for_one_row_takes_more_vectors() -> None:
+    assert pack_block(1000, V4, "float32", columns=1) == 64
+
+
+def test_the_plain_nest_agrees() -> None:
+    """The definition itself, as the reference of the reference."""
+    case = CASES["unpacked"]
+    a, b, out = operands(case)
+    nest = naive.build_contraction(case.out, a, b, store_to(case.out, out), get_target("c"))
+    kernel = Kernel(name="plain", inputs=(a, b), outputs=(out,), body=nest.stmt)
+    check(case, kernel)
+
+
+def lanes_of(target: Target) -> int:
+    return target.lanes("float32")
+
+
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "x86-64-v4", "aarch64"])
+def test_vectors_have_the_targets_width(target: str) -> None:
+    machine = get_target(target)
+    kernel = matmul(m=8, k=8, n=64, block=lanes_of(machine)).kernel(machine)
+    widths = {s.var.lanes for s in walk_stmts(kernel.body) if isinstance(s, Declare) and s.var.name.startswith("acc")}
+    assert widths == {lanes_of(machine)}

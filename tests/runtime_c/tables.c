@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prints what the header and the shared functions say, one JSON value. */
+#include <stdio.h>
+
+#include "aotc.h"
+
+#define FIELD(type, field)                                                     \
+  printf("\"%s.%s\": [%lu, %lu], ", #type, #field,                             \
+         (unsigned long)offsetof(type, field),                                 \
+         (unsigned long)sizeof(((type *)0)->field))
+
+int main(void) {
+  int k;
+  printf("{\"layout\": {");
+  FIELD(aotc_tensor, name);
+  FIELD(aotc_tensor, shape);
+  FIELD(aotc_tensor, bytes);
+  FIELD(aotc_tensor, rank);
+  FIELD(aotc_tensor, dtype);
+  FIELD(aotc_run_options, size);
+  FIELD(aotc_model, abi_version);
+  FIELD(aotc_model, num_inputs);
+  FIELD(aotc_model, num_outputs);
+  FIELD(aotc_model, reserved);
+  FIELD(aotc_model, name);
+  FIELD(aotc_model, version);
+  FIELD(aotc_model, inputs);
+  FIELD(aotc_model, outputs);
+  FIELD(aotc_model, workspace_bytes);
+  FIELD(aotc_model, workspace_alignment);
+  FIELD(aotc_model, weights_bytes);
+  FIELD(aotc_model, run);
+  printf("\"end\": [0, 0]}, \"sizes\": {\"aotc_tensor\": %lu, "
+         "\"aotc_run_options\": %lu, \"aotc_model\": %lu}, ",
+         (unsigned long)sizeof(aotc_tensor),
+         (unsigned long)sizeof(aotc_run_options),
+         (unsigned long)sizeof(aotc_model));
+  printf("\"abi\": %d, \"entry\": \"%s\", \"bytes\": [", AOTC_ABI_VERSION,
+         AOTC_ENTRY_SYMBOL);
+  for (k = -1; k < 25; ++k)
+    printf("%lu, ", (unsigned long)aotc_dtype_bytes(k));
+  printf("0], \"messages\": [");
+  for (k = -1; k < 9; ++k)
+    printf("\"%s\", ", aotc_status_message(k));
+  printf("\"\"]}\n");
+  return 0;
+}

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C runtime: compiled by both compilers as both languages, run under sanitizers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aotc_runtime_c import include_dir, loader_sources, source_dir, sources
+
+from aotc.ir.dtype import DTYPES as ALL_DTYPES
+from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, STATUS_MESSAGES, ffi
+
+HERE = Path(__file__).parent
+WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+SANITIZE = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+C_FILES = sorted(source_dir().glob("*.c"))
+HEADERS = sorted(include_dir().glob("*.h"))
+
+
+def command(*arguments: str | Path) -> str:
+    done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{arguments}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def compile_c(output: Path, *files: Path, flags: tuple[str, ...] = (), compiler: str = "gcc") -> Path:
+    command(compiler, "-std=c99", *WARNINGS, f"-I{include_dir()}", *flags, *files, "-o", output, "-ldl")
+    return output
+
+
+def library(output: Path, *flags: str) -> Path:
+    return compile_c(output, HERE / "tiny_model.c", flags=("-shared", "-fPIC", *flags))
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the header and the shared functions say."""
+    program = tmp_path_factory.mktemp("tables") / "tables"
+    compile_c(program, HERE / "tables.c", source_dir() / "aotc_rt.c", flags=SANITIZE)
+    found: dict[str, Any] = json.loads(command(program))
+    return found
+
+
+def test_package_lists_its_files() -> None:
+    assert {*sources(), *loader_sources()} == {*C_FILES, *HEADERS}
+
+
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11", "c++17"])
+@pytest.mark.parametrize("path", [*C_FILES, *HEADERS], ids=lambda p: p.name)
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_clean_under_all_warnings(
+    compiler: str, path: Path, language: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if compiler == "clang":
+        request.getfixturevalue("clang")
+    unit = path
+    if path.suffix == ".h":  # a header must compile on its own, and twice
+        unit = tmp_path / "unit.c"
+        unit.write_text(f'#include "{path.name}"\n#include "{path.name}"\nextern int unit;\nint unit = 0;\n')
+    kind = "c++" if "++" in language else "c"
+    flags = ("-x", kind, f"-std={language}", *WARNINGS, f"-I{include_dir()}")
+    command(compiler, *flags, "-c", unit, "-o", tmp_path / "unit.o")
+
+
+def test_no_allocation_and_no_state(tmp_path: Path) -> None:
+    for path in C_FILES:
+        compile_c(tmp_path / "unit.o", path, flags=("-c",))
+        rows = [line.split() for line in command("nm", tmp_path / "unit.o").splitlines()]
+        assert not [r for r in rows if r[-2] in "bBdDcC"], "mutable data"
+        undefined = {r[-1] for r in rows if r[-2] == "U"}
+        assert undefined <= {"memcpy", "strlen", "dlopen", "dlsym", "dlclose", "dlerror", "aotc_status_message"}
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_loader(compiler: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if compiler == "clang":
+        request.getfixturevalue("clang")
+    empty = tmp_path / "empty.c"
+    empty.write_text("extern int nothing;\nint nothing = 0;\n")
+    text = tmp_path / "text.so"
+    text.write_text("this is no library")
+    host = tmp_path / "host"
+    files = (HERE / "loader_host.c", *C_FILES)
+    compile_c(host, *files, flags=SANITIZE, compiler=compiler)
+    command(
+        host,
+        library(tmp_path / "tiny.so"),
+        library(tmp_path / "other.so", "-DTINY_ABI=77"),
+        library(tmp_path / "null.so", "-DTINY_NULL"),
+        compile_c(tmp_path / "plain.so", empty, flags=("-shared", "-fPIC")),
+        text,
+        tmp_path / "missing.so",
+    )
+
+
+def test_python_declares_the_same_structures(tables: dict[str, Any]) -> None:
+    layout = {name: tuple(value) for name, value in tables["layout"].items() if name != "end"}
+    declared = {
+        f"{struct}.{name}": (field.offset, ffi.sizeof(field.type))
+        for struct in tables["sizes"]
+        for name, field in ffi.typeof(struct).fields
+    }
+    assert declared == layout
+    assert {struct: ffi.sizeof(struct) for struct in tables["sizes"]} == tables["sizes"]
+
+
+def test_python_knows_the_same_constants(tables: dict[str, Any]) -> None:
+    assert (tables["abi"], tables["entry"]) == (ABI_VERSION, ENTRY_SYMBOL)
+    names = [
+        line.split("=")[0].strip().removeprefix("AOTC_").lower()
+        for line in (include_dir() / "aotc.h").read_text().split("enum aotc_dtype {")[1].split("}")[0].split(",")
+    ]
+    assert names == list(DTYPES)
+    assert set(DTYPES) == set(ALL_DTYPES)
+
+
+def test_element_sizes(tables: dict[str, Any]) -> None:
+    assert tables["bytes"][0] == 0
+    assert tables["bytes"][1 : 1 + len(DTYPES)] == [dtype.itemsize for dtype in DTYPES]
+    assert not any(tables["bytes"][1 + len(DTYPES) :])
+
+
+def test_status_messages(tables: dict[str, Any]) -> None:
+    messages = tables["messages"][1:]
+    assert {status: messages[status] for status in STATUS_MESSAGES} == STATUS_MESSAGES
+    assert len(set(messages[:7])) == 7
+    assert messages[7] == tables["messages"][0] == "unknown status"

@@ -50,9 +50,9 @@ def _bindings(function: Function) -> Iterator[tuple[Var, Expr]]:
 def _check_function(name: str, function: Function, module: IRModule, binders: dict[int, Expr]) -> Iterator[Diagnostic]:
     bound: set[int] = set()
     for var, binder in _bindings(function):
-        bound.add(id(var))
-        if binders.setdefault(id(var), binder) is not binder:
+        if id(var) in bound or binders.setdefault(id(var), binder) is not binder:
             yield Diagnostic("bound-twice", f"@{name}: %{var.name} is bound more than once", var.span)
+        bound.add(id(var))
     for node in post_order(function):
         if isinstance(node, Var) and id(node) not in bound:
             yield Diagnostic("free-var", f"@{name}: %{node.name} is not bound", node.span)

@@ -4,7 +4,8 @@
  * TINY_ADD    a number to tell two builds apart
  * TINY_ABI    the version of the interface it claims
  * TINY_NULL   the entry gives no model
- * TINY_STATUS what a run returns instead of running */
+ * TINY_STATUS what a run returns instead of running
+ * TINY_SLOW   runs take a fifth of a second */
 #include <string.h>
 
 #include "aotc.h"
@@ -17,6 +18,10 @@
 #endif
 
 enum { COUNT = 6, ROUNDS = 2000, ALIGNMENT = 64 };
+
+#ifdef TINY_SLOW
+#include <unistd.h>
+#endif
 
 static int misaligned(const void *pointer, size_t alignment) {
   return (uintptr_t)pointer % alignment != 0;
@@ -53,6 +58,9 @@ static int run(const void *const *inputs, void *const *outputs, void *workspace,
   x = (const float *)inputs[0];
   scale = (const float *)inputs[1];
   y = (float *)outputs[0];
+#ifdef TINY_SLOW
+  usleep(200000);
+#endif
   /* long enough for two runs on one workspace to get into each other's way */
   for (round = 0; round < ROUNDS; ++round)
     for (i = 0; i < COUNT; ++i)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ from aotc.cli.console import reporting
 from aotc.cli.options import compiler_options, output_options, shape_options, target_options
 from aotc.driver.compile import CompiledModel, compile
 from aotc.driver.inspect import inspect_model, inspect_project
-from aotc.driver.observe import DumpIR, Timing
+from aotc.driver.observe import dump_ir
 from aotc.driver.run import run_library
 from aotc.driver.support import support_table
 from aotc.driver.verify import verify
+from aotc.ir.instrument import PassTimingInstrument
 
 MODEL = click.Path(path_type=Path)
 
@@ -38,14 +38,16 @@ def main() -> None:
 @target_options
 @compiler_options
 @click.option("--timing", is_flag=True, help="Print how long each pass took.")
-@click.option("--dump-ir", type=MODEL, default=None, metavar="DIR", help="Write the graph after each pass there.")
+@click.option(
+    "--dump-ir", "dump", type=MODEL, default=None, metavar="DIR", help="Write the graph after each pass there."
+)
 @click.option("--no-build", is_flag=True, help="Write sources only; needs no C compiler.")
 @output_options
 def compile_command(
     model: Path,
     output: Path,
     timing: bool,
-    dump_ir: Path | None,
+    dump: Path | None,
     no_build: bool,
     quiet: bool,
     as_json: bool,
@@ -54,12 +56,12 @@ def compile_command(
 ) -> None:
     """Compile MODEL (.onnx) to a C project and a library in DIR."""
     with reporting(quiet, as_json, verbose) as out:
-        timer = Timing()
-        instruments = [timer, *([DumpIR(dump_ir)] if dump_ir is not None else [])]
+        timer = PassTimingInstrument()
+        instruments = [timer, *([dump_ir(dump, refresh=True)] if dump is not None else [])]
         result = compile(
             model, output=output, instruments=instruments, build=not no_build, progress=out.stage, **options
         )
-        passes = timer.profile if timing else ""
+        passes = timer.render() if timing else ""
         data: dict[str, Any] = {
             "path": str(result.path),
             "library": str(result.library or ""),
@@ -142,5 +144,5 @@ def inspect_command(model: Path, quiet: bool, as_json: bool, verbose: int, **opt
 def ops_command(quiet: bool, as_json: bool, verbose: int) -> None:
     """List the operators and the ONNX operators that use them."""
     with reporting(quiet, as_json, verbose) as out:
-        rows: Sequence[Mapping[str, Any]] = support_table()
-        out.result({"operators": list(rows)}, lambda console: tables.show_operators(console, rows))
+        table = support_table()
+        out.result(table, lambda console: tables.show_operators(console, table))

@@ -79,9 +79,11 @@ def show_report(console: Console, report: Report) -> None:
         console.print(f"first difference: {report.first_difference}", markup=False)
 
 
-def show_operators(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+def show_operators(console: Console, support: Mapping[str, Any]) -> None:
     """The support table."""
-    table = _grid("operator", "fusion", "ONNX operators")
-    for row in rows:
-        table.add_row(row["name"], row["pattern"], ", ".join(row["onnx"]))
+    table = _grid("operator", "fusion", "compiled", "attributes")
+    for row in support["operators"]:
+        table.add_row(row["name"], row["fusion"], row["compiled"], ", ".join(row["attributes"]))
     console.print(table)
+    for domain, names in support["onnx"].items():
+        console.print(f"\n{len(names)} operators of {domain}: {', '.join(names)}", markup=False)

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aotc_codegen.c.flags import cflags
+
 from aotc.driver.toolchain import Toolchain, compile_all, run_compiler
 from aotc.tir.target import Target
-from aotc_codegen.c.flags import cflags
 
 
 def build_library(directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target) -> Path:

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure single convolutions and matrix products through the whole compiler: ms, GFLOP/s, percent of the peak.
+
+Each shape is a model of one operator with constant weights, bias and ReLU, one thread, minimum of many runs.
+Products with padding are counted as work, so a convolution that leaves them out may exceed the peak.  The peak
+is measured in the same run: independent multiply-adds on registers.
+
+    python benchmarks/contraction.py                      # all shapes
+    python benchmarks/contraction.py 3x3 --target x86-64-v3
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from aotc_codegen.c.flags import cflags
+
+from aotc.driver.compile import compile
+from aotc.driver.toolchain import find_toolchain, resolve_target, run_compiler
+from aotc.driver.wiring import install
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Constant, Expr, Function, Var
+from aotc.relay.module import IRModule
+from aotc.relay.op.conv import conv2d
+from aotc.relay.op.dense import batch_matmul, bias_add, dense
+from aotc.relay.op.elementwise import relu
+from aotc.tir.target import Target
+
+SECONDS = 0.4
+"""Spent on measuring one shape."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One row: the inputs, the graph over them, and its multiply-adds."""
+
+    name: str
+    inputs: tuple[tuple[int, ...], ...]
+    graph: Callable[..., Expr]
+    macs: int
+
+
+def _weights(*shape: int) -> Expr:
+    rng = np.random.default_rng(0)
+    return Constant(rng.standard_normal(shape).astype(np.float32) * 0.1)
+
+
+def conv(
+    name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, groups: int = 1, batch: int = 1
+) -> Shape:
+    """A square convolution that keeps the image's size, divided by the stride."""
+    pad, out = kernel // 2, -(-size // stride)
+
+    def graph(x: Expr) -> Expr:
+        w = _weights(oc, ic // groups, kernel, kernel)
+        y = conv2d(x, w, strides=(stride, stride), padding=(pad, pad), groups=groups)
+        return relu(bias_add(y, _weights(oc)))
+
+    macs = batch * oc * out * out * (ic // groups) * kernel * kernel
+    return Shape(f"{name} {ic}->{oc} {size}x{size}", ((batch, ic, size, size),), graph, macs)
+
+
+def matrix(m: int, k: int, n: int) -> Shape:
+    """Rows times constant weights."""
+
+    def graph(x: Expr) -> Expr:
+        return relu(bias_add(dense(x, _weights(n, k)), _weights(n), axis=-1))
+
+    return Shape(f"dense {m}x{k}x{n}", ((m, k),), graph, m * k * n)
+
+
+def batched(batch: int, m: int, k: int, n: int, transposed: bool) -> Shape:
+    """Products of run-time matrices, as in attention."""
+    b = (batch, n, k) if transposed else (batch, k, n)
+    name = f"batch_matmul{' transposed' if transposed else ''} {batch}x{m}x{k}x{n}"
+    return Shape(name, ((batch, m, k), b), lambda x, y: batch_matmul(x, y, transpose_b=transposed), batch * m * k * n)
+
+
+SHAPES = (
+    conv("3x3", 64, 64, 56, 3),
+    conv("3x3", 128, 128, 28, 3),
+    conv("3x3", 256, 256, 14, 3),
+    conv("3x3", 512, 512, 7, 3),
+    conv("3x3 s2", 64, 128, 56, 3, 2),
+    conv("7x7 s2", 3, 64, 224, 7, 2),
+    conv("3x3 s2", 3, 32, 224, 3, 2),
+    conv("1x1", 64, 256, 56, 1),
+    conv("1x1", 512, 128, 28, 1),
+    conv("1x1", 1024, 256, 14, 1),
+    conv("1x1", 512, 2048, 7, 1),
+    conv("1x1 s2", 64, 128, 56, 1, 2),
+    conv("1x1", 96, 24, 56, 1),
+    conv("1x1", 32, 16, 112, 1),
+    conv("1x1", 960, 320, 7, 1),
+    conv("3x3", 64, 64, 52, 3),
+    conv("3x3 depthwise", 144, 144, 56, 3, groups=144),
+    conv("3x3 s2 depthwise", 96, 96, 112, 3, 2, groups=96),
+    conv("3x3 depthwise", 384, 384, 14, 3, groups=384),
+    conv("3x3 depthwise", 960, 960, 7, 3, groups=960),
+    matrix(128, 384, 384),
+    matrix(128, 384, 1536),
+    matrix(128, 1536, 384),
+    matrix(197, 768, 768),
+    matrix(1, 512, 1000),
+    batched(12, 128, 64, 128, transposed=True),
+    batched(12, 128, 128, 64, transposed=False),
+)
+
+
+def peak(target: Target) -> float:
+    """GFLOP/s of independent multiply-adds on as many registers as hide their latency."""
+    lanes, chains = target.lanes("float32"), min(12, target.registers - 4)
+    kind = "float" if lanes == 1 else "v"
+    names = [f"a{k}" for k in range(chains)]
+    text = "\n".join(
+        [
+            f"typedef float v __attribute__((vector_size({4 * lanes})));" if lanes > 1 else "",
+            "void peak(float *p, long n) {",
+            f"  {kind} x = *({kind} *)p, y = *({kind} *)(p + {lanes});",
+            *(f"  {kind} {a} = x;" for a in names),
+            "  for (long i = 0; i < n; ++i) {",
+            *(f"    {a} = {a} * x + y; __asm__('' : '+x'({a}));".replace("'", '"') for a in names),
+            "  }",
+            f"  *({kind} *)p = {' + '.join(names)};",
+            "}",
+        ]
+    )
+    count = 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "peak.c", Path(folder) / "peak.so"
+        source.write_text(text, encoding="utf-8")
+        tools = find_toolchain()
+        run_compiler([*tools.cc, *cflags(target), "-shared", "-fPIC", "-o", str(library), str(source)], Path(folder))
+        function = ctypes.CDLL(str(library)).peak
+        memory = np.zeros(256, np.float32)
+        start = -memory.ctypes.data % 64
+        seconds = best(lambda: function(ctypes.c_void_p(memory.ctypes.data + start), ctypes.c_long(count)))
+    return 2e-9 * count * chains * lanes / seconds
+
+
+def best(run: Callable[[], object]) -> float:
+    """Seconds of the fastest of many runs."""
+    fastest, begin = float("inf"), time.perf_counter()
+    while time.perf_counter() - begin < SECONDS:
+        start = time.perf_counter()
+        run()
+        fastest = min(fastest, time.perf_counter() - start)
+    return fastest
+
+
+def measure(shape: Shape, target: Target, top: float) -> str:
+    """One row of the table."""
+    arguments = [Var(f"x{k}", TensorType(s, "float32")) for k, s in enumerate(shape.inputs)]
+    module = IRModule.from_expr(Function(tuple(arguments), shape.graph(*arguments)))
+    start = time.perf_counter()
+    session = compile(module, target=target, name="shape").session()
+    seconds = time.perf_counter() - start
+    rng = np.random.default_rng(1)
+    inputs = {v.name: rng.standard_normal(s).astype(np.float32) for v, s in zip(arguments, shape.inputs, strict=True)}
+    fastest = best(session.bind(inputs).run)
+    speed = 2e-9 * shape.macs / fastest
+    return f"| {shape.name} | {fastest * 1e3:.3f} | {speed:.1f} | {100 * speed / top:.0f} | {seconds:.1f} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="only shapes whose names contain one of these")
+    parser.add_argument("--target", default="host")
+    arguments = parser.parse_args()
+    install()
+    target = resolve_target(arguments.target)
+    top = peak(target)
+    print(f"target {target.name}, one thread, peak {top:.1f} GFLOP/s")
+    print("| shape | ms | GFLOP/s | % of peak | build s |")
+    print("|---|---|---|---|---|")
+    for shape in SHAPES:
+        if not arguments.words or any(word in shape.name for word in arguments.words):
+            print(measure(shape, target, top), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -177,10 +177,23 @@ def test_threads_run_one_session(tiny: Session) -> None:
     assert tiny.calls == 4 * rounds
 
 
-def test_threads_share_a_binding_in_turns(tiny: Session) -> None:
+def test_threads_share_a_binding_in_turns(tiny: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most = 0, 0
+    call = tiny._call
+
+    def watched(*arguments: Any) -> int:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.001)
+        status: int = call(*arguments)
+        inside -= 1
+        return status
+
+    monkeypatch.setattr(tiny, "_call", watched)
     binding = tiny.bind(feeds())
-    in_threads(4, lambda _: [binding.run() for _ in range(200)] and None)
-    assert tiny.calls == 800
+    in_threads(4, lambda _: [binding.run() for _ in range(20)] and None)
+    assert (most, tiny.calls) == (1, 80)
     np.testing.assert_array_equal(binding.outputs["sum"], [36.0])
 
 

@@ -457,7 +457,7 @@ def decorated(
     def decorate(item: Any) -> Any:
         if not callable(item):
             raise AotcTypeError("pass-function", f"a pass is made of a function or a class, not {item!r}")
-        info = PassInfo(level, name or getattr(item, "__name__", type(item).__name__), names)
+        info = PassInfo(level, name or str(getattr(item, "__name__", type(item).__name__)), names)
         return _decorated_class(make, method, item, info) if isinstance(item, type) else make(item, info)
 
     return decorate if target is None else decorate(target)

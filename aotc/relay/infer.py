@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Final, TypeAlias
+from weakref import WeakValueDictionary
 
 from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
 from aotc.ir.dims import Dim, SymDim, same_dim
@@ -443,11 +444,24 @@ def _report(problems: Iterable[Diagnostic], inferences: Iterable[_Inference]) ->
         raise AotcError.collect(dict.fromkeys(found))
 
 
+_TYPED: Final[WeakValueDictionary[int, IRModule]] = WeakValueDictionary()
+"""Modules that inference has made or approved, by id: modules do not change, so they need no second look."""
+
+
 def infer_module(module: IRModule) -> IRModule:
-    """`module` with every expression typed; the same object if it was.
+    """`module` with every expression typed; the same object if it was, at no cost if it came from here.
 
     Raises AotcError with one diagnostic per ill-typed expression, or per variable that nothing determines.
     """
+    if _TYPED.get(id(module)) is module:
+        return module
+    result = reinfer_module(module)
+    _TYPED[id(result)] = result
+    return result
+
+
+def reinfer_module(module: IRModule) -> IRModule:
+    """infer_module that looks at every expression whatever is known of the module."""
     inference = _ModuleInference(module)
     inference.run()
     inference.report()

@@ -19,7 +19,7 @@ from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar
 class IRModule(Mapping[str, Function]):
     """A read-only mapping from names to functions, with attributes of the whole module."""
 
-    __slots__ = ("_functions", "attrs")
+    __slots__ = ("__weakref__", "_functions", "attrs")
 
     def __init__(self, functions: Mapping[str, Function] | None = None, attrs: Mapping[str, Any] = EMPTY_ATTRS) -> None:
         self._functions: dict[str, Function] = dict(functions or {})

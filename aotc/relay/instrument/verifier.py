@@ -14,7 +14,7 @@ from aotc.ir.instrument import PassInstrument
 from aotc.ir.op import Op
 from aotc.ir.transform import PassInfo
 from aotc.relay.expr import Expr, Function, GlobalVar, Let, Var
-from aotc.relay.infer import infer_module
+from aotc.relay.infer import reinfer_module
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import children, post_order
 
@@ -68,7 +68,7 @@ def _check_types(module: IRModule) -> Iterator[Diagnostic]:
     """Types must be what inference finds; where some are missing, inference must succeed."""
     complete = all(_is_typed(f) for f in module.functions.values())
     try:
-        inferred = infer_module(module)
+        inferred = reinfer_module(module)
     except AotcError as error:
         yield from error.diagnostics
         return

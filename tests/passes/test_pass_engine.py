@@ -252,6 +252,8 @@ def broken(name: str) -> IRModule:
         case "stale-type":
             function = Function((x,), with_type(relu(x), TensorType((3,))), TensorType((3,)))
             return IRModule({"main": function})
+        case "stale-inner-type":
+            return IRModule({"main": Function((x,), relu(with_type(exp(x), TensorType((2,), "int32"))))})
         case "ill-typed":
             return IRModule({"main": Function((x,), Call(REGISTRY["add"], (x, const([1, 2, 3]))))})
         case _:
@@ -268,7 +270,8 @@ def broken(name: str) -> IRModule:
         ("bound-by-two", "%x is bound more than once"),
         ("let-of-parameter", "%x is bound more than once"),
         ("unknown-function", "no function @f"),
-        ("stale-type", "does not match the declared|not those that inference finds"),
+        ("stale-type", "does not match the declared"),
+        ("stale-inner-type", r"the type Tensor\[\(2\), int32\] should be Tensor\[\(2\), float32\]"),
         ("ill-typed", "do not broadcast"),
         ("cycle", "part of itself"),
     ],

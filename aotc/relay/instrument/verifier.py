@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 
 from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.instrument import PassInstrument
-from aotc.ir.op import Op
 from aotc.ir.transform import PassInfo
 from aotc.relay.expr import Expr, Function, GlobalVar, Let, Var
 from aotc.relay.infer import reinfer_module
@@ -60,21 +59,20 @@ def _check_function(name: str, function: Function, module: IRModule, binders: di
             yield Diagnostic("unknown-function", f"@{name}: no function @{node.name}", node.span)
 
 
-def _is_typed(function: Function) -> bool:
-    return all(node.checked_type is not None or isinstance(node, Op) for node in post_order(function))
-
-
 def _check_types(module: IRModule) -> Iterator[Diagnostic]:
     """Types must be what inference finds; where some are missing, inference must succeed."""
-    complete = all(_is_typed(f) for f in module.functions.values())
     try:
         inferred = reinfer_module(module)
     except AotcError as error:
         yield from error.diagnostics
         return
-    if complete and inferred is not module:
-        names = ", ".join(f"@{name}" for name in module if inferred[name] is not module[name])
-        yield Diagnostic("stale-type", f"the types in {names} are not those that inference finds")
+    for name, function in module.functions.items():
+        # inference keeps the structure, so both are walked in the same order
+        for old, new in zip(post_order(function), post_order(inferred[name]), strict=True):
+            if old.checked_type is not None and old.checked_type != new.checked_type:
+                message = f"@{name}: the type {old.checked_type} should be {new.checked_type}"
+                yield Diagnostic("stale-type", message, old.span)
+                break
 
 
 def check_module(module: IRModule) -> list[Diagnostic]:

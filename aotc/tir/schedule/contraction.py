@@ -26,8 +26,8 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     """The nest that computes `c` from the buffers of its operands and hands each element to `store`.
 
     `store(indices of the output axes, value)` gives the statement that finishes one element; it is called for
-    every element exactly once.  Sums are formed in the order of the reduction axes, or in a fixed number of
-    interleaved partial sums.  What no tiling fits is computed by the plain nest of the definition.
+    every element exactly once.  The order of a sum depends on shapes and target only (taps of a border come
+    outermost; a small tile keeps partial sums), never on data.  What no tiling fits is computed by the plain nest of the definition.
     """
     found = candidates(c, a, b, store, target)
     if not found:

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc.tir.schedule.contraction_tile import MIN_CHAINS, TileAxis, Tiling
+from aotc.tir.schedule.contraction_tile import MIN_CHAINS, Tiling
 from aotc.tir.target import Target
 
 _SCALAR_TILES: Final = {1: 8, 2: 4, 4: 4}
@@ -83,8 +83,3 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
         finish = elements * (4 / lanes if straight else 1.1) + 10
         total += count * (reduction * step_cost(target, sizes["x"], sizes["y"], lanes) + finish)
     return outer * total
-
-
-def tile_elements(axes: list[TileAxis]) -> int:
-    """Elements of the stack buffer of a tile."""
-    return math.prod(axis.width for axis in axes)

@@ -27,7 +27,8 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
 
     `store(indices of the output axes, value)` gives the statement that finishes one element; it is called for
     every element exactly once.  The order of a sum depends on shapes and target only (taps of a border come
-    outermost; a small tile keeps partial sums), never on data.  What no tiling fits is computed by the plain nest of the definition.
+    outermost; a small tile keeps partial sums), never on data.  What no tiling fits is computed by the
+    plain nest of the definition.
     """
     found = candidates(c, a, b, store, target)
     if not found:

@@ -6,21 +6,29 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= auto
 MODEL  ?=
+ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format conformance bench digits clean
+.PHONY: help setup demo digits test test-all lint format conformance bench train clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-setup: $(VENV)/.ready ## Make the virtual environment with all that tests need
+setup: $(VENV)/.test ## Make the virtual environment with all that tests need
 
-$(VENV)/.ready: pyproject.toml tests/setup.sh
-	PYTHON="$(PYTHON)" sh tests/setup.sh venv "$(VENV)"
+$(VENV)/.test: pyproject.toml tests/setup.sh
+	PYTHON="$(PYTHON)" sh tests/setup.sh venv "$(VENV)" test
+	@touch $(VENV)/.verify $@
+
+$(VENV)/.verify: pyproject.toml tests/setup.sh
+	PYTHON="$(PYTHON)" sh tests/setup.sh venv "$(VENV)" verify
 	@touch $@
 
-demo: setup ## Compile ResNet-18 (or MODEL=path.onnx) to C, run it from C and Python, compare
-	$(BIN)/python examples/demo.py $(if $(MODEL),--model "$(MODEL)")
+demo: $(VENV)/.verify ## Compile ResNet-18 (or MODEL=path.onnx ARGS="--dim batch=1") to C, run it from C and Python, compare
+	$(BIN)/python examples/demo.py $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
+digits: $(VENV)/.verify ## Classify handwritten digits from C and from Python
+	$(MAKE) -C examples/digits PYTHON="$(abspath $(BIN))/python"
 
 test: setup ## Run the tests
 	sh tests/setup.sh tools
@@ -47,7 +55,7 @@ conformance: setup ## Run the official ONNX suite through compiled C and print t
 bench: setup ## Measure and print the table of docs/performance.md
 	$(BIN)/python benchmarks/run.py
 
-digits: setup ## Train examples/digits again
+train: setup ## Train examples/digits again
 	$(BIN)/python -m pip install -q -e ".[train]"
 	$(BIN)/python examples/digits/train.py
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the tests need.  `setup.sh venv DIR` makes the virtual environment; `setup.sh tools` installs the
-# optional system tools (clang, cmake) where this is root on a Debian machine, else says what is missing.
+# What the demo and the tests need.  `setup.sh venv DIR EXTRA` makes a virtual environment with aotc and one of its
+# extras; `setup.sh tools` installs the optional system tools (clang, cmake) where this is root on a Debian machine,
+# else says what is missing.
 set -eu
 
 apt_install() {
@@ -20,7 +21,15 @@ make_venv() {
     apt_install python3-venv || true
     "$python" -m venv --clear "$1"
   fi
-  "$1/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[test]"
+  echo "installing aotc and its '$2' packages into $1" >&2
+  install_packages "$1" "$2" && return 0
+  [ "$2" = verify ] || exit 1
+  echo "ONNX Runtime cannot be installed here: models are compared with onnx's own evaluator" >&2
+  install_packages "$1"
+}
+
+install_packages() {
+  "$1/bin/python" -m pip install --quiet --disable-pip-version-check -e ".${2:+[$2]}"
 }
 
 install_tools() {
@@ -34,7 +43,7 @@ install_tools() {
 }
 
 case "$1" in
-  venv) make_venv "$2" ;;
+  venv) make_venv "$2" "$3" ;;
   tools) install_tools ;;
-  *) echo "usage: setup.sh venv DIR | tools" >&2; exit 2 ;;
+  *) echo "usage: setup.sh venv DIR EXTRA | tools" >&2; exit 2 ;;
 esac

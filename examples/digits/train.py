@@ -2,7 +2,7 @@
 """Train a small convolutional network on scikit-learn's handwritten digits and write it as ONNX.
 
 Out: digits.onnx (the network, about 20 kB) and digits_test.bin (the held-out images: 64 grey values from 0
-to 16 and a label, a byte each).  Plain numpy, deterministic; `make digits` runs it.
+to 16 and a label, a byte each).  Plain numpy, deterministic; `make train` runs it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole road on one model: ONNX or a built-in ResNet-18 to C, run from C and from Python, both checked.
+
+In: nothing (ResNet-18, 224x224, seeded Xavier weights), or a model of yours.  Out: a report, the C project below
+build/demo, and an exit code: 0 if C and Python agree with the reference, 1 if not, 2 for what the user can put right.
+
+    make demo
+    make demo MODEL=path.onnx ARGS="--dim batch=1"
+    python examples/demo.py --model path.onnx --input-shape x:1,3,48,192
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import aotc
+from aotc.cli.console import Reporter, reporting
+from aotc.cli.options import shape_options, target_options
+from aotc.cli.tables import count, size
+from aotc.driver.compare import Comparison, compare
+from aotc.driver.compile import CompiledModel, import_model, model_name
+from aotc.driver.inputs import input_types, random_inputs, read_inputs
+from aotc.driver.reference import reference_runner
+from aotc.driver.toolchain import find_toolchain
+from aotc.driver.verify import bound_for
+from aotc.driver.wiring import install
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.ir.instrument import PassProfile, PassTimingInstrument
+from aotc.relay.frontend.onnx import load_model
+from aotc.relay.interp import evaluate
+from aotc.relay.testing import resnet
+from aotc.runtime.session import Session
+
+ROOT = Path(__file__).parents[1]
+SEED = 0
+MESSAGE_LINES = 20
+"""How much of a failing command's message is shown."""
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is compiled: a title, arguments for `aotc.compile`, inputs, and a reference that computes the outputs."""
+
+    title: str
+    name: str
+    arguments: Mapping[str, Any]
+    inputs: Arrays
+    reference: str
+    expected: Callable[[Sequence[str]], Arrays]
+
+
+@dataclass
+class Clock:
+    """Seconds by stage: a stage lasts until the next one begins."""
+
+    reporter: Reporter
+    seconds: dict[str, float] = field(default_factory=dict)
+    _stage: str = ""
+    _start: float = 0.0
+
+    def __call__(self, stage: str) -> None:
+        self.stop()
+        self._stage, self._start = stage, time.perf_counter()
+        self.reporter.stage(stage)
+
+    def stop(self) -> None:
+        """The last stage is over."""
+        if self._stage:
+            self.seconds[self._stage] = time.perf_counter() - self._start
+        self._stage = ""
+
+
+@dataclass(frozen=True)
+class CRun:
+    """What the example program of the C project wrote, and its fastest run in milliseconds of processor time."""
+
+    outputs: Arrays
+    milliseconds: float
+
+
+def workload() -> Subject:
+    """Pre-activation ResNet-18; the reference is aotc's numpy interpreter, on the graph before any pass."""
+    module, params = resnet.get_workload(num_layers=18)
+    data = np.random.default_rng(SEED).uniform(-1, 1, (1, 3, 224, 224)).astype(np.float32)
+
+    def expected(names: Sequence[str]) -> Arrays:
+        return {names[0]: np.asarray(evaluate(module, data, params=params))}
+
+    arguments = {"model": module, "params": params}
+    return Subject("ResNet-18, 224x224", "resnet18", arguments, {"data": data}, "the numpy interpreter", expected)
+
+
+def onnx_subject(path: Path, inputs: Path | None, pins: Mapping[str, Any]) -> Subject:
+    """A model of the user's; the reference is ONNX Runtime, or onnx's own evaluator where that is missing."""
+    model = load_model(path)
+    types = input_types(import_model(model, **pins))
+    arrays = read_inputs(inputs, types) if inputs is not None else random_inputs(types, SEED)
+    runner = reference_runner(model)
+    name = model_name(path, None)
+    return Subject(path.name, name, {"model": path, **pins}, arrays, runner.name, lambda _: runner(arrays))
+
+
+def command(arguments: Sequence[str | Path], cwd: Path) -> str:
+    """What a program prints; AotcError (code "command") with its message if it fails or is missing."""
+    words = [str(a) for a in arguments]
+    try:
+        done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise AotcError("command", f"cannot run {words[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise AotcError("command", f"{words[0]} failed with exit code {done.returncode}", notes=lines[-MESSAGE_LINES:])
+    return done.stdout
+
+
+def build_with_make(project: Path, cc: Sequence[str]) -> None:
+    """`make` in the emitted project, as its user would."""
+    if shutil.which("make") is None:
+        raise AotcError("command", "make not found", hint="install make; the emitted project is built with it")
+    command(["make", f"-j{os.cpu_count() or 1}", f"CC={' '.join(cc)}"], project)
+
+
+def run_from_c(project: Path, session: Session, inputs: Arrays, runs: int) -> CRun:
+    """The project's example program on input files; its outputs are read back from files."""
+    with tempfile.TemporaryDirectory(prefix="aotc-demo-") as folder:
+        given = [Path(folder) / f"input{k}.bin" for k in range(len(inputs))]
+        made = [Path(folder) / f"output{k}.bin" for k in range(len(session.get_outputs()))]
+        for path, info in zip(given, session.get_inputs(), strict=True):
+            path.write_bytes(np.ascontiguousarray(inputs[info.name]).tobytes())
+        program = project / "build" / f"{session.name}_example"
+        printed = command([program, "-n", str(runs), *given, *made], project)
+        outputs = {
+            info.name: np.frombuffer(path.read_bytes(), info.dtype.numpy).reshape(info.shape)
+            for path, info in zip(made, session.get_outputs(), strict=True)
+        }
+    best = re.search(r"best ([\d.]+) ms", printed)
+    return CRun(outputs, float(best.group(1)) if best else float("nan"))
+
+
+def time_from_python(session: Session, inputs: Arrays, runs: int) -> list[float]:
+    """Milliseconds of each run on bound buffers, after two that are not counted."""
+    binding = session.bind(inputs)
+    times = []
+    for _ in range(runs + 2):
+        start = time.perf_counter()
+        binding.run()
+        times.append(1e3 * (time.perf_counter() - start))
+    return times[2:]
+
+
+def compare_all(actual: Arrays, expected: Arrays) -> list[Comparison]:
+    """Every output against the reference, within the bound for its dtype."""
+    return [compare(n, actual[n], expected[n], bound_for(DType.of(expected[n]))) for n in expected]
+
+
+def grid(*headers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for k, header in enumerate(headers):
+        table.add_column(header, justify="left" if k == 0 else "right")
+    return table
+
+
+def pass_times(pipelines: Sequence[PassProfile]) -> list[tuple[str, float]]:
+    """(pass, milliseconds) in the order of the pipelines, and the sum of the type inferences between them.
+
+    `aotc compile --timing` shows all of them, as a tree.
+    """
+    steps = [step for pipeline in pipelines for step in pipeline.children]
+    inference = sum(step.duration for step in steps if step.name == "InferType")
+    rows = [(step.name, step.duration) for step in steps if step.name != "InferType"]
+    rows += [("InferType, between passes", inference), ("all passes", sum(p.duration for p in pipelines))]
+    return [(name, duration / 1e3) for name, duration in rows]
+
+
+def show_times(console: Console, clock: Clock, timer: PassTimingInstrument) -> None:
+    """Seconds of each stage, and milliseconds of each pass."""
+    stages = grid("stage", "s")
+    for stage, seconds in clock.seconds.items():
+        stages.add_row(stage, f"{seconds:.2f}")
+    console.print(stages)
+    passes = grid("pass", "ms")
+    for name, milliseconds in pass_times(timer.profiles):
+        passes.add_row(name, f"{milliseconds:.1f}")
+    console.print("", passes, "")
+
+
+def show_facts(console: Console, compiled: CompiledModel, library: Path, c: CRun, python: list[float]) -> None:
+    """Sizes and latency."""
+    facts = compiled.metadata
+    memory = facts["memory"]
+    console.print(f"project      {compiled.path}", markup=False)
+    console.print(
+        f"library      {library.name}, {size(library.stat().st_size)}, weights {size(facts['weights_bytes'])}"
+    )
+    console.print(f"arena        {size(memory['peak'])} (lower bound {size(memory['lower_bound'])})")
+    console.print(f"work         {count(facts['macs'])} multiply-accumulates, {facts['kernels']} kernels")
+    console.print(f"from C       {c.milliseconds:.3f} ms (one thread, fastest run, processor time)")
+    median = statistics.median(python)
+    console.print(
+        f"from Python  {min(python):.3f} ms (one thread, fastest of {len(python)} runs; median {median:.3f} ms)"
+    )
+
+
+def show_verdict(console: Console, reference: str, results: Mapping[str, Sequence[Comparison]]) -> bool:
+    """The comparisons as a table; whether all agree."""
+    table = Table("from", "output", "largest error", "relative to std", "", box=None, pad_edge=False)
+    for where, comparisons in results.items():
+        for c in comparisons:
+            verdict = "[green]ok[/]" if c.ok else f"[red]{c.reason}[/]"
+            table.add_row(where, c.name, f"{c.max_abs:.2e}", f"{c.relative:.2e}", verdict)
+    console.print("", table)
+    wrong = [where for where, comparisons in results.items() if not all(c.ok for c in comparisons)]
+    if wrong:
+        console.print(f"\n[bold red]{' and '.join(wrong)} DIFFER from {reference}[/]")
+        return False
+    console.print(f"\n[bold green]{' and '.join(results)} agree with {reference}[/]")
+    return True
+
+
+def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, reporter: Reporter, **options: Any) -> bool:
+    """Compile, build, run and compare; whether everything agrees."""
+    clock, timer = Clock(reporter), PassTimingInstrument()
+    toolchain = find_toolchain(cc)
+    arguments = {**subject.arguments, **options, "name": subject.name}
+    compiled = aotc.compile(output=output, instruments=[timer], build=False, progress=clock, **arguments)
+    clock("building the C project with make")
+    build_with_make(compiled.path, toolchain.cc)
+    session = aotc.load(compiled.path)
+    clock("running from C")
+    from_c = run_from_c(compiled.path, session, subject.inputs, runs)
+    clock("running from Python")
+    names = [o.name for o in session.get_outputs()]
+    from_python = dict(zip(names, session.run(None, subject.inputs), strict=True))
+    times = time_from_python(session, subject.inputs, runs)
+    clock(f"running {subject.reference}")
+    expected = subject.expected(names)
+    clock.stop()
+    reporter.stop()
+    show_times(reporter.console, clock, timer)
+    show_facts(reporter.console, compiled, session.path, from_c, times)
+    results = {"C": compare_all(from_c.outputs, expected), "Python": compare_all(from_python, expected)}
+    return show_verdict(reporter.console, subject.reference, results)
+
+
+@click.command()
+@click.option("--model", type=click.Path(path_type=Path), default=None, help="An ONNX model [default: ResNet-18].")
+@click.option("--inputs", type=click.Path(path_type=Path), default=None, metavar="FILE.npz", help="Its inputs by name.")
+@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Where the project goes.")
+@click.option("--cc", default=None, help="C compiler [default: $CC, cc, gcc or clang].")
+@click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Runs to time.")
+@shape_options
+@target_options
+def main(
+    model: Path | None, inputs: Path | None, output: Path | None, cc: str | None, runs: int, **options: Any
+) -> None:
+    """Compile a model to C, run it from C and from Python, and compare both with a reference."""
+    pins = {key: options.pop(key) for key in ("input_shapes", "dims")}
+    with reporting() as reporter:
+        install()
+        if model is None and (inputs is not None or any(pins.values())):
+            raise AotcError("demo", "--inputs, --input-shape and --dim describe a model of yours", hint="give --model")
+        reporter.stage("preparing the model")
+        subject = workload() if model is None else onnx_subject(model, inputs, pins)
+        reporter.stop()
+        reporter.console.print(
+            f"[bold]{subject.title}[/] for target {options['target']}, optimisation level {options['opt_level']}\n"
+        )
+        agree = demonstrate(
+            subject, output or ROOT / "build" / "demo" / subject.name, cc, runs, reporter=reporter, **options
+        )
+    if not agree:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -72,6 +72,8 @@ def show_report(console: Console, report: Report) -> None:
     for case in report.cases:
         for o in case.outputs:
             verdict = "[green]ok[/]" if o.ok else f"[red]{o.reason}[/]"
+            if o.ok and o.exact is not None:
+                verdict += f" (from the exact result: {o.exact:.1e}, the reference: {o.reference_exact:.1e})"
             table.add_row(case.source, o.name, f"{o.max_abs:.2e}", f"{o.relative:.2e}", str(o.max_ulp), verdict)
     console.print(table)
     console.print(f"compared with {report.reference}: {'all outputs agree' if report.ok else 'outputs DIFFER'}")

@@ -6,9 +6,10 @@ random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -29,6 +30,7 @@ def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:
     """Standard normal floats, integers from 0 to 7, fair bools."""
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
+    array: np.ndarray[Any, Any]
     for name, ty in types.items():
         if ty.dtype.is_float:
             array = rng.standard_normal(ty.static_shape)
@@ -52,3 +54,11 @@ def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
     if missing:
         raise AotcError("inputs-file", f"{path} has no input {missing[0]!r}", hint=nearest(missing[0], arrays))
     return found
+
+
+def save_arrays(file: IO[bytes], arrays: Arrays) -> None:
+    """Write an .npz file; any name is fine, also those that numpy.savez takes for arguments of its own."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)

@@ -11,9 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from aotc.driver.inputs import random_inputs, read_inputs
+from aotc.driver.inputs import random_inputs, read_inputs, save_arrays
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.runtime.session import load
@@ -39,7 +37,8 @@ def run_library(
     names = [o.name for o in session.get_outputs()]
     if outputs is not None:
         try:
-            np.savez(outputs, **dict(zip(names, results, strict=True)))
+            with outputs.open("wb") as file:
+                save_arrays(file, dict(zip(names, results, strict=True)))
         except OSError as error:
             raise AotcError("outputs-file", f"cannot write {outputs}: {error.strerror}") from error
     rows = [

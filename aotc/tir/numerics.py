@@ -85,10 +85,17 @@ def _wrap64(value: Value) -> Value:
     return value
 
 
+def _astype(array: Any, dtype: Any) -> Any:
+    try:
+        return array.astype(dtype)
+    except TypeError:  # between types below 16 bits, all of whose values float32 has
+        return array.astype(np.float32).astype(dtype)
+
+
 def _cast(value: Value, dtype: Any) -> Value:
     if isinstance(value, np.ndarray):
-        return value.astype(dtype)
-    result = np.asarray(_wrap64(value)).astype(dtype)[()]
+        return _astype(value, dtype)
+    result = _astype(np.asarray(_wrap64(value)), dtype)[()]
     return int(result) if dtype == np.int64 else bool(result) if dtype == np.bool_ else result
 
 
@@ -151,7 +158,7 @@ def _shr(a: Value, b: Value) -> Value:
         return a >> (b if 0 <= b < width else width)
     left, right = np.asarray(a), np.asarray(b)
     inside = (right >= 0) & (right < width)
-    fill = np.where(left < 0, -1, 0)
+    fill = np.where(left < 0, -1, 0).astype(left.dtype)
     return np.where(inside, left >> np.where(inside, right, 0), fill).astype(left.dtype)[()]
 
 

@@ -42,12 +42,14 @@ def unsigned_type(dtype: DType) -> str:
 
 def _float_literal(value: float, dtype: DType) -> str:
     double = dtype == "float64"
+    with np.errstate(over="ignore"):
+        value = float(dtype.numpy.type(value))  # a narrow type may have other specials
     if math.isnan(value):
         return "(double)NAN" if double else "NAN"
     if math.isinf(value):
         sign = "-" if value < 0 else ""
         return f"{sign}(double)INFINITY" if double else f"{sign}INFINITY"
-    number = np.float64(value) if double else np.float32(dtype.numpy.type(value) if dtype.is_narrow_float else value)
+    number = np.float64(value) if double else np.float32(value)
     text = str(number)  # the shortest decimal that reads back as the same number
     if "." not in text and "e" not in text:
         text += ".0"

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc_codegen.c.ctypes import memory_type, unsigned_type, value_type, vector_name
+from aotc_codegen.c.mathlib import FUNCTIONS
+from aotc_codegen.c.narrow import narrow_text, odd_text
 
 
 def suffix(dtype: DType) -> str:
@@ -195,125 +196,30 @@ static inline float aotc_from_bits(uint32_t u) {
 }
 """
 
-_F16_LOAD: Final = """static inline float NAME(uint16_t h) {
-  const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-  if (rest >= 0x7c00u) return aotc_from_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-  /* a multiplication rebiases the exponent and normalises subnormals */
-  return aotc_from_bits(sign | aotc_bits(aotc_from_bits(rest << 13) * 5.192296858534828e+33f));
-}
-"""
 
-_F16_STORE: Final = """static inline uint16_t NAME(float x) {
-  const uint32_t u = aotc_bits(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
-  if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-  if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
-  if (a < 0x38800000u) { /* subnormal: adding 0.5 rounds to the right place */
-    const uint32_t m = aotc_bits(aotc_from_bits(a) + 0.5f) - 0x3f000000u;
-    return (uint16_t)(sign | m);
-  }
-  return (uint16_t)(sign | (a + 0xc8000fffu + (a >> 13 & 1u)) >> 13);
-}
-"""
+def _narrow(what: str) -> Callable[[str, DType, Helpers], str]:
+    def make(name: str, d: DType, helpers: Helpers) -> str:
+        helpers.use_bits()
+        return narrow_text(what, name, d)
 
-_BF16_LOAD: Final = """static inline float NAME(uint16_t h) {
-  return aotc_from_bits((uint32_t)h << 16);
-}
-"""
-
-_BF16_STORE: Final = """static inline uint16_t NAME(float x) {
-  const uint32_t u = aotc_bits(x);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
-  return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-}
-"""
-
-_F8_LOAD: Final = """static inline float NAME(uint8_t h) {
-  const uint32_t sign = (uint32_t)(h & 0x80u) << 24, e = (h & 0x7fu) >> MAN, m = h & MASKu;
-  if (SPECIAL_LOAD) return SPECIAL_VALUE;
-  if (e == 0) return aotc_from_bits(sign | aotc_bits((float)m * SUBNORMAL));
-  return aotc_from_bits(sign | (e + REBIASu) << 23 | m << (23 - MAN));
-}
-"""
-
-_F8_STORE: Final = """static inline uint8_t NAME(float x) {
-  const uint32_t u = aotc_bits(x), a = u & 0x7fffffffu;
-  uint32_t sign = u >> 24 & 0x80u, r;
-  if (a > 0x7f800000u) return NAN_BITS;
-  if (a < (REBIASu + 1u) << 23) { /* subnormal: a power of two rounds to the right place */
-    r = aotc_bits(aotc_from_bits(a) + ROUNDER) - aotc_bits(ROUNDER);
-  } else {
-    r = (a - (REBIASu << 23) + ((1u << (22 - MAN)) - 1u) + (a >> (23 - MAN) & 1u)) >> (23 - MAN);
-  }
-  if (r > LARGESTu) return OVERFLOW_BITS;
-  ZERO_SIGNreturn (uint8_t)(sign | r);
-}
-"""
-
-_F8: Final = {  # mantissa bits, bias, largest finite bits, what NaN and infinity are
-    "float8_e4m3fn": (3, 7, 0x7E, "fn"),
-    "float8_e4m3fnuz": (3, 8, 0x7F, "fnuz"),
-    "float8_e5m2": (2, 15, 0x7B, "ieee"),
-    "float8_e5m2fnuz": (2, 16, 0x7F, "fnuz"),
-}
+    return make
 
 
-def _f8_load(dtype: DType) -> str:
-    man, bias, largest, kind = _F8[dtype]
-    special = {
-        "fn": ("(h & 0x7fu) == 0x7fu", "aotc_from_bits(sign | 0x7fc00000u)"),
-        "fnuz": ("h == 0x80u", "NAN"),
-        "ieee": (
-            f"(h & 0x7fu) > {largest}u",
-            "aotc_from_bits(sign | 0x7f800000u | (m != 0 ? 0x400000u : 0u))",
-        ),
-    }[kind]
-    values = {
-        "SPECIAL_LOAD": special[0],
-        "SPECIAL_VALUE": special[1],
-        "SUBNORMAL": f"{2.0 ** (1 - bias - man)!r}f",
-        "REBIAS": str(127 - bias),
-        "MASK": str((1 << man) - 1),
-        "MAN": str(man),
-    }
-    return _fill(_F8_LOAD, values)
-
-
-def _f8_store(dtype: DType) -> str:
-    man, bias, largest, kind = _F8[dtype]
-    values = {
-        "NAN_BITS": {"fn": "(uint8_t)(sign | 0x7fu)", "fnuz": "0x80u", "ieee": "(uint8_t)(sign | 0x7eu)"}[kind],
-        "OVERFLOW_BITS": {"fn": "(uint8_t)(sign | 0x7fu)", "fnuz": "0x80u", "ieee": "(uint8_t)(sign | 0x7cu)"}[kind],
-        "ZERO_SIGN": "if (r == 0) sign = 0;\n  " if kind == "fnuz" else "",
-        "ROUNDER": f"{2.0 ** (1 - bias - man + 23)!r}f",
-        "LARGEST": str(largest),
-        "REBIAS": str(127 - bias),
-        "MAN": str(man),
-    }
-    return _fill(_F8_STORE, values)
-
-
-def _fill(text: str, values: dict[str, str]) -> str:
-    for key, value in values.items():
-        text = text.replace(key, value)
-    return text
-
-
-def _load_narrow(name: str, d: DType, helpers: Helpers) -> str:
+def _odd(name: str, _: DType, helpers: Helpers) -> str:
     helpers.use_bits()
-    if d in _F8:
-        return _f8_load(d).replace("NAME", name)
-    if d not in ("float16", "bfloat16"):
-        raise AotcError("c-dtype", f"{d} has no C implementation yet")
-    return (_F16_LOAD if d == "float16" else _BF16_LOAD).replace("NAME", name)
+    return odd_text(name)
 
 
-def _store_narrow(name: str, d: DType, helpers: Helpers) -> str:
-    helpers.use_bits()
-    if d in _F8:
-        return _f8_store(d).replace("NAME", name)
-    if d not in ("float16", "bfloat16"):
-        raise AotcError("c-dtype", f"{d} has no C implementation yet")
-    return (_F16_STORE if d == "float16" else _BF16_STORE).replace("NAME", name)
+def _elementary(function: str) -> Callable[[str, DType, Helpers], str]:
+    text, calls = FUNCTIONS[function]
+
+    def make(_: str, d: DType, helpers: Helpers) -> str:
+        helpers.use_bits()
+        for other in calls:
+            helpers.use(other, d)
+        return text
+
+    return make
 
 
 def _round_narrow(name: str, d: DType, helpers: Helpers) -> str:
@@ -345,9 +251,11 @@ _MAKERS: Final[dict[str, Callable[[str, DType, Helpers], str]]] = {
     "to_i64": _to_integer(64),
     "to_u64": _to_u64,
     "wrap": _wrap_small,
-    "load": _load_narrow,
-    "store": _store_narrow,
+    "load": _narrow("load"),
+    "store": _narrow("store"),
     "round": _round_narrow,
+    "odd": _odd,
+    **{function: _elementary(function) for function in FUNCTIONS},
 }
 
 

@@ -67,9 +67,8 @@ class Params:
             return [f"extern const {memory_type(s.dtype)} {self.symbol(s)}[{max(1, s.size)}];" for s in self.offsets]
         rows = [f"extern const unsigned char {self.model}_params[];"]
         for s, offset in self.offsets.items():
-            rows.append(
-                f"#define {self.symbol(s)} ((const {memory_type(s.dtype)} *)(const void *)({self.model}_params + {offset}))"
-            )
+            address = f"(const void *)({self.model}_params + {offset})"
+            rows.append(f"#define {self.symbol(s)} ((const {memory_type(s.dtype)} *){address})")
         return rows
 
     def arrays(self) -> list[str]:

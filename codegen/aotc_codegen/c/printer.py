@@ -49,6 +49,7 @@ from aotc.tir.stmt import (
 )
 from aotc_codegen.c.ctypes import literal, memory_type, unsigned_type, value_type, vector_name
 from aotc_codegen.c.helpers import Helpers
+from aotc_codegen.c.mathlib import FUNCTIONS
 from aotc_codegen.c.names import KEYWORDS, Names, comment_text
 
 # C's levels of precedence, higher binds tighter
@@ -179,11 +180,22 @@ class KernelPrinter:
         dtype = store.buffer.dtype
         if store.value.lanes > 1:
             return self.value(store.value)
+        if isinstance(store.value, Load) and (dtype.is_narrow_float or _is_small(dtype)):
+            return self._place(store.value.buffer, store.value.index, 1)  # bits are copied
         if dtype.is_narrow_float:
-            return f"{self.helpers.use('store', dtype)}({self.value(store.value)})"
+            return f"{self.helpers.use('store', dtype)}({self._unrounded(store.value)})"
         if dtype.is_bool:
             return f"(uint8_t){self.value(store.value, UNARY)}"
+        if _is_small(dtype):
+            return f"({memory_type(dtype)})({self.value(store.value, UNARY)} & {(1 << dtype.bits) - 1})"
         return self.value(store.value)
+
+    def _unrounded(self, expr: Expr) -> str:
+        """A narrow float that is about to be rounded: the rounding of the last operation would be for nothing."""
+        text, rounding = self.value(expr), f"{self.helpers.use('round', expr.dtype)}("
+        if isinstance(expr, (Binary, Call, Cast)) and text.startswith(rounding):
+            return text[len(rounding) : -1]
+        return text
 
     # --- index expressions: ptrdiff_t
 
@@ -278,10 +290,8 @@ class KernelPrinter:
                 return self._binary(expr, needed)
             case Call():
                 return self._call(expr, needed)
-            case Broadcast():
-                return self.value(expr.a, needed)
-            case Element():
-                raise AssertionError("a tensor expression reached code generation")
+            case Broadcast() | Element():
+                raise AssertionError(f"{type(expr).__name__} is no scalar")
             case _:
                 assert_never(expr)
 
@@ -289,17 +299,18 @@ class KernelPrinter:
         place = self._place(expr.buffer, expr.index, 1)
         if expr.dtype.is_narrow_float:
             return f"{self.helpers.use('load', expr.dtype)}({place})"
+        if _is_small(expr.dtype):
+            return f"{self.helpers.use('wrap', expr.dtype)}({place})"
         return _paren(f"{place} != 0", 9, needed) if expr.dtype.is_bool else place
 
     def _cast(self, expr: Cast, needed: int) -> str:
         source, target = expr.a.dtype, expr.dtype
         inner = self.value(expr.a, UNARY)
         if target.is_bool:
-            zero = literal(0, source)
+            zero = literal(0, _carrier(source))
             return _paren(f"{self.value(expr.a, 10)} != {zero}", 9, needed)
         if target.is_narrow_float:
-            single = inner if source == "float32" or source.is_narrow_float else f"(float){inner}"
-            return f"{self.helpers.use('round', target)}({single})"
+            return f"{self.helpers.use('round', target)}({self._single(source, inner)})"
         if target.bits < 8 and not target.is_float:
             wide = (
                 f"{self.helpers.use('to_i64', _carrier(source))}({inner})" if source.is_float else f"(int64_t){inner}"
@@ -308,6 +319,15 @@ class KernelPrinter:
         if source.is_float and not target.is_float:
             return self._float_to_integer(source, target, inner, needed)
         return _paren(f"({value_type(target)}){inner}", UNARY, needed)
+
+    def _single(self, source: DType, inner: str) -> str:
+        """A number as a float that rounds to a narrow float as the number itself does."""
+        if source == "float32" or source.is_narrow_float:
+            return inner
+        if source.bits <= 16:
+            return f"(float){inner}"
+        double = inner if source == "float64" else f"(double){inner}"
+        return f"{self.helpers.use('odd', DType('float64'))}({double})"
 
     def _float_to_integer(self, source: DType, target: DType, inner: str, needed: int) -> str:
         carrier = _carrier(source)
@@ -330,10 +350,18 @@ class KernelPrinter:
         if expr.op == "not":
             if dtype.is_bool:
                 return _paren(f"!{inner}", UNARY, needed)
+            if _is_small(dtype):
+                return self._wrapped(dtype, f"~{inner}")
             return _paren(f"({memory_type(dtype)})~{inner}", UNARY, needed)
         if dtype.is_float:
-            return _paren(f"-{self.value(expr.a, PRIMARY)}", UNARY, needed)
+            return self._rounded(dtype, f"-{self.value(expr.a, PRIMARY)}", UNARY, needed)
+        if _is_small(dtype):
+            return self._wrapped(dtype, f"-{inner}")
         return _paren(f"({memory_type(dtype)})(0u - ({unsigned_type(dtype)}){inner})", UNARY, needed)
+
+    def _wrapped(self, dtype: DType, text: str) -> str:
+        """Integers of fewer than 8 bits, computed in a byte, wrap after each operation."""
+        return f"{self.helpers.use('wrap', dtype)}({text})" if _is_small(dtype) else text
 
     def _binary(self, expr: Binary, needed: int) -> str:
         op, dtype = expr.op, expr.a.dtype
@@ -353,8 +381,10 @@ class KernelPrinter:
         if op in ("add", "sub", "mul"):
             u = unsigned_type(dtype)
             text = f"({u}){self.value(expr.a, UNARY)} {_LEVELS[op][1]} ({u}){self.value(expr.b, UNARY)}"
+            if _is_small(dtype):
+                return self._wrapped(dtype, text)
             return _paren(f"({memory_type(dtype)})({text})", UNARY, needed)
-        return f"{self.helpers.use(op, dtype)}({self.value(expr.a)}, {self.value(expr.b)})"
+        return self._wrapped(dtype, f"{self.helpers.use(op, dtype)}({self.value(expr.a)}, {self.value(expr.b)})")
 
     def _comparison(self, expr: Binary, needed: int) -> str:
         level, symbol = _LEVELS[expr.op]
@@ -392,7 +422,10 @@ class KernelPrinter:
         if not dtype.is_float:
             if expr.name == "abs" and not dtype.is_signed:
                 return args[0]
-            return f"{self.helpers.use(expr.name, dtype)}({', '.join(args)})"
+            return self._wrapped(dtype, f"{self.helpers.use(expr.name, dtype)}({', '.join(args)})")
+        if expr.name in FUNCTIONS and dtype != "float64":
+            text = f"{self.helpers.use(expr.name, DType('float32'))}({', '.join(args)})"
+            return self._rounded(dtype, text, PRIMARY, needed)
         end = "" if dtype == "float64" else "f"
         if expr.name == "rsqrt":
             one = literal(1.0, DType("float64" if dtype == "float64" else "float32"))
@@ -436,6 +469,11 @@ class KernelPrinter:
 def _carrier(dtype: DType) -> DType:
     """The dtype whose C functions a float dtype uses."""
     return DType("float32") if dtype.is_narrow_float else dtype
+
+
+def _is_small(dtype: DType) -> bool:
+    """Integers of fewer than 8 bits: one to a byte, the other bits mean nothing."""
+    return dtype.bits < 8 and dtype.is_integer
 
 
 def _mentioned(body: Stmt) -> set[Buffer]:

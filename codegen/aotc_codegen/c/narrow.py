@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floats that C has no type for: conversions between their bits and float32, and rounding to them.
+
+"load" gives the exact value of some bits, "store" the bits of the nearest value (ties to even).  Overflow, NaN
+and signed zeros are ml_dtypes'.  The code has no branches, so that compilers vectorise it.
+
+    narrow_text("load", "aotc_load_f16", DType("float16"))    # static inline float aotc_load_f16(uint16_t bits) ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from string import Template
+from typing import Final
+
+from aotc.ir.dtype import DType
+from aotc_codegen.c.ctypes import memory_type
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Sign, exponent and mantissa; codes are of the magnitude.
+
+    largest    the greatest finite code
+    overflow   the code for what is greater
+    nan        the code for NaN
+    unsigned_zero  code 0x80 is NaN: there is neither a negative zero nor a sign of NaN
+    """
+
+    mantissa: int
+    bias: int
+    largest: int
+    overflow: int
+    nan: int
+    unsigned_zero: bool = False
+
+
+FORMATS: Final = {
+    "float16": Format(10, 15, 0x7BFF, 0x7C00, 0x7E00),
+    "float8_e5m2": Format(2, 15, 0x7B, 0x7C, 0x7E),
+    "float8_e4m3fn": Format(3, 7, 0x7E, 0x7F, 0x7F),
+    "float8_e4m3fnuz": Format(3, 8, 0x7F, 0x80, 0x80, True),
+    "float8_e5m2fnuz": Format(2, 16, 0x7F, 0x80, 0x80, True),
+    "float4_e2m1fn": Format(1, 1, 0x7, 0x7, 0x0),  # has no NaN: it becomes zero
+}
+
+_LOAD: Final = Template("""\
+static inline float $name($storage bits) {
+  const uint32_t magnitude = bits & ${mask}u;
+  const float small = (float)(int32_t)magnitude * $unit;
+  const float normal = aotc_from_bits((magnitude << $shift) + ${rebias}u);
+  const float finite = magnitude < ${first_normal}u ? small : normal;
+$special  return $result;
+}
+""")
+
+# Small values are rounded by adding a number whose last place is the format's smallest step.
+_STORE: Final = Template("""\
+static inline $storage $name(float value) {
+  const uint32_t u = aotc_bits(value);
+  const uint32_t a = u & 0x7fffffffu;
+  const uint32_t sign = (u >> 31) << $sign_bit;
+  const uint32_t small = aotc_bits(aotc_from_bits(a) + $magic) - aotc_bits($magic);
+  const uint32_t normal = ((a + ${half}u + ((a >> $shift) & 1u)) >> $shift) - ${rebias}u;
+  uint32_t code = a < ${least}u ? small : normal;
+  code = code > ${largest}u ? ${overflow}u : code;
+  code = a > 0x7f800000u ? ${nan}u : code;
+$join}
+""")
+
+_BFLOAT16: Final = {
+    "load": """\
+static inline float NAME(uint16_t bits) {
+  return aotc_from_bits((uint32_t)bits << 16);
+}
+""",
+    "store": """\
+static inline uint16_t NAME(float value) {
+  const uint32_t u = aotc_bits(value);
+  const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
+}
+""",
+}
+
+# A power of two without sign or zero: exponents of float32, ties away from zero, 255 is NaN.  Like ml_dtypes, it
+# rounds what is between the two least values up.
+_E8M0: Final = {
+    "load": """\
+static inline float NAME(uint8_t bits) {
+  return bits == 255 ? NAN : aotc_from_bits(bits == 0 ? 0x00400000u : (uint32_t)bits << 23);
+}
+""",
+    "store": """\
+static inline uint8_t NAME(float value) {
+  const uint32_t u = aotc_bits(value);
+  const uint32_t code = u < 0x00800000u ? (u > 0x00400000u ? 1u : 0u) : (u + 0x00400000u) >> 23;
+  return (uint8_t)(u == 0u || u >= 0x7f800000u ? 255u : code);
+}
+""",
+}
+
+_HARDWARE_LOAD: Final = """\
+#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
+static inline float NAME(uint16_t bits) {
+  __extension__ _Float16 value;
+  memcpy(&value, &bits, sizeof value);
+  return (float)value;
+}
+#else
+"""
+_HARDWARE_STORE: Final = """\
+#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
+static inline uint16_t NAME(float value) {
+  __extension__ const _Float16 narrow = (_Float16)value;
+  uint16_t bits;
+  memcpy(&bits, &narrow, sizeof bits);
+  return bits;
+}
+#else
+"""
+
+# Rounding twice is exact if the first rounding leaves an odd last digit wherever it is inexact.
+_FROM_F64: Final = """\
+static inline float NAME(double value) {
+  const float nearest = (float)value;
+  const uint32_t u = aotc_bits(nearest);
+  const double error = (double)nearest - value;
+  if (!(error > 0.0 || error < 0.0) || (u & 1u) || (u & 0x7fffffffu) == 0x7f800000u) {
+    return nearest;
+  }
+  return aotc_from_bits((error > 0.0) == (nearest > 0.0f) ? u - 1u : u + 1u);
+}
+"""
+
+
+def narrow_text(what: str, name: str, dtype: DType) -> str:
+    """The definition of the function `name` that does `what` ("load" or "store") for a type."""
+    if dtype == "bfloat16":
+        return _BFLOAT16[what].replace("NAME", name)
+    if dtype == "float8_e8m0fnu":
+        return _E8M0[what].replace("NAME", name)
+    make = _load if what == "load" else _store
+    text = make(name, dtype, FORMATS[dtype])
+    if dtype != "float16":
+        return text
+    return (_HARDWARE_LOAD if what == "load" else _HARDWARE_STORE).replace("NAME", name) + text + "#endif\n"
+
+
+def odd_text(name: str) -> str:
+    """The definition of the rounding from float64 to float32 that a second rounding cannot spoil."""
+    return _FROM_F64.replace("NAME", name)
+
+
+def _load(name: str, dtype: DType, f: Format) -> str:
+    width = dtype.bits
+    sign = 1 << (width - 1)
+    special, result = "", f"(bits & {sign:#x}u) != 0u ? -finite : finite"
+    if f.overflow == f.nan and f.unsigned_zero:
+        result = f"bits == {f.nan:#x}u ? -NAN : {result}"
+    elif f.overflow == f.nan:
+        special = f"  const float absolute = magnitude == {f.nan:#x}u ? NAN : finite;\n"
+        result = result.replace("finite", "absolute")
+    elif dtype != "float4_e2m1fn":
+        special = f"  const float beyond = magnitude > {f.overflow:#x}u ? NAN : INFINITY;\n"
+        special += f"  const float absolute = magnitude > {f.largest:#x}u ? beyond : finite;\n"
+        result = result.replace("finite", "absolute")
+    return _LOAD.substitute(
+        name=name,
+        storage=memory_type(dtype),
+        mask=f"{sign - 1:#x}",
+        unit=f"{2.0 ** (1 - f.bias - f.mantissa)!r}f",
+        shift=23 - f.mantissa,
+        rebias=f"{(127 - f.bias) << 23:#x}",
+        first_normal=f"{1 << f.mantissa:#x}",
+        special=special,
+        result=result,
+    )
+
+
+def _store(name: str, dtype: DType, f: Format) -> str:
+    if f.unsigned_zero:
+        join = "  return (uint8_t)(code == 0u || code == 0x80u ? code : code | sign);\n"
+    else:
+        join = f"  return ({memory_type(dtype)})(code | sign);\n"
+    shift = 23 - f.mantissa
+    return _STORE.substitute(
+        name=name,
+        storage=memory_type(dtype),
+        sign_bit=dtype.bits - 1,
+        magic=f"{2.0 ** (1 - f.bias - f.mantissa + 23)!r}f",
+        half=f"{(1 << (shift - 1)) - 1:#x}",
+        shift=shift,
+        rebias=f"{(127 - f.bias) << f.mantissa:#x}",
+        least=f"{(128 - f.bias) << 23:#x}",
+        largest=f"{f.largest:#x}",
+        overflow=f"{f.overflow:#x}",
+        nan=f"{f.nan:#x}",
+        join=join,
+    )

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels compiled as C, all of a batch in one library, to be compared with the interpreter's results.
+
+results = run_batch([(kernel, [x, y])], tmp_path)      # [[out], ...]
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from aotc_codegen.c.ctypes import vector_typedefs
+from aotc_codegen.c.helpers import Helpers
+from aotc_codegen.c.printer import KernelPrinter
+from aotc_codegen.c.project import render
+
+from aotc.tir.stmt import Kernel
+
+Array = np.ndarray[Any, Any]
+FLAGS = ("-O2", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
+
+
+def source_of(kernels: Iterable[Kernel]) -> str:
+    """One C file: what kernels need, and kernels called kernel0, kernel1, ..."""
+    helpers = Helpers()
+    printer = KernelPrinter(helpers)
+    texts = [printer.kernel(kernel, f"kernel{k}") for k, kernel in enumerate(kernels)]
+    prototypes = [text[text.index("void ") : text.index(" {\n")] for text in texts]
+    header = render(
+        "internal.h",
+        banner="test",
+        upper="TEST",
+        vectors="".join(vector_typedefs(dtype, lanes) for dtype, lanes in sorted(printer.vectors)),
+        helpers=helpers.text(),
+        params=[],
+        prototypes=prototypes,
+    )
+    return "\n".join((header, *texts))
+
+
+def build(source: str, folder: Path, *flags: str, cc: str = "gcc") -> Path:
+    """A library of a C file; fails with the compiler's message."""
+    path, library = folder / "batch.c", folder / "libbatch.so"
+    path.write_text(source, encoding="utf-8")
+    command = [cc, "-std=c99", *FLAGS, "-w", *flags, "-shared", "-fPIC", str(path), "-o", str(library), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    return library
+
+
+def call(library: ctypes.CDLL, name: str, kernel: Kernel, inputs: Sequence[Array]) -> list[Array]:
+    """Run one kernel; outputs and scratch hold rubbish before."""
+    arrays = [np.ascontiguousarray(a) for a in inputs]
+    rest = [np.full(b.nbytes, 0x5A, np.uint8).view(b.dtype.numpy) for b in (*kernel.outputs, *kernel.workspace)]
+    library[name](*(ctypes.c_void_p(a.ctypes.data) for a in (*arrays, *rest)))
+    return rest[: len(kernel.outputs)]
+
+
+def run_batch(jobs: Sequence[tuple[Kernel, Sequence[Array]]], folder: Path, *flags: str) -> list[list[Array]]:
+    """The outputs of every job."""
+    library = ctypes.CDLL(str(build(source_of(k for k, _ in jobs), folder, *flags)))
+    return [call(library, f"kernel{k}", kernel, inputs) for k, (kernel, inputs) in enumerate(jobs)]

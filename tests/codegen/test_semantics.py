@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every operation on every data type means in C what it means in the interpreter, without undefined behaviour."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aotc.ir.dtype import DTYPES, DType
+from aotc.tir.expr import Call, Cast
+from aotc.tir.interp import run_kernel
+from tests.codegen.batch import STRICT, Array, build, run_batch, source_of
+from tests.codegen.cases import (
+    Case,
+    all_cases,
+    binary_cases,
+    call_cases,
+    cast_cases,
+    pointwise,
+    unary_cases,
+    values,
+)
+
+NARROW = [d for d in DTYPES if d.is_narrow_float]
+COMPILERS = {
+    "gcc": ("gcc", "-std=c99"),
+    "clang": ("clang", "-std=c99"),
+    "g++": ("g++", "-x", "c++", "-std=c++17"),
+    "clang++": ("clang++", "-x", "c++", "-std=c++17"),
+}
+
+
+def last_place(expected: Array, dtype: DType) -> Array:
+    """The distance of neighbouring values at `expected`, in float64."""
+    wide = np.abs(expected.astype(np.float64))
+    facts = ml_dtypes.finfo(dtype.numpy)
+    exponent = np.floor(np.log2(np.maximum(wide, float(facts.smallest_normal))))
+    return np.where(np.isfinite(wide), 2.0 ** (exponent - facts.nmant), 0.0)
+
+
+def difference(case: Case, actual: Array, expected: Array) -> str:
+    """What is wrong with a result; "" if nothing is."""
+    dtype = case.kernel.outputs[0].dtype
+    with np.errstate(all="ignore"):
+        if dtype.is_float:
+            a, e = actual.astype(np.float64), expected.astype(np.float64)
+            close = np.abs(a - e) <= case.ulp * last_place(expected, dtype)
+            wrong = ~((a == e) | (np.isnan(a) & np.isnan(e)) | close)
+        else:
+            wrong = actual != expected
+    if not wrong.any():
+        return ""
+    k = int(np.flatnonzero(wrong)[0])
+    operands = ", ".join(str(x[k]) for x in case.inputs)
+    return f"{case.name}({operands}) = {actual[k]}, not {expected[k]} ({int(wrong.sum())} wrong)"
+
+
+def check(cases: list[Case], folder: Path, *flags: str) -> None:
+    results = run_batch([(c.kernel, c.inputs) for c in cases], folder, *flags)
+    problems = [difference(c, r[0], run_kernel(c.kernel, c.inputs)[0]) for c, r in zip(cases, results, strict=True)]
+    assert not any(problems), "\n".join(filter(None, problems))
+
+
+@pytest.mark.parametrize("make", [binary_cases, unary_cases, cast_cases, call_cases])
+def test_compiled_operations_agree_with_the_interpreter(make: Any, tmp_path: Path) -> None:
+    check(list(make()), tmp_path)
+
+
+def test_hardware_conversions_of_float16_agree(tmp_path: Path) -> None:
+    if "f16c" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        pytest.skip("no F16C in this processor")
+    check([c for c in all_cases() if "float16" in c.name.split("-")], tmp_path, "-mf16c")
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_operations_compile_without_warnings(compiler: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if compiler.startswith("clang"):
+        request.getfixturevalue("clang")
+    path = tmp_path / "cases.c"
+    path.write_text(source_of(c.kernel for c in all_cases()), encoding="utf-8")
+    command = [*COMPILERS[compiler], *STRICT, "-pedantic", "-fsyntax-only", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+def test_no_operation_is_undefined(tmp_path: Path) -> None:
+    """Every case under the undefined-behaviour sanitizer, which ends the process at the first offence.
+
+    Conversions get values that do not fit, too.
+    """
+    cases = all_cases()
+    floats = [d for d in DTYPES if d.is_float]
+    cases += [pointwise(f"{s}-to-{t}", (values(s, 3),), lambda a, t=t: Cast(t, a)) for s in floats for t in DTYPES]
+    sanitize = ("-fsanitize=undefined,float-cast-overflow", "-fno-sanitize-recover=all")
+    library = build(source_of(c.kernel for c in cases), tmp_path, *sanitize)
+    arrays = {f"{k}_{n}": a.view(np.uint8) for k, c in enumerate(cases) for n, a in enumerate(c.inputs)}
+    np.savez(tmp_path / "inputs.npz", **arrays)
+    sizes = [(len(c.inputs), c.kernel.outputs[0].nbytes) for c in cases]
+    script = f"""
+import ctypes, numpy as np
+library, data = ctypes.CDLL({str(library)!r}), np.load({str(tmp_path / "inputs.npz")!r})
+for k, (count, size) in enumerate({sizes!r}):
+    arrays = [data[f"{{k}}_{{n}}"] for n in range(count)] + [np.zeros(size, np.uint8)]
+    library[f"kernel{{k}}"](*(ctypes.c_void_p(a.ctypes.data) for a in arrays))
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr[:4000]
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_every_narrow_float_converts_as_ml_dtypes_says(dtype: DType, tmp_path: Path) -> None:
+    """All codes to float32; to the type: all codes' values, their neighbours in float32, the midpoints."""
+    codes = np.arange(1 << dtype.bits, dtype=f"u{dtype.itemsize}").view(dtype.numpy)
+    with np.errstate(all="ignore"):
+        exact = np.unique(codes.astype(np.float32))
+        exact = exact[np.isfinite(exact)]
+        middle = (exact[1:].astype(np.float64) + exact[:-1]) / 2
+        around = np.concatenate((exact, middle.astype(np.float32)))
+        around = np.concatenate([around, *(np.nextafter(around, np.float32(s * np.inf)) for s in (-1, 1))])
+        special = np.array([np.inf, -np.inf, np.nan, 1e38, -1e38, 1e-45], np.float32)
+    to_float = pointwise("load", (codes,), lambda a: Cast(DType("float32"), a))
+    from_float = pointwise("store", (np.concatenate((around, special)),), lambda a: Cast(dtype, a))
+    check([to_float, from_float], tmp_path)
+
+
+@pytest.mark.parametrize(("name", "bound"), [("exp", 2), ("log", 2), ("tanh", 2), ("erf", 3)])
+@pytest.mark.parametrize("flags", [(), ("-mfma", "-mavx2", "-O3")], ids=["portable", "fma"])
+def test_elementary_functions_keep_their_bounds(
+    name: str, bound: float, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A million float32 values over all exponents, and ordinary ones, within the bound in units of the last place."""
+    if flags and "avx2" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        pytest.skip("no AVX2 in this processor")
+    bits = np.arange(0, 1 << 32, 4099, dtype=np.uint64).astype(np.uint32)
+    x = np.concatenate((bits.view(np.float32), np.linspace(-110, 110, 200_001, dtype=np.float32)))
+    x = np.concatenate((x, np.linspace(-4.5, 4.5, 200_001, dtype=np.float32)))
+    case = pointwise(name, (x,), lambda a: Call(name, (a,)), ulp=float(bound))
+    ((actual,),) = run_batch([(case.kernel, case.inputs)], tmp_path, *flags)
+    expected = run_kernel(case.kernel, case.inputs)[0]
+    assert not difference(case, actual, expected)

@@ -32,5 +32,7 @@ def build_library(directory: Path, metadata: Mapping[str, Any], toolchain: Toolc
         # the largest first: they take longest
         jobs = sorted(zip(sources, objects, strict=True), key=lambda job: -job[0].stat().st_size)
         compile_all([(*toolchain.cc, *flags, "-c", str(s.relative_to(directory)), "-o", o) for s, o in jobs], directory)
-        run_compiler((*toolchain.cc, "-shared", *toolchain.cflags, *objects, "-lm", "-o", str(metadata["library"])), directory)
+        run_compiler(
+            (*toolchain.cc, "-shared", *toolchain.cflags, *objects, "-lm", "-o", str(metadata["library"])), directory
+        )
     return library

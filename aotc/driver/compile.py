@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from aotc_codegen.c.names import identifier
+from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library
@@ -81,11 +81,11 @@ def import_model(
 def model_name(model: object, name: str | None) -> str:
     """The C name of a model: the one given, else made from the file name."""
     if name is not None:
-        made = identifier(name)
+        made = model_identifier(name)
         if made != name:
-            raise AotcError("name", f"{name!r} is not a C identifier", hint=f"for example: {made}")
+            raise AotcError("name", f"{name!r} will not do as the name of a model in C", hint=f"for example: {made}")
         return name
-    return identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
+    return model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
 
 
 def compile_program(

@@ -24,6 +24,15 @@ xor_eq unix linux main NULL
 """
 KEYWORDS: Final = frozenset(_WORDS.split())
 """Words that C, C++ or a common platform header has taken."""
+_FILES: Final = """
+aotc aotc_rt aotc_loader assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal
+stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar
+wchar wctype memory malloc unistd features endian elf link alloca
+m c dl rt pthread gcc gcc_s stdc
+all help clean depend install package test edit_cache rebuild_cache list_install_components
+"""
+MODEL_WORDS: Final = KEYWORDS | frozenset(_FILES.split())
+"""What a model cannot be called: headers, libraries and targets of build tools are named after it."""
 LONGEST: Final = 48
 """Characters kept of a name: linkers and readers have limits."""
 
@@ -35,6 +44,12 @@ def identifier(text: str, fallback: str = "tensor") -> str:
     if name[0].isdigit():
         name = f"n{name}"
     return f"{name}_" if name in KEYWORDS else name
+
+
+def model_identifier(text: str) -> str:
+    """An identifier for a model: its files, libraries and build targets may carry it, too."""
+    name = identifier(text, "model")
+    return f"{name}_model" if name.lower() in MODEL_WORDS else name
 
 
 def comment_text(text: str) -> str:
@@ -50,17 +65,18 @@ def string_text(text: str) -> str:
 
 
 class Names:
-    """Gives each name once; later ones get a number."""
+    """Gives each name once; later ones get a number.  With `any_case`, names differ in more than case."""
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = set(taken)
+    def __init__(self, taken: Iterable[str] = (), *, any_case: bool = False) -> None:
+        self._key = str.upper if any_case else str
+        self._taken = {self._key(name) for name in taken}
 
     def fresh(self, text: str, fallback: str = "tensor") -> str:
         """An identifier like `text` that has not been given yet."""
         base = identifier(text, fallback)
         name, number = base, 0
-        while name in self._taken:
+        while self._key(name) in self._taken:
             number += 1
             name = f"{base}_{number}"
-        self._taken.add(name)
+        self._taken.add(self._key(name))
         return name

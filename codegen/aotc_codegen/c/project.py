@@ -29,7 +29,7 @@ from aotc_codegen.c.ctypes import vector_typedefs
 from aotc_codegen.c.flags import cflags
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.metadata import describe
-from aotc_codegen.c.names import Names
+from aotc_codegen.c.names import Names, model_identifier
 from aotc_codegen.c.params import Params
 from aotc_codegen.c.printer import KernelPrinter
 
@@ -180,11 +180,30 @@ class _Project:
         self.add(
             "CMakeLists.txt",
             "CMakeLists.txt",
-            assembler="" if small else "ASM",
             sources=sources,
-            params_source=params_source,
+            params_cmake=self._params_cmake(),
             cmake_cflags=";".join(flags),
         )
+
+    def _params_cmake(self) -> list[str]:
+        """The source of the parameters: C, or assembler with a way around it."""
+        name, upper = self.name, self.name.upper()
+        if self.params.small:
+            return [f"set({upper}_PARAMS src/{name}_params.c)"]
+        blob = f"${{CMAKE_CURRENT_SOURCE_DIR}}/src/{name}_params.bin"
+        return [
+            f'option({upper}_PORTABLE_PARAMS "parameters as a C array: for assemblers without .incbin" OFF)',
+            f"if({upper}_PORTABLE_PARAMS)",
+            f"  set({upper}_PARAMS ${{CMAKE_CURRENT_BINARY_DIR}}/{name}_params_array.c)",
+            f"  add_executable({name}_params_to_c src/params_to_c.c)",
+            f"  add_custom_command(OUTPUT ${{{upper}_PARAMS}} DEPENDS {blob}",
+            f"    COMMAND {name}_params_to_c {blob} > ${{{upper}_PARAMS}})",
+            "else()",
+            "  enable_language(ASM)",
+            f"  set({upper}_PARAMS src/{name}_params.S)",
+            f"  set_source_files_properties(${{{upper}_PARAMS}} PROPERTIES OBJECT_DEPENDS {blob})",
+            "endif()",
+        ]
 
     def example(self) -> None:
         """main.c and README.md."""
@@ -236,8 +255,11 @@ def emit(
 
     passes   names of the passes that made the program, for the record
 
-    Raises AotcError (code "output") if a file cannot be written.
+    Raises AotcError: code "name" if the program's name will not do, "output" if a file cannot be written.
     """
+    if model_identifier(program.name) != program.name:
+        hint = f"for example: {model_identifier(program.name)}"
+        raise AotcError("name", f"a model cannot be called {program.name!r} in C", hint=hint)
     project = _Project(program, target, version)
     project.sources()
     project.build_files()

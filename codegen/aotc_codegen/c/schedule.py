@@ -32,7 +32,7 @@ class TensorNames:
         """Members made from the model's names, unique among inputs and among outputs."""
         sides = []
         for storages in (program.inputs, program.outputs):
-            names = Names()
+            names = Names(any_case=True)  # macros are made of them
             sides.append({s: names.fresh(s.name) for s in storages})
         return cls(*sides)
 

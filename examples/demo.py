@@ -33,8 +33,8 @@ from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import shape_options, target_options
 from aotc.cli.tables import count, size
 from aotc.driver.compare import Comparison, compare
-from aotc.driver.compile import CompiledModel, import_model, model_name
-from aotc.driver.inputs import input_types, random_inputs, read_inputs
+from aotc.driver.compile import CompiledModel, model_name
+from aotc.driver.inputs import random_inputs, read_inputs
 from aotc.driver.reference import reference_runner
 from aotc.driver.toolchain import find_toolchain
 from aotc.driver.verify import bound_for
@@ -42,6 +42,7 @@ from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.instrument import PassProfile, PassTimingInstrument
+from aotc.ir.types import TensorType
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import resnet
@@ -57,14 +58,17 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compiled: a title, arguments for `aotc.compile`, inputs, and a reference that computes the outputs."""
+    """What is compiled: a title, arguments for `aotc.compile`, inputs for their types, and a reference.
+
+    expected    the outputs that the reference computes for these inputs, by the names given
+    """
 
     title: str
     name: str
     arguments: Mapping[str, Any]
-    inputs: Arrays
+    inputs: Callable[[Mapping[str, TensorType]], Arrays]
     reference: str
-    expected: Callable[[Sequence[str]], Arrays]
+    expected: Callable[[Arrays, Sequence[str]], Arrays]
 
 
 @dataclass
@@ -99,23 +103,27 @@ class CRun:
 def workload() -> Subject:
     """Pre-activation ResNet-18; the reference is aotc's numpy interpreter, on the graph before any pass."""
     module, params = resnet.get_workload(num_layers=18)
-    data = np.random.default_rng(SEED).uniform(-1, 1, (1, 3, 224, 224)).astype(np.float32)
 
-    def expected(names: Sequence[str]) -> Arrays:
-        return {names[0]: np.asarray(evaluate(module, data, params=params))}
+    def inputs(types: Mapping[str, TensorType]) -> Arrays:
+        rng = np.random.default_rng(SEED)
+        return {n: rng.uniform(-1, 1, ty.static_shape).astype(np.float32) for n, ty in types.items()}
+
+    def expected(arrays: Arrays, names: Sequence[str]) -> Arrays:
+        return {names[0]: np.asarray(evaluate(module, params={**params, **arrays}))}
 
     arguments = {"model": module, "params": params}
-    return Subject("ResNet-18, 224x224", "resnet18", arguments, {"data": data}, "the numpy interpreter", expected)
+    return Subject("ResNet-18, 224x224", "resnet18", arguments, inputs, "the numpy interpreter", expected)
 
 
-def onnx_subject(path: Path, inputs: Path | None, pins: Mapping[str, Any]) -> Subject:
+def onnx_subject(path: Path, file: Path | None, pins: Mapping[str, Any]) -> Subject:
     """A model of the user's; the reference is ONNX Runtime, or onnx's own evaluator where that is missing."""
-    model = load_model(path)
-    types = input_types(import_model(model, **pins))
-    arrays = read_inputs(inputs, types) if inputs is not None else random_inputs(types, SEED)
-    runner = reference_runner(model)
-    name = model_name(path, None)
-    return Subject(path.name, name, {"model": path, **pins}, arrays, runner.name, lambda _: runner(arrays))
+    runner = reference_runner(load_model(path))
+
+    def inputs(types: Mapping[str, TensorType]) -> Arrays:
+        return random_inputs(types, SEED) if file is None else read_inputs(file, types)
+
+    arguments = {"model": path, **pins}
+    return Subject(path.name, model_name(path, None), arguments, inputs, runner.name, lambda x, _: runner(x))
 
 
 def command(arguments: Sequence[str | Path], cwd: Path) -> str:
@@ -244,14 +252,15 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     clock("building the C project with make")
     build_with_make(compiled.path, toolchain.cc)
     session = aotc.load(compiled.path)
+    inputs = subject.inputs({i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()})
     clock("running from C")
-    from_c = run_from_c(compiled.path, session, subject.inputs, runs)
+    from_c = run_from_c(compiled.path, session, inputs, runs)
     clock("running from Python")
     names = [o.name for o in session.get_outputs()]
-    from_python = dict(zip(names, session.run(None, subject.inputs), strict=True))
-    times = time_from_python(session, subject.inputs, runs)
+    from_python = dict(zip(names, session.run(None, inputs), strict=True))
+    times = time_from_python(session, inputs, runs)
     clock(f"running {subject.reference}")
-    expected = subject.expected(names)
+    expected = subject.expected(inputs, names)
     clock.stop()
     reporter.stop()
     show_times(reporter.console, clock, timer)

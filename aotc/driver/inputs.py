@@ -7,6 +7,7 @@ random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
 from __future__ import annotations
 
 import zipfile
+from zipfile import BadZipFile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -45,9 +46,12 @@ def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:
 def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
     """The inputs in an .npz file, by name (or as "in/NAME"); AotcError for missing ones."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise AotcError("inputs-file", f"{path} is a single array", hint="save inputs by name with numpy.savez")
+        with loaded as file:
             arrays = {k: file[k] for k in file.files}
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise AotcError("inputs-file", f"cannot read {path}: {error}") from error
     found = {name: arrays[key] for name in types for key in (name, f"in/{name}") if key in arrays}
     missing = [name for name in types if name not in found]

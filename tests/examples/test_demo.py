@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo: what it reports, and its exit code when things agree, differ, or cannot be done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
+
+from examples import demo
+from tests.conftest import require_tool
+from tests.examples.conftest import ROOT
+
+DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def make() -> str:
+    return require_tool("make")
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(demo.main, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def dynamic(tmp_path: Path) -> Path:
+    """out = in + in, and flags = in < in, over float16[batch, 3]."""
+    declare = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["in", "in"], ["out"]), helper.make_node("Less", ["in", "out"], ["flags"])],
+        "dynamic",
+        [declare("in", TensorProto.FLOAT16, ["batch", 3])],
+        [declare("out", TensorProto.FLOAT16, ["batch", 3]), declare("flags", TensorProto.BOOL, ["batch", 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "dynamic model.onnx")
+    return tmp_path / "dynamic model.onnx"
+
+
+def test_resnet18(tmp_path: Path) -> None:
+    done = invoke("--output", tmp_path / "net", "--runs", "2")
+    assert done.exit_code == 0, done.output
+    assert "C and Python agree with the numpy interpreter" in done.output
+    for fact in ("FuseOps", "all passes", "arena", "libresnet18.so", "1.83 G", "from C ", "from Python "):
+        assert fact in done.output
+
+
+def test_model_of_the_user(tmp_path: Path) -> None:
+    done = invoke("--model", DIGITS, "--output", tmp_path / "net", "--runs", "2")
+    assert done.exit_code == 0, done.output
+    assert "C and Python agree with" in done.output
+    assert (tmp_path / "net" / "build" / "digits_example").exists()
+
+
+def test_second_run_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    arguments = ("--model", DIGITS, "--output", tmp_path / "net", "--runs", "1")
+    assert [invoke(*arguments).exit_code for _ in range(2)] == [0, 0]
+
+
+def test_given_inputs(tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", image=np.zeros((1, 1, 8, 8), np.float32))
+    arguments = ("--model", DIGITS, "--output", tmp_path / "net", "--runs", "1", "--inputs", tmp_path / "in.npz")
+    assert invoke(*arguments).exit_code == 0
+
+
+def test_dynamic_dimension_is_asked_for(dynamic: Path, tmp_path: Path) -> None:
+    done = invoke("--model", dynamic, "--output", tmp_path / "net")
+    assert done.exit_code == 2
+    assert "batch" in done.output and "Traceback" not in done.output
+    done = invoke("--model", dynamic, "--output", tmp_path / "net", "--dim", "batch=2", "--runs", "1")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("where", ["C", "Python"])
+def test_a_difference_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    compare_all, order = demo.compare_all, iter(("C", "Python"))
+
+    def compare_wrong(actual: dict[str, Any], expected: dict[str, Any]) -> Sequence[Any]:
+        off = 1e-3 if next(order) == where else 0.0
+        return list(compare_all({n: (a + off).astype(a.dtype) for n, a in actual.items()}, expected))
+
+    monkeypatch.setattr(demo, "compare_all", compare_wrong)
+    done = invoke("--model", DIGITS, "--output", tmp_path / "net", "--runs", "1")
+    assert done.exit_code == 1
+    assert f"{where} DIFFER" in done.output
+    assert done.output.count(" ok") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--model", "nothing.onnx"), "nothing.onnx"),
+        (("--dim", "batch=1"), "--model"),
+        (("--model", str(DIGITS), "--cc", "no-such-compiler"), "no-such-compiler"),
+        (("--model", str(DIGITS), "--cc", "false"), "make failed"),
+        (("--model", str(DIGITS), "--inputs", os.devnull), os.devnull),
+    ],
+)
+def test_user_errors(tmp_path: Path, arguments: Sequence[str], message: str) -> None:
+    done = invoke(*arguments, "--output", tmp_path / "net")
+    assert done.exit_code == 2, done.output
+    assert message in done.output and "Traceback" not in done.output
+
+
+def test_foreign_directory_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    done = invoke("--model", DIGITS, "--output", tmp_path)
+    assert done.exit_code == 2
+    assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine"

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every code block of the README does what the page says, run as it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require_tool
+from tests.examples.conftest import ROOT, Shell, blocks
+
+README = ROOT / "README.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+
+
+def block(language: str, word: str) -> str:
+    """The one block in a language that holds a word."""
+    (found,) = [text for text in blocks(README, language) if word in text]
+    return found
+
+
+def test_every_block_is_run_here() -> None:
+    text = README.read_text(encoding="utf-8")
+    languages = re.findall(r"^```(\w+)$", text, re.MULTILINE)
+    assert sorted(languages) == ["c", "cmake", "python", "sh", "sh", "sh"]
+
+
+def test_make_targets_exist(shell: Shell) -> None:
+    targets = {line.split()[0] for line in shell.succeed(f'make -s -C "{ROOT}" help').splitlines()}
+    assert {line.split()[1] for line in block("sh", "make demo").splitlines()} <= targets
+
+
+def test_model_and_arguments_reach_the_demo(shell: Shell) -> None:
+    (line,) = re.findall(r"`make (demo MODEL=path.onnx ARGS=[^`]*)`", README.read_text(encoding="utf-8"))
+    printed = shell.succeed(f'cd "{ROOT}" && make --dry-run VENV=/nonexistent/venv {line}')
+    assert 'examples/demo.py --model "path.onnx" --dim batch=1' in printed
+
+
+@pytest.fixture
+def compiled(shell: Shell) -> Shell:
+    """The checkout after the Python example, with the C example in app.c."""
+    (shell.folder / "example.py").write_text(block("python", "aotc.load"), encoding="utf-8")
+    assert "bytes of workspace" in shell.succeed("python example.py")
+    (shell.folder / "app.c").write_text(block("c", "digits_run"), encoding="utf-8")
+    return shell
+
+
+def zero(printed: str) -> float:
+    found = re.search(r"score of zero: ([\d.]+)", printed)
+    assert found is not None, printed
+    return float(found.group(1))
+
+
+def test_python_then_c(compiled: Shell) -> None:
+    assert 0 < zero(compiled.succeed(block("sh", "./app"))) < 1
+
+
+def test_c_example_has_no_warnings(compiled: Shell) -> None:
+    strict = "-Wall -Wextra -Wconversion -Wshadow -Werror -pedantic"
+    compiled.succeed(f"cc -std=c11 {strict} -Ibuild/digits/include -c app.c -o app.o")
+
+
+def test_cmake(compiled: Shell) -> None:
+    require_tool("cmake")
+    (compiled.folder / "CMakeLists.txt").write_text(block("cmake", "add_subdirectory"), encoding="utf-8")
+    printed = compiled.succeed("cmake -S . -B out >cmake.log && cmake --build out >>cmake.log && out/app")
+    assert 0 < zero(printed) < 1
+
+
+def test_commands(shell: Shell) -> None:
+    printed = shell.succeed(block("sh", "aotc inspect"))
+    assert "all outputs agree" in printed and "nn.conv2d" in printed
+    assert (shell.folder / "out.npz").exists() and any((shell.folder / "build" / "ir").iterdir())
+
+
+def options_on(page: Path) -> Iterator[str]:
+    return iter(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
+
+
+def test_options_exist(shell: Shell) -> None:
+    known = "".join(shell.succeed(f"aotc {c} --help") for c in ("compile", "run", "verify", "inspect", "ops"))
+    assert [option for option in options_on(README) if option not in known] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=str)
+def test_files_that_are_named_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:aotc|codegen|docs|examples|runtime_c|tests|benchmarks)(?:/[\w./*-]+)+)`", text)
+    assert [p for p in paths if not list(ROOT.glob(p.rstrip("/")))] == []

@@ -7,7 +7,6 @@ random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
 from __future__ import annotations
 
 import zipfile
-from zipfile import BadZipFile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, TypeAlias

@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx
 
-from aotc.driver.compare import Comparison, compare, judge_by_exact
+from aotc.driver.compare import Comparison, compare, exact_error, judge_by_exact
 from aotc.driver.compile import Progress, compile, import_model
 from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import Arrays, input_types, random_inputs, read_inputs
@@ -69,20 +69,43 @@ def bound_for(dtype: DType) -> float:
     return BOUNDS.get(dtype, NARROW_BOUND)
 
 
-@dataclass(slots=True)
-class _Judge:
-    """Compares outputs; where single precision is too noisy to tell, asks for the result in double precision."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One set of inputs, and what the compiled model and the reference made of it."""
 
-    model: onnx.ModelProto
+    source: str
+    inputs: Arrays
+    actual: Arrays
+    expected: Arrays
 
-    def __call__(self, actual: Arrays, expected: Arrays, inputs: Arrays) -> tuple[Comparison, ...]:
-        found = [compare(n, actual[n], expected[n], bound_for(DType.of(expected[n]))) for n in expected]
-        if all(c.ok for c in found):
-            return tuple(found)
-        exact = exact_runner(self.model)(inputs)
-        if exact is None:
-            return tuple(found)
-        return tuple(c if c.ok else judge_by_exact(c, actual[c.name], expected[c.name], exact[c.name]) for c in found)
+
+def _judged(model: onnx.ModelProto, runs: Sequence[_Run]) -> tuple[Case, ...]:
+    """The comparisons of all runs; outputs beyond the bound are judged by the result in double precision."""
+    found = [
+        [compare(n, r.actual[n], r.expected[n], bound_for(DType.of(r.expected[n]))) for n in r.expected] for r in runs
+    ]
+    noisy = sorted({c.name for row in found for c in row if not c.ok})
+    exact = _exact_results(model, runs) if noisy else None
+    if exact is not None:
+        for name in noisy:
+            noise = max(exact_error(r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True))
+            for row, r, e in zip(found, runs, exact, strict=True):
+                k = next(k for k, c in enumerate(row) if c.name == name)
+                if not row[k].ok:
+                    row[k] = judge_by_exact(row[k], r.actual[name], e[name], noise)
+    return tuple(Case(r.source, tuple(row)) for r, row in zip(runs, found, strict=True))
+
+
+def _exact_results(model: onnx.ModelProto, runs: Sequence[_Run]) -> list[Arrays] | None:
+    """The outputs of every run in double precision; None where they cannot be had."""
+    run = exact_runner(model)
+    results: list[Arrays] = []
+    for r in runs:
+        exact = run(r.inputs)
+        if exact is None or any(exact[n].shape != a.shape for n, a in r.expected.items()):
+            return None
+        results.append(exact)
+    return results
 
 
 def _with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> onnx.ModelProto:
@@ -121,18 +144,17 @@ def verify(
     session = compile(model, progress=progress, **options).session()
     progress("running the reference")
     pinned = _with_static_inputs(model, types)
-    runner, judge = reference_runner(pinned), _Judge(pinned)
-    cases = []
+    runner = reference_runner(pinned)
+    names = [o.name for o in session.get_outputs()]
+    runs = []
     for source, arrays in _input_sets(inputs, types, seeds):
-        names = [o.name for o in session.get_outputs()]
         actual = dict(zip(names, session.run(None, arrays), strict=True))
-        cases.append(Case(source, judge(actual, runner(arrays), arrays)))
-    report = Report(runner.name, tuple(cases))
+        runs.append(_Run(source, arrays, actual, runner(arrays)))
+    report = Report(runner.name, _judged(pinned, runs))
     if report.ok or not bisect:
         return report
-    bad = next(i for i, case in enumerate(cases) if not case.ok)
-    arrays = list(_input_sets(inputs, types, seeds))[bad][1]
-    first = first_difference(model, types, arrays, progress=progress, **options)
+    bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
+    first = first_difference(model, types, bad.inputs, progress=progress, **options)
     return Report(report.reference, report.cases, first)
 
 
@@ -178,7 +200,8 @@ def first_difference(
     names = [o.name for o in session.get_outputs()]
     actual = dict(zip(names, session.run(None, inputs), strict=True))
     pinned = _with_static_inputs(exposed, types)
-    results = {c.name: c for c in _Judge(pinned)(actual, reference_runner(pinned)(inputs), inputs)}
+    run = _Run("", inputs, actual, reference_runner(pinned)(inputs))
+    results = {c.name: c for c in _judged(pinned, [run])[0].outputs}
     for index, node in enumerate(model.graph.node):
         for name in node.output:
             result = results.get(name)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Binding of parameters: named inputs of a function become constants.
 
-    bound = bind_params_by_name(mod["main"], {"weight": array})
+bound = bind_params_by_name(mod["main"], {"weight": array})
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ THIRD_PARTY = {
     "aotc.tir": {"ml_dtypes"},
     "aotc.relay.frontend": {"onnx", "google"},
     "aotc_codegen": {"jinja2"},
-    "aotc.driver": {"onnx", "onnxruntime"},
+    "aotc.driver": {"onnx", "onnxruntime", "ml_dtypes"},
     "aotc.cli": {"click", "rich"},
     "aotc": {"onnx"},
 }

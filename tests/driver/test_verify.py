@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc.driver import verify as verify_module
-from aotc.driver.compare import compare, judge_by_exact
+from aotc.driver.compare import compare, exact_error, judge_by_exact
 from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import random_inputs, read_inputs, save_arrays
 from aotc.driver.verify import verify
@@ -66,12 +66,14 @@ def test_rounding_is_judged_by_the_exact_result() -> None:
     exact = np.array([1.0, 2.0, 3.0])
     reference = (exact + 3e-4).astype(np.float32)
     ours = (exact - 3e-4).astype(np.float32)
+    noise = exact_error(reference, exact)
     found = compare("y", ours, reference, 1e-5)
     assert not found.ok
-    judged = judge_by_exact(found, ours, reference, exact)
+    judged = judge_by_exact(found, ours, exact, noise)
     assert judged.ok and judged.exact == pytest.approx(judged.reference_exact, rel=0.01)
     wrong = (exact - 3e-2).astype(np.float32)
-    assert not judge_by_exact(compare("y", wrong, reference, 1e-5), wrong, reference, exact).ok
+    assert not judge_by_exact(compare("y", wrong, reference, 1e-5), wrong, exact, noise).ok
+    assert not judge_by_exact(found, ours, exact, noise=1e-9).ok  # a reference that is right proves ours wrong
 
 
 def test_the_exact_result_is_in_double_precision() -> None:

@@ -43,7 +43,7 @@ def unsigned_type(dtype: DType) -> str:
 def _float_literal(value: float, dtype: DType) -> str:
     double = dtype == "float64"
     with np.errstate(over="ignore"):
-        value = float(dtype.numpy.type(value))  # a narrow type may have other specials
+        value = float(np.float64(value).astype(dtype.numpy))  # a narrow type may have other specials
     if math.isnan(value):
         return "(double)NAN" if double else "NAN"
     if math.isinf(value):

@@ -25,12 +25,24 @@ xor_eq unix linux main NULL
 KEYWORDS: Final = frozenset(_WORDS.split())
 """Words that C, C++ or a common platform header has taken."""
 _FILES: Final = """
-aotc aotc_rt aotc_loader assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal
-stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar
-wchar wctype memory malloc unistd features endian elf link alloca
+aio alloca argp argz assert byteswap complex cpio crypt ctype dirent dlfcn elf endian envz err errno error execinfo
+fcntl features fenv float fmtmsg fnmatch fstab ftw gconv getopt glob grp iconv ifaddrs immintrin intrin inttypes io
+iso646 langinfo libgen libintl limits link locale malloc math mcheck memory mntent monetary mqueue netdb nss obstack
+paths poll printf process pthread pty pwd regex resolv sched search semaphore setjmp sgtty shadow signal spawn
+stdalign stdarg stdatomic stdbit stdbool stdckdint stddef stdint stdio stdlib stdnoreturn string strings syscall
+sysexits syslog tar termio termios tgmath threads time ttyent uchar ucontext ulimit unistd utime utmp utmpx values
+wait wchar wctype windows wordexp
+aotc aotc_rt aotc_loader params_to_c
 m c dl rt pthread gcc gcc_s stdc
-all help clean depend install package test edit_cache rebuild_cache list_install_components
+all all_build clean depend edit_cache help install list_install_components package package_source preinstall
+rebuild_cache run_tests test zero_check
 """
+_MACROS: Final = re.compile(
+    r"(U?INT(_LEAST|_FAST)?(8|16|32|64|PTR|MAX)|PTRDIFF|SIZE|SIG_ATOMIC|WCHAR|WINT)_(MAX|MIN|WIDTH)"
+    r"|(FP|M|MATH|HUGE|SEEK|EXIT|TIME|L|AOTC)_\w+|NAN|INFINITY|DOMAIN|SING|OVERFLOW|UNDERFLOW|PLOSS|TLOSS"
+    r"|EOF|BUFSIZ|(FILENAME|FOPEN|TMP|RAND|MB_CUR|MB_LEN)_MAX|CLOCKS_PER_SEC|P_tmpdir|std(in|out|err)|errno"
+)
+"""Macros without arguments in the headers that emitted C includes."""
 MODEL_WORDS: Final = KEYWORDS | frozenset(_FILES.split())
 """What a model cannot be called: headers, libraries and targets of build tools are named after it."""
 LONGEST: Final = 48
@@ -38,12 +50,12 @@ LONGEST: Final = 48
 
 
 def identifier(text: str, fallback: str = "tensor") -> str:
-    """A C identifier that resembles `text`: ASCII, no leading digit or underscore, not a keyword."""
+    """A C identifier that resembles `text`: ASCII, no leading digit or underscore, no keyword, no macro."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:LONGEST].rstrip("_") or fallback
     if name[0].isdigit():
         name = f"n{name}"
-    return f"{name}_" if name in KEYWORDS else name
+    return f"{name}_" if name in KEYWORDS or _MACROS.fullmatch(name) else name
 
 
 def model_identifier(text: str) -> str:
@@ -55,7 +67,8 @@ def model_identifier(text: str) -> str:
 def comment_text(text: str) -> str:
     """Text that cannot end a C comment or continue a line: printable ASCII on one line."""
     safe = "".join(c if " " <= c <= "~" else "?" for c in text)
-    return safe.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "? ?")
+    safe = re.sub(r"\*(?=/)", "* ", re.sub(r"/(?=\*)", "/ ", safe.replace("\\", "/")))
+    return re.sub(r"\?(?=\?)", "? ", safe)
 
 
 def string_text(text: str) -> str:

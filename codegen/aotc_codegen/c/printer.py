@@ -455,15 +455,23 @@ class KernelPrinter:
             case Unary(op="neg"):
                 return _paren(f"-{self.value(expr.a, UNARY)}", UNARY, needed)
             case Binary(op="add" | "sub" | "mul" | "div"):
-                level, symbol = _LEVELS[expr.op]
-                text = f"{self.value(expr.a, level)} {symbol} {self.value(expr.b, level + 1)}"
-                return _paren(text, level, needed)
+                return self._vector_arithmetic(expr, needed)
             case Call(name="fma"):
                 a, b, c = expr.args
                 text = f"{self.value(a, 13)} * {self.value(b, 14)} + {self.value(c, 13)}"
                 return _paren(text, 12, needed)
             case _:
                 raise AotcError("c-vector", f"{type(expr).__name__} on vectors of {lanes} x {dtype} cannot be printed")
+
+    def _vector_arithmetic(self, expr: Binary, needed: int) -> str:
+        level, symbol = _LEVELS[expr.op]
+        if expr.dtype.is_integer and expr.dtype.is_signed:  # wraps through unsigned lanes
+            signed = self.vector(expr.dtype, expr.lanes)
+            cast = f"({self.vector(DType(f'u{expr.dtype}'), expr.lanes)})"
+            text = f"({signed})({cast}{self.value(expr.a, UNARY)} {symbol} {cast}{self.value(expr.b, UNARY)})"
+            return _paren(text, UNARY, needed)
+        text = f"{self.value(expr.a, level)} {symbol} {self.value(expr.b, level + 1)}"
+        return _paren(text, level, needed)
 
 
 def _carrier(dtype: DType) -> DType:

@@ -29,11 +29,13 @@ class TensorNames:
 
     @classmethod
     def of(cls, program: Program) -> TensorNames:
-        """Members made from the model's names, unique among inputs and among outputs."""
+        """Members made from the model's names, unique among inputs and among outputs, none of the header's macros."""
+        prefix = f"{program.name.upper()}_"
         sides = []
         for storages in (program.inputs, program.outputs):
             names = Names(any_case=True)  # macros are made of them
-            sides.append({s: names.fresh(s.name) for s in storages})
+            found = {s: names.fresh(s.name) for s in storages}
+            sides.append({s: f"{name}_" if name.startswith(prefix) else name for s, name in found.items()})
         return cls(*sides)
 
 

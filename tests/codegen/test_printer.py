@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of kernels: readable, few parentheses, no name or comment that C would take amiss."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aotc_codegen.c.helpers import Helpers
+from aotc_codegen.c.names import KEYWORDS, Names, comment_text, identifier, string_text
+from aotc_codegen.c.printer import KernelPrinter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aotc.ir.dtype import DTYPES, DType
+from aotc.ir.span import Span
+from aotc.tir.expr import Broadcast, Buffer, Cast, Const, Load, Var, binary, maximum, select
+from aotc.tir.interp import run_kernel
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Store
+from tests.codegen.batch import run_batch
+
+F32 = DType("float32")
+
+
+def printed(kernel: Kernel) -> str:
+    return KernelPrinter(Helpers()).kernel(kernel, kernel.name)
+
+
+def test_a_small_kernel() -> None:
+    x, y, i, j = Buffer("x", F32, 12), Buffer("y", F32, 12), Var("i"), Var("j")
+    load = Load(x, i * 4 + j)
+    value = maximum((load + 1.0) * load - 0.5, 0.0)
+    body = For(i, 3, For(j, 4, Store(y, i * 4 + j, value)))
+    kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=body, span=Span("m", node="Conv_0"))
+    assert (
+        printed(kernel)
+        == """\
+/* Conv_0 */
+void k(const float *AOTC_RESTRICT x, float *AOTC_RESTRICT y) {
+  for (ptrdiff_t i = 0; i < 3; ++i) {
+    for (ptrdiff_t j = 0; j < 4; ++j) {
+      y[i * 4 + j] = aotc_maxc_f32((x[i * 4 + j] + 1.0f) * x[i * 4 + j] - 0.5f, 0.0f);
+    }
+  }
+}
+"""
+    )
+
+
+def test_registers_branches_and_vectors() -> None:
+    x, y, k = Buffer("x", F32, 64), Buffer("y", F32, 16), Var("k")
+    acc = Var("acc", F32, 16)
+    step = Assign(acc, acc + Load(x, k * 16, 16) * Broadcast(Load(x, k), 16))
+    body = Block(
+        (
+            Declare(acc, Const(0.0, F32, 16)),
+            For(k, 4, If(k.not_equal(2), step)),
+            Comment("done */ really"),
+            Store(y, 0 * k, acc),
+        )
+    )
+    assert (
+        printed(Kernel(name="k", inputs=(x,), outputs=(y,), body=body))
+        == """\
+void k(const float *AOTC_RESTRICT x, float *AOTC_RESTRICT y) {
+  aotc_float32x16 acc = (aotc_float32x16){0};
+  for (ptrdiff_t k = 0; k < 4; ++k) {
+    if (k != 2) {
+      acc = acc + *(const aotc_float32x16u *)(x + k * 16) * aotc_splat_f32x16(x[k]);
+    }
+  }
+  /* done * / really */
+  *(aotc_float32x16u *)(y + 0) = acc;
+}
+"""
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint8", "int16", "int32", "uint32", "int64"])
+def test_vectors_agree_with_the_interpreter(dtype: str, tmp_path: Path) -> None:
+    """a * b + c - splat(a[0]), and each kind of conversion to and from int32."""
+    d, lanes = DType(dtype), 4
+    rng = np.random.default_rng(3)
+    arrays = [rng.integers(-100 if d.is_signed else 0, 100, 8).astype(d.numpy) for _ in range(3)]
+    a, b, c = (Buffer(n, d, 8) for n in "abc")
+    out, wide, i = Buffer("out", d, 8), Buffer("wide", DType("int32"), 8), Var("i")
+    index = i * lanes
+    value = Load(a, index, lanes) * Load(b, index, lanes) + Load(c, index, lanes)
+    stores = [Store(out, index, value - Broadcast(Load(a, 0 * i), lanes))]
+    if d.is_integer and d.bits < 32:
+        stores.append(Store(wide, index, Cast(DType("int32"), Load(a, index, lanes))))
+    outputs = (out, wide)[: len(stores)]
+    kernel = Kernel(name="k", inputs=(a, b, c), outputs=outputs, body=For(i, 2, Block(stores)))
+    (results,) = run_batch([(kernel, arrays)], tmp_path)
+    for actual, expected in zip(results, run_kernel(kernel, arrays), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+@given(st.text(max_size=80))
+def test_any_text_makes_an_identifier(text: str) -> None:
+    name = identifier(text)
+    assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and len(name) <= 63 and "__" not in name
+    assert name not in KEYWORDS and identifier(name) == name
+
+
+@given(st.lists(st.text(max_size=5), max_size=20))
+def test_names_are_unique(texts: list[str]) -> None:
+    names = Names(any_case=True)
+    made = [names.fresh(t).upper() for t in texts]
+    assert len(set(made)) == len(made)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_safe_in_a_comment(text: str) -> None:
+    safe = comment_text(text)
+    assert "*/" not in safe and "/*" not in safe and "??" not in safe and "\\" not in safe
+    assert all(" " <= c <= "~" for c in safe)
+
+
+def test_hostile_strings_reach_c_as_they_are(tmp_path: Path) -> None:
+    texts = ['a"b', "back\\slash", "??/ ??=", "new\nline\ttab", "ü模🙂", "\x01" + "2", "%s%n", ""]
+    lines = "".join(f'  fwrite("{string_text(t)}", 1, {len(t.encode())}, stdout);\n' for t in texts)
+    (tmp_path / "s.c").write_text(f"#include <stdio.h>\nint main(void) {{\n{lines}  return 0;\n}}\n")
+    subprocess.run(
+        [shutil.which("gcc") or "cc", "-std=c99", "-pedantic-errors", "s.c", "-o", "s"], cwd=tmp_path, check=True
+    )
+    assert subprocess.run(["./s"], cwd=tmp_path, capture_output=True, check=True).stdout == "".join(texts).encode()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_literals_are_exact(dtype: DType, tmp_path: Path) -> None:
+    """Constants of all kinds, stored by a kernel, are bit for bit what they were."""
+    if dtype.is_bool:
+        items: list[int | float | bool] = [False, True]
+    elif dtype.is_float:
+        items = [
+            0.0,
+            1.0,
+            -1.5,
+            0.1,
+            1 / 3,
+            dtype.max,
+            dtype.min,
+            float("inf"),
+            float("-inf"),
+            1e-45,
+            5e-324,
+            1e17,
+            3.0,
+        ]
+    else:
+        items = [0, 1, -1 if dtype.is_signed else 2, dtype.min, dtype.max]
+    out, i = Buffer("out", dtype, len(items)), Var("i")
+    body = Block(Store(out, Const(k, DType("int64")), Const(v, dtype)) for k, v in enumerate(items))
+    kernel = Kernel(name="k", inputs=(), outputs=(out,), body=For(i, 1, body))
+    ((actual,),) = run_batch([(kernel, [])], tmp_path)
+    with np.errstate(all="ignore"):
+        if dtype.is_float:
+            expected = np.array(items, np.float64).astype(dtype.numpy)
+            numbers = ~np.isnan(expected.astype(np.float64))
+            assert np.isnan(actual.astype(np.float64))[~numbers].all()
+            actual, expected = actual[numbers], expected[numbers]
+        else:
+            expected = np.array(items, object).astype(dtype.numpy)
+    np.testing.assert_array_equal(actual.view(np.uint8), expected.view(np.uint8))
+
+
+def test_names_never_shadow_functions_that_kernels_call(tmp_path: Path) -> None:
+    """Buffers called exp, aotc_exp_f32, x; a register called like a buffer; loops called alike."""
+    e, f, out = Buffer("exp", F32, 4), Buffer("aotc_exp_f32", F32, 4), Buffer("int", F32, 4)
+    i, j, r = Var("i"), Var("i"), Var("exp", F32)
+    inner = Block((Declare(r, Load(e, i) + Load(f, j)), Store(out, i, select(binary("gt", r, 0.0), r, 0.0))))
+    kernel = Kernel(name="k", inputs=(e, f), outputs=(out,), body=For(i, 4, For(j, 4, inner)))
+    arrays = [np.arange(4, dtype=np.float32), np.ones(4, np.float32)]
+    ((actual,),) = run_batch([(kernel, arrays)], tmp_path, "-Wshadow", "-Werror=shadow")
+    np.testing.assert_array_equal(actual, run_kernel(kernel, arrays)[0])

@@ -56,3 +56,20 @@ def expected(program: Program, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     assert weights is not None
     result: np.ndarray[Any, Any] = (x + weights) * np.float32(2) + weights
     return result
+
+
+def copies(name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Program:
+    """For each array two outputs: NAME_in, a copy of an input like it, and NAME_const, a copy of it as a constant."""
+    inputs, outputs, steps = [], [], []
+    for key, array in arrays.items():
+        dtype = DType.of(array)
+        source, target, i = Buffer("source", dtype, array.size), Buffer("target", dtype, array.size), Var("i")
+        body = For(i, array.size, Store(target, i, Load(source, i)))
+        kernel = Kernel(name=f"copy_{key}", inputs=(source,), outputs=(target,), body=body)
+        facts: dict[str, Any] = {"dtype": dtype, "shape": array.shape}
+        constant = Storage(name=f"const_{key}", kind="constant", data=array, **facts)
+        inputs.append(Storage(name=key, kind="input", **facts))
+        for origin, role in ((inputs[-1], "in"), (constant, "const")):
+            outputs.append(Storage(name=f"{key}_{role}", kind="output", **facts))
+            steps.append(Step(kernel, (View(origin), View(outputs[-1]))))
+    return plan_memory(Program(name=name, inputs=tuple(inputs), outputs=tuple(outputs), steps=tuple(steps)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DTYPES
 from aotc.runtime.session import load
 from aotc.tir.target import TARGETS, C
-from tests.codegen.programs import affine, expected
+from tests.codegen.cases import values
+from tests.codegen.programs import affine, copies, expected
 
 HOSTILE = ('a*/b"c\n#error\\', "??/ input_1:0 ü 模")
 LANGUAGES = (
@@ -116,6 +119,32 @@ def test_an_installed_model_is_found(tmp_path: Path, cmake: str) -> None:
     run([cmake, "-S", ".", "-B", "app_out", f"-DCMAKE_PREFIX_PATH={tmp_path / 'usr'}"], tmp_path)
     run([cmake, "--build", "app_out"], tmp_path)
     assert "y:" in run(["app_out/app"], tmp_path)
+
+
+@pytest.mark.parametrize("count", [60, 3000], ids=["arrays", "binary"])
+def test_every_data_type_goes_in_and_out(count: int, tmp_path: Path) -> None:
+    arrays = {str(d): values(d, 5, count).reshape(-1, 2, 3) for d in DTYPES}
+    if count < 100:
+        arrays |= {"scalar": np.array(2.5, np.float32), "empty": np.zeros((0, 3), np.float32)}
+    metadata = emit(copies("net", arrays), tmp_path, target=C, version="1")
+    assert (tmp_path / "src" / "net_params.bin").exists() == (count > 100) == (metadata["weights_bytes"] >= 64 << 10)
+    run(["make", "-s", "-j2"], tmp_path)
+    session = load(tmp_path / "build" / "libnet.so")
+    results = session.run(None, {k: a[..., ::-1] if a.ndim else a for k, a in arrays.items()})
+    for output, result in zip(session.get_outputs(), results, strict=True):
+        key, _, role = output.name.rpartition("_")
+        want = arrays[key][..., ::-1] if role == "in" and arrays[key].ndim else arrays[key]
+        assert result.dtype == want.dtype and result.shape == want.shape
+        assert result.tobytes() == np.ascontiguousarray(want).tobytes(), output.name
+
+
+def test_a_model_without_inputs(tmp_path: Path) -> None:
+    program = copies("net", {"a": np.arange(6, dtype=np.int64)})
+    program = replace(program, inputs=(), outputs=program.outputs[1:], steps=program.steps[1:])
+    emit(program, tmp_path, target=C, version="1")
+    run(["make", "-s", "-j2"], tmp_path)
+    (result,) = load(tmp_path / "build" / "libnet.so").run(None, {})
+    assert result.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_only_the_models_own_names_are_visible(tmp_path: Path) -> None:

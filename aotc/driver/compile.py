@@ -19,7 +19,7 @@ from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library
-from aotc.driver.place import staged
+from aotc.driver.place import check_destination, staged
 from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
@@ -134,13 +134,16 @@ def compile(
         raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {opt_level}")
     toolchain = find_toolchain(cc, cflags) if build else None
     c_name = model_name(model, name)
+    if output is not None:
+        check_destination(Path(output))
     progress("importing the model")
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
     progress("optimising the graph")
     program = compile_program(module, resolved, name=c_name, opt_level=opt_level, instruments=instruments)
-    temporary = tempfile.TemporaryDirectory(prefix="aotc-") if output is None else None
-    path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
-    return _write(program, path, resolved, toolchain, temporary, progress)
+    if output is not None:
+        return _write(program, Path(output), resolved, toolchain, None, progress)
+    temporary = tempfile.TemporaryDirectory(prefix="aotc-")
+    return _write(program, Path(temporary.name) / c_name, resolved, toolchain, temporary, progress)
 
 
 def _write(

@@ -60,3 +60,48 @@ def test_a_file_is_not_a_destination(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match="cannot write"), staged(tmp_path / "net" / "below"):
         pass
     assert (tmp_path / "net").read_text() == "mine"
+
+
+def test_files_of_the_user_stay(tmp_path: Path) -> None:
+    """A project is replaced file by file: what it did not write, and what make did not build, is not touched."""
+    output = tmp_path / "net"
+    with staged(output) as work:
+        (work / "src").mkdir()
+        (work / "src" / "old.c").write_text("")
+        (work / "only").mkdir()
+        (work / "only" / "old.h").write_text("")
+        (work / "metadata.json").write_text(
+            '{"generator": "aotc", "sha256": {"src/old.c": "", "only/old.h": "", "../x": ""}}'
+        )
+    (tmp_path / "x").write_text("mine")
+    for mine in ("notes.txt", "src/mine.c"):
+        (output / mine).write_text("mine")
+    (output / "build").mkdir()
+    (output / "build" / "stale.o").write_text("")
+    with staged(output) as work:
+        emit(work, "2")
+    found = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
+    assert found == {"x", "net/notes.txt", "net/src/mine.c", "net/metadata.json", "net/file"}
+    assert not (output / "only").exists() and not (output / "build").exists()
+
+
+def test_the_current_directory_can_be_the_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in ("1", "2"):
+        with staged(Path()) as work:
+            emit(work, text)
+        assert sorted(p.name for p in Path.cwd().iterdir()) == ["file", "metadata.json"]
+        assert (Path.cwd() / "file").read_text() == text
+
+
+def test_a_destination_that_cannot_be_replaced_keeps_what_it_had(tmp_path: Path) -> None:
+    output = tmp_path / "net"
+    with staged(output) as work:
+        emit(work, "1")
+    (output / "sub").mkdir()
+    (output / "sub" / "mine").write_text("mine")
+    with pytest.raises(AotcError, match="cannot write"), staged(output) as work:
+        emit(work, "2")
+        (work / "sub").write_text("a file where a directory of the user's is")
+    assert (output / "file").read_text() == "1" and (output / "sub" / "mine").read_text() == "mine"
+    assert sorted(p.name for p in output.iterdir()) == ["file", "metadata.json", "sub"]

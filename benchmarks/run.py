@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +31,17 @@ from models import resnet18
 
 import aotc
 from aotc.driver.compare import compare
-from aotc.driver.compile import import_model
-from aotc.driver.inputs import input_types, random_inputs
+from aotc.driver.inputs import random_inputs
+from aotc.driver.toolchain import find_toolchain, resolve_target
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import TensorType
 
 ROOT = Path(__file__).parents[1]
-PINS: dict[str, dict[str, list[int]]] = {"ppocr_cls": {"x": [1, 3, 48, 192]}, "magika_v3_3": {"bytes": [1, 2048]}}
+PINS: dict[str, dict[str, list[int]]] = {
+    "superres10": {"input": [1, 1, 224, 224]},
+    "ppocr_cls": {"x": [1, 3, 48, 192]},
+    "magika_v3_3": {"bytes": [1, 2048]},
+}
 """Shapes for models with dynamic dimensions."""
 TRAINED = (
     "mnist8", "superres10", "squeezenet10_fp32", "ppocr_cls", "ultraface_rfb320", "yunet_n_320", "yolox_nano",
@@ -70,14 +80,29 @@ def interleaved(runs: int, *contestants: Callable[[], object]) -> list[list[floa
     return times
 
 
+def circumstances(runs: int) -> list[str]:
+    """What the figures depend on: machine, load, versions, date."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    models = re.findall(r"^model name\s*: (.*)$", text, re.MULTILINE) or [platform.machine()]
+    cc = subprocess.run([*find_toolchain().cc, "--version"], capture_output=True, text=True, check=True).stdout
+    return [
+        f"machine   {models[0]}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}",
+        f"versions  aotc {aotc.__version__}, ONNX Runtime {onnxruntime.__version__}, {cc.splitlines()[0]}",
+        f"how       target {resolve_target('host').name}, one thread each, up to {runs} runs in turns, {date.today()}",
+    ]
+
+
 def measure(path: Path, runs: int) -> str:
     """One row of the table."""
     shapes = PINS.get(path.stem, {})
-    inputs = random_inputs(input_types(import_model(path, input_shapes=shapes)), seed=0)
     start = time.perf_counter()
     compiled = aotc.compile(path, input_shapes=shapes)
     seconds = time.perf_counter() - start
     session = compiled.session()
+    inputs = random_inputs({i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}, seed=0)
     outputs = session.run(None, inputs)
     ours = session.bind(inputs).run
     theirs, read = bound_onnxruntime(path, inputs)
@@ -103,13 +128,16 @@ def main() -> int:
         built = Path(scratch) / "resnet18.onnx"
         onnx.save(resnet18(), built)
         paths = arguments.models or [built, *(p for n in TRAINED if (p := folder / f"{n}.onnx").exists())]
-        print(f"aotc {aotc.__version__}, ONNX Runtime {onnxruntime.__version__}, one thread, {arguments.runs} runs, ms")
+        print(*circumstances(arguments.runs), "", sep="\n")
         print(
             "| model | aotc min | median | ORT min | median | ratio | error | arena MB | bound MB | .so MB | build s |"
         )
         print("|---|---|---|---|---|---|---|---|---|---|---|")
         for path in paths:
-            print(measure(path, arguments.runs), flush=True)
+            try:
+                print(measure(path, arguments.runs), flush=True)
+            except AotcError as error:
+                sys.exit(f"{path}: {error}")
     return 0
 
 

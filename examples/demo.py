@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ import aotc
 from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import shape_options, target_options
 from aotc.cli.tables import count, size
-from aotc.driver.compare import Comparison, compare
+from aotc.driver.compare import Comparison, compare, exact_error, judge_by_exact
 from aotc.driver.compile import CompiledModel, model_name
+from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import random_inputs, read_inputs
 from aotc.driver.reference import reference_runner
 from aotc.driver.toolchain import find_toolchain
@@ -61,6 +63,7 @@ class Subject:
     """What is compiled: a title, arguments for `aotc.compile`, inputs for their types, and a reference.
 
     expected    the outputs that the reference computes for these inputs, by the names given
+    exact       the same in double precision, to tell rounding from errors; None where that cannot be had
     """
 
     title: str
@@ -69,6 +72,7 @@ class Subject:
     inputs: Callable[[Mapping[str, TensorType]], Arrays]
     reference: str
     expected: Callable[[Arrays, Sequence[str]], Arrays]
+    exact: Callable[[Arrays], Arrays | None] = lambda _: None
 
 
 @dataclass
@@ -117,13 +121,14 @@ def workload() -> Subject:
 
 def onnx_subject(path: Path, file: Path | None, pins: Mapping[str, Any]) -> Subject:
     """A model of the user's; the reference is ONNX Runtime, or onnx's own evaluator where that is missing."""
-    runner = reference_runner(load_model(path))
+    model = load_model(path)
+    runner, exact = reference_runner(model), exact_runner(model)
 
     def inputs(types: Mapping[str, TensorType]) -> Arrays:
         return random_inputs(types, SEED) if file is None else read_inputs(file, types)
 
     arguments = {"model": path, **pins}
-    return Subject(path.name, model_name(path, None), arguments, inputs, runner.name, lambda x, _: runner(x))
+    return Subject(path.name, model_name(path, None), arguments, inputs, runner.name, lambda x, _: runner(x), exact)
 
 
 def command(arguments: Sequence[str | Path], cwd: Path) -> str:
@@ -174,9 +179,19 @@ def time_from_python(session: Session, inputs: Arrays, runs: int) -> list[float]
     return times[2:]
 
 
-def compare_all(actual: Arrays, expected: Arrays) -> list[Comparison]:
-    """Every output against the reference, within the bound for its dtype."""
-    return [compare(n, actual[n], expected[n], bound_for(DType.of(expected[n]))) for n in expected]
+def compare_all(actual: Arrays, expected: Arrays, exact: Callable[[], Arrays | None]) -> list[Comparison]:
+    """Every output against the reference, within the bound for its dtype.
+
+    Where that is exceeded, the result in double precision tells which of the two is at fault, as in `aotc verify`.
+    """
+    found = [compare(n, actual[n], expected[n], bound_for(DType.of(expected[n]))) for n in expected]
+    truth = exact() if any(not c.ok for c in found) else None
+    if truth is None:
+        return found
+    return [
+        c if c.ok else judge_by_exact(c, actual[c.name], truth[c.name], exact_error(expected[c.name], truth[c.name]))
+        for c in found
+    ]
 
 
 def grid(*headers: str) -> Table:
@@ -227,12 +242,19 @@ def show_facts(console: Console, compiled: CompiledModel, library: Path, c: CRun
     )
 
 
+def ok_text(c: Comparison) -> str:
+    """Why a comparison is accepted."""
+    if c.exact is None:
+        return "[green]ok[/]"
+    return f"[green]ok[/] (from the exact result {c.exact:.1e}, the reference {c.reference_exact:.1e})"
+
+
 def show_verdict(console: Console, reference: str, results: Mapping[str, Sequence[Comparison]]) -> bool:
     """The comparisons as a table; whether all agree."""
     table = Table("from", "output", "largest error", "relative to std", "", box=None, pad_edge=False)
     for where, comparisons in results.items():
         for c in comparisons:
-            verdict = "[green]ok[/]" if c.ok else f"[red]{c.reason}[/]"
+            verdict = ok_text(c) if c.ok else f"[red]{c.reason}[/]"
             table.add_row(where, c.name, f"{c.max_abs:.2e}", f"{c.relative:.2e}", verdict)
     console.print("", table)
     wrong = [where for where, comparisons in results.items() if not all(c.ok for c in comparisons)]
@@ -265,7 +287,9 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     reporter.stop()
     show_times(reporter.console, clock, timer)
     show_facts(reporter.console, compiled, session.path, from_c, times)
-    results = {"C": compare_all(from_c.outputs, expected), "Python": compare_all(from_python, expected)}
+    exact = cache(lambda: subject.exact(inputs))
+    made = {"C": from_c.outputs, "Python": from_python}
+    results = {where: compare_all(outputs, expected, exact) for where, outputs in made.items()}
     return show_verdict(reporter.console, subject.reference, results)
 
 

@@ -83,9 +83,9 @@ def test_dynamic_dimension_is_asked_for(dynamic: Path, tmp_path: Path) -> None:
 def test_a_difference_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     compare_all, order = demo.compare_all, iter(("C", "Python"))
 
-    def compare_wrong(actual: dict[str, Any], expected: dict[str, Any]) -> Sequence[Any]:
+    def compare_wrong(actual: dict[str, Any], expected: dict[str, Any], exact: Any) -> Sequence[Any]:
         off = 1e-3 if next(order) == where else 0.0
-        return list(compare_all({n: (a + off).astype(a.dtype) for n, a in actual.items()}, expected))
+        return list(compare_all({n: (a + off).astype(a.dtype) for n, a in actual.items()}, expected, exact))
 
     monkeypatch.setattr(demo, "compare_all", compare_wrong)
     done = invoke("--model", DIGITS, "--output", tmp_path / "net", "--runs", "1")
@@ -115,3 +115,16 @@ def test_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     done = invoke("--model", DIGITS, "--output", tmp_path)
     assert done.exit_code == 2
     assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("own_error", "known", "accepted"), [(1e-4, True, True), (1e-2, True, False), (1e-4, False, False)]
+)
+def test_rounding_is_judged_by_the_exact_result(own_error: float, known: bool, accepted: bool) -> None:
+    exact = np.random.default_rng(0).standard_normal(1000)
+    reference, ours = (exact * (1 + error) for error in (1e-3, own_error))
+    (found,) = demo.compare_all(
+        {"y": ours.astype(np.float32)}, {"y": reference.astype(np.float32)}, lambda: {"y": exact} if known else None
+    )
+    assert found.ok == accepted
+    assert ("from the exact result" in demo.ok_text(found)) == known

@@ -40,6 +40,15 @@ class Upsample(OpRun):  # type: ignore[misc]
         return (ReferenceEvaluator(model).run(None, made)[0],)
 
 
+class GlobalMaxPool(OpRun):  # type: ignore[misc]
+    """The maximum over all spatial axes, however many; the evaluator's own takes two."""
+
+    op_domain = ""
+
+    def _run(self, x: Any) -> tuple[Any]:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """A graph and those in its nodes' attributes."""
     stack = [graph]
@@ -96,7 +105,7 @@ def exact_runner(model: onnx.ModelProto) -> Callable[[Mapping[str, np.ndarray[An
     def run(inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
         wide = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
         try:
-            evaluator = ReferenceEvaluator(in_double(model), new_ops=[Upsample])
+            evaluator = ReferenceEvaluator(in_double(model), new_ops=[GlobalMaxPool, Upsample])
             values = evaluator.run(None, wide)
         except Exception:  # whatever it raises: there is no exact result then
             return None

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -49,8 +50,11 @@ def read_dims(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
 
 
 def read_flags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Compiler flags, several in one text."""
-    return tuple(flag for value in values for flag in value.split())
+    """Compiler flags, several in one text, quoted as in a shell."""
+    try:
+        return tuple(flag for value in values for flag in shlex.split(value))
+    except ValueError as error:
+        raise click.BadParameter(f"{values[-1]!r} cannot be split into flags: {error}") from error
 
 
 def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:

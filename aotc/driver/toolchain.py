@@ -38,8 +38,11 @@ def find_toolchain(cc: str | None = None, cflags: Sequence[str] = ()) -> Toolcha
 
     Raises AotcError (code "no-compiler") if there is none.
     """
-    wanted = cc or os.environ.get("CC")
-    command = tuple(shlex.split(wanted)) if wanted else ()
+    wanted = cc or os.environ.get("CC") or ""
+    try:
+        command = tuple(shlex.split(wanted))
+    except ValueError as error:
+        raise AotcError("no-compiler", f"C compiler {wanted!r} is not a command: {error}") from error
     if command:
         if shutil.which(command[0]) is None:
             raise AotcError(

@@ -17,8 +17,9 @@ from onnx_suite import KINDS, all_cases, failing, read_list, run_cases, summary,
 def main() -> int:
     """Exit status 1 if a test fails that is not on the list."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--filter", default="", help="run tests whose name contains this; the list stays as it is")
+    parser.add_argument("--filter", default="", help="run tests whose name contains this")
     parser.add_argument("--kind", action="append", choices=KINDS, help="run tests of this kind only")
+    parser.add_argument("--write", action="store_true", help="bring the list up to date after a partial run too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="tests at a time")
     options = parser.parse_args()
     cases = all_cases(options.kind or KINDS, options.filter)
@@ -29,6 +30,8 @@ def main() -> int:
         done += 1
         if sys.stderr.isatty():
             print(f"\r{done}/{len(cases)} {name[:60]:<60}", end="", file=sys.stderr)
+        elif done % 200 == 0:
+            print(f"{done}/{len(cases)}", file=sys.stderr, flush=True)
         if why is not None and options.filter:
             print(f"{name} | {why}")
 
@@ -39,8 +42,9 @@ def main() -> int:
     fixed = [name for name in known if results.get(name, "") is None]
     for title, names in (("newly failing", new), ("newly passing", fixed)):
         print(f"{title}: {len(names)}" + "".join(f"\n  {name}" for name in names[:40]))
-    if not options.filter and not options.kind:
-        write_list(results)
+    whole = not options.filter and not options.kind
+    if whole or options.write:
+        write_list(results if whole else {**known, **results})
     return 1 if new and known else 0
 
 

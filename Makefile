@@ -28,7 +28,7 @@ demo: $(VENV)/.verify ## Compile ResNet-18 (or MODEL=path.onnx ARGS="--dim batch
 	$(BIN)/python examples/demo.py $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 digits: $(VENV)/.verify ## Classify handwritten digits from C and from Python
-	$(MAKE) -C examples/digits PYTHON="$(abspath $(BIN))/python"
+	$(MAKE) -C examples/digits PYTHON="$$(cd "$(BIN)" && pwd)/python"
 
 test: setup ## Run the tests
 	sh tests/setup.sh tools

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.arch.test_floors import DOORS, FLOORS
 from tests.conftest import require_tool
 from tests.examples.conftest import ROOT, Shell, blocks
 
@@ -96,3 +98,15 @@ def test_files_that_are_named_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     paths = re.findall(r"`((?:aotc|codegen|docs|examples|runtime_c|tests|benchmarks)(?:/[\w./*-]+)+)`", text)
     assert [p for p in paths if not list(ROOT.glob(p.rstrip("/")))] == []
+
+
+def test_the_tour_names_every_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(aotc[\w.]*)`", text))
+    assert set(FLOORS) | DOORS <= named
+    assert [n for n in named if importlib.util.find_spec(n) is None] == []
+
+
+def test_the_tour_links_every_decision() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert [p.name for p in ROOT.glob("docs/decisions/*.md") if f"(decisions/{p.name})" not in text] == []

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command does what its help says, in text, as JSON, and silently."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import aotc
+from tests.cli.invoke import DIGITS, call, relu, save, value
+
+QUICK = "--cflags=-O1"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits network, compiled by the command."""
+    folder = tmp_path_factory.mktemp("cli") / "digits"
+    assert call("compile", DIGITS, "-o", folder, QUICK).code == 0
+    return folder
+
+
+def test_version_and_help() -> None:
+    assert aotc.__version__ in call("--version").out
+    for command in ("compile", "run", "verify", "inspect", "ops"):
+        assert command in call("--help").out
+        assert "--json" in call(command, "-h").out
+
+
+def test_module_form() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "aotc.cli", "--version"], cwd=DIGITS.parents[2], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and aotc.__version__ in done.stdout
+
+
+def test_compile_in_text(tmp_path: Path) -> None:
+    outcome = call("compile", DIGITS, "-o", tmp_path / "d", QUICK, "--name", "net", "--timing", "-O", "2")
+    assert outcome.code == 0 and outcome.err == ""
+    assert (tmp_path / "d" / "lib" / "libnet.so").exists()
+    for text in ("FuseOps", "project", "libnet.so", "arena"):
+        assert text in outcome.out
+
+
+def test_compile_as_json(tmp_path: Path) -> None:
+    outcome = call("compile", DIGITS, "-o", tmp_path / "d", QUICK, "--target", "c", "--json", "--timing")
+    data = json.loads(outcome.out)
+    assert Path(data["library"]).exists() and "FuseOps" in data["timing"]
+    assert data["metadata"]["target"] == "c" and data["metadata"]["inputs"][0]["shape"] == [1, 1, 8, 8]
+    assert json.loads((tmp_path / "d" / "metadata.json").read_text()) == data["metadata"]
+
+
+def test_compile_sources_only_needs_no_compiler(tmp_path: Path) -> None:
+    outcome = call("compile", DIGITS, "-o", tmp_path / "d", "--no-build", env={"PATH": "/nowhere", "CC": ""})
+    assert outcome.code == 0
+    assert (tmp_path / "d" / "Makefile").exists() and not (tmp_path / "d" / "lib").exists()
+
+
+def test_compile_dumps_the_graph(tmp_path: Path) -> None:
+    assert call("compile", DIGITS, "-o", tmp_path / "d", "--no-build", "--dump-ir", tmp_path / "ir").code == 0
+    dumps = sorted(tmp_path.glob("ir/*.relay"))
+    assert any("FuseOps" in d.name for d in dumps) and "nn.conv2d" in dumps[0].read_text()
+
+
+@pytest.mark.parametrize("pins", [["--dim", "batch=2", "--dim", "n=5"], ["--input-shape", "x:2,5"]])
+def test_pinned_dimensions(tmp_path: Path, pins: list[str]) -> None:
+    model = relu(tmp_path / "m.onnx", "batch", "n")
+    assert call("compile", model, "-o", tmp_path / "m", QUICK, *pins).code == 0
+    assert json.loads(call("run", tmp_path / "m", "--json").out)["outputs"][0]["shape"] == [2, 5]
+
+
+def test_names_with_colons(tmp_path: Path) -> None:
+    model = relu(tmp_path / "m.onnx", "n", name="x:0")
+    assert call("compile", model, "-o", tmp_path / "m", "--no-build", "--input-shape", "x:0:4").code == 0
+
+
+def test_run_on_files(project: Path, tmp_path: Path) -> None:
+    image = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
+    np.savez(tmp_path / "in.npz", image=image)
+    outcome = call(
+        "run", project, "--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz", "--repeat", "3", "--json"
+    )
+    (expected,) = aotc.load(project).run(None, {"image": image})
+    with np.load(tmp_path / "out.npz") as file:
+        np.testing.assert_array_equal(file["scores"], expected)
+    data = json.loads(outcome.out)
+    assert data["repeat"] == 3 and 0 < data["milliseconds"]["min"] <= data["milliseconds"]["median"]
+    np.testing.assert_allclose(data["outputs"][0]["preview"], expected[0, :6], rtol=1e-6)
+
+
+def test_run_a_library_in_text(project: Path) -> None:
+    text = call("run", project / "lib" / "libdigits.so").out
+    assert "scores" in text and "float32[1, 10]" in text and "1 runs" in text
+
+
+@pytest.mark.parametrize("name", ["file", "a/b", '*/ "\n', "arr_0"])
+def test_outputs_of_any_name_are_written(tmp_path: Path, name: str) -> None:
+    model = save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], [name])], [value("x")], [value(name)])
+    call("compile", model, "-o", tmp_path / "m", QUICK)
+    assert call("run", tmp_path / "m", "--outputs", tmp_path / "out.npz").code == 0
+    with np.load(tmp_path / "out.npz") as file:
+        assert [file[k].shape for k in file.files] == [(2, 3)]
+
+
+def test_inspect(project: Path) -> None:
+    data = json.loads(call("inspect", DIGITS, "--json", env={"PATH": "/nowhere"}).out)
+    assert data["unsupported"] == [] and data["operators"]["nn.conv2d"] == 2 and data["arena"]["peak"] > 0
+    assert data["inputs"] == [{"name": "image", "dtype": "float32", "shape": [1, 1, 8, 8]}]
+    text = call("inspect", DIGITS).out
+    assert "float32 1x1x8x8" in text and "nn.conv2d 2" in text
+    assert json.loads(call("inspect", project, "--json").out)["name"] == "digits"
+    assert json.loads(call("inspect", project).out) == json.loads((project / "metadata.json").read_text())
+
+
+def test_inspect_lists_what_is_unsupported(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Frob", ["x"], ["a"], name="p"), helper.make_node("Zork", ["a"], ["y"], name="q")]
+    model = save(tmp_path / "m.onnx", nodes, [value("x")], [value("y")])
+    text = call("inspect", model).out
+    assert "node p: operator Frob" in text and "node q: operator Zork" in text
+    assert len(json.loads(call("inspect", model, "--json").out)["unsupported"]) == 2
+
+
+def test_ops() -> None:
+    data = json.loads(call("ops", "--json").out)
+    assert {"nn.conv2d", "add"} <= {row["name"] for row in data["operators"]} and "Conv" in data["onnx"]["ai.onnx"]
+    text = call("ops").out
+    assert "nn.conv2d" in text and "operators of ai.onnx" in text
+
+
+def test_verify(tmp_path: Path) -> None:
+    data = json.loads(call("verify", DIGITS, QUICK, "--seeds", "2", "--json").out)
+    assert data["ok"] and [c["source"] for c in data["cases"]] == ["seed 0", "seed 1"]
+    assert 0 <= data["cases"][0]["outputs"][0]["relative"] < 1e-5
+    np.savez(tmp_path / "in.npz", image=np.ones((1, 1, 8, 8), np.float32))
+    text = call("verify", DIGITS, QUICK, "--inputs", tmp_path / "in.npz").out
+    assert "in.npz" in text and "all outputs agree" in text
+
+
+@pytest.mark.parametrize("mode", ["--bisect", "--json", "--quiet"])
+def test_a_failed_verification_has_code_1(tmp_path: Path, mode: str) -> None:
+    """A C library whose square root is wrong."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"], name="first"),
+        helper.make_node("Sqrt", ["a"], ["b"], name="second"),
+        helper.make_node("Neg", ["b"], ["y"], name="third"),
+    ]
+    model = save(tmp_path / "m.onnx", nodes, [value("x")], [value("y")])
+    assert call("verify", model, "--target", "c", "--cflags=-O1", mode).code == 0
+    outcome = call("verify", model, "--target", "c", "--cflags=-O1 -Dsqrtf=fabsf", mode)
+    assert outcome.code == 1 and outcome.err == ""
+    if mode == "--json":
+        assert json.loads(outcome.out)["ok"] is False
+    elif mode == "--quiet":
+        assert outcome.out == ""
+    else:
+        assert "DIFFER" in outcome.out and "first difference: node second (Sqrt), output 'b'" in outcome.out
+
+
+def test_quiet(project: Path, tmp_path: Path) -> None:
+    for arguments in (
+        ["compile", DIGITS, "-o", tmp_path / "d", QUICK],
+        ["run", project],
+        ["inspect", DIGITS],
+        ["inspect", project],
+        ["verify", DIGITS, QUICK, "--seeds", "1"],
+        ["ops"],
+    ):
+        outcome = call(*arguments, "--quiet")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+
+
+def test_verbose_goes_to_the_error_stream(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aotc.cli", "compile", DIGITS, "-o", tmp_path / "d", "--no-build", "-v", "--json"]
+    done = subprocess.run([str(c) for c in command], cwd=DIGITS.parents[2], capture_output=True, text=True, check=True)
+    assert "optimising the graph" in done.stderr
+    assert json.loads(done.stdout)["path"]

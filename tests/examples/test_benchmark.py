@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark prints a whole row for a model, and refuses what it cannot measure in one line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper, save
+
+from tests.examples.conftest import ROOT, Shell
+
+BENCHMARK = ROOT / "benchmarks" / "run.py"
+
+
+@pytest.fixture
+def dynamic(tmp_path: Path) -> Path:
+    declare = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "dynamic",
+        [declare("x", TensorProto.FLOAT, ["n"])],
+        [declare("y", TensorProto.FLOAT, ["n"])],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "dynamic.onnx")
+    return tmp_path / "dynamic.onnx"
+
+
+def test_row(shell: Shell) -> None:
+    pytest.importorskip("onnxruntime")
+    printed = shell.succeed(f'"{sys.executable}" "{BENCHMARK}" --runs 5 examples/digits/digits.onnx')
+    header, _, row = (line.split(" | ") for line in printed.splitlines() if line.startswith("|"))
+    assert len(row) == len(header)
+    figures = dict(zip((h.strip("| ") for h in header), (r.strip("| ") for r in row), strict=True))
+    assert figures["model"] == "digits"
+    assert float(figures["aotc min"]) <= float(figures["median"])
+    assert 0 <= float(figures["difference"]) < 1e-5
+    assert (figures["aotc error"], figures["ORT error"]) == ("-", "-")
+    assert "load" in printed and "ONNX Runtime" in printed
+
+
+def test_dynamic_model_is_refused(shell: Shell, dynamic: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    done = shell(f'"{sys.executable}" "{BENCHMARK}" "{dynamic}"')
+    assert done.returncode != 0
+    assert "--dim n=" in done.stderr and "Traceback" not in done.stderr

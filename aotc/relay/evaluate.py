@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Constant evaluation: a call of an operator on constants in, a constant (or a tuple of them) out.
 
-Memory is bounded: a result that would be larger than a limit, and larger than what it is made of, is not
-computed.  Splats (one value, repeated) stay splats: they are computed on one element.
+Memory and time are bounded: where the result or an argument would be larger than a limit, and larger than what
+is stored, nothing is computed.  Splats (one value, repeated) stay splats: they are computed on one element.
 
     evaluate_call(call(add, (one, two)), max_bytes=1 << 20)       # Constant(3), or None where it is too large
 """
@@ -62,7 +62,8 @@ def evaluate_call(node: Call, max_bytes: int = MAX_BYTES) -> Expr | None:
     uniform = _uniform(node, op, ty)
     if uniform is not None:
         return uniform
-    if sum(t.nbytes for t in tensor_types(ty)) > max(max_bytes, sum(map(_stored_bytes, node.args))):
+    stored = sum(map(_stored_bytes, node.args))
+    if max(sum(t.nbytes for t in tensor_types(ty)), *map(_shown_bytes, node.args), 0) > max(max_bytes, stored):
         return None
     return wrap(run_reference(op, node.attrs, [value_of(a) for a in node.args]), ty, node)
 
@@ -98,6 +99,11 @@ def wrap(value: Any, ty: Type, origin: Expr) -> Expr:
 
 def _name(expr: Expr) -> str:
     return str(expr.op) if isinstance(expr, Call) else type(expr).__name__
+
+
+def _shown_bytes(expr: Expr) -> int:
+    """Bytes that a constant argument would take if no splat were stored as one element: what references may make."""
+    return sum(t.nbytes for t in tensor_types(expr.checked_type)) if expr.checked_type is not None else 0
 
 
 def _stored_bytes(expr: Expr) -> int:

@@ -7,36 +7,36 @@ relative to the standard deviation; where it is large, the error of each against
 precision tells whose it is.
 
     python benchmarks/run.py                         # ResNet-18 and the trained models that are at hand
-    python benchmarks/run.py --runs 50 path.onnx
+    python benchmarks/run.py --runs 50 path.onnx --dim batch=1
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import re
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import click
 import onnx
 import onnxruntime
 from models import resnet18
 
 import aotc
+from aotc.cli.console import reporting
+from aotc.cli.options import shape_options
 from aotc.driver.compare import compare, exact_error
 from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import Arrays, random_inputs
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.driver.verify import bound_for
-from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
 from aotc.relay.frontend.onnx import load_model
@@ -115,11 +115,10 @@ def errors(path: Path, inputs: Arrays, mine: Arrays, rival: Arrays) -> str:
     return " | ".join(f"{error:.1e}" for error in (apart, *far))
 
 
-def measure(path: Path, runs: int) -> str:
+def measure(path: Path, runs: int, pins: Mapping[str, Any]) -> str:
     """One row of the table."""
-    shapes = PINS.get(path.stem, {})
     start = time.perf_counter()
-    compiled = aotc.compile(path, input_shapes=shapes)
+    compiled = aotc.compile(path, **pins)
     seconds = time.perf_counter() - start
     session = compiled.session()
     inputs = random_inputs({i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}, seed=0)
@@ -139,25 +138,24 @@ def measure(path: Path, runs: int) -> str:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", type=Path)
-    parser.add_argument("--runs", type=int, default=100)
-    arguments = parser.parse_args()
+@click.command()
+@click.argument("models", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--runs", type=click.IntRange(1), default=100, show_default=True, help="Runs of each, at most.")
+@shape_options
+def main(models: tuple[Path, ...], runs: int, **pins: Any) -> None:
+    """Measure MODELS (.onnx), or ResNet-18 and the trained models at hand, beside ONNX Runtime."""
     folder = Path(os.environ.get("AOTC_MODELS", ROOT.parent / "shared" / "models"))
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, reporting() as reporter:
         built = Path(scratch) / "resnet18.onnx"
         onnx.save(resnet18(), built)
-        paths = arguments.models or [built, *(p for n in TRAINED if (p := folder / f"{n}.onnx").exists())]
-        print(*circumstances(arguments.runs), "", sep="\n")
-        print(HEADER, "|---" * HEADER.count(" | ") + "|---|", sep="\n")
+        paths = models or (built, *(p for n in TRAINED if (p := folder / f"{n}.onnx").exists()))
+        print(*circumstances(runs), "", HEADER, "|---" * HEADER.count(" | ") + "|---|", sep="\n")
         for path in paths:
-            try:
-                print(measure(path, arguments.runs), flush=True)
-            except AotcError as error:
-                sys.exit(f"{path}: {error}")
-    return 0
+            reporter.stage(f"measuring {path.stem}")
+            row = measure(path, runs, pins if models else {"input_shapes": PINS.get(path.stem, {})})
+            reporter.stop()
+            print(row, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from aotc.ir.op import Op
 from aotc.ir.transform import PassContext
@@ -17,9 +17,6 @@ from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass
 from aotc.relay.visitor import Mutator
-
-_BY_VALUE_BYTES: Final = 256
-"""Constants up to this size are compared by value, larger ones by identity."""
 
 
 class _Share(Mutator):
@@ -46,17 +43,16 @@ class _Share(Mutator):
                 return ("field", id(node.tuple_value), node.index)
             case Tuple():
                 return ("tuple", *map(id, node.fields))
-            case Constant() if not node.is_splat and node.data.nbytes <= _BY_VALUE_BYTES:
-                return ("constant", node.checked_type, node.data.tobytes())
-            case Constant() if node.is_splat:
-                return ("splat", node.checked_type, node.data.flat[0:1].tobytes())
+            case Constant() if node.data.ndim == 0:
+                return ("scalar", node.checked_type, node.data.tobytes())
             case _:
                 return None
 
 
 @dataclass(frozen=True, repr=False)
 class EliminateCommonSubexpr(FunctionPass):
-    """Share calls with the same operator, attributes and arguments.
+    """Share calls with the same operator, attributes and arguments.  Scalars are compared by value, larger
+    constants by identity: equal parameters stay separate parameters.
 
     fskip    calls for which it says True are left alone
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graph expressions: immutable, typed nodes that share freely.
 
-Nodes compare by identity; `aotc.relay.equal.structural_equal` compares programs.  `checked_type` is filled
+Nodes compare by identity; `aotc.relay.structural.structural_equal` compares programs.  `checked_type` is filled
 by type inference; `span` says where a node came from and survives rewrites.
 
     x = Var("x", TensorType((2, 3), "float32"))

@@ -9,12 +9,12 @@ import pytest
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import list_op_freqs
-from aotc.relay.equal import structural_equal
 from aotc.relay.expr import Call, Constant, Expr, Function, Var
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import dense, matmul
+from aotc.relay.structural import structural_equal
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.visitor import post_order

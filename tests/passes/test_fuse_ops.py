@@ -20,7 +20,6 @@ from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars, list_op_freqs
 from aotc.relay.bind import bind_params_by_name
-from aotc.relay.equal import assert_structural_equal, structural_equal
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, splat
 from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate
@@ -34,6 +33,7 @@ from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import transpose
 from aotc.relay.op.softmax import softmax
 from aotc.relay.op.sort import argsort
+from aotc.relay.structural import assert_structural_equal, structural_equal
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_scale_axis import FoldScaleAxis

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span, span_scope
 from aotc.ir.types import TensorType
-from aotc.relay.equal import assert_structural_equal, difference, structural_equal, structural_hash
 from aotc.relay.expr import Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, splat, with_type
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, multiply
 from aotc.relay.op.elementwise import relu, tanh
 from aotc.relay.op.softmax import softmax
+from aotc.relay.structural import assert_structural_equal, difference, structural_equal, structural_hash
 from aotc.relay.visitor import Mutator
 from relay.programs import MATRIX, chain, functions, let_chain, matrix
 
@@ -152,7 +152,7 @@ def test_hashes_are_the_same_in_every_process() -> None:
     root = Path(__file__).parents[2]
     code = (
         "from aotc.driver.wiring import install; install();"
-        "from relay.programs import chain; from aotc.relay.equal import structural_hash;"
+        "from relay.programs import chain; from aotc.relay.structural import structural_hash;"
         "print(structural_hash(chain(3)))"
     )
     paths = ":".join(str(root / p) for p in (".", "codegen", "runtime_c", "tests"))

@@ -18,7 +18,6 @@ from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.span import Span, span_scope
 from aotc.ir.transform import PassContext
 from aotc.ir.types import FuncType, TensorType, TupleType
-from aotc.relay.equal import assert_structural_equal, same_bits, structural_equal
 from aotc.relay.expr import (
     Call,
     Constant,
@@ -42,6 +41,7 @@ from aotc.relay.op.conv import conv2d
 from aotc.relay.op.elementwise import relu, tanh
 from aotc.relay.op.join import concatenate
 from aotc.relay.op.softmax import softmax
+from aotc.relay.structural import assert_structural_equal, same_bits, structural_equal
 from aotc.relay.text.parser import parse, parse_expr
 from aotc.relay.text.printer import astext, to_text
 from aotc.relay.transform.fuse_ops import fuse

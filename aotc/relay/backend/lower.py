@@ -20,9 +20,9 @@ from aotc.ir.op import Op
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
 from aotc.relay.backend.kernels import anchor_name, lower_function, require_static
 from aotc.relay.backend.views import view_offsets
-from aotc.relay.equal import structural_equal, structural_hash
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
+from aotc.relay.structural import structural_equal, structural_hash
 from aotc.relay.visitor import post_order
 from aotc.tir.expr import Buffer, Load
 from aotc.tir.expr import Var as LoopVar

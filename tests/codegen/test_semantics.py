@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DTYPES, DType
-from aotc.tir.expr import Call, Cast
+from aotc.relay import op as operators
+from aotc.tir.expr import INDEX, Buffer, Call, Cast, Var, const
 from aotc.tir.interp import run_kernel
+from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Store
+from aotc.tir.target import TARGETS
 from tests.codegen.batch import STRICT, Array, build, run_batch, source_of
 from tests.codegen.cases import (
     Case,
@@ -26,6 +30,7 @@ from tests.codegen.cases import (
     unary_cases,
     values,
 )
+from tests.ops.harness import kernel_job
 
 NARROW = [d for d in DTYPES if d.is_narrow_float]
 COMPILERS = {
@@ -145,3 +150,42 @@ def test_elementary_functions_keep_their_bounds(
     ((actual,),) = run_batch([(case.kernel, case.inputs)], tmp_path, *flags)
     expected = run_kernel(case.kernel, case.inputs)[0]
     assert not difference(case, actual, expected)
+
+
+def test_large_index_values_wrap_like_data(tmp_path: Path) -> None:
+    """int64 values made of loop variables: small ones are plain C, those beyond 32 bits wrap; divisions floor."""
+    out, i, at = Buffer("out", INDEX, 40), Var("i"), Var("at")
+    steps = [
+        Store(out, i, i * 3 - 20),
+        Store(out, i + 10, i * (1 << 62)),
+        Store(out, i + 20, (i - 5) // 3),
+        Store(out, i + 30, (i - 5) % 3 + at),
+    ]
+    body = Block((Declare(at, const(7)), For(i, 10, Block((*steps, Assign(at, at + i))))))
+    kernel = Kernel(name="k", inputs=(), outputs=(out,), body=body)
+    flags = ("-fsanitize=signed-integer-overflow", "-fsanitize-undefined-trap-on-error")
+    ((actual,),) = run_batch([(kernel, [])], tmp_path, *flags)
+    np.testing.assert_array_equal(actual, run_kernel(kernel, [])[0])
+
+
+@pytest.mark.parametrize("target", ["c", "x86-64-v3"])
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_operators_compile_without_warnings(
+    compiler: str, target: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The kernel of every sample of every operator; optimised by gcc, which then finds more to warn of."""
+    if compiler.startswith("clang"):
+        request.getfixturevalue("clang")
+    (tmp_path / "operators.c").write_text(operator_kernels(target), encoding="utf-8")
+    flags = [*STRICT, *TARGETS[target].cflags, *(["-pedantic"] if target == "c" else [])]
+    flags += ["-O1", "-c", "-o", "operators.o"] if compiler == "gcc" else ["-fsyntax-only"]
+    command = [*COMPILERS[compiler], *flags, "operators.c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+@cache
+def operator_kernels(target: str) -> str:
+    families = [module.OPS for module in vars(operators).values() if hasattr(module, "OPS")]
+    jobs = [kernel_job(op, sample, TARGETS[target]) for ops in families for op in ops for sample in op.samples()]
+    return source_of(job.kernel for job in jobs)

@@ -10,13 +10,13 @@ they cannot overflow.  Values of integer tensors wrap around, through unsigned a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.dtype import DType
 from aotc.tir.expr import (
-    BITWISE,
     COMPARE,
     INDEX,
     Binary,
@@ -33,6 +33,7 @@ from aotc.tir.expr import (
     Var,
     walk,
 )
+from aotc.tir.simplify import Interval, bounds
 from aotc.tir.stmt import (
     Assign,
     Block,
@@ -49,6 +50,7 @@ from aotc.tir.stmt import (
 )
 from aotc_codegen.c.ctypes import literal, memory_type, unsigned_type, value_type, vector_name
 from aotc_codegen.c.helpers import Helpers
+from aotc_codegen.c.indices import Indices
 from aotc_codegen.c.mathlib import FUNCTIONS
 from aotc_codegen.c.names import KEYWORDS, Names, comment_text
 
@@ -63,6 +65,8 @@ _LEVELS: Final = {
 _BIT_SYMBOLS: Final = {"and": "&", "or": "|", "xor": "^"}
 TERNARY: Final = 3
 ANY: Final = 0
+SMALL_ARRAY: Final = 64
+"""Bytes of a stack array that is zero at first."""
 
 _MATH_NAMES: Final = {
     "round_even": "rint", "round_away": "round", "abs": "fabs",
@@ -89,8 +93,8 @@ class KernelPrinter:
         self.vectors: dict[tuple[DType, int], None] = {}
         self._names = Names(_RESERVED)
         self._of: dict[Var | Buffer, str] = {}
-        self._loops: set[Var] = set()
-        self._natural: set[Var] = set()
+        self._indices = Indices()
+        self._ranges: dict[Var, Interval] = {}
 
     # --- kernels
 
@@ -101,11 +105,14 @@ class KernelPrinter:
     def kernel(self, kernel: Kernel, name: str) -> str:
         """The definition, preceded by a comment that names the model's nodes."""
         self._names = Names(_RESERVED)
-        self._of, self._loops, self._natural = {}, set(), set()
+        self._of, self._indices, self._ranges = {}, Indices(kernel.body), {}
         head = self.signature(kernel, name)
         lines = [f"{head} {{"]
         for buffer in kernel.stack:
-            lines.append(f"  {memory_type(buffer.dtype)} {self.name(buffer)}[{max(1, buffer.size)}] AOTC_ALIGNED(64);")
+            # compilers take small arrays for registers, and cannot see that they are written before they are read
+            start = " = {0}" if buffer.nbytes <= SMALL_ARRAY else ""
+            size = max(1, buffer.size)
+            lines.append(f"  {memory_type(buffer.dtype)} {self.name(buffer)}[{size}] AOTC_ALIGNED(64){start};")
         used = _mentioned(kernel.body)
         lines += [f"  (void){self.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
         lines += self.block(_without_dead_registers(kernel.body), 1)
@@ -144,10 +151,10 @@ class KernelPrinter:
             case Store():
                 return [f"{pad}{self._place(stmt.buffer, stmt.index, stmt.value.lanes)} = {self._stored(stmt)};"]
             case Declare():
-                value = self.value(stmt.value)  # before the name: it cannot mention the register
+                value = self._assigned(stmt)  # before the name: it cannot mention the register
                 return [f"{pad}{self._register_type(stmt.var)} {self.name(stmt.var)} = {value};"]
             case Assign():
-                return [f"{pad}{self.name(stmt.var)} = {self.value(stmt.value)};"]
+                return [f"{pad}{self.name(stmt.var)} = {self._assigned(stmt)};"]
             case Comment():
                 return [f"{pad}/* {comment_text(stmt.text)} */"]
             case _:
@@ -155,14 +162,17 @@ class KernelPrinter:
 
     def _for(self, loop: For, depth: int) -> list[str]:
         pad, var = "  " * depth, self.name(loop.var)
-        self._loops.add(loop.var)
-        if self._is_natural(loop.begin):
-            self._natural.add(loop.var)
+        self._ranges[loop.var] = (bounds(loop.begin, self._ranges)[0], bounds(loop.end, self._ranges)[1] - 1)
         step = f"++{var}" if loop.step == 1 else f"{var} += {loop.step}"
         head = f"{pad}for (ptrdiff_t {var} = {self.index(loop.begin)}; {var} < {self.index(loop.end, 11)}; {step}) {{"
         return [head, *self.block(loop.body, depth + 1), f"{pad}}}"]
 
+    def _assigned(self, stmt: Declare | Assign) -> str:
+        return self.index(stmt.value) if stmt.var in self._indices.registers else self.value(stmt.value)
+
     def _register_type(self, var: Var) -> str:
+        if var in self._indices.registers:
+            return "ptrdiff_t"
         return self.vector(var.dtype, var.lanes) if var.lanes > 1 else value_type(var.dtype)
 
     def vector(self, dtype: DType, lanes: int) -> str:
@@ -203,8 +213,9 @@ class KernelPrinter:
         """An expression of type ptrdiff_t, in parentheses if it binds less tightly than `needed`."""
         match expr:
             case Const():
-                return str(int(expr.value)) if expr.value >= 0 else _paren(str(int(expr.value)), UNARY, needed)
-            case Var() if expr in self._loops:
+                text = literal(expr.value, DType("int32" if abs(expr.value) < 1 << 31 else "int64"))
+                return _paren(text, UNARY if text[0] == "-" else PRIMARY, needed)
+            case Var() if self._indices.pure(expr):
                 return self.name(expr)
             case Binary(op="add" | "sub" | "mul"):
                 return self._index_sum(expr, needed)
@@ -240,28 +251,15 @@ class KernelPrinter:
         return f"{helper}({self.index(expr.a)}, {self.index(expr.b)})"
 
     def _is_natural(self, expr: Expr) -> bool:
-        """Whether an index is never negative, as far as its structure shows."""
-        match expr:
-            case Const():
-                return expr.value >= 0
-            case Var():
-                return expr in self._natural
-            case Binary(op="add" | "mul" | "min" | "floordiv" | "floormod"):
-                return self._is_natural(expr.a) and self._is_natural(expr.b)
-            case Binary(op="max"):
-                return self._is_natural(expr.a) or self._is_natural(expr.b)
-            case _:
-                return False
+        """Whether an index is never negative."""
+        return bounds(expr, self._ranges)[0] >= 0
 
     def _is_index(self, expr: Expr) -> bool:
-        """Whether an int64 expression is made of loop variables and literals only."""
-        return expr.dtype == INDEX and all(
-            (isinstance(e, Var) and e in self._loops)
-            or (isinstance(e, Const) and e.dtype == INDEX)
-            or (isinstance(e, Binary) and e.op not in BITWISE and e.op not in COMPARE and e.op != "div")
-            or (isinstance(e, Unary) and e.op == "neg")
-            for e in walk(expr)
-        )
+        """Whether a value is index arithmetic that fits in ptrdiff_t on every machine."""
+        if not self._indices.pure(expr):
+            return False
+        low, high = bounds(expr, self._ranges)
+        return not (-math.inf < low < -(1 << 31) or (1 << 31) <= high < math.inf)
 
     # --- values
 
@@ -308,7 +306,7 @@ class KernelPrinter:
         inner = self.value(expr.a, UNARY)
         if target.is_bool:
             zero = literal(0, _carrier(source))
-            return _paren(f"{self.value(expr.a, 10)} != {zero}", 9, needed)
+            return _paren(f"{self.value(expr.a, 11)} != {zero}", 9, needed)
         if target.is_narrow_float:
             return f"{self.helpers.use('round', target)}({self._single(source, inner)})"
         if target.bits < 8 and not target.is_float:
@@ -394,7 +392,7 @@ class KernelPrinter:
 
     def _logical(self, expr: Binary, needed: int) -> str:
         if expr.op == "xor":
-            return _paren(f"{self.value(expr.a, 10)} != {self.value(expr.b, 10)}", 9, needed)
+            return _paren(f"{self.value(expr.a, 11)} != {self.value(expr.b, 11)}", 9, needed)
         op = {"mul": "and", "min": "and", "add": "or", "max": "or"}.get(expr.op, expr.op)
         level, symbol = _LEVELS[op]
 
@@ -415,7 +413,7 @@ class KernelPrinter:
     def _call(self, expr: Call, needed: int) -> str:
         dtype, args = expr.args[0].dtype, [self.value(a) for a in expr.args]
         if expr.name == "isnan":
-            operand = self.value(expr.args[0], 10)
+            operand = self.value(expr.args[0], 11)
             return _paren(f"{operand} != {operand}", 9, needed)
         if expr.name == "isinf":
             return f"{self.helpers.use('isinf', _carrier(dtype))}({args[0]})"

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which int64 values of a kernel are index arithmetic.  The body of a kernel in, a predicate out.
+
+Index arithmetic (loop variables, literals, registers made of them) is bounded by the sizes of buffers: it
+cannot overflow and is printed as plain C.  Other int64 values are data, whose arithmetic wraps.
+
+    indices = Indices(kernel.body)
+    indices.pure(i * 4 + 1)                       # True; a Load would make it data
+"""
+
+from __future__ import annotations
+
+from aotc.tir.expr import INDEX, Binary, Const, Expr, Select, Unary, Var
+from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, walk_stmts
+
+_OPERATORS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
+_NOTHING = Block(())
+
+
+class Indices:
+    """Loop variables, and the registers that only ever hold index arithmetic."""
+
+    def __init__(self, body: Stmt = _NOTHING) -> None:
+        self.loops: set[Var] = set()
+        values: dict[Var, list[Expr]] = {}
+        for stmt in walk_stmts(body):
+            if isinstance(stmt, For):
+                self.loops.add(stmt.var)
+            elif isinstance(stmt, (Declare, Assign)) and stmt.var.dtype == INDEX and stmt.var.lanes == 1:
+                values.setdefault(stmt.var, []).append(stmt.value)
+        self.registers: set[Var] = set(values)
+        changed = True
+        while changed:
+            impure = {var for var in self.registers if not all(map(self.pure, values[var]))}
+            self.registers -= impure
+            changed = bool(impure)
+
+    def pure(self, expr: Expr) -> bool:
+        """Whether a value is index arithmetic."""
+        if expr.dtype != INDEX or expr.lanes != 1:
+            return False
+        match expr:
+            case Const():
+                return abs(expr.value) < 1 << 31
+            case Var():
+                return expr in self.loops or expr in self.registers
+            case Binary(op="mul"):
+                # a register times a value that varies may grow with every iteration
+                return self.pure(expr.a) and self.pure(expr.b) and (self._bounded(expr.a) or self._bounded(expr.b))
+            case Binary():
+                return expr.op in _OPERATORS and self.pure(expr.a) and self.pure(expr.b)
+            case Unary(op="neg"):
+                return self.pure(expr.a)
+            case Select():
+                return self.pure(expr.a) and self.pure(expr.b)
+            case _:
+                return False
+
+    def _bounded(self, expr: Expr) -> bool:
+        stack = [expr]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, Var) and node in self.registers:
+                return False
+            stack.extend((node.a, node.b) if isinstance(node, (Binary, Select)) else ())
+            stack.extend((node.a,) if isinstance(node, Unary) else ())
+        return True

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel, built and installed in an environment of its own, compiles a model outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import missing
+from tests.e2e.projects import DIGITS, ROOT, run
+
+LOADED_FROM = """
+import aotc, aotc_codegen, aotc_runtime_c
+print(aotc.__file__, aotc_codegen.__file__, aotc_runtime_c.__file__)
+"""
+RUN = """
+import sys, numpy, aotc
+session = aotc.load(sys.argv[1])
+image = numpy.zeros(session.get_inputs()[0].shape, numpy.float32)
+print(round(float(session.run(None, {"image": image})[0].sum()), 5))
+print(sorted({"onnx", "jinja2", "click", "rich"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of what is in the checkout, with the build tools of the running environment."""
+    if int(version("setuptools").partition(".")[0]) < 77:
+        missing("setuptools 77")
+    folder = tmp_path_factory.mktemp("wheel")
+    names = ("aotc", "codegen", "runtime_c", "pyproject.toml", "README.md", "LICENSE")
+    for name in names:
+        source, copy = ROOT / name, folder / "source" / name
+        copy.parent.mkdir(exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copyfile(source, copy)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "dist"]
+    run(command, folder / "source")
+    (built,) = (folder / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel; dependencies come from the running one, the checkout does not."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    run([sys.executable, "-m", "venv", folder], folder.parent)
+    python = folder / "bin" / "python"
+    target = Path(run([python, "-c", "import site; print(site.getsitepackages()[0])"], folder).strip())
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    run([*pip, wheel], folder)
+    # paths named in a .pth file are searched for modules, but not for .pth files, which would lead to the checkout
+    (target / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    return folder
+
+
+def clean() -> dict[str, str]:
+    """Variables that keep this process's paths out of another one."""
+    return {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
+
+
+def test_the_wheel_holds_what_is_not_python(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    data = [*ROOT.glob("codegen/**/*.j2"), *ROOT.glob("runtime_c/**/*.[ch]")]
+    expected = {p.relative_to(ROOT / p.relative_to(ROOT).parts[0]).as_posix() for p in data}
+    assert len(expected) > 12 and expected <= names
+    sources = [p for top in ("aotc", "codegen", "runtime_c") for p in (ROOT / top).rglob("*.py")]
+    modules = {p.relative_to(ROOT if "aotc" in p.relative_to(ROOT).parts[0:1] else ROOT / p.relative_to(ROOT).parts[0])
+               for p in sources}  # fmt: skip
+    assert {m.as_posix() for m in modules} <= names
+    assert all(f"{package}/py.typed" in names for package in ("aotc", "aotc_codegen", "aotc_runtime_c"))
+    assert not [n for n in names if n.startswith(("tests", "benchmarks", "examples"))]
+    assert any(n.endswith("licenses/LICENSE") for n in names)
+
+
+def test_the_installed_wheel_compiles_and_runs(environment: Path, tmp_path: Path) -> None:
+    python, command = environment / "bin" / "python", environment / "bin" / "aotc"
+    places = run([python, "-c", LOADED_FROM], tmp_path, **clean()).split()
+    assert len(places) == 3 and all(Path(p).is_relative_to(environment) for p in places), places
+    shutil.copy(DIGITS, tmp_path)
+    run([command, "compile", "digits.onnx", "-o", "net", "--cflags=-O1"], tmp_path, **clean())
+    assert run([python, "-c", RUN, "net"], tmp_path, **clean()).split("\n")[:2] == ["1.0", "[]"]
+    assert "scores" in run([command, "run", "net"], tmp_path, **clean())
+    assert "nn.conv2d" in run([command, "inspect", "digits.onnx"], tmp_path, **clean())
+    run(["make", "-s", "CFLAGS=-O1"], tmp_path / "net", PATH=os.environ["PATH"])
+    assert "scores:" in run(["net/build/digits_example"], tmp_path)

@@ -143,6 +143,8 @@ def test_a_model_without_inputs(tmp_path: Path) -> None:
     program = replace(program, inputs=(), outputs=program.outputs[1:], steps=program.steps[1:])
     emit(program, tmp_path, target=C, version="1")
     run(["make", "-s", "-j2"], tmp_path)
+    flags = ["-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only", "-Iinclude", "-Isrc"]
+    run(["gcc", "-std=c99", *flags, *tmp_path.glob("*/*.c")], tmp_path)
     (result,) = load(tmp_path / "build" / "libnet.so").run(None, {})
     assert result.tolist() == [0, 1, 2, 3, 4, 5]
 

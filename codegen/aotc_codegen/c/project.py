@@ -212,6 +212,8 @@ class _Project:
             variable = f"input_{row['ident']}"
             rows_in.append(f"if (next < argc && !read_file(argv[next++], {variable}, {row['bytes']})) return 1;")
             rows_in.append(f"inputs.{row['ident']} = {variable};")
+        if not self.inputs:
+            rows_in.append("(void)read_file; /* there is nothing to read */")
         for row in self.outputs:
             variable = f"output_{row['ident']}"
             rows_out.append(f"outputs.{row['ident']} = {variable};")

@@ -128,6 +128,10 @@ def test_sanitizers(emitted: Emitted, tmp_path: Path, name: str, target: str) ->
     text = run([f"build/{name}_example", *files, *outputs.values()], project)
     assert re.search(r"1 runs, best [\d.]+ ms", text)
     check_outputs(model.metadata, outputs)
+    archives = [f"build/lib{name}.a", "build/libaotc_rt.a"]
+    driver = ["gcc", "-std=c99", f"-DMODEL={name}_info", "-Iinclude", Path(__file__).with_name("exact_buffers.c")]
+    run([*driver, *SANITIZE.split(), "-g", *archives, "-lm", "-o", "exact"], project)
+    assert run(["./exact"], project) == "0 outputs differ\n"
 
 
 def check_outputs(metadata: Mapping[str, Any], files: Mapping[str, Path]) -> None:

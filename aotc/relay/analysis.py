@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 
 from aotc.ir.op import Op
-from aotc.relay.expr import Call, Expr, Function, Let, Var
+from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var
 from aotc.relay.visitor import children, post_order
 
 
@@ -57,3 +57,8 @@ def list_op_freqs(expr: Expr) -> dict[str, int]:
     return dict(
         Counter(node.op.name for node in post_order(expr) if isinstance(node, Call) and isinstance(node.op, Op))
     )
+
+
+def global_uses(expr: Expr) -> list[str]:
+    """The names of the global functions that `expr` mentions, in order of first use."""
+    return list(dict.fromkeys(node.name for node in post_order(expr) if isinstance(node, GlobalVar)))

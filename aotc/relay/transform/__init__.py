@@ -18,8 +18,12 @@ from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
 from aotc.relay.transform.fold_scale_axis import BackwardFoldScaleAxis, FoldScaleAxis, ForwardFoldScaleAxis
 from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.infer_type import InferType
+from aotc.relay.transform.inline import Inline
+from aotc.relay.transform.remove_unused_functions import RemoveUnusedFunctions
 from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
+from aotc.relay.transform.to_a_normal_form import ToANormalForm, ToBasicBlockNormalForm
+from aotc.relay.transform.to_graph_normal_form import ToGraphNormalForm
 
 _PASSES: tuple[type[Pass[Any]], ...] = (
     AlterOpLayout,
@@ -34,8 +38,13 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     ForwardFoldScaleAxis,
     FuseOps,
     InferType,
+    Inline,
+    RemoveUnusedFunctions,
     SimplifyExpr,
     SimplifyInference,
+    ToANormalForm,
+    ToBasicBlockNormalForm,
+    ToGraphNormalForm,
 )
 
 PASSES: Mapping[str, Callable[[], Pass[Any]]] = MappingProxyType({make.name: make for make in _PASSES})

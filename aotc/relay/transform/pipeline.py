@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from aotc.ir.op import Op
 from aotc.ir.transform import Pass, PassContext, Sequential
+from aotc.relay.expr import Call, Let
 from aotc.relay.module import IRModule
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
@@ -21,8 +23,12 @@ from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
 from aotc.relay.transform.fold_scale_axis import FoldScaleAxis
 from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.infer_type import InferType
+from aotc.relay.transform.inline import Inline
+from aotc.relay.transform.remove_unused_functions import RemoveUnusedFunctions
 from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
+from aotc.relay.transform.to_graph_normal_form import ToGraphNormalForm
+from aotc.relay.visitor import post_order
 from aotc.tir.target import Target
 
 
@@ -80,7 +86,30 @@ def pipeline(opt_level: int, target: Target) -> list[Pass[IRModule]]:
     return _LEVELS[max(0, min(opt_level, len(_LEVELS) - 1))](target)
 
 
+def _is_flat(module: IRModule) -> bool:
+    """Whether @main is all there is, without lets and calls of functions."""
+    nodes = (n for f in module.functions.values() for n in post_order(f))
+    return list(module) == ["main"] and not any(
+        isinstance(n, Let) or (isinstance(n, Call) and not isinstance(n.op, Op)) for n in nodes
+    )
+
+
+def flatten(module: IRModule) -> IRModule:
+    """`module` as one function without lets and calls of functions, but for recursive ones, at any level.
+
+    The other passes look for patterns of operators, which lets and calls would hide.
+    """
+    if _is_flat(module):
+        return module
+    passes: tuple[Pass[IRModule], ...] = (
+        RemoveUnusedFunctions(), ToGraphNormalForm(), Inline(everything=True), RemoveUnusedFunctions()
+    )  # fmt: skip
+    for item in passes:
+        module = item(module)
+    return module
+
+
 def optimize(module: IRModule, target: Target) -> IRModule:
     """`module` through the pipeline of the current PassContext's opt_level, under that context."""
     passes = pipeline(PassContext.current().opt_level, target)
-    return Sequential(passes, name="optimize")(module)
+    return Sequential(passes, name="optimize")(flatten(module))

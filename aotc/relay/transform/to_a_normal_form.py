@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ToANormalForm and ToBasicBlockNormalForm: variables instead of sharing of nodes.
+
+%0 = nn.relu(%x); add(%0, exp(%0))
+let %a = nn.relu(%x); let %b = exp(%a); let %c = add(%a, %b); %c
+
+A block is the body of a function or a branch of an if.  A node belongs to the innermost block that contains
+all of its uses.  A-normal form binds every node that is not a variable or constant, in the order of first use;
+basic block normal form binds only nodes that are used in several blocks, so that each block stands on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from aotc.ir.op import Op
+from aotc.ir.transform import PassContext
+from aotc.relay.expr import Constant, Expr, Function, GlobalVar, If, Let, Var
+from aotc.relay.module import IRModule
+from aotc.relay.transform.base import FunctionPass
+from aotc.relay.visitor import children, post_order, rebuild, with_children
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """A body or branch, what it is inside of, and the lets that it begins with."""
+
+    outer: _Block | None = None
+    depth: int = 0
+    lets: list[tuple[Var, Expr]] = field(default_factory=list)
+
+    def around(self, body: Expr) -> Expr:
+        """`body` below the lets of the block."""
+        for var, value in reversed(self.lets):
+            body = Let(var, value, body, value.span)
+        return body
+
+
+def _common(a: _Block, b: _Block) -> _Block:
+    """The innermost block around both."""
+    while a is not b:
+        if a.depth < b.depth:
+            a, b = b, a
+        assert a.outer is not None
+        a = a.outer
+    return a
+
+
+def _left_alone(node: Expr) -> bool:
+    return isinstance(node, Function) and (node.is_primitive or "Compiler" in node.attrs)
+
+
+def _is_atom(node: Expr) -> bool:
+    return isinstance(node, (Var, GlobalVar, Constant, Op))
+
+
+def _used_in(node: Expr, block: _Block) -> Iterator[tuple[Expr, _Block]]:
+    """The children of a node with the blocks that they are used in; those of bodies and branches are new."""
+
+    def inside() -> _Block:
+        return _Block(block, block.depth + 1)
+
+    match node:
+        case Function():
+            yield node.body, inside()
+        case If():
+            yield node.cond, block
+            yield node.true_branch, inside()
+            yield node.false_branch, inside()
+        case Let():
+            yield node.value, block
+            yield node.body, block
+        case _:
+            yield from ((child, block) for child in children(node))
+
+
+class _Blocks:
+    """Where each node of a function belongs.
+
+    home     the block of each node
+    inner    the new blocks of functions (one) and ifs (two)
+    spread   nodes that are used in several blocks
+    """
+
+    def __init__(self, order: list[Expr]) -> None:
+        self.home: dict[Expr, _Block] = {order[-1]: _Block()}
+        self.inner: dict[Expr, list[_Block]] = {}
+        self.spread: set[Expr] = set()
+        for node in reversed(order):
+            if node not in self.home or _left_alone(node):
+                continue
+            uses = list(_used_in(node, self.home[node]))
+            self.inner[node] = [b for _, b in uses if b is not self.home[node]]
+            for child, block in uses:
+                self._use(child, block)
+
+    def _use(self, child: Expr, block: _Block) -> None:
+        known = self.home.setdefault(child, block)
+        if known is not block:
+            self.home[child] = _common(known, block)
+            self.spread.add(child)
+
+
+class _Normalizer:
+    def __init__(self, function: Function, everything: bool) -> None:
+        self.order = list(post_order(function, lambda n: not _left_alone(n)))
+        self.blocks = _Blocks(self.order)
+        self.everything = everything
+        self.root = function
+        self.same: dict[Expr, Expr] = {}  # variables that stand for another variable or a constant
+        self.claimed: dict[Expr, Var] = {}  # values of lets, with the variables that they are bound to
+        self.done: dict[Expr, Expr] = {}
+        for node in self.order:
+            if isinstance(node, Let):
+                self._claim(node)
+
+    def _claim(self, let: Let) -> None:
+        value = let.value
+        while isinstance(value, Let):
+            value = value.body
+        if _is_atom(value):
+            self.same[let.var] = value
+        elif self.claimed.setdefault(value, let.var) is not let.var:
+            self.same[let.var] = self.claimed[value]
+
+    def _new(self, node: Expr) -> Expr:
+        while node in self.same:
+            node = self.same[node]
+        return node if isinstance(node, Var) else self.done[node]
+
+    def run(self) -> Function:
+        for node in self.order:
+            if not isinstance(node, Var):
+                self.done[node] = self._finish(node)
+        result = self.done[self.root]
+        assert isinstance(result, Function)
+        return result
+
+    def _finish(self, node: Expr) -> Expr:
+        """The atom or expression that stands for a node, its let written down where it gets one."""
+        if isinstance(node, Let):
+            return self._new(node.body)
+        value = self._rebuilt(node)
+        if node is self.root or _is_atom(node):
+            return value
+        var = self.claimed.get(node)
+        if var is None:
+            if not self.everything and node not in self.blocks.spread:
+                return value
+            var = Var("x", span=node.span)
+        self.blocks.home[node].lets.append((var, value))
+        return var
+
+    def _rebuilt(self, node: Expr) -> Expr:
+        if _left_alone(node):
+            return node
+        inner = self.blocks.inner.get(node, [])
+        match node:
+            case Function(params=params, body=body) if inner[0].lets:
+                return with_children(node, (*params, inner[0].around(self._new(body))))
+            case If(cond=cond, true_branch=left, false_branch=right) if any(b.lets for b in inner):
+                first, second = inner
+                parts = self._new(cond), first.around(self._new(left)), second.around(self._new(right))
+                return with_children(node, parts)
+            case _:
+                return rebuild(node, self._new)
+
+
+def to_a_normal_form(function: Function) -> Function:
+    """`function` with every node that is not an atom bound to a variable; primitive functions stay as they are."""
+    return _Normalizer(function, everything=True).run()
+
+
+def to_basic_block_normal_form(function: Function) -> Function:
+    """`function` with every node that several blocks use bound to a variable in the innermost common one."""
+    return _Normalizer(function, everything=False).run()
+
+
+@dataclass(frozen=True, repr=False)
+class ToANormalForm(FunctionPass):
+    """Every step gets a name, in an order of evaluation.  Variables and constants are used as they are."""
+
+    name: ClassVar[str] = "ToANormalForm"
+    opt_level: ClassVar[int] = 1
+    required: ClassVar[tuple[str, ...]] = ()
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return to_a_normal_form(function)
+
+
+@dataclass(frozen=True, repr=False)
+class ToBasicBlockNormalForm(FunctionPass):
+    """No node is shared between blocks (bodies of functions, branches of ifs): what they share gets a name."""
+
+    name: ClassVar[str] = "ToBasicBlockNormalForm"
+    opt_level: ClassVar[int] = 1
+    required: ClassVar[tuple[str, ...]] = ()
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return to_basic_block_normal_form(function)

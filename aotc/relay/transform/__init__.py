@@ -10,6 +10,7 @@ from typing import Any
 from aotc.ir.transform import Pass
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
+from aotc.relay.transform.convert_layout import ConvertLayout
 from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.expand_ops import ExpandOps
@@ -29,6 +30,7 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     AlterOpLayout,
     BackwardFoldScaleAxis,
     CanonicalizeOps,
+    ConvertLayout,
     DeadCodeElimination,
     EliminateCommonSubexpr,
     ExpandOps,

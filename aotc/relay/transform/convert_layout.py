@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ConvertLayout: operators in the layouts that the user wants, and everything between them brought along.
+
+ConvertLayout({"nn.conv2d": ["NHWC", "HWIO"]})
+nn.conv2d(%x, %w)   =>   nn.conv2d(layout_transform(%x, src_layout="NCHW", dst_layout="NHWC"),
+                                   layout_transform(%w, src_layout="OIHW", dst_layout="HWIO"),
+                                   data_layout="NHWC", kernel_layout="HWIO")
+
+In: typed functions.  Out: the same functions of the same parameters.  Operators that follow work on the new
+order as far as they have a layout rule; where one has none, and at the borders of functions, tensors are
+brought back.  FoldConstant makes the transforms of weights disappear.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+from aotc.ir.diagnostics import AotcValueError, nearest
+from aotc.ir.op import Op
+from aotc.ir.span import span_scope
+from aotc.ir.transform import PassContext
+from aotc.ir.types import TensorType, TupleType
+from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, call, tensor_type_of, type_of
+from aotc.relay.module import IRModule
+from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform
+from aotc.relay.op.shape import expand_dims
+from aotc.relay.transform.base import FunctionPass
+from aotc.relay.transform.convert_layout_rules import (
+    AS_IT_WAS,
+    CONVERTIBLE,
+    Order,
+    Plan,
+    agrees,
+    default_kernel,
+    plan_call,
+    plan_conv,
+    plan_layout,
+)
+from aotc.relay.visitor import post_order, rebuild
+
+LOG: Final = logging.getLogger("aotc.pass")
+
+
+@dataclass(frozen=True, repr=False)
+class ConvertLayout(FunctionPass):
+    """Brings operators into desired layouts.
+
+    desired_layouts   operator name to [data layout], or to [data layout, kernel layout] for a convolution;
+                      the kernel layout "default" is the one that goes with the data layout.  Data layouts have
+                      no blocks; those of kernels may end in blocks of output channels ("OIHW16o")
+
+    Raises AotcValueError (code "desired-layout") for layouts that an operator cannot have.  Logs a warning for
+    each kind of operator that could be converted, but has no desired layout, and for each that has one in vain.
+    """
+
+    name: ClassVar[str] = "ConvertLayout"
+    opt_level: ClassVar[int] = 3
+    required: ClassVar[tuple[str, ...]] = ("InferType", "CanonicalizeOps")
+
+    desired_layouts: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        checked = {name: _checked(name, layouts) for name, layouts in self.desired_layouts.items() if _known(name)}
+        object.__setattr__(self, "desired_layouts", MappingProxyType(checked))
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return _Converter(self.desired_layouts).convert_function(function)
+
+
+def _refuse(name: str, message: str, hint: str = "") -> AotcValueError:
+    return AotcValueError("desired-layout", f"desired layouts of {name}: {message}", hint=hint)
+
+
+def _known(name: str) -> bool:
+    """Whether the layout of an operator can be chosen; a warning if not, as programs name operators of others too."""
+    if name not in CONVERTIBLE:
+        LOG.warning("The layout of %s cannot be chosen. %s", name, nearest(name, CONVERTIBLE))
+    return name in CONVERTIBLE
+
+
+def _checked(name: str, layouts: Sequence[str]) -> tuple[str, ...]:
+    """The layouts of one entry, as a tuple."""
+    kind = CONVERTIBLE[name]
+    if isinstance(layouts, str) or not all(isinstance(item, str) for item in layouts):
+        raise _refuse(name, f"expected a list of layouts, got {layouts!r}")
+    count = 2 if kind.kernel else 1
+    if len(layouts) != count:
+        wanted = "a data and a kernel layout" if kind.kernel else "one data layout"
+        raise _refuse(name, f"expected {wanted}, got {list(layouts)}")
+    data, *kernel = layouts
+    if sorted(data) != sorted(kind.data):
+        raise _refuse(name, f"{data!r} is not an order of the axes {', '.join(kind.data)}")
+    for layout in kernel:
+        _check_kernel(name, data, layout)
+    return tuple(layouts)
+
+
+def _check_kernel(name: str, data: str, layout: str) -> None:
+    letters = CONVERTIBLE[name].kernel
+    if layout == "default":
+        if data.index("C") not in (1, len(data) - 1) or data[0] != "N":
+            raise _refuse(name, f"no kernel layout is the default with {data!r}", "name one")
+        return
+    parsed = Layout.parse(layout)
+    plain = "".join(letter for letter, size in parsed.axes if not size)
+    packed = not name.endswith("_transpose") and parsed.axes[-1][0] == "O" and len(parsed.axes) == len(letters) + 1
+    if sorted(plain) != sorted(letters) or not (layout == plain or (packed and layout.startswith(plain))):
+        raise _refuse(name, f"{layout!r} is not an order of the axes {', '.join(letters)}")
+
+
+# --- the engine
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A value and the order of its axes; other values than tensors are as they were."""
+
+    expr: Expr
+    order: Order = AS_IT_WAS
+
+
+@dataclass(frozen=True, slots=True)
+class _LaidTuple:
+    """A tuple of tensors, as a whole and field by field."""
+
+    expr: Expr
+    fields: tuple[_Laid, ...]
+
+
+_Value = _Laid | _LaidTuple
+
+
+@dataclass
+class _Converter:
+    desired: Mapping[str, Sequence[str]]
+    values: dict[int, _Value] = field(default_factory=dict)
+    transformed: dict[tuple[Expr, str, str], Expr] = field(default_factory=dict)
+    warned: set[str] = field(default_factory=set)
+
+    def convert_function(self, function: Function) -> Function:
+        for node in post_order(function, lambda n: not (isinstance(n, Function) and n.is_primitive)):
+            with span_scope(node.span):
+                self.values[id(node)] = self._value(node)
+        result = self._restored(function)
+        assert isinstance(result, Function)
+        return result
+
+    def _value(self, node: Expr) -> _Value:
+        match node:
+            case Function() if node.is_primitive:
+                return _Laid(node)
+            case Call() if isinstance(node.op, Op):
+                return self._call(node)
+            case Tuple():
+                return self._tuple(node)
+            case TupleGetItem():
+                return self._field(node)
+            case _:
+                return _Laid(rebuild(node, self._restored))
+
+    def _tuple(self, node: Tuple) -> _Value:
+        fields = [self.values[id(f)] for f in node.fields]
+        laid = tuple(f for f in fields if isinstance(f, _Laid))
+        if len(laid) != len(fields) or not all(isinstance(f.checked_type, TensorType) for f in node.fields):
+            return _Laid(rebuild(node, self._restored))
+        same = all(a.expr is b for a, b in zip(laid, node.fields, strict=True))
+        return _LaidTuple(node if same else Tuple([f.expr for f in laid], node.span), laid)
+
+    def _field(self, node: TupleGetItem) -> _Value:
+        whole = self.values[id(node.tuple_value)]
+        if isinstance(whole, _LaidTuple):
+            found = whole.fields[node.index]
+            return _Laid(node, found.order) if whole.expr is node.tuple_value else found
+        return _Laid(rebuild(node, self._restored))
+
+    # --- calls
+
+    def _call(self, node: Call) -> _Value:
+        arguments = [self.values[id(a)] for a in node.args]
+        renamed = _renamed(node, arguments[0]) if arguments else None
+        if renamed is not None:
+            return renamed
+        plan = self._plan(node, arguments)
+        if plan is not None:
+            new = _recalled(node, self._arguments(arguments, plan), plan.attrs)
+            if new is node or agrees(node, new, plan):
+                return _results(new, plan.outputs)
+        new_args = [self._restored(a) for a in node.args]
+        count = len(ty.fields) if isinstance(ty := type_of(node), TupleType) else 1
+        return _results(_recalled(node, new_args, node.attrs), (AS_IT_WAS,) * count)
+
+    def _plan(self, node: Call, arguments: Sequence[_Value]) -> Plan | None:
+        orders = []
+        for expr, value in zip(node.args, arguments, strict=True):
+            if isinstance(value, _Laid) and not isinstance(expr.checked_type, TensorType):
+                return None  # a tuple that is not known field by field
+            orders += [f.order for f in _flat(value)]
+        assert isinstance(node.op, Op)
+        name = node.op.name
+        if name not in CONVERTIBLE:
+            return plan_call(node, orders)
+        if name in self.desired:
+            return self._desired(node, name, self.desired[name])
+        if name not in self.warned:
+            self.warned.add(name)
+            LOG.warning("Desired layout(s) not specified for op: %s", name)
+        return plan_call(node, orders)
+
+    def _desired(self, node: Call, name: str, layouts: Sequence[str]) -> Plan:
+        if len(layouts) == 1:
+            return plan_layout(node, layouts[0])
+        a: Any = node.attrs
+        data, kernel = layouts
+        if kernel == "default":
+            channels = tensor_type_of(node.args[0]).shape[a.data_layout.index("C")]
+            kernel = default_kernel(name, data, depthwise=a.groups > 1 and a.groups == channels)
+        return plan_conv(node, data, kernel)
+
+    def _arguments(self, arguments: Sequence[_Value], plan: Plan) -> list[Expr]:
+        orders = iter(plan.inputs)
+        found: list[Expr] = []
+        for value in arguments:
+            exprs = [self._in_order(f, next(orders)) for f in _flat(value)]
+            if isinstance(value, _Laid):
+                found += exprs
+            else:
+                same = all(a is f.expr for a, f in zip(exprs, value.fields, strict=True))
+                found.append(value.expr if same else Tuple(exprs))
+        return found
+
+    # --- transforms
+
+    def _in_order(self, value: _Laid, wanted: Order) -> Expr:
+        """A tensor in the order that an operator wants it in."""
+        if not wanted.is_known:
+            return self._as_it_was(value)
+        if value.order == wanted:
+            return value.expr
+        if len(value.order.old) == len(wanted.old) and wanted.old.isalpha():
+            return self._transform(value.expr, value.order.called(wanted.old).new, wanted.new)
+        expr = self._as_it_was(value)
+        missing = len(Layout.parse(wanted.old).axes) - tensor_type_of(expr).rank
+        if missing:
+            expr = self._expanded(expr, missing)
+        return self._transform(expr, wanted.old, wanted.new)
+
+    def _expanded(self, expr: Expr, count: int) -> Expr:
+        key = (expr, "", str(count))
+        if key not in self.transformed:
+            self.transformed[key] = expand_dims(expr, 0, count)
+        return self.transformed[key]
+
+    def _as_it_was(self, value: _Laid) -> Expr:
+        return self._transform(value.expr, value.order.new, value.order.old)
+
+    def _restored(self, node: Expr) -> Expr:
+        """The original value of a node."""
+        value = self.values[id(node)]
+        if isinstance(value, _Laid):
+            return self._as_it_was(value)
+        fields = [self._as_it_was(f) for f in value.fields]
+        return value.expr if all(a is f.expr for a, f in zip(fields, value.fields, strict=True)) else Tuple(fields)
+
+    def _transform(self, expr: Expr, source: str, target: str) -> Expr:
+        """`expr` with its axes in another order; a transform that was there before is not undone but replaced."""
+        if source == target:
+            return expr
+        key = (expr, source, target)
+        if key not in self.transformed:
+            self.transformed[key] = self._transformed(expr, source, target)
+        return self.transformed[key]
+
+    def _transformed(self, expr: Expr, source: str, target: str) -> Expr:
+        a = expr.attrs if isinstance(expr, Call) else None
+        if not isinstance(a, LayoutTransformAttrs) or a.dst_layout != source or not (a.src_layout + source).isalpha():
+            return layout_transform(expr, source, target)
+        assert isinstance(expr, Call)
+        (before,) = expr.args
+        return before if a.src_layout == target else layout_transform(before, a.src_layout, target)
+
+
+def _renamed(node: Call, data: _Value) -> _Laid | None:
+    """What a layout_transform of the program makes of a reordered tensor: the same one, seen in another way."""
+    a = node.attrs
+    if not isinstance(a, LayoutTransformAttrs) or not isinstance(data, _Laid) or data.order.old == data.order.new:
+        return None
+    plain = (a.src_layout + a.dst_layout).isalpha()
+    return _Laid(data.expr, Order(a.dst_layout, data.order.called(a.src_layout).new)) if plain else None
+
+
+def _flat(value: _Value) -> Iterator[_Laid]:
+    yield from (value,) if isinstance(value, _Laid) else value.fields
+
+
+def _recalled(node: Call, args: Sequence[Expr], attrs: Any) -> Call:
+    """The operator of `node` on these arguments: `node` itself if nothing changes."""
+    if attrs == node.attrs and all(a is b for a, b in zip(args, node.args, strict=True)):
+        return node
+    assert isinstance(node.op, Op)
+    return call(node.op, args, attrs, node.span)
+
+
+def _results(node: Call, orders: Sequence[Order]) -> _Value:
+    if not isinstance(type_of(node), TupleType):
+        return _Laid(node, orders[0])
+    fields = tuple(_Laid(TupleGetItem(node, k), order) for k, order in enumerate(orders))
+    return _LaidTuple(node, fields)

@@ -19,8 +19,9 @@ from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library
+from aotc.driver.observe import PassList
 from aotc.driver.place import check_destination, staged
-from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
+from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.transform import PassContext
@@ -89,11 +90,19 @@ def model_name(model: object, name: str | None) -> str:
 
 
 def compile_program(
-    module: IRModule, target: Target, *, name: str, opt_level: int = 3, instruments: Iterable[Any] = ()
+    module: IRModule,
+    target: Target,
+    *,
+    name: str,
+    opt_level: int = 3,
+    instruments: Iterable[Any] = (),
+    progress: Progress = lambda _: None,
 ) -> Program:
     """A module through the pass pipeline and lowering, memory planned: everything before C text."""
+    progress("optimising the graph")
     with PassContext(opt_level=opt_level, instruments=list(instruments)):
         optimized = optimize(module, target)
+    progress("making kernels")
     return lower(optimized, target, name)
 
 
@@ -138,28 +147,17 @@ def compile(
         check_destination(Path(output))
     progress("importing the model")
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
-    progress("optimising the graph")
-    program = compile_program(module, resolved, name=c_name, opt_level=opt_level, instruments=instruments)
-    if output is not None:
-        return _write(program, Path(output), resolved, toolchain, None, progress)
-    temporary = tempfile.TemporaryDirectory(prefix="aotc-")
-    return _write(program, Path(temporary.name) / c_name, resolved, toolchain, temporary, progress)
-
-
-def _write(
-    program: Program,
-    path: Path,
-    target: Target,
-    toolchain: Toolchain | None,
-    temporary: tempfile.TemporaryDirectory[str] | None,
-    progress: Progress,
-) -> CompiledModel:
-    """Emit the project, build it, and put it in its place as a whole."""
+    passes = PassList()
+    program = compile_program(
+        module, resolved, name=c_name, opt_level=opt_level, instruments=[*instruments, passes], progress=progress
+    )
+    temporary = tempfile.TemporaryDirectory(prefix="aotc-") if output is None else None
+    path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
     with staged(path) as work:
         progress("writing the C project")
-        metadata = emit(program, work, target=target, version=version("aotc"))
+        metadata = emit(program, work, target=resolved, version=version("aotc"), passes=passes.names)
         library = None
         if toolchain is not None:
             progress("compiling the C project")
-            library = build_library(work, metadata, toolchain, target).relative_to(work)
+            library = build_library(work, metadata, toolchain, resolved).relative_to(work)
     return CompiledModel(path, path / library if library is not None else None, metadata, temporary)

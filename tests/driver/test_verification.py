@@ -74,6 +74,7 @@ def test_rounding_is_judged_by_the_exact_result() -> None:
     wrong = (exact - 3e-2).astype(np.float32)
     assert not judge_by_exact(compare("y", wrong, reference, 1e-5), wrong, exact, noise).ok
     assert not judge_by_exact(found, ours, exact, noise=1e-9).ok  # a reference that is right proves ours wrong
+    assert not judge_by_exact(found, ours, exact, noise=0.7).ok  # an evaluator that far off cannot judge
 
 
 def test_the_exact_result_is_in_double_precision() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dims import SymDim
 from aotc.ir.dtype import DType
 from aotc.ir.op import Op
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
@@ -39,11 +40,13 @@ def require_static(ty: Type, expr: Expr, what: str) -> None:
     """Raise AotcError (code "dynamic-shape") unless every tensor of a type has a known shape."""
     for tensor in tensor_types(ty):
         if not tensor.is_static:
+            symbols = dict.fromkeys(d.name for d in tensor.shape if isinstance(d, SymDim) and d.name)
+            dims = " ".join(f"--dim {name}=1" for name in symbols) or "--dim batch=1"
             raise AotcError(
                 "dynamic-shape",
                 f"{what} has a shape that is not known at compile time: {tensor}",
                 span=expr.span,
-                hint="pin the dimension, e.g. --dim batch=1 or --input-shape NAME:1,3,224,224",
+                hint=f"pin it, e.g. {dims} or --input-shape NAME:1,3,224,224",
             )
 
 

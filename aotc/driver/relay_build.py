@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`relay.build`: a module to a compiled library, with Relay's interface to it.
+
+with PassContext(opt_level=3):
+    lib = build(mod, "llvm", params=params)
+lib["default"](cpu())                                # an executor
+lib.export_library("deploy_lib.tar")                 # for load_module, in any process
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from aotc_codegen.c.names import model_identifier
+from aotc_codegen.c.project import emit
+
+from aotc.driver.build import build_library
+from aotc.driver.relay_graph import constant_names, graph_json
+from aotc.driver.relay_target import Target
+from aotc.driver.toolchain import find_toolchain
+from aotc.driver.wiring import install
+from aotc.ir.device import Device
+from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.ir.ndarray import NDArray
+from aotc.ir.transform import PassContext
+from aotc.relay.backend.lower import lower
+from aotc.relay.bind import bind_params_by_name
+from aotc.relay.module import IRModule
+from aotc.relay.text.printer import astext
+from aotc.relay.transform.expand_ops import ExpandOps
+from aotc.relay.transform.fuse_ops import FuseOps
+from aotc.relay.transform.pipeline import optimize
+from aotc.runtime.module import PREFIX, CompiledLibrary
+from aotc.runtime.params import save_param_dict
+from aotc.runtime.session import Session
+from aotc.tir.plan.program import Program
+from aotc.tir.target import Target as MachineTarget
+
+
+class ExecutorFactory:
+    """What `build` gives: the compiled library, its graph and its parameters.
+
+    `factory[name](device)` is an executor; `graph, lib, params = factory` works, too.
+
+    ir_mod        the module, parameters bound
+    libmod_name   the name that the model was built under
+    target        what it was compiled for
+    """
+
+    def __init__(
+        self,
+        ir_mod: IRModule,
+        target: MachineTarget,
+        libmod_name: str,
+        program: Program,
+        library: CompiledLibrary,
+        project: Path,
+    ) -> None:
+        self.ir_mod = ir_mod
+        self.target = target
+        self.libmod_name = libmod_name
+        self._program = program
+        self._library = library
+        self._project = project
+
+    def __getitem__(self, name: str) -> Callable[[Device], Session]:
+        """What makes executors of the model `name`; AotcError for another name."""
+        return self._library[name]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.get_graph_json(), self.get_lib(), self.get_params()))
+
+    def get_graph_json(self) -> str:
+        """The calls of kernels as JSON text, in the form of TVM's graph executor; see `relay_graph`."""
+        return graph_json(self._program)
+
+    def get_lib(self) -> CompiledLibrary:
+        """The compiled library, loaded."""
+        return self._library
+
+    @property
+    def lib(self) -> CompiledLibrary:
+        return self._library
+
+    def get_params(self) -> dict[str, NDArray]:
+        """The constants of the compiled model by their names in the graph (p0, p1, ...), packed for the kernels."""
+        return {name: NDArray(storage.data) for storage, name in constant_names(self._program).items()}
+
+    def export_library(self, file_name: str | Path) -> None:
+        """Write the model to a file for `load_module`.
+
+        .so    the shared library
+        .tar   the C project with the library, the graph, the parameters and the module's text; `make` in the
+               unpacked archive builds it anew.  Equal models give equal bytes
+
+        Raises AotcError (code "export") for another ending and where nothing can be written.
+        """
+        file = Path(file_name)
+        try:
+            match file.suffix:
+                case ".so":
+                    shutil.copyfile(self._library.path, file)
+                case ".tar":
+                    self._write_archive(file)
+                case _:
+                    raise AotcError("export", f"cannot export to {file.name!r}", hint="the name ends in .so or .tar")
+        except OSError as error:
+            raise AotcError("export", f"cannot write {file}: {error.strerror}") from error
+
+    def _write_archive(self, file: Path) -> None:
+        name = self.libmod_name
+        extra = {
+            f"executor-config/graph/{name}.graph": self.get_graph_json().encode(),
+            f"parameters/{name}.params": save_param_dict(self.get_params()),
+            f"src/{name}.relay": astext(self.ir_mod, show_meta_data=False).encode(),
+        }
+        sources = {str(p.relative_to(self._project)): p for p in self._project.rglob("*") if p.is_file()}
+        with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as tar:
+            for path in sorted([*sources, *extra]):
+                _add(tar, path, extra[path] if path in extra else sources[path].read_bytes())
+
+
+def _add(tar: tarfile.TarFile, path: str, data: bytes) -> None:
+    """A file without time, owner or other traces of where it was made."""
+    info = tarfile.TarInfo(path)
+    info.size = len(data)
+    info.mode = 0o755 if path.endswith(".so") else 0o644
+    tar.addfile(info, io.BytesIO(data))
+
+
+def _require_lowering(context: PassContext) -> None:
+    """AotcError (code "build") if the context leaves out a pass without which there are no kernels."""
+    for needed in (ExpandOps(), FuseOps()):
+        if not context.pass_enabled(needed.info):
+            text = f"the pass context leaves out {needed.info.name}, which makes the kernels"
+            raise AotcError("build", text, hint="take it out of disabled_pass; opt_level is at least 0")
+
+
+def build(
+    ir_mod: IRModule,
+    target: str | MachineTarget | None = None,
+    *,
+    params: Mapping[str, Any] | None = None,
+    mod_name: str = "default",
+) -> ExecutorFactory:
+    """Compile a module under the current pass context.
+
+    target     see `relay_target.Target`
+    params     values of parameters of @main by name; they are baked in, the others are inputs
+    mod_name   the name under which the result gives its executor
+
+    Raises AotcError for a missing or unknown target, unknown parameters and wrong values of them, programs
+    that have no static form, and a name that cannot be made part of C names.
+    """
+    if not isinstance(ir_mod, IRModule):
+        hint = "IRModule.from_expr makes one of a function"
+        raise AotcTypeError("build", f"expected an IRModule, not {type(ir_mod).__name__}", hint=hint)
+    if target is None:
+        raise AotcError("target", "no target is given", hint='"llvm" compiles for the processor of this machine')
+    machine = Target(target)
+    c_name = f"{PREFIX}{mod_name}"
+    if not mod_name or model_identifier(c_name) != c_name:
+        raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")
+    _require_lowering(PassContext.current())
+    install()
+    toolchain = find_toolchain()
+    module = ir_mod.with_function("main", bind_params_by_name(ir_mod["main"], params)) if params else ir_mod
+    program = lower(optimize(module, machine), machine, c_name)
+    temporary = tempfile.TemporaryDirectory(prefix="aotc-build-")
+    project = Path(temporary.name) / c_name
+    project.mkdir()
+    metadata = emit(program, project, target=machine, version=version("aotc"))
+    library = CompiledLibrary(build_library(project, metadata, toolchain, machine), temporary)
+    return ExecutorFactory(module, machine, mod_name, program, library, project)

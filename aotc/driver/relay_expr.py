@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's helpers that build expressions, and its functions by operator name.
+
+x = var("x", shape=(1, 3))
+op_functions()["add"](x, const(1.0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.ir.ndarray import NDArray
+from aotc.ir.span import Span
+from aotc.ir.types import TensorType, Type
+from aotc.relay import op as operators
+from aotc.relay.expr import Constant, Var
+from aotc.relay.module import IRModule
+from aotc.relay.text.parser import parse
+
+
+def var(
+    name_hint: str,
+    type_annotation: Type | str | None = None,
+    shape: Sequence[Any] | None = None,
+    dtype: str = "float32",
+    span: Span | None = None,
+) -> Var:
+    """A variable: of a type (a dtype's name is a scalar), of a shape and dtype, or of a type to be inferred.
+
+    Raises AotcError if both a type and a shape are given.
+    """
+    if type_annotation is not None and shape is not None:
+        raise AotcError("var", f"variable {name_hint!r}: give a type or a shape, not both")
+    if isinstance(type_annotation, str):
+        return Var(name_hint, TensorType((), type_annotation), span)
+    return Var(name_hint, TensorType(shape, dtype) if shape is not None else type_annotation, span)
+
+
+def const(value: Any, dtype: str | None = None, span: Span | None = None) -> Constant:
+    """A constant.  Python's numbers, and lists of them, are int32, float32 or bool; arrays keep their dtype.
+
+    dtype   the dtype wanted instead
+
+    Raises AotcError where a value does not fit the dtype.
+    """
+    array = np.asarray(value)
+    wanted = DType(dtype).numpy if dtype is not None else array.dtype
+    if dtype is None and not isinstance(value, (np.ndarray, np.generic, NDArray)):
+        wanted = np.dtype({"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
+    DType.of(array)
+    with np.errstate(all="ignore"):
+        result = array.astype(wanted)
+    exact = array.dtype.kind in "iub" and np.issubdtype(wanted, np.integer)
+    if exact and not np.array_equal(result, array):
+        raise AotcError("const", f"{value!r} does not fit {DType.of(result)}", hint="give a wider dtype")
+    return Constant(result, span)
+
+
+def fromtext(text: str, source_name: str = "from_string") -> IRModule:
+    """The module that Relay text describes; see `aotc.relay.text.parser.parse`."""
+    return parse(text, source_name)
+
+
+@cache
+def op_functions() -> Mapping[str, Callable[..., Any]]:
+    """The functions that build calls of operators, by the operator's name ("add", "nn.conv2d")."""
+    families = [m for m in vars(operators).values() if isinstance(m, ModuleType) and hasattr(m, "OPS")]
+    named = {op.name: vars(m).get(op.name.rpartition(".")[2]) for m in families for op in m.OPS}
+    return MappingProxyType({name: function for name, function in named.items() if callable(function)})
+
+
+def op_namespace(prefix: str) -> Mapping[str, Callable[..., Any]]:
+    """The functions of the operators called PREFIX.name, by that name; those without a prefix for ""."""
+    split = ((name.rpartition("."), function) for name, function in op_functions().items())
+    return {last: function for (first, _, last), function in split if first == prefix}

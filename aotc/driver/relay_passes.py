@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes that Relay's users find in `transform` and that only look.
+
+Sequential([FoldConstant(), PrintIR("after folding")])(module)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from aotc.ir.transform import Pass, PassContext
+from aotc.relay.module import IRModule
+from aotc.relay.text.printer import astext
+
+
+@dataclass(frozen=True)
+class PrintIR(Pass[IRModule]):
+    """Prints the module as text and leaves it as it is.
+
+    header            what to print before the text
+    show_meta_data    whether to print the values of large constants
+    """
+
+    name: ClassVar[str] = "PrintIR"
+    opt_level: ClassVar[int] = 0
+    header: str = ""
+    show_meta_data: bool = False
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        print(f"PrintIR({self.header}):\n{astext(module, self.show_meta_data)}")
+        return module

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Targets by the names that Relay's users know.
+
+Target("llvm")                         # the best C target of this machine
+cuda()                                 # AotcError: there is no CUDA back end yet
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from aotc.driver.toolchain import resolve_target
+from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.tir.target import Target as MachineTarget
+
+_LATER: Final = {
+    "cuda": "CUDA",
+    "nvptx": "CUDA",
+    "rocm": "ROCm",
+    "opencl": "OpenCL",
+    "vulkan": "Vulkan",
+    "metal": "Metal",
+}
+
+
+def Target(target: str | MachineTarget) -> MachineTarget:
+    """A target by name: "llvm" and "host" are this machine, the others those of `aotc.tir.target.TARGETS`.
+
+    Raises AotcError (code "target") for options behind the name, for unknown names and for back ends that do
+    not exist yet.
+    """
+    if isinstance(target, MachineTarget):
+        return target
+    if not isinstance(target, str):
+        raise AotcTypeError("target", f"a target is a name or a Target, not {type(target).__name__}")
+    words = target.split()
+    if words and words[0] in _LATER:
+        _no_back_end(words[0])
+    if len(words) > 1:
+        hint = 'name the machine itself, for example "x86-64-v3"'
+        raise AotcError("target", f"options of targets are not understood: {target!r}", hint=hint)
+    return resolve_target("host" if target == "llvm" else target)
+
+
+def _no_back_end(name: str) -> NoReturn:
+    text = f"target {name!r} cannot be compiled for: there is no {_LATER[name]} back end yet"
+    raise AotcError("target", text, hint='"llvm" compiles for the processor of this machine')
+
+
+def llvm() -> MachineTarget:
+    """The target of this machine."""
+    return Target("llvm")
+
+
+def cuda() -> MachineTarget:
+    """The target of CUDA devices; AotcError (code "target"), since there is no back end for it yet."""
+    _no_back_end("cuda")

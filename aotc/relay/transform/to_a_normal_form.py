@@ -11,102 +11,21 @@ basic block normal form binds only nodes that are used in several blocks, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from aotc.ir.op import Op
 from aotc.ir.transform import PassContext
-from aotc.relay.expr import Constant, Expr, Function, GlobalVar, If, Let, Var
+from aotc.relay.blocks import Blocks, is_atom, left_alone
+from aotc.relay.expr import Expr, Function, If, Let, Var
 from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass
-from aotc.relay.visitor import children, post_order, rebuild, with_children
-
-
-@dataclass(slots=True, eq=False)
-class _Block:
-    """A body or branch, what it is inside of, and the lets that it begins with."""
-
-    outer: _Block | None = None
-    depth: int = 0
-    lets: list[tuple[Var, Expr]] = field(default_factory=list)
-
-    def around(self, body: Expr) -> Expr:
-        """`body` below the lets of the block."""
-        for var, value in reversed(self.lets):
-            body = Let(var, value, body, value.span)
-        return body
-
-
-def _common(a: _Block, b: _Block) -> _Block:
-    """The innermost block around both."""
-    while a is not b:
-        if a.depth < b.depth:
-            a, b = b, a
-        assert a.outer is not None
-        a = a.outer
-    return a
-
-
-def _left_alone(node: Expr) -> bool:
-    return isinstance(node, Function) and (node.is_primitive or "Compiler" in node.attrs)
-
-
-def _is_atom(node: Expr) -> bool:
-    return isinstance(node, (Var, GlobalVar, Constant, Op))
-
-
-def _used_in(node: Expr, block: _Block) -> Iterator[tuple[Expr, _Block]]:
-    """The children of a node with the blocks that they are used in; those of bodies and branches are new."""
-
-    def inside() -> _Block:
-        return _Block(block, block.depth + 1)
-
-    match node:
-        case Function():
-            yield node.body, inside()
-        case If():
-            yield node.cond, block
-            yield node.true_branch, inside()
-            yield node.false_branch, inside()
-        case Let():
-            yield node.value, block
-            yield node.body, block
-        case _:
-            yield from ((child, block) for child in children(node))
-
-
-class _Blocks:
-    """Where each node of a function belongs.
-
-    home     the block of each node
-    inner    the new blocks of functions (one) and ifs (two)
-    spread   nodes that are used in several blocks
-    """
-
-    def __init__(self, order: list[Expr]) -> None:
-        self.home: dict[Expr, _Block] = {order[-1]: _Block()}
-        self.inner: dict[Expr, list[_Block]] = {}
-        self.spread: set[Expr] = set()
-        for node in reversed(order):
-            if node not in self.home or _left_alone(node):
-                continue
-            uses = list(_used_in(node, self.home[node]))
-            self.inner[node] = [b for _, b in uses if b is not self.home[node]]
-            for child, block in uses:
-                self._use(child, block)
-
-    def _use(self, child: Expr, block: _Block) -> None:
-        known = self.home.setdefault(child, block)
-        if known is not block:
-            self.home[child] = _common(known, block)
-            self.spread.add(child)
+from aotc.relay.visitor import post_order, rebuild, with_children
 
 
 class _Normalizer:
     def __init__(self, function: Function, everything: bool) -> None:
-        self.order = list(post_order(function, lambda n: not _left_alone(n)))
-        self.blocks = _Blocks(self.order)
+        self.order = list(post_order(function, lambda n: not left_alone(n)))
+        self.blocks = Blocks(self.order)
         self.everything = everything
         self.root = function
         self.same: dict[Expr, Expr] = {}  # variables that stand for another variable or a constant
@@ -120,7 +39,7 @@ class _Normalizer:
         value = let.value
         while isinstance(value, Let):
             value = value.body
-        if _is_atom(value):
+        if is_atom(value):
             self.same[let.var] = value
         elif self.claimed.setdefault(value, let.var) is not let.var:
             self.same[let.var] = self.claimed[value]
@@ -143,7 +62,7 @@ class _Normalizer:
         if isinstance(node, Let):
             return self._new(node.body)
         value = self._rebuilt(node)
-        if node is self.root or _is_atom(node):
+        if node is self.root or is_atom(node):
             return value
         var = self.claimed.get(node)
         if var is None:
@@ -154,7 +73,7 @@ class _Normalizer:
         return var
 
     def _rebuilt(self, node: Expr) -> Expr:
-        if _left_alone(node):
+        if left_alone(node):
             return node
         inner = self.blocks.inner.get(node, [])
         match node:

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks: bodies of functions and branches of ifs, and in which of them each node belongs.
+
+A node belongs to the innermost block that contains all of its uses.
+
+blocks = Blocks(list(post_order(function)))
+blocks.home[node]                                # its block
+node in blocks.spread                            # several blocks use it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from aotc.ir.op import Op
+from aotc.relay.expr import Constant, Expr, Function, GlobalVar, If, Let, Var
+from aotc.relay.visitor import children
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A body or branch, what it is inside of, and the lets that it begins with."""
+
+    outer: Block | None = None
+    depth: int = 0
+    lets: list[tuple[Var, Expr]] = field(default_factory=list)
+
+    def around(self, body: Expr) -> Expr:
+        """`body` below the lets of the block."""
+        for var, value in reversed(self.lets):
+            body = Let(var, value, body, value.span)
+        return body
+
+
+def _common(a: Block, b: Block) -> Block:
+    """The innermost block around both."""
+    while a is not b:
+        if a.depth < b.depth:
+            a, b = b, a
+        assert a.outer is not None
+        a = a.outer
+    return a
+
+
+def left_alone(node: Expr) -> bool:
+    """Whether a node is a function whose body is someone else's: a fused one, or one for another compiler."""
+    return isinstance(node, Function) and (node.is_primitive or "Compiler" in node.attrs)
+
+
+def is_atom(node: Expr) -> bool:
+    """Whether a node is used as it is, needing no name."""
+    return isinstance(node, (Var, GlobalVar, Constant, Op))
+
+
+def _used_in(node: Expr, block: Block) -> Iterator[tuple[Expr, Block]]:
+    """The children of a node with the blocks that they are used in; those of bodies and branches are new."""
+
+    def inside() -> Block:
+        return Block(block, block.depth + 1)
+
+    match node:
+        case Function():
+            yield node.body, inside()
+        case If():
+            yield node.cond, block
+            yield node.true_branch, inside()
+            yield node.false_branch, inside()
+        case Let():
+            yield node.value, block
+            yield node.body, block
+        case _:
+            yield from ((child, block) for child in children(node))
+
+
+class Blocks:
+    """Where each node of a function belongs.
+
+    home     the block of each node
+    inner    the new blocks of functions (one) and ifs (two)
+    spread   nodes that are used in several blocks
+    """
+
+    def __init__(self, order: list[Expr]) -> None:
+        self.home: dict[Expr, Block] = {order[-1]: Block()}
+        self.inner: dict[Expr, list[Block]] = {}
+        self.spread: set[Expr] = set()
+        for node in reversed(order):
+            if node not in self.home or left_alone(node):
+                continue
+            uses = list(_used_in(node, self.home[node]))
+            self.inner[node] = [b for _, b in uses if b is not self.home[node]]
+            for child, block in uses:
+                self._use(child, block)
+            if isinstance(node, Let) and node in self.spread:
+                self.spread.add(node.body)  # the value of a let is that of its body
+
+    def _use(self, child: Expr, block: Block) -> None:
+        known = self.home.setdefault(child, block)
+        if known is not block:
+            self.home[child] = _common(known, block)
+            self.spread.add(child)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from aotc.ir.dims import is_static
 from aotc.ir.op import Op
@@ -21,7 +21,7 @@ from aotc.ir.transform import PassContext
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
-from aotc.relay.op.conv import Conv2DAttrs
+from aotc.relay.op.conv import Conv1DAttrs, Conv2DAttrs, Conv3DAttrs
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.transform.base import FunctionPass, recall
@@ -29,10 +29,13 @@ from aotc.relay.visitor import Mutator
 from aotc.tir.schedule.contraction import pack_block
 from aotc.tir.target import C, Target
 
+_CONVOLUTIONS: Final = {"nn.conv1d": ("NCW", "OIW"), "nn.conv2d": ("NCHW", "OIHW"), "nn.conv3d": ("NCDHW", "OIDHW")}
+"""The layouts of data and weights from which convolutions are packed."""
+
 
 @dataclass(frozen=True, repr=False)
 class AlterOpLayout(FunctionPass):
-    """Packs the constant weights of nn.conv2d, nn.dense and nn.matmul for `target`."""
+    """Packs the constant weights of convolutions, nn.dense and nn.matmul for `target`."""
 
     name: ClassVar[str] = "AlterOpLayout"
     opt_level: ClassVar[int] = 3
@@ -77,8 +80,8 @@ class _Pack(Mutator):
             return new
         with span_scope(new.span):
             match new.attrs:
-                case Conv2DAttrs() as attrs if new.op.name == "nn.conv2d":
-                    return self._conv2d(new, new.args[1], attrs)
+                case Conv1DAttrs() | Conv2DAttrs() | Conv3DAttrs() as attrs if new.op.name in _CONVOLUTIONS:
+                    return self._conv(new, new.args[1], attrs, *_CONVOLUTIONS[new.op.name])
                 case DenseAttrs() as attrs if new.op.name == "nn.dense":
                     return self._dense(new, new.args[1], "NC", attrs.out_dtype)
                 case MatmulAttrs(transpose_a=False) as attrs if new.op.name == "nn.matmul":
@@ -89,8 +92,10 @@ class _Pack(Mutator):
     def _block(self, channels: int, positions: int, call: Call) -> int:
         return pack_block(channels, self.target, tensor_type_of(call).dtype, columns=positions)
 
-    def _conv2d(self, call: Call, weight: Constant, attrs: Conv2DAttrs) -> Expr:
-        if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or attrs.out_layout not in ("", "NCHW"):
+    def _conv(
+        self, call: Call, weight: Constant, attrs: Conv1DAttrs | Conv2DAttrs | Conv3DAttrs, data: str, kernel: str
+    ) -> Expr:
+        if (attrs.data_layout, attrs.kernel_layout) != (data, kernel) or attrs.out_layout not in ("", data):
             return call
         channels = weight.data.shape[0]
         per_group = channels // attrs.groups
@@ -100,10 +105,10 @@ class _Pack(Mutator):
         block = self._block(per_group, positions, call)
         if block == 0 or per_group == 1 or (attrs.groups > 1 and per_group % block):
             return call
-        layout = f"OIHW{block}o"
-        packed = self.packed.get(weight, "OIHW", layout)
-        kernel = (weight.data.shape[2], weight.data.shape[3])
-        return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=kernel)
+        layout = f"{kernel}{block}o"
+        packed = self.packed.get(weight, kernel, layout)
+        size = weight.data.shape[2:]
+        return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=size)
 
     def _dense(self, call: Call, weight: Constant, layout: str, out_dtype: str) -> Expr:
         if weight.data.ndim != 2:

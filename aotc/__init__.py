@@ -12,33 +12,41 @@ the compiler.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from aotc.ir.lazy import lazy_names
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from aotc.driver.compile import CompiledModel, compile
-    from aotc.ir.diagnostics import AotcError
-    from aotc.relay.module import IRModule
-    from aotc.runtime.session import Session, load
+    from aotc import contrib as contrib
+    from aotc import instrument as instrument
+    from aotc import ir as ir
+    from aotc import nd as nd
+    from aotc import relay as relay
+    from aotc import runtime as runtime
+    from aotc import target as target
+    from aotc import testing as testing
+    from aotc import transform as transform
+    from aotc.driver.compile import CompiledModel as CompiledModel
+    from aotc.driver.compile import compile as compile
+    from aotc.ir.device import Device as Device
+    from aotc.ir.device import cpu as cpu
+    from aotc.ir.device import cuda as cuda
+    from aotc.ir.device import device as device
+    from aotc.ir.diagnostics import AotcError as AotcError
+    from aotc.relay.module import IRModule as IRModule
+    from aotc.runtime.session import Session as Session
+    from aotc.runtime.session import load as load
 
-_HOME = {
-    "AotcError": "aotc.ir.diagnostics",
-    "CompiledModel": "aotc.driver.compile",
-    "IRModule": "aotc.relay.module",
-    "Session": "aotc.runtime.session",
-    "compile": "aotc.driver.compile",
-    "load": "aotc.runtime.session",
-}
-__all__ = ["AotcError", "CompiledModel", "IRModule", "Session", "compile", "load"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'aotc' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "aotc.driver.compile": "CompiledModel compile",
+        "aotc.ir.device": "Device cpu cuda device",
+        "aotc.ir.diagnostics": "AotcError",
+        "aotc.relay.module": "IRModule",
+        "aotc.runtime.session": "Session load",
+    },
+    submodules="contrib instrument ir nd relay runtime target testing transform",
+)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IRModule: global functions by name.  Immutable as far as passes go: an update is a new module.
+"""IRModule: global functions by name.  Immutable as far as passes go: what a pass makes is a new module.
 
 mod = IRModule.from_expr(relay.add(x, y))        # free variables become parameters of @main
 mod["main"]; mod.with_function("main", f)
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar
 
 
 class IRModule(Mapping[str, Function]):
-    """A read-only mapping from names to functions, with attributes of the whole module."""
+    """A mapping from names to functions, with attributes of the whole module."""
 
     __slots__ = ("__weakref__", "_functions", "attrs")
 
@@ -36,6 +36,15 @@ class IRModule(Mapping[str, Function]):
         if key not in self._functions:
             raise AotcError("unknown-function", f"no function @{key}", hint=nearest(key, self._functions))
         return self._functions[key]
+
+    def __setitem__(self, name: str | GlobalVar, function: Function) -> None:
+        """Add or replace a function in place: for users who build modules; passes make new modules.
+
+        Raises AotcTypeError for what is no function.
+        """
+        if not isinstance(function, Function):
+            raise AotcTypeError("module", f"a module holds functions, not {type(function).__name__}")
+        self._functions[name.name if isinstance(name, GlobalVar) else name] = function
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)

@@ -45,7 +45,24 @@ FLOORS: dict[str, set[str]] = {
     "aotc.driver": BELOW_DRIVER,
     "aotc.cli": {"aotc.driver", "aotc.ir", "aotc"},
 }
-DOORS = {"aotc", "aotc.relay", "aotc.onnx_backend"}
+DOORS = {
+    "aotc",
+    "aotc.contrib",
+    "aotc.contrib.graph_executor",
+    "aotc.contrib.utils",
+    "aotc.instrument",
+    "aotc.ir",
+    "aotc.nd",
+    "aotc.onnx_backend",
+    "aotc.relay",
+    "aotc.relay.build_module",
+    "aotc.relay.frontend",
+    "aotc.relay.image",
+    "aotc.relay.nn",
+    "aotc.target",
+    "aotc.testing",
+    "aotc.transform",
+}
 """Modules of public names: they may import the driver and below, and nobody inside imports them."""
 THIRD_PARTY = {
     "aotc.ir": {"ml_dtypes"},

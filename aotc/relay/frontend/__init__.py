@@ -3,4 +3,18 @@
 
 from aotc.relay.frontend.onnx import from_onnx
 module = from_onnx("net.onnx", dims={"batch": 1})
+
+The package itself is a door: `relay.frontend.from_onnx` gives a module and parameters, as Relay does.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aotc.ir.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from aotc.driver.relay_frontend import from_onnx as from_onnx
+    from aotc.relay.frontend import onnx as onnx
+
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.driver.relay_frontend": "from_onnx"}, submodules="onnx")

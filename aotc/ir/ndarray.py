@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NDArray: a tensor value on a device, Relay's container for parameters, inputs and outputs.
+
+x = array(np.ones((2, 3), "float32"))
+x.numpy()                              # a copy as a numpy array
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from aotc.ir.device import Device, require_device
+from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.ir.dtype import DType
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+class NDArray:
+    """A tensor.  `copyfrom` gives it another value; arrays that were taken from it before stay as they are.
+
+    shape, dtype   of the tensor; the dtype is a string
+    device         where it lies
+    """
+
+    def __init__(self, data: Any, device: Device | None = None) -> None:
+        self.device = require_device(device)
+        self._data: Array = _owned(np.asarray(data))
+        self.dtype = DType.of(self._data)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._data.shape)
+
+    @property
+    def ndim(self) -> int:
+        return self._data.ndim
+
+    @property
+    def size(self) -> int:
+        return self._data.size
+
+    def numpy(self) -> Array:
+        """The value, copied."""
+        return np.array(self._data)
+
+    asnumpy = numpy
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The value as numpy asks for it: the read-only memory itself where dtype and copy allow."""
+        wanted = self._data.dtype if dtype is None else np.dtype(dtype)
+        result: Array = self._data.astype(wanted, copy=bool(copy))
+        return result
+
+    def copyfrom(self, source: Any) -> NDArray:
+        """Take the value of another tensor or array of the same shape and dtype; AotcError for any other."""
+        data = np.asarray(source)
+        if data.shape != self.shape or DType.of(data) != self.dtype:
+            text = f"cannot copy {data.dtype}{list(data.shape)} into {self.dtype}{list(self.shape)}"
+            raise AotcError("ndarray", text, hint="shape and dtype must be equal")
+        self._data = _owned(data)
+        return self
+
+    def copyto(self, target: NDArray | Device) -> NDArray:
+        """Copy to another tensor of the same shape and dtype, or to a new one on a device."""
+        if isinstance(target, Device):
+            return NDArray(self._data, target)
+        if not isinstance(target, NDArray):
+            raise AotcTypeError("ndarray", f"expected an NDArray or a device, not {type(target).__name__}")
+        return target.copyfrom(self)
+
+    def __repr__(self) -> str:
+        return f"<aotc.nd.NDArray shape={self.shape}, {self.device}>\n{self._data!r}"
+
+    def __str__(self) -> str:
+        return str(self._data)
+
+
+def _owned(data: Array) -> Array:
+    """A read-only copy in the machine's byte order."""
+    copy = np.array(data, DType.of(data).numpy, order="C")
+    copy.flags.writeable = False
+    return copy
+
+
+def array(arr: Any, device: Device | None = None) -> NDArray:
+    """A tensor with the value, shape and dtype of a numpy array, tensor, scalar or nested list.
+
+    Raises AotcError for what has no tensor dtype and for a device that is not there.
+    """
+    return NDArray(arr, device)
+
+
+def empty(shape: int | Sequence[int], dtype: str = "float32", device: Device | None = None) -> NDArray:
+    """A tensor of zeros, to be filled by somebody else."""
+    return NDArray(np.zeros(shape, DType(dtype).numpy), device)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's executor interface over a compiled library: inputs are set, the model runs, outputs are got.
+
+module = GraphModule(library["default"](aotc.cpu()))
+module.set_input("data", array)
+module.run()
+module.get_output(0).numpy()
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.device import Device, require_device
+from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.ir.ndarray import NDArray
+from aotc.runtime.session import Session
+from aotc.runtime.tensor import TensorInfo, check_inputs, unknown_names
+
+_COLUMNS: Final = ("mean", "median", "max", "min", "std")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """How long runs took.
+
+    results   seconds per run, one figure for each repetition
+    """
+
+    results: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.results)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.results)
+
+    @property
+    def max(self) -> float:
+        return max(self.results)
+
+    @property
+    def min(self) -> float:
+        return min(self.results)
+
+    @property
+    def std(self) -> float:
+        """The standard deviation over the repetitions."""
+        return statistics.pstdev(self.results)
+
+    def __str__(self) -> str:
+        heads = " ".join(f"{name} (ms)".center(12) for name in _COLUMNS)
+        values = " ".join(f"{1e3 * getattr(self, name):.4f}".center(12) for name in _COLUMNS)
+        return f"Execution time summary:\n{heads}\n{values}\n"
+
+
+class GraphModule:
+    """A model with its inputs and outputs in place.
+
+    Inputs keep their values from run to run.  Raises AotcTypeError for what is no executor.
+    """
+
+    def __init__(self, module: Session) -> None:
+        if not isinstance(module, Session):
+            hint = 'GraphModule(lib["default"](device))'
+            raise AotcTypeError("executor", f"expected an executor, not {type(module).__name__}", hint=hint)
+        self._session = module
+        self._inputs = module.get_inputs()
+        self._outputs = module.get_outputs()
+        self._arrays = {i.name: np.zeros(i.shape, i.dtype.numpy) for i in self._inputs}
+        self._binding = module.bind(self._arrays)
+        self._missing = dict.fromkeys(self._arrays)
+        self._has_run = False
+
+    def set_input(self, key: str | int | None = None, value: Any = None, /, **params: Any) -> None:
+        """Set one input, by name or position, and those given as keywords; values are copied.
+
+        Nothing is set if something is wrong: AotcError lists unknown names and wrong shapes and dtypes.
+        """
+        given = dict(params)
+        if key is not None:
+            name = key if isinstance(key, str) else _at("input", self._inputs, key).name
+            if name in given:
+                raise AotcError("input", f"input {name!r} is given twice")
+            given[name] = value
+        known = [i for i in self._inputs if i.name in given]
+        arrays, problems = check_inputs({i.name: given[i.name] for i in known}, known)
+        problems = [*unknown_names("input", given, self._inputs), *problems]
+        if problems:
+            raise AotcError.collect(problems)
+        for info, array in zip(known, arrays, strict=True):
+            np.copyto(self._arrays[info.name], array)
+            self._missing.pop(info.name, None)
+
+    def run(self, **inputs: Any) -> None:
+        """Set the inputs that are given, then run; AotcError if an input was never set."""
+        self.set_input(**inputs)
+        if self._missing:
+            names = ", ".join(map(repr, self._missing))
+            raise AotcError("input-missing", f"not set: {names}", hint="set_input(name, value), or run(name=value)")
+        self._binding.run()
+        self._has_run = True
+
+    def get_output(self, index: int, out: NDArray | None = None) -> NDArray:
+        """One output of the last run, as a new tensor or copied into `out` (same shape and dtype)."""
+        info = _at("output", self._outputs, index)
+        if not self._has_run:
+            raise AotcError("not-run", "the model has not run yet, there are no outputs")
+        return _given(self._binding.outputs[info.name], out)
+
+    def get_input(self, index: int | str, out: NDArray | None = None) -> NDArray:
+        """The value of one input, by position or name; AotcError if it was never set."""
+        name = index if isinstance(index, str) else _at("input", self._inputs, index).name
+        problems = list(unknown_names("input", [name], self._inputs))
+        if problems:
+            raise AotcError.collect(problems)
+        if name in self._missing:
+            raise AotcError("input-missing", f"not set: {name!r}")
+        return _given(self._arrays[name], out)
+
+    def get_num_inputs(self) -> int:
+        """How many inputs there are."""
+        return len(self._inputs)
+
+    def get_num_outputs(self) -> int:
+        """How many outputs there are."""
+        return len(self._outputs)
+
+    def get_input_index(self, name: str) -> int:
+        """The position of an input; -1 if there is none of that name."""
+        names = list(self._arrays)
+        return names.index(name) if name in names else -1
+
+    def get_input_info(self) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+        """Shapes and dtypes of the inputs by name."""
+        return {i.name: tuple(i.shape) for i in self._inputs}, {i.name: str(i.dtype) for i in self._inputs}
+
+    def benchmark(
+        self,
+        device: Device | None = None,
+        func_name: str = "run",
+        repeat: int = 5,
+        number: int = 5,
+        min_repeat_ms: float | None = None,
+    ) -> BenchmarkResult:
+        """Time the model on the inputs that are set.
+
+        repeat          repetitions, a figure each
+        number          runs per repetition; more of them until one takes `min_repeat_ms` milliseconds
+
+        Raises AotcError for counts below 1, another function than "run", and a device that is not there.
+        """
+        require_device(device)
+        if func_name != "run":
+            raise AotcError("benchmark", f"there is no function {func_name!r} to time", hint='only "run"')
+        if repeat < 1 or number < 1:
+            raise AotcError("benchmark", f"repeat and number must be at least 1, not {repeat} and {number}")
+        self.run()
+        if min_repeat_ms is not None:
+            once = max(self._seconds(number) / number, 1e-9)
+            number = max(number, math.ceil(min_repeat_ms / 1e3 / once))
+        return BenchmarkResult(tuple(self._seconds(number) / number for _ in range(repeat)))
+
+    def _seconds(self, number: int) -> float:
+        start = time.perf_counter()
+        for _ in range(number):
+            self._binding.run()
+        return time.perf_counter() - start
+
+
+def _at(role: str, infos: list[TensorInfo], index: object) -> TensorInfo:
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise AotcTypeError(f"{role}-index", f"the position of an {role} is an integer, not {type(index).__name__}")
+    if not 0 <= index < len(infos):
+        raise AotcError(f"{role}-index", f"there is no {role} {index}: the model has {len(infos)}")
+    return infos[index]
+
+
+def _given(array: np.ndarray[Any, Any], out: NDArray | None) -> NDArray:
+    if out is not None and not isinstance(out, NDArray):
+        raise AotcTypeError("ndarray", f"out must be an NDArray, not {type(out).__name__}")
+    return NDArray(array) if out is None else out.copyfrom(array)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled libraries as Relay knows them: modules that give an executor per device.
+
+library = load_module("deploy_lib.tar")
+executor = library["default"](aotc.cpu())            # for contrib.graph_executor.GraphModule
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from aotc.ir.device import Device, require_device
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.runtime.library import Library, find_library
+from aotc.runtime.session import Session
+
+PREFIX: Final = "aotcgen_"
+"""What stands before the name that a user gave to `relay.build` in the C name of the model."""
+_HOSTS: Final = frozenset({"llvm", "c", "cpu", "host"})
+
+
+class CompiledLibrary:
+    """A compiled library.
+
+    path   of the shared library
+    name   of the model: `library[name](device)` is an executor for it
+    """
+
+    def __init__(self, path: Path, keep_alive: object = None) -> None:
+        self._library = Library(path)
+        self._keep_alive = keep_alive
+        self.path = path
+        self.name = self._library.name.removeprefix(PREFIX)
+
+    def __getitem__(self, name: str) -> Callable[[Device], Session]:
+        """What makes executors of the model `name`; AotcError for another name."""
+        if name != self.name:
+            hint = nearest(str(name), [self.name]) or f"the model is called {self.name!r}"
+            raise AotcError("module-name", f"the library holds no model {name!r}", hint=hint)
+        return self._executor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([self.name])
+
+    def _executor(self, device: Device) -> Session:
+        require_device(device)
+        session = Session(self._library)
+        session.keep_alive = self._keep_alive
+        return session
+
+    def __repr__(self) -> str:
+        return f"<CompiledLibrary {self.name!r} from {str(self.path)!r}>"
+
+
+def load_module(path: str | Path) -> CompiledLibrary:
+    """Load what `export_library` wrote (.so or .tar), any library of ours, or the directory of a built project.
+
+    Raises AotcError (code "load") for a missing file and for what is no compiled model.
+    """
+    file = Path(path)
+    if file.suffix != ".tar" or not file.is_file():
+        return CompiledLibrary(find_library(file))
+    folder = tempfile.TemporaryDirectory(prefix="aotc-load-")
+    _extract(file, Path(folder.name))
+    return CompiledLibrary(find_library(Path(folder.name)), folder)
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    """Unpack the plain files of an archive; links and names that lead elsewhere are refused."""
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if member.isdir():
+                    continue
+                name = PurePosixPath(member.name)
+                data = tar.extractfile(member) if member.isfile() else None
+                if data is None or name.is_absolute() or ".." in name.parts:
+                    raise AotcError("load", f"{archive}: will not unpack {member.name!r}")
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("wb") as out:
+                    shutil.copyfileobj(data, out)
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise AotcError("load", f"cannot unpack {archive}: {error}") from error
+
+
+def enabled(target: str) -> bool:
+    """Whether models can be compiled for a target, by its Relay name, and run here."""
+    words = target.split()
+    return bool(words) and words[0] in _HOSTS

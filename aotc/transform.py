@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes and their context, for modules of any kind.
+
+with aotc.transform.PassContext(opt_level=3):
+    mod = aotc.transform.Sequential([relay.transform.FoldConstant()])(mod)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from aotc.ir.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from aotc.driver.relay_passes import PrintIR as PrintIR
+    from aotc.ir.transform import ModulePass as ModulePass
+    from aotc.ir.transform import Pass as Pass
+    from aotc.ir.transform import PassContext as PassContext
+    from aotc.ir.transform import PassInfo as PassInfo
+    from aotc.ir.transform import Sequential as Sequential
+    from aotc.ir.transform import module_pass as module_pass
+
+
+def _prepare() -> None:
+    importlib.import_module("aotc.driver.wiring").install()
+
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "aotc.driver.relay_passes": "PrintIR",
+        "aotc.ir.transform": "ModulePass Pass PassContext PassInfo Sequential module_pass",
+    },
+    prepare=_prepare,
+)

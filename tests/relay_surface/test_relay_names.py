@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's names are there, say the same to type checkers as at run time, and come lazily."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc import relay
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.op import REGISTRY
+
+ROOT = Path(__file__).parents[2]
+DOORS = (
+    *("aotc", "aotc.contrib", "aotc.contrib.graph_executor", "aotc.contrib.utils", "aotc.instrument", "aotc.ir"),
+    *("aotc.nd", "aotc.relay", "aotc.relay.build_module", "aotc.relay.frontend", "aotc.relay.image", "aotc.relay.nn"),
+    *("aotc.relay.testing", "aotc.runtime", "aotc.target", "aotc.testing", "aotc.transform"),
+)
+
+DTYPES = {
+    **dict.fromkeys(("all", "any", "logical_and", "logical_or", "logical_xor", "logical_not"), "bool"),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), "int32"),
+    **dict.fromkeys(("left_shift", "right_shift"), "int32"),
+}
+"""Of operators that do not take float32."""
+
+
+def mirrored(door: str) -> list[tuple[str, str]]:
+    """(module, name) of every import under TYPE_CHECKING in a door."""
+    module = importlib.import_module(door)
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    blocks = [n for n in tree.body if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"]
+    imports = [n for block in blocks for n in block.body if isinstance(n, ast.ImportFrom)]
+    return [(str(n.module), alias.name) for n in imports for alias in n.names]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_the_mirror_names_what_the_door_gives(door: str) -> None:
+    module = importlib.import_module(door)
+    pairs = mirrored(door)
+    assert pairs
+    for home, name in pairs:
+        where = importlib.import_module(home)
+        if not hasattr(where, name):
+            where = importlib.import_module(f"{home}.{name}")
+            assert getattr(module, name) is where
+        else:
+            assert getattr(module, name) is getattr(where, name)
+        assert name in dir(module)
+
+
+@pytest.mark.parametrize("door", [d for d in DOORS if d not in {"aotc.relay", "aotc.relay.nn", "aotc.relay.image"}])
+def test_the_door_gives_what_the_mirror_names(door: str) -> None:
+    module = importlib.import_module(door)
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    call = next(
+        n.value
+        for n in tree.body
+        if isinstance(n, ast.Assign)
+        and isinstance(n.value, ast.Call)
+        and getattr(n.value.func, "id", "") == "lazy_names"
+    )
+    homes = ast.literal_eval(call.args[1])
+    submodules = [ast.literal_eval(k.value) for k in call.keywords if k.arg == "submodules"]
+    lazy = {name for names in [*homes.values(), *submodules] for name in names.split()}
+    assert {name for _, name in mirrored(door)} == lazy
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_every_operator_has_its_function(name: str) -> None:
+    where, _, last = name.rpartition(".")
+    function = getattr(getattr(relay, where) if where else relay, last)
+    assert callable(function)
+    if getattr(function, "__name__", "") != last:  # made from a row of a table: an operator of one or two tensors
+        x = relay.var("x", shape=(2, 3), dtype=DTYPES.get(name, "float32"))
+        assert function(*[x] * REGISTRY[name].arity).op is REGISTRY[name]
+
+
+def test_seed_names() -> None:
+    from aotc.contrib import graph_executor, utils
+    from aotc.ir.instrument import PassTimingInstrument, pass_instrument
+    from aotc.relay.build_module import bind_params_by_name
+    from aotc.relay.testing import resnet
+
+    assert all((graph_executor.GraphModule, utils.tempdir, PassTimingInstrument, pass_instrument))
+    assert callable(bind_params_by_name) and callable(resnet.get_workload)
+    assert aotc.ir.op.Op is aotc.ir.Op
+    assert isinstance(relay.add(relay.const(1), relay.const(2)).op, aotc.ir.op.Op)
+    assert relay.expr.Call is relay.Call
+    assert aotc.instrument.pass_instrument is pass_instrument
+
+
+def test_structural_equal() -> None:
+    def made(name: str) -> relay.Function:
+        x = relay.var(name, shape=(2,))
+        return relay.Function([x], relay.nn.relu(x))
+
+    assert aotc.ir.structural_equal(made("a"), made("b"))
+    assert not aotc.ir.structural_equal(made("a"), relay.Function([], relay.const(1)))
+
+
+def test_misspelt_names_are_corrected() -> None:
+    with pytest.raises(AttributeError, match="did you mean 'conv2d'"):
+        relay.nn.con2d  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'softmax_of_all'"):
+        relay.softmax_of_all  # noqa: B018
+
+
+def test_loading_stays_light() -> None:
+    program = (
+        "import sys, aotc, aotc.runtime; aotc.load, aotc.runtime.load_module, aotc.nd.array, aotc.cpu;"
+        "assert not {'onnx', 'jinja2', 'aotc.relay.op', 'aotc.driver', 'aotc.tir'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_every_door_comes_from_aotc_alone() -> None:
+    program = (
+        "import aotc; aotc.relay.nn.conv2d; aotc.relay.image.resize2d; aotc.relay.testing.resnet.get_workload;"
+        "aotc.relay.transform.FoldConstant; aotc.relay.analysis.post_order_visit; aotc.contrib.utils.tempdir;"
+        "aotc.ir.instrument.PassInstrument; aotc.transform.Sequential([], required=['FoldConstant']);"
+        "x = aotc.relay.var('x', shape=(2,));"
+        "m = aotc.IRModule.from_expr(aotc.relay.equal(x, x));"
+        "assert aotc.ir.structural_equal(aotc.relay.fromtext(m.astext()), m);"
+        "assert callable(aotc.relay.equal)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+# --- var and const
+
+
+def test_var() -> None:
+    assert relay.var("x", shape=(2, 3), dtype="int8").annotation == relay.TensorType((2, 3), "int8")
+    assert relay.var("x", relay.TensorType([1])).annotation == relay.TensorType((1,), "float32")
+    assert relay.var("x", "int32").annotation == relay.TensorType((), "int32")
+    assert relay.var("x").annotation is None
+    with pytest.raises(AotcError, match="not both"):
+        relay.var("x", relay.TensorType([1]), shape=(1,))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "expected"),
+    [
+        (1, None, "int32"),
+        (1.5, None, "float32"),
+        (True, None, "bool"),
+        ([1, 2], None, "int32"),
+        (np.arange(3), None, "int64"),
+        (np.float64(2), None, "float64"),
+        (1, "float16", "float16"),
+        (aotc.nd.array(np.ones(2, "uint8")), None, "uint8"),
+    ],
+)
+def test_const(value: object, dtype: str | None, expected: str) -> None:
+    constant = relay.const(value, dtype)
+    assert constant.checked_type == relay.TensorType(np.shape(value), expected)
+    np.testing.assert_array_equal(constant.data, np.asarray(value))
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(1 << 40, None), (300, "uint8"), ([-1], "uint16")])
+def test_constants_that_do_not_fit(value: object, dtype: str | None) -> None:
+    with pytest.raises(AotcError, match="does not fit"):
+        relay.const(value, dtype)
+
+
+def test_modules_take_functions_in_place() -> None:
+    x = relay.var("x", shape=(2,))
+    module = aotc.IRModule.from_expr(relay.nn.relu(x))
+    module["main"] = relay.Function([x], relay.exp(x))
+    module["helper"] = relay.Function([x], relay.tanh(x))
+    assert list(module) == ["main", "helper"]
+    assert relay.analysis.list_op_freqs(module["main"]) == {"exp": 1}
+    with pytest.raises(aotc.AotcError, match="holds functions"):
+        module["main"] = x  # type: ignore[assignment]
+
+
+def test_print_ir(capsys: pytest.CaptureFixture[str]) -> None:
+    x = relay.var("x", shape=(2,))
+    module = aotc.IRModule.from_expr(relay.nn.relu(x))
+    assert aotc.transform.PrintIR("here")(module) is module
+    assert capsys.readouterr().out == f"PrintIR(here):\n{module.astext()}\n"

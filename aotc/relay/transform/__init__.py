@@ -9,9 +9,11 @@ from typing import Any
 
 from aotc.ir.transform import Pass
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
+from aotc.relay.transform.canonicalize_cast import CanonicalizeCast
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
 from aotc.relay.transform.convert_layout import ConvertLayout
 from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
+from aotc.relay.transform.defuse_ops import DefuseOps
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.expand_ops import ExpandOps
 from aotc.relay.transform.fold_constant import FoldConstant
@@ -29,9 +31,11 @@ from aotc.relay.transform.to_graph_normal_form import ToGraphNormalForm
 _PASSES: tuple[type[Pass[Any]], ...] = (
     AlterOpLayout,
     BackwardFoldScaleAxis,
+    CanonicalizeCast,
     CanonicalizeOps,
     ConvertLayout,
     DeadCodeElimination,
+    DefuseOps,
     EliminateCommonSubexpr,
     ExpandOps,
     FoldConstant,

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CanonicalizeCast: a widening cast of its own for each elementwise user, so that it fuses into every one.
+
+%0 = cast(%x, dtype="int32");  add(%0, %a);  multiply(%0, %b)
+=>  add(cast(%x, dtype="int32"), %a);  multiply(cast(%x, dtype="int32"), %b)
+
+In: typed functions.  Out: the same values; what is stored between kernels is the narrow tensor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar
+
+from aotc.ir.op import Op, OpPattern
+from aotc.ir.transform import PassContext
+from aotc.relay.expr import Call, Expr, Function, tensor_type_of
+from aotc.relay.module import IRModule
+from aotc.relay.transform.base import FunctionPass, is_call
+from aotc.relay.visitor import Mutator
+
+
+class CanonicalizeCast(FunctionPass):
+    """Copies widening casts that several elementwise or broadcasting operators share; the first keeps the cast.
+
+    EliminateCommonSubexpr would share them again: it belongs before this pass.
+    """
+
+    name: ClassVar[str] = "CanonicalizeCast"
+    opt_level: ClassVar[int] = 3
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return _Copy().visit_function(function)
+
+
+class _Copy(Mutator):
+    def __init__(self) -> None:
+        super().__init__()
+        self.users: Counter[Expr] = Counter()
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and node.is_primitive)
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        if not isinstance(new.op, Op) or new.op.pattern > OpPattern.BROADCAST:
+            return new
+        copies: dict[Expr, Expr] = {}
+        for was, arg in zip(old.args, new.args, strict=True):
+            if was not in copies and _widens(was):
+                self.users[was] += 1
+                copies[was] = _copy(arg) if self.users[was] > 1 else arg
+        args = tuple(copies.get(was, arg) for was, arg in zip(old.args, new.args, strict=True))
+        return new if args == new.args else Call(new.op, args, new.attrs, new.span, new.checked_type)
+
+
+def _widens(expr: Expr) -> bool:
+    if not isinstance(expr, Call) or not is_call(expr, "cast"):
+        return False
+    return tensor_type_of(expr.args[0]).dtype.bits < tensor_type_of(expr).dtype.bits
+
+
+def _copy(expr: Expr) -> Expr:
+    assert isinstance(expr, Call)
+    return Call(expr.op, expr.args, expr.attrs, expr.span, expr.checked_type)

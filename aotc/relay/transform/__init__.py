@@ -9,6 +9,7 @@ from typing import Any
 
 from aotc.ir.transform import Pass
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
+from aotc.relay.transform.base import function_pass as function_pass
 from aotc.relay.transform.canonicalize_cast import CanonicalizeCast
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
 from aotc.relay.transform.convert_layout import ConvertLayout

@@ -322,3 +322,50 @@ def test_links_in_archives_are_refused(tmp_path: Path) -> None:
         tar.addfile(member)
     with pytest.raises(AotcError, match="will not unpack"):
         aotc.runtime.load_module(tmp_path / "link.tar")
+
+
+# --- programs at the edges
+
+
+def run_once(body: relay.Expr, **inputs: np.ndarray) -> list[np.ndarray]:
+    """The outputs of a program in which every variable is an input; its graph names as many outputs."""
+    lib = relay.build(aotc.IRModule.from_expr(body), "c", mod_name="edge")
+    module = GraphModule(lib["edge"](aotc.cpu()))
+    module.run(**inputs)
+    assert len(json.loads(lib.get_graph_json())["heads"]) >= module.get_num_outputs()
+    return [module.get_output(k).numpy() for k in range(module.get_num_outputs())]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "int8", "uint16", "int64", "float16", "float64", "bfloat16", "float8_e4m3fn", "int4", "uint4"],
+)
+def test_every_kind_of_dtype(dtype: str) -> None:
+    array = np.array([0, 1, 1, 0]).astype(aotc.nd.empty((), dtype).numpy().dtype)
+    (out,) = run_once(relay.reverse(relay.var("x", shape=(4,), dtype=dtype), axis=0), x=array)
+    assert out.dtype == array.dtype
+    np.testing.assert_array_equal(out, array[::-1])
+
+
+def test_scalars() -> None:
+    (out,) = run_once(relay.add(relay.var("x", shape=()), relay.const(1.0)), x=np.array(2, "float32"))
+    assert out.shape == () and out == 3
+
+
+def test_outputs_that_are_inputs_and_constants() -> None:
+    x = relay.var("x", shape=(2,))
+    array = np.array([1, 2], "float32")
+    outputs = run_once(relay.Tuple([x, relay.const(np.array([3.0], "float32")), x, relay.exp(x)]), x=array)
+    for out, wanted in zip(outputs, [array, [3.0], array, np.exp(array)], strict=True):
+        np.testing.assert_allclose(out, wanted, rtol=1e-6)
+
+
+def test_no_inputs() -> None:
+    (out,) = run_once(relay.Function([], relay.exp(relay.const(np.zeros(3, "float32")))))
+    np.testing.assert_array_equal(out, 1)
+
+
+def test_an_input_called_like_an_argument() -> None:
+    key, value = relay.var("key", shape=(1,)), relay.var("value", shape=(1,))
+    (out,) = run_once(relay.subtract(key, value), key=np.ones(1, "float32"), value=np.zeros(1, "float32"))
+    np.testing.assert_array_equal(out, 1)

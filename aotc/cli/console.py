@@ -79,7 +79,9 @@ def reporting(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> I
     """A reporter for one command; an AotcError in the block is printed and ends the program with code 2."""
     level = logging.WARNING if verbose == 0 else logging.INFO if verbose == 1 else logging.DEBUG
     reporter = Reporter(quiet, as_json)
-    logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=reporter.errors, show_path=False)])
+    logging.basicConfig(
+        level=level, format="%(message)s", handlers=[RichHandler(console=reporter.errors, show_path=False)]
+    )
     try:
         yield reporter
     except AotcError as error:

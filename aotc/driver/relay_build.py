@@ -13,6 +13,7 @@ import io
 import shutil
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -36,7 +37,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay.transform.expand_ops import ExpandOps
 from aotc.relay.transform.fuse_ops import FuseOps
-from aotc.relay.transform.pipeline import optimize
+from aotc.relay.transform.pipeline import optimize, pipeline
 from aotc.runtime.module import PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
 from aotc.runtime.session import Session
@@ -76,6 +77,9 @@ class ExecutorFactory:
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.get_graph_json(), self.get_lib(), self.get_params()))
+
+    def __repr__(self) -> str:
+        return f"<ExecutorFactory {self.libmod_name!r} for {self.target.name}>"
 
     def get_graph_json(self) -> str:
         """The calls of kernels as JSON text, in the form of TVM's graph executor; see `relay_graph`."""
@@ -143,6 +147,14 @@ def _require_lowering(context: PassContext) -> None:
             raise AotcError("build", text, hint="take it out of disabled_pass; opt_level is at least 0")
 
 
+def _require_names(module: IRModule) -> None:
+    """AotcError (code "build") if two inputs have one name: they could not be told apart."""
+    counts = Counter(p.name for p in module["main"].params)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise AotcError("build", f"several inputs of @main are called {', '.join(map(repr, twice))}")
+
+
 def build(
     ir_mod: IRModule,
     target: str | MachineTarget | None = None,
@@ -156,26 +168,31 @@ def build(
     params     values of parameters of @main by name; they are baked in, the others are inputs
     mod_name   the name under which the result gives its executor
 
-    Raises AotcError for a missing or unknown target, unknown parameters and wrong values of them, programs
-    that have no static form, and a name that cannot be made part of C names.
+    Raises AotcError for a missing or unknown target, unknown parameters and wrong values of them, inputs of one
+    name, programs that have no static form, and a name that cannot be made part of C names.
     """
     if not isinstance(ir_mod, IRModule):
         hint = "IRModule.from_expr makes one of a function"
         raise AotcTypeError("build", f"expected an IRModule, not {type(ir_mod).__name__}", hint=hint)
+    if params is not None and not isinstance(params, Mapping):
+        raise AotcTypeError("build", f"params must be a mapping from names to arrays, not {type(params).__name__}")
     if target is None:
         raise AotcError("target", "no target is given", hint='"llvm" compiles for the processor of this machine')
     machine = Target(target)
     c_name = f"{PREFIX}{mod_name}"
-    if not mod_name or model_identifier(c_name) != c_name:
+    if not isinstance(mod_name, str) or not mod_name or model_identifier(c_name) != c_name:
         raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")
-    _require_lowering(PassContext.current())
+    context = PassContext.current()
+    _require_lowering(context)
     install()
     toolchain = find_toolchain()
     module = ir_mod.with_function("main", bind_params_by_name(ir_mod["main"], params)) if params else ir_mod
+    _require_names(module)
     program = lower(optimize(module, machine), machine, c_name)
     temporary = tempfile.TemporaryDirectory(prefix="aotc-build-")
     project = Path(temporary.name) / c_name
     project.mkdir()
-    metadata = emit(program, project, target=machine, version=version("aotc"))
+    passes = [p.info.name for p in pipeline(context.opt_level, machine) if context.pass_enabled(p.info)]
+    metadata = emit(program, project, target=machine, version=version("aotc"), passes=passes)
     library = CompiledLibrary(build_library(project, metadata, toolchain, machine), temporary)
     return ExecutorFactory(module, machine, mod_name, program, library, project)

@@ -90,5 +90,5 @@ def _extract(archive: Path, folder: Path) -> None:
 
 def enabled(target: str) -> bool:
     """Whether models can be compiled for a target, by its Relay name, and run here."""
-    words = target.split()
+    words = str(target).split()
     return bool(words) and words[0] in _HOSTS

@@ -35,6 +35,11 @@ def module_of_two() -> aotc.IRModule:
     return aotc.IRModule.from_expr(relay.Function([x, y, w, b], relay.Tuple([relay.add(z, y), relay.nn.softmax(z)])))
 
 
+def twins() -> relay.Call:
+    """Two inputs of one name."""
+    return relay.add(relay.var("a", shape=(1,)), relay.var("a", shape=(1,)))
+
+
 def expected() -> tuple[np.ndarray, np.ndarray]:
     z = X @ PARAMS["w"].T + PARAMS["b"]
     e = np.exp(z - z.max(axis=-1, keepdims=True))
@@ -174,6 +179,7 @@ def test_parts(lib: relay.build_module.ExecutorFactory) -> None:
     assert {p.size for p in params.values()} >= {4}
     assert lib.libmod_name == "default"
     assert [p.name for p in lib.ir_mod["main"].params] == ["x", "y"]
+    assert repr(lib) == f"<ExecutorFactory 'default' for {aotc.target.llvm().name}>"
 
 
 def test_parameters_may_stay_inputs() -> None:
@@ -211,6 +217,9 @@ def test_build_obeys_the_context(context: dict[str, int]) -> None:
         (lambda m: relay.build(m, "llvm", params={"b": np.zeros(4)}), "parameter 'b' is"),
         (lambda m: relay.build(m, "llvm", mod_name="no name"), "cannot be called 'no name'"),
         (lambda m: relay.build(m, "llvm", mod_name=""), "cannot be called ''"),
+        (lambda m: relay.build(m, "llvm", mod_name=3), "cannot be called 3"),
+        (lambda m: relay.build(m, "llvm", params=[X]), "a mapping from names to arrays, not list"),
+        (lambda m: relay.build(aotc.IRModule.from_expr(twins()), "llvm"), "several inputs of @main are called 'a'"),
         (lambda m: relay.build(aotc.IRModule(), "llvm"), "no function @main"),
     ],
 )
@@ -274,6 +283,8 @@ def test_the_archive(lib: relay.build_module.ExecutorFactory, tmp_path: Path) ->
         assert all(m.mtime == 0 and m.isfile() for m in tar)
         tar.extractall(tmp_path / "out", filter="data")
     out = tmp_path / "out"
+    passes = json.loads((out / "metadata.json").read_text(encoding="utf-8"))["passes"]
+    assert passes[0] == "InferType" and passes[-1] == "FuseOps" and "FoldConstant" in passes
     assert {"Makefile", "metadata.json", "parameters/default.params", "src/default.relay"} <= set(names)
     assert (out / "executor-config/graph/default.graph").read_text(encoding="utf-8") == lib.get_graph_json()
     params = relay.load_param_dict((out / "parameters/default.params").read_bytes())

@@ -13,12 +13,12 @@ import pytest
 import aotc
 from aotc import relay
 
-PAGE = (Path(__file__).parents[2] / "docs" / "relay.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "relay-compatibility.md").read_text(encoding="utf-8")
 
 
 def test_snippets_run(capsys: pytest.CaptureFixture[str]) -> None:
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.S))
-    exec(compile(code, "relay.md", "exec"), {})
+    exec(compile(code, "relay-compatibility.md", "exec"), {})
     assert capsys.readouterr().out.startswith("(1, 10)\nExecution time summary:\n")
 
 

@@ -15,7 +15,9 @@ from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
 from aotc.relay.transform.convert_layout import ConvertLayout
 from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
 from aotc.relay.transform.defuse_ops import DefuseOps
+from aotc.relay.transform.div_to_mul import DivToMul
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
+from aotc.relay.transform.eta_expand import EtaExpand
 from aotc.relay.transform.expand_ops import ExpandOps
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
@@ -23,6 +25,7 @@ from aotc.relay.transform.fold_scale_axis import BackwardFoldScaleAxis, FoldScal
 from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.infer_type import InferType
 from aotc.relay.transform.inline import Inline
+from aotc.relay.transform.lambda_lift import LambdaLift
 from aotc.relay.transform.remove_unused_functions import RemoveUnusedFunctions
 from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
@@ -37,7 +40,9 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     ConvertLayout,
     DeadCodeElimination,
     DefuseOps,
+    DivToMul,
     EliminateCommonSubexpr,
+    EtaExpand,
     ExpandOps,
     FoldConstant,
     FoldExplicitPadding,
@@ -46,6 +51,7 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     FuseOps,
     InferType,
     Inline,
+    LambdaLift,
     RemoveUnusedFunctions,
     SimplifyExpr,
     SimplifyInference,

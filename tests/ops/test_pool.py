@@ -103,3 +103,17 @@ def test_partial_windows_as_the_reference_evaluator() -> None:
     window = {"kernel_shape": [2, 2], "strides": [3, 3]}
     got = reference("nn.max_pool2d", pool.MaxPool2DAttrs(pool_size=(2, 2), strides=(3, 3), ceil_mode=True), x)
     close(got, onnx_reference("MaxPool", x, ceil_mode=1, **window))
+
+
+@pytest.mark.parametrize("size", [(2, 2), (2, 5), (7, 2)])
+def test_one_partial_window_where_none_is_complete(size: tuple[int, int]) -> None:
+    x = normal(1, 2, *size)
+    fields = {"pool_size": (3, 3), "strides": (2, 2), "ceil_mode": True}
+    window = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
+    close(reference("nn.max_pool2d", pool.MaxPool2DAttrs(**fields), x), ort("MaxPool", x, **window))
+    close(reference("nn.avg_pool2d", pool.AvgPool2DAttrs(**fields), x), ort("AveragePool", x, **window))
+
+
+def test_a_step_short_of_data_there_is_no_window() -> None:
+    attributes = pool.MaxPool2DAttrs(pool_size=(3, 3), strides=(2, 2), ceil_mode=True)
+    assert error_code(REGISTRY["nn.max_pool2d"].infer, attributes, [TensorType((1, 2, 1, 3))]) == "window"

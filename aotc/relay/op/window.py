@@ -92,11 +92,12 @@ def may_equal(a: Dim, b: Dim) -> bool:
 
 def _extent(size: int, kernel: int, stride: int, dilation: int, pad: tuple[int, int], ceil: bool) -> int:
     room = size + sum(pad) - dilation * (kernel - 1) - 1
-    if room < 0:
+    if room < 0 and not ceil:
         return 0
+    # where the data falls short of the window by less than one step, the first window is partial too
     count = (room + (stride - 1 if ceil else 0)) // stride + 1
     # a window that would start beyond the data and its leading padding sees nothing
-    return count - 1 if ceil and (count - 1) * stride >= size + pad[0] else count
+    return max(0, count - 1 if ceil and (count - 1) * stride >= size + pad[0] else count)
 
 
 def window_extent(

@@ -266,6 +266,8 @@ class _Tile:
     def _nest(self, updates: Sequence[Stmt]) -> Stmt:
         """Updates inside the loops of the reduction, where the data is in range."""
         condition = all_of(*(test for dim in self.tiling.guards for test in self._inside(dim)))
+        if isinstance(condition, Const) and not condition.value:
+            return Block(())  # nothing but padding
         body: Stmt = Block(updates)
         body = body if isinstance(condition, Const) else If(condition, body)
         for var, extent in reversed(self.tiling.looped):

@@ -24,7 +24,9 @@ def build_library(directory: Path, metadata: Mapping[str, Any], toolchain: Toolc
     """
     library = directory / str(metadata["library"])
     library.parent.mkdir(exist_ok=True)
-    sources = sorted([*directory.glob("src/*.c"), *directory.glob("src/*.S"), directory / "runtime" / "aotc_rt.c"])
+    sources = sorted(
+        path for pattern in ("src/*.c", "src/*.S", "runtime/aotc_rt.c") for path in directory.glob(pattern)
+    )
     sources = [s for s in sources if s.name != "params_to_c.c"]
     flags = ("-std=c99", "-fPIC", "-fvisibility=hidden", "-Iinclude", "-Isrc", *cflags(target), *toolchain.cflags)
     with tempfile.TemporaryDirectory(prefix="aotc-objects-") as scratch:

@@ -87,9 +87,10 @@ class _Spellings:
 _SPELLINGS: Final = _Spellings()
 
 
-def _open(path: Path) -> Any:
+def open_library(path: Path, interface: Any = ffi) -> Any:
+    """The handle of a shared library, with the symbols that a cffi interface declares; AotcError (code "load")."""
     try:
-        return ffi.dlopen(_SPELLINGS.of(path.resolve()), ffi.RTLD_NOW | ffi.RTLD_LOCAL)
+        return interface.dlopen(_SPELLINGS.of(path.resolve()), interface.RTLD_NOW | interface.RTLD_LOCAL)
     except OSError as error:
         hint = "a library that `aotc compile` built for this machine, or the directory of a project"
         raise AotcError("load", f"cannot load {path}", notes=[str(error)], hint=f"expected {hint}") from error
@@ -144,7 +145,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._handle = _open(path)
+        self._handle = open_library(path)
         model = _model(path, self._handle)
         self.name = _text(model.name)
         self.version = _text(model.version)

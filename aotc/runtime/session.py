@@ -28,6 +28,7 @@ from aotc.runtime.tensor import (
     Array,
     TensorInfo,
     address,
+    aligned,
     check_inputs,
     check_outputs,
     empty,
@@ -45,13 +46,6 @@ def load(path: str | Path) -> Session:
     another version of the binary interface.
     """
     return Session(Library(find_library(Path(path))))
-
-
-def _aligned(size: int, alignment: int) -> Array:
-    """`size` bytes, of which the first is at a multiple of `alignment`."""
-    memory = np.empty(size + alignment, np.uint8)
-    skip = -address(memory) % alignment
-    return memory[skip : skip + size]
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:
@@ -161,7 +155,7 @@ class Session:
         return local.pointer
 
     def _new_workspace(self) -> tuple[Array, Any]:
-        memory = _aligned(self.workspace_bytes, self._library.workspace_alignment)
+        memory = aligned(self.workspace_bytes, self._library.workspace_alignment)
         return memory, ffi.cast("void *", address(memory))
 
     def _invoke(self, inputs: Any, outputs: Any, workspace: Any) -> None:

@@ -98,6 +98,13 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def aligned(size: int, alignment: int) -> Array:
+    """`size` bytes, of which the first is at a multiple of `alignment`."""
+    memory = np.empty(size + alignment, np.uint8)
+    skip = -address(memory) % alignment
+    return memory[skip : skip + size]
+
+
 def mismatches(role: str, info: TensorInfo, array: Array) -> Iterable[Diagnostic]:
     """What is wrong with the dtype and the shape of an array for `info`; `role` is "input" or "output"."""
     if native(array.dtype) != info.dtype.numpy:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -52,7 +52,7 @@ def render(template: str, **values: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PrintedKernels:
-    """The text of every distinct kernel, and the C name under which each kernel of the program is called."""
+    """The text of every distinct kernel, and the C name under which each kernel is called."""
 
     texts: tuple[str, ...]
     prototypes: tuple[str, ...]
@@ -64,19 +64,19 @@ class PrintedKernels:
 _PLACEHOLDER: Final = "KERNEL_NAME"
 
 
-def print_kernels(program: Program) -> PrintedKernels:
-    """Print each kernel; kernels with the same text are one function."""
+def print_kernels(kernels: Iterable[Kernel], prefix: str) -> PrintedKernels:
+    """Print each kernel as PREFIX_NAME; kernels with the same text are one function."""
     helpers = Helpers()
     printer = KernelPrinter(helpers)
     by_text: dict[str, str] = {}
     names: dict[Kernel, str] = {}
-    taken = Names((program.name, f"{program.name}_run", f"{program.name}_info", f"{program.name}_params"))
+    taken = Names((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
     texts, prototypes = [], []
-    for kernel in program.kernels:
+    for kernel in kernels:
         text = printer.kernel(kernel, _PLACEHOLDER)
         body = text[text.index("void ") :]  # two kernels may differ in the nodes their comments name
         if body not in by_text:
-            name = taken.fresh(f"{program.name}_{kernel.name}")
+            name = taken.fresh(f"{prefix}_{kernel.name}")
             by_text[body] = name
             texts.append(text.replace(_PLACEHOLDER, name))
             prototypes.append(body[: body.index(" {\n")].replace(_PLACEHOLDER, name))
@@ -103,7 +103,7 @@ class _Project:
     def __init__(self, program: Program, target: Target, version: str) -> None:
         self.program, self.target = program, target
         self.name = program.name
-        self.kernels = print_kernels(program)
+        self.kernels = print_kernels(program.kernels, program.name)
         self.params = Params(program.name, program.constants)
         self.tensors = schedule.TensorNames.of(program)
         self.inputs = [schedule.tensor_row(s, i, "input") for s, i in self.tensors.inputs.items()]

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled kernels, called one by one on numpy arrays.
+
+In: a shared library with a table of kernels, and a description of each.  Out: calls.
+
+library = KernelLibrary(path, {"relu": KernelInfo(inputs=(info,), outputs=(info,))})
+library.call("relu", [x], [y])                       # writes y
+call = library.bind("relu", [x], [y]); call()        # the same arrays again and again
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final
+
+import cffi
+
+from aotc.runtime.library import open_library
+from aotc.runtime.tensor import Array, TensorInfo, address, aligned, empty, transfer
+
+ALIGNMENT: Final = 64
+"""Bytes to which scratch memory is aligned."""
+
+
+def _interface() -> Any:
+    interface = cffi.FFI()
+    interface.cdef("extern void (*const aotc_kernels[])(void *const *);")
+    return interface
+
+
+_FFI: Final = _interface()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """What a kernel takes: the tensors that it reads and writes, and the bytes of its scratch buffers."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    workspace: tuple[int, ...] = ()
+
+
+class KernelLibrary:
+    """A library of kernels, the entries of its table in the order of `infos`.
+
+    names   of the kernels
+    infos   what each takes
+
+    Threads may call kernels at the same time: each has scratch memory of its own.  Calls release the GIL.
+    """
+
+    def __init__(self, path: Path, infos: Mapping[str, KernelInfo], keep_alive: object = None) -> None:
+        self.infos = dict(infos)
+        self._keep_alive = keep_alive
+        self._handle = open_library(path, _FFI) if infos else None
+        entries = self._handle.aotc_kernels if self._handle is not None else ()
+        self._functions = {name: entries[k] for k, name in enumerate(self.infos)}
+        self._local = threading.local()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.infos)
+
+    def call(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Run a kernel: read `inputs`, write `outputs`, each C-contiguous and of the shape and dtype stated."""
+        self.bind(name, inputs, outputs)()
+
+    def bind(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
+        """A function that runs a kernel on these arrays, for one thread at a time."""
+        info, function = self.infos[name], self._functions[name]
+        arrays = (*inputs, *outputs)
+        tensors = (*info.inputs, *info.outputs)
+        assert all(_fits(a, t) for a, t in zip(arrays, tensors, strict=True)), name
+        buffers = [a if a.dtype == t.memory else empty(t) for a, t in zip(arrays, tensors, strict=True)]
+        moved = [(buffer, array) for buffer, array in zip(buffers, arrays, strict=True) if buffer is not array]
+        pointers = _FFI.new("void *[]", len(arrays) + len(info.workspace) + 1)
+        for k, buffer in enumerate(buffers):
+            pointers[k] = _FFI.cast("void *", address(buffer))
+
+        def run() -> None:
+            for buffer, array in moved:
+                transfer(buffer, array)
+            for k, start in enumerate(self._scratch(info.workspace), len(arrays)):
+                pointers[k] = _FFI.cast("void *", start)
+            function(pointers)
+            for buffer, array in moved:
+                if array.flags.writeable:
+                    transfer(array, buffer)
+
+        return run
+
+    def _scratch(self, sizes: Sequence[int]) -> list[int]:
+        """The addresses of the calling thread's scratch buffers, made larger where they are too small."""
+        ends = list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
+        if not ends:
+            return []
+        memory = getattr(self._local, "memory", None)
+        if memory is None or memory.nbytes < ends[-1]:
+            memory = self._local.memory = aligned(ends[-1], ALIGNMENT)
+        return [address(memory) + start for start in (0, *ends[:-1])]
+
+
+def _fits(array: Array, info: TensorInfo) -> bool:
+    """Whether a kernel can work on an array, its bits below 8 aside."""
+    return array.dtype == info.dtype.numpy and list(array.shape) == info.shape and array.flags.c_contiguous

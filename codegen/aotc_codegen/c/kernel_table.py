@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels without a schedule as C: a table of functions, for whoever calls them one by one.
+
+In: kernels.  Out: C files whose only exported symbol is a table with one entry for each kernel, in order.  An entry
+takes the addresses of the kernel's inputs, outputs and workspace buffers, in the order of `Kernel.params`.
+
+    emit_kernels([relu, dense], Path("build"), version="1.0")     # extern void (*const aotc_kernels[])(void *const *)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from aotc.tir.stmt import Kernel
+from aotc_codegen.c.project import BANNER, PrintedKernels, print_kernels, render, split
+
+PREFIX: Final = "aotc"
+TABLE: Final = "aotc_kernels"
+"""The symbol of the table."""
+
+
+def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) -> None:
+    """Write src/*.c for `kernels` (at least one) into an existing directory."""
+    printed = print_kernels(kernels, PREFIX)
+    common = {"banner": BANNER.format(version=version), "name": PREFIX}
+    shared = {"vectors": printed.vectors, "helpers": printed.helpers, "prototypes": printed.prototypes}
+    files = {f"{PREFIX}_internal.h": render("internal.h", upper=PREFIX.upper(), params=(), **common, **shared)}
+    for k, texts in enumerate(split(printed.texts)):
+        files[f"{PREFIX}_kernels_{k}.c"] = render("kernels.c", kernels=texts, **common)
+    functions = {printed.names[kernel]: len(kernel.params) for kernel in kernels}
+    entries = [_entry(name, count) for name, count in functions.items()]
+    table = [_entry_name(printed, kernel) for kernel in kernels]
+    files[f"{PREFIX}_table.c"] = render("kernel_table.c", symbol=TABLE, entries=entries, table=table, **common)
+    (directory / "src").mkdir(exist_ok=True)
+    for name, text in files.items():
+        (directory / "src" / name).write_text(text, encoding="utf-8")
+
+
+def _entry_name(printed: PrintedKernels, kernel: Kernel) -> str:
+    return f"call_{printed.names[kernel]}"
+
+
+def _entry(name: str, count: int) -> str:
+    """The function that spreads an array of addresses over the parameters of a kernel."""
+    arguments = ", ".join(f"a[{k}]" for k in range(count))
+    unused = "" if count else "(void)a; "
+    return f"static void call_{name}(void *const *a) {{ {unused}{name}({arguments}); }}"

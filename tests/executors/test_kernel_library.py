@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel libraries: primitive functions compiled together, each called on numpy arrays."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aotc import relay
+from aotc.driver.kernel_library import compile_kernels
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import TensorType, TupleType
+from aotc.relay.expr import Function, Var
+from aotc.runtime.kernels import KernelLibrary
+from aotc.tir.target import TARGETS, Target
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+C = TARGETS["c"]
+
+
+def tensor(name: str, *shape: int, dtype: str = "float32") -> Var:
+    return relay.var(name, shape=shape, dtype=dtype)
+
+
+def functions() -> dict[str, Function]:
+    x, y, i = tensor("x", 3, 4), tensor("y", 3, 4), tensor("i", 5, dtype="int4")
+    pair = relay.var("pair", TupleType([TensorType((3, 4)), TensorType((3, 4))]))
+    one, two = relay.TupleGetItem(pair, 0), relay.TupleGetItem(pair, 1)
+    return {
+        "add": Function([x, y], relay.add(x, y)),
+        "swap": Function([pair], relay.Tuple([relay.negative(two), relay.nn.relu(one)])),
+        "sum": Function([x], relay.sum(x, axis=(0, 1))),
+        "sorted": Function([x], relay.sort(x, axis=0)),
+        "narrow": Function([i], relay.cast(i, "float32")),
+        "to narrow": Function([x], relay.cast(relay.clip(x, -8.0, 7.0), "int4")),
+        "same as add": Function([x, y], relay.add(x, y)),
+        "none": Function([], relay.zeros((2,), "float32")),
+    }
+
+
+@pytest.fixture(scope="module", params=["c", "x86-64"])
+def library(request: pytest.FixtureRequest) -> KernelLibrary:
+    return compile_kernels(functions(), TARGETS[request.param])
+
+
+X = np.linspace(-3, 4, 12, dtype=np.float32).reshape(3, 4)
+
+
+def test_every_function_is_a_kernel_of_its_name(library: KernelLibrary) -> None:
+    assert library.names == tuple(functions())
+
+
+def test_kernels_write_their_outputs(library: KernelLibrary) -> None:
+    out, other, total = np.empty_like(X), np.empty_like(X), np.empty((), np.float32)
+    library.call("add", [X, X], [out])
+    np.testing.assert_array_equal(out, X + X)
+    library.call("same as add", [X, out], [other])
+    np.testing.assert_array_equal(other, X + out)
+    library.call("swap", [X, out], [out.copy(), other])
+    np.testing.assert_array_equal(other, np.maximum(X, 0))
+    library.call("sum", [X], [total])
+    np.testing.assert_allclose(total, X.sum(), rtol=1e-6)
+    library.call("sorted", [-X], [out])
+    np.testing.assert_array_equal(out, np.sort(-X, 0))
+    two = np.ones(2, np.float32)
+    library.call("none", [], [two])
+    assert not two.any()
+
+
+def test_integers_below_eight_bits_pass_through(library: KernelLibrary) -> None:
+    narrow = np.array([-8, -1, 0, 3, 7], ml_dtypes.int4)
+    wide = np.empty(5, np.float32)
+    library.call("narrow", [narrow], [wide])
+    np.testing.assert_array_equal(wide, [-8, -1, 0, 3, 7])
+    back = np.zeros((3, 4), ml_dtypes.int4)
+    library.call("to narrow", [np.trunc(X)], [back])
+    np.testing.assert_array_equal(back.astype(np.float32), np.trunc(X))
+
+
+def test_bound_arrays_are_read_anew_at_each_call(library: KernelLibrary) -> None:
+    x, out = X.copy(), np.empty_like(X)
+    call = library.bind("sorted", [x], [out])
+    call()
+    x[:] = X[::-1] + 1
+    call()
+    np.testing.assert_array_equal(out, X + 1)
+
+
+def test_threads_have_scratch_memory_of_their_own(library: KernelLibrary) -> None:
+    def sort(seed: int) -> bool:
+        x = np.random.default_rng(seed).normal(size=(3, 4)).astype(np.float32)
+        out = np.empty_like(x)
+        library.call("sorted", [x], [out])
+        return bool((out == np.sort(x, 0)).all())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(sort, range(200)))
+
+
+def test_what_cannot_be_compiled_is_refused() -> None:
+    assert compile_kernels({}, C).names == ()
+    x = tensor("x", 2, 3)
+    choice = relay.If(relay.const(True), x, x)
+    with pytest.raises(AotcError, match="If inside a fused function"):
+        compile_kernels({"choice": Function([x], choice)}, C)
+    broken = Target(name="broken", cflags=("-march=no-such-machine",))
+    with pytest.raises(AotcError, match="failed with exit code"):
+        compile_kernels({"relu": Function([x], relay.nn.relu(x))}, broken)

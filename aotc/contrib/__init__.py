@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from aotc.contrib import debugger as debugger
     from aotc.contrib import graph_executor as graph_executor
     from aotc.contrib import utils as utils
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {},
-    submodules="graph_executor utils",
+    submodules="debugger graph_executor utils",
 )

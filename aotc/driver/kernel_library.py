@@ -8,7 +8,7 @@ library.call("relu", [x], [y])
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from aotc_codegen.c.kernel_table import emit_kernels
 
 from aotc.driver.build import build_library
 from aotc.driver.toolchain import Toolchain, find_toolchain
-from aotc.ir.types import TensorType, tensor_types
+from aotc.ir.types import Type, tensor_types
 from aotc.relay.backend.kernels import anchor_name, lower_function
 from aotc.relay.expr import Function, type_of
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.tensor import TensorInfo
+from aotc.tir.expr import Buffer
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 
@@ -37,30 +38,41 @@ def compile_kernels(
     Raises AotcError for shapes that are not static, operators without a tensor program, and a failing compiler.
     """
     kernels = {name: lower_function(f, anchor_name(f), target) for name, f in functions.items()}
-    types = {name: (tuple(map(type_of, f.params)), type_of(f.body)) for name, f in functions.items()}
-    infos = {
-        name: kernel_info(kernels[name], (t for p in params for t in tensor_types(p)), tensor_types(result))
-        for name, (params, result) in types.items()
-    }
-    return compile_table(kernels, infos, target, toolchain)
+    types = {name: (_tensors(*map(type_of, f.params)), _tensors(type_of(f.body))) for name, f in functions.items()}
+    infos = {name: KernelInfo(*types[name], workspace_of(kernel)) for name, kernel in kernels.items()}
+    return compile_table(kernels, target, infos, toolchain)
 
 
-def kernel_info(kernel: Kernel, inputs: Iterable[TensorType], outputs: Iterable[TensorType]) -> KernelInfo:
-    """What a kernel takes, its tensors of the given types."""
+def _tensors(*types: Type) -> tuple[TensorInfo, ...]:
+    tensors = [t for ty in types for t in tensor_types(ty)]
+    return tuple(TensorInfo(str(k), list(t.static_shape), t.dtype) for k, t in enumerate(tensors))
 
-    def infos(types: Iterable[TensorType]) -> tuple[TensorInfo, ...]:
-        return tuple(TensorInfo(str(k), list(t.static_shape), t.dtype) for k, t in enumerate(types))
 
-    return KernelInfo(infos(inputs), infos(outputs), tuple(b.nbytes for b in kernel.workspace))
+def workspace_of(kernel: Kernel) -> tuple[int, ...]:
+    """The bytes of a kernel's scratch buffers."""
+    return tuple(b.nbytes for b in kernel.workspace)
+
+
+def flat_info(kernel: Kernel) -> KernelInfo:
+    """What a kernel takes, as flat memory."""
+
+    def flat(buffers: Sequence[Buffer]) -> tuple[TensorInfo, ...]:
+        return tuple(TensorInfo(b.name, [b.size], b.dtype) for b in buffers)
+
+    return KernelInfo(flat(kernel.inputs), flat(kernel.outputs), workspace_of(kernel))
 
 
 def compile_table(
-    kernels: Mapping[str, Kernel], infos: Mapping[str, KernelInfo], target: Target, toolchain: Toolchain | None = None
+    kernels: Mapping[str, Kernel],
+    target: Target,
+    infos: Mapping[str, KernelInfo] | None = None,
+    toolchain: Toolchain | None = None,
 ) -> KernelLibrary:
-    """The library of `kernels`, each described by the entry of `infos` of its name."""
+    """The library of `kernels`, each described by the entry of `infos` of its name; None stands for flat memory."""
     folder = tempfile.TemporaryDirectory(prefix="aotc-kernels-")
     path = Path(folder.name)
     if kernels:
         emit_kernels(list(kernels.values()), path, version=version("aotc"))
         path = build_library(path, {"library": "lib/libkernels.so"}, toolchain or find_toolchain(), target)
-    return KernelLibrary(path, infos, folder)
+    described = infos if infos is not None else {name: flat_info(kernel) for name, kernel in kernels.items()}
+    return KernelLibrary(path, described, folder)

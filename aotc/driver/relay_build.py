@@ -23,15 +23,14 @@ from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library
-from aotc.driver.relay_graph import constant_names, graph_json
+from aotc.driver.relay_graph import constant_names, graph_json, graph_machine
 from aotc.driver.relay_target import Target
 from aotc.driver.toolchain import find_toolchain
 from aotc.driver.wiring import install
-from aotc.ir.device import Device
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.ndarray import NDArray
 from aotc.ir.transform import PassContext
-from aotc.relay.backend.lower import lower
+from aotc.relay.backend.lower import lower_calls
 from aotc.relay.bind import bind_params_by_name
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
@@ -40,7 +39,7 @@ from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.pipeline import optimize, pipeline
 from aotc.runtime.module import PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
-from aotc.runtime.session import Session
+from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program
 from aotc.tir.target import Target as MachineTarget
 
@@ -48,7 +47,8 @@ from aotc.tir.target import Target as MachineTarget
 class ExecutorFactory:
     """What `build` gives: the compiled library, its graph and its parameters.
 
-    `factory[name](device)` is an executor; `graph, lib, params = factory` works, too.
+    `factory[name](device)` is an executor, `factory["debug_create"](name, device)` one that keeps every intermediate
+    (for `GraphModuleDebug`); `graph, lib, params = factory` works, too.
 
     ir_mod        the module, parameters bound
     libmod_name   the name that the model was built under
@@ -71,7 +71,7 @@ class ExecutorFactory:
         self._library = library
         self._project = project
 
-    def __getitem__(self, name: str) -> Callable[[Device], Session]:
+    def __getitem__(self, name: str) -> Callable[..., Any]:
         """What makes executors of the model `name`; AotcError for another name."""
         return self._library[name]
 
@@ -139,7 +139,7 @@ def _add(tar: tarfile.TarFile, path: str, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
-def _require_lowering(context: PassContext) -> None:
+def require_lowering(context: PassContext) -> None:
     """AotcError (code "build") if the context leaves out a pass without which there are no kernels."""
     for needed in (ExpandOps(), FuseOps()):
         if not context.pass_enabled(needed.info):
@@ -183,16 +183,18 @@ def build(
     if not isinstance(mod_name, str) or not mod_name or model_identifier(c_name) != c_name:
         raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")
     context = PassContext.current()
-    _require_lowering(context)
+    require_lowering(context)
     install()
     toolchain = find_toolchain()
     module = ir_mod.with_function("main", bind_params_by_name(ir_mod["main"], params)) if params else ir_mod
     _require_names(module)
-    program = lower(optimize(module, machine), machine, c_name)
+    calls = lower_calls(optimize(module, machine), machine, c_name)
+    program = plan_memory(calls)
     temporary = tempfile.TemporaryDirectory(prefix="aotc-build-")
     project = Path(temporary.name) / c_name
     project.mkdir()
     passes = [p.info.name for p in pipeline(context.opt_level, machine) if context.pass_enabled(p.info)]
     metadata = emit(program, project, target=machine, version=version("aotc"), passes=passes)
-    library = CompiledLibrary(build_library(project, metadata, toolchain, machine), temporary)
+    built = build_library(project, metadata, toolchain, machine)
+    library = CompiledLibrary(built, temporary, debug=lambda: graph_machine(calls, machine))
     return ExecutorFactory(module, machine, mod_name, program, library, project)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The static schedule of a program as JSON, in the form that TVM's graph executor reads.
+"""The static schedule of a program as a graph of kernel calls: as JSON in TVM's form, and to be executed.
 
 json.loads(graph_json(program))["nodes"][-1]["attrs"]["func_name"]
+graph_machine(calls, target).bind(inputs).run()      # call by call; of a program before its memory is planned
 
 Nodes are tensors from outside ("null": inputs under their names, constants as p0, p1, ...) and kernel calls
 ("tvm_op"), whose inputs are [node, output, version].  An input that several calls wrote parts of names them all.
@@ -10,17 +11,70 @@ Equal storage ids are equal places: outside, or at an offset of the arena.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aotc.tir.plan.program import Program, Step, Storage
+from aotc.driver.kernel_library import compile_table
+from aotc.runtime.graph_machine import Graph, GraphMachine, GraphNode, Place
+from aotc.runtime.tensor import TensorInfo
+from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.stmt import Kernel
+from aotc.tir.target import Target
 
 
 def constant_names(program: Program) -> dict[Storage, str]:
     """The constants in order of first use, and their names in the graph."""
     return {storage: f"p{k}" for k, storage in enumerate(program.constants)}
+
+
+def call_names(program: Program) -> list[str]:
+    """The names of the calls in the graph: those of the kernels, with a number where a kernel is called again."""
+    taken = {*(s.name for s in program.inputs), *constant_names(program).values()}
+    names: list[str] = []
+    for step in program.steps:
+        numbered = (f"{step.kernel.name}_{k}" if k else step.kernel.name for k in itertools.count())
+        names.append(next(name for name in numbered if name not in taken))
+        taken.add(names[-1])
+    return names
+
+
+def kernel_names(program: Program) -> dict[Kernel, str]:
+    """A name for each kernel: its own, numbered where several have one."""
+    return {kernel: f"{k}:{kernel.name}" for k, kernel in enumerate(program.kernels)}
+
+
+def runtime_graph(program: Program) -> Graph:
+    """The graph to be executed; its nodes are those of `graph_json`, in the same order."""
+    constants = constant_names(program)
+    kernels = kernel_names(program)
+    between = [view.storage for step in program.steps for view in (*step.inputs, *step.outputs)]
+    storages = dict.fromkeys((*program.inputs, *constants, *program.outputs, *between))
+    numbers = {storage: k for k, storage in enumerate(storages)}
+
+    def places(views: Sequence[View]) -> tuple[Place, ...]:
+        return tuple(Place(numbers[v.storage], v.offset) for v in views)
+
+    given = [(s, s.name) for s in program.inputs] + list(constants.items())
+    nodes = [GraphNode(name, places([View(s)]), (s.shape,)) for s, name in given]
+    for name, step in zip(call_names(program), program.steps, strict=True):
+        results = places(step.outputs), step.output_shapes
+        nodes.append(GraphNode(name, *results, kernels[step.kernel], places(step.inputs)))
+    return Graph(
+        tensors=tuple(TensorInfo(s.name, list(s.shape), s.dtype) for s in numbers),
+        inputs=tuple(numbers[s] for s in program.inputs),
+        outputs=tuple(numbers[s] for s in program.outputs),
+        constants={numbers[s]: s.data for s in constants if s.data is not None},
+        nodes=tuple(nodes),
+    )
+
+
+def graph_machine(program: Program, target: Target) -> GraphMachine:
+    """The kernels of a program whose memory is not planned, compiled, and the graph of their calls."""
+    kernels = {name: kernel for kernel, name in kernel_names(program).items()}
+    return GraphMachine(runtime_graph(program), compile_table(kernels, target))
 
 
 @dataclass(slots=True)
@@ -39,7 +93,7 @@ class _Graph:
         self.tensors += outputs
         self.rows.append(self.rows[-1] + len(outputs))
 
-    def call(self, step: Step) -> None:
+    def call(self, step: Step, name: str) -> None:
         inputs = [entry for view in step.inputs for entry in self.writers.get(view.storage, [])]
         outputs = [view.storage for view in step.outputs]
         attrs = {
@@ -48,7 +102,7 @@ class _Graph:
             "num_outputs": str(len(outputs)),
             "flatten_data": "0",
         }
-        self.add({"op": "tvm_op", "name": step.kernel.name, "attrs": attrs, "inputs": inputs}, outputs)
+        self.add({"op": "tvm_op", "name": name, "attrs": attrs, "inputs": inputs}, outputs)
 
 
 def graph_json(program: Program) -> str:
@@ -57,8 +111,8 @@ def graph_json(program: Program) -> str:
     names = {**{s: s.name for s in program.inputs}, **constant_names(program)}
     for storage, name in names.items():
         graph.add({"op": "null", "name": name, "inputs": []}, [storage])
-    for step in program.steps:
-        graph.call(step)
+    for step, name in zip(program.steps, call_names(program), strict=True):
+        graph.call(step, name)
     ids: dict[object, int] = {}
     places = [program.plan.offsets.get(s, s) for s in graph.tensors]
     attrs = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ import numpy as np
 from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.ndarray import NDArray
+from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.session import Session
 from aotc.runtime.tensor import TensorInfo, check_inputs, unknown_names
 
@@ -68,11 +70,10 @@ class GraphModule:
     Inputs keep their values from run to run.  Raises AotcTypeError for what is no executor.
     """
 
-    def __init__(self, module: Session) -> None:
-        if not isinstance(module, Session):
+    def __init__(self, module: Session | GraphMachine) -> None:
+        if not isinstance(module, (Session, GraphMachine)):
             hint = 'GraphModule(lib["default"](device))'
             raise AotcTypeError("executor", f"expected an executor, not {type(module).__name__}", hint=hint)
-        self._session = module
         self._inputs = module.get_inputs()
         self._outputs = module.get_outputs()
         self._arrays = {i.name: np.zeros(i.shape, i.dtype.numpy) for i in self._inputs}
@@ -161,19 +162,36 @@ class GraphModule:
         require_device(device)
         if func_name != "run":
             raise AotcError("benchmark", f"there is no function {func_name!r} to time", hint='only "run"')
-        if repeat < 1 or number < 1:
-            raise AotcError("benchmark", f"repeat and number must be at least 1, not {repeat} and {number}")
+        require_counts(repeat, number)
         self.run()
-        if min_repeat_ms is not None:
-            once = max(self._seconds(number) / number, 1e-9)
-            number = max(number, math.ceil(min_repeat_ms / 1e3 / once))
-        return BenchmarkResult(tuple(self._seconds(number) / number for _ in range(repeat)))
+        return measure(self._binding.run, repeat, number, min_repeat_ms)
 
-    def _seconds(self, number: int) -> float:
+
+def require_counts(repeat: int, number: int) -> None:
+    """Raise AotcError (code "benchmark") for counts below 1."""
+    if repeat < 1 or number < 1:
+        raise AotcError("benchmark", f"repeat and number must be at least 1, not {repeat} and {number}")
+
+
+def measure(
+    function: Callable[[], object], repeat: int, number: int, min_repeat_ms: float | None = None
+) -> BenchmarkResult:
+    """Time a function: `repeat` figures, each over `number` calls, or as many more as take `min_repeat_ms`.
+
+    Raises AotcError for counts below 1.
+    """
+    require_counts(repeat, number)
+
+    def seconds() -> float:
         start = time.perf_counter()
         for _ in range(number):
-            self._binding.run()
+            function()
         return time.perf_counter() - start
+
+    if min_repeat_ms:
+        once = max(seconds() / number, 1e-9)
+        number = max(number, math.ceil(min_repeat_ms / 1e3 / once))
+    return BenchmarkResult(tuple(seconds() / number for _ in range(repeat)))
 
 
 def _at(role: str, infos: list[TensorInfo], index: object) -> TensorInfo:

@@ -76,20 +76,21 @@ class KernelLibrary:
         tensors = (*info.inputs, *info.outputs)
         assert all(_fits(a, t) for a, t in zip(arrays, tensors, strict=True)), name
         buffers = [a if a.dtype == t.memory else empty(t) for a, t in zip(arrays, tensors, strict=True)]
-        moved = [(buffer, array) for buffer, array in zip(buffers, arrays, strict=True) if buffer is not array]
+        moved = [(k, b, a) for k, (b, a) in enumerate(zip(buffers, arrays, strict=True)) if b is not a]
+        loads = [(b, a) for k, b, a in moved if k < len(inputs)]
+        stores = [(a, b) for k, b, a in moved if k >= len(inputs)]
         pointers = _FFI.new("void *[]", len(arrays) + len(info.workspace) + 1)
         for k, buffer in enumerate(buffers):
             pointers[k] = _FFI.cast("void *", address(buffer))
 
         def run() -> None:
-            for buffer, array in moved:
+            for buffer, array in loads:
                 transfer(buffer, array)
             for k, start in enumerate(self._scratch(info.workspace), len(arrays)):
                 pointers[k] = _FFI.cast("void *", start)
             function(pointers)
-            for buffer, array in moved:
-                if array.flags.writeable:
-                    transfer(array, buffer)
+            for array, buffer in stores:
+                transfer(array, buffer)
 
         return run
 

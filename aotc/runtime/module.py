@@ -12,10 +12,11 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, nearest
+from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.library import Library, find_library
 from aotc.runtime.session import Session
 
@@ -27,18 +28,27 @@ _HOSTS: Final = frozenset({"llvm", "c", "cpu", "host"})
 class CompiledLibrary:
     """A compiled library.
 
-    path   of the shared library
-    name   of the model: `library[name](device)` is an executor for it
+    path    of the shared library
+    name    of the model: `library[name](device)` is an executor for it
+    debug   makes what executes the model call by call; a library that was loaded from a file has no such thing
     """
 
-    def __init__(self, path: Path, keep_alive: object = None) -> None:
+    def __init__(
+        self, path: Path, keep_alive: object = None, *, debug: Callable[[], GraphMachine] | None = None
+    ) -> None:
         self._library = Library(path)
         self._keep_alive = keep_alive
+        self._debug = debug
         self.path = path
         self.name = self._library.name.removeprefix(PREFIX)
 
-    def __getitem__(self, name: str) -> Callable[[Device], Session]:
-        """What makes executors of the model `name`; AotcError for another name."""
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """What makes executors of the model `name`, from a device; AotcError for another name.
+
+        "debug_create" makes executors that keep every intermediate, from the model's name and a device.
+        """
+        if name == "debug_create":
+            return self._debug_executor
         if name != self.name:
             hint = nearest(str(name), [self.name]) or f"the model is called {self.name!r}"
             raise AotcError("module-name", f"the library holds no model {name!r}", hint=hint)
@@ -52,6 +62,14 @@ class CompiledLibrary:
         session = Session(self._library)
         session.keep_alive = self._keep_alive
         return session
+
+    def _debug_executor(self, name: str, device: Device) -> GraphMachine:
+        self[name]
+        require_device(device)
+        if self._debug is None:
+            text = f"{self.path.name} keeps its kernels to itself: it cannot be executed call by call"
+            raise AotcError("debug", text, hint="relay.build the module in this process")
+        return self._debug()
 
     def __repr__(self) -> str:
         return f"<CompiledLibrary {self.name!r} from {str(self.path)!r}>"

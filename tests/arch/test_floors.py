@@ -48,6 +48,8 @@ FLOORS: dict[str, set[str]] = {
 DOORS = {
     "aotc",
     "aotc.contrib",
+    "aotc.contrib.debugger",
+    "aotc.contrib.debugger.debug_executor",
     "aotc.contrib.graph_executor",
     "aotc.contrib.utils",
     "aotc.instrument",

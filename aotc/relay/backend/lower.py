@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from aotc.ir.diagnostics import AotcError
@@ -130,7 +130,8 @@ class _Lowering:
         types = tensor_types(type_of(node))
         outputs = [View(self.temp(t.dtype, t.static_shape)) for t in types]
         scratch = [View(self.temp(b.dtype, (b.size,))) for b in kernel.workspace]
-        self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span))
+        shapes = tuple(t.static_shape for t in types)
+        self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes))
         return _nest(type_of(node), outputs)
 
     def constant(self, node: Constant, ty: TensorType) -> Storage:
@@ -173,14 +174,21 @@ def _bind_outputs(
     def rename(view: View) -> View:
         return View(renamed.get(view.storage, view.storage), view.offset)
 
-    result = [Step(s.kernel, tuple(map(rename, s.args)), s.span) for s in steps]
+    result = [replace(s, args=tuple(map(rename, s.args))) for s in steps]
     for view, out in copies:
         result.append(Step(copy_kernel(out.dtype, out.size), (rename(view), View(out))))
     return tuple(outputs), result
 
 
 def lower(module: IRModule, target: Target, name: str = "model") -> Program:
-    """The program of @main.  Names of outputs come from the module attribute "output_names" if it is there.
+    """The program of @main, its memory planned; see `lower_calls`."""
+    return plan_memory(lower_calls(module, target, name))
+
+
+def lower_calls(module: IRModule, target: Target, name: str = "model") -> Program:
+    """The program of @main, where no two tensors share memory yet.
+
+    Names of outputs come from the module attribute "output_names" if it is there.
 
     Raises AotcError for dynamic shapes, run-time control flow and operators without a tensor program.
     """
@@ -203,7 +211,7 @@ def lower(module: IRModule, target: Target, name: str = "model") -> Program:
     if len(views) == 1 and "output_names" not in module.attrs:
         names = ["output"]
     outputs, steps = _bind_outputs(list(zip(names, types, views, strict=True)), state.steps)
-    return plan_memory(Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(steps)))
+    return Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(steps))
 
 
 def _let_values(main: Function) -> dict[Var, Expr]:

@@ -83,7 +83,7 @@ def plan_memory(program: Program) -> Program:
             kernel = kernels.setdefault((step.kernel, pairs), work_in_place(step.kernel, pairs))
             gone = {i for _, i in pairs}
             inputs = tuple(view for i, view in enumerate(step.inputs) if i not in gone)
-            step = Step(kernel, (*inputs, *step.outputs, *step.workspace), step.span)
+            step = replace(step, kernel=kernel, args=(*inputs, *step.outputs, *step.workspace))
         steps.append(step)
     plan = _place(lives, home)
     return replace(program, steps=tuple(steps), plan=plan)

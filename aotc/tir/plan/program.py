@@ -53,11 +53,15 @@ class View:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One call: `args` in the order of `kernel.params` (inputs, outputs, workspace)."""
+    """One call: `args` in the order of `kernel.params` (inputs, outputs, workspace).
+
+    shapes   of the results, where they are not those of the storage: a reshape of a result may be its storage
+    """
 
     kernel: Kernel
     args: tuple[View, ...]
     span: Span | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def inputs(self) -> tuple[View, ...]:
@@ -67,6 +71,11 @@ class Step:
     def outputs(self) -> tuple[View, ...]:
         first = len(self.kernel.inputs)
         return self.args[first : first + len(self.kernel.outputs)]
+
+    @property
+    def output_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each result."""
+        return self.shapes or tuple(view.storage.shape for view in self.outputs)
 
     @property
     def workspace(self) -> tuple[View, ...]:

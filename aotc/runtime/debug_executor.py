@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's debug executor: every intermediate of a model by the name of its node, and the time of each node.
+
+module = GraphModuleDebug(library["debug_create"]("default", aotc.cpu()), [aotc.cpu()], library.get_graph_json())
+module.run(data=array)                               # prints a table of times
+module.debug_get_output("k3_conv2d").numpy()
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from aotc.ir.device import Device, require_device
+from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
+from aotc.ir.ndarray import NDArray
+from aotc.runtime.graph_executor import BenchmarkResult, GraphModule, measure, require_counts
+from aotc.runtime.graph_machine import GraphBinding, GraphMachine
+from aotc.runtime.params import save_param_dict
+
+_HEADS: Final = ("Node Name", "Ops", "Time(us)", "Time(%)", "Shape", "Inputs", "Outputs", "Measurements(us)")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """One call of a kernel: its node's name, the kernel, what it gives, and seconds per call for each repetition."""
+
+    name: str
+    kernel: str
+    shape: tuple[int, ...]
+    num_inputs: int
+    num_outputs: int
+    seconds: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.seconds) / len(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The times of all calls, in the order of execution; as text a table, the slowest first."""
+
+    rows: tuple[ProfileRow, ...]
+
+    @property
+    def total(self) -> float:
+        """Seconds of all calls together."""
+        return sum(row.mean for row in self.rows)
+
+    def __str__(self) -> str:
+        lines = [_HEADS, tuple("-" * len(head) for head in _HEADS)]
+        for row in sorted(self.rows, key=lambda r: -r.mean):
+            share = 100 * row.mean / self.total if self.total else 0.0
+            times = ", ".join(f"{1e6 * s:.3f}" for s in row.seconds)
+            numbers = (f"{1e6 * row.mean:.3f}", f"{share:.3f}", str(row.shape), row.num_inputs, row.num_outputs)
+            lines.append((row.name, row.kernel, *map(str, numbers), f"[{times}]"))
+        lines.append(("Total_time", "-", f"{1e6 * self.total:.3f}", *"-" * 5))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+class GraphModuleDebug(GraphModule):
+    """A `GraphModule` whose nodes are run, timed and looked at one by one.
+
+    module           an executor that "debug_create" made
+    device           where it runs: a device, or a list of one
+    graph_json_str   the graph that the library states (`get_graph_json`)
+    dump_root        a folder: each run writes the graph, the times and all intermediates there
+
+    Nodes are named by their names in the graph, or by their positions there.  Raises AotcError for another
+    executor, for the graph of another model, and for a device that is not there.
+    """
+
+    def __init__(
+        self,
+        module: GraphMachine,
+        device: Device | Sequence[Device],
+        graph_json_str: str,
+        dump_root: str | Path | None = None,
+    ) -> None:
+        if not isinstance(module, GraphMachine):
+            text = f"a {type(module).__name__} does not keep intermediates"
+            raise AotcTypeError("executor", text, hint='lib["debug_create"]("default", device) makes one that does')
+        for one in device if isinstance(device, (list, tuple)) else (device,):
+            require_device(one)
+        super().__init__(module)
+        assert isinstance(self._binding, GraphBinding)
+        self._memory = self._binding
+        self._nodes = module.graph.nodes
+        self._names = [node.name for node in self._nodes]
+        self._graph_json = graph_json_str
+        self._dump_root = Path(dump_root) if dump_root is not None else None
+        self._profile = Profile(())
+        if _names(graph_json_str) != self._names:
+            raise AotcError("graph", "the graph is not that of the executor", hint="give what get_graph_json() gives")
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of all nodes: inputs, constants, calls, in order."""
+        return tuple(self._names)
+
+    def run(self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 1, **inputs: Any) -> None:
+        """Set the inputs that are given, run node by node, and print the times.
+
+        number, repeat, min_repeat_ms   see `run_individual`; inputs of these names are set with `set_input`
+        """
+        self.profile(number, repeat, min_repeat_ms, **inputs)
+        self.display_debug_result()
+        if self._dump_root is not None:
+            self._dump(self._dump_root)
+
+    def profile(self, number: int = 1, repeat: int = 1, min_repeat_ms: float = 0, **inputs: Any) -> Profile:
+        """Set the inputs that are given, run node by node, and give the times."""
+        self.set_input(**inputs)
+        times = self.run_individual(number, repeat, min_repeat_ms)
+        self._profile = Profile(tuple(self._row(k, t) for k, t in enumerate(times) if self._nodes[k].kernel))
+        return self._profile
+
+    def _row(self, index: int, seconds: Sequence[float]) -> ProfileRow:
+        node, outputs = self._nodes[index], self._memory.node_outputs(index)
+        kernel = node.kernel.partition(":")[2]
+        return ProfileRow(node.name, kernel, outputs[0].shape, len(node.inputs), len(outputs), tuple(seconds))
+
+    def display_debug_result(self) -> None:
+        """Print the times of the last run."""
+        print(self._profile)
+
+    def run_individual(self, number: int, repeat: int = 1, min_repeat_ms: float = 0) -> list[list[float]]:
+        """Seconds per call of every node, in order: `repeat` figures over `number` calls, 0 for what is no call.
+
+        number   of calls; more of them until they take `min_repeat_ms` milliseconds
+
+        Raises AotcError if an input was never set, and for counts below 1.
+        """
+        require_counts(repeat, number)
+        super().run()
+        nodes = range(len(self._nodes))
+        return [list(self.run_individual_node(k, number, repeat, min_repeat_ms).results) for k in nodes]
+
+    def run_individual_node(
+        self, index: int | str, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
+    ) -> BenchmarkResult:
+        """The times of one node, on what its inputs hold now."""
+        node = self._index(index)
+        if not self._nodes[node].kernel:
+            return BenchmarkResult((0.0,) * repeat)
+        return measure(lambda: self._memory.run_node(node), repeat, number, min_repeat_ms)
+
+    def execute_node(self, index: int | str) -> None:
+        """Run one node, on what its inputs hold now."""
+        self._memory.run_node(self._index(index))
+
+    def debug_get_output(self, node: int | str, out: NDArray | None = None, output: int = 0) -> NDArray:
+        """What a node gave when it last ran, as a new tensor or copied into `out`: its result number `output`."""
+        results = self._memory.node_outputs(self._index(node))
+        if not 0 <= output < len(results):
+            raise AotcError("node-output", f"node {node!r} has {len(results)} outputs, there is no output {output}")
+        return NDArray(results[output]) if out is None else out.copyfrom(results[output])
+
+    def get_node_output(self, index: int | str, out_index: int = 0) -> NDArray:
+        """One output of a node, as it was when the node last ran."""
+        return self.debug_get_output(index, None, out_index)
+
+    def _index(self, node: int | str) -> int:
+        if isinstance(node, str) and node in self._names:
+            return self._names.index(node)
+        if isinstance(node, int) and 0 <= node < len(self._names):
+            return node
+        hint = nearest(node, self._names) if isinstance(node, str) else f"there are {len(self._names)}"
+        raise AotcError("node", f"the graph has no node {node!r}", hint=hint)
+
+    def _dump(self, folder: Path) -> None:
+        """Write the graph, the times and the intermediates; names as in TVM's dumps."""
+        named = {f"{name}____{k}": a for n, name in enumerate(self._names) for k, a in enumerate(self._outputs_of(n))}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "_aotcdbg_graph_dump.json").write_text(self._graph_json, encoding="utf-8")
+            (folder / "times.txt").write_text(f"{self._profile}\n", encoding="utf-8")
+            (folder / "output_tensors.params").write_bytes(save_param_dict(named))
+        except OSError as error:
+            raise AotcError("dump", f"cannot write to {folder}: {error.strerror}") from error
+
+    def _outputs_of(self, node: int) -> list[NDArray]:
+        return [NDArray(array) for array in self._memory.node_outputs(node)]
+
+
+def _names(graph_json: str) -> list[str]:
+    """The names of the nodes of a graph; none where the text is no graph."""
+    try:
+        return [node["name"] for node in json.loads(graph_json)["nodes"]]
+    except (TypeError, ValueError, LookupError):
+        return []
+
+
+def create(graph_json_str: str, libmod: Any, device: Device, dump_root: str | Path | None = None) -> GraphModuleDebug:
+    """The debug executor of the model that `relay.build` made: `libmod` is what it gave, or the library in that.
+
+    Raises AotcError for a library that was loaded from a file, and as `GraphModuleDebug` does.
+    """
+    name = getattr(libmod, "libmod_name", None) or getattr(libmod, "name", "default")
+    return GraphModuleDebug(libmod["debug_create"](name, device), device, graph_json_str, dump_root)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A static graph of kernel calls, executed call by call, with memory of its own for every tensor.
+
+In: the graph and a library of its kernels.  Out: what a compiled library gives, and every intermediate besides.
+
+machine = GraphMachine(graph, library)
+binding = machine.bind({"x": x})
+binding.run(); binding.outputs["output"]; binding.node_outputs(3)
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError
+from aotc.runtime.kernels import KernelLibrary
+from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs
+
+ALIGNMENT = 64
+"""Bytes to which tensors are aligned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A contiguous part of a tensor, from element `offset` on."""
+
+    tensor: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """An input or constant (no kernel), or the call of a kernel.
+
+    name       differs from node to node
+    shapes     of the outputs; reshaped, they may be a tensor of the graph
+    """
+
+    name: str
+    outputs: tuple[Place, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    kernel: str = ""
+    inputs: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in the order of their execution, over numbered tensors.
+
+    tensors            what each holds; those of inputs and outputs are called as the model's
+    inputs, outputs    numbers of tensors, in the model's order
+    constants          values of tensors by number
+    """
+
+    tensors: tuple[TensorInfo, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    constants: Mapping[int, Array]
+    nodes: tuple[GraphNode, ...]
+
+
+class GraphMachine:
+    """A graph, ready to run; executors of one machine are independent of each other."""
+
+    def __init__(self, graph: Graph, library: KernelLibrary) -> None:
+        self.graph = graph
+        self.library = library
+        self.constants = {k: np.ascontiguousarray(a) for k, a in graph.constants.items()}
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """The inputs, in order."""
+        return [self.graph.tensors[k] for k in self.graph.inputs]
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """The outputs, in order."""
+        return [self.graph.tensors[k] for k in self.graph.outputs]
+
+    def bind(self, inputs: Mapping[str, Array]) -> GraphBinding:
+        """Memory for one execution.  `inputs` are read in place: C-contiguous arrays of the stated types, all of them.
+
+        Raises AotcError with one diagnostic for each array that is missing, unknown or of another type.
+        """
+        arrays, problems = check_inputs(inputs, self.get_inputs())
+        if problems:
+            raise AotcError.collect(problems)
+        return GraphBinding(self, dict(zip(self.graph.inputs, arrays, strict=True)))
+
+
+class GraphBinding:
+    """The tensors of one execution, kept from run to run.
+
+    inputs, outputs    arrays by name
+    """
+
+    def __init__(self, machine: GraphMachine, inputs: Mapping[int, Array]) -> None:
+        graph = machine.graph
+        self._lock = threading.Lock()
+        given = {**machine.constants, **inputs}
+        self._tensors = [given[k] if k in given else _memory(info) for k, info in enumerate(graph.tensors)]
+        self._nodes = graph.nodes
+        self._calls = [self._bind(node, machine.library) for node in graph.nodes]
+        self.inputs: Mapping[str, Array] = self._named(graph, graph.inputs)
+        self.outputs: Mapping[str, Array] = self._named(graph, graph.outputs)
+
+    def _named(self, graph: Graph, tensors: tuple[int, ...]) -> Mapping[str, Array]:
+        return MappingProxyType({graph.tensors[k].name: self._tensors[k] for k in tensors})
+
+    def _bind(self, node: GraphNode, library: KernelLibrary) -> Callable[[], None]:
+        if not node.kernel:
+            return lambda: None
+        info = library.infos[node.kernel]
+        inputs = [self._part(p, t.shape) for p, t in zip(node.inputs, info.inputs, strict=True)]
+        outputs = [self._part(p, t.shape) for p, t in zip(node.outputs, info.outputs, strict=True)]
+        return library.bind(node.kernel, inputs, outputs)
+
+    def _part(self, place: Place, shape: Sequence[int]) -> Array:
+        """Part of a tensor, in another shape; kernels take theirs flat."""
+        end = place.offset + math.prod(shape)
+        return self._tensors[place.tensor].reshape(-1)[place.offset : end].reshape(shape)
+
+    def run(self) -> None:
+        """Run every node, in order."""
+        with self._lock:
+            for call in self._calls:
+                call()
+
+    def run_node(self, index: int) -> None:
+        """Run one node on what its inputs hold now."""
+        with self._lock:
+            self._calls[index]()
+
+    def node_outputs(self, index: int) -> list[Array]:
+        """What a node gave when it last ran; for an input or a constant, its value."""
+        node = self._nodes[index]
+        return [self._part(place, shape) for place, shape in zip(node.outputs, node.shapes, strict=True)]
+
+
+def _memory(info: TensorInfo) -> Array:
+    return aligned(info.nbytes, ALIGNMENT).view(info.dtype.numpy).reshape(info.shape)

@@ -104,9 +104,9 @@ def circumstances(runs: int) -> list[str]:
     ]
 
 
-def errors(path: Path, inputs: Arrays, mine: Arrays, rival: Arrays) -> str:
+def errors(path: Path, inputs: Arrays, mine: Arrays, rival: Arrays, bound: float) -> str:
     """How far the two lie apart, and if that is beyond what `aotc verify` accepts, how far each is from the truth."""
-    found = [compare(n, mine[n], rival[n], bound_for(DType.of(rival[n]))) for n in mine]
+    found = [compare(n, mine[n], rival[n], bound_for(DType.of(rival[n]), bound)) for n in mine]
     apart = max(c.relative for c in found)
     exact = None if all(c.ok for c in found) else exact_runner(load_model(path))(inputs)
     if exact is None:
@@ -127,7 +127,7 @@ def measure(path: Path, runs: int, pins: Mapping[str, Any]) -> str:
     theirs()
     names = [o.name for o in session.get_outputs()]
     mine_made, rival_made = (dict(zip(names, made, strict=True)) for made in (session.run(None, inputs), read()))
-    apart = errors(path, inputs, mine_made, rival_made)
+    apart = errors(path, inputs, mine_made, rival_made, compiled.metadata["error_bound"])
     mine, rival = interleaved(runs, ours, theirs)
     size = compiled.library.stat().st_size if compiled.library else 0
     memory = compiled.metadata["memory"]

@@ -179,12 +179,14 @@ def time_from_python(session: Session, inputs: Arrays, runs: int) -> list[float]
     return times[2:]
 
 
-def compare_all(actual: Arrays, expected: Arrays, exact: Callable[[], Arrays | None]) -> list[Comparison]:
+def compare_all(
+    actual: Arrays, expected: Arrays, exact: Callable[[], Arrays | None], float32_bound: float
+) -> list[Comparison]:
     """Every output against the reference, within the bound for its dtype.
 
     Where that is exceeded, the result in double precision tells which of the two is at fault, as in `aotc verify`.
     """
-    found = [compare(n, actual[n], expected[n], bound_for(DType.of(expected[n]))) for n in expected]
+    found = [compare(n, actual[n], expected[n], bound_for(DType.of(expected[n]), float32_bound)) for n in expected]
     truth = exact() if any(not c.ok for c in found) else None
     if truth is None:
         return found
@@ -289,7 +291,8 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     show_facts(reporter.console, compiled, session.path, from_c, times)
     exact = cache(lambda: subject.exact(inputs))
     made = {"C": from_c.outputs, "Python": from_python}
-    results = {where: compare_all(outputs, expected, exact) for where, outputs in made.items()}
+    bound = compiled.metadata["error_bound"]
+    results = {where: compare_all(outputs, expected, exact, bound) for where, outputs in made.items()}
     return show_verdict(reporter.console, subject.reference, results)
 
 

@@ -81,6 +81,13 @@ target_options = _all(
     click.option(
         "-O", "opt_level", type=click.IntRange(0, 3), default=3, show_default=True, help="Graph optimisation level."
     ),
+    click.option(
+        "--accuracy",
+        type=click.Choice(["fast", "strict"]),
+        default="fast",
+        show_default=True,
+        help="strict: no algorithm that rounds more than an operator's definition (Winograd).",
+    ),
 )
 
 compiler_options = _all(

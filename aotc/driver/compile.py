@@ -21,9 +21,9 @@ from aotc_codegen.c.project import emit
 from aotc.driver.build import build_library
 from aotc.driver.observe import PassList
 from aotc.driver.place import check_destination, staged
-from aotc.driver.toolchain import find_toolchain, resolve_target
+from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
 from aotc.driver.wiring import install
-from aotc.ir.diagnostics import AotcError
+from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.transform import PassContext
 from aotc.relay.backend.lower import lower
 from aotc.relay.bind import bind_params_by_name
@@ -37,6 +37,7 @@ from aotc.tir.target import Target
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+ACCURACIES = ("fast", "strict")
 Progress = Callable[[str], None]
 """Told the name of each stage as it begins."""
 
@@ -95,12 +96,17 @@ def compile_program(
     *,
     name: str,
     opt_level: int = 3,
+    accuracy: str = "fast",
     instruments: Iterable[Any] = (),
     progress: Progress = lambda _: None,
 ) -> Program:
     """A module through the pass pipeline and lowering, memory planned: everything before C text."""
+    if accuracy not in ACCURACIES:
+        hint = nearest(accuracy, ACCURACIES) or f"known: {', '.join(ACCURACIES)}"
+        raise AotcError("accuracy", f"unknown accuracy {accuracy!r}", hint=hint)
+    config = {"relay.AlterOpLayout.winograd": accuracy == "fast"}
     progress("optimising the graph")
-    with PassContext(opt_level=opt_level, instruments=list(instruments)):
+    with PassContext(opt_level=opt_level, instruments=list(instruments), config=config):
         optimized = optimize(module, target)
     progress("making kernels")
     return lower(optimized, target, name)
@@ -114,6 +120,7 @@ def compile(
     name: str | None = None,
     params: Mapping[str, np.ndarray[Any, Any]] | None = None,
     opt_level: int = 3,
+    accuracy: str = "fast",
     instruments: Iterable[Any] = (),
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
@@ -129,6 +136,7 @@ def compile(
     name          prefix of every C symbol; made from the file name for None
     params        values for some inputs, baked in
     opt_level     0 (no graph optimisation) to 3
+    accuracy      "fast", or "strict": no algorithms that round more than the definitions of the operators do
     instruments   pass instruments, see `aotc.ir.instrument`
     input_shapes  shapes for inputs with dynamic dimensions, by input name
     dims          values for symbolic dimensions, by symbol
@@ -149,15 +157,34 @@ def compile(
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
     passes = PassList()
     program = compile_program(
-        module, resolved, name=c_name, opt_level=opt_level, instruments=[*instruments, passes], progress=progress
+        module,
+        resolved,
+        name=c_name,
+        opt_level=opt_level,
+        accuracy=accuracy,
+        instruments=[*instruments, passes],
+        progress=progress,
     )
     temporary = tempfile.TemporaryDirectory(prefix="aotc-") if output is None else None
     path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
+    metadata, library = _write(program, path, resolved, passes.names, toolchain, progress)
+    return CompiledModel(path, library, metadata, temporary)
+
+
+def _write(
+    program: Program,
+    path: Path,
+    target: Target,
+    passes: Sequence[str],
+    toolchain: Toolchain | None,
+    progress: Progress,
+) -> tuple[dict[str, Any], Path | None]:
+    """The project in its place, and the library if there is a toolchain; nothing where something fails."""
     with staged(path) as work:
         progress("writing the C project")
-        metadata = emit(program, work, target=resolved, version=version("aotc"), passes=passes.names)
+        metadata = emit(program, work, target=target, version=version("aotc"), passes=passes)
         library = None
         if toolchain is not None:
             progress("compiling the C project")
-            library = build_library(work, metadata, toolchain, resolved).relative_to(work)
-    return CompiledModel(path, path / library if library is not None else None, metadata, temporary)
+            library = build_library(work, metadata, toolchain, target).relative_to(work)
+    return metadata, path / library if library is not None else None

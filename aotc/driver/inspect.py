@@ -44,6 +44,7 @@ def inspect_model(
     *,
     target: str = "host",
     opt_level: int = 3,
+    accuracy: str = "fast",
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
@@ -65,7 +66,9 @@ def inspect_model(
         "parameter_bytes": sum(0 if c.is_splat else c.data.nbytes for c in constants),
         "operators": list_op_freqs(module.main),
     }
-    program = compile_program(module, resolve_target(target), name=model_name(path, None), opt_level=opt_level)
+    program = compile_program(
+        module, resolve_target(target), name=model_name(path, None), opt_level=opt_level, accuracy=accuracy
+    )
     plan = program.plan
     report |= {
         "inputs": _tensors(program.inputs),

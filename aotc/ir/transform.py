@@ -72,6 +72,8 @@ class _Table:
 
 _TABLE: Final = _Table(
     config={
+        "relay.AlterOpLayout.max_growth": float,
+        "relay.AlterOpLayout.winograd": bool,
         "relay.FoldConstant.max_bytes": int,
         "relay.FuseOps.link_params": bool,
         "relay.FuseOps.max_depth": int,

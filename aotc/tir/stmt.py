@@ -114,6 +114,7 @@ class Kernel:
     inplace           (output, input) index pairs that may be the same memory, because every element of the
                       output is written after the last read of the elements of the input at that index
     macs              multiply-accumulate operations of one call
+    approximate       computed by an algorithm that rounds more than the operator's definition (Winograd's)
     span              the model nodes it computes
     """
 
@@ -125,6 +126,7 @@ class Kernel:
     stack: tuple[Buffer, ...] = ()
     inplace: tuple[tuple[int, int], ...] = ()
     macs: int = 0
+    approximate: bool = False
     span: Span | None = None
 
     @property

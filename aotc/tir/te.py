@@ -119,6 +119,31 @@ class Contraction(Tensor):
         return self.size * math.prod(extent for _, extent in self.reduce_axes)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Winograd(Tensor):
+    """A 3x3 convolution of stride 1 by Winograd's minimal filtering, F(tile x tile, 3x3).
+
+    out[n, o, y, x] of shape (N, O, H, W), from `a` (N, C, IH, IW) and the transformed weights `b`
+    ((tile+2)**2, ceil(O/block), C, block).  `pads` are the zeros before the first row and column; what lies
+    outside `a` counts as zero.
+    """
+
+    axes: tuple[Axis, ...]
+    a: Tensor
+    b: Tensor
+    tile: int
+    pads: tuple[int, int]
+
+    @property
+    def block(self) -> int:
+        return self.b.shape[-1]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the convolution as it is defined, padding counted as work."""
+        return self.size * self.a.shape[1] * 9
+
+
 BuildFn: TypeAlias = Callable[[Sequence[Buffer], Sequence[Buffer], Sequence[Buffer]], Stmt]
 
 
@@ -227,6 +252,15 @@ def contraction(
         b_index=tuple(as_expr(i) for i in b_index(*variables)),
         lane=None if lane is None else axes[lane][0],
         block=block,
+    )
+
+
+def winograd(
+    shape: Sequence[int], a: Tensor, b: Tensor, *, tile: int, pads: tuple[int, int], name: str = "winograd"
+) -> Winograd:
+    """The convolution of shape (N, O, H, W); the other arguments as in `Winograd`."""
+    return Winograd(
+        name=name, shape=tuple(shape), dtype=a.dtype, axes=_axes(shape, "i"), a=a, b=b, tile=tile, pads=pads
     )
 
 

@@ -83,9 +83,9 @@ def test_dynamic_dimension_is_asked_for(dynamic: Path, tmp_path: Path) -> None:
 def test_a_difference_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     compare_all, order = demo.compare_all, iter(("C", "Python"))
 
-    def compare_wrong(actual: dict[str, Any], expected: dict[str, Any], exact: Any) -> Sequence[Any]:
+    def compare_wrong(actual: dict[str, Any], expected: dict[str, Any], exact: Any, bound: float) -> Sequence[Any]:
         off = 1e-3 if next(order) == where else 0.0
-        return list(compare_all({n: (a + off).astype(a.dtype) for n, a in actual.items()}, expected, exact))
+        return list(compare_all({n: (a + off).astype(a.dtype) for n, a in actual.items()}, expected, exact, bound))
 
     monkeypatch.setattr(demo, "compare_all", compare_wrong)
     done = invoke("--model", DIGITS, "--output", tmp_path / "net", "--runs", "1")
@@ -124,7 +124,10 @@ def test_rounding_is_judged_by_the_exact_result(own_error: float, known: bool, a
     exact = np.random.default_rng(0).standard_normal(1000)
     reference, ours = (exact * (1 + error) for error in (1e-3, own_error))
     (found,) = demo.compare_all(
-        {"y": ours.astype(np.float32)}, {"y": reference.astype(np.float32)}, lambda: {"y": exact} if known else None
+        {"y": ours.astype(np.float32)},
+        {"y": reference.astype(np.float32)},
+        lambda: {"y": exact} if known else None,
+        1e-5,
     )
     assert found.ok == accepted
     assert ("from the exact result" in demo.ok_text(found)) == known

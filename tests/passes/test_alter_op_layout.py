@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -132,3 +133,41 @@ def test_a_weight_above_the_folding_limit_is_packed_at_once() -> None:
     w = Constant(np.broadcast_to(np.float32(1), (40_001, 512)).copy())
     module = alter(Function((x,), dense(x, w)), V4)
     assert list_op_freqs(module.main) == {"nn.contrib_dense_pack": 1}
+
+
+def winograd_tiles(module: IRModule) -> list[int]:
+    name = "nn.contrib_conv2d_winograd_without_weight_transform"
+    nodes = post_order(module.main)
+    return [n.attrs.tile_size for n in nodes if isinstance(n, Call) and getattr(n.op, "name", "") == name]
+
+
+def stack(*channels: int, size: int = 28) -> Function:
+    """3x3 convolutions, one after the other."""
+    x: Expr = Var("x", TensorType((1, channels[0], size, size)))
+    y = x
+    for before, after in itertools.pairwise(channels):
+        y = conv2d(y, Constant(array(after, before, 3, 3) * 0.1), padding=(1, 1))
+    return Function((x,), y)  # type: ignore[arg-type]
+
+
+def test_winograd_where_it_pays() -> None:
+    before = IRModule({"main": stack(32, 32, 48)})
+    with PassContext(opt_level=3, config={"relay.AlterOpLayout.max_growth": 10.0}):
+        after = FoldConstant()(AlterOpLayout(TARGETS["x86-64-v4"])(before))
+    assert winograd_tiles(after) == [4, 4]
+    assert "layout_transform" not in list_op_freqs(after.main)
+    data = array(1, 32, 28, 28)
+    np.testing.assert_allclose(evaluate(after, data), evaluate(before, data), rtol=1e-4, atol=1e-4)
+
+
+def test_winograd_can_be_left_out() -> None:
+    with PassContext(opt_level=3, config={"relay.AlterOpLayout.winograd": False}):
+        assert winograd_tiles(AlterOpLayout(TARGETS["x86-64-v4"])(IRModule({"main": stack(32, 32)}))) == []
+    assert winograd_tiles(alter(stack(32, 32), TARGETS["c"])) == []
+
+
+@pytest.mark.parametrize(("growth", "tiles"), [(1.0, []), (1.5, [2]), (4.5, [4, 4])])
+def test_parameters_grow_no_further_than_allowed(growth: float, tiles: list[int]) -> None:
+    with PassContext(opt_level=3, config={"relay.AlterOpLayout.max_growth": growth}):
+        after = AlterOpLayout(TARGETS["x86-64-v4"])(IRModule({"main": stack(32, 32, 32)}))
+    assert winograd_tiles(after) == tiles

@@ -35,12 +35,13 @@ from aotc.relay.op import (
     slice,
     softmax,
     sort,
+    winograd,
 )
 from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
     elementwise, binary, cast, reduce, shape, layout, join, pad, slice, index, scatter, create,
-    conv, conv_transpose, dense, pool, adaptive_pool, norm, softmax, resize, depth, grid, sort, scan,
+    conv, conv_transpose, winograd, dense, pool, adaptive_pool, norm, softmax, resize, depth, grid, sort, scan,
 )  # fmt: skip
 
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})

@@ -225,7 +225,7 @@ def divided(total: Scalar, count: Scalar | int) -> Scalar:
     return total / count if total.dtype.is_float else binary("truncdiv", total, count)
 
 
-SEPARATE_TAPS: Final = 25
+SEPARATE_TAPS: Final = 9
 """From this many taps on, a maximum over a box is taken axis by axis: k + k comparisons instead of k * k."""
 
 
@@ -252,7 +252,7 @@ def _compute_max(n: int, a: PoolAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     wide = [k for k, size in enumerate(spread(a.pool_size, n)) if size > 1]
     if len(wide) < 2 or prod(spread(a.pool_size, n)) < SEPARATE_TAPS or source != result:
         return _sliding(n, a, data, combiner, data.dtype)
-    for axis in reversed(range(n)):
+    for axis in range(n):  # rows first: they are compared as they lie
         data = _sliding(n, _along(n, a, axis), data, combiner, data.dtype)
     return data
 

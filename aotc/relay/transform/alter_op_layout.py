@@ -3,6 +3,8 @@
 
 nn.conv2d(%x, %w, ...)    =>    nn.conv2d(%x, layout_transform(%w, "OIHW", "OIHW32o"), kernel_layout="OIHW32o", ...)
 nn.dense(%x, %w)          =>    nn.contrib_dense_pack(%x, layout_transform(%w, "NC", "NC32n"), weight_layout="NC32n")
+nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transform(%x, layout_transform(
+                                    nn.contrib_conv2d_winograd_weight_transform(%w3x3), "HWOI", "HWOI32o"))
 
 In: typed functions.  Out: the same results; FoldConstant makes the transforms disappear.  Activations keep
 their layout.
@@ -11,6 +13,7 @@ their layout.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -24,7 +27,12 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.conv import Conv1DAttrs, Conv2DAttrs, Conv3DAttrs
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
+from aotc.relay.op.winograd import (
+    contrib_conv2d_winograd_weight_transform,
+    contrib_conv2d_winograd_without_weight_transform,
+)
 from aotc.relay.transform.base import FunctionPass, recall
+from aotc.relay.transform.winograd import MAX_GROWTH, choose_tiles
 from aotc.relay.visitor import Mutator
 from aotc.tir.schedule.contraction import pack_block
 from aotc.tir.target import C, Target
@@ -35,7 +43,12 @@ _CONVOLUTIONS: Final = {"nn.conv1d": ("NCW", "OIW"), "nn.conv2d": ("NCHW", "OIHW
 
 @dataclass(frozen=True, repr=False)
 class AlterOpLayout(FunctionPass):
-    """Packs the constant weights of convolutions, nn.dense and nn.matmul for `target`."""
+    """Packs the constant weights of convolutions, nn.dense and nn.matmul for `target`.
+
+    Of 3x3 convolutions, those that Winograd's algorithm makes faster are transformed, as long as the parameters
+    stay within `relay.AlterOpLayout.max_growth` (2.5) times their size; `relay.AlterOpLayout.winograd` = False
+    leaves it out.
+    """
 
     name: ClassVar[str] = "AlterOpLayout"
     opt_level: ClassVar[int] = 3
@@ -43,7 +56,10 @@ class AlterOpLayout(FunctionPass):
     target: Target = C
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return _Pack(self.target).visit_function(function)
+        growth = ctx.get_config("relay.AlterOpLayout.max_growth", MAX_GROWTH)
+        wanted = ctx.get_config("relay.AlterOpLayout.winograd", True)
+        tiles = choose_tiles(function, self.target, growth) if wanted else {}
+        return _Pack(self.target, tiles).visit_function(function)
 
 
 @dataclass
@@ -52,24 +68,26 @@ class _Packed:
 
     known: dict[tuple[Constant, str], Expr] = field(default_factory=dict)
 
-    def get(self, weight: Constant, source: str, target: str) -> Expr:
-        key = (weight, target)
+    def get(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
+        """The weight in another layout, transformed first for Winograd tiles of a size other than 0."""
+        key = (weight, f"{target}/{tile}")
         if key not in self.known:
-            self.known[key] = _transform(weight, source, target)
+            plain = _settled(contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
+            self.known[key] = _settled(layout_transform(plain, source, target))
         return self.known[key]
 
 
-def _transform(weight: Constant, source: str, target: str) -> Expr:
-    """The packed weight.  One above the limit of FoldConstant is evaluated here, lest it be packed in every run."""
-    packed = layout_transform(weight, source, target)
+def _settled(packed: Call) -> Expr:
+    """A packed weight.  One above the limit of FoldConstant is evaluated here, lest it be packed in every run."""
     size = tensor_type_of(packed).nbytes
     return packed if size <= MAX_BYTES else evaluate_call(packed, size) or packed
 
 
 class _Pack(Mutator):
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, tiles: Mapping[Expr, int]) -> None:
         super().__init__()
         self.target = target
+        self.tiles = tiles
         self.packed = _Packed()
 
     def enter(self, node: Expr) -> bool:
@@ -80,6 +98,8 @@ class _Pack(Mutator):
             return new
         with span_scope(new.span):
             match new.attrs:
+                case Conv2DAttrs() as attrs if old in self.tiles:
+                    return self._winograd(new, new.args[1], attrs, self.tiles[old])
                 case Conv1DAttrs() | Conv2DAttrs() | Conv3DAttrs() as attrs if new.op.name in _CONVOLUTIONS:
                     return self._conv(new, new.args[1], attrs, *_CONVOLUTIONS[new.op.name])
                 case DenseAttrs() as attrs if new.op.name == "nn.dense":
@@ -109,6 +129,15 @@ class _Pack(Mutator):
         packed = self.packed.get(weight, kernel, layout)
         size = weight.data.shape[2:]
         return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=size)
+
+    def _winograd(self, call: Call, weight: Constant, attrs: Conv2DAttrs, tile: int) -> Expr:
+        channels = weight.data.shape[0]
+        shape = tensor_type_of(call).static_shape
+        block = self._block(channels, -(-shape[2] // tile) * -(-shape[3] // tile), call)
+        packed = self.packed.get(weight, "HWOI", f"HWOI{block}o", tile)
+        return contrib_conv2d_winograd_without_weight_transform(
+            call.args[0], packed, tile, attrs.padding, channels=channels
+        )
 
     def _dense(self, call: Call, weight: Constant, layout: str, out_dtype: str) -> Expr:
         if weight.data.ndim != 2:

@@ -17,6 +17,8 @@ from aotc.tir.target import Target
 
 _SCALAR_TILES: Final = {1: 8, 2: 4, 4: 4}
 """Columns for so many scalars of weights: what C compilers keep in registers."""
+MEMORY_RATE: Final = 5.4
+"""Bytes that arrive from memory in a cycle."""
 VECTORS: Final = (1, 2, 3, 4)
 """Vectors of weights in a tile."""
 
@@ -63,6 +65,14 @@ def step_cost(target: Target, xs: int, ys: int, lanes: int) -> float:
     chains = max(xs * ys, min(MIN_CHAINS, 4) * per_cycle)
     loads = xs * (1.5 if per_cycle == 1 else 0.75) + ys / 2  # vectors lie across cache lines
     return max(chains / per_cycle * penalty, loads)
+
+
+def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) -> float:
+    """Cycles that the first of several passes over weights waits for memory, where they are not in a cache.
+
+    A pass that does little with each weight is over before the next ones have come.
+    """
+    return 0.0 if weight_bytes <= target.l2 else max(0.0, weight_bytes / MEMORY_RATE - cycles / passes)
 
 
 def tiling_cost(tiling: Tiling, target: Target) -> float:

@@ -18,7 +18,7 @@ from typing import Final
 
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Var, substitute
-from aotc.tir.schedule.contraction_cost import VECTORS, tile_columns, tiling_cost
+from aotc.tir.schedule.contraction_cost import VECTORS, tile_columns, tiling_cost, waiting_cost
 from aotc.tir.schedule.contraction_space import (
     Analysis,
     Dimension,
@@ -158,11 +158,18 @@ class _Assembly:
             copies=self._copies(),
             splits=splits,
         )
-        cost = tiling_cost(tiling, self.req.target) + sum(self._staging_cost(s) for s in self.stagings)
+        products = tiling_cost(tiling, self.req.target)
+        waiting = waiting_cost(self.req.b.nbytes, self._passes(), products, self.req.target)
+        cost = products + waiting + sum(self._staging_cost(s) for s in self.stagings)
         scratch = tuple(s.operand.buffer for s in self.stagings)
         if sum(b.nbytes for b in scratch) > LARGE * self.req.target.l1:
             cost *= MEMORY_PRICE
         return Candidate(tiling, scratch, cost)
+
+    def _passes(self) -> int:
+        """How often the weights are walked over."""
+        weights = {var for var, _ in self.req.analysis.channel}
+        return math.prod(sum(s.count for s in a.segments) for a in self.levels if a.var not in weights)
 
     def _pairs(self) -> int:
         """Accumulators of the largest tile."""

@@ -48,7 +48,7 @@ def sources(tensor: te.Tensor) -> list[te.Tensor]:
     match tensor:
         case te.View():
             found: Sequence[te.Tensor] = (tensor.source,)
-        case te.Contraction():
+        case te.Contraction() | te.Winograd():
             found = (tensor.a, tensor.b)
         case te.Extern():
             found = tensor.group.inputs
@@ -81,7 +81,7 @@ def topological(outputs: Sequence[te.Tensor]) -> list[te.Tensor]:
 def domain(tensor: te.Tensor) -> tuple[te.Axis, ...]:
     """The axes that the body of a tensor is evaluated over, reduction axes last."""
     match tensor:
-        case te.Compute():
+        case te.Compute() | te.Winograd():
             return tensor.axes
         case te.Reduce() | te.Contraction():
             return (*tensor.axes, *tensor.reduce_axes)

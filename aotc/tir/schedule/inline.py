@@ -125,7 +125,7 @@ def _forced(outputs: Sequence[te.Tensor], order: Sequence[te.Tensor]) -> set[te.
     """What needs memory in any case: outputs, and what contractions and externs read."""
     needed = [graph.base(t) for t in outputs]
     for tensor in order:
-        if isinstance(tensor, (te.Contraction, te.Extern)):
+        if isinstance(tensor, (te.Contraction, te.Winograd, te.Extern)):
             needed += [graph.base(s) for s in graph.sources(tensor)]
     return set(needed)
 
@@ -154,7 +154,7 @@ def plan_storage(outputs: Sequence[te.Tensor]) -> Plan:
     planner.run()
     operands: dict[te.Tensor, list[te.Tensor]] = {}
     for tensor in order:
-        if isinstance(tensor, (te.Contraction, te.Extern)):
+        if isinstance(tensor, (te.Contraction, te.Winograd, te.Extern)):
             for source in graph.sources(tensor):
                 operands.setdefault(graph.base(source), []).append(tensor)
     reads = {t: [Read(s, i, n) for (s, i), n in found.items()] for t, found in planner.reads.items()}

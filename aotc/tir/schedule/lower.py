@@ -30,6 +30,7 @@ from aotc.tir.schedule.nest import (
 )
 from aotc.tir.schedule.reduce import reduce_nest
 from aotc.tir.schedule.stages import Group, Stage, form_groups, form_stages
+from aotc.tir.schedule.winograd import build_winograd
 from aotc.tir.simplify import drop_dead, simplify_stmt
 from aotc.tir.stmt import Block, Declare, Kernel, Stmt, Store, loops, map_exprs
 from aotc.tir.target import Target
@@ -74,6 +75,7 @@ class Lowering:
             stack=tuple(self.stack),
             inplace=inplace_pairs(self.plan, self.groups, self.inputs, self.outputs),
             macs=macs,
+            approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
             span=span,
         )
 
@@ -136,7 +138,7 @@ class Lowering:
         if any(extent == 0 for extent in stage.extents):
             return Block(())
         stmt = self._stage(stage, 0)
-        if isinstance(stage.anchor, (te.Contraction, te.Extern)):
+        if isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern)):
             # these builders make their own loops; what is stored with each element is ours
             return mark_vector(hoist_invariants(simplify_stmt(stmt, {})))
         return polished(stmt)
@@ -146,14 +148,14 @@ class Lowering:
         match stage.anchor:
             case te.Reduce():
                 return reduce_nest(self, stage, depth)
-            case te.Contraction():
+            case te.Contraction() | te.Winograd():
                 return self._contraction(stage, stage.anchor)
             case te.Extern():
                 return self._extern(stage.anchor.group)
             case _:
                 return loops(stage.axes[depth:], self.finish(stage, None))
 
-    def _contraction(self, stage: Stage, c: te.Contraction) -> Stmt:
+    def _contraction(self, stage: Stage, c: te.Contraction | te.Winograd) -> Stmt:
         def store(indices: tuple[Expr, ...], value: Expr) -> Stmt:
             mapping = {var: index for (var, _), index in zip(c.axes, indices, strict=True)}
             if isinstance(value, Var) and value not in mapping:
@@ -162,7 +164,10 @@ class Lowering:
             return Block((Declare(register, value), _substituted(self.finish(stage, register), mapping)))
 
         a, b = (self.memory[graph.base(t)].buffer for t in (c.a, c.b))
-        nest = build_contraction(c, a, b, store, self.target)
+        if isinstance(c, te.Winograd):
+            nest = build_winograd(c, a, b, store, self.target)
+        else:
+            nest = build_contraction(c, a, b, store, self.target)
         self.stack.extend(nest.stack)
         self.workspace.extend(nest.workspace)
         return nest.stmt
@@ -214,7 +219,7 @@ def _substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
 
 def _macs(tensor: te.Tensor) -> int:
     match tensor:
-        case te.Contraction():
+        case te.Contraction() | te.Winograd():
             return tensor.macs
         case te.Extern():
             return tensor.group.macs

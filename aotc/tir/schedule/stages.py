@@ -36,7 +36,7 @@ class Stage:
     def axes(self) -> tuple[te.Axis, ...]:
         """The loops over the elements."""
         match self.anchor:
-            case te.Compute() | te.Reduce() | te.Contraction():
+            case te.Compute() | te.Reduce() | te.Contraction() | te.Winograd():
                 return self.anchor.axes
             case _:
                 return ()

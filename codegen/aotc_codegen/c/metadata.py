@@ -18,6 +18,9 @@ from aotc_codegen.c.schedule import TensorNames
 
 FORMAT = 1
 """Version of the layout of this file."""
+BOUND, APPROXIMATE_BOUND = 1e-5, 1e-4
+"""What the error of a float32 output may be, relative to the standard deviation of the exact one; the second with
+algorithms that round more than an operator's definition."""
 
 
 def _tensor(storage: Storage, ident: str) -> dict[str, Any]:
@@ -84,6 +87,7 @@ def describe(
         "inputs": [_tensor(s, i) for s, i in tensors.inputs.items()],
         "outputs": [_tensor(s, i) for s, i in tensors.outputs.items()],
         "memory": _memory(program),
+        "error_bound": APPROXIMATE_BOUND if any(s.kernel.approximate for s in program.steps) else BOUND,
         "weights_bytes": params.bytes,
         "macs": sum(step.kernel.macs for step in program.steps),
         "kernels": len(set(kernels.values())),

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""3x3 convolutions by Winograd's minimal filtering: weights transformed apart from the convolution.
+
+u = contrib_conv2d_winograd_weight_transform(w, 4)          # (O, I, 3, 3) -> (6, 6, O, I)
+u = layout_transform(u, "HWOI", "HWOI32o")                  # blocks of output channels
+y = contrib_conv2d_winograd_without_weight_transform(x, u, 4, padding=(1, 1), channels=64)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from itertools import product
+from operator import add
+
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import Call, Expr, call
+from aotc.relay.op.contract import as_dtype
+from aotc.relay.op.conv import CONV2D, Conv2DAttrs
+from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.rules import shape_text, tensor
+from aotc.relay.op.samples import random_array
+from aotc.relay.op.window import Ints, full_padding, pad_pairs, window_extent
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import const, select
+from aotc.tir.winograd import TAPS, TILES, matrices
+
+
+@attrs
+class ConvWinogradWeightTransformAttrs(Attrs):
+    """tile_size   rows and columns of an output tile: 2 or 4"""
+
+    tile_size: int
+
+
+@attrs
+class Conv2DWinogradAttrs(Attrs):
+    """tile_size   as of the weights
+    padding     top, left, bottom, right
+    channels    of the output; the weights hold whole blocks
+    """
+
+    tile_size: int
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+    channels: int
+
+
+def _check(tile: int, *types: TensorType) -> None:
+    require("winograd.tile", tile in TILES, f"tile_size must be one of {', '.join(map(str, TILES))}, got {tile}")
+    for ty in types:
+        require("dtype", ty.dtype == "float32", f"data type {ty.dtype} is not supported")
+
+
+# --- weights
+
+
+def _infer_weights(a: ConvWinogradWeightTransformAttrs, types: Sequence[Type]) -> Type:
+    weight = tensor(types[0], "weight")
+    _check(a.tile_size, weight)
+    fits = weight.rank == 4 and weight.shape[2:] == (TAPS, TAPS)
+    require("winograd.weight", fits, lambda: f"weight must have shape (O, I, {TAPS}, {TAPS}), got {weight}")
+    alpha = a.tile_size + TAPS - 1
+    return TensorType((alpha, alpha, *weight.shape[:2]), weight.dtype)
+
+
+def _reference_weights(a: ConvWinogradWeightTransformAttrs, weight: Array) -> Array:
+    """G w G^T, rounded once."""
+    g = matrices(a.tile_size)[1]
+    return as_dtype(np.einsum("ai,ocij,bj->aboc", g, weight.astype(np.float64), g, optimize=True), "float32")
+
+
+def _compute_weights(a: ConvWinogradWeightTransformAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    (weight,) = args
+    g = matrices(a.tile_size)[1]
+
+    def factor(row: Scalar, tap: int) -> Scalar:
+        """Element [row, tap] of G, chosen where the row is not known."""
+        value: Scalar = const(float(g[-1, tap]), weight.dtype)
+        for k in reversed(range(len(g) - 1)):
+            value = select(row.equal(k), const(float(g[k, tap]), weight.dtype), value)
+        return value
+
+    def body(x: Scalar, y: Scalar, o: Scalar, i: Scalar) -> Scalar:
+        taps = product(range(TAPS), repeat=2)
+        return reduce(add, (weight[o, i, p, q] * (factor(x, p) * factor(y, q)) for p, q in taps))
+
+    return te.compute((len(g), len(g), *weight.shape[:2]), body, "winograd_weights")
+
+
+def _axes_weights(_: ConvWinogradWeightTransformAttrs, types: Sequence[Type]) -> AxisMap:
+    """Filters are transformed one by one."""
+    return AxisMap(((None, None, 0, 1),))
+
+
+def _samples_weights() -> Iterable[Sample]:
+    for tile in TILES:
+        yield Sample(args=(random_array((3, 2, 3, 3)),), attrs=ConvWinogradWeightTransformAttrs(tile_size=tile))
+
+
+# --- convolution
+
+
+def _infer(a: Conv2DWinogradAttrs, types: Sequence[Type]) -> Type:
+    data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
+    _check(a.tile_size, data, weight)
+    require("conv.data-rank", data.rank == 4, lambda: f"data must have rank 4, got {data}")
+    alpha = a.tile_size + TAPS - 1
+    fits = weight.rank == 5 and weight.shape[:2] == (alpha, alpha) and weight.shape[3] == data.shape[1]
+    wanted = f"({alpha}, {alpha}, O / block, {data.shape[1]}, block)"
+    require("winograd.weight", fits, lambda: f"weight must have shape {wanted}, got {shape_text(weight.shape)}")
+    blocks, block = weight.shape[2], weight.shape[4]
+    whole = isinstance(block, int) and blocks == -(-a.channels // block)
+    require("conv.block", whole, lambda: f"{a.channels} channels are not in {blocks} blocks of {block}")
+    pads = pad_pairs(a.padding, 2)
+    space = [window_extent(d, TAPS, pad=p) for d, p in zip(data.shape[2:], pads, strict=True)]
+    return TensorType((data.shape[0], a.channels, *space), data.dtype)
+
+
+def _plain(a: Conv2DWinogradAttrs, weight: Array) -> Array:
+    """The weights before their transform: G has full rank, so that least squares find them exactly."""
+    back = np.linalg.pinv(matrices(a.tile_size)[1])
+    packed = np.moveaxis(weight.astype(np.float64), 4, 3)
+    alpha, _, blocks, block, inputs = packed.shape
+    flat = packed.reshape(alpha, alpha, blocks * block, inputs)[:, :, : a.channels]
+    return as_dtype(np.einsum("ia,aboc,jb->ocij", back, flat, back, optimize=True), "float32")
+
+
+def _reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Array:
+    """The convolution that is meant."""
+    plain = Conv2DAttrs(padding=full_padding(a.padding, 2))
+    result: Array = CONV2D.reference(plain, data, _plain(a, weight))
+    return result
+
+
+def _axes(_: Conv2DWinogradAttrs, types: Sequence[Type]) -> AxisMap:
+    """Only the batch axis: channels and windows are summed."""
+    return AxisMap(((0, None, None, None), (None,) * 4))
+
+
+def _compute(a: Conv2DWinogradAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    data, weight = args
+    pads = pad_pairs(a.padding, 2)
+    alpha = a.tile_size + TAPS - 1
+    space = [d + sum(p) - TAPS + 1 for d, p in zip(data.shape[2:], pads, strict=True)]
+    return te.winograd(
+        (data.shape[0], a.channels, *space),
+        data,
+        te.view(weight, (alpha * alpha, *weight.shape[2:])),
+        tile=a.tile_size,
+        pads=(pads[0][0], pads[1][0]),
+    )
+
+
+def _sample(tile: int, data: tuple[int, ...], channels: int, block: int, padding: tuple[int, ...]) -> Sample:
+    plain = random_array((channels, data[1], TAPS, TAPS), seed=1)
+    u = _reference_weights(ConvWinogradWeightTransformAttrs(tile_size=tile), plain)
+    blocks = -(-channels // block)
+    padded = np.pad(u, ((0, 0), (0, 0), (0, blocks * block - channels), (0, 0)))
+    packed = padded.reshape(tile + 2, tile + 2, blocks, block, data[1])
+    attributes = Conv2DWinogradAttrs(tile_size=tile, padding=padding, channels=channels)
+    return Sample(args=(random_array(data), np.ascontiguousarray(np.moveaxis(packed, 3, 4))), attrs=attributes)
+
+
+def _samples() -> Iterable[Sample]:
+    yield _sample(2, (1, 3, 6, 7), 5, 4, (1, 1, 1, 1))
+    yield _sample(4, (2, 2, 9, 5), 16, 16, (1, 0, 2, 1))
+    yield _sample(4, (1, 3, 3, 3), 3, 4, (0, 0, 0, 0))
+    yield _sample(4, (1, 2, 8, 30), 20, 32, (2, 3, 0, 0))
+
+
+WEIGHT_TRANSFORM = OpDef(
+    name="nn.contrib_conv2d_winograd_weight_transform",
+    attrs=ConvWinogradWeightTransformAttrs,
+    infer=_infer_weights,
+    reference=_reference_weights,
+    pattern=OpPattern.INJECTIVE,
+    axes=_axes_weights,
+    compute=_compute_weights,
+    samples=_samples_weights,
+)
+CONV2D_WINOGRAD = OpDef(
+    name="nn.contrib_conv2d_winograd_without_weight_transform",
+    attrs=Conv2DWinogradAttrs,
+    arity=2,
+    infer=_infer,
+    reference=_reference,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_axes,
+    compute=_compute,
+    samples=_samples,
+)
+OPS: tuple[OpDef, ...] = (WEIGHT_TRANSFORM, CONV2D_WINOGRAD)
+
+
+def contrib_conv2d_winograd_weight_transform(weight: Expr, tile_size: int) -> Call:
+    """Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I)."""
+    return call(WEIGHT_TRANSFORM, (weight,), ConvWinogradWeightTransformAttrs(tile_size=tile_size))
+
+
+def contrib_conv2d_winograd_without_weight_transform(
+    data: Expr, weight: Expr, tile_size: int, padding: Ints = (0, 0), *, channels: int
+) -> Call:
+    """Data (N, I, H, W) by transformed weights in layout HWOI{n}o; 3x3, stride 1, one group.
+
+    The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.
+    """
+    attributes = Conv2DWinogradAttrs(tile_size=tile_size, padding=full_padding(padding, 2), channels=channels)
+    return call(CONV2D_WINOGRAD, (data, weight), attributes)

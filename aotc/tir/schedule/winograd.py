@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A te.Winograd as loops: strips of tiles are transformed, multiplied as matrices, and transformed back.
+
+    for strip of tile rows:
+        for channel: split its rows by phase; V[6*6][channel][tile] = B^T d B
+        M[6*6][tile][output channel] = V * U               # the contraction generator's
+        for tile, vector of output channels: A^T M A, to the stack, then each element to `store`
+
+A strip is as high as its V and M fit the second-level cache together.  Splitting columns by their remainder modulo
+the tile's size puts the same element of neighbouring tiles side by side: the transform is vectors throughout.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from aotc.tir import te
+from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, minimum
+from aotc.tir.schedule.contraction import build_contraction
+from aotc.tir.schedule.contraction_cost import MEMORY_RATE, computed_lanes
+from aotc.tir.schedule.naive import ContractionNest, StoreFn
+from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store
+from aotc.tir.target import Target
+from aotc.tir.winograd import TAPS, Matrix, matrices
+
+TINY: Final = 1e-12
+"""Coefficients closer than this are equal."""
+BIG: Final = 4
+"""Second-level caches that a strip may fill where the weights do not fit one."""
+COLUMNS: Final = 64
+"""Output columns that are transformed back at a time, at most."""
+
+
+def build_winograd(w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
+    """The nest that computes `w` from the buffers of its operands; `store` as in `build_contraction`."""
+    return _Builder(w, a, b, store, target).nest()
+
+
+def strip_rows(w: te.Winograd, target: Target) -> tuple[int, int]:
+    """(strips, tile rows of each): as little waste as possible, then as few strips as the second-level cache allows.
+
+    Weights beyond that cache come from further away for every strip: then all rows are one.
+    """
+    tiles = -(-w.shape[2] // w.tile)
+    per_row = (w.tile + 2) ** 2 * -(-w.shape[3] // w.tile) * (w.a.shape[1] + w.shape[1]) * w.dtype.itemsize
+    room = target.l2 * 3 // 4 if w.b.size * w.dtype.itemsize <= target.l2 else BIG * target.l2
+    most = min(tiles, max(1, room // per_row))
+    rows = min(range(1, most + 1), key=lambda r: (-(-tiles // r) * r, -r))
+    return -(-tiles // rows), rows
+
+
+def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int, target: Target) -> float:
+    """Cycles of a 3x3 convolution to (N, O, H, W) from `channels`; tile 0 is the direct algorithm.
+
+    Products run at the rate of the multiply-add units, half of the time that weights take from memory adds to it;
+    the transforms cost a little for each channel and tile.
+    """
+    images, outputs, height, width = shape
+    lanes = target.lanes("float32")
+    rate = max(lanes, 16 if target.fma and lanes > 1 else lanes)
+    if tile == 0:
+        macs, taps, transforms = math.prod(shape) * channels * TAPS**2, TAPS**2, 0.0
+    else:
+        taps = (tile + TAPS - 1) ** 2
+        tiles = images * -(-height // tile) * -(-width // tile)
+        macs = taps * tiles * channels * outputs
+        forward, backward = 0.6 * tile**2 + 12 * taps / lanes, 1.2 * tile**2 + 8 * taps / lanes
+        transforms = tiles * (channels * forward + outputs * backward)
+    weights = taps * channels * outputs * 4
+    return macs / rate + weights / MEMORY_RATE / 2 + transforms
+
+
+@dataclass(frozen=True, slots=True)
+class _Registers:
+    """Collects statements that compute linear forms of vector registers."""
+
+    lanes: int
+    statements: list[Stmt]
+
+    def keep(self, name: str, value: Expr) -> Expr:
+        """The value in a register."""
+        register = Var(name, value.dtype, value.lanes)
+        self.statements.append(Declare(register, value))
+        return register
+
+    def products(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
+        """matrix @ xs, what mirrored columns (A^T) and mirrored rows (B^T) share computed once."""
+        terms: list[tuple[Matrix, Expr]] = []
+        k = 0
+        while k < len(xs):
+            if k + 1 < len(xs) and _mirrored(matrix[:, k], matrix[:, k + 1]):
+                left, right = matrix[:, k], matrix[:, k + 1]
+                terms.append(((left + right) / 2, self.keep("even", xs[k] + xs[k + 1])))
+                terms.append(((left - right) / 2, self.keep("odd", xs[k] - xs[k + 1])))
+                k += 2
+            else:
+                terms.append((matrix[:, k], xs[k]))
+                k += 1
+        columns = np.stack([column for column, _ in terms], axis=1)
+        return self._rows(columns, [x for _, x in terms])
+
+    def _rows(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
+        results: list[Expr] = []
+        while len(results) < len(matrix):
+            row = matrix[len(results)]
+            below = matrix[len(results) + 1] if len(results) + 1 < len(matrix) else row
+            if _mirrored(row, below):
+                even = self.keep("even", self._sum((row + below) / 2, xs))
+                odd = self.keep("odd", self._sum((row - below) / 2, xs))
+                results += [self.keep("t", even + odd), self.keep("t", even - odd)]
+            else:
+                results.append(self.keep("t", self._sum(row, xs)))
+        return results
+
+    def _sum(self, coefficients: Matrix, xs: Sequence[Expr]) -> Expr:
+        """A linear form; a term without a factor comes first, so that the others are multiply-adds."""
+        terms = [(float(c), x) for c, x in zip(coefficients, xs, strict=True) if abs(c) > TINY]
+        terms.sort(key=lambda term: (abs(abs(term[0]) - 1.0) > TINY, term[0] < 0.0))
+        total: Expr | None = None
+        for c, x in terms:
+            if abs(abs(c) - 1.0) < TINY:
+                total = (x if c > 0 else -x) if total is None else (total + x if c > 0 else total - x)
+            else:
+                scaled = x * Const(c, x.dtype, self.lanes)
+                total = scaled if total is None else total + scaled
+        return Const(0.0, xs[0].dtype, self.lanes) if total is None else total
+
+
+def _mirrored(a: Matrix, b: Matrix) -> bool:
+    """Whether `b` is `a` but for the signs of some elements."""
+    same, negated = np.abs(a - b) < TINY, np.abs(a + b) < TINY
+    return bool(np.all(same | negated) and not np.all(same) and not np.all(negated))
+
+
+class _Builder:
+    """The statements of one convolution, outside in."""
+
+    def __init__(self, w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> None:
+        self.w, self.a, self.b, self.store, self.target = w, a, b, store, target
+        self.at, _, self.bt = matrices(w.tile)
+        self.lanes = math.gcd(computed_lanes(target, w.dtype), w.block)
+        strips, rows = strip_rows(w, target)
+        self.strips, self.rows = strips, rows
+        self.alpha = w.tile + 2
+        self.columns = -(-w.shape[3] // w.tile)
+        self.pitch = self.columns + 1
+        self.places = _whole(rows * self.pitch, self.lanes)
+        self.plane = self.places + self.pitch + 1
+        self.channels = w.a.shape[1]
+        self.width = w.b.shape[1] * w.block
+        self.chunk = -(-self.columns // -(-self.columns * w.tile // COLUMNS))
+        self.phases = Buffer("phases", w.dtype, w.tile**2 * self.plane, "workspace", 64)
+        self.data = Buffer("data", w.dtype, self.alpha**2 * self.channels * self.places, "workspace", 64)
+        self.product = Buffer("product", w.dtype, self.alpha**2 * rows * self.columns * self.width, "workspace", 64)
+        self.tile = Buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes, "workspace", 64)
+
+    def nest(self) -> ContractionNest:
+        """Everything."""
+        image, strip, channel = Var("n"), Var("strip"), Var("c")
+        forward = Block((self._split(image, strip, channel), self._forward(channel)))
+        product, stack, workspace = self._product()
+        body = Block((For(channel, self.channels, forward), product, self._backward(image, strip)))
+        for var, extent in ((strip, self.strips), (image, self.w.shape[0])):
+            body = Block((For(var, extent, body),))
+        i = Var("i")
+        zero = For(i, self.phases.size, Store(self.phases, i, const(0, self.w.dtype)), kind="vector")
+        return ContractionNest(
+            Block((zero, body)), stack, (self.phases, self.data, self.product, self.tile, *workspace)
+        )
+
+    # --- forward
+
+    def _phase(self, i: int, j: int, place: Expr) -> Expr:
+        """Where element (i, j) of the patch of the tile at a place is."""
+        m = self.w.tile
+        return (i % m * m + j % m) * self.plane + place + (i // m * self.pitch + j // m)
+
+    def _split(self, image: Var, strip: Var, channel: Var) -> Stmt:
+        """Copy the rows of a channel that a strip needs, one plane for each pair of remainders."""
+        m, (_, _, height, width) = self.w.tile, self.w.a.shape
+        stmts: list[Stmt] = []
+        for phase in range(m):
+            row = Var("row")
+            y = (strip * self.rows + row) * m + (phase - self.w.pads[0])
+            source = ((image * self.channels + channel) * height + y) * width
+            inside = all_of(y >= 0, y < height)
+            copy = If(inside, self._copy_row(phase, row, source), self._copy_row(phase, row, None))
+            stmts.append(For(row, self.rows + (phase < 2), copy))
+        return Block(stmts)
+
+    def _copy_row(self, phase: int, row: Var, source: Expr | None) -> Stmt:
+        """One row, its columns split by remainder; zeros without a source and beyond its ends."""
+        m, left, width = self.w.tile, self.w.pads[1], self.w.a.shape[3]
+        zero = const(0, self.w.dtype)
+
+        def element(t: Expr, j: int) -> Stmt:
+            value = zero if source is None else Load(self.a, source + (t * m + (j - left)))
+            return Store(self.phases, self._phase(phase, j, row * self.pitch + t), value)
+
+        t = Var("t")
+        if source is None:
+            return For(t, self.pitch, Block(element(t, j) for j in range(m)), kind="vector")
+        whole = range(-(-left // m), min((width + left) // m, self.columns))
+        stmts: list[Stmt] = []
+        if len(whole):
+            stmts.append(For(t, whole.stop, Block(element(t, j) for j in range(m)), begin=whole.start, kind="vector"))
+        for place, j in itertools.product(range(self.pitch), range(m)):
+            if place in whole or (place == self.columns and j > 1):
+                continue
+            at = as_expr(place)
+            if 0 <= place * m + j - left < width:
+                stmts.append(element(at, j))
+            else:
+                stmts.append(Store(self.phases, self._phase(phase, j, row * self.pitch + at), zero))
+        return Block(stmts)
+
+    def _forward(self, channel: Var) -> Stmt:
+        """V = B^T d B for all tiles of a strip and one channel, a vector of tiles at a time."""
+        place, alpha, out = Var("place"), self.alpha, _Registers(self.lanes, [])
+        columns: list[list[Expr]] = []
+        for j in range(alpha):
+            patch = [out.keep("d", Load(self.phases, self._phase(i, j, place), self.lanes)) for i in range(alpha)]
+            columns.append(out.products(self.bt, patch))
+        for i in range(alpha):
+            for j, value in enumerate(out.products(self.bt, [column[i] for column in columns])):
+                index = ((i * alpha + j) * self.channels + channel) * self.places + place
+                out.statements.append(Store(self.data, index, value))
+        return For(place, self.places, Block(out.statements), step=self.lanes)
+
+    # --- products
+
+    def _product(self) -> tuple[Stmt, tuple[Buffer, ...], tuple[Buffer, ...]]:
+        """M[x] = V[x]^T U[x] for each of the alpha^2 elements of a patch."""
+        count, block, dtype = self.alpha**2, self.w.block, self.w.dtype
+        data = te.placeholder((count, self.channels, self.places), dtype, "data")
+        weights = te.placeholder((count, self.width // block, self.channels, block), dtype, "weights")
+        c = te.contraction(
+            (count, self.rows, self.columns, self.width),
+            (self.channels,),
+            data,
+            lambda x, r, t, o, k: (x, k, r * self.pitch + t),
+            weights,
+            lambda x, r, t, o, k: (x, o // block, k, o % block),
+            dtype=dtype,
+            name="product",
+            lane=3,
+            block=block,
+        )
+
+        def store(indices: tuple[Expr, ...], value: Expr) -> Stmt:
+            return Store(self.product, te.flat_index(c.shape, indices), value)
+
+        nest = build_contraction(c, self.data, self.b, store, self.target)
+        return nest.stmt, nest.stack, nest.workspace
+
+    # --- backward
+
+    def _backward(self, image: Var, strip: Var) -> Stmt:
+        """A^T M A, a vector of output channels at a time, and the elements to `store`."""
+        row, part, group = Var("row"), Var("part"), Var("group")
+        body = Block((self._transform(row, part, group), self._finish(image, strip, row, part, group)))
+        groups = -(-self.w.shape[1] // self.lanes)
+        parts = -(-self.columns // self.chunk)
+        return For(row, self.rows, For(part, parts, For(group, groups, body)))
+
+    def _transform(self, row: Var, part: Var, group: Var) -> Stmt:
+        m, alpha, tile, out = self.w.tile, self.alpha, Var("t"), _Registers(self.lanes, [])
+        count = minimum(self.chunk, self.columns - part * self.chunk)
+        place = row * self.columns + part * self.chunk + tile
+        step = self.rows * self.columns * self.width
+        columns: list[list[Expr]] = []
+        for j in range(alpha):
+            at = place * self.width + group * self.lanes
+            values = [out.keep("p", Load(self.product, at + (i * alpha + j) * step, self.lanes)) for i in range(alpha)]
+            columns.append(out.products(self.at, values))
+        for i in range(m):
+            for j, value in enumerate(out.products(self.at, [column[i] for column in columns])):
+                index = (i * self.chunk * m + tile * m + j) * self.lanes
+                out.statements.append(Store(self.tile, index, value))
+        return For(tile, count, Block(out.statements))
+
+    def _finish(self, image: Var, strip: Var, row: Var, part: Var, group: Var) -> Stmt:
+        """Each element of the transformed tiles that is in the output."""
+        m, (_, outputs, height, width) = self.w.tile, self.w.shape
+        lane, i, x = Var("lane"), Var("y"), Var("x")
+        top, left = (strip * self.rows + row) * m, part * (self.chunk * m)
+        value = Load(self.tile, (i * (self.chunk * m) + x) * self.lanes + lane)
+        body = self.store((image, group * self.lanes + lane, top + i, left + x), value)
+        body = For(x, minimum(self.chunk * m, width - left), body, kind="vector")
+        body = For(i, minimum(m, height - top), body)
+        return For(lane, minimum(self.lanes, outputs - group * self.lanes), body)
+
+
+def _whole(count: int, unit: int) -> int:
+    return -(-count // unit) * unit

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The matrices of Winograd's minimal filtering F(m x m, 3 x 3): m in, three small matrices out.
+
+at, g, bt = matrices(4)                # (4, 6), (6, 3), (6, 6)
+y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T     # 4x4 outputs from 6x6 inputs and 3x3 weights
+
+Built by Cook and Toom's interpolation (Lavin and Gray 2015, "Fast algorithms for convolutional neural networks",
+gives the two-dimensional form).  Which points are used decides how much is lost to rounding: pairs around one keep
+the powers small.  F(4) at 0, +-sqrt(2), +-sqrt(1/2) loses a fifth of what 0, +-1, +-2 do.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+TAPS: Final = 3
+"""The extent of the filters."""
+TILES: Final = (2, 4)
+"""The output tiles that there are points for."""
+_ROOT: Final = math.sqrt(2.0)
+_POINTS: Final = {2: (0.0, 1.0, -1.0), 4: (0.0, _ROOT, -_ROOT, 1 / _ROOT, -1 / _ROOT)}
+"""Finite points, a number and its negative side by side; infinity is always the last."""
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def _product(roots: tuple[float, ...]) -> list[float]:
+    """The coefficients of (x - a)(x - b)..., lowest first; those of paired roots vanish exactly."""
+    coefficients = [1.0]
+    rest = list(roots)
+    while rest:
+        root = rest.pop()
+        factor = [-root, 1.0]
+        if root and -root in rest:
+            rest.remove(-root)
+            factor = [-root * root, 0.0, 1.0]
+        grown = [0.0] * (len(coefficients) + len(factor) - 1)
+        for i, a in enumerate(coefficients):
+            for j, b in enumerate(factor):
+                grown[i + j] += a * b
+        coefficients = grown
+    return coefficients
+
+
+@cache
+def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
+    """A^T (m, m+2), G (m+2, 3) and B^T (m+2, m+2) of F(m, 3), m one of TILES, in double precision."""
+    points = _POINTS[m]
+    last = len(points)
+    at, g, bt = np.zeros((m, last + 1)), np.zeros((last + 1, TAPS)), np.zeros((last + 1, last + 1))
+    for k, point in enumerate(points):
+        others = tuple(p for p in points if p != point)
+        at[:, k] = [point**i for i in range(m)]
+        g[k] = np.array([point**i for i in range(TAPS)]) / math.prod(point - p for p in others)
+        bt[k, :last] = _product(others)
+    at[m - 1, last] = g[last, TAPS - 1] = 1.0
+    bt[last] = _product(points)
+    return at, g, bt

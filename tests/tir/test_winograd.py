@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Winograd's algorithm: its matrices in exact terms, its loops against the plain convolution, on every target."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aotc.tir import te
+from aotc.tir.expr import maximum
+from aotc.tir.interp import run_kernel
+from aotc.tir.schedule import schedule
+from aotc.tir.schedule.winograd import convolution_cost, strip_rows
+from aotc.tir.target import TARGETS, get_target
+from aotc.tir.verify import verify
+from aotc.tir.winograd import TAPS, TILES, matrices
+
+V4 = get_target("x86-64-v4")
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_matrices_filter_exactly(tile: int) -> None:
+    at, g, bt = matrices(tile)
+    rng = np.random.default_rng(0)
+    d, w = rng.standard_normal((tile + 2, tile + 2)), rng.standard_normal((TAPS, TAPS))
+    expected = [[(d[i : i + TAPS, j : j + TAPS] * w).sum() for j in range(tile)] for i in range(tile)]
+    np.testing.assert_allclose(at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T, expected, rtol=0, atol=1e-13)
+
+
+def plain(x: np.ndarray, w: np.ndarray, pads: tuple[int, int], shape: tuple[int, ...]) -> np.ndarray:
+    """The convolution in double precision, zeros around as far as the result needs them."""
+    padded = np.zeros((*x.shape[:2], shape[2] + TAPS - 1, shape[3] + TAPS - 1))
+    height, width = (min(n, p - q) for n, p, q in zip(x.shape[2:], padded.shape[2:], pads, strict=True))
+    padded[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width] = x[:, :, :height, :width]
+    result = np.zeros(shape)
+    for i in range(TAPS):
+        for j in range(TAPS):
+            window = padded[:, :, i : i + shape[2], j : j + shape[3]]
+            result += np.einsum("nchw,oc->nohw", window, w[:, :, i, j].astype(np.float64))
+    return result
+
+
+def check(
+    tile: int, batch: int, channels: int, outputs: int, size: tuple[int, int], pads: tuple[int, int], target: str
+) -> None:
+    block, alpha = 16, tile + TAPS - 1
+    blocks = -(-outputs // block)
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((batch, channels, *size)).astype(np.float32)
+    w = rng.standard_normal((outputs, channels, TAPS, TAPS)).astype(np.float32)
+    g = matrices(tile)[1]
+    u = np.zeros((alpha * alpha, channels, blocks * block))
+    u[:, :, :outputs] = np.einsum("ai,ocij,bj->abco", g, w, g).reshape(alpha * alpha, channels, outputs)
+    packed = u.reshape(alpha * alpha, channels, blocks, block).transpose(0, 2, 1, 3).astype(np.float32)
+    a = te.placeholder(x.shape, "float32", "a")
+    b = te.placeholder(packed.shape, "float32", "b")
+    shape = (batch, outputs, size[0] + 2 * pads[0] - 2, size[1] + 2 * pads[1] - 2)
+    out = te.winograd(shape, a, b, tile=tile, pads=pads)
+    relu = te.compute(shape, lambda *i: maximum(out[i], 0.0), "relu")
+    kernel = schedule("conv", [a, b], [relu], get_target(target))
+    verify(kernel)
+    assert kernel.approximate
+    (found,) = run_kernel(kernel, [x, np.ascontiguousarray(packed)])
+    expected = np.maximum(plain(x, w, pads, shape), 0.0)
+    np.testing.assert_allclose(found.reshape(shape), expected, rtol=0, atol=3e-5 * max(1.0, expected.max()))
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("tile", TILES)
+def test_loops_are_right_on_every_target(tile: int, target: str) -> None:
+    check(tile, 2, 3, 18, (9, 7), (1, 1), target)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    tile=st.sampled_from(TILES),
+    batch=st.integers(1, 2),
+    channels=st.integers(1, 5),
+    outputs=st.integers(1, 34),
+    size=st.tuples(st.integers(3, 20), st.integers(3, 20)),
+    pads=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+)
+def test_any_shape(
+    tile: int, batch: int, channels: int, outputs: int, size: tuple[int, int], pads: tuple[int, int]
+) -> None:
+    check(tile, batch, channels, outputs, size, pads, "x86-64-v4")
+
+
+def test_images_wider_than_a_part_and_higher_than_a_strip() -> None:
+    check(4, 1, 2, 5, (6, 150), (1, 1), "x86-64-v4")
+    a, b = te.placeholder((1, 64, 56, 56), "float32", "a"), te.placeholder((36, 2, 64, 32), "float32", "b")
+    strips, rows = strip_rows(te.winograd((1, 64, 56, 56), a, b, tile=4, pads=(1, 1)), V4)
+    assert strips > 1 and strips * rows == 14  # no row of tiles is computed for nothing
+
+
+def test_cost_knows_when_weights_outweigh_the_products_saved() -> None:
+    """Deep layers with small images: large tiles mean many weights, used a few times each."""
+    large = {t: convolution_cost((1, 64, 56, 56), 64, t, V4) for t in (0, *TILES)}
+    assert large[4] < large[2] < large[0]
+    one = {t: convolution_cost((1, 512, 2, 2), 512, t, V4) for t in (0, *TILES)}
+    assert one[4] > one[0]

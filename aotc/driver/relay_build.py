@@ -139,7 +139,7 @@ def _add(tar: tarfile.TarFile, path: str, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
-def require_lowering(context: PassContext) -> None:
+def _require_lowering(context: PassContext) -> None:
     """AotcError (code "build") if the context leaves out a pass without which there are no kernels."""
     for needed in (ExpandOps(), FuseOps()):
         if not context.pass_enabled(needed.info):
@@ -153,6 +153,15 @@ def _require_names(module: IRModule) -> None:
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
         raise AotcError("build", f"several inputs of @main are called {', '.join(map(repr, twice))}")
+
+
+def lower_module(module: IRModule, target: MachineTarget, name: str) -> Program:
+    """The calls of kernels of a module under the current pass context, no memory planned.
+
+    Raises AotcError for a context without the passes that make kernels, and programs that have no static form.
+    """
+    _require_lowering(PassContext.current())
+    return lower_calls(optimize(module, target), target, name)
 
 
 def build(
@@ -183,12 +192,11 @@ def build(
     if not isinstance(mod_name, str) or not mod_name or model_identifier(c_name) != c_name:
         raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")
     context = PassContext.current()
-    require_lowering(context)
     install()
     toolchain = find_toolchain()
     module = ir_mod.with_function("main", bind_params_by_name(ir_mod["main"], params)) if params else ir_mod
     _require_names(module)
-    calls = lower_calls(optimize(module, machine), machine, c_name)
+    calls = lower_module(module, machine, c_name)
     program = plan_memory(calls)
     temporary = tempfile.TemporaryDirectory(prefix="aotc-build-")
     project = Path(temporary.name) / c_name

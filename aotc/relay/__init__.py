@@ -16,6 +16,7 @@ from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
     from aotc.driver.relay_build import build as build
+    from aotc.driver.relay_executor import create_executor as create_executor
     from aotc.driver.relay_expr import const as const
     from aotc.driver.relay_expr import fromtext as fromtext
     from aotc.driver.relay_expr import var as var
@@ -176,6 +177,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "aotc.driver.relay_build": "build",
+        "aotc.driver.relay_executor": "create_executor",
         "aotc.driver.relay_expr": "const fromtext var",
         "aotc.ir.types": "FuncType TensorType TupleType Type",
         "aotc.relay.bind": "bind_params_by_name",

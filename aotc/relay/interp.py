@@ -73,7 +73,7 @@ def evaluate(
     wanted = target.params if isinstance(target, Function) else tuple(free_vars(target))
     if args and not isinstance(target, Function):
         raise AotcError("interp", "an expression takes its free variables by name, as params")
-    values = _bind(wanted, args, params or {})
+    values = bind_arguments(wanted, args, params or {})
     if isinstance(target, Function):
         loose = free_vars(target)
         if loose:
@@ -83,8 +83,16 @@ def evaluate(
     return run(machine.value(target, frame))
 
 
-def _bind(wanted: Sequence[Var], args: Sequence[Any], params: Mapping[str, Any]) -> list[Value]:
-    """The values of the inputs in order, checked against their types."""
+def apply(callee: Value, args: Sequence[Value], module: IRModule | None = None) -> Any:
+    """The result of calling a function value, as `evaluate` gives one, on checked arguments."""
+    return run(_Machine(module).apply(callee, args))
+
+
+def bind_arguments(wanted: Sequence[Var], args: Sequence[Any], params: Mapping[str, Any]) -> list[Value]:
+    """The values of the inputs in order, given by position or name and checked against their types.
+
+    Raises AotcError for inputs that are missing, superfluous, given twice, or of the wrong type.
+    """
     if len(args) > len(wanted):
         raise AotcError("interp", f"{len(args)} inputs for a function of {len(wanted)} parameters")
     names = [v.name for v in wanted]

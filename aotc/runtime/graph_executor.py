@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -92,6 +92,9 @@ class GraphModule:
             if name in given:
                 raise AotcError("input", f"input {name!r} is given twice")
             given[name] = value
+        self._set(given)
+
+    def _set(self, given: Mapping[str, Any]) -> None:
         known = [i for i in self._inputs if i.name in given]
         arrays, problems = check_inputs({i.name: given[i.name] for i in known}, known)
         problems = [*unknown_names("input", given, self._inputs), *problems]
@@ -103,7 +106,11 @@ class GraphModule:
 
     def run(self, **inputs: Any) -> None:
         """Set the inputs that are given, then run; AotcError if an input was never set."""
-        self.set_input(**inputs)
+        self.run_on(inputs)
+
+    def run_on(self, inputs: Mapping[str, Any]) -> None:
+        """`run` with the inputs in a mapping: they may be called as they like."""
+        self._set(inputs)
         if self._missing:
             names = ", ".join(map(repr, self._missing))
             raise AotcError("input-missing", f"not set: {names}", hint="set_input(name, value), or run(name=value)")

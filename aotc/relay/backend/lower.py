@@ -20,7 +20,7 @@ from aotc.ir.op import Op
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
 from aotc.relay.backend.kernels import anchor_name, lower_function, require_static
 from aotc.relay.backend.views import view_offsets
-from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.structural import structural_equal, structural_hash
 from aotc.relay.visitor import post_order
@@ -46,6 +46,21 @@ def _nest(ty: Type, views: list[View]) -> Value:
     if isinstance(ty, TupleType):
         return tuple(_nest(f, views) for f in ty.fields)
     return views.pop(0)
+
+
+def _short(node: Expr) -> str:
+    """What to call a node in a message."""
+    match node:
+        case Var():
+            return f"%{node.name}"
+        case GlobalVar():
+            return f"@{node.name}"
+        case Call():
+            return f"the result of {_short(node.op)}"
+        case Op():
+            return node.name
+        case _:
+            return f"a {type(node).__name__}"
 
 
 @dataclass(slots=True)
@@ -81,6 +96,8 @@ class _Lowering:
         """The value of a node already visited; a let-bound variable is what it is bound to."""
         while isinstance(node, Var) and node in self.lets:
             node = self.lets[node]
+        if isinstance(node, Function):
+            raise AotcError("first-class-function", "a function as a value cannot be compiled", span=node.span)
         return self.values[node]
 
     def fresh(self, prefix: str) -> str:
@@ -107,7 +124,7 @@ class _Lowering:
             case If():
                 raise AotcError(
                     "control-flow",
-                    "a choice by a run-time condition cannot be compiled to C yet",
+                    f"a choice by a run-time condition ({_short(node.cond)}) cannot be compiled to C yet",
                     span=node.span,
                     hint="fix the condition before compiling (a constant input folds away)",
                 )
@@ -115,9 +132,8 @@ class _Lowering:
                 name = node.op.name if isinstance(node.op, Op) else type(node.op).__name__
                 raise AotcError("not-fused", f"call of {name} is not a call of a fused function", span=node.span)
             case _:
-                raise AotcError(
-                    "first-class-function", f"{type(node).__name__} as a value cannot be compiled", span=node.span
-                )
+                text = f"{_short(node)}, a function that calls itself or is a value, cannot be compiled"
+                raise AotcError("first-class-function", text, span=node.span)
 
     def call(self, node: Call, function: Function) -> Value:
         args = [view for a in node.args for view in _views(self.value(a))]

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`relay.create_executor`: programs evaluated from Python, one way or another.
+
+executor = create_executor("graph", mod, params=params)
+executor.evaluate()(x).numpy()                       # @main(x)
+executor.evaluate(relay.add(a, b), binds={a: 1.0, b: 2.0})
+
+debug   the interpreter, in numpy: every operator, closures, recursion, control flow, shapes that vary
+graph   compiled kernels, called one by one; static programs
+aot     the compiled C program of `relay.build`; static programs
+vm      compiled kernels under a machine that knows closures, recursion, control flow, shapes that vary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.driver.relay_build import build, lower_module
+from aotc.driver.relay_graph import graph_machine
+from aotc.driver.relay_target import Target
+from aotc.driver.wiring import install
+from aotc.ir.device import Device, require_device
+from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
+from aotc.ir.ndarray import NDArray
+from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.relay.analysis import free_vars
+from aotc.relay.bind import bind_params_by_name
+from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, type_of
+from aotc.relay.infer import infer_module
+from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
+from aotc.relay.module import IRModule
+from aotc.relay.visitor import Mutator, substitute
+from aotc.runtime.graph_executor import GraphModule
+from aotc.tir.target import Target as MachineTarget
+
+Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure"
+Run: TypeAlias = Callable[[Sequence[Any]], Any]
+"""From the values of @main's parameters to its result, arrays and tuples of them."""
+
+_BEYOND_STATIC: Final = frozenset({"control-flow", "first-class-function", "dynamic-shape", "not-fused"})
+"""Codes of what programs say that have no static form."""
+_MAIN: Final = "main"
+
+
+class Executor:
+    """Evaluates expressions in the context of a module.
+
+    kind     of the executor
+    mod      the module, parameters bound
+    device   where it runs
+    target   what it compiles for
+    """
+
+    def __init__(self, kind: str, mod: IRModule, device: Device, target: MachineTarget) -> None:
+        self.kind = kind
+        self.mod = mod
+        self.device = device
+        self.target = target
+
+    def evaluate(self, expr: Expr | None = None, binds: Mapping[Var, Any] | None = None) -> Any:
+        """A function of Python for @main (None) or for a function or global variable; else the expression's value.
+
+        binds    values of free variables of an expression: expressions, arrays or numbers
+
+        Functions take the values of their parameters by position or name: arrays, NDArrays, numbers, and tuples of
+        them.  Results are NDArrays, tuples of results, and functions.  Compilation obeys the pass context of this call.
+
+        Raises AotcError for an expression that is ill-typed or has other free variables, and for what this kind of
+        executor cannot express; the functions for arguments that are missing, superfluous or of the wrong type.
+        """
+        whole = self._module(expr, binds or {})
+        module = infer_module(whole)
+        call = FunctionValue(module.main.params, _PREPARE[self.kind](module, self.target))
+        return call if expr is None or isinstance(expr, (Function, GlobalVar)) else call()
+
+    def _module(self, expr: Expr | None, binds: Mapping[Var, Any]) -> IRModule:
+        """The module whose @main is what is to be evaluated."""
+        if expr is None:
+            if binds:
+                raise AotcError("executor", "binds go with an expression, @main takes its inputs as arguments")
+            self.mod[_MAIN]  # an error if there is none
+            return self.mod
+        for var, value in binds.items():
+            expr = Let(var, _expression(var, value), expr)
+        loose = free_vars(expr)
+        if loose:
+            names = ", ".join(f"%{v.name}" for v in loose)
+            raise AotcError("free-variable", f"without a value: {names}", span=loose[0].span, hint="give it in binds")
+        return _with_entry(self.mod, expr)
+
+    def __repr__(self) -> str:
+        return f"<Executor {self.kind!r} for {self.target.name}>"
+
+
+def create_executor(
+    kind: str = "debug",
+    mod: IRModule | None = None,
+    device: Device | None = None,
+    target: str | MachineTarget = "llvm",
+    params: Mapping[str, Any] | None = None,
+) -> Executor:
+    """An executor.
+
+    kind      "debug", "graph", "aot" or "vm"; see the text of this module
+    mod       what expressions may refer to, and @main; empty for None
+    device    where to run, the processor for None
+    target    see `relay_target.Target`
+    params    values of parameters of @main by name
+
+    Raises AotcError for an unknown kind, a device that is not there, unknown targets and wrong parameters.
+    """
+    if kind not in _PREPARE:
+        hint = nearest(str(kind), _PREPARE) or f"known: {', '.join(_PREPARE)}"
+        raise AotcError("executor", f"unknown kind of executor {kind!r}", hint=hint)
+    if mod is not None and not isinstance(mod, IRModule):
+        hint = "IRModule.from_expr makes one of a function"
+        raise AotcTypeError("executor", f"expected an IRModule, not {type(mod).__name__}", hint=hint)
+    install()
+    module = mod if mod is not None else IRModule()
+    if params:
+        module = module.with_function(_MAIN, bind_params_by_name(module[_MAIN], params))
+    return Executor(kind, module, require_device(device), Target(target))
+
+
+# --- what is evaluated
+
+
+class _Rename(Mutator):
+    """Calls of the old @main go to its new name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def rewrite(self, old: Expr, new: Expr) -> Expr:
+        if isinstance(new, GlobalVar) and new.name == _MAIN:
+            return GlobalVar(self.name, new.span)
+        return new
+
+
+def _with_entry(module: IRModule, expr: Expr) -> IRModule:
+    """`module` with `expr` as its @main.  A function @main that was there goes by another name."""
+    functions = dict(module.functions)
+    if isinstance(expr, GlobalVar):
+        expr = module[expr]
+    if _MAIN in functions:
+        name = next(n for k in range(len(functions) + 1) if (n := f"{_MAIN}_{k}") not in functions)
+        rename = _Rename(name)
+        functions = {name if f == _MAIN else f: rename.visit_function(body) for f, body in functions.items()}
+        expr = rename.visit(expr)
+    functions[_MAIN] = expr if isinstance(expr, Function) else Function((), expr)
+    return IRModule(functions)
+
+
+def _expression(var: Var, value: Any) -> Expr:
+    """What a variable is bound to: an expression, or a constant of a value."""
+    data = hasattr(value, "__array__") or isinstance(value, (bool, int, float, list))
+    return Constant(_as_array(value, var.checked_type)) if data else value
+
+
+# --- values
+
+
+class FunctionValue:
+    """A function of the program as one of Python: of values by position or name, to a result."""
+
+    def __init__(self, params: Sequence[Var], run: Run, closure: Closure | None = None) -> None:
+        self._params = params
+        self._run = run
+        self.closure = closure
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        types = {p.name: p.checked_type for p in self._params}
+        ordered = [*types.values(), *[None] * len(args)]
+        given = [_as_value(value, ty) for value, ty in zip(args, ordered, strict=False)]
+        by_name = {name: _as_value(value, types.get(name)) for name, value in named.items()}
+        return self._result(self._run(bind_arguments(self._params, given, by_name)))
+
+    def __repr__(self) -> str:
+        return f"<function of ({', '.join(p.name for p in self._params)})>"
+
+    def _result(self, value: Any) -> Any:
+        match value:
+            case np.ndarray():
+                return NDArray(value)
+            case tuple():
+                return tuple(map(self._result, value))
+            case _:
+                return value
+
+
+def _as_value(value: Any, ty: Type | None) -> Any:
+    """An argument as the interpreter takes it."""
+    match ty:
+        case TupleType() if isinstance(value, (tuple, list)) and len(value) == len(ty.fields):
+            return tuple(map(_as_value, value, ty.fields))
+        case FuncType() if isinstance(value, FunctionValue):
+            return value.closure
+        case _:
+            return value if isinstance(value, tuple) else _as_array(value, ty)
+
+
+def _as_array(value: Any, ty: Type | None) -> np.ndarray[Any, Any]:
+    """Arrays as they are; Python's numbers, and lists of them, in the dtype that is wanted if it can hold them."""
+    array = np.asarray(value)
+    if hasattr(value, "__array__") or not isinstance(ty, TensorType):
+        return array
+    kinds = {"b": ty.dtype.is_bool, "i": not ty.dtype.is_bool, "f": ty.dtype.is_float}
+    if not kinds.get(array.dtype.kind, False):
+        return array
+    result = array.astype(ty.dtype.numpy)
+    return result if ty.dtype.is_float or np.array_equal(result, array) else array
+
+
+def _leaves(value: Any) -> list[Any]:
+    """The arrays of a (nested) tuple, in order."""
+    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, tuple) else [value]
+
+
+def _nest(ty: Type, leaves: Iterator[Any]) -> Any:
+    """Arrays in the structure of a type."""
+    return tuple(_nest(f, leaves) for f in ty.fields) if isinstance(ty, TupleType) else next(leaves)
+
+
+# --- the kinds
+
+
+def _debug(module: IRModule, target: MachineTarget) -> Run:
+    def run(values: Sequence[Any]) -> Any:
+        return _callable(evaluate(module, *values), module)
+
+    return run
+
+
+def _callable(value: Any, module: IRModule) -> Any:
+    """A result of the interpreter, its functions made such of Python."""
+    match value:
+        case tuple():
+            return tuple(_callable(item, module) for item in value)
+        case Closure():
+
+            def run(values: Sequence[Any]) -> Any:
+                return _callable(apply(value, values, module), module)
+
+            return FunctionValue(value.function.params, run, value)
+        case _:
+            return value
+
+
+def _graph(module: IRModule, target: MachineTarget) -> Run:
+    with _static_only("graph"):
+        flat = _with_flat_inputs(module)
+        machine = graph_machine(lower_module(flat, target, _MAIN), target)
+    return _session(module, flat, machine)
+
+
+def _aot(module: IRModule, target: MachineTarget) -> Run:
+    with _static_only("aot"):
+        flat = _with_flat_inputs(module)
+        library = build(flat, target)
+    return _session(module, flat, library["default"](Device("cpu")))
+
+
+def _session(module: IRModule, flat: IRModule, executor: Any) -> Run:
+    """Runs of a static program: inputs set, outputs got."""
+    graph = GraphModule(executor)
+    lock = Lock()
+    names = [p.name for p in flat.main.params]
+    result = type_of(module.main.body)
+
+    def run(values: Sequence[Any]) -> Any:
+        with lock:
+            graph.run_on(dict(zip(names, _leaves(tuple(values)), strict=True)))
+            outputs = [graph.get_output(k).numpy() for k in range(graph.get_num_outputs())]
+        return _nest(result, iter(outputs))
+
+    return run
+
+
+@contextmanager
+def _static_only(kind: str) -> Iterator[None]:
+    """Errors about programs that have no static form name the executors for such programs."""
+    try:
+        yield
+    except AotcError as error:
+        if error.code not in _BEYOND_STATIC:
+            raise
+        hint = 'create_executor with "debug" or "vm" runs such programs'
+        raise AotcError.collect(
+            replace(d, message=f"not for executor {kind!r}: {d.message}", hint=hint) for d in error.diagnostics
+        ) from error
+
+
+def _with_flat_inputs(module: IRModule) -> IRModule:
+    """`module` with inputs that are tensors of different names: tuples are taken apart."""
+    old = module.main.params
+    if all(isinstance(p.checked_type, TensorType) for p in old) and len({p.name for p in old}) == len(old):
+        return module
+    params: list[Var] = []
+    mapping: dict[Var, Expr] = {p: _spread(type_of(p), params, p) for p in old}
+    body = substitute(module.main.body, mapping)
+    return infer_module(module.with_function(_MAIN, Function(params, body, attrs=module.main.attrs)))
+
+
+def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
+    """An expression of type `ty` over new parameters, one for each tensor."""
+    match ty:
+        case TensorType():
+            params.append(Var(f"p{len(params)}", ty, origin.span))
+            return params[-1]
+        case TupleType():
+            return Tuple([_spread(f, params, origin) for f in ty.fields], origin.span)
+        case FuncType():
+            text = f"input {origin.name!r} is a function"
+            raise AotcError("first-class-function", text, span=origin.span)
+
+
+_PREPARE: Final[Mapping[str, Callable[[IRModule, MachineTarget], Run]]] = MappingProxyType(
+    {"debug": _debug, "graph": _graph, "aot": _aot}
+)
+"""What makes a program ready to run, by kind of executor."""

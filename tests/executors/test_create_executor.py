@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""create_executor: the same program gives the same result on every kind of executor that can express it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from relay.programs import functions, inputs
+
+import aotc
+from aotc import relay
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dims import SymDim
+from aotc.ir.types import FuncType, TensorType, TupleType
+from aotc.relay.expr import Expr, Function, GlobalVar, Let, Tuple, Var, call
+from aotc.relay.op import REGISTRY
+from aotc.relay.op.opdef import OpDef, Sample
+from aotc.relay.testing import resnet
+from tests.ops.harness import assert_agrees, flat, type_of_value
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+STATIC = ("graph", "aot")
+DYNAMIC = ("debug",)
+KINDS = (*DYNAMIC, *STATIC)
+PAIR = TensorType((2,), "float32")
+ONE, TWO = np.ones(2, "float32"), np.full(2, 2, "float32")
+SOFTMAX = """
+0.00089283 0.00103331 0.0009094 0.00102275 0.00108751 0.00106737 0.00106262 0.00095838 0.00110792 0.00113151
+"""
+SAMPLES = 4
+"""Most samples of an operator."""
+
+
+def pair(name: str = "x") -> Var:
+    return relay.var(name, PAIR)
+
+
+def plain(value: Any) -> Any:
+    """A result as numpy arrays."""
+    return tuple(map(plain, value)) if isinstance(value, tuple) else value.numpy()
+
+
+def evaluated(kind: str, mod: aotc.IRModule, *args: Any, **named: Any) -> Any:
+    return plain(relay.create_executor(kind, mod).evaluate()(*args, **named))
+
+
+# --- the same results
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quick_start_network(kind: str) -> None:
+    generator = np.random.get_state()
+    np.random.seed(0)
+    mod, params = resnet.get_workload(num_layers=18, batch_size=1, image_shape=(3, 224, 224))
+    data = np.random.uniform(-1, 1, (1, 3, 224, 224)).astype("float32")
+    np.random.set_state(generator)
+    with aotc.transform.PassContext(opt_level=3):
+        out = relay.create_executor(kind, mod, aotc.cpu(), "llvm", params).evaluate()(data)
+    assert str(out.numpy().flatten()[:10]).strip("[]").split() == SOFTMAX.split()
+
+
+def spread(samples: list[Sample]) -> list[Sample]:
+    """Some of an operator's samples, from the first to the last."""
+    step = max(1, -(-len(samples) // SAMPLES))
+    return samples[::step]
+
+
+def program_of(cases: list[tuple[OpDef, Sample]]) -> tuple[aotc.IRModule, list[Any]]:
+    """One program that computes every sample, and its arguments."""
+    params: list[Var] = []
+    results: list[Expr] = []
+    for k, (op, sample) in enumerate(cases):
+        own = [Var(f"s{k}_{j}", type_of_value(value)) for j, value in enumerate(sample.args)]
+        params += own
+        results.append(call(op, own, sample.attrs))
+    return aotc.IRModule({"main": Function(params, Tuple(results))}), [a for _, s in cases for a in s.args]
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[tuple[OpDef, Sample]]:
+    return [(op, sample) for op in REGISTRY.values() for sample in spread(list(op.samples()))]
+
+
+@pytest.mark.parametrize("target", ["c", "llvm"])
+def test_samples_of_every_operator(cases: list[tuple[OpDef, Sample]], target: str) -> None:
+    mod, args = program_of(cases)
+    results = {k: plain(relay.create_executor(k, mod, target=target).evaluate()(*args)) for k in KINDS}
+    wrong: dict[tuple[str, str], str] = {}
+    for k, (op, sample) in enumerate(cases):
+        expected = flat(op.reference(sample.attrs, *sample.args))
+        for kind in KINDS:
+            try:
+                for actual, wanted in zip(flat(results[kind][k]), expected, strict=True):
+                    assert_agrees(actual, wanted, sample.accuracy)
+            except AssertionError as error:
+                wrong.setdefault((kind, op.name), str(error))
+        for one, other in zip(*(flat(results[kind][k]) for kind in STATIC), strict=True):
+            assert one.tobytes() == other.tobytes(), op.name
+    assert not wrong, "\n".join(f"{kind}, {name}: {why}" for (kind, name), why in wrong.items())
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.lists(functions(control_flow=False), min_size=8, max_size=8), st.integers(0, 3))
+def test_random_static_programs(programs: list[Function], opt_level: int) -> None:
+    mod = aotc.IRModule({f"f{k}": f for k, f in enumerate(programs)})
+    x, y, flag = (Var(p.name, p.checked_type) for p in programs[0].params)
+    mod["main"] = Function([x, y, flag], Tuple([relay.Call(GlobalVar(f), (x, y, flag)) for f in list(mod)]))
+    with aotc.transform.PassContext(opt_level=opt_level):
+        expected, *others = (flat(evaluated(kind, mod, *inputs())) for kind in KINDS)
+    for actual in others:
+        for one, wanted in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(one, wanted, rtol=2e-4, atol=2e-5 * max(1, np.abs(wanted).max()))
+
+
+# --- what is evaluated, and how
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_functions_expressions_and_bindings(kind: str) -> None:
+    x, y = pair(), pair("y")
+    mod = aotc.IRModule.from_expr(Function([x, y], relay.subtract(x, y)))
+    mod["twice"] = Function([x], relay.Call(GlobalVar("main"), [relay.add(x, x), x]))
+    executor = relay.create_executor(kind, mod)
+    np.testing.assert_array_equal(executor.evaluate()(TWO, y=ONE), ONE)
+    np.testing.assert_array_equal(executor.evaluate(GlobalVar("twice"))(TWO), TWO)
+    np.testing.assert_array_equal(executor.evaluate(Function([y], relay.negative(y)))(ONE), -ONE)
+    of_main = relay.Call(GlobalVar("main"), [relay.const(TWO), relay.const(ONE)])
+    np.testing.assert_array_equal(executor.evaluate(of_main), ONE)
+    total = relay.add(x, y)
+    np.testing.assert_array_equal(executor.evaluate(total, binds={x: ONE, y: relay.negative(relay.const(TWO))}), -ONE)
+    np.testing.assert_array_equal(executor.evaluate()(aotc.nd.array(ONE), [1, 2]), [0, -1])
+    assert relay.create_executor(kind).evaluate(relay.add(relay.const(1), relay.const(2))).numpy() == 3
+    assert list(mod) == ["main", "twice"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tuples_in_and_out(kind: str) -> None:
+    p = relay.var("p", TupleType([PAIR, TupleType([PAIR])]))
+    inner = relay.TupleGetItem(relay.TupleGetItem(p, 1), 0)
+    body = Tuple([inner, Tuple([relay.TupleGetItem(p, 0), relay.const(3)]), p, Tuple([])])
+    first, (second, three), whole, none = evaluated(kind, aotc.IRModule.from_expr(Function([p], body)), (ONE, [TWO]))
+    np.testing.assert_array_equal([first, second], [TWO, ONE])
+    np.testing.assert_array_equal([whole[0], whole[1][0]], [ONE, TWO])
+    assert three == 3 and none == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_of_inputs_do_not_matter(kind: str) -> None:
+    mod = aotc.IRModule.from_expr(Function([pair("self"), pair("key"), pair("value")], relay.const(ONE)))
+    np.testing.assert_array_equal(evaluated(kind, mod, TWO, value=ONE, key=ONE), ONE)
+    x, y = pair("x"), pair("x")
+    np.testing.assert_array_equal(
+        evaluated(kind, aotc.IRModule.from_expr(Function([x, y], relay.subtract(x, y))), TWO, ONE), ONE
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_are_bound_by_name(kind: str) -> None:
+    x, w = pair(), pair("w")
+    mod = aotc.IRModule.from_expr(Function([x, w], relay.add(x, w)))
+    np.testing.assert_array_equal(relay.create_executor(kind, mod, params={"w": ONE}).evaluate()(ONE), TWO)
+    with pytest.raises(AotcError, match="no parameter is called 'v'"):
+        relay.create_executor(kind, mod, params={"v": ONE})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_from_several_threads(kind: str) -> None:
+    x = relay.var("x", TensorType((64, 64)))
+    function = relay.create_executor(kind, aotc.IRModule.from_expr(Function([x], relay.sort(x)))).evaluate()
+    arrays = [np.random.default_rng(seed).normal(size=(64, 64)).astype("float32") for seed in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        for array, result in zip(arrays, pool.map(function, arrays), strict=True):
+            np.testing.assert_array_equal(result, np.sort(array))
+
+
+# --- what only some kinds can express
+
+
+def choice() -> aotc.IRModule:
+    x, c = pair(), relay.var("c", "bool")
+    return aotc.IRModule.from_expr(Function([c, x], relay.If(c, relay.add(x, x), relay.negative(x))))
+
+
+def recursion() -> aotc.IRModule:
+    """The sum of 1 to n."""
+    n, k, f = relay.var("n", "int32"), relay.var("k", "int32"), GlobalVar("sum_to")
+    again = relay.add(n, relay.Call(f, [relay.subtract(n, relay.const(1))]))
+    body = relay.If(relay.less(n, relay.const(1)), relay.const(0), again)
+    return aotc.IRModule(
+        {"sum_to": Function([n], body, TensorType((), "int32")), "main": Function([k], relay.Call(f, [k]))}
+    )
+
+
+def closures() -> aotc.IRModule:
+    """A function that gives fn (%y) { %x - %y }."""
+    x, y = pair(), pair("y")
+    return aotc.IRModule.from_expr(Function([x], Function([y], relay.subtract(x, y))))
+
+
+def higher_order() -> aotc.IRModule:
+    f, x = relay.var("f", FuncType([PAIR], PAIR)), pair()
+    return aotc.IRModule.from_expr(Function([f, x], relay.Call(f, [relay.Call(f, [x])])))
+
+
+def any_batch() -> aotc.IRModule:
+    x = relay.var("x", TensorType((SymDim("n"), 2)))
+    return aotc.IRModule.from_expr(Function([x], relay.add(x, x)))
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_control_flow_closures_and_shapes_that_vary(kind: str) -> None:
+    np.testing.assert_array_equal(evaluated(kind, choice(), True, ONE), TWO)
+    np.testing.assert_array_equal(evaluated(kind, choice(), False, ONE), -ONE)
+    assert evaluated(kind, recursion(), 10) == 55
+    for n in (1, 3):
+        np.testing.assert_array_equal(evaluated(kind, any_batch(), np.ones((n, 2), "float32")), np.full((n, 2), 2))
+    minus = relay.create_executor(kind, closures()).evaluate()(TWO)
+    np.testing.assert_array_equal(minus(y=ONE), ONE)
+    twice = relay.create_executor(kind, higher_order()).evaluate()
+    np.testing.assert_array_equal(twice(minus, TWO), TWO)
+
+
+@pytest.mark.parametrize("kind", STATIC)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (choice, r"a choice by a run-time condition \(%c\)"),
+        (recursion, "@sum_to, a function that calls itself"),
+        (closures, "a function as a value"),
+        (higher_order, "input 'f' is a function"),
+        (any_batch, r"input 'x' has a shape that is not known"),
+    ],
+)
+def test_static_executors_name_what_they_cannot_express(
+    kind: str, make: Callable[[], aotc.IRModule], message: str
+) -> None:
+    with pytest.raises(AotcError, match=f'not for executor \'{kind}\': {message}.*\n.*"debug" or "vm"'):
+        relay.create_executor(kind, make()).evaluate()
+
+
+# --- bad use
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: relay.create_executor("grpah"), r"unknown kind of executor 'grpah'\n.*did you mean 'graph'"),
+        (lambda: relay.create_executor("fast"), "known: debug, graph, aot"),
+        (lambda: relay.create_executor("graph", choice(), aotc.cuda()), "no CUDA back end"),
+        (lambda: relay.create_executor("graph", choice(), target="cuda"), "no CUDA back end"),
+        (lambda: relay.create_executor("graph", choice()["main"]), "expected an IRModule"),
+        (lambda: relay.create_executor().evaluate(), "no function @main"),
+        (lambda: relay.create_executor(params={"w": ONE}), "no function @main"),
+        (lambda: relay.create_executor(mod=choice()).evaluate(binds={pair(): ONE}), "binds go with an expression"),
+        (lambda: relay.create_executor().evaluate(relay.add(pair("a"), pair("b"))), "without a value: %a, %b"),
+        (lambda: relay.create_executor().evaluate(GlobalVar("f")), "no function @f"),
+        (lambda: relay.create_executor().evaluate(relay.Call(GlobalVar("f"), [relay.const(1)])), "@f"),
+        (lambda: relay.create_executor().evaluate(Let(pair(), relay.const(1), relay.const(2))), "int32"),
+    ],
+)
+def test_bad_executors_and_expressions(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(AotcError, match=message):
+        make()
+
+
+BAD_ARGUMENTS: list[tuple[Callable[[Any], object], str]] = [
+    (lambda f: f(), "no value for 'x', 'i'"),
+    (lambda f: f(ONE, 1, 2), "3 inputs for a function of 2"),
+    (lambda f: f(ONE, 1, x=ONE), "'x' is given twice"),
+    (lambda f: f(ONE, j=1), "no input is called 'j'"),
+    (lambda f: f(ONE.astype("float64"), 1), "'x' must be .*float32.*float64"),
+    (lambda f: f(ONE[:1], 1), r"'x' must be Tensor\[\(2\), float32\], got Tensor\[\(1\)"),
+    (lambda f: f(ONE, 1.5), "'i' must be int32, got float64"),
+    (lambda f: f(ONE, 2**40), "'i' must be int32, got int64"),
+    (lambda f: f(ONE, True), "'i' must be int32, got bool"),
+    (lambda f: f((ONE, ONE), 1), "'x' must be"),
+    (lambda f: f("text", 1), "no tensor data type"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_arguments(kind: str) -> None:
+    x, i = pair(), relay.var("i", "int32")
+    function = relay.create_executor(kind, aotc.IRModule.from_expr(Function([x, i], x))).evaluate()
+    for act, message in BAD_ARGUMENTS:
+        with pytest.raises(AotcError, match=message):
+            act(function)

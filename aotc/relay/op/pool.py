@@ -225,8 +225,11 @@ def divided(total: Scalar, count: Scalar | int) -> Scalar:
     return total / count if total.dtype.is_float else binary("truncdiv", total, count)
 
 
-SEPARATE_TAPS: Final = 9
+SEPARATE_TAPS: Final = 25
 """From this many taps on, a maximum over a box is taken axis by axis: k + k comparisons instead of k * k."""
+SEPARATE_TAPS_LONG: Final = 9
+"""The same where rows have at least LONG columns: loops over short rows cost more than they save."""
+LONG: Final = 48
 
 
 def _along(n: int, a: PoolAttrs, axis: int) -> PoolAttrs:
@@ -250,7 +253,8 @@ def _compute_max(n: int, a: PoolAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     combiner = "or" if data.dtype.is_bool else "max"
     source, result = pool_layouts(n, a)
     wide = [k for k, size in enumerate(spread(a.pool_size, n)) if size > 1]
-    if len(wide) < 2 or prod(spread(a.pool_size, n)) < SEPARATE_TAPS or source != result:
+    least = SEPARATE_TAPS_LONG if pick(data.shape, source)[-1] >= LONG else SEPARATE_TAPS
+    if len(wide) < 2 or prod(spread(a.pool_size, n)) < least or source != result:
         return _sliding(n, a, data, combiner, data.dtype)
     for axis in range(n):  # rows first: they are compared as they lie
         data = _sliding(n, _along(n, a, axis), data, combiner, data.dtype)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.tir import te
-from aotc.tir.expr import Expr
+from aotc.tir.expr import Expr, as_expr
 from aotc.tir.schedule import graph
 from aotc.tir.schedule.inline import Plan, Read
 from aotc.tir.simplify import linear
@@ -152,7 +152,7 @@ def _shared_depth(group: Group, stage: Stage, reads: dict[te.Tensor, list[tuple[
             if tensor in group.tensors:
                 linked = True
                 depth = _common(depth, tensor.shape, stage.extents)
-                depth = _common(depth, read.indices, [var for var, _ in _root_axes(root)])
+                depth = _walked(depth, read.indices, _root_axes(root))
                 depth = _common(depth, root.shape, stage.extents)
     for root in (*stage.roots, *group.tensors):
         depth = _common(depth, root.shape, stage.extents)
@@ -161,6 +161,13 @@ def _shared_depth(group: Group, stage: Stage, reads: dict[te.Tensor, list[tuple[
 
 def _root_axes(root: te.Tensor) -> tuple[te.Axis, ...]:
     return root.axes if isinstance(root, (te.Compute, te.Reduce)) else ()
+
+
+def _walked(depth: int, indices: Sequence[Expr], axes: Sequence[te.Axis]) -> int:
+    """How many indices are the axes themselves, one by one; that of an axis of one element may be 0 instead."""
+    fixed = {var for var, extent in axes if extent == 1}
+    plain = [as_expr(0) if index in fixed else index for index in indices]
+    return _common(depth, plain, [as_expr(0) if var in fixed else var for var, _ in axes])
 
 
 def _common(depth: int, a: Sequence[object], b: Sequence[object]) -> int:

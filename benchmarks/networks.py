@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks of the kinds that people deploy, built here with seeded weights: what the benchmarks measure.
+
+NETWORKS["mobilenet_v2"]()             # a ModelProto, batch 1, float32
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import onnx
+
+from benchmarks.models import Builder, resnet18
+
+Shape = Sequence[int]
+
+
+class Network(Builder):
+    """A builder that makes up names: layers are many."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.count = 0
+
+    def name(self, kind: str) -> str:
+        self.count += 1
+        return f"{kind.lower()}_{self.count}"
+
+    def node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """A node with one result, named after its operator."""
+        return self.op(op_type, *inputs, name=self.name(op_type), **attributes)
+
+    def nodes_of(self, op_type: str, count: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
+        """The results of a node with several."""
+        name = self.name(op_type)
+        names = tuple(f"{name}_{k}" for k in range(count))
+        self.nodes.append(onnx.helper.make_node(op_type, list(inputs), list(names), name=name, **attributes))
+        return names
+
+    def constant(self, values: Any, dtype: str = "float32") -> str:
+        name = self.name("constant")
+        self.initializers.append(onnx.numpy_helper.from_array(np.asarray(values, dtype), name))
+        return name
+
+    def uniform(self, *shape: int, fan: int | None = None) -> str:
+        """Weights in the range that keeps the variance of activations (He et al., 2015), given the fan-in."""
+        limit = math.sqrt(3.0 / (fan or math.prod(shape[1:])))
+        return self.constant(self.rng.uniform(-limit, limit, shape))
+
+    def convolve(
+        self, x: str, before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: str = ""
+    ) -> str:
+        """Convolution and batch normalisation that keep the size but for the stride, and an activation."""
+        weight = self.uniform(after, before // groups, kernel, kernel)
+        pad = kernel // 2
+        y = self.node(
+            "Conv", x, weight, kernel_shape=[kernel] * 2, pads=[pad] * 4, strides=[stride] * 2, group=groups
+        )
+        y = self.batch_norm(y, self.name("norm"), after)
+        return self.activate(y, act)
+
+    def activate(self, x: str, act: str) -> str:
+        match act:
+            case "relu6":
+                return self.node("Clip", x, self.constant(0.0), self.constant(6.0))
+            case "silu":
+                return self.node("Mul", x, self.node("Sigmoid", x))
+            case "hardswish":
+                return self.node("HardSwish", x)
+            case "relu":
+                return self.node("Relu", x)
+            case _:
+                return x
+
+    def squeeze(self, x: str, channels: int, inner: int, act: str, gate: str) -> str:
+        """Squeeze and excitation (Hu et al., 2018): channels scaled by a function of their means."""
+        y = self.node("GlobalAveragePool", x)
+        y = self.node("Conv", y, self.uniform(inner, channels, 1, 1), self.constant(np.zeros(inner)))
+        y = self.activate(y, act)
+        y = self.node("Conv", y, self.uniform(channels, inner, 1, 1), self.constant(np.zeros(channels)))
+        return self.node("Mul", x, self.node(gate, y))
+
+    def linear(self, x: str, before: int, after: int) -> str:
+        """x @ w + b over the last axis."""
+        y = self.node("MatMul", x, self.uniform(before, after, fan=before))
+        return self.node("Add", y, self.constant(self.rng.uniform(-0.1, 0.1, after)))
+
+    def layer_norm(self, x: str, width: int) -> str:
+        scale, bias = self.rng.uniform(0.5, 1.5, width), self.rng.uniform(-0.1, 0.1, width)
+        return self.node("LayerNormalization", x, self.constant(scale), self.constant(bias), axis=-1, epsilon=1e-12)
+
+    def classify(self, x: str, channels: int, classes: int) -> None:
+        """Global pool and a linear layer, to "scores"."""
+        y = self.node("Flatten", self.node("GlobalAveragePool", x))
+        bias = self.constant(self.rng.uniform(-0.1, 0.1, classes))
+        self.op("Gemm", y, self.uniform(classes, channels), bias, name="scores", transB=1)
+
+
+def _inverted(
+    n: Network, x: str, before: int, after: int, expand: int, kernel: int, stride: int, act: str, squeeze: int = 0
+) -> str:
+    """Expansion, depthwise convolution, projection (Sandler et al., 2018); `squeeze` is the inner width, 0 for none."""
+    y = x if expand == before else n.convolve(x, before, expand, act=act)
+    y = n.convolve(y, expand, expand, kernel, stride, groups=expand, act=act)
+    if squeeze:
+        outer = ("relu", "HardSigmoid") if act != "silu" else ("silu", "Sigmoid")
+        y = n.squeeze(y, expand, squeeze, *outer)
+    y = n.convolve(y, expand, after)
+    return n.node("Add", x, y) if stride == 1 and before == after else y
+
+
+def mobilenet_v2() -> onnx.ModelProto:
+    """MobileNetV2 (Sandler et al., 2018), width 1: data[1, 3, 224, 224] -> scores[1, 1000]."""
+    n = Network()
+    x, width = n.convolve("data", 3, 32, 3, 2, act="relu6"), 32
+    rows = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    for factor, after, repeats, stride in rows:
+        for k in range(repeats):
+            x = _inverted(n, x, width, after, width * factor, 3, stride if k == 0 else 1, "relu6")
+            width = after
+    n.classify(n.convolve(x, width, 1280, act="relu6"), 1280, 1000)
+    return n.model("mobilenet_v2", {"data": [1, 3, 224, 224]}, {"scores": [1, 1000]})
+
+
+def mobilenet_v3_small() -> onnx.ModelProto:
+    """MobileNetV3-Small (Howard et al., 2019): data[1, 3, 224, 224] -> scores[1, 1000]."""
+    n = Network()
+    x, width = n.convolve("data", 3, 16, 3, 2, act="hardswish"), 16
+    rows = (
+        (16, 16, 3, 2, "relu", 8), (72, 24, 3, 2, "relu", 0), (88, 24, 3, 1, "relu", 0),
+        (96, 40, 5, 2, "hardswish", 24), (240, 40, 5, 1, "hardswish", 64), (240, 40, 5, 1, "hardswish", 64),
+        (120, 48, 5, 1, "hardswish", 32), (144, 48, 5, 1, "hardswish", 40), (288, 96, 5, 2, "hardswish", 72),
+        (576, 96, 5, 1, "hardswish", 144), (576, 96, 5, 1, "hardswish", 144),
+    )  # fmt: skip
+    for expand, after, kernel, stride, act, squeeze in rows:
+        x = _inverted(n, x, width, after, expand, kernel, stride, act, squeeze)
+        width = after
+    x = n.node("GlobalAveragePool", n.convolve(x, width, 576, act="hardswish"))
+    x = n.activate(n.linear(n.node("Flatten", x), 576, 1024), "hardswish")
+    bias = n.constant(np.zeros(1000))
+    n.op("Gemm", x, n.uniform(1000, 1024), bias, name="scores", transB=1)
+    return n.model("mobilenet_v3_small", {"data": [1, 3, 224, 224]}, {"scores": [1, 1000]})
+
+
+def efficientnet_b0() -> onnx.ModelProto:
+    """EfficientNet-B0 (Tan and Le, 2019): data[1, 3, 224, 224] -> scores[1, 1000]."""
+    n = Network()
+    x, width = n.convolve("data", 3, 32, 3, 2, act="silu"), 32
+    rows = (
+        (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
+        (6, 320, 1, 1, 3),
+    )  # fmt: skip
+    for factor, after, repeats, stride, kernel in rows:
+        for k in range(repeats):
+            step = stride if k == 0 else 1
+            x = _inverted(n, x, width, after, width * factor, kernel, step, "silu", max(1, width // 4))
+            width = after
+    n.classify(n.convolve(x, width, 1280, act="silu"), 1280, 1000)
+    return n.model("efficientnet_b0", {"data": [1, 3, 224, 224]}, {"scores": [1, 1000]})
+
+
+def _heads(n: Network, x: str, length: int, width: int, heads: int, order: Shape) -> str:
+    """[1, length, width] split into heads and transposed."""
+    shape = n.constant([1, length, heads, width // heads], "int64")
+    return n.node("Transpose", n.node("Reshape", x, shape), perm=list(order))
+
+
+def _attention(n: Network, x: str, length: int, width: int, heads: int, mask: str) -> str:
+    """Multi-head attention (Vaswani et al., 2017); `mask` is added to the scores, "" for none."""
+    q, k, v = (n.linear(x, width, width) for _ in range(3))
+    q, v = (_heads(n, t, length, width, heads, (0, 2, 1, 3)) for t in (q, v))
+    k = _heads(n, k, length, width, heads, (0, 2, 3, 1))
+    scores = n.node("Mul", n.node("MatMul", q, k), n.constant(1 / math.sqrt(width // heads)))
+    scores = n.node("Add", scores, mask) if mask else scores
+    y = n.node("MatMul", n.node("Softmax", scores, axis=-1), v)
+    y = n.node("Reshape", n.node("Transpose", y, perm=[0, 2, 1, 3]), n.constant([1, length, width], "int64"))
+    return n.linear(y, width, width)
+
+
+def _gelu(n: Network, x: str) -> str:
+    y = n.node("Erf", n.node("Div", x, n.constant(math.sqrt(2.0))))
+    return n.node("Mul", n.node("Mul", x, n.node("Add", y, n.constant(1.0))), n.constant(0.5))
+
+
+def _tanh_gelu(n: Network, x: str) -> str:
+    cube = n.node("Mul", n.node("Mul", x, x), x)
+    inner = n.node("Add", x, n.node("Mul", cube, n.constant(0.044715)))
+    y = n.node("Tanh", n.node("Mul", inner, n.constant(math.sqrt(2 / math.pi))))
+    return n.node("Mul", n.node("Mul", x, n.node("Add", y, n.constant(1.0))), n.constant(0.5))
+
+
+def minilm() -> onnx.ModelProto:
+    """The encoder of MiniLM-L6 (Wang et al., 2020) on 128 tokens: embeddings[1, 128, 384] -> hidden[1, 128, 384]."""
+    n, length, width = Network(), 128, 384
+    x = n.layer_norm("embeddings", width)
+    for _ in range(6):
+        x = n.layer_norm(n.node("Add", x, _attention(n, x, length, width, 12, "")), width)
+        y = n.linear(_gelu(n, n.linear(x, width, 4 * width)), 4 * width, width)
+        x = n.layer_norm(n.node("Add", x, y), width)
+    n.op("Identity", x, name="hidden")
+    return n.model("minilm", {"embeddings": [1, length, width]}, {"hidden": [1, length, width]})
+
+
+def gpt2_small() -> onnx.ModelProto:
+    """Six decoder blocks in the manner of GPT-2 (Radford et al., 2019) on 64 tokens, width 384, causal."""
+    n, length, width = Network(), 64, 384
+    mask = n.constant(np.triu(np.full((length, length), -1e9), 1)[None, None])
+    x = "embeddings"
+    for _ in range(6):
+        x = n.node("Add", x, _attention(n, n.layer_norm(x, width), length, width, 6, mask))
+        y = n.linear(_tanh_gelu(n, n.linear(n.layer_norm(x, width), width, 4 * width)), 4 * width, width)
+        x = n.node("Add", x, y)
+    n.op("Identity", n.layer_norm(x, width), name="hidden")
+    return n.model("gpt2_small", {"embeddings": [1, length, width]}, {"hidden": [1, length, width]})
+
+
+def ds_cnn() -> onnx.ModelProto:
+    """The keyword spotter DS-CNN-S (Zhang et al., 2017): mfcc[1, 1, 49, 10] -> scores[1, 12]."""
+    n = Network()
+    x = n.node("Conv", "mfcc", n.uniform(64, 1, 10, 4), kernel_shape=[10, 4], pads=[4, 1, 5, 1], strides=[2, 2])
+    x = n.activate(n.batch_norm(x, n.name("norm"), 64), "relu")
+    for _ in range(4):
+        x = n.convolve(x, 64, 64, 3, groups=64, act="relu")
+        x = n.convolve(x, 64, 64, act="relu")
+    n.classify(x, 64, 12)
+    return n.model("ds_cnn", {"mfcc": [1, 1, 49, 10]}, {"scores": [1, 12]})
+
+
+def lstm() -> onnx.ModelProto:
+    """Two LSTM layers (Hochreiter and Schmidhuber, 1997) of 128 over 50 steps: x[50, 1, 128] -> y[1, 10]."""
+    n, steps, width = Network(), 50, 128
+    x = "x"
+    for _ in range(2):
+        w, r = (n.constant(n.rng.uniform(-1, 1, (1, 4 * width, width)) / math.sqrt(width)) for _ in range(2))
+        y, _ = n.nodes_of("LSTM", 2, x, w, r, n.constant(np.zeros((1, 8 * width))), hidden_size=width)
+        x = n.node("Squeeze", y, n.constant([1], "int64"))
+    last = n.node("Gather", x, n.constant(-1, "int64"), axis=0)
+    n.op("Gemm", last, n.uniform(10, width), n.constant(np.zeros(10)), name="y", transB=1)
+    return n.model("lstm", {"x": [steps, 1, width]}, {"y": [1, 10]})
+
+
+def unet() -> onnx.ModelProto:
+    """U-Net (Ronneberger et al., 2015), four levels from 16 channels: image[1, 3, 128, 128] -> mask[1, 1, 128, 128]."""
+    n = Network()
+    x, width, skips = "image", 3, []
+    for level in range(4):
+        after = 16 << level
+        x = n.convolve(n.convolve(x, width, after, 3, act="relu"), after, after, 3, act="relu")
+        width = after
+        if level < 3:
+            skips.append((x, width))
+            x = n.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    for skip, after in reversed(skips):
+        x = n.node("ConvTranspose", x, n.uniform(width, after, 2, 2, fan=width), kernel_shape=[2, 2], strides=[2, 2])
+        x = n.node("Concat", skip, x, axis=1)
+        x = n.convolve(n.convolve(x, 2 * after, after, 3, act="relu"), after, after, 3, act="relu")
+        width = after
+    x = n.node("Conv", x, n.uniform(1, width, 1, 1), n.constant(np.zeros(1)), kernel_shape=[1, 1])
+    n.op("Sigmoid", x, name="mask")
+    return n.model("unet", {"image": [1, 3, 128, 128]}, {"mask": [1, 1, 128, 128]})
+
+
+NETWORKS: Final[dict[str, Callable[[], onnx.ModelProto]]] = {
+    "resnet18": resnet18,
+    "mobilenet_v2": mobilenet_v2,
+    "mobilenet_v3_small": mobilenet_v3_small,
+    "efficientnet_b0": efficientnet_b0,
+    "minilm": minilm,
+    "gpt2_small": gpt2_small,
+    "ds_cnn": ds_cnn,
+    "lstm": lstm,
+    "unet": unet,
+}

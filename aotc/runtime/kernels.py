@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import cffi
+import numpy as np
 
 from aotc.runtime.library import open_library
-from aotc.runtime.tensor import Array, TensorInfo, address, aligned, empty, transfer
+from aotc.runtime.tensor import Array, TensorInfo, address, aligned, transfer
 
 ALIGNMENT: Final = 64
 """Bytes to which scratch memory is aligned."""
@@ -59,6 +60,7 @@ class KernelLibrary:
         self._handle = open_library(path, _FFI) if infos else None
         entries = self._handle.aotc_kernels if self._handle is not None else ()
         self._functions = {name: entries[k] for k, name in enumerate(self.infos)}
+        self._forms = {name: tuple(map(_form, (*i.inputs, *i.outputs))) for name, i in self.infos.items()}
         self._local = threading.local()
 
     @property
@@ -71,11 +73,10 @@ class KernelLibrary:
 
     def bind(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
         """A function that runs a kernel on these arrays, for one thread at a time."""
-        info, function = self.infos[name], self._functions[name]
+        info, function, forms = self.infos[name], self._functions[name], self._forms[name]
         arrays = (*inputs, *outputs)
-        tensors = (*info.inputs, *info.outputs)
-        assert all(_fits(a, t) for a, t in zip(arrays, tensors, strict=True)), name
-        buffers = [a if a.dtype == t.memory else empty(t) for a, t in zip(arrays, tensors, strict=True)]
+        assert all(_fits(a, f) for a, f in zip(arrays, forms, strict=True)), name
+        buffers = [a if f.memory is None else np.empty(f.shape, f.memory) for a, f in zip(arrays, forms, strict=True)]
         moved = [(k, b, a) for k, (b, a) in enumerate(zip(buffers, arrays, strict=True)) if b is not a]
         loads = [(b, a) for k, b, a in moved if k < len(inputs)]
         stores = [(a, b) for k, b, a in moved if k >= len(inputs)]
@@ -105,6 +106,19 @@ class KernelLibrary:
         return [address(memory) + start for start in (0, *ends[:-1])]
 
 
-def _fits(array: Array, info: TensorInfo) -> bool:
-    """Whether a kernel can work on an array, its bits below 8 aside."""
-    return array.dtype == info.dtype.numpy and list(array.shape) == info.shape and array.flags.c_contiguous
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A tensor as numpy has it; `memory` is the dtype of what C has where that is another."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    memory: np.dtype[Any] | None
+
+
+def _form(info: TensorInfo) -> _Form:
+    dtype = info.dtype.numpy
+    return _Form(dtype, tuple(info.shape), info.memory if info.memory != dtype else None)
+
+
+def _fits(array: Array, form: _Form) -> bool:
+    return array.dtype == form.dtype and array.shape == form.shape and array.flags.c_contiguous

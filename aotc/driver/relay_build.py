@@ -197,6 +197,8 @@ def build(
     module = ir_mod.with_function("main", bind_params_by_name(ir_mod["main"], params)) if params else ir_mod
     _require_names(module)
     calls = lower_module(module, machine, c_name)
+    if not calls.outputs:
+        raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")
     program = plan_memory(calls)
     temporary = tempfile.TemporaryDirectory(prefix="aotc-build-")
     project = Path(temporary.name) / c_name

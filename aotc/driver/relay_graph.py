@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,9 +34,10 @@ def constant_names(program: Program) -> dict[Storage, str]:
 def call_names(program: Program) -> list[str]:
     """The names of the calls in the graph: those of the kernels, with a number where a kernel is called again."""
     taken = {*(s.name for s in program.inputs), *constant_names(program).values()}
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     names: list[str] = []
     for step in program.steps:
-        numbered = (f"{step.kernel.name}_{k}" if k else step.kernel.name for k in itertools.count())
+        numbered = (f"{step.kernel.name}_{k}" if k else step.kernel.name for k in numbers[step.kernel.name])
         names.append(next(name for name in numbered if name not in taken))
         taken.add(names[-1])
     return names

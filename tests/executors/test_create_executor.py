@@ -245,6 +245,18 @@ def test_static_executors_name_what_they_cannot_express(
         relay.create_executor(kind, make()).evaluate()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_free_variables_are_named(kind: str) -> None:
+    mod = aotc.IRModule({"main": Function([pair()], relay.add(pair("x"), pair("y")))})
+    with pytest.raises(AotcError, match=r"%[xy]"):
+        relay.create_executor(kind, mod).evaluate()(ONE)
+
+
+def test_a_compiled_program_has_outputs() -> None:
+    with pytest.raises(AotcError, match="holds no tensor"):
+        relay.create_executor("aot", aotc.IRModule.from_expr(Tuple([]))).evaluate()
+
+
 # --- bad use
 
 

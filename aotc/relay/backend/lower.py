@@ -98,6 +98,8 @@ class _Lowering:
             node = self.lets[node]
         if isinstance(node, Function):
             raise AotcError("first-class-function", "a function as a value cannot be compiled", span=node.span)
+        if isinstance(node, Var) and node not in self.values:
+            raise AotcError("free-variable", f"{_short(node)} has no value: it is no parameter", span=node.span)
         return self.values[node]
 
     def fresh(self, prefix: str) -> str:

@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -206,5 +207,5 @@ def build(
     passes = [p.info.name for p in pipeline(context.opt_level, machine) if context.pass_enabled(p.info)]
     metadata = emit(program, project, target=machine, version=version("aotc"), passes=passes)
     built = build_library(project, metadata, toolchain, machine)
-    library = CompiledLibrary(built, temporary, debug=lambda: graph_machine(calls, machine))
+    library = CompiledLibrary(built, temporary, debug=cache(lambda: graph_machine(calls, machine)))
     return ExecutorFactory(module, machine, mod_name, program, library, project)

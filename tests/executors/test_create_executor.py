@@ -22,7 +22,7 @@ from aotc.ir.types import FuncType, TensorType, TupleType
 from aotc.relay.expr import Expr, Function, GlobalVar, Let, Tuple, Var, call
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.opdef import OpDef, Sample
-from aotc.relay.testing import resnet
+from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from tests.ops.harness import assert_agrees, flat, type_of_value
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -64,6 +64,23 @@ def test_quick_start_network(kind: str) -> None:
     with aotc.transform.PassContext(opt_level=3):
         out = relay.create_executor(kind, mod, aotc.cpu(), "llvm", params).evaluate()(data)
     assert str(out.numpy().flatten()[:10]).strip("[]").split() == SOFTMAX.split()
+
+
+WORKLOADS = [
+    pytest.param(mlp.get_workload, {"batch_size": 2}, (2, 1, 28, 28), id="mlp"),
+    pytest.param(dcgan.get_workload, {"ngf": 8}, (1, 100), id="dcgan"),
+    pytest.param(squeezenet.get_workload, {"image_shape": (3, 64, 64)}, (1, 3, 64, 64), id="squeezenet"),
+    pytest.param(mobilenet.get_workload, {"image_shape": (3, 32, 32)}, (1, 3, 32, 32), id="mobilenet"),
+]
+
+
+@pytest.mark.parametrize(("get_workload", "options", "shape"), WORKLOADS)
+def test_workloads(get_workload: Callable[..., Any], options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    mod, params = get_workload(**options)
+    data = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
+    results = [relay.create_executor(kind, mod, params=params).evaluate()(data).numpy() for kind in KINDS]
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-5 * np.abs(results[0]).max())
 
 
 def spread(samples: list[Sample]) -> list[Sample]:

@@ -8,7 +8,6 @@ executor.evaluate(relay.add(a, b), binds={a: 1.0, b: 2.0})
 debug   the interpreter, in numpy: every operator, closures, recursion, control flow, shapes that vary
 graph   compiled kernels, called one by one; static programs
 aot     the compiled C program of `relay.build`; static programs
-vm      compiled kernels under a machine that knows closures, recursion, control flow, shapes that vary
 """
 
 from __future__ import annotations
@@ -44,6 +43,8 @@ Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure"
 Run: TypeAlias = Callable[[Sequence[Any]], Any]
 """From the values of @main's parameters to its result, arrays and tuples of them."""
 
+_STATIC: Final = frozenset({"graph", "aot"})
+"""The kinds for static programs."""
 _BEYOND_STATIC: Final = frozenset({"control-flow", "first-class-function", "dynamic-shape", "not-fused"})
 """Codes of what programs say that have no static form."""
 _MAIN: Final = "main"
@@ -108,7 +109,7 @@ def create_executor(
 ) -> Executor:
     """An executor.
 
-    kind      "debug", "graph", "aot" or "vm"; see the text of this module
+    kind      "debug", "graph" or "aot"; see the text of this module
     mod       what expressions may refer to, and @main; empty for None
     device    where to run, the processor for None
     target    see `relay_target.Target`
@@ -292,7 +293,8 @@ def _static_only(kind: str) -> Iterator[None]:
     except AotcError as error:
         if error.code not in _BEYOND_STATIC:
             raise
-        hint = 'create_executor with "debug" or "vm" runs such programs'
+        able = " or ".join(f'create_executor("{name}", ...)' for name in _PREPARE if name not in _STATIC)
+        hint = f"{able} runs such programs"
         raise AotcError.collect(
             replace(d, message=f"not for executor {kind!r}: {d.message}", hint=hint) for d in error.diagnostics
         ) from error

@@ -68,7 +68,7 @@ class Executor:
     def evaluate(self, expr: Expr | None = None, binds: Mapping[Var, Any] | None = None) -> Any:
         """A function of Python for @main (None) or for a function or global variable; else the expression's value.
 
-        binds    values of free variables of an expression: expressions, arrays or numbers
+        binds    values of free variables of an expression: arrays, numbers, or expressions, also of variables before
 
         Functions take the values of their parameters by position or name: arrays, NDArrays, numbers, and tuples of
         them.  Results are NDArrays, tuples of results, and functions.  Compilation obeys the pass context of this call.
@@ -88,7 +88,11 @@ class Executor:
                 raise AotcError("executor", "binds go with an expression, @main takes its inputs as arguments")
             self.mod[_MAIN]  # an error if there is none
             return self.mod
-        for var, value in binds.items():
+        for var, value in reversed(list(binds.items())):
+            if var not in free_vars(expr):
+                name = f"%{var.name}" if isinstance(var, Var) else repr(var)
+                text = f"the expression has no free variable {name}"
+                raise AotcError("binds", text, hint="the keys of binds are the variables themselves")
             expr = Let(var, _expression(var, value), expr)
         loose = free_vars(expr)
         if loose:

@@ -153,6 +153,8 @@ def test_functions_expressions_and_bindings(kind: str) -> None:
     total = relay.add(x, y)
     np.testing.assert_array_equal(executor.evaluate(total, binds={x: ONE, y: relay.negative(relay.const(TWO))}), -ONE)
     np.testing.assert_array_equal(executor.evaluate()(aotc.nd.array(ONE), [1, 2]), [0, -1])
+    chained = {x: ONE, y: relay.add(x, x)}
+    np.testing.assert_array_equal(executor.evaluate(total, chained), ONE + TWO)
     assert relay.create_executor(kind).evaluate(relay.add(relay.const(1), relay.const(2))).numpy() == 3
     assert list(mod) == ["main", "twice"]
 
@@ -258,7 +260,7 @@ def test_control_flow_closures_and_shapes_that_vary(kind: str) -> None:
 def test_static_executors_name_what_they_cannot_express(
     kind: str, make: Callable[[], aotc.IRModule], message: str
 ) -> None:
-    with pytest.raises(AotcError, match=f'not for executor \'{kind}\': {message}.*\n.*"debug"'):
+    with pytest.raises(AotcError, match=f"not for executor '{kind}': {message}.*\n.*\"debug\""):
         relay.create_executor(kind, make()).evaluate()
 
 
@@ -289,6 +291,8 @@ def test_a_compiled_program_has_outputs() -> None:
         (lambda: relay.create_executor(params={"w": ONE}), "no function @main"),
         (lambda: relay.create_executor(mod=choice()).evaluate(binds={pair(): ONE}), "binds go with an expression"),
         (lambda: relay.create_executor().evaluate(relay.add(pair("a"), pair("b"))), "without a value: %a, %b"),
+        (lambda: relay.create_executor().evaluate(pair(), {pair(): ONE}), "no free variable"),
+        (lambda: relay.create_executor().evaluate(pair(), {"x": ONE}), "no free variable 'x'"),  # type: ignore[dict-item]
         (lambda: relay.create_executor().evaluate(GlobalVar("f")), "no function @f"),
         (lambda: relay.create_executor().evaluate(relay.Call(GlobalVar("f"), [relay.const(1)])), "@f"),
         (lambda: relay.create_executor().evaluate(Let(pair(), relay.const(1), relay.const(2))), "int32"),

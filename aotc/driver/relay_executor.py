@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import zip_longest
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -39,7 +40,6 @@ from aotc.relay.visitor import Mutator, substitute
 from aotc.runtime.graph_executor import GraphModule
 from aotc.tir.target import Target as MachineTarget
 
-Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure"
 Run: TypeAlias = Callable[[Sequence[Any]], Any]
 """From the values of @main's parameters to its result, arrays and tuples of them."""
 
@@ -181,10 +181,10 @@ class FunctionValue:
         self._run = run
         self.closure = closure
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
+        ordered = [p.checked_type for p in self._params]
+        given = [_as_value(value, ty) for value, ty in zip_longest(args, ordered[: len(args)])]
         types = {p.name: p.checked_type for p in self._params}
-        ordered = [*types.values(), *[None] * len(args)]
-        given = [_as_value(value, ty) for value, ty in zip(args, ordered, strict=False)]
         by_name = {name: _as_value(value, types.get(name)) for name, value in named.items()}
         return self._result(self._run(bind_arguments(self._params, given, by_name)))
 

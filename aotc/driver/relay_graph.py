@@ -63,7 +63,7 @@ def runtime_graph(program: Program) -> Graph:
     nodes = [GraphNode(name, places([View(s)]), (s.shape,)) for s, name in given]
     for name, step in zip(call_names(program), program.steps, strict=True):
         results = places(step.outputs), step.output_shapes
-        nodes.append(GraphNode(name, *results, kernels[step.kernel], places(step.inputs)))
+        nodes.append(GraphNode(name, *results, kernels[step.kernel], places(step.inputs), step.span))
     return Graph(
         tensors=tuple(TensorInfo(s.name, list(s.shape), s.dtype) for s in numbers),
         inputs=tuple(numbers[s] for s in program.inputs),

@@ -103,6 +103,11 @@ class GraphModuleDebug(GraphModule):
         """The names of all nodes: inputs, constants, calls, in order."""
         return tuple(self._names)
 
+    def origins(self, node: int | str) -> tuple[str, ...]:
+        """Where in the model a call came from: the nodes of its file, or places in its text."""
+        span = self._nodes[self._index(node)].span
+        return tuple(map(str, span.origins())) if span is not None else ()
+
     def run(self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 1, **inputs: Any) -> None:
         """Set the inputs that are given, run node by node, and print the times.
 

@@ -19,6 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.span import Span
 from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs
 
@@ -40,6 +41,7 @@ class GraphNode:
 
     name       differs from node to node
     shapes     of the outputs; reshaped, they may be a tensor of the graph
+    span       where in the model the call came from
     """
 
     name: str
@@ -47,6 +49,7 @@ class GraphNode:
     shapes: tuple[tuple[int, ...], ...]
     kernel: str = ""
     inputs: tuple[Place, ...] = ()
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)

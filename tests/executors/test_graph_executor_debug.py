@@ -17,6 +17,7 @@ from aotc.contrib.debugger import debug_executor
 from aotc.contrib.debugger.debug_executor import GraphModuleDebug
 from aotc.contrib.graph_executor import GraphModule
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.span import Span, span_scope
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 X = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
@@ -26,7 +27,8 @@ W = np.random.default_rng(1).standard_normal((8, 8)).astype("float32")
 def network() -> aotc.IRModule:
     """Two products by the same weights, so that one kernel is called twice; the sum of rows and a view are outputs."""
     x, w = relay.var("x", shape=(4, 8)), relay.var("w", shape=(8, 8))
-    once = relay.tanh(relay.nn.dense(x, w))
+    with span_scope(Span("net", "first")):
+        once = relay.tanh(relay.nn.dense(x, w))
     twice = relay.tanh(relay.nn.dense(once, w))
     rows, order = relay.sum(twice, axis=1), relay.argsort(twice, axis=-1)
     outputs = relay.Tuple([rows, order, relay.reshape(once, (32,)), x])
@@ -91,6 +93,12 @@ def test_a_node_runs_alone_on_what_its_inputs_hold(module: GraphModuleDebug) -> 
     np.testing.assert_array_equal(module.debug_get_output(second), before)
     module.execute_node(second)
     np.testing.assert_allclose(module.debug_get_output(second), dense(dense(X + 1)), rtol=1e-4, atol=1e-6)
+
+
+def test_nodes_know_where_they_came_from(module: GraphModuleDebug) -> None:
+    first, second = calls(module, "dense")
+    assert module.origins(first) == ("net: node first",)
+    assert module.origins(second) == module.origins("x") == ()
 
 
 def test_times(module: GraphModuleDebug) -> None:

@@ -4,6 +4,7 @@
 # extras; `setup.sh tools` installs the optional system tools (clang, cmake) where this is root on a Debian machine,
 # else says what is missing.
 set -eu
+torch_index=https://download.pytorch.org/whl/cpu
 
 apt_install() {
   [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 1
@@ -22,10 +23,17 @@ make_venv() {
     "$python" -m venv --clear "$1"
   fi
   echo "installing aotc and its '$2' packages into $1" >&2
+  [ "$2" != test ] || install_torch "$1"
   install_packages "$1" "$2" && return 0
   [ "$2" = verify ] || exit 1
   echo "ONNX Runtime cannot be installed here: models are compared with onnx's own evaluator" >&2
   install_packages "$1"
+}
+
+# The wheels of torch for the CPU are a tenth of the size of those on the plain index, which serves as a fallback.
+install_torch() {
+  "$1/bin/python" -c 'import torch' 2>/dev/null && return 0
+  "$1/bin/python" -m pip install --quiet --disable-pip-version-check torch --index-url "$torch_index" || true
 }
 
 install_packages() {

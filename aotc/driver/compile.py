@@ -21,6 +21,7 @@ from aotc_codegen.c.project import emit
 from aotc.driver.build import build_library
 from aotc.driver.observe import PassList
 from aotc.driver.place import check_destination, staged
+from aotc.driver.relay_frontend import import_exported, is_exported_program
 from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, nearest
@@ -36,6 +37,7 @@ from aotc.tir.target import Target
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from torch.export import ExportedProgram
 
 ACCURACIES = ("fast", "strict")
 Progress = Callable[[str], None]
@@ -61,7 +63,7 @@ class CompiledModel:
 
 
 def import_model(
-    model: str | Path | ModelProto | IRModule,
+    model: str | Path | ModelProto | ExportedProgram | IRModule,
     *,
     params: Mapping[str, np.ndarray[Any, Any]] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
@@ -73,6 +75,10 @@ def import_model(
         if input_shapes or dims:
             raise AotcError("pin-module", "input_shapes and dims pin ONNX models; a module states its own types")
         module = model
+    elif is_exported_program(model):
+        if input_shapes:
+            raise AotcError("pin-exported", "an exported program states its own shapes", hint="pin symbols with dims")
+        module = import_exported(model, dict(dims or {}))
     else:
         module = from_onnx(model, shape=dict(input_shapes or {}), dims=dict(dims or {}))
     if params:
@@ -113,7 +119,7 @@ def compile_program(
 
 
 def compile(
-    model: str | Path | ModelProto | IRModule,
+    model: str | Path | ModelProto | ExportedProgram | IRModule,
     *,
     output: str | Path | None = None,
     target: str | Target = "host",
@@ -129,8 +135,9 @@ def compile(
     build: bool = True,
     progress: Progress = lambda _: None,
 ) -> CompiledModel:
-    """Compile a model (a path or ModelProto of ONNX, or an IRModule) to C and, with `build`, to a library.
+    """Compile a model to C and, with `build`, to a library.
 
+    model         a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, or an IRModule
     output        directory of the project; a temporary one, removed with the result, for None
     target        "host", or a name of `aotc.tir.target.TARGETS`
     name          prefix of every C symbol; made from the file name for None

@@ -2,15 +2,21 @@
 """Relay's entry points to the front ends: a model in, a module and its parameters out.
 
 mod, params = from_onnx("net.onnx", shape={"input": (1, 3, 224, 224)})
+mod, params = from_pytorch(torch.jit.trace(net, x), [("x", (1, 3, 224, 224))])
+mod, params = from_exported_program(torch.export.export(net, (x,)))
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aotc.driver.wiring import install
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.ndarray import NDArray, array
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
 from aotc.relay.module import IRModule
 
@@ -30,3 +36,81 @@ def from_onnx(
     """
     install()
     return convert_onnx(model, shape=shape, dims=dims), {}
+
+
+def _pytorch() -> Any:
+    """The PyTorch front end; AotcError where torch is not installed."""
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        hint = "pip install aotc[pytorch]"
+        raise AotcError("torch-missing", f"PyTorch models need torch, which is missing: {error}", hint=hint) from error
+    install()
+    return importlib.import_module("aotc.relay.frontend.pytorch")
+
+
+def from_pytorch(
+    script_module: Any,
+    input_infos: Sequence[Any],
+    custom_convert_map: Mapping[str, Callable[[list[Any], list[str]], Any]] | None = None,
+    default_dtype: str = "float32",
+    use_parser_friendly_name: bool = False,
+) -> tuple[IRModule, dict[str, NDArray]]:
+    """The module of a TorchScript module (traced, or scripted with static control flow), and its parameters.
+
+    script_module             what torch.jit.trace or torch.jit.script gives, in evaluation mode, on the CPU
+    input_infos               (name, shape) or (name, (shape, dtype)) for each input, in order
+    custom_convert_map        converters by kind of node ("aten::relu") that go before aotc's own: called with the
+                              values of the inputs and the names of their types, they give the value or values
+    default_dtype             of inputs without one
+    use_parser_friendly_name  "_" for ":" and "." in the names of parameters
+
+    The parameters of @main are the inputs by their names, then the module's parameters in the order of their use,
+    called after the operator that reads them first (`aten::_convolution_0.weight`).  Nested outputs are one flat tuple.
+
+    Raises AotcError with all problems: operators that are not supported, with the node and the line of Python that it
+    comes from; wrong descriptions of inputs; operators in training mode; branches on values known only at run time.
+    """
+    module, params = _pytorch().from_script(
+        script_module, input_infos, custom_convert_map, default_dtype, use_parser_friendly_name
+    )
+    return module, {name: array(value) for name, value in params.items()}
+
+
+def from_exported_program(
+    exported_program: Any,
+    keep_params_as_input: bool = False,
+    unwrap_unit_return_tuple: bool = True,
+    *,
+    dims: Mapping[str, int] | None = None,
+) -> tuple[IRModule, dict[str, NDArray]]:
+    """The module of a program of torch.export, and its parameters.
+
+    keep_params_as_input       parameters and buffers are variables after the inputs, under their names in the state
+                               dictionary, and are returned; else they are constants, and nothing is returned
+    unwrap_unit_return_tuple   one output is a tensor; else a tuple of one
+    dims                       values of dynamic dimensions, by symbol; others stay named dimensions
+
+    Inputs have the program's names for them.  Nested outputs are one flat tuple.
+
+    Raises AotcError with all problems: operators that are not supported, with the node and the line of Python that it
+    comes from; programs that change buffers or inputs; dynamic dimensions where a number is needed.
+    """
+    module, params = _pytorch().from_exported(exported_program, keep_params_as_input, unwrap_unit_return_tuple, dims)
+    return module, {name: array(value) for name, value in params.items()}
+
+
+def is_exported_program(model: object) -> bool:
+    """Whether `model` is an ExportedProgram, or the path of a .pt2 file."""
+    if isinstance(model, (str, Path)):
+        return Path(model).suffix == ".pt2"
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.export.ExportedProgram)
+
+
+def import_exported(model: Any, dims: Mapping[str, int]) -> IRModule:
+    """The module of an ExportedProgram or .pt2 file, parameters as constants."""
+    frontend = _pytorch()
+    program = frontend.load_exported(model) if isinstance(model, (str, Path)) else model
+    module: IRModule = frontend.from_exported(program, dims=dims)[0]
+    return module

@@ -72,9 +72,9 @@ THIRD_PARTY = {
     "aotc.relay.op": {"ml_dtypes"},
     "aotc.relay": {"ml_dtypes"},
     "aotc.tir": {"ml_dtypes"},
-    "aotc.relay.frontend": {"onnx", "google"},
+    "aotc.relay.frontend": {"onnx", "google", "torch"},
     "aotc_codegen": {"jinja2"},
-    "aotc.driver": {"onnx", "onnxruntime", "ml_dtypes"},
+    "aotc.driver": {"onnx", "onnxruntime", "ml_dtypes", "torch"},
     "aotc.cli": {"click", "rich"},
     "aotc": {"onnx"},
 }

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The PyTorch front ends: TorchScript and torch.export programs become modules of the graph IR.
+
+script    the walk over a TorchScript graph
+exported  the walk over an ExportedProgram
+ops_*     one converter per PyTorch operator, in families, shared by both; `table` lists them
+values    arguments and data types as PyTorch sees them
+
+    module, params = from_exported(torch.export.export(net, (x,)))
+
+Importing this package needs torch: `pip install aotc[pytorch]`.
+"""
+
+from __future__ import annotations
+
+from aotc.relay.frontend.pytorch.exported import from_exported, load_exported
+from aotc.relay.frontend.pytorch.script import from_script
+from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
+
+__all__ = ["CONVERTERS", "converter_of", "from_exported", "from_script", "load_exported"]

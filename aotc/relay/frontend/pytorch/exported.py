@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk over a program of torch.export.
+
+In: an ExportedProgram, or the .pt2 file of one.  Out: a module, whose variables have the names of the program's inputs,
+and its parameters under the names of the state dictionary.  The program is functionalised first; operators without a
+converter are decomposed into core operators.
+
+    module, params = from_exported(torch.export.export(net, (x,)))
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
+from aotc.ir.dims import SymDim
+from aotc.ir.span import Span
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
+from aotc.relay.frontend.pytorch.table import converter_of
+from aotc.relay.frontend.pytorch.values import Value, array_of, dtype_name, dynamic
+from aotc.relay.frontend.pytorch.walk import (
+    POISON,
+    Problems,
+    call_operator,
+    flattened,
+    folding_budget,
+    known,
+    unsupported,
+)
+from aotc.relay.module import IRModule
+
+_ROUNDS: Final = 4
+"""How often what a decomposition leaves is decomposed again."""
+_IGNORED: Final = {
+    "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size",
+}  # fmt: skip
+
+
+def load_exported(path: str | Path) -> Any:
+    """The program in a .pt2 file; AotcError if there is no such file, or it holds no exported program."""
+    if not Path(path).is_file():
+        raise AotcError("torch-file", f"{path}: no such file")
+    try:
+        return torch.export.load(str(path))
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        hint = "torch.export.save(program, path) writes one"
+        raise AotcError("torch-file", f"{path} cannot be read as an exported program: {reason}", hint=hint) from error
+
+
+def _prepared(program: Any) -> Any:
+    """The program without operators in place, and with what has no converter decomposed as far as torch can."""
+    table: dict[Any, Any] = {}
+    defaults = torch.export.default_decompositions()
+    for _ in range(_ROUNDS):
+        functional = program.run_decompositions(dict(table))
+        missing = {n.target for n in functional.graph.nodes if n.op == "call_function" and _is_unknown(n.target)}
+        more = {op: defaults[op] for op in missing if op in defaults and op not in table}
+        if not more:
+            return functional
+        table.update(more)
+    return functional
+
+
+def _is_unknown(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    namespace, _, name = target._schema.name.partition("::")
+    return namespace != "aten" or (name not in _IGNORED and converter_of(name, target._schema.overload_name) is None)
+
+
+def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | SymDim, ...]:
+    """The shape of an example tensor; dynamic dimensions by the names of their symbols, with upper bounds."""
+    dims: list[int | SymDim] = []
+    for dim in tensor.shape:
+        if isinstance(dim, int):
+            dims.append(dim)
+            continue
+        expression = dim.node.expr
+        if not expression.is_Symbol:
+            raise AotcError("torch-dynamic", f"an input has the dimension {expression}", hint="export it static")
+        bounds = program.range_constraints.get(expression)
+        upper = int(bounds.upper) if bounds is not None and bounds.upper.is_number and bounds.upper < 1 << 31 else None
+        dims.append(pins.get(str(expression), SymDim(str(expression), upper)))
+    return tuple(dims)
+
+
+def _inputs(
+    program: Any, pins: Mapping[str, int], keep_params: bool, problems: Problems
+) -> tuple[dict[str, Value], list[Var], dict[str, Any]]:
+    """Values of the placeholders by name, the variables among them, and the values of parameters kept as such."""
+    examples = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
+    values: dict[str, Value] = {}
+    users: list[Var] = []
+    weights: list[Var] = []
+    params: dict[str, Any] = {}
+    shared: dict[int, Value] = {}
+    for spec in program.graph_signature.input_specs:
+        name = spec.arg.name
+        values[name] = POISON
+        with problems.at(Span("exported program", node=spec.target or name)):
+            if spec.kind == InputKind.USER_INPUT:
+                values[name] = _user_input(spec, examples.get(name), program, pins)
+                users += [values[name]] if isinstance(values[name], Var) else []
+                continue
+            tensor = _state(program, spec)
+            if id(tensor) in shared:
+                values[name] = shared[id(tensor)]
+                continue
+            array = array_of(tensor)
+            values[name] = shared[id(tensor)] = Constant(array)
+            if keep_params and spec.kind != InputKind.CONSTANT_TENSOR:
+                values[name] = shared[id(tensor)] = Var(spec.target, values[name].checked_type)
+                weights.append(values[name])
+                params[spec.target] = array
+    return values, users + weights, params
+
+
+def _user_input(spec: Any, example: Any, program: Any, pins: Mapping[str, int]) -> Value:
+    if isinstance(example, torch.Tensor):
+        dtype = dtype_name(example.dtype) or ""
+        return Var(spec.arg.name, TensorType(_dims(example, program, pins), dtype))
+    value = getattr(spec.arg, "value", None)
+    if not isinstance(value, (int, float, bool, str, type(None))):
+        raise AotcError("torch-inputs", f"input {spec.arg.name} is no tensor")
+    return value
+
+
+def _state(program: Any, spec: Any) -> Any:
+    """The tensor behind a parameter, buffer or constant."""
+    tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
+    if not isinstance(tensor, torch.Tensor):
+        raise AotcError("torch-inputs", f"{spec.kind.name.lower()} {spec.target} is no tensor")
+    return tensor
+
+
+def _check_outputs(program: Any, problems: Problems) -> None:
+    """Programs that change their buffers or inputs are for training, or keep state: both are refused."""
+    for spec in program.graph_signature.output_specs:
+        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
+            what = "buffer" if spec.kind == OutputKind.BUFFER_MUTATION else "input"
+            hint = "call .eval() on the module before exporting it, or return the new value as an output"
+            text = f"the program changes its {what} {spec.target!r}: compiled models keep no state"
+            problems.found.append(Diagnostic("torch-mutation", text, Span("exported program"), (), hint))
+
+
+def _read(arg: Any, values: Mapping[str, Value]) -> Value:
+    """An argument of a node: nodes become their values, in lists and tuples too."""
+    if isinstance(arg, torch.fx.Node):
+        return known(values[arg.name])
+    if isinstance(arg, (list, tuple)):
+        return [_read(a, values) for a in arg]
+    return arg
+
+
+_NUMERIC: Final[tuple[Callable[..., Any], ...]] = (
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
+    operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_,
+    math.ceil, math.floor, math.trunc, round, torch.sym_int, torch.sym_float, torch.sym_max, torch.sym_min,
+    torch.sym_not, torch.sym_ite,
+)  # fmt: skip
+"""What programs compute on dimensions."""
+
+
+def _call(node: Any, values: Mapping[str, Value]) -> Value:
+    args = [_read(a, values) for a in node.args]
+    kwargs = {k: _read(v, values) for k, v in node.kwargs.items()}
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        if target._schema.name.removeprefix("aten::") in _IGNORED:
+            return None
+        return call_operator(target._schema, args, kwargs)
+    if target is operator.getitem:
+        return args[0][args[1]]
+    if target in _NUMERIC:
+        for arg in args:
+            if isinstance(arg, SymDim):
+                raise dynamic(arg)
+        return target(*args, **kwargs)
+    raise unsupported(str(getattr(target, "__name__", target)))
+
+
+def _source_line(node: Any) -> str:
+    """The last line of the module's Python source that made the node."""
+    trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if "File" in line]
+    return f"in {trace[-1]}" if trace else ""
+
+
+def from_exported(
+    program: Any,
+    keep_params_as_input: bool = False,
+    unwrap_unit_return_tuple: bool = True,
+    dims: Mapping[str, int] | None = None,
+) -> tuple[IRModule, dict[str, np.ndarray[Any, Any]]]:
+    """Convert an exported program; see `aotc.driver.relay_frontend.from_exported_program`."""
+    if not isinstance(program, torch.export.ExportedProgram):
+        hint = "torch.export.export(module, example_inputs) makes one; from_pytorch takes ScriptModules"
+        text = f"from_exported_program takes a torch.export.ExportedProgram, not {type(program).__name__}"
+        raise AotcTypeError("torch-module", text, hint=hint)
+    problems = Problems()
+    prepared = _prepared(program)
+    _check_outputs(prepared, problems)
+    with folding_budget():
+        values, variables, params = _inputs(prepared, dims or {}, keep_params_as_input, problems)
+        for node in prepared.graph.nodes:
+            if node.op in ("placeholder", "output"):
+                continue
+            values[node.name] = POISON
+            with problems.at(Span("exported program", node=node.name), _source_line(node)):
+                if node.op != "call_function":
+                    raise unsupported(f"{node.op} {node.target}")
+                values[node.name] = _call(node, values)
+        outputs, names = _results(prepared, values, problems)
+    body = outputs[0] if len(outputs) == 1 and unwrap_unit_return_tuple else Tuple(outputs)
+    attrs = {"output_names": tuple(names)} if len(set(names)) == len(names) else {}
+    return IRModule({"main": Function(variables, body)}, attrs), params
+
+
+def _results(program: Any, values: Mapping[str, Value], problems: Problems) -> tuple[list[Expr], Sequence[str]]:
+    outputs: list[Expr] = []
+    names: list[str] = []
+    for spec in program.graph_signature.output_specs:
+        if spec.kind != OutputKind.USER_OUTPUT:
+            continue
+        with problems.at(Span("exported program", node="output")):
+            name = getattr(spec.arg, "name", None)
+            outputs += flattened(known(values[str(name)]) if name in values else getattr(spec.arg, "value", None))
+            names.append(str(name))
+    problems.check()
+    if not outputs:
+        raise AotcError("torch-output", "the program returns no tensors")
+    return outputs, names

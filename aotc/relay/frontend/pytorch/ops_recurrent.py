@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converters of recurrent layers: unrolled, with one product for the inputs of all steps.
+
+OPS["lstm.input"](x=a, hx=[h, c], params=[...], ...)    # outputs, last h, last c
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.expr import Expr
+from aotc.relay.frontend.onnx.build import add, concatenate, emit, mul, reshape, split, squeeze, sub, unsqueeze
+from aotc.relay.frontend.pytorch.ops_shape import swap
+from aotc.relay.frontend.pytorch.values import Converter, Table, shape
+
+MAX_STEPS: Final = 1024
+"""Longer sequences are refused: each step becomes code of its own."""
+
+_State = list[Expr]
+_Cell = Callable[[Expr, Expr, _State], _State]
+"""The new state for the products of input and last state with their weights, and the last state."""
+
+
+def _product(x: Expr, weight: Expr, bias: Expr | None) -> Expr:
+    y = emit("nn.dense", x, weight, units=shape(weight)[0])
+    return y if bias is None else emit("nn.bias_add", y, bias, axis=-1)
+
+
+def _gates(x: Expr, count: int) -> list[Expr]:
+    return split(x, [shape(x)[1] // count] * count, 1)
+
+
+def _lstm_cell(x: Expr, h: Expr, state: _State) -> _State:
+    i, f, g, o = _gates(add(x, h), 4)
+    c = add(mul(emit("sigmoid", f), state[1]), mul(emit("sigmoid", i), emit("tanh", g)))
+    return [mul(emit("sigmoid", o), emit("tanh", c)), c]
+
+
+def _gru_cell(x: Expr, h: Expr, state: _State) -> _State:
+    (xr, xz, xn), (hr, hz, hn) = _gates(x, 3), _gates(h, 3)
+    r, z = emit("sigmoid", add(xr, hr)), emit("sigmoid", add(xz, hz))
+    n = emit("tanh", add(xn, mul(r, hn)))
+    return [add(mul(sub(1.0, z), n), mul(z, state[0]))]
+
+
+def _rnn_cell(activation: str) -> _Cell:
+    return lambda x, h, state: [emit(activation, add(x, h))]
+
+
+def _direction(x: Expr, state: _State, weights: Sequence[Expr], cell: _Cell, backwards: bool) -> tuple[_State, _State]:
+    """One direction of one layer over (steps, batch, features): outputs by step, and the last state."""
+    w, r, *biases = weights
+    wb, rb = biases if biases else (None, None)
+    steps, batch, features = shape(x)
+    products = reshape(_product(reshape(x, (steps * batch, features)), w, wb), (steps, batch, shape(w)[0]))
+    inputs = [squeeze(p, [0]) for p in split(products, [1] * steps, 0)]
+    outputs: _State = []
+    for step in reversed(inputs) if backwards else inputs:
+        state = cell(step, _product(state[0], r, rb), state)
+        outputs.append(state[0])
+    return outputs[::-1] if backwards else outputs, state
+
+
+def _layers(
+    x: Expr, states: Sequence[Expr], weights: Sequence[Expr], cell: _Cell, layers: int, directions: int, biases: bool
+) -> tuple[Expr, list[Expr]]:
+    """All layers; `states` and the result hold (layers * directions, batch, features)."""
+    per = 4 if biases else 2
+    first = [[squeeze(s, [0]) for s in split(state, [1] * (layers * directions), 0)] for state in states]
+    finals: list[_State] = []
+    for layer in range(layers):
+        columns = []
+        for direction in range(directions):
+            k = layer * directions + direction
+            start = [state[k] for state in first]
+            outputs, final = _direction(x, start, weights[k * per : (k + 1) * per], cell, direction == 1)
+            columns.append(concatenate([unsqueeze(o, [0]) for o in outputs], 0))
+            finals.append(final)
+        x = concatenate(columns, 2)
+    return x, [concatenate([unsqueeze(f[k], [0]) for f in finals], 0) for k in range(len(states))]
+
+
+def _recurrent(cell: _Cell, states: int) -> Converter:
+    def convert(
+        x: Expr,
+        hx: Any,
+        params: Sequence[Expr],
+        has_biases: bool,
+        num_layers: int,
+        train: bool,
+        dropout: float,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> list[Expr]:
+        first = list(hx) if states == 2 else [hx]
+        directions = 2 if bidirectional else 1
+        per = 4 if has_biases else 2
+        if len(params) != per * num_layers * directions:
+            raise AotcError("torch-op", "recurrent layers with projections are not supported")
+        if train and dropout:
+            raise AotcError("torch-training", "a recurrent layer is in training mode", hint="call .eval() first")
+        data = swap(x, 0, 1) if batch_first else x
+        steps = shape(data)[0]
+        if not 1 <= steps <= MAX_STEPS:
+            raise AotcError("torch-op", f"a sequence of {steps} steps is not supported (1 to {MAX_STEPS} are)")
+        y, last = _layers(data, first, params, cell, num_layers, directions, has_biases)
+        return [swap(y, 0, 1) if batch_first else y, *last]
+
+    return convert
+
+
+def _cell(cell: _Cell, states: int) -> Converter:
+    def convert(
+        x: Expr, hx: Any, w_ih: Expr, w_hh: Expr, b_ih: Expr | None = None, b_hh: Expr | None = None
+    ) -> list[Expr] | Expr:
+        state = list(hx) if states == 2 else [hx]
+        new = cell(_product(x, w_ih, b_ih), _product(state[0], w_hh, b_hh), state)
+        return new if states == 2 else new[0]
+
+    return convert
+
+
+OPS: Table = {
+    "gru.input": _recurrent(_gru_cell, 1),
+    "gru_cell": _cell(_gru_cell, 1),
+    "lstm.input": _recurrent(_lstm_cell, 2),
+    "lstm_cell": _cell(_lstm_cell, 2),
+    "rnn_relu.input": _recurrent(_rnn_cell("nn.relu"), 1),
+    "rnn_relu_cell": _cell(_rnn_cell("nn.relu"), 1),
+    "rnn_tanh.input": _recurrent(_rnn_cell("tanh"), 1),
+    "rnn_tanh_cell": _cell(_rnn_cell("tanh"), 1),
+}

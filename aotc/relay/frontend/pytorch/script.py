@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk over a TorchScript graph, traced or scripted: Relay's from_pytorch.
+
+In: a ScriptModule and names, shapes and dtypes of its inputs.  Out: a module and its parameters by name.  Branches and
+loops run at compile time; operators in place write through to the tensors that they are views of.
+
+    module, params = from_script(torch.jit.trace(net, x), [("x", (1, 3, 224, 224))])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, Diagnostic
+from aotc.ir.dims import SymDim
+from aotc.ir.span import Span
+from aotc.ir.types import TensorType
+from aotc.relay.analysis import free_vars
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, with_type
+from aotc.relay.frontend.onnx.build import cast, constant, dtype_of, emit, reshape
+from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, is_tensor, shape
+from aotc.relay.frontend.pytorch.walk import POISON, Problems, call_operator, flattened, folding_budget, known
+from aotc.relay.module import IRModule
+from aotc.relay.visitor import post_order
+
+CustomConverter = Callable[[list[Value], list[str]], Value]
+MAX_NODES: Final = 500_000
+"""Nodes that loops may unroll to."""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A value that shares memory with another one, and how it follows from that."""
+
+    parent: str
+    redo: Callable[[Value], Value]
+
+
+@dataclass(slots=True)
+class _Conversion:
+    """The state of converting one graph; values go by the names that TorchScript gives them."""
+
+    root: Any
+    custom: Mapping[str, CustomConverter]
+    separator: str
+    names: dict[str, str]
+    consumers: dict[str, str]
+    values: dict[str, Value] = field(default_factory=dict)
+    views: dict[str, _View] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+    vars: dict[tuple[Any, ...], Var] = field(default_factory=dict)
+    problems: Problems = field(default_factory=Problems)
+    nodes_left: int = MAX_NODES
+
+    def read(self, value: Any) -> Value:
+        return known(self.values[value.debugName()])
+
+    def inputs(self, node: Any) -> list[Value]:
+        return [self.read(v) for v in node.inputs()]
+
+    def block(self, block: Any) -> None:
+        """Convert the nodes of a graph or block."""
+        for node in block.nodes():
+            for out in node.outputs():
+                self.values[out.debugName()] = POISON
+            with self.problems.at(self.span(node), _source_line(node)):
+                self.node(node)
+
+    def span(self, node: Any) -> Span:
+        first = next(iter(node.outputs()), None)
+        return Span(self.names.get(first.debugName(), node.kind()) if first is not None else node.kind())
+
+    def node(self, node: Any) -> None:
+        self.nodes_left -= 1
+        if self.nodes_left < 0:
+            raise AotcError("torch-nodes", f"loops unroll to more than {MAX_NODES} nodes")
+        special = _PRIMS.get(node.kind())
+        if special is not None:
+            special(self, node)
+            return
+        args = self.inputs(node)
+        custom = self.custom.get(node.kind())
+        if custom is not None:
+            self.bind(node, custom(args, [str(v.type()) for v in node.inputs()]))
+            return
+        if node.kind().startswith("prim::") or node.schema() == "(no schema)":
+            raise AotcError("torch-op", f"{node.kind()} is not supported")
+        schema = torch._C.parse_schema(node.schema())
+        result = call_operator(schema, args, {})
+        self.bind(node, result)
+        self.alias(node, schema, args)
+
+    def bind(self, node: Any, result: Value) -> None:
+        """Name the results of a node."""
+        outputs = [v.debugName() for v in node.outputs()]
+        for name in outputs:
+            self.views.pop(name, None)
+        if len(outputs) == 1:
+            self.values[outputs[0]] = result
+            return
+        for k, name in enumerate(outputs):
+            self.values[name] = result[k]
+
+    # --- memory that is shared
+
+    def alias(self, node: Any, schema: Any, args: list[Value]) -> None:
+        """Keep track of views, and write the result of an operator in place to what it changes."""
+        outputs, inputs = [v.debugName() for v in node.outputs()], [v.debugName() for v in node.inputs()]
+        written = next((k for k, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write), None)
+        if written is not None:
+            target = inputs[written]
+            self.write(target, self.values[outputs[0]] if outputs else POISON)
+            for name in outputs[:1]:
+                self.views[name] = _View(target, lambda value: value)
+            return
+        shares = [k for k, a in enumerate(schema.arguments) if a.alias_info]
+        if not shares or not any(r.alias_info for r in schema.returns):
+            return
+        k = shares[0]
+
+        def redo(value: Value) -> Value:
+            return call_operator(schema, [*args[:k], value, *args[k + 1 :]], {})
+
+        for name in outputs:
+            self.views[name] = _View(inputs[k], redo)
+
+    def write(self, name: str, value: Value) -> None:
+        """`name` has a new value: so have what it is a view of, and all other views of that."""
+        chain: list[_View] = []
+        base = name
+        while base in self.views:
+            chain.append(self.views[base])
+            base = chain[-1].parent
+        self.values[base] = self._merged(self.values[base], chain[::-1], value) if chain else value
+        roots = {base}
+        for view, how in self.views.items():
+            if how.parent in roots:
+                roots.add(view)
+                self.values[view] = how.redo(self.values[how.parent])
+
+    def _merged(self, base: Value, chain: Sequence[_View], value: Expr) -> Expr:
+        """`base` with the part that a chain of views shows replaced: the views tell where."""
+        if not is_tensor(base):
+            raise AotcError("torch-op", "a change in place of an element of a list is not supported")
+        sizes = shape(base)
+        places: Value = constant(np.arange(int(np.prod(sizes))).reshape(sizes), "int64")
+        for view in chain:
+            places = view.redo(places)
+        flat = reshape(base, (-1,))
+        update = cast(reshape(value, (-1,)), str(dtype_of(base)))
+        merged = emit("scatter_elements", flat, reshape(places, (-1,)), update, axis=0, reduction="update")
+        return reshape(merged, sizes)
+
+    # --- attributes of modules
+
+    def attribute(self, node: Any) -> None:
+        """A submodule, a number, or a parameter: a variable named after the operator that takes it first."""
+        owner, name = self.read(node.input()), node.s("name")
+        value, out = getattr(owner, name), node.output().debugName()
+        if isinstance(value, torch.Tensor):
+            value = self.parameter(out, name, value)
+        elif isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
+            value = [self.parameter(out, name, v) for v in value]
+        self.values[out] = value
+
+    def parameter(self, out: str, name: str, tensor: Any) -> Var:
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset())
+        if key in self.vars and tensor.numel():
+            return self.vars[key]
+        stem = f"{self.consumers.get(out, self.names.get(out, 'self'))}{self.separator}{name}"
+        label, k = stem, 0
+        while label in self.params:
+            k += 1
+            label = f"{stem}_{k}"
+        array = array_of(tensor)
+        self.params[label] = array
+        self.vars[key] = Var(label, TensorType(array.shape, str(dtype_name(tensor.dtype))), Span(label))
+        return self.vars[key]
+
+
+def _source_line(node: Any) -> str:
+    """Where the module's Python source says what the node does, as far as TorchScript knows."""
+    text = str(node.sourceRange()).strip().splitlines()
+    return f"in {text[0]}" if text and "(" in text[0] else ""
+
+
+# --- nodes that are no operators
+
+
+def _constant(c: _Conversion, node: Any) -> None:
+    value = node.output().toIValue() if node.outputsSize() else None
+    c.bind(node, constant(array_of(value)) if isinstance(value, torch.Tensor) else value)
+
+
+def _list(c: _Conversion, node: Any) -> None:
+    c.bind(node, c.inputs(node))
+
+
+def _tuple(c: _Conversion, node: Any) -> None:
+    c.bind(node, tuple(c.inputs(node)))
+
+
+def _dict(c: _Conversion, node: Any) -> None:
+    items = c.inputs(node)
+    c.bind(node, dict(zip(items[::2], items[1::2], strict=True)))
+
+
+def _unpack(c: _Conversion, node: Any) -> None:
+    items = list(c.inputs(node)[0])
+    outputs = [v.debugName() for v in node.outputs()]
+    source = node.input().debugName()
+    for k, (name, item) in enumerate(zip(outputs, items, strict=True)):
+        c.values[name] = item
+        if source in c.views:
+            c.views[name] = _View(source, lambda values, k=k: values[k])  # type: ignore[misc]
+
+
+def _same(c: _Conversion, node: Any) -> None:
+    c.bind(node, c.inputs(node)[0])
+
+
+def _num_to_tensor(c: _Conversion, node: Any) -> None:
+    value = c.inputs(node)[0]
+    c.bind(node, value if isinstance(value, SymDim) else constant(value, None if isinstance(value, int) else "float32"))
+
+
+def _tuple_index(c: _Conversion, node: Any) -> None:
+    items, index = c.inputs(node)
+    c.bind(node, items[index])
+
+
+def _dtype(c: _Conversion, node: Any) -> None:
+    c.bind(node, getattr(torch, str(dtype_of(c.inputs(node)[0]))))
+
+
+def _on_cpu(c: _Conversion, node: Any) -> None:
+    c.bind(node, torch.device("cpu"))
+
+
+def _no(c: _Conversion, node: Any) -> None:
+    c.bind(node, False)
+
+
+def _least(c: _Conversion, node: Any) -> None:
+    args = c.inputs(node)
+    pick = min if node.kind() == "prim::min" else max
+    c.bind(node, pick(*args))
+
+
+def _uninitialized(c: _Conversion, node: Any) -> None:
+    c.bind(node, Absent("values that were never set"))
+
+
+def _raise(c: _Conversion, node: Any) -> None:
+    message = c.values.get(next(iter(node.inputs())).debugName(), "")
+    raise AotcError("torch-raise", f"the module raises an exception for these inputs: {message}")
+
+
+def _condition(value: Value) -> bool:
+    if isinstance(value, Constant):
+        return bool(value.data.reshape(-1)[0])
+    if is_tensor(value) or isinstance(value, SymDim):
+        hint = "torch.where chooses element by element"
+        raise AotcError("torch-dynamic", "a branch or loop depends on a value that is computed at run time", hint=hint)
+    return bool(value)
+
+
+def _if(c: _Conversion, node: Any) -> None:
+    blocks = list(node.blocks())
+    chosen = blocks[0 if _condition(c.inputs(node)[0]) else 1]
+    c.block(chosen)
+    for out, value in zip(node.outputs(), chosen.outputs(), strict=True):
+        c.values[out.debugName()] = c.values[value.debugName()]
+        if value.debugName() in c.values:
+            c.views[out.debugName()] = _View(value.debugName(), lambda v: v)
+
+
+def _loop(c: _Conversion, node: Any) -> None:
+    trips, going, *carried = c.inputs(node)
+    if is_tensor(trips) and not isinstance(trips, Constant):
+        _condition(trips)
+    limit, step = int(trips.data) if isinstance(trips, Constant) else int(trips), 0
+    (body,) = node.blocks()
+    counter, *formals = body.inputs()
+    while step < limit and _condition(going):
+        for formal, value in zip((counter, *formals), (step, *carried), strict=True):
+            c.views.pop(formal.debugName(), None)
+            c.values[formal.debugName()] = value
+        c.block(body)
+        going, *carried = (c.read(v) for v in body.outputs())
+        step += 1
+    for out, value in zip(node.outputs(), carried, strict=True):
+        c.values[out.debugName()] = value
+
+
+_PRIMS: Final[Mapping[str, Callable[[_Conversion, Any], None]]] = {
+    "prim::Constant": _constant,
+    "prim::DictConstruct": _dict,
+    "prim::GetAttr": _Conversion.attribute,
+    "prim::If": _if,
+    "prim::ListConstruct": _list,
+    "prim::ListUnpack": _unpack,
+    "prim::Loop": _loop,
+    "prim::NumToTensor": _num_to_tensor,
+    "prim::RaiseException": _raise,
+    "prim::TupleConstruct": _tuple,
+    "prim::TupleIndex": _tuple_index,
+    "prim::TupleUnpack": _unpack,
+    "prim::Uninitialized": _uninitialized,
+    "prim::data": _same,
+    "prim::device": _on_cpu,
+    "prim::dtype": _dtype,
+    "prim::is_cuda": _no,
+    "prim::is_quantized": _no,
+    "prim::max": _least,
+    "prim::min": _least,
+    "prim::unchecked_cast": _same,
+}
+
+
+# --- the outside
+
+
+def _input_types(infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
+    """Names and types of the inputs; AotcValueError listing all that is wrong with `input_infos`."""
+    if not isinstance(infos, (list, tuple)):
+        raise AotcTypeError("torch-inputs", "input_infos is a list of (name, shape) or (name, (shape, dtype))")
+    if len(infos) != len(inputs):
+        names = ", ".join(v.debugName() for v in inputs)
+        raise AotcValueError(
+            "torch-inputs", f"the module has {len(inputs)} inputs ({names}), {len(infos)} are described"
+        )
+    found: list[tuple[str, TensorType]] = []
+    problems: list[Diagnostic] = []
+    for info, value in zip(infos, inputs, strict=True):
+        try:
+            name, ty = _input_type(info, default_dtype)
+            if name in [n for n, _ in found]:
+                raise AotcError("torch-inputs", f"two inputs are called {name!r}")
+            _check_traced(name, ty, value.type())
+            found.append((name, ty))
+        except AotcError as error:
+            problems += error.diagnostics
+    if problems:
+        raise AotcError.collect(problems)
+    return found
+
+
+def _input_type(info: Any, default_dtype: str) -> tuple[str, TensorType]:
+    is_pair = isinstance(info, (list, tuple)) and len(info) == 2 and isinstance(info[0], str)
+    if not is_pair or not isinstance(info[1], (list, tuple)):
+        raise AotcError("torch-inputs", f"{info!r} is neither (name, shape) nor (name, (shape, dtype))")
+    name, given = info
+    dtype: Any = default_dtype
+    if len(given) == 2 and isinstance(given[0], (list, tuple)):
+        given, dtype = given
+    aliases = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64"}
+    if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in given):
+        raise AotcError("torch-inputs", f"input {name!r}: {given!r} is no static shape")
+    return name, TensorType(tuple(int(d) for d in given), dtype_name(aliases.get(str(dtype), dtype)) or "float32")
+
+
+def _check_traced(name: str, ty: TensorType, traced: Any) -> None:
+    """AotcError where the graph was recorded with another rank or dtype, or where the input is no tensor."""
+    if traced.kind() != "TensorType":
+        raise AotcError("torch-inputs", f"input {name!r} is a {traced}; only tensors can be inputs")
+    dtype, rank = traced.dtype(), traced.dim()
+    if dtype is not None and dtype_name(dtype) != ty.dtype:
+        hint = f"give (name, (shape, {dtype_name(dtype)!r})) in input_infos"
+        raise AotcError("torch-inputs", f"input {name!r} was traced as {dtype_name(dtype)}, not {ty.dtype}", hint=hint)
+    if rank is not None and rank != ty.rank:
+        raise AotcError("torch-inputs", f"input {name!r} was traced with {rank} dimensions, not {ty.rank}")
+
+
+def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Relay's names of nodes (kind and running number), by output; and for each value its first reader's name."""
+    counts: dict[str, int] = {}
+    names: dict[str, str] = {}
+    consumers: dict[str, str] = {}
+    blocks = [graph]
+    while blocks:
+        for node in blocks.pop().nodes():
+            blocks.extend(node.blocks())
+            kind = node.kind()
+            number = counts.get(kind, 0)
+            if kind != "prim::GetAttr":
+                counts[kind] = number + 1
+            name = f"{kind}_{number}"
+            name = name.replace(":", "_").replace(".", "_") if friendly else name
+            names.update({v.debugName(): name for v in node.outputs()})
+            for value in node.inputs():
+                consumers.setdefault(value.debugName(), name)
+    return names, consumers
+
+
+def _untyped(variables: Sequence[Var], root: Expr) -> Function:
+    """The function without inferred types: Relay's front end leaves them to InferType."""
+    made: dict[Expr, Expr] = {v: with_type(v, None) for v in variables}
+    for node in post_order(root):
+        match node:
+            case Call():
+                made[node] = Call(node.op, [made.get(a, a) for a in node.args], node.attrs, node.span)
+            case Tuple():
+                made[node] = Tuple([made.get(f, f) for f in node.fields], node.span)
+            case TupleGetItem():
+                made[node] = TupleGetItem(made.get(node.tuple_value, node.tuple_value), node.index, node.span)
+            case _:
+                made.setdefault(node, node)
+    return Function([made[v] for v in variables], made[root])  # type: ignore[misc]
+
+
+def from_script(
+    script_module: Any,
+    input_infos: Sequence[Any],
+    custom_convert_map: Mapping[str, CustomConverter] | None = None,
+    default_dtype: str = "float32",
+    use_parser_friendly_name: bool = False,
+) -> tuple[IRModule, dict[str, np.ndarray[Any, Any]]]:
+    """Convert a ScriptModule to a module and its parameters; see `aotc.driver.relay_frontend.from_pytorch`."""
+    if not isinstance(script_module, torch.jit.ScriptModule):
+        hint = "torch.jit.trace(module, example_inputs) makes one; from_exported_program takes torch.export programs"
+        text = f"from_pytorch takes a torch.jit.ScriptModule, not {type(script_module).__name__}"
+        raise AotcTypeError("torch-module", text, hint=hint)
+    graph = script_module.graph.copy()
+    torch._C._jit_pass_inline(graph)
+    names, consumers = _source_names(graph, use_parser_friendly_name)
+    this, *inputs = graph.inputs()
+    types = _input_types(input_infos, inputs, default_dtype)
+    separator = "_" if use_parser_friendly_name else "."
+    conversion = _Conversion(script_module, custom_convert_map or {}, separator, names, consumers)
+    conversion.values[this.debugName()] = script_module
+    params: list[Var] = []
+    for value, (name, ty) in zip(inputs, types, strict=True):
+        reader = consumers.get(value.debugName())
+        params.append(Var(name, ty, Span(f"{reader}{separator}{name}" if reader else name)))
+        conversion.values[value.debugName()] = params[-1]
+    taken = {name for name, _ in types}
+    with folding_budget():
+        conversion.block(graph)
+        outputs = _outputs(conversion, graph)
+    clash = taken & set(conversion.params)
+    if clash:
+        raise AotcValueError("torch-inputs", f"{min(clash)!r} is the name of a parameter: call the input otherwise")
+    body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
+    used = [v for v in free_vars(body) if v not in params]
+    arrays = {v.name: conversion.params[v.name] for v in used}
+    return IRModule({"main": _untyped([*params, *used], body)}), arrays
+
+
+def _outputs(conversion: _Conversion, graph: Any) -> list[Expr]:
+    outputs: list[Expr] = []
+    for value in graph.outputs():
+        with conversion.problems.at(Span("the output")):
+            outputs += flattened(conversion.read(value))
+    if not outputs and not conversion.problems.found:
+        raise AotcError("torch-output", "the module returns nothing")
+    conversion.problems.check()
+    return outputs

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What converters of PyTorch operators see: tensors as expressions, everything else as Python values.
+
+In: an operator's schema and the values of its arguments.  Out: expressions.  Data types follow torch's promotion
+rules, in which tensors with dimensions weigh more than those without, and these more than Python's numbers.
+
+    a, b = promoted(x, 1.5)             # an int64 tensor and a number: both float32
+    apply(converter, schema, [x, 1], {})
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dims import Dim, SymDim
+from aotc.ir.dtype import DType
+from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, TupleGetItem, Var
+from aotc.relay.frontend.onnx.build import cast, constant, dims_of, dtype_of, emit, rank_of
+
+Value: TypeAlias = Any
+"""An expression, a Python number, string, dtype or None, or a list or tuple of such."""
+Converter: TypeAlias = Callable[..., Value]
+"""Takes arguments by their names in torch's schema (`self` and `input` are called x), gives the result or results."""
+Table: TypeAlias = "dict[str, Converter]"
+
+_TENSORS: Final = (Var, Constant, Call, TupleGetItem, If, Let, Function)
+
+IGNORED: Final = {
+    "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "implicit", "requires_grad",
+    "benchmark", "deterministic", "cudnn_enabled", "cudnn_enable", "allow_tf32", "generator", "sparse",
+    "scale_grad_by_freq", "padding_idx", "stable", "momentum", "half_to_float", "sorted", "sparse_grad", "check_errors",
+}  # fmt: skip
+"""Arguments that say where and how to compute, or how to train, not what the result is."""
+
+_DTYPE_NUMBERS: Final = (
+    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
+    *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
+)
+"""The names of data types by their numbers in TorchScript."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A result that is not computed: an error once somebody reads it."""
+
+    why: str
+
+
+def is_tensor(value: Value) -> bool:
+    """True for an expression."""
+    return isinstance(value, _TENSORS)
+
+
+def dtype_name(value: Value) -> str | None:
+    """The name of a data type given as torch.dtype or by its number in TorchScript; None for None."""
+    if value is None:
+        return None
+    if isinstance(value, int):
+        name = _DTYPE_NUMBERS[value] if 0 <= value < len(_DTYPE_NUMBERS) else f"number {value}"
+    else:
+        name = str(value).removeprefix("torch.")
+    if name.startswith(("complex", "q", "number")):
+        raise AotcError("torch-dtype", f"data type {name} is not supported")
+    return str(DType(name))
+
+
+def array_of(tensor: Any) -> np.ndarray[Any, Any]:
+    """The value of a torch tensor, copied; AotcError for one that is not dense, or not on the CPU."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise AotcError("torch-tensor", "only dense tensors that are not quantised are supported")
+    if tensor.device.type != "cpu":
+        hint = "move the module with .cpu() first"
+        raise AotcError("torch-device", f"a tensor lies on {tensor.device}, not on the CPU", hint=hint)
+    dtype = DType(dtype_name(tensor.dtype) or "")
+    plain = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return np.array(plain.view(torch.int16).numpy()).view(dtype.numpy)
+    return np.array(plain.numpy(), dtype.numpy)
+
+
+# --- promotion
+
+
+def _category(dtype: str) -> int:
+    return 0 if dtype == "bool" else 2 if DType(dtype).is_float else 1
+
+
+def promote(a: str, b: str) -> str:
+    """The data type that holds both."""
+    return str(torch.promote_types(getattr(torch, a), getattr(torch, b))).removeprefix("torch.")
+
+
+def result_type(*values: Value) -> str:
+    """The data type of an operation on tensors and numbers (torch.result_type)."""
+    tiers: list[str | None] = [None, None, None]
+    for value in values:
+        if is_tensor(value):
+            tier, dtype = 0 if rank_of(value) else 1, str(dtype_of(value))
+        elif isinstance(value, (bool, int, float)):
+            tier, dtype = 2, {bool: "bool", int: "int64", float: "float32"}[type(value)]
+        else:
+            continue
+        known = tiers[tier]
+        tiers[tier] = dtype if known is None else promote(known, dtype)
+    best: str | None = None
+    for found in tiers:
+        if found is not None and (best is None or _category(found) > _category(best)):
+            best = found if best is None else promote(best, found)
+    assert best is not None
+    return best
+
+
+def as_tensor(value: Value, dtype: str) -> Expr:
+    """A tensor or number as an expression of a data type."""
+    if isinstance(value, SymDim):
+        raise dynamic(value)
+    return cast(value, dtype) if is_tensor(value) else constant(value, dtype)
+
+
+def promoted(*values: Value) -> list[Expr]:
+    """Tensors and numbers as expressions of their common data type."""
+    dtype = result_type(*values)
+    return [as_tensor(v, dtype) for v in values]
+
+
+def floating(x: Expr) -> Expr:
+    """`x`, integers and bools as float32."""
+    return x if dtype_of(x).is_float else cast(x, "float32")
+
+
+def dynamic(dim: Dim) -> AotcError:
+    """The error of a dynamic dimension where a number is needed."""
+    hint = "give the input a static shape"
+    return AotcError("torch-dynamic", f"the value of the dynamic dimension {dim} is needed", hint=hint)
+
+
+def ints_of(values: Value) -> list[int]:
+    """Integers, of which one alone may stand for a list; one-element constants count as numbers."""
+    items = values if isinstance(values, (list, tuple)) else [values]
+    return [int_of(v) for v in items]
+
+
+def int_of(value: Value) -> int:
+    """An integer: a number or a constant of one element."""
+    if isinstance(value, SymDim):
+        raise dynamic(value)
+    if isinstance(value, Constant) and value.data.size == 1:
+        return int(value.data.reshape(-1)[0])
+    if is_tensor(value):
+        raise AotcError("torch-dynamic", "a value that is only known at run time is used as a number or in a shape")
+    return int(value)
+
+
+def target_shape(values: Sequence[Value]) -> list[int]:
+    """A shape to reshape to: one dynamic dimension becomes -1."""
+    unknown = [v for v in values if isinstance(v, SymDim)]
+    if len(unknown) > 1 or (unknown and any(v == -1 for v in values)):
+        raise dynamic(unknown[0])
+    return [-1 if isinstance(v, SymDim) else int_of(v) for v in values]
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """A possibly negative axis from 0; tensors without dimensions have the axis 0, too."""
+    if not -max(rank, 1) <= axis < max(rank, 1):
+        raise AotcError("torch-axis", f"dimension {axis} is outside a tensor of {rank} dimensions")
+    return axis % max(rank, 1)
+
+
+def axes_of(axes: Value, rank: int) -> list[int]:
+    """Axes from 0, ascending; all of them for None or an empty list."""
+    if axes is None or axes == []:
+        return list(range(rank))
+    return sorted({axis_of(a, rank) for a in ints_of(axes)})
+
+
+def size(x: Expr, axis: int) -> int:
+    """A static dimension."""
+    dim = dims_of(x)[axis]
+    if not isinstance(dim, int):
+        raise dynamic(dim)
+    return dim
+
+
+def shape(x: Expr) -> tuple[int, ...]:
+    """The static shape."""
+    return tuple(size(x, k) for k in range(rank_of(x)))
+
+
+# --- calls
+
+
+@cache
+def _parameters(converter: Converter) -> tuple[str, ...]:
+    return tuple(inspect.signature(converter).parameters)
+
+
+def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """The result of a converter on the arguments of a call, which are named by torch's schema.
+
+    Raises AotcError for an argument that the converter does not know and that is not at its default.
+    """
+    takes = _parameters(converter)
+    bound: dict[str, Value] = {}
+    for position, formal in enumerate(schema.arguments):
+        given = position < len(args) or formal.name in kwargs
+        value = args[position] if position < len(args) else kwargs.get(formal.name, formal.default_value)
+        name = "x" if formal.name in ("self", "input") else formal.name
+        if name in takes:
+            bound[name] = dtype_name(value) if name == "dtype" else value
+        elif given and name not in IGNORED and value is not None and value != formal.default_value:
+            raise AotcError("torch-argument", f"the argument {formal.name}={value!r} is not supported")
+    return converter(**bound)
+
+
+def unary(name: str) -> Converter:
+    """A converter for an operator that exists under `name`, on floating point."""
+    return lambda x: emit(name, floating(x))

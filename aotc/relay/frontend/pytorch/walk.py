@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the walks over TorchScript graphs and exported programs share: one operator at a time, problems collected.
+
+In: operators with the values of their arguments.  Out: values, or a list of problems, each with its place.
+
+    with problems.at(span):
+        value = call_operator("add", schema, [x, 1], {})
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
+from aotc.ir.span import Span, span_scope
+from aotc.relay.expr import Expr, Tuple
+from aotc.relay.frontend.onnx.build import BUDGET, Budget, cast, dtype_of
+from aotc.relay.frontend.pytorch.ops_create import SCALARS
+from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
+from aotc.relay.frontend.pytorch.values import Absent, Converter, Value, apply, is_tensor
+
+_LOG: Final = logging.getLogger(__name__)
+_INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
+"""What a converter may stumble over where arguments are not what torch lets through."""
+
+POISON: Final = Absent("")
+"""The value of what could not be converted: what depends on it is passed over without another report."""
+
+
+class PoisonedError(Exception):
+    """A value is missing because what computes it has a problem that is reported already."""
+
+
+@dataclass(slots=True)
+class Problems:
+    """All that is wrong with a model."""
+
+    found: list[Diagnostic] = field(default_factory=list)
+
+    @contextmanager
+    def at(self, span: Span, note: str = "") -> Iterator[None]:
+        """Record what goes wrong inside; nodes built inside come from `span`."""
+        notes = (note,) if note else ()
+        try:
+            with span_scope(span):
+                yield
+        except AotcError as error:
+            for d in error.at(span).diagnostics:
+                code = f"torch-{d.code.removeprefix('onnx-')}" if d.code.startswith("onnx-") else d.code
+                self.found.append(Diagnostic(code, d.message, d.span, (*d.notes, *notes), d.hint))
+        except PoisonedError:
+            pass
+        except _INVALID as error:
+            _LOG.debug("conversion of %s failed", span, exc_info=True)
+            self.found.append(Diagnostic("torch-node", f"{type(error).__name__}: {error}", span, notes))
+
+    def check(self) -> None:
+        """AotcError with all problems, if there are any."""
+        if self.found:
+            raise AotcError.collect(dict.fromkeys(self.found))
+
+
+@contextmanager
+def folding_budget() -> Iterator[None]:
+    """Bounds what folding may produce in one model."""
+    token = BUDGET.set(Budget())
+    try:
+        yield
+    finally:
+        BUDGET.reset(token)
+
+
+def known(value: Value) -> Value:
+    """A value that may be read; AotcError or PoisonedError for one that is not there."""
+    if value is POISON:
+        raise PoisonedError
+    if isinstance(value, Absent):
+        raise AotcError("torch-op", f"{value.why} are not computed by aotc")
+    return value
+
+
+def unsupported(name: str) -> AotcError:
+    """The error of an operator without a converter."""
+    plain = name.removeprefix("aten::").partition(".")[0]
+    hint = nearest(plain, CONVERTERS) or "rewrite the module with supported operators, or give custom_convert_map"
+    return AotcError("torch-op", f"operator {name} is not supported", hint=hint)
+
+
+def converter_for(name: str, overload: str, args: Sequence[Value]) -> Converter | None:
+    """The converter of an operator on tensors; None where TorchScript only computes on numbers and lists."""
+    first = args[0] if args else None
+    on_numbers = isinstance(first, (list, tuple)) or not any(map(is_tensor, args))
+    return None if name in SCALARS and on_numbers else converter_of(name, overload)
+
+
+def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """The value of a call of a PyTorch operator; AotcError if it is unknown or refuses its arguments."""
+    namespace, _, name = schema.name.partition("::")
+    full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    converter = converter_for(name, schema.overload_name, args) if namespace == "aten" else None
+    if converter is not None:
+        result = apply(converter, schema, args, kwargs)
+        return _stored(schema, args, result)
+    if namespace != "aten" or name not in SCALARS or any(map(is_tensor, args)):
+        raise unsupported(full)
+    return SCALARS[name](*args, **kwargs)
+
+
+def _stored(schema: Any, args: Sequence[Value], result: Value) -> Value:
+    """What an operator in place leaves: the data type of the tensor that it changes."""
+    if schema.name.endswith("_") and args and is_tensor(args[0]) and is_tensor(result):
+        return cast(result, str(dtype_of(args[0])))
+    return result
+
+
+def flattened(value: Value) -> list[Expr]:
+    """The tensors of nested lists and tuples; AotcError for anything else that a model returns."""
+    if is_tensor(value) or isinstance(value, Tuple):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in flattened(item)]
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in flattened(item)]
+    raise AotcError("torch-output", f"the model returns {value!r}; only tensors can be outputs")

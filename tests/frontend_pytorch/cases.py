@@ -1,0 +1,582 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small programs of torch, one or more for each converter: name -> (function or module, inputs)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Case = tuple[Any, tuple[Tensor, ...]]
+
+
+class Calls(nn.Module):
+    """A function of a module and tensors."""
+
+    def __init__(self, function: Any, inner: nn.Module) -> None:
+        super().__init__()
+        self.function, self.inner = function, inner
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(self.inner, *args)
+
+
+def real(*shape: int) -> Tensor:
+    return torch.randn(*shape)
+
+
+def positive(*shape: int) -> Tensor:
+    return torch.rand(*shape) * 0.8 + 0.1
+
+
+def whole(*shape: int, low: int = -5, high: int = 6) -> Tensor:
+    return torch.randint(low, high, shape)
+
+
+def truth(*shape: int) -> Tensor:
+    return torch.rand(*shape) > 0.5
+
+
+def unary() -> Iterator[tuple[str, Case]]:
+    anywhere = (
+        *("abs", "exp", "expm1", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "asinh", "erf", "sigmoid"),
+        *("ceil", "floor", "trunc", "sign", "neg", "square"),
+    )
+    for name in anywhere:
+        yield name, (getattr(torch, name), (real(3, 4),))
+    for name in ["log", "log2", "log10", "log1p", "sqrt", "rsqrt", "asin", "acos", "atanh", "reciprocal"]:
+        yield name, (getattr(torch, name), (positive(3, 4),))
+    yield "acosh", (torch.acosh, (positive(3) + 1.5,))
+    yield "round", (lambda x: (torch.round(x), torch.round(x, decimals=1)), (real(9) * 3,))
+    for name in ["exp", "sqrt", "sin", "sigmoid", "reciprocal", "abs", "floor", "round", "sign", "neg", "square"]:
+        yield f"{name}_int", (getattr(torch, name), (whole(5, low=1),))
+    for name in ["isnan", "isinf", "isfinite"]:
+        special = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")])
+        yield name, (getattr(torch, name), (special,))
+        yield f"{name}_int", (getattr(torch, name), (whole(3),))
+    yield "logical_not", (torch.logical_not, (whole(6, low=0, high=2),))
+    yield "bitwise_not", (lambda x, y: (~x, ~y), (whole(4), truth(4)))
+
+
+def activation() -> Iterator[tuple[str, Case]]:
+    functions = (
+        "relu relu6 silu mish hardswish hardsigmoid hardtanh elu selu celu leaky_relu softplus softsign logsigmoid "
+        "tanhshrink softshrink hardshrink gelu"
+    )
+    for name in functions.split():
+        yield name, (getattr(F, name), (real(3, 5) * 3,))
+    yield "gelu_tanh", (lambda x: F.gelu(x, approximate="tanh"), (real(7),))
+    yield "elu_alpha", (lambda x: F.elu(x, 0.3), (real(7),))
+    yield "celu_alpha", (lambda x: F.celu(x, 0.3), (real(7),))
+    yield "softplus_beta", (lambda x: F.softplus(x, 2.0, 3.0), (real(9) * 3,))
+    yield "threshold", (lambda x: F.threshold(x, 0.1, 20.0), (real(7),))
+    yield "prelu", (nn.PReLU(4), (real(2, 4, 3),))
+    yield "prelu_one", (nn.PReLU(), (real(2, 4),))
+    yield "glu", (lambda x: F.glu(x, 1), (real(2, 6, 3),))
+    yield "softmax", (lambda x: (F.softmax(x, 1), F.log_softmax(x, -1), F.softmin(x, 0)), (real(3, 4),))
+    yield "softmax_dtype", (lambda x: F.softmax(x, 0, dtype=torch.float64), (real(5),))
+    yield "dropout", (nn.Dropout(0.5), (real(4),))
+    yield "inplace", (lambda x: F.relu(x.clone(), inplace=True) + F.hardswish(x * 2, inplace=True), (real(4),))
+
+
+def binary() -> Iterator[tuple[str, Case]]:
+    for name in [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "maximum",
+        "minimum",
+        "atan2",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "fmod",
+        "remainder",
+        "floor_divide",
+    ]:
+        yield name, (getattr(torch, name), (real(3, 4), real(4) + 2.5))
+    for name in ["add", "sub", "mul", "div", "eq", "lt", "remainder", "fmod", "floor_divide"]:
+        yield f"{name}_int", (getattr(torch, name), (whole(3, 4), whole(3, 1, low=1)))
+    yield (
+        "div_modes",
+        (
+            lambda x, y: tuple(torch.div(a, y, rounding_mode=m) for a in (x, -x) for m in ("floor", "trunc")),
+            (real(6) * 5, positive(6)),
+        ),
+    )
+    yield (
+        "div_modes_int",
+        (
+            lambda x, y: tuple(torch.div(x, y, rounding_mode=m) for m in ("floor", "trunc")),
+            (whole(9), whole(9, low=1)),
+        ),
+    )
+    yield "scalars", (lambda x: (x + 1, x * 2.5, 3 - x, 1.5 / x, x**2, x**3, x**0.5, 2**x, x**-1.5), (positive(5),))
+    yield "scalars_int", (lambda x: (x + 1, x * 2.5, x / 2, x // 2, x % 3, x**2, 3 - x, x > 1.5), (whole(5, low=1),))
+    yield (
+        "alpha",
+        (
+            lambda x, y: (torch.add(x, y, alpha=2.5), torch.sub(x, y, alpha=3), torch.rsub(x, 2, alpha=2)),
+            (real(4), real(4)),
+        ),
+    )
+    yield "bool_arithmetic", (lambda x, y: (x + y, x * y, x + 1, x * 1.5), (truth(8), truth(8)))
+    yield (
+        "logical",
+        (
+            lambda x, y: (torch.logical_and(x, y), torch.logical_or(x, y), torch.logical_xor(x, y)),
+            (whole(8, low=0, high=2), whole(8, low=0, high=2)),
+        ),
+    )
+    yield "bitwise", (lambda x, y: (x & y, x | y, x ^ y, x & 3), (whole(8), whole(8)))
+    yield "bitwise_bool", (lambda x, y: (x & y, x | y, x ^ y), (truth(8), truth(8)))
+    yield "shifts", (lambda x: (torch.bitwise_left_shift(x, 2), torch.bitwise_right_shift(x, 1)), (whole(8),))
+    yield (
+        "where",
+        (
+            lambda c, x, y: (torch.where(c, x, y), torch.where(c, x, 0.0), torch.where(c, 1, y)),
+            (truth(3, 1), real(4), real(3, 4)),
+        ),
+    )
+    yield "masked_fill", (lambda x, m: x.masked_fill(m, float("-inf")), (real(3, 4), truth(4)))
+    yield "clamp", (lambda x: (x.clamp(-0.5, 0.5), x.clamp(min=0), x.clamp(max=0.2), torch.clamp(x, 1, 0)), (real(9),))
+    yield "clamp_int", (lambda x: (x.clamp(-2, 2), x.clamp(min=0)), (whole(9),))
+    yield "clamp_tensor", (lambda x, y: torch.clamp(x, min=y), (real(9), real(9)))
+    yield (
+        "addc",
+        (
+            lambda x, y, z: (torch.addcmul(x, y, z, value=0.5), torch.addcdiv(x, y, z, value=2), torch.lerp(x, y, 0.3)),
+            (real(4), real(4), positive(4)),
+        ),
+    )
+
+
+def promotion() -> Iterator[tuple[str, Case]]:
+    dtypes = {"b": torch.bool, "u1": torch.uint8, "i1": torch.int8, "i2": torch.int16, "i4": torch.int32}
+    dtypes |= {"i8": torch.int64, "f4": torch.float32, "f8": torch.float64}
+    for name, dtype in dtypes.items():
+        others = tuple(torch.tensor([1, 1, 0]).to(other) for other in dtypes.values())
+        yield name, (_pairs, (torch.tensor([0, 1, 1]).to(dtype), *others))
+        scalar = torch.tensor(1).to(dtype)
+        yield f"{name}_scalar", (lambda x, y: (x + y, x.float() * y, x / y), (whole(3, low=1).to(torch.int32), scalar))
+
+
+def _pairs(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    return (*(x * y for y in others), *(x == y for y in others), x * 2, x * 1.5, x * True)
+
+
+def shapes() -> Iterator[tuple[str, Case]]:
+    x = real(2, 3, 4)
+    yield "view", (lambda x: (x.view(6, 4), x.view(-1), x.reshape(4, -1, 2), x.view(2, 3, 2, 2)), (x,))
+    yield "flatten", (lambda x: (x.flatten(), x.flatten(1), x.flatten(0, 1), x.unflatten(2, (2, -1))), (x,))
+    yield "view_as", (lambda x, y: (x.view_as(y), x.reshape_as(y)), (real(6), real(2, 3)))
+    yield "permute", (lambda x: (x.permute(2, 0, 1), x.transpose(0, -1), x.mT, x[0].t(), x[0].T, x.movedim(0, 2)), (x,))
+    yield (
+        "squeeze",
+        (lambda x: (x.squeeze(), x.squeeze(0), x.squeeze(1), x.squeeze((0, 2)), x.unsqueeze(-1)), (real(1, 3, 1),)),
+    )
+    yield "expand", (lambda x: (x.expand(2, 3, 4), x.expand(-1, 4), x.expand_as(torch.zeros(3, 5))), (real(3, 1),))
+    yield (
+        "repeat",
+        (
+            lambda x: (x.repeat(2, 1), x.repeat(2, 1, 2), x.tile(2), x.repeat_interleave(2, 1), x.repeat_interleave(3)),
+            (real(2, 3),),
+        ),
+    )
+    yield (
+        "cat",
+        (
+            lambda x, y: (torch.cat([x, y], 1), torch.cat([x, y, x], -1), torch.stack([x, x], 1)),
+            (real(2, 3), real(2, 2)),
+        ),
+    )
+    yield "cat_types", (lambda x, y: torch.cat([x, y]), (real(3), whole(2)))
+    yield (
+        "split",
+        (lambda x: (*x.split(2, 2), *x.split([1, 2], 1), *x.chunk(2, 1), *x.unbind(0), *x.tensor_split(3, 2)), (x,)),
+    )
+    yield "slices", (lambda x: (x[:, 1:], x[..., ::2], x[:, -2:], x[1, :, 1:3], x[:, :100], x[0:0]), (x,))
+    yield "select", (lambda x: (x[0], x[:, -1], x.narrow(2, 1, 2), x[:, None, 1]), (x,))
+    yield "flip_roll", (lambda x: (x.flip(0, 2), x.roll(1, 2), x.roll((1, -1), (0, 1)), x.roll(5)), (x,))
+    yield "tri", (lambda x: (x.tril(), x.triu(1), x.tril(-1), torch.triu(x, -1)), (real(2, 4, 4),))
+    yield "diagonal", (lambda x: (x.diagonal(), x.diagonal(1, 1, 2), x.diagonal(-1, 0, 2)), (x,))
+    yield "pad", (lambda x: (F.pad(x, (1, 2)), F.pad(x, (1, 0, 0, 2), value=3.0), F.pad(x, (-1, 1))), (x,))
+    yield (
+        "pad_modes",
+        (
+            lambda x: tuple(F.pad(x, (1, 2, 2, 1), mode=m) for m in ("reflect", "replicate", "circular")),
+            (real(1, 2, 4, 5),),
+        ),
+    )
+    yield "pixel_shuffle", (lambda x: (F.pixel_shuffle(x, 2), F.pixel_unshuffle(x, 2)), (real(1, 8, 4, 6),))
+    yield "channel_shuffle", (lambda x: F.channel_shuffle(x, 2), (real(1, 6, 2, 2),))
+    yield "unfold", (lambda x: (x.unfold(2, 2, 1), F.unfold(x[None], 2, padding=1, stride=2)), (real(2, 4, 6),))
+    yield (
+        "meshgrid",
+        (lambda x, y: (*torch.meshgrid(x, y, indexing="ij"), *torch.meshgrid(x, y, indexing="xy")), (real(2), real(3))),
+    )
+    yield (
+        "casts",
+        (
+            lambda x: (x.to(torch.int32), x.long(), x.double(), x.half(), x > 0, x.bool(), x.type_as(x.int())),
+            (real(5) * 3,),
+        ),
+    )
+
+
+def creation() -> Iterator[tuple[str, Case]]:
+    yield (
+        "arange",
+        (lambda x: (torch.arange(4) + x, torch.arange(1, 9, 2) * x, torch.arange(0, 1, 0.25) + x), (real(4),)),
+    )
+    yield (
+        "full",
+        (lambda x: (torch.zeros(2, 3) + x, torch.ones(3, dtype=torch.int64) + x, torch.full((3,), 7) + x), (real(3),)),
+    )
+    yield (
+        "like",
+        (
+            lambda x: (
+                torch.zeros_like(x),
+                torch.ones_like(x) + x,
+                torch.full_like(x, 2.5),
+                x.new_zeros(2),
+                x.new_full((2,), 3),
+            ),
+            (real(3),),
+        ),
+    )
+    yield (
+        "eye_linspace",
+        (lambda x: (torch.eye(3) + x, torch.linspace(0, 1, 3) * x, torch.tensor([1.0, 2, 3]) + x), (real(3),)),
+    )
+    yield (
+        "causal",
+        (
+            lambda x: x.masked_fill(torch.triu(torch.ones(4, 4, dtype=torch.bool), 1), -1e9).softmax(-1),
+            (real(2, 4, 4),),
+        ),
+    )
+
+
+def indexing() -> Iterator[tuple[str, Case]]:
+    x, places = real(4, 5, 6), whole(3, low=0, high=4)
+    yield "embedding", (nn.Embedding(10, 4, padding_idx=0), (whole(2, 3, low=0),))
+    yield "index", (lambda x, i: (x[i], x[:, i], x[..., i]), (x, places))
+    yield "index_negative", (lambda x, i: x[:, i], (x, whole(3, low=-4, high=4)))
+    yield "index_pairs", (lambda x, i: (x[i, i], x[:, i, i], x[i, :, i], x[i[:, None], i]), (x, places))
+    yield "index_lists", (lambda x: (x[[0, 2]], x[:, [1, 1, 0]]), (x,))
+    yield "index_mask", (lambda x: x[torch.tensor([True, False, True, False])], (x,))
+    yield "index_select", (lambda x, i: x.index_select(1, i), (x, places))
+    yield (
+        "gather",
+        (lambda x, i: (x.gather(1, i), torch.take_along_dim(x, i, 1)), (real(2, 5), whole(2, 3, low=0, high=5))),
+    )
+    yield "gather_less", (lambda x, i: x.gather(1, i), (real(3, 5), whole(2, 3, low=0, high=5)))
+    yield (
+        "scatter",
+        (
+            lambda x, i, v: (x.scatter(0, i, v), x.scatter(0, i, 2.5)),
+            (real(4, 3), torch.tensor([[0, 1, 2], [3, 2, 1]]), real(2, 3)),
+        ),
+    )
+    yield "scatter_add", (lambda x, i, v: x.scatter_add(0, i, v), (real(4, 3), whole(2, 3, low=0, high=4), real(2, 3)))
+    yield (
+        "scatter_reduce",
+        (
+            lambda x, i, v: (x.scatter_reduce(0, i, v, "amax"), x.scatter_reduce(0, i, v, "prod")),
+            (real(4, 3), whole(2, 3, low=0, high=4), real(2, 3)),
+        ),
+    )
+    yield "index_put", (lambda x, v: x.index_put((torch.tensor([1, 3]),), v), (real(4, 3), real(2, 3)))
+    yield "index_put_mask", (lambda x, m: x.index_put((m,), torch.tensor(0.5)), (real(4, 3), truth(4, 3)))
+    yield (
+        "index_add",
+        (
+            lambda x, v: x.index_put((torch.tensor([1, 1]), torch.tensor([0, 0])), v, accumulate=True),
+            (real(4, 3), real(2)),
+        ),
+    )
+    yield (
+        "scatters",
+        (
+            lambda x, v: (torch.select_scatter(x, v, 0, 1), torch.slice_scatter(x, v[None], 0, 2, 3)),
+            (real(4, 3), real(3)),
+        ),
+    )
+    yield "one_hot", (lambda i: F.one_hot(i, 6), (whole(2, 3, low=0),))
+    yield (
+        "bucketize",
+        (
+            lambda x: (
+                torch.bucketize(x, torch.tensor([-1.0, 0, 1])),
+                torch.bucketize(x, torch.tensor([-1.0, 0, 1]), right=True),
+            ),
+            (real(3, 4),),
+        ),
+    )
+
+
+def reductions() -> Iterator[tuple[str, Case]]:
+    x = real(3, 4, 5)
+    for name in ["sum", "mean", "prod", "amax", "amin", "var", "std"]:
+        yield name, (lambda x, f=name: (getattr(x, f)(dim=1), getattr(x, f)(dim=-1, keepdim=True)), (x,))
+    yield "all_axes", (lambda x: (x.sum(), x.mean(), x.prod(), x.max(), x.min(), x.var(), x.std(), x.median()), (x,))
+    yield (
+        "many_axes",
+        (lambda x: (x.sum((0, 2)), x.mean((1, 2), keepdim=True), x.amax((0, 1)), torch.var(x, (0, 1))), (x,)),
+    )
+    yield "ints", (lambda x: (x.sum(), x.sum(1), x.prod(0), x.max(), x.amin(0)), (whole(3, 4, low=1, high=4),))
+    yield "bools", (lambda x: (x.sum(), x.any(), x.all(), x.any(0), x.all(1), x.float().mean()), (truth(3, 4),))
+    yield (
+        "corrections",
+        (lambda x: (x.var(unbiased=False), x.std(1, correction=0), *torch.var_mean(x, 0), *torch.std_mean(x)), (x,)),
+    )
+    yield (
+        "places",
+        (lambda x: (x.argmax(), x.argmin(1), x.argmax(-1, keepdim=True), *x.max(1), *x.min(2, keepdim=True)), (x,)),
+    )
+    yield (
+        "norms",
+        (
+            lambda x: (
+                x.norm(),
+                x.norm(1, 1),
+                torch.linalg.vector_norm(x, 3, dim=(0, 1)),
+                torch.linalg.norm(x[0]),
+                x.norm(float("inf")),
+            ),
+            (x,),
+        ),
+    )
+    yield "normalize", (lambda x: (F.normalize(x, dim=1), F.cosine_similarity(x, x.flip(0), dim=2)), (x,))
+    yield "logsumexp", (lambda x: x.logsumexp(1), (x,))
+    yield "running", (lambda x: (x.cumsum(1), x.cumprod(-1), x.int().cumsum(0)), (x,))
+    yield (
+        "orders",
+        (
+            lambda x: (
+                *x.topk(3),
+                *x.topk(2, 1, largest=False),
+                *x.sort(1),
+                *x.sort(-1, descending=True),
+                x.argsort(0),
+            ),
+            (x,),
+        ),
+    )
+
+
+def convolutions() -> Iterator[tuple[str, Case]]:
+    yield "conv1d", (nn.Conv1d(3, 4, 3, 2, 1), (real(2, 3, 9),))
+    yield "conv2d", (nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 2), groups=2), (real(2, 4, 9, 8),))
+    yield "conv3d", (nn.Conv3d(2, 3, 2), (real(1, 2, 4, 5, 3),))
+    yield "conv_same", (nn.Conv2d(2, 3, 4, padding="same"), (real(1, 2, 6, 6),))
+    yield "conv_valid", (nn.Conv2d(2, 3, 3, padding="valid", bias=False), (real(1, 2, 6, 6),))
+    yield "conv_reflect", (nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), (real(1, 2, 6, 6),))
+    yield "conv_unbatched", (nn.Conv2d(2, 3, 3), (real(2, 6, 6),))
+    yield "deconv1d", (nn.ConvTranspose1d(3, 4, 3, 2), (real(2, 3, 5),))
+    yield "deconv2d", (nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), (real(1, 4, 5, 4),))
+    yield "deconv3d", (nn.ConvTranspose3d(2, 3, 2, 2, bias=False), (real(1, 2, 3, 3, 2),))
+    for rank in (1, 2, 3):
+        x = real(1, 3, *(9, 8, 7)[:rank])
+        yield f"max_pool{rank}d", (getattr(nn, f"MaxPool{rank}d")(3, 2, 1), (x,))
+        yield f"avg_pool{rank}d", (getattr(nn, f"AvgPool{rank}d")(3, 2, 1), (x,))
+        yield f"adaptive_avg{rank}d", (getattr(nn, f"AdaptiveAvgPool{rank}d")(3), (x,))
+        yield f"adaptive_max{rank}d", (getattr(nn, f"AdaptiveMaxPool{rank}d")(2), (x,))
+    yield "max_pool_ceil", (nn.MaxPool2d(3, 2, ceil_mode=True), (real(1, 2, 8, 7),))
+    yield "max_pool_dilated", (nn.MaxPool2d(2, 1, dilation=2), (real(1, 2, 8, 7),))
+    yield (
+        "avg_pool_options",
+        (
+            lambda x: (
+                F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+                F.avg_pool2d(x, 2, divisor_override=3),
+                F.avg_pool2d(x, 3, 2, ceil_mode=True),
+            ),
+            (real(1, 2, 8, 7),),
+        ),
+    )
+    yield "adaptive_none", (lambda x: F.adaptive_avg_pool2d(x, (None, 2)), (real(1, 2, 6, 5),))
+    yield "max_pool_unbatched", (nn.MaxPool2d(2), (real(2, 6, 6),))
+
+
+def resizing() -> Iterator[tuple[str, Case]]:
+    x = real(1, 2, 5, 7)
+    for mode in ("nearest", "nearest-exact", "bilinear", "bicubic"):
+        name = mode.replace("-", "_")
+        yield f"{name}_scale", (lambda x, m=mode: F.interpolate(x, scale_factor=2, mode=m), (x,))
+        yield f"{name}_size", (lambda x, m=mode: F.interpolate(x, size=(8, 4), mode=m), (x,))
+        yield f"{name}_fraction", (lambda x, m=mode: F.interpolate(x, scale_factor=(1.7, 0.6), mode=m), (x,))
+    for mode in ("bilinear", "bicubic"):
+        yield f"{mode}_corners", (lambda x, m=mode: F.interpolate(x, size=(8, 10), mode=m, align_corners=True), (x,))
+    yield (
+        "one_axis",
+        (lambda x: (F.interpolate(x, scale_factor=2), F.interpolate(x, size=5, mode="linear")), (real(1, 2, 4),)),
+    )
+    yield (
+        "three_axes",
+        (
+            lambda x: (F.interpolate(x, scale_factor=2), F.interpolate(x, size=(3, 4, 5), mode="trilinear")),
+            (real(1, 2, 4, 3, 2),),
+        ),
+    )
+    yield (
+        "recomputed",
+        (lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear", recompute_scale_factor=True), (x,)),
+    )
+    for mode in ("bilinear", "nearest"):
+        yield (
+            f"grid_{mode}",
+            (
+                lambda x, g, m=mode: F.grid_sample(x, g, mode=m, align_corners=False),
+                (x, torch.rand(1, 3, 4, 2) * 1.6 - 0.8),
+            ),
+        )
+
+
+def normalisations() -> Iterator[tuple[str, Case]]:
+    x = real(2, 6, 4, 5)
+    yield "batch_norm", (nn.BatchNorm2d(6), (x,))
+    yield "batch_norm1d", (nn.BatchNorm1d(6), (real(3, 6),))
+    yield "batch_norm_own", (nn.BatchNorm2d(6, track_running_stats=False), (x,))
+    yield "instance_norm", (nn.InstanceNorm2d(6, affine=True), (x,))
+    yield "instance_norm_plain", (nn.InstanceNorm1d(6), (real(2, 6, 7),))
+    yield "group_norm", (nn.GroupNorm(3, 6), (x,))
+    yield "layer_norm", (nn.LayerNorm(5), (x,))
+    yield "layer_norm_axes", (nn.LayerNorm((4, 5)), (x,))
+    yield "layer_norm_plain", (nn.LayerNorm(5, elementwise_affine=False), (x,))
+    yield "rms_norm", (nn.RMSNorm(5), (x,))
+    yield "local_response", (nn.LocalResponseNorm(3), (x,))
+
+
+def products() -> Iterator[tuple[str, Case]]:
+    yield "linear", (nn.Linear(4, 3), (real(2, 4),))
+    yield (
+        "linear_ranks",
+        (lambda x, w: (F.linear(x, w), F.linear(x[0], w), F.linear(x[0, 0], w)), (real(2, 3, 4), real(5, 4))),
+    )
+    yield (
+        "matmul",
+        (lambda x, y: (x @ y, x[0] @ y[0], x @ y[0], x[0, 0] @ y[0], x @ y[0, :, 0]), (real(2, 3, 4), real(2, 4, 5))),
+    )
+    yield "matmul_broadcast", (torch.matmul, (real(2, 1, 3, 4), real(5, 4, 2)))
+    yield (
+        "mm",
+        (
+            lambda x, y: (
+                torch.mm(x, y),
+                torch.bmm(x[None], y[None]),
+                torch.mv(x, y[:, 0]),
+                torch.dot(x[0], y[:, 0]),
+                torch.outer(x[0], y[0]),
+            ),
+            (real(3, 4), real(4, 5)),
+        ),
+    )
+    yield (
+        "addmm",
+        (
+            lambda b, x, y: (
+                torch.addmm(b, x, y),
+                torch.addmm(b, x, y, beta=0.5, alpha=2),
+                torch.baddbmm(b[None, None], x[None], y[None]),
+            ),
+            (real(5), real(3, 4), real(4, 5)),
+        ),
+    )
+    yield (
+        "einsum",
+        (
+            lambda x, y: (
+                torch.einsum("bij,bjk->bik", x, y),
+                torch.einsum("bij,bkj->bik", x, y.mT),
+                torch.einsum("bij->ji", x),
+            ),
+            (real(2, 3, 4), real(2, 4, 5)),
+        ),
+    )
+    q = real(2, 2, 5, 4)
+    yield "sdpa", (F.scaled_dot_product_attention, (q, real(2, 2, 6, 4), real(2, 2, 6, 3)))
+    yield "sdpa_causal", (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (q,))
+    yield "sdpa_scale", (lambda q: F.scaled_dot_product_attention(q, q, q, scale=0.3), (q,))
+    yield (
+        "sdpa_masks",
+        (
+            lambda q, m, b: (F.scaled_dot_product_attention(q, q, q, m), F.scaled_dot_product_attention(q, q, q, b)),
+            (q, torch.ones(5, 5).tril().bool(), real(5, 5)),
+        ),
+    )
+    yield (
+        "sdpa_groups",
+        (lambda q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True), (real(1, 4, 3, 4), real(1, 2, 3, 4))),
+    )
+    yield (
+        "multihead",
+        (Calls(lambda a, x: a(x, x, x)[0], nn.MultiheadAttention(8, 2, batch_first=True)), (real(2, 5, 8),)),
+    )
+
+
+def recurrent() -> Iterator[tuple[str, Case]]:
+    yield "lstm", (nn.LSTM(3, 4), (real(5, 2, 3),))
+    yield "lstm_deep", (nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True, bias=False), (real(2, 5, 3),))
+    yield "gru", (nn.GRU(3, 4, 2), (real(5, 2, 3),))
+    yield "gru_state", (nn.GRU(3, 4, bidirectional=True), (real(5, 2, 3), real(2, 2, 4)))
+    yield "rnn_tanh", (nn.RNN(3, 4), (real(5, 2, 3),))
+    yield "rnn_relu", (nn.RNN(3, 4, nonlinearity="relu"), (real(5, 2, 3),))
+    yield "lstm_cell", (Calls(lambda f, x, h, c: f(x, (h, c)), nn.LSTMCell(3, 4)), (real(2, 3), real(2, 4), real(2, 4)))
+    yield "gru_cell", (nn.GRUCell(3, 4), (real(2, 3), real(2, 4)))
+    yield "rnn_cell", (nn.RNNCell(3, 4), (real(2, 3), real(2, 4)))
+
+
+def _write_slice(x: Tensor) -> Tensor:
+    y = x * 1
+    y[:, 1:3] = 7
+    y[0] += 1
+    return y
+
+
+def _write_views(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.clone()
+    rows = y.view(2, 2, 3)
+    first, second = rows.unbind(0)
+    second.mul_(3)
+    first[..., ::2] = 0.5
+    return y, rows.transpose(0, 1)
+
+
+def _write_base(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x + 1
+    part = y[1:]
+    y.relu_()
+    y.masked_fill_(y > 1.5, 9.0)
+    return part, y
+
+
+def in_place() -> Iterator[tuple[str, Case]]:
+    yield "slice", (_write_slice, (real(3, 4),))
+    yield "views", (_write_views, (real(4, 3),))
+    yield "base", (_write_base, (real(4, 3),))
+    yield (
+        "operators",
+        (lambda x: x.clone().add_(1).mul_(2.5).sub_(x).div_(3).clamp_(-1, 1).zero_().fill_(3).add_(x), (real(5),)),
+    )
+    yield "integers", (lambda x: x.clone().add_(2).floor_divide_(2), (whole(5),))
+
+
+FAMILIES = (
+    unary, activation, binary, promotion, shapes, creation, indexing, reductions, convolutions, resizing,
+    normalisations, products, recurrent, in_place,
+)  # fmt: skip
+
+
+def all_cases() -> dict[str, Case]:
+    torch.manual_seed(0)
+    return {f"{family.__name__}-{name}": case for family in FAMILIES for name, case in family()}

@@ -38,19 +38,7 @@ from aotc.tir.expr import (
     walk,
 )
 from aotc.tir.numerics import NAMESPACE
-from aotc.tir.stmt import (
-    Assign,
-    Block,
-    Comment,
-    Declare,
-    For,
-    If,
-    Kernel,
-    Stmt,
-    Store,
-    While,
-    stmt_exprs,
-)
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Transpose, While, stmt_exprs
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -178,6 +166,8 @@ class _Writer:
                     self.nested(stmt.orelse, depth + 1)
             case Store():
                 self.store(stmt, depth)
+            case Transpose():
+                self.transpose(stmt, depth)
             case Declare() | Assign():
                 self.line(depth, f"{self.name(stmt.var)} = {self.expr(stmt.value)}")
             case Block():
@@ -230,6 +220,14 @@ class _Writer:
             self.line(depth, f"store_lanes({name}, {index}, {value}, {lanes}, {self.label(stmt.buffer)})")
         else:
             self.line(depth, f"store({name}, {index}, {value}, {self.label(stmt.buffer)})")
+
+    def transpose(self, stmt: Transpose, depth: int) -> None:
+        source, target = stmt.source.buffer, stmt.buffer
+        for row in range(stmt.size):
+            at = f"{self.expr(stmt.source.index)} + {row} + np.arange({stmt.size}) * {stmt.source_stride}"
+            values = f"take({self.name(source)}, {at}, None, {self.label(source)})"
+            index = f"{self.expr(stmt.index)} + {row * stmt.stride}"
+            self.line(depth, f"store_lanes({self.name(target)}, {index}, {values}, {stmt.size}, {self.label(target)})")
 
     def label(self, buffer: Buffer) -> str:
         return repr(buffer.name)

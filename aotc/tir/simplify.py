@@ -45,8 +45,10 @@ from aotc.tir.stmt import (
     If,
     Stmt,
     Store,
+    Transpose,
     While,
     map_exprs,
+    moved,
     stmt_exprs,
     walk_stmts,
 )
@@ -354,6 +356,8 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt:
             return _simplify_if(stmt, ranges)
         case Store():
             return Store(stmt.buffer, simplify(stmt.index, ranges), simplify(stmt.value, ranges))
+        case Transpose():
+            return moved(stmt, lambda expr: simplify(expr, ranges))
         case Declare():
             return Declare(stmt.var, simplify(stmt.value, ranges))
         case Assign():
@@ -438,7 +442,7 @@ def _invariant(cond: Expr, loop: For) -> bool:
     changing: set[object] = {loop.var}
     for stmt in walk_stmts(loop.body):
         match stmt:
-            case Store():
+            case Store() | Transpose():
                 changing.add(stmt.buffer)
             case Declare() | Assign() | For():
                 changing.add(stmt.var)
@@ -494,7 +498,7 @@ def _without(stmt: Stmt, dead: set[Var]) -> Stmt:
             return If(stmt.cond, _without(stmt.then, dead), orelse)
         case Block():
             return Block(_without(s, dead) for s in stmt.stmts)
-        case Store() | Comment():
+        case Store() | Transpose() | Comment():
             return stmt
         case _:
             assert_never(stmt)

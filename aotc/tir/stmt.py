@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from aotc.ir.diagnostics import assert_never
 from aotc.ir.span import Span
-from aotc.tir.expr import INDEX, Buffer, Const, Expr, Operand, Var, as_expr
+from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Operand, Var, as_expr
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
@@ -66,6 +66,24 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Transpose:
+    """Turn a square: `buffer[index + i * stride + j] = source[j * source_stride + i]` for all i, j below its lanes.
+
+    `source` loads the first row of the square; the two squares do not overlap.
+    """
+
+    buffer: Buffer
+    index: Expr
+    stride: int
+    source: Load
+    source_stride: int
+
+    @property
+    def size(self) -> int:
+        return self.source.lanes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Declare:
     """A named register, set here, changed by `Assign`, visible to the end of the enclosing block."""
 
@@ -101,7 +119,7 @@ class Comment:
     text: str
 
 
-Stmt: TypeAlias = "For | While | If | Store | Declare | Assign | Block | Comment"
+Stmt: TypeAlias = "For | While | If | Store | Transpose | Declare | Assign | Block | Comment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,7 +162,7 @@ def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
             return (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse)
         case Block():
             return stmt.stmts
-        case Store() | Declare() | Assign() | Comment():
+        case Store() | Transpose() | Declare() | Assign() | Comment():
             return ()
         case _:
             assert_never(stmt)
@@ -159,6 +177,8 @@ def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
             return (stmt.cond,)
         case Store():
             return (stmt.index, stmt.value)
+        case Transpose():
+            return (stmt.index, stmt.source)
         case Declare() | Assign():
             return (stmt.value,)
         case Block() | Comment():
@@ -190,6 +210,8 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return If(fn(stmt.cond), map_exprs(stmt.then, fn), orelse)
         case Store():
             return Store(stmt.buffer, fn(stmt.index), fn(stmt.value))
+        case Transpose():
+            return moved(stmt, fn)
         case Declare():
             return Declare(stmt.var, fn(stmt.value))
         case Assign():
@@ -200,6 +222,12 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return stmt
         case _:
             assert_never(stmt)
+
+
+def moved(stmt: Transpose, fn: Callable[[Expr], Expr]) -> Transpose:
+    """A transpose with `fn` applied to its places."""
+    source = Load(stmt.source.buffer, fn(stmt.source.index), stmt.size)
+    return Transpose(stmt.buffer, fn(stmt.index), stmt.stride, source, stmt.source_stride)
 
 
 def loops(axes: Iterable[tuple[Var, int]], body: Stmt, kind: str = "serial") -> Stmt:

@@ -39,7 +39,7 @@ from aotc.tir.expr import (
     Var,
     operands,
 )
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, While
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Transpose, While
 
 _SYMBOLS: Final = {
     "or": "|", "xor": "^", "and": "&", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -53,7 +53,21 @@ _UNARY_LEVEL: Final = len(_LEVELS) + 1
 _NAMED: Final = ("min", "max", "truncdiv", "truncmod")
 _KEYWORDS: Final = frozenset(
     {"kernel", "input", "output", "workspace", "stack", "inplace", "macs", "for", "in", "step", "while", "if"}
-    | {"else", "let", "true", "false", "inf", "nan", "neg", "broadcast", "serial", "vector", "unrolled", "align"}
+    | {
+        "else",
+        "let",
+        "turn",
+        "true",
+        "false",
+        "inf",
+        "nan",
+        "neg",
+        "broadcast",
+        "serial",
+        "vector",
+        "unrolled",
+        "align",
+    }
     | {*_NAMED, *INTRINSICS, *DTYPES}
 )
 _ROLES: Final = ("input", "output", "workspace", "stack")
@@ -119,6 +133,9 @@ class _Printer:
                     self.nested(stmt.orelse, depth)
             case Store():
                 self.line(depth, f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}] = {self.expr(stmt.value)}")
+            case Transpose():
+                to, source = f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}]", self.expr(stmt.source)
+                self.line(depth, f"turn {to} step {stmt.stride} = {source} step {stmt.source_stride}")
             case Declare():
                 value = self.expr(stmt.value)
                 self.line(depth, f"let {self.name(stmt.var)}: {_type(stmt.var)} = {value}")
@@ -347,6 +364,8 @@ class _Parser:
                 return self.branch()
             case "let":
                 return self.declare()
+            case "turn":
+                return self.turn()
             case _:
                 return self.store_or_assign()
 
@@ -388,6 +407,22 @@ class _Parser:
         if known is None or (known.dtype, known.lanes) != (dtype, lanes):
             self.vars[name] = Var(name, dtype, lanes)
         return self.vars[name]
+
+    def turn(self) -> Transpose:
+        self.next("turn")
+        buffer = self.known_buffer()
+        self.next("[")
+        index = self.expr()
+        self.next("]")
+        self.next("step")
+        stride = self.integer()
+        self.next("=")
+        token = self.token
+        source = self.expr()
+        if not isinstance(source, Load):
+            raise self.fail("expected rows of a buffer", token)
+        self.next("step")
+        return Transpose(buffer, index, stride, source, self.integer())
 
     def store_or_assign(self) -> Stmt:
         if self.token.text in self.buffers:

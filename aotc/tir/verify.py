@@ -35,7 +35,7 @@ from aotc.tir.expr import (
     operands,
 )
 from aotc.tir.simplify import Interval, bounds, linear
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, While, stmt_exprs
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Transpose, While, stmt_exprs
 
 _KINDS = frozenset({"serial", "vector", "unrolled"})
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
@@ -109,6 +109,8 @@ class _Checker:
                     self.stmt(stmt.orelse, scope.doubtful())
             case Store():
                 self.store(stmt, scope)
+            case Transpose():
+                self.transpose(stmt, scope)
             case Assign():
                 self.assign(stmt, scope)
             case Block():
@@ -155,6 +157,17 @@ class _Checker:
             self.report(f"input {stmt.buffer.name} is written")
         if stmt.value.dtype != stmt.buffer.dtype:
             self.report(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
+
+    def transpose(self, stmt: Transpose, scope: _Scope) -> None:
+        last = stmt.size - 1
+        self.access(stmt.buffer, stmt.index, last * stmt.stride + stmt.size, scope)
+        self.access(stmt.source.buffer, stmt.source.index, last * stmt.source_stride + stmt.size, scope)
+        if stmt.buffer in self.kernel.inputs:
+            self.report(f"input {stmt.buffer.name} is written")
+        if stmt.buffer is stmt.source.buffer or stmt.buffer.dtype != stmt.source.dtype:
+            self.report(f"a transpose from {stmt.source.buffer.name} to {stmt.buffer.name}")
+        if min(stmt.stride, stmt.source_stride) < stmt.size:
+            self.report(f"rows of a transpose to {stmt.buffer.name} overlap")
 
     def assign(self, stmt: Assign, scope: _Scope) -> None:
         self.typed(stmt.var, stmt.value)

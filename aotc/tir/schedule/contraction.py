@@ -34,8 +34,8 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     if not found:
         return naive.build_contraction(c, a, b, store, target)
     best = min(found, key=lambda candidate: candidate.cost)
-    stmt, tile = best.tiling.statement()
-    return ContractionNest(stmt, (tile,), best.workspace)
+    stmt, stack = best.tiling.statement()
+    return ContractionNest(stmt, stack, best.workspace)
 
 
 def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> list[Candidate]:

@@ -11,6 +11,7 @@ Accumulators are names, not an array, because C compilers keep an array of vecto
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -22,7 +23,7 @@ from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Var, all_of, as_
 from aotc.tir.schedule.contraction_space import Dimension, Operand, linear_variables
 from aotc.tir.schedule.naive import StoreFn
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Transpose
 
 MIN_CHAINS: Final = 8
 """Fewer accumulators than this leave the multiply-add unit waiting for its own results."""
@@ -169,19 +170,35 @@ class Tiling:
     copies: Mapping[TileAxis | None, Callable[[dict[Var, Expr]], Stmt]] = field(default_factory=dict)
     splits: int = 1
 
-    def statement(self) -> tuple[Stmt, Buffer]:
-        """The whole nest, and the stack buffer through which finished tiles go."""
+    def statement(self) -> tuple[Stmt, tuple[Buffer, ...]]:
+        """The whole nest, and the stack buffers through which finished tiles go."""
         first = self.copies.get(None)
         nest = self._level(0, {}, {})
-        return (nest if first is None else Block((first({}), nest))), self.buffer
+        buffers = (self.buffer,) if self.turned is None else (self.buffer, self.turned)
+        return (nest if first is None else Block((first({}), nest))), buffers
 
     def __post_init__(self) -> None:
-        size = 1
-        for axis in self.tiled:
-            size *= axis.width
+        size = math.prod(axis.width for axis in self.tiled)
+        self.positions = size // self.vector.width
+        self.turned = None
+        if self.turns:
+            self.positions = -(-self.positions // self.vector.lanes) * self.vector.lanes
+            size = self.positions * self.vector.width
+            self.turned = Buffer("turned", self.c.dtype, size, "stack", 64)
         self.buffer = Buffer("tile", self.c.dtype, size, "stack", 64)
 
     buffer: Buffer = field(init=False)
+    turned: Buffer | None = field(init=False)
+    positions: int = field(init=False)
+
+    @property
+    def turns(self) -> bool:
+        """Whether tiles are transposed before they are stored: vectors lie across the rows of the output."""
+        order = [var for var, _ in self.c.axes]
+        vector, others = self.vector, [axis for axis in self.tiled if axis is not self.vector]
+        across = all(axis.role == "y" and order.index(axis.var) > order.index(vector.var) for axis in others)
+        positions = math.prod(axis.width for axis in others)
+        return across and vector.lanes > 1 and vector.width % vector.lanes == 0 and 2 * positions >= vector.lanes
 
     @property
     def tiled(self) -> list[TileAxis]:
@@ -243,6 +260,8 @@ class _Tile:
         stmts: list[Stmt] = [Declare(acc, zero) for acc in self.acc.values()]
         stmts.append(self._reduction())
         stmts.extend(self._write())
+        if self.tiling.turned is not None:
+            stmts.extend(self._turn(self.tiling.turned))
         stmts.append(self._finish())
         return Block(stmts)
 
@@ -384,9 +403,37 @@ class _Tile:
             stmts.append(Store(self.tiling.buffer, as_expr(at), value))
         return stmts
 
+    def _turn(self, turned: Buffer) -> list[Stmt]:
+        """The tile transposed, square by square; rows of the last squares that hold nothing are cleared first."""
+        lanes, width = self.lanes, self.tiling.vector.width
+        strides = self._strides()
+        used = {sum(strides[axis] * offset for axis, offset in y.items()) // width for y in self.ys}
+        blocks = range(0, max(used) + 1, lanes)
+        zero = Const(0.0 if self.dtype.is_float else 0, self.dtype, lanes)
+        rows = (row for row in range(blocks[-1] + lanes) if row not in used)
+        stmts: list[Stmt] = [
+            Store(self.tiling.buffer, as_expr(row * width + part), zero)
+            for row in rows
+            for part in range(0, width, lanes)
+        ]
+        for part, row in product(range(0, width, lanes), blocks):
+            source = Load(self.tiling.buffer, as_expr(row * width + part), lanes)
+            index = as_expr(part * self.tiling.positions + row)
+            stmts.append(Transpose(turned, index, self.tiling.positions, source, width))
+        return stmts
+
+    def _places(self) -> dict[TileAxis, int]:
+        """The strides of the buffer that finished elements are read from."""
+        strides = self._strides()
+        if self.tiling.turned is None:
+            return strides
+        width = self.tiling.vector.width
+        turned = {axis: stride // width for axis, stride in strides.items()}
+        return {**turned, self.tiling.vector: self.tiling.positions}
+
     def _finish(self) -> Stmt:
         """Loops over the tile, in the order of the output, that store each element."""
-        strides = self._strides()
+        strides = self._places()
         place = {var: number for number, (var, _) in enumerate(self.tiling.c.axes)}
         axes = sorted(self.tiling.tiled, key=lambda axis: place.get(axis.var, -1))
         values: dict[Var, Expr] = {axis.var: base for axis, base in self.bases.items()}
@@ -411,7 +458,7 @@ class _Tile:
             nest.append((loop, end))
             index = index + loop * strides[axis]
         outputs = tuple(substitute(self.tiling.unfuse.get(var, var), values) for var, _ in self.tiling.c.axes)
-        body = self.tiling.store(outputs, Load(self.tiling.buffer, index))
+        body = self.tiling.store(outputs, Load(self.tiling.turned or self.tiling.buffer, index))
         kind = "vector"
         for loop, end in reversed(nest):
             body = For(loop, end, body, kind=kind)

@@ -42,8 +42,10 @@ from aotc.tir.stmt import (
     If,
     Stmt,
     Store,
+    Transpose,
     While,
     map_exprs,
+    moved,
     stmt_children,
     stmt_exprs,
     walk_stmts,
@@ -78,7 +80,7 @@ def with_children(stmt: Stmt, fresh: tuple[Stmt, ...]) -> Stmt:
             return If(stmt.cond, fresh[0], fresh[1] if len(fresh) > 1 else None)
         case Block():
             return Block(fresh)
-        case Store() | Declare() | Assign() | Comment():
+        case Store() | Transpose() | Declare() | Assign() | Comment():
             return stmt
         case _:
             assert_never(stmt)
@@ -205,6 +207,8 @@ def _renamed(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
             return If(expr(stmt.cond), _renamed(stmt.then, mapping), orelse)
         case Store():
             return Store(stmt.buffer, expr(stmt.index), expr(stmt.value))
+        case Transpose():
+            return moved(stmt, expr)
         case Block():
             return Block(_renamed(s, mapping) for s in stmt.stmts)
         case Comment():

@@ -259,6 +259,35 @@ _MAKERS: Final[dict[str, Callable[[str, DType, Helpers], str]]] = {
 }
 
 
+def _transpose(name: str, element: str, vector: str, lanes: int) -> str:
+    """Blocks change places across the diagonal, half as large in each round (Eklundh, 1972)."""
+    rows = [f"r{k}" for k in range(lanes)]
+    body = [f"const {vector} r{k} = *(const {vector}u *)(from + {k} * from_step);" for k in range(lanes)]
+    half = lanes // 2
+    while half:
+        fresh = list(rows)
+        for k in (k for k in range(lanes) if not k & half):
+            low = [lanes + j - half if j & half else j for j in range(lanes)]
+            high = [lanes + j if j & half else j + half for j in range(lanes)]
+            for place, mask in ((k, low), (k + half, high)):
+                fresh[place] = f"r{place}_{half}"
+                parts = ", ".join(map(str, mask))
+                made = f"__builtin_shufflevector({rows[k]}, {rows[k + half]}, {parts})"
+                body.append(f"const {vector} {fresh[place]} = {made};")
+        rows, half = fresh, half // 2
+    body += [f"*({vector}u *)(to + {k} * to_step) = {row};" for k, row in enumerate(rows)]
+    head = f"{name}({element} *to, ptrdiff_t to_step, const {element} *from, ptrdiff_t from_step)"
+    return (
+        "#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)\n"
+        f"__attribute__((__noinline__, __unused__)) static void {head} {{\n  " + "\n  ".join(body) + "\n}\n"
+        "#else\n"
+        f"__attribute__((__unused__)) static void {head} {{\n"
+        f"  for (int i = 0; i < {lanes}; ++i) {{\n    for (int j = 0; j < {lanes}; ++j) {{\n"
+        "      to[i * to_step + j] = from[j * from_step + i];\n    }\n  }\n}\n"
+        "#endif\n"
+    )
+
+
 class Helpers:
     """The helper functions in use, in an order in which each comes after what it calls."""
 
@@ -285,6 +314,13 @@ class Helpers:
             values = ", ".join(["x"] * lanes)
             body = f"const {vector} v = {{{values}}};\n  return v;"
             self._definitions[name] = _function(vector, name, f"{memory_type(dtype)} x", body)
+        return name
+
+    def use_transpose(self, dtype: DType, lanes: int) -> str:
+        """The name of the function that turns a square of vectors."""
+        name = f"aotc_transpose_{suffix(dtype)}x{lanes}"
+        if name not in self._definitions:
+            self._definitions[name] = _transpose(name, memory_type(dtype), vector_name(dtype, lanes), lanes)
         return name
 
     def text(self) -> str:

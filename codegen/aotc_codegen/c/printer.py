@@ -44,6 +44,7 @@ from aotc.tir.stmt import (
     Kernel,
     Stmt,
     Store,
+    Transpose,
     While,
     stmt_exprs,
     walk_stmts,
@@ -150,6 +151,8 @@ class KernelPrinter:
                 return [*lines, f"{pad}}}"]
             case Store():
                 return [f"{pad}{self._place(stmt.buffer, stmt.index, stmt.value.lanes)} = {self._stored(stmt)};"]
+            case Transpose():
+                return [f"{pad}{self._transpose(stmt)};"]
             case Declare():
                 value = self._assigned(stmt)  # before the name: it cannot mention the register
                 return [f"{pad}{self._register_type(stmt.var)} {self.name(stmt.var)} = {value};"]
@@ -166,6 +169,13 @@ class KernelPrinter:
         step = f"++{var}" if loop.step == 1 else f"{var} += {loop.step}"
         head = f"{pad}for (ptrdiff_t {var} = {self.index(loop.begin)}; {var} < {self.index(loop.end, 11)}; {step}) {{"
         return [head, *self.block(loop.body, depth + 1), f"{pad}}}"]
+
+    def _transpose(self, stmt: Transpose) -> str:
+        self.vector(stmt.buffer.dtype, stmt.size)
+        name = self.helpers.use_transpose(stmt.buffer.dtype, stmt.size)
+        to = f"{self.name(stmt.buffer)} + {self.index(stmt.index, 13)}"
+        source = f"{self.name(stmt.source.buffer)} + {self.index(stmt.source.index, 13)}"
+        return f"{name}({to}, {stmt.stride}, {source}, {stmt.source_stride})"
 
     def _assigned(self, stmt: Declare | Assign) -> str:
         return self.index(stmt.value) if stmt.var in self._indices.registers else self.value(stmt.value)
@@ -486,7 +496,7 @@ def _mentioned(body: Stmt) -> set[Buffer]:
     """The buffers that a body reads or writes."""
     found: set[Buffer] = set()
     for stmt in walk_stmts(body):
-        if isinstance(stmt, Store):
+        if isinstance(stmt, (Store, Transpose)):
             found.add(stmt.buffer)
         for expr in stmt_exprs(stmt):
             found.update(e.buffer for e in walk(expr) if isinstance(e, Load))

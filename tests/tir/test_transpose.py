@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statement that turns a square: in the interpreter, the text form, the verifier, the simplifier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.tir.expr import Buffer, Load, Var, as_expr
+from aotc.tir.interp import run_kernel
+from aotc.tir.simplify import simplify_stmt
+from aotc.tir.stmt import For, Kernel, Stmt, Transpose
+from aotc.tir.text import parse_kernel, to_text
+from aotc.tir.verify import verify
+
+F32 = DType("float32")
+X, Y = Buffer("x", F32, 4 * 12), Buffer("y", F32, 12 * 4)
+
+
+def kernel(body: Stmt) -> Kernel:
+    return Kernel(name="turn", inputs=(X,), outputs=(Y,), body=body)
+
+
+def squares() -> Kernel:
+    """A 4x12 matrix turned, one square of 4x4 after the other."""
+    k = Var("k")
+    return kernel(For(k, 3, Transpose(Y, k * 16, 4, Load(X, k * 4, 4), 12)))
+
+
+def test_a_matrix_is_turned() -> None:
+    verify(squares())
+    x = np.arange(48, dtype=np.float32)
+    (y,) = run_kernel(squares(), [x])
+    np.testing.assert_array_equal(y.reshape(12, 4), x.reshape(4, 12).T)
+
+
+def test_text_reads_back() -> None:
+    text = to_text(squares())
+    assert "turn y[k * 16] step 4 = " in text
+    again = parse_kernel(text)
+    assert to_text(again) == text
+    x = np.arange(48, dtype=np.float32)
+    np.testing.assert_array_equal(run_kernel(again, [x])[0], run_kernel(squares(), [x])[0])
+
+
+def test_places_are_simplified() -> None:
+    k = Var("k")
+    done = simplify_stmt(For(k, 1, Transpose(Y, k * 16, 4, Load(X, k * 4, 4), 12)), {})
+    assert isinstance(done, Transpose)
+    assert (done.index, done.source.index) == (as_expr(0), as_expr(0))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (Transpose(Y, as_expr(36), 4, Load(X, as_expr(0), 4), 12), r"y\[36 .. 51\] is outside"),
+        (Transpose(Y, as_expr(0), 4, Load(X, as_expr(9), 4), 12), r"x\[9 .. 48\] is outside"),
+        (Transpose(X, as_expr(0), 4, Load(Y, as_expr(0), 4), 12), "input x is written"),
+        (Transpose(Y, as_expr(0), 4, Load(Y, as_expr(16), 4), 4), "a transpose from y to y"),
+        (Transpose(Y, as_expr(0), 3, Load(X, as_expr(0), 4), 12), "overlap"),
+        (Transpose(Buffer("z", F32, 16), as_expr(0), 4, Load(X, as_expr(0), 4), 12), "z is not declared"),
+    ],
+)
+def test_broken_ones_are_refused(body: Transpose, message: str) -> None:
+    with pytest.raises(AotcError, match=message):
+        verify(kernel(body))

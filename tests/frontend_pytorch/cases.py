@@ -50,6 +50,7 @@ def unary() -> Iterator[tuple[str, Case]]:
     for name in ["log", "log2", "log10", "log1p", "sqrt", "rsqrt", "asin", "acos", "atanh", "reciprocal"]:
         yield name, (getattr(torch, name), (positive(3, 4),))
     yield "acosh", (torch.acosh, (positive(3) + 1.5,))
+    yield "round_ties", (torch.round, (torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5]),))
     yield "round", (lambda x: (torch.round(x), torch.round(x, decimals=1)), (real(9) * 3,))
     for name in ["exp", "sqrt", "sin", "sigmoid", "reciprocal", "abs", "floor", "round", "sign", "neg", "square"]:
         yield f"{name}_int", (getattr(torch, name), (whole(5, low=1),))
@@ -560,7 +561,24 @@ def _write_base(x: Tensor) -> tuple[Tensor, Tensor]:
     return part, y
 
 
+def _write_reshaped(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = F.relu(x + 1, inplace=True)
+    z = y.transpose(0, 1).contiguous()
+    z += 1
+    z[0] *= 2
+    return z, z.reshape(-1)
+
+
+def _write_rows(x: Tensor, index: Tensor) -> Tensor:
+    y = torch.zeros(4, 3)
+    y[index] = x
+    y[index, 0] = 5.0
+    return y
+
+
 def in_place() -> Iterator[tuple[str, Case]]:
+    yield "reshaped", (_write_reshaped, (real(4, 3),))
+    yield "rows", (_write_rows, (real(2, 3), torch.tensor([2, 0])))
     yield "slice", (_write_slice, (real(3, 4),))
     yield "views", (_write_views, (real(4, 3),))
     yield "base", (_write_base, (real(4, 3),))

@@ -74,7 +74,9 @@ def _number(value: Value) -> Any:
     if isinstance(value, Constant):
         return value.data.reshape(-1)[0].item()
     if is_tensor(value):
-        raise AotcError("torch-dynamic", "a range depends on values that are only known at run time")
+        hint = "torch.where chooses between tensors element by element"
+        text = "a value that is only known at run time is used as a Python number"
+        raise AotcError("torch-dynamic", text, hint=hint)
     return value
 
 

@@ -35,10 +35,19 @@ MAX_NODES: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A value that shares memory with another one, and how it follows from that."""
+    """A value that shares memory with another one, for certain or perhaps, and how it follows from that.
+
+    `redo` is None for another name of the same tensor.
+    """
 
     parent: str
-    redo: Callable[[Value], Value]
+    redo: Callable[[Value], Value] | None
+    certain: bool = True
+
+
+_MAYBE_VIEWS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "to", "type_as"}
+"""Operators that copy or do not, as the strides of their argument have it."""
+_UNCERTAIN: Final = Absent("tensors that may share memory with one that was changed in place, but need not,")
 
 
 @dataclass(slots=True)
@@ -73,6 +82,8 @@ class _Conversion:
 
     def span(self, node: Any) -> Span:
         first = next(iter(node.outputs()), None)
+        if node.kind() == "prim::GetAttr":
+            return Span(f"{self.consumers.get(node.output().debugName(), 'self')}.{node.s('name')}")
         return Span(self.names.get(first.debugName(), node.kind()) if first is not None else node.kind())
 
     def node(self, node: Any) -> None:
@@ -116,10 +127,17 @@ class _Conversion:
             target = inputs[written]
             self.write(target, self.values[outputs[0]] if outputs else POISON)
             for name in outputs[:1]:
-                self.views[name] = _View(target, lambda value: value)
+                outer = self.views.get(target)
+                self.views[name] = outer if outer is not None and outer.redo is None else _View(target, None)
             return
+        plain = schema.name.removeprefix("aten::")
         shares = [k for k, a in enumerate(schema.arguments) if a.alias_info]
-        if not shares or not any(r.alias_info for r in schema.returns):
+        certain = bool(shares) and any(r.alias_info for r in schema.returns) and plain not in _MAYBE_VIEWS
+        if not certain:
+            result: Value = self.values[outputs[0]] if outputs and plain != "clone" else None
+            same = is_tensor(result) and is_tensor(args[0]) and dtype_of(result) == dtype_of(args[0])
+            if same and (plain in _MAYBE_VIEWS or result is args[0]):
+                self.views[outputs[0]] = _View(inputs[0], None, certain=False)
             return
         k = shares[0]
 
@@ -130,27 +148,45 @@ class _Conversion:
             self.views[name] = _View(inputs[k], redo)
 
     def write(self, name: str, value: Value) -> None:
-        """`name` has a new value: so have what it is a view of, and all other views of that."""
+        """`name` has a new value: so have what it is a view of, and all other views of that.
+
+        Where only the strides decide whether something is a view, the other side must not be read any more.
+        """
         chain: list[_View] = []
         base = name
-        while base in self.views:
+        while base in self.views and self.views[base].certain:
             chain.append(self.views[base])
             base = chain[-1].parent
-        self.values[base] = self._merged(self.values[base], chain[::-1], value) if chain else value
-        roots = {base}
-        for view, how in self.views.items():
-            if how.parent in roots:
-                roots.add(view)
-                self.values[view] = how.redo(self.values[how.parent])
+        real = [view for view in reversed(chain) if view.redo is not None]
+        self.values[base] = self._merged(self.values[base], real, value) if real else value
+        self._spread(base)
+        if base in self.views:
+            root = self.views[base].parent
+            while root in self.views:
+                root = self.views[root].parent
+            self.values[root] = _UNCERTAIN
+            self._spread(root, base)
+
+    def _spread(self, base: str, but: str = "") -> None:
+        """Compute all views of `base` again, except `but` and its own."""
+        changed = {base}
+        for name, view in self.views.items():
+            if view.parent in changed and name != but:
+                changed.add(name)
+                source = self.values[view.parent]
+                if isinstance(source, Absent) or not view.certain:
+                    self.values[name] = _UNCERTAIN
+                else:
+                    self.values[name] = source if view.redo is None else view.redo(source)
 
     def _merged(self, base: Value, chain: Sequence[_View], value: Expr) -> Expr:
-        """`base` with the part that a chain of views shows replaced: the views tell where."""
+        """`base` with the part that a chain of views shows replaced; the views tell where that part lies."""
         if not is_tensor(base):
             raise AotcError("torch-op", "a change in place of an element of a list is not supported")
         sizes = shape(base)
         places: Value = constant(np.arange(int(np.prod(sizes))).reshape(sizes), "int64")
         for view in chain:
-            places = view.redo(places)
+            places = view.redo(places) if view.redo is not None else places
         flat = reshape(base, (-1,))
         update = cast(reshape(value, (-1,)), str(dtype_of(base)))
         merged = emit("scatter_elements", flat, reshape(places, (-1,)), update, axis=0, reduction="update")
@@ -277,7 +313,7 @@ def _if(c: _Conversion, node: Any) -> None:
     for out, value in zip(node.outputs(), chosen.outputs(), strict=True):
         c.values[out.debugName()] = c.values[value.debugName()]
         if value.debugName() in c.values:
-            c.views[out.debugName()] = _View(value.debugName(), lambda v: v)
+            c.views[out.debugName()] = _View(value.debugName(), None)
 
 
 def _loop(c: _Conversion, node: Any) -> None:

@@ -105,7 +105,7 @@ def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value
     if converter is not None:
         result = apply(converter, schema, args, kwargs)
         return _stored(schema, args, result)
-    if namespace != "aten" or name not in SCALARS or any(map(is_tensor, args)):
+    if namespace != "aten" or name not in SCALARS or (args and is_tensor(args[0])):
         raise unsupported(full)
     return SCALARS[name](*args, **kwargs)
 

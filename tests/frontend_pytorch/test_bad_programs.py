@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cannot be converted: one clear diagnostic for each problem, all of them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import aotc
+from aotc import AotcError, relay
+from tests.frontend_pytorch.both import as_module
+
+
+def trace(function: Any, *inputs: Tensor) -> Any:
+    return torch.jit.trace(as_module(function), inputs or (torch.ones(2, 3),), check_trace=False)
+
+
+def export(function: Any, *inputs: Tensor) -> Any:
+    return torch.export.export(as_module(function), inputs or (torch.ones(2, 3),))
+
+
+def problems(convert: Any) -> list[Any]:
+    with pytest.raises(AotcError) as caught:
+        convert()
+    return list(caught.value.diagnostics)
+
+
+def unknown(x: Tensor) -> Tensor:
+    return torch.special.bessel_j0(x) + torch.nonzero(x).sum() + torch.special.bessel_j0(x * 2)
+
+
+def test_all_unsupported_operators_are_reported_with_their_places() -> None:
+    found = problems(lambda: relay.frontend.from_pytorch(trace(unknown), [("x", (2, 3))]))
+    names = ["aten::special_bessel_j0", "aten::nonzero", "aten::special_bessel_j0"]
+    assert [d.message for d in found] == [f"operator {n} is not supported" for n in names]
+    assert [str(d.span) for d in found] == ["aten::special_bessel_j0_0", "aten::nonzero_0", "aten::special_bessel_j0_1"]
+    assert all("test_bad_programs.py" in d.notes[0] and d.hint for d in found)
+
+
+class Bessel(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.bessel_j0(x) + x
+
+
+def test_unsupported_operators_of_exported_programs() -> None:
+    found = problems(lambda: relay.frontend.from_exported_program(export(Bessel())))
+    assert [d.code for d in found] == ["torch-op"]
+    assert "node special_bessel_j0" in str(found[0].span)
+    assert "test_bad_programs.py" in found[0].notes[0]
+
+
+@pytest.mark.parametrize(
+    ("infos", "message"),
+    [
+        ([], "1 inputs"),
+        ([("x", (2, 3)), ("y", (2, 3))], "2 are described"),
+        ([("x", (2, 3, 4))], "2 dimensions, not 3"),
+        ([("x", ((2, 3), "int64"))], "traced as float32, not int64"),
+        ([("x", ((2, 3), "float33"))], "float33"),
+        ([("x", (2, -3))], "no static shape"),
+        ([("x", (2, None))], "no static shape"),
+        (["x"], "neither"),
+        ([(3, (2, 3))], "neither"),
+        ("x", "a list"),
+    ],
+)
+def test_wrong_input_infos(infos: Any, message: str) -> None:
+    script = trace(lambda x: x + 1)
+    with pytest.raises(AotcError, match=message):
+        relay.frontend.from_pytorch(script, infos)
+
+
+def test_all_wrong_inputs_at_once() -> None:
+    script = trace(lambda x, y, z: x + y + z, *(torch.ones(2),) * 3)
+    found = problems(lambda: relay.frontend.from_pytorch(script, [("a", (2,)), ("a", (2,)), ("c", ((2,), "int32"))]))
+    assert [d.message for d in found] == ["two inputs are called 'a'", "input 'c' was traced as float32, not int32"]
+
+
+@pytest.mark.parametrize("convert", ["from_pytorch", "from_exported_program"])
+def test_other_things_than_modules(convert: str) -> None:
+    for thing in (nn.Linear(2, 2), None, "net.pt", 3):
+        args = (thing, []) if convert == "from_pytorch" else (thing,)
+        with pytest.raises(AotcError, match="takes a torch"):
+            getattr(relay.frontend, convert)(*args)
+
+
+def test_the_other_front_end_is_named() -> None:
+    with pytest.raises(AotcError, match="from_exported_program"):
+        relay.frontend.from_pytorch(export(lambda x: x + 1), [("x", (2, 3))])
+
+
+def test_training_mode() -> None:
+    for net, data in ((nn.Dropout(0.5), torch.ones(2)), (nn.BatchNorm1d(3), torch.ones(2, 3))):
+        script = torch.jit.trace(net.train(), data, check_trace=False)
+        (found,) = problems(lambda s=script, d=data: relay.frontend.from_pytorch(s, [("x", tuple(d.shape))]))
+        assert found.code == "torch-training" and "eval()" in found.hint
+    program = torch.export.export(nn.BatchNorm1d(3).train(), (torch.ones(2, 3),))
+    assert "torch-mutation" in {d.code for d in problems(lambda: relay.frontend.from_exported_program(program))}
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return x + self.count
+
+
+def test_programs_that_keep_state() -> None:
+    program = torch.export.export(Counter(), (torch.ones(1),))
+    found = problems(lambda: relay.frontend.from_exported_program(program))
+    assert "changes its buffer 'count'" in found[0].message
+    program = torch.export.export(as_module(lambda x: x.add_(1)), (torch.ones(1),))
+    assert "changes its input" in problems(lambda: relay.frontend.from_exported_program(program))[0].message
+
+
+class Branch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if bool(x.sum() > 0) else x - 1
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x[x > 0], "mask that is computed at run time"),
+        (lambda x: F.one_hot(x.long()), "num_classes"),
+        (lambda x: torch.rand(2, 3) + x, "aten::rand is not supported"),
+        (lambda x: torch.fft.fft(x).real, "fft"),
+        (lambda x: F.max_pool2d(x[None], 2, return_indices=True)[1], "indices of max_pool"),
+        (lambda x: x.to(torch.complex64).real, "complex64"),
+    ],
+)
+def test_what_cannot_be_compiled(function: Any, message: str) -> None:
+    with pytest.raises(AotcError, match=message):
+        relay.frontend.from_pytorch(trace(function), [("x", (2, 3))])
+
+
+def test_branches_on_values() -> None:
+    with pytest.raises(AotcError, match="only known at run time"):
+        relay.frontend.from_pytorch(torch.jit.script(Branch()), [("x", (2, 3))])
+
+
+def test_modules_on_other_devices() -> None:
+    net = nn.Linear(2, 2).to("meta")
+    script = torch.jit.trace(net, torch.ones(1, 2, device="meta"), check_trace=False)
+    found = problems(lambda: relay.frontend.from_pytorch(script, [("x", (1, 2))]))
+    assert {d.code for d in found} == {"torch-device"} and len(found) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x03\x04" + bytes(40)])
+def test_files_that_are_no_programs(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "net.pt2"
+    path.write_bytes(content)
+    with pytest.raises(AotcError, match=r"net\.pt2 cannot be read"):
+        aotc.compile(path, output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(AotcError, match="no such file"):
+        aotc.compile(tmp_path / "net.pt2")
+
+
+def test_shapes_of_exported_programs_are_their_own() -> None:
+    with pytest.raises(AotcError, match="states its own shapes"):
+        aotc.compile(export(lambda x: x + 1), input_shapes={"x": (3, 3)})
+
+
+def test_torch_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(AotcError, match="torch, which is missing") as caught:
+        aotc.compile(tmp_path / "net.pt2")
+    assert "aotc[pytorch]" in str(caught.value)

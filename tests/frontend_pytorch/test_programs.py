@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripted modules, dynamic dimensions, random chains of operators, and a batch of operators in compiled C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import aotc
+from aotc import relay
+from aotc.ir.dims import SymDim
+from aotc.relay.interp import evaluate
+from tests.frontend_pytorch.both import as_module, check, compare, exported, leaves, values
+from tests.frontend_pytorch.cases import all_cases
+
+
+class Static(nn.Module):
+    """Control flow that the shapes and settings decide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+        self.deep = True
+
+    def forward(self, x: Tensor, scale: float = 2.0) -> Tensor:
+        parts: list[Tensor] = []
+        for layer in self.layers:
+            x = F.relu(layer(x))
+            parts.append(x)
+        if self.deep and x.dim() == 2:
+            x = torch.cat(parts, dim=1)
+        else:
+            raise ValueError("two dimensions")
+        steps = 0
+        while steps < 3:
+            x = x * scale if steps % 2 == 0 else x - x.mean(dim=-1, keepdim=True)
+            steps += 1
+        return x[:, : x.size(1) // 2]
+
+
+class Uniform(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Static()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + torch.arange(6)
+
+
+def test_scripted_module_with_static_control_flow() -> None:
+    net = Uniform().eval()
+    data = torch.randn(3, 4)
+    module, params = relay.frontend.from_pytorch(torch.jit.script(net), [("x", (3, 4))])
+    found = evaluate(module, data.numpy(), params={k: v.numpy() for k, v in params.items()})
+    compare([found], leaves(net(data)))
+
+
+def test_an_exception_that_is_reached_is_an_error() -> None:
+    with pytest.raises(aotc.AotcError, match="raises an exception"):
+        relay.frontend.from_pytorch(torch.jit.script(Uniform().eval()), [("x", (1, 3, 4))])
+
+
+class Sequence(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(6, 8), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.norm(F.gelu(self.fc(x))), -1).flatten(1)
+
+
+def test_dynamic_dimensions_are_named_and_pinned() -> None:
+    net, data = Sequence().eval(), torch.randn(2, 5, 6)
+    program = torch.export.export(net, (data,), dynamic_shapes=({0: torch.export.Dim("batch", max=64)},))
+    module, _ = relay.frontend.from_exported_program(program)
+    (batch, *rest) = module.main.params[0].checked_type.shape
+    assert isinstance(batch, SymDim) and batch.upper == 64 and rest == [5, 6]
+    for rows in (1, 3):
+        x = torch.randn(rows, 5, 6)
+        compare([evaluate(module, x.numpy())], leaves(net(x)))
+    x = torch.randn(4, 5, 6)
+    session = aotc.compile(program, dims={batch.name: 4}).session()
+    compare(session.run(None, {"x": x.numpy()}), leaves(net(x)))
+
+
+def test_parameters_as_inputs_have_the_names_of_the_state() -> None:
+    net, data = Sequence().eval(), torch.randn(2, 5, 6)
+    program = torch.export.export(net, (data,))
+    module, params = relay.frontend.from_exported_program(program, keep_params_as_input=True)
+    assert list(params) == ["fc.weight", "fc.bias", "norm.weight", "norm.bias"]
+    assert [v.name for v in module.main.params] == ["x", *params]
+    found = evaluate(module, data.numpy(), params={k: v.numpy() for k, v in params.items()})
+    compare([found], leaves(net(data)))
+    wrapped, none = relay.frontend.from_exported_program(program, unwrap_unit_return_tuple=False)
+    assert not none
+    compare(evaluate(wrapped, data.numpy()), leaves(net(data)))
+
+
+def test_a_tensor_read_twice_is_one_parameter() -> None:
+    layer = nn.Linear(4, 4, bias=False).eval()
+    net = nn.Sequential(layer, nn.ReLU(), layer)
+    module, params = relay.frontend.from_pytorch(torch.jit.trace(net, torch.ones(1, 4)), [("x", (1, 4))])
+    assert list(params) == ["aten::linear_0.weight"]
+    assert len(module["main"].params) == 2
+
+
+def test_operators_in_place_need_no_copies() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(inplace=True), nn.Hardswish(inplace=True)).eval()
+    script = torch.jit.trace(net, torch.ones(1, 1, 2, 2))
+    module, _ = relay.frontend.from_pytorch(script, [("x", (1, 1, 2, 2))])
+    assert "scatter" not in str(module["main"])
+
+
+def test_perhaps_a_view() -> None:
+    def copied(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        z = y.t().contiguous()
+        z.add_(1)
+        return z, y
+
+    script = torch.jit.trace(as_module(copied), torch.ones(2, 3), check_trace=False)
+    with pytest.raises(aotc.AotcError, match="may share memory"):
+        relay.frontend.from_pytorch(script, [("x", (2, 3))])
+
+
+def test_custom_converters_go_first() -> None:
+    seen: list[Any] = []
+
+    def double(inputs: list[Any], types: list[str]) -> Any:
+        seen.append(types)
+        return relay.add(inputs[0], inputs[0])
+
+    script = torch.jit.trace(as_module(torch.relu), torch.ones(3))
+    module, _ = relay.frontend.from_pytorch(script, [("x", (3,))], custom_convert_map={"aten::relu": double})
+    np.testing.assert_array_equal(evaluate(module, -np.ones(3, "float32")), [-2, -2, -2])
+    assert len(seen) == 1
+
+
+STEPS: dict[str, Any] = {
+    "relu": torch.relu,
+    "scale": lambda x: x * 2.5 + 1,
+    "halve": lambda x: x / 2,
+    "rows": lambda x: x[1:] if x.size(0) > 1 else x + 1,
+    "columns": lambda x: x[:, ::2],
+    "turn": lambda x: x.t(),
+    "join": lambda x: torch.cat([x, x.flip(0)], 1),
+    "softmax": lambda x: x.softmax(-1),
+    "centre": lambda x: x - x.mean(0, keepdim=True),
+    "running": lambda x: x.cumsum(0),
+    "in_place": lambda x: x.clone().add_(1).clamp_(-2, 2),
+    "part": lambda x: x.clone().index_fill_(0, torch.tensor([0]), 0.5),
+    "write": lambda x: _written(x),
+    "gram": lambda x: x @ x.t(),
+    "reshape": lambda x: x.reshape(-1, x.size(0)),
+    "where": lambda x: torch.where(x > 0.1, x, x.abs() - 1),
+    "tri": lambda x: x.tril(),
+    "bools": lambda x: (x > 0) * 3 - x,
+}
+
+
+def _written(x: Tensor) -> Tensor:
+    y = x * 1.0
+    y[..., 0] = 2
+    y[:1] *= 3
+    return y
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6), st.integers(1, 4), st.integers(2, 5))
+def test_chains_of_operators(steps: list[str], rows: int, columns: int) -> None:
+    def chain(x: Tensor) -> Tensor:
+        for step in steps:
+            x = STEPS[step](x)
+        return x
+
+    check(chain, torch.linspace(-1.3, 1.7, rows * columns).reshape(rows, columns))
+
+
+IN_C = (
+    "activation-softmax", "binary-div_modes", "indexing-index_pairs", "indexing-scatter", "reductions-orders",
+    "shapes-pad_modes", "convolutions-conv2d", "resizing-bicubic_scale", "normalisations-group_norm", "products-einsum",
+    "recurrent-gru_state", "in_place-views",
+)  # fmt: skip
+
+
+def test_operators_in_compiled_c() -> None:
+    cases = all_cases()
+    for name in IN_C:
+        net, inputs = cases[name]
+        module = as_module(net)
+        with torch.no_grad():
+            wanted = leaves(module(*(x.clone() for x in inputs)))
+        converted = exported(module, inputs)
+        names = [v.name for v in converted.main.params]
+        session = aotc.compile(converted).session()
+        found = session.run(None, {n: x.numpy() for n, x in zip(names, inputs, strict=True)})
+        compare(found, wanted)
+        compare(values(converted, inputs, {}), wanted)

@@ -59,6 +59,8 @@ def load_exported(path: str | Path) -> Any:
 
 def _prepared(program: Any) -> Any:
     """The program without operators in place, and with what has no converter decomposed as far as torch can."""
+    if not any(map(_needs_work, program.graph.nodes)):
+        return program
     table: dict[Any, Any] = {}
     defaults = torch.export.default_decompositions()
     for _ in range(_ROUNDS):
@@ -69,6 +71,16 @@ def _prepared(program: Any) -> Any:
             return functional
         table.update(more)
     return functional
+
+
+def _needs_work(node: Any) -> bool:
+    """Whether a node works in place, holds a graph of its own, or has no converter."""
+    if node.op != "call_function":
+        return node.op not in ("placeholder", "output")
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return bool(target._schema.is_mutable) or _is_unknown(target)
+    return target is not operator.getitem and target not in _NUMERIC
 
 
 def _is_unknown(target: Any) -> bool:

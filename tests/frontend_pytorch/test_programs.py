@@ -88,6 +88,11 @@ def test_dynamic_dimensions_are_named_and_pinned() -> None:
     x = torch.randn(4, 5, 6)
     session = aotc.compile(program, dims={batch.name: 4}).session()
     compare(session.run(None, {"x": x.numpy()}), leaves(net(x)))
+    for pins, message in (({"rows": 4}, "no dynamic dimension 'rows'"), ({batch.name: 65}, "is outside")):
+        with pytest.raises(aotc.AotcError, match=message):
+            aotc.compile(program, dims=pins)
+    with pytest.raises(aotc.AotcError):  # what stays dynamic cannot become C
+        aotc.compile(program)
 
 
 def test_parameters_as_inputs_have_the_names_of_the_state() -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
+from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic, nearest
 from aotc.ir.dims import SymDim
 from aotc.ir.span import Span
 from aotc.ir.types import TensorType
@@ -104,6 +104,18 @@ def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | Sym
         upper = int(bounds.upper) if bounds is not None and bounds.upper.is_number and bounds.upper < 1 << 31 else None
         dims.append(pins.get(str(expression), SymDim(str(expression), upper)))
     return tuple(dims)
+
+
+def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
+    """AotcError where values are given for symbols that the program does not have, or that it does not allow."""
+    bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
+    for name, value in pins.items():
+        if name not in bounds:
+            hint = nearest(name, bounds) or f"dynamic dimensions: {', '.join(bounds) or 'none'}"
+            raise AotcError("torch-dims", f"the program has no dynamic dimension {name!r}", hint=hint)
+        if value not in bounds[name]:
+            text = f"{name} = {value} is outside {bounds[name].lower} to {bounds[name].upper}"
+            raise AotcError("torch-dims", text)
 
 
 def _inputs(
@@ -219,6 +231,7 @@ def from_exported(
         text = f"from_exported_program takes a torch.export.ExportedProgram, not {type(program).__name__}"
         raise AotcTypeError("torch-module", text, hint=hint)
     problems = Problems()
+    _check_pins(program, dims or {})
     prepared = _prepared(program)
     _check_outputs(prepared, problems)
     with folding_budget():

@@ -56,9 +56,7 @@ class Network(Builder):
         """Convolution and batch normalisation that keep the size but for the stride, and an activation."""
         weight = self.uniform(after, before // groups, kernel, kernel)
         pad = kernel // 2
-        y = self.node(
-            "Conv", x, weight, kernel_shape=[kernel] * 2, pads=[pad] * 4, strides=[stride] * 2, group=groups
-        )
+        y = self.node("Conv", x, weight, kernel_shape=[kernel] * 2, pads=[pad] * 4, strides=[stride] * 2, group=groups)
         y = self.batch_norm(y, self.name("norm"), after)
         return self.activate(y, act)
 

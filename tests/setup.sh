@@ -5,6 +5,7 @@
 # else says what is missing.
 set -eu
 torch_index=https://download.pytorch.org/whl/cpu
+torch_wheel=torch==2.13.0
 
 apt_install() {
   [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 1
@@ -30,10 +31,12 @@ make_venv() {
   install_packages "$1"
 }
 
-# The wheels of torch for the CPU are a tenth of the size of those on the plain index, which serves as a fallback.
+# Builds of torch for the CPU are a tenth of the size of the others.  They have a local version (+cpu), which pip
+# prefers wherever it finds one: in a folder of wheels, in the index of torch, which may be out of reach.
 install_torch() {
   "$1/bin/python" -c 'import torch' 2>/dev/null && return 0
-  "$1/bin/python" -m pip install --quiet --disable-pip-version-check torch --index-url "$torch_index" || true
+  "$1/bin/python" -m pip install -qq --disable-pip-version-check --retries 0 "$torch_wheel" \
+    --extra-index-url "$torch_index" || true
 }
 
 install_packages() {

@@ -15,7 +15,7 @@ import aotc
 from aotc import relay
 from aotc.cli.main import main
 from aotc.contrib import graph_executor
-from tests.frontend_pytorch.both import NAMES, compare, exported, leaves, traced
+from tests.frontend_pytorch.both import NAMES, compare, exported, leaves, traced, values
 from tests.frontend_pytorch.nets import NETS, ResNet, image, spread_statistics
 
 
@@ -46,6 +46,17 @@ def test_traced_network_through_relay_build(name: str) -> None:
     executor = graph_executor.GraphModule(lib["default"](aotc.cpu()))
     executor.run(**{n: x.numpy() for n, x in zip(NAMES, inputs, strict=False)})
     compare([executor.get_output(k).numpy() for k in range(len(wanted))], wanted)
+
+
+@pytest.mark.parametrize("name", ["dense", "decoder", "recurrent"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_scripted_network_in_the_interpreter(name: str, frozen: bool) -> None:
+    net, inputs, wanted = network(name)
+    script = torch.jit.freeze(torch.jit.script(net)) if frozen else torch.jit.script(net)
+    infos = [(n, (tuple(x.shape), x.dtype)) for n, x in zip(NAMES, inputs, strict=False)]
+    module, params = relay.frontend.from_pytorch(script, infos)
+    assert bool(params) != frozen
+    compare(values(module, inputs, {k: v.numpy() for k, v in params.items()}), wanted)
 
 
 def test_resnet_of_the_tutorial() -> None:

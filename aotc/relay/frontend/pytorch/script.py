@@ -229,8 +229,14 @@ def _source_line(node: Any) -> str:
 
 
 def _constant(c: _Conversion, node: Any) -> None:
-    value = node.output().toIValue() if node.outputsSize() else None
-    c.bind(node, constant(array_of(value)) if isinstance(value, torch.Tensor) else value)
+    c.bind(node, _with_constants(node.output().toIValue()))
+
+
+def _with_constants(value: Value) -> Value:
+    """Tensors as constants, those of frozen modules in lists too."""
+    if isinstance(value, (list, tuple)):
+        return [_with_constants(v) for v in value]
+    return constant(array_of(value)) if isinstance(value, torch.Tensor) else value
 
 
 def _list(c: _Conversion, node: Any) -> None:

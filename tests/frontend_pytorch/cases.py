@@ -58,6 +58,7 @@ def unary() -> Iterator[tuple[str, Case]]:
         special = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")])
         yield name, (getattr(torch, name), (special,))
         yield f"{name}_int", (getattr(torch, name), (whole(3),))
+    yield "erfc", (torch.erfc, (real(5),))
     yield "logical_not", (torch.logical_not, (whole(6, low=0, high=2),))
     yield "bitwise_not", (lambda x, y: (~x, ~y), (whole(4), truth(4)))
 
@@ -177,6 +178,7 @@ def shapes() -> Iterator[tuple[str, Case]]:
     x = real(2, 3, 4)
     yield "view", (lambda x: (x.view(6, 4), x.view(-1), x.reshape(4, -1, 2), x.view(2, 3, 2, 2)), (x,))
     yield "flatten", (lambda x: (x.flatten(), x.flatten(1), x.flatten(0, 1), x.unflatten(2, (2, -1))), (x,))
+    yield "broadcast_to", (lambda x: (torch.broadcast_to(x, (2, 3)), x.ravel()), (real(3),))
     yield "view_as", (lambda x, y: (x.view_as(y), x.reshape_as(y)), (real(6), real(2, 3)))
     yield "permute", (lambda x: (x.permute(2, 0, 1), x.transpose(0, -1), x.mT, x[0].t(), x[0].T, x.movedim(0, 2)), (x,))
     yield (
@@ -312,6 +314,15 @@ def indexing() -> Iterator[tuple[str, Case]]:
             (real(4, 3), real(3)),
         ),
     )
+    yield (
+        "index_along",
+        (
+            lambda x, i, v: (x.index_add(0, i, v), x.index_copy(0, i, v)),
+            (real(4, 3), torch.tensor([2, 0]), real(2, 3)),
+        ),
+    )
+    yield "index_add_twice", (lambda x, v: x.index_add(1, torch.tensor([1, 1]), v), (real(4, 3), real(4, 2)))
+    yield "take", (lambda x, i: torch.take(x, i), (real(3, 4), whole(5, low=-12, high=12)))
     yield "one_hot", (lambda i: F.one_hot(i, 6), (whole(2, 3, low=0),))
     yield (
         "bucketize",

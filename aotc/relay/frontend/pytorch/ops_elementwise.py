@@ -291,6 +291,7 @@ OPS: Table = {
     "div": _div,
     "elu": _elu,
     "floor_divide": _floor_divide,
+    "erfc": lambda x: sub(1.0, emit("erf", floating(x))),
     "fmod": _binary("trunc_mod"),
     "gelu": gelu,
     "glu": _glu,

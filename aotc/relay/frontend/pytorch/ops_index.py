@@ -226,6 +226,24 @@ def _index_fill(x: Expr, dim: int, index: Expr, value: Value) -> Expr:
     return _index_put(x, [*[None] * axis_of(dim, rank_of(x)), index], value)
 
 
+def _along(x: Expr, dim: int, index: Expr, source: Expr, accumulate: bool) -> Expr:
+    before = [None] * axis_of(dim, rank_of(x))
+    return _index_put(x, [*before, reshape(index, (-1,))], source, accumulate)
+
+
+def _index_add(x: Expr, dim: int, index: Expr, source: Expr) -> Expr:
+    return _along(x, dim, index, source, True)
+
+
+def _index_copy(x: Expr, dim: int, index: Expr, source: Expr) -> Expr:
+    return _along(x, dim, index, source, False)
+
+
+def _take_flat(x: Expr, index: Expr) -> Expr:
+    flat = reshape(x, (-1,))
+    return _take(flat, _from_start(index, size(flat, 0)), 0)
+
+
 # --- masks
 
 
@@ -269,6 +287,8 @@ OPS: Table = {
     "embedding": _embedding,
     "gather": _gather,
     "index": _index,
+    "index_add": _index_add,
+    "index_copy": _index_copy,
     "index_fill": _index_fill,
     "index_put": _index_put,
     "_unsafe_index": _index,
@@ -280,6 +300,7 @@ OPS: Table = {
     "scatter_reduce": _scatter_reduce,
     "select_scatter": _select_scatter,
     "slice_scatter": _slice_scatter,
+    "take": _take_flat,
     "take_along_dim": _take_along_dim,
     "tril": _trilu(upper=False),
     "triu": _trilu(upper=True),

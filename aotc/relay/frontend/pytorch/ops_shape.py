@@ -333,6 +333,8 @@ OPS: Table = {
     **{f"reflection_pad{k}d": lambda x, padding: _padded(x, padding, "reflect", None) for k in (1, 2, 3)},
     **{f"replication_pad{k}d": lambda x, padding: _padded(x, padding, "replicate", None) for k in (1, 2, 3)},
     "_unsafe_view": _view,
+    "broadcast_to": expand,
+    "ravel": _flatten,
     "channel_shuffle": _channel_shuffle,
     "native_channel_shuffle": _channel_shuffle,
     "chunk": _chunk,

@@ -45,7 +45,7 @@ class _View:
     certain: bool = True
 
 
-_MAYBE_VIEWS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "to", "type_as"}
+_MAYBE_VIEWS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "ravel", "to", "type_as"}
 """Operators that copy or do not, as the strides of their argument have it."""
 _UNCERTAIN: Final = Absent("tensors that may share memory with one that was changed in place, but need not,")
 

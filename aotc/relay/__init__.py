@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from aotc.relay import op as op
     from aotc.relay import testing as testing
     from aotc.relay import transform as transform
+    from aotc.relay import vm as vm
     from aotc.relay.bind import bind_params_by_name as bind_params_by_name
     from aotc.relay.expr import Call as Call
     from aotc.relay.expr import Constant as Constant
@@ -187,7 +188,7 @@ __getattr__, __dir__ = lazy_names(
         "aotc.relay.text.printer": "astext",
         "aotc.runtime.params": "load_param_dict save_param_dict",
     },
-    submodules="analysis build_module expr frontend image instrument nn op testing transform",
+    submodules="analysis build_module expr frontend image instrument nn op testing transform vm",
     more=_operators,
     prepare=_prepare,
 )

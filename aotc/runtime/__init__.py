@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from aotc.ir.device import cuda as cuda
     from aotc.ir.device import device as device
     from aotc.ir.ndarray import NDArray as NDArray
+    from aotc.runtime import vm as vm
     from aotc.runtime.module import CompiledLibrary as CompiledLibrary
     from aotc.runtime.module import enabled as enabled
     from aotc.runtime.module import load_module as load_module
@@ -31,4 +32,5 @@ __getattr__, __dir__ = lazy_names(
         "aotc.runtime.module": "CompiledLibrary enabled load_module",
         "aotc.runtime.params": "load_param_dict save_param_dict",
     },
+    submodules="vm",
 )

@@ -61,6 +61,7 @@ DOORS = {
     "aotc.relay.frontend",
     "aotc.relay.image",
     "aotc.relay.nn",
+    "aotc.relay.vm",
     "aotc.target",
     "aotc.testing",
     "aotc.transform",

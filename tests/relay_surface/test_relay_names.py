@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 DOORS = (
     *("aotc", "aotc.contrib", "aotc.contrib.graph_executor", "aotc.contrib.utils", "aotc.instrument", "aotc.ir"),
     *("aotc.nd", "aotc.relay", "aotc.relay.build_module", "aotc.relay.frontend", "aotc.relay.image", "aotc.relay.nn"),
-    *("aotc.relay.testing", "aotc.runtime", "aotc.target", "aotc.testing", "aotc.transform"),
+    *("aotc.relay.testing", "aotc.relay.vm", "aotc.runtime", "aotc.target", "aotc.testing", "aotc.transform"),
 )
 
 DTYPES = {

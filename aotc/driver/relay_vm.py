@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`relay.vm.compile`: programs with control flow, closures, recursion and varying shapes, to a virtual machine's code.
+
+exe = compile(mod, "llvm", params=params)
+VirtualMachine(exe, cpu()).invoke("main", x)
+
+Kernels of static types are compiled here, in one go.  Those whose types have unknown dimensions are compiled for the
+shapes of each call when these come up first, and kept, the least recently used ones given up beyond a bound.
+Results whose shape depends on values (unique, argwhere, ...) and tensors without elements are computed by the
+operators' references in numpy: no static kernel could.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.driver.kernel_library import compile_kernels
+from aotc.driver.relay_target import Target
+from aotc.driver.wiring import install
+from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.ir.dtype import DType
+from aotc.ir.transform import PassContext
+from aotc.ir.types import FuncType, TensorType, TupleType, Type, tensor_types
+from aotc.relay.backend.kernels import anchor_name
+from aotc.relay.backend.vm import compile_bytecode
+from aotc.relay.bind import bind_params_by_name
+from aotc.relay.expr import Function, Var, type_of
+from aotc.relay.infer import infer_expr
+from aotc.relay.interp import evaluate
+from aotc.relay.module import IRModule
+from aotc.relay.transform.fuse_ops import FuseOps
+from aotc.relay.transform.lambda_lift import LambdaLift
+from aotc.relay.transform.pipeline import optimize
+from aotc.relay.transform.to_a_normal_form import ToANormalForm
+from aotc.relay.visitor import substitute
+from aotc.runtime.kernels import KernelLibrary
+from aotc.runtime.vm import Executable, Value
+from aotc.tir.target import Target as MachineTarget
+
+Run: TypeAlias = Callable[[Sequence[Value]], Value]
+MAX_KERNELS: Final = 256
+"""Most kernels for shapes that came up at run time, of one executable."""
+
+
+def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping[str, Any] | None = None) -> Executable:
+    """Compile a module under the current pass context.
+
+    target   see `relay_target.Target`
+    params   values of parameters of @main by name; they are baked in
+
+    Raises AotcError for ill-typed programs, a context without FuseOps, an @main that takes or gives functions, and
+    what kernels of static shape refuse.
+    """
+    if not isinstance(mod, IRModule):
+        hint = "IRModule.from_expr makes one of a function"
+        raise AotcTypeError("vm", f"expected an IRModule, not {type(mod).__name__}", hint=hint)
+    if not PassContext.current().pass_enabled(FuseOps().info):
+        raise AotcError("vm", "the pass context leaves out FuseOps, which makes the kernels")
+    install()
+    machine = Target(target)
+    module = mod.with_function("main", bind_params_by_name(mod["main"], params)) if params else mod
+    module = optimize(module, machine)
+    _require_data(module.main)
+    program = compile_bytecode(_normal(module))
+    names = [f"{k}:{anchor_name(f)}" for k, f in enumerate(program.kernels)]
+    return Executable(program.functions, program.constants, names, Kernels(program.kernels, names, machine))
+
+
+def _normal(module: IRModule) -> IRModule:
+    """Function literals lifted, every value named: passes that bytecode needs at any level."""
+    for item in (LambdaLift(), ToANormalForm()):
+        module = item(module)
+    return module
+
+
+def _require_data(main: Function) -> None:
+    stack: list[Type] = [*map(type_of, main.params), type_of(main.body)]
+    while stack:
+        ty = stack.pop()
+        if isinstance(ty, FuncType):
+            hint = 'create_executor("debug", ...) gives and takes functions'
+            text = "@main takes or gives a function"
+            raise AotcError("first-class-function", text, span=main.span, hint=hint)
+        stack += ty.fields if isinstance(ty, TupleType) else ()
+
+
+class Kernels:
+    """Calls of primitive functions by number, each compiled for the types that it meets.
+
+    compilations   how many kernels were compiled for types found at run time
+    """
+
+    def __init__(
+        self, functions: Sequence[Function], names: Sequence[str], target: MachineTarget, limit: int = MAX_KERNELS
+    ) -> None:
+        self.compilations = 0
+        self._functions = functions
+        self._names = names
+        self._target = target
+        self._limit = limit
+        self._lock = Lock()
+        self._found: OrderedDict[tuple[Any, ...], Run] = OrderedDict()
+        static = {n: f for n, f in zip(names, functions, strict=True) if _is_compiled(f)}
+        library = compile_kernels(static, target)
+        runs = {n: _compiled(library, n, f) for n, f in static.items()}
+        self._static = [runs.get(n) for n in names]
+
+    def __call__(self, number: int, args: Sequence[Value]) -> Value:
+        """The result of kernel `number`; AotcError naming the operator and the types for what it refuses."""
+        run = self._static[number]
+        if run is None:
+            key = (number, *map(_signature, args))
+            with self._lock:
+                run = self._found.get(key)
+                if run is None:
+                    run = self._found[key] = self._specialized(number, args)
+                    while len(self._found) > self._limit:
+                        self._found.popitem(last=False)
+                self._found.move_to_end(key)
+        return run(args)
+
+    def _specialized(self, number: int, args: Sequence[Value]) -> Run:
+        function, name = self._functions[number], self._names[number]
+        types = [_type_of_value(a) for a in args]
+        try:
+            concrete = _retyped(function, types)
+            if not _is_compiled(concrete):
+                return _on_host(concrete)
+            library = compile_kernels({name: concrete}, self._target)
+        except AotcError as error:
+            text = f"{anchor_name(function)} on ({', '.join(map(str, types))}): {error.diagnostics[0].message}"
+            raise AotcError(error.code, text, span=error.diagnostics[0].span or function.span) from error
+        self.compilations += 1
+        return _compiled(library, name, concrete)
+
+
+def _retyped(function: Function, types: Sequence[Type]) -> Function:
+    """A primitive function on arguments of more precise types."""
+    params = [Var(p.name, ty, p.span) for p, ty in zip(function.params, types, strict=True)]
+    body = substitute(function.body, dict(zip(function.params, params, strict=True)))
+    result = infer_expr(Function(params, body, attrs=function.attrs, span=function.span))
+    assert isinstance(result, Function)
+    return result
+
+
+def _is_compiled(function: Function) -> bool:
+    """Whether all shapes are known, and no tensor is empty."""
+    tensors = [t for ty in (*map(type_of, function.params), type_of(function.body)) for t in tensor_types(ty)]
+    return all(t.is_static and t.numel for t in tensors)
+
+
+def _compiled(library: KernelLibrary, name: str, function: Function) -> Run:
+    result = type_of(function.body)
+    outputs = [(t.static_shape, t.dtype.numpy) for t in tensor_types(result)]
+
+    def run(args: Sequence[Value]) -> Value:
+        arrays = [np.empty(shape, dtype) for shape, dtype in outputs]
+        library.call(name, [np.asarray(a, order="C") for a in _leaves(args)], arrays)
+        value: Value = _nest(result, iter(arrays))
+        return value
+
+    return run
+
+
+def _on_host(function: Function) -> Run:
+    def run(args: Sequence[Value]) -> Value:
+        value: Value = evaluate(function, *args)
+        return value
+
+    return run
+
+
+def _leaves(value: Any) -> list[np.ndarray[Any, Any]]:
+    return [value] if isinstance(value, np.ndarray) else [leaf for item in value for leaf in _leaves(item)]
+
+
+def _nest(ty: Type, leaves: Iterator[Any]) -> Any:
+    return tuple(_nest(f, leaves) for f in ty.fields) if isinstance(ty, TupleType) else next(leaves)
+
+
+def _signature(value: Value) -> Any:
+    return (value.shape, value.dtype) if isinstance(value, np.ndarray) else tuple(map(_signature, _fields(value)))
+
+
+def _fields(value: Value) -> tuple[Any, ...]:
+    assert isinstance(value, tuple), "kernels take arrays and tuples of them"
+    return value
+
+
+def _type_of_value(value: Value) -> Type:
+    if isinstance(value, np.ndarray):
+        return TensorType(value.shape, DType.of(value))
+    return TupleType(map(_type_of_value, _fields(value)))

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the graph to bytecode.
+
+In: a typed module in A-normal form, operators in primitive functions, function literals lifted.
+Out: functions of instructions, constants, and the primitive functions by number.
+
+    program = compile_bytecode(module)
+    program.functions[0].code, program.kernels
+
+Primitive functions that are structurally equal are one kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.bytecode import Instruction, Opcode, VMFunction
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import FuncType
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.module import IRModule
+from aotc.relay.structural import structural_equal, structural_hash
+from aotc.relay.trampoline import Task, run
+
+
+@dataclass(slots=True)
+class Bytecode:
+    """A program: functions in the order of their numbers, constants, and kernels to be."""
+
+    functions: list[VMFunction] = field(default_factory=list)
+    constants: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    kernels: list[Function] = field(default_factory=list)
+
+
+def compile_bytecode(module: IRModule) -> Bytecode:
+    """The bytecode of all functions of a module; AotcError for calls of what is not a function of it."""
+    tables = _Tables(module)
+    for name in module:
+        tables.program.functions.append(_Assembler(name, tables).function())
+    return tables.program
+
+
+class _Tables:
+    """What the functions of a program share."""
+
+    def __init__(self, module: IRModule) -> None:
+        self.module = module
+        self.program = Bytecode()
+        self.numbers = {name: k for k, name in enumerate(module)}
+        self._constants: dict[Constant, int] = {}
+        self._kernels: dict[Function, int] = {}
+        self._by_hash: dict[int, list[Function]] = {}
+
+    def constant(self, node: Constant) -> int:
+        if node not in self._constants:
+            self._constants[node] = len(self.program.constants)
+            self.program.constants.append(np.asarray(node.data, order="C"))
+        return self._constants[node]
+
+    def kernel(self, function: Function) -> int:
+        if function not in self._kernels:
+            alike = self._by_hash.setdefault(structural_hash(function), [])
+            first = next((f for f in alike if structural_equal(f, function)), None)
+            if first is None:
+                alike.append(function)
+                self._kernels[function] = len(self.program.kernels)
+                self.program.kernels.append(function)
+            else:
+                self._kernels[function] = self._kernels[first]
+        return self._kernels[function]
+
+
+def _literal(body: Expr) -> Function:
+    """The function that a lifted function with captures returns, which may have been given a name."""
+    value = body.value if isinstance(body, Let) else body
+    assert isinstance(value, Function)
+    return value
+
+
+class _Assembler:
+    """The instructions of one function."""
+
+    def __init__(self, name: str, tables: _Tables) -> None:
+        self.name = name
+        self.tables = tables
+        self.registers: dict[Var, int] = {}
+        self.kernels: dict[Expr, Function] = {}  # variables that stand for primitive functions
+        self.count = 0
+        self.code: list[Instruction] = []
+
+    def function(self) -> VMFunction:
+        whole = self.tables.module[self.name]
+        params, inner = whole.params, whole
+        if whole.attrs.get("Closure"):  # what is captured comes first
+            inner = _literal(whole.body)
+            params = (*params, *inner.params)
+        for param in params:
+            self.registers[param] = self._register()
+        result = self._register()
+        run(self._block(inner.body, result))
+        self._emit(Opcode.RET, args=(result,))
+        ty = FuncType(map(type_of, params), type_of(inner.body))
+        return VMFunction(self.name, tuple(p.name for p in params), ty, self.count, tuple(self.code))
+
+    def _register(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def _emit(self, opcode: Opcode, dst: int = -1, args: tuple[int, ...] = (), index: int = -1) -> int:
+        self.code.append(Instruction(opcode, dst, args, index))
+        return len(self.code) - 1
+
+    def _block(self, node: Expr, dst: int) -> Task[None]:
+        """Compute the lets of a block one after the other, and its result into a register."""
+        while isinstance(node, Let):
+            if isinstance(node.value, Function) and node.value.is_primitive:
+                self.kernels[node.var] = node.value
+            else:
+                register = self.registers[node.var] = self._register()
+                yield self._value(node.value, register)
+            node = node.body
+        yield self._value(node, dst)
+
+    def _value(self, node: Expr, dst: int) -> Task[None]:
+        match node:
+            case Let():
+                yield self._block(node, dst)
+            case If():
+                yield self._if(node, dst)
+            case Call():
+                args = []
+                for arg in node.args:
+                    args.append((yield self._operand(arg)))
+                yield self._call(node, tuple(args), dst)
+            case Tuple():
+                fields = []
+                for item in node.fields:
+                    fields.append((yield self._operand(item)))
+                self._emit(Opcode.ALLOC_ADT, dst, tuple(fields))
+            case TupleGetItem():
+                whole = yield self._operand(node.tuple_value)
+                self._emit(Opcode.GET_FIELD, dst, (whole,), node.index)
+            case _:
+                self._leaf(node, dst)
+
+    def _leaf(self, node: Expr, dst: int) -> None:
+        match node:
+            case Var() if node in self.registers:
+                self._emit(Opcode.MOVE, dst, (self.registers[node],))
+            case Constant():
+                self._emit(Opcode.LOAD_CONST, dst, index=self.tables.constant(node))
+            case GlobalVar():
+                self._emit(Opcode.ALLOC_CLOSURE, dst, index=self.tables.numbers[node.name])
+            case _:
+                text = f"@{self.name}: a {type(node).__name__} used as a value has no bytecode"
+                raise AotcError("first-class-function", text, span=node.span, hint="call it, or wrap it in a function")
+
+    def _operand(self, node: Expr) -> Task[int]:
+        """The register that holds a value."""
+        if isinstance(node, Var) and node in self.registers:
+            return self.registers[node]
+        register = self._register()
+        yield self._value(node, register)
+        return register
+
+    def _if(self, node: If, dst: int) -> Task[None]:
+        cond = yield self._operand(node.cond)
+        test = self._emit(Opcode.IF, args=(cond,))
+        yield self._block(node.true_branch, dst)
+        leave = self._emit(Opcode.GOTO)
+        self.code[test] = Instruction(Opcode.IF, args=(cond,), index=len(self.code))
+        yield self._block(node.false_branch, dst)
+        self.code[leave] = Instruction(Opcode.GOTO, index=len(self.code))
+
+    def _call(self, node: Call, args: tuple[int, ...], dst: int) -> Task[None]:
+        callee = self.kernels.get(node.op, node.op)
+        match callee:
+            case Function() if callee.is_primitive:
+                self._emit(Opcode.INVOKE_PACKED, dst, args, self.tables.kernel(callee))
+            case GlobalVar(name=name):
+                captures = self.tables.module[name].attrs.get("Closure")
+                self._emit(Opcode.ALLOC_CLOSURE if captures else Opcode.INVOKE, dst, args, self.tables.numbers[name])
+            case _:
+                closure = yield self._operand(callee)
+                self._emit(Opcode.INVOKE_CLOSURE, dst, (closure, *args))

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The virtual machine: runs bytecode over compiled kernels, at any depth of recursion.
+
+vm = VirtualMachine(executable, cpu())
+vm.invoke("main", x)                                 # an NDArray, or a (nested) tuple of them
+vm.set_input("main", x=x); vm.run()
+
+Values are arrays, tuples of values, and closures.  An array is dropped once nobody can read it any more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from aotc.ir.bytecode import Instruction, Opcode, VMFunction
+from aotc.ir.device import Device, require_device
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.dims import Dim, SymDim
+from aotc.ir.dtype import DType
+from aotc.ir.ndarray import NDArray
+from aotc.ir.types import FuncType, TensorType, TupleType, Type
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VMClosure:
+    """A function value: the number of a function and its first arguments."""
+
+    function: int
+    captured: tuple[Value, ...]
+
+
+Value: TypeAlias = "Array | tuple[Any, ...] | VMClosure"
+CallKernel: TypeAlias = Callable[[int, Sequence[Value]], Value]
+
+
+class Executable:
+    """A compiled program: bytecode, constants, and kernels.  Any number of machines, in any threads, may run it.
+
+    functions      in the order of their numbers
+    constants      the arrays that `load_const` gives
+    kernel_names   of the kernels by number
+    call_kernel    runs the kernel of a number on values, which it does not change
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[VMFunction],
+        constants: Sequence[Array],
+        kernel_names: Sequence[str],
+        call_kernel: CallKernel,
+    ) -> None:
+        self.functions = tuple(functions)
+        self.constants = tuple(constants)
+        self.kernel_names = tuple(kernel_names)
+        self.call_kernel = call_kernel
+        self._numbers = {f.name: k for k, f in enumerate(self.functions)}
+
+    def function(self, name: str) -> VMFunction:
+        """The function called `name`; AotcError if there is none."""
+        if name not in self._numbers:
+            raise AotcError("unknown-function", f"no function @{name}", hint=nearest(name, self._numbers))
+        return self.functions[self._numbers[name]]
+
+    @property
+    def globals(self) -> list[str]:
+        """The names of the functions."""
+        return list(self._numbers)
+
+    @property
+    def primitive_ops(self) -> list[str]:
+        """The names of the kernels."""
+        return list(self.kernel_names)
+
+    @property
+    def bytecode(self) -> str:
+        """The instructions of all functions as text."""
+        return "\n\n".join(f"VM Function[{k}]: {function}" for k, function in enumerate(self.functions))
+
+    @property
+    def stats(self) -> str:
+        """How many constants, functions, kernels and instructions there are, as text."""
+        counts = Counter(ins.opcode.value for f in self.functions for ins in f.code)
+        return "\n".join(
+            [
+                f"constants: {len(self.constants)}",
+                f"globals: {', '.join(self._numbers)}",
+                f"primitive ops: {', '.join(self.kernel_names)}",
+                f"instructions: {', '.join(f'{name} {n}' for name, n in sorted(counts.items()))}",
+            ]
+        )
+
+
+class VirtualMachine:
+    """Runs the functions of an executable.
+
+    exe      the program
+    device   where to run, the processor for None
+
+    `invoke` may be called by several threads; inputs set by `set_input` and results of `run` are the machine's own.
+    """
+
+    def __init__(self, exe: Executable, device: Device | None = None) -> None:
+        self.exe = exe
+        self.device = require_device(device)
+        self._inputs: dict[str, list[Value]] = {}
+        self._result: Any = None
+
+    def invoke(self, func_name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """The result of a function on arguments by position or name; with none at all, on those of `set_input`.
+
+        Raises AotcError for arguments that are missing, superfluous or of the wrong type, and for what kernels refuse.
+        """
+        function = self.exe.function(func_name)
+        stored = self._inputs.get(func_name) if not args and not kwargs else None
+        return _public(self.execute(function, stored if stored is not None else _arguments(function, args, kwargs)))
+
+    def set_input(self, func_name: str, /, *args: Any, **kwargs: Any) -> None:
+        """Keep the arguments of a function for calls without arguments."""
+        self._inputs[func_name] = _arguments(self.exe.function(func_name), args, kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """`invoke` of @main."""
+        self._result = self.invoke("main", *args, **kwargs)
+        return self._result
+
+    def get_outputs(self) -> list[Any]:
+        """The results of the last `run`, those of a tuple one by one."""
+        return list(self._result) if isinstance(self._result, tuple) else [self._result]
+
+    def execute(self, function: VMFunction, args: Sequence[Value]) -> Value:
+        """The result of a function on checked values."""
+        exe = self.exe
+        registers, pc = _frame(function, args), 0
+        callers: list[tuple[VMFunction, list[Any], int, int]] = []
+        while True:
+            ins = function.code[pc]
+            operands = [registers[k] for k in ins.args]
+            for k in function.dead[pc]:
+                registers[k] = None
+            pc += 1
+            match ins.opcode:
+                case Opcode.RET:
+                    result: Value = operands[0]
+                    if not callers:
+                        return result
+                    function, registers, pc, dst = callers.pop()
+                    registers[dst] = result
+                case Opcode.GOTO:
+                    pc = ins.index
+                case Opcode.IF:
+                    pc = pc if operands[0].item() else ins.index
+                case Opcode.INVOKE | Opcode.INVOKE_CLOSURE:
+                    callers.append((function, registers, pc, ins.dst))
+                    number, operands = _callee(ins, operands)
+                    function = exe.functions[number]
+                    registers, pc = _frame(function, operands), 0
+                case _:
+                    registers[ins.dst] = _compute(exe, ins, operands)
+
+
+def _frame(function: VMFunction, args: Sequence[Value]) -> list[Any]:
+    return [*args, *[None] * (function.registers - len(args))]
+
+
+def _callee(ins: Instruction, operands: list[Any]) -> tuple[int, list[Any]]:
+    """The number of the function that is called, and its arguments."""
+    if ins.opcode is Opcode.INVOKE:
+        return ins.index, operands
+    closure = operands[0]
+    return closure.function, [*closure.captured, *operands[1:]]
+
+
+def _compute(exe: Executable, ins: Instruction, operands: list[Any]) -> Any:
+    """The value that an instruction writes."""
+    match ins.opcode:
+        case Opcode.INVOKE_PACKED:
+            return exe.call_kernel(ins.index, operands)
+        case Opcode.LOAD_CONST:
+            return exe.constants[ins.index]
+        case Opcode.GET_FIELD:
+            return operands[0][ins.index]
+        case Opcode.ALLOC_ADT:
+            return tuple(operands)
+        case Opcode.ALLOC_CLOSURE:
+            return VMClosure(ins.index, tuple(operands))
+        case Opcode.MOVE:
+            return operands[0]
+        case _:
+            raise AssertionError(f"{ins.opcode} writes no register")
+
+
+# --- values from outside
+
+
+def _arguments(function: VMFunction, args: Sequence[Any], named: Mapping[str, Any]) -> list[Value]:
+    params = function.params
+    if len(args) > len(params):
+        raise AotcError("vm", f"@{function.name} takes {len(params)} arguments, got {len(args)}")
+    given = dict(zip(params, args, strict=False))
+    for name, value in named.items():
+        if name in given or name not in params:
+            text = "is given twice" if name in given else f"is no parameter of @{function.name}"
+            raise AotcError("vm", f"{name!r} {text}", hint=nearest(name, params))
+        given[name] = value
+    missing = [repr(p) for p in params if p not in given]
+    if missing:
+        raise AotcError("vm", f"no value for {', '.join(missing)}")
+    values = args if len(args) == len(params) else [given[p] for p in params]
+    dims: dict[str, int] = {}
+    return [_value(p, v, ty, dims) for p, v, ty in zip(params, values, function.type.arg_types, strict=True)]
+
+
+def _value(name: str, value: Any, ty: Type, dims: dict[str, int]) -> Value:
+    """An argument as a value of its type."""
+    match ty:
+        case TensorType():
+            array = np.asarray(value) if hasattr(value, "__array__") else np.asarray(value, ty.dtype.numpy)
+            same = array.dtype == ty.dtype.numpy and array.ndim == ty.rank
+            if not same or not all(_fits(d, n, dims) for d, n in zip(ty.shape, array.shape, strict=True)):
+                got = TensorType(array.shape, DType.of(array))
+                raise AotcError("vm", f"argument {name!r} must be {ty}, got {got}")
+            return array
+        case TupleType(fields=fields):
+            if not isinstance(value, (tuple, list)) or len(value) != len(fields):
+                raise AotcError("vm", f"argument {name!r} must be a tuple of {len(fields)} values")
+            return tuple(_value(name, v, f, dims) for v, f in zip(value, fields, strict=True))
+        case FuncType():
+            raise AotcError("vm", f"argument {name!r} is a function: only programs make them")
+
+
+def _fits(dim: Dim, size: int, dims: dict[str, int]) -> bool:
+    if not isinstance(dim, SymDim):
+        return dim == size
+    if dim.upper is not None and size > dim.upper:
+        return False
+    return not dim.name or dims.setdefault(dim.name, size) == size
+
+
+def _public(value: Value) -> Any:
+    match value:
+        case np.ndarray():
+            return NDArray(value)
+        case tuple():
+            return tuple(map(_public, value))
+        case _:
+            return value

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The virtual machine: control flow, closures, recursion and varying shapes, compiled, against the interpreter."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc import relay
+from aotc.driver.relay_vm import Kernels, compile
+from aotc.ir.bytecode import Opcode
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dims import SymDim
+from aotc.ir.transform import PassContext
+from aotc.ir.types import TensorType
+from aotc.relay.interp import evaluate
+from aotc.relay.testing import mlp, resnet
+from aotc.runtime.vm import VirtualMachine
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+HEAD = '#[version = "0.0.5"]\n'
+
+FACTORIAL = """
+def @fact(%n: int32) -> int32 { if (less(%n, 2)) { 1 } else { multiply(%n, @fact(subtract(%n, 1))) } }
+def @main(%n: int32) -> int32 { @fact(%n) }
+"""
+FIBONACCI = """
+def @fib(%n: int32) -> int32 { if (less(%n, 2)) { %n } else { add(@fib(subtract(%n, 1)), @fib(subtract(%n, 2))) } }
+def @main(%n: int32) -> int32 { @fib(%n) }
+"""
+MUTUAL = """
+def @even(%n: int32) -> bool { if (equal(%n, 0)) { True } else { @odd(subtract(%n, 1)) } }
+def @odd(%n: int32) -> bool { if (equal(%n, 0)) { False } else { @even(subtract(%n, 1)) } }
+def @main(%n: int32) -> bool { @even(%n) }
+"""
+CLOSURES = """
+def @twice(%f: fn (int32) -> int32, %x: int32) -> int32 { %f(%f(%x)) }
+def @main(%n: int32) -> (int32, int32) {
+  let %add = fn (%a: int32) -> int32 { add(%a, %n) };
+  let %pair = (%add, fn (%a: int32) -> int32 { multiply(%a, %n) });
+  let %power = fn (%k: int32) -> int32 { if (less(%k, 1)) { 1 } else { multiply(%n, %power(subtract(%k, 1))) } };
+  let %picked = if (less(%n, 4)) { %pair.0 } else { %pair.1 };
+  (@twice(%picked, %power(3)), @twice(%power, 1))
+}
+"""
+PROGRAMS = {"factorial": FACTORIAL, "fibonacci": FIBONACCI, "mutual": MUTUAL, "closures": CLOSURES}
+
+
+def parsed(text: str) -> aotc.IRModule:
+    return relay.fromtext(HEAD + text)
+
+
+def plain(value: Any) -> Any:
+    return tuple(map(plain, value)) if isinstance(value, tuple) else np.asarray(value)
+
+
+def assert_same(got: Any, want: Any) -> None:
+    if isinstance(want, tuple):
+        assert isinstance(got, tuple) and len(got) == len(want)
+        for a, b in zip(got, want, strict=True):
+            assert_same(a, b)
+    else:
+        assert got.dtype == want.dtype and got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def growing() -> aotc.IRModule:
+    """A loop that appends a row until there are n."""
+    rows = TensorType((SymDim(), 2), "float32")
+    n, x, m = relay.var("n", TensorType((), "int32")), relay.var("x", rows), relay.var("m", TensorType((), "int32"))
+    loop = relay.GlobalVar("loop")
+    one = relay.const(np.ones((1, 2), "float32"))
+    again = relay.Call(loop, [relay.subtract(n, relay.const(1, "int32")), relay.concatenate([x, one], 0)])
+    body = relay.If(relay.less(n, relay.const(1, "int32")), x, again)
+    start = relay.var("start", rows)
+    return aotc.IRModule(
+        {"loop": relay.Function([n, x], body, rows), "main": relay.Function([m, start], relay.Call(loop, [m, start]))}
+    )
+
+
+@pytest.mark.parametrize("level", [0, 3])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_control_flow(name: str, level: int) -> None:
+    module = parsed(PROGRAMS[name])
+    with PassContext(opt_level=level):
+        vm = VirtualMachine(compile(module))
+    for n in range(7):
+        assert_same(plain(vm.invoke("main", np.int32(n))), evaluate(module, np.int32(n)))
+
+
+def test_deep_recursion() -> None:
+    vm = VirtualMachine(compile(parsed(MUTUAL)))
+    assert not vm.invoke("main", np.int32(10_001)).numpy()
+
+
+def test_shapes_that_grow() -> None:
+    module, start = growing(), np.zeros((1, 2), "float32")
+    vm = VirtualMachine(compile(module))
+    assert_same(plain(vm.invoke("main", np.int32(3), start)), evaluate(module, np.int32(3), start))
+
+
+def test_a_batch_of_any_size_is_compiled_once_per_size() -> None:
+    x = relay.var("x", TensorType((SymDim("n"), 4), "float32"))
+    w = np.arange(12, dtype="float32").reshape(3, 4)
+    exe = compile(aotc.IRModule.from_expr(relay.nn.relu(relay.nn.dense(x, relay.const(w)))))
+    kernels = exe.call_kernel
+    assert isinstance(kernels, Kernels)
+    for size in (1, 2, 5, 2, 1):
+        data = np.random.default_rng(size).standard_normal((size, 4)).astype("float32")
+        assert_same(plain(VirtualMachine(exe).invoke("main", data)), np.maximum(data @ w.T, 0))
+    assert kernels.compilations == 3 * len(exe.primitive_ops)
+    assert plain(VirtualMachine(exe).invoke("main", np.zeros((0, 4), "float32"))).shape == (0, 3)
+
+
+def test_wrong_shapes_at_run_time_name_the_operator() -> None:
+    x, y = (relay.var(n, TensorType((SymDim(),), "float32")) for n in "xy")
+    vm = VirtualMachine(compile(aotc.IRModule.from_expr(relay.add(x, y))))
+    with pytest.raises(AotcError, match=r"add on \(Tensor\[\(2\), float32\], Tensor\[\(3\), float32\]\)"):
+        vm.invoke("main", np.ones(2, "float32"), np.ones(3, "float32"))
+
+
+@pytest.mark.parametrize(("get", "shape"), [(mlp.get_workload, (1, 1, 28, 28)), (resnet.get_workload, (1, 3, 32, 32))])
+def test_workloads(get: Any, shape: tuple[int, ...]) -> None:
+    module, params = get(batch_size=1) if get is mlp.get_workload else get(1, 10, 18, shape[1:])
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    vm = VirtualMachine(compile(module, params=params))
+    assert_same(plain(vm.invoke("main", x)), evaluate(module, x, params={n: np.asarray(p) for n, p in params.items()}))
+
+
+def test_registers_are_dropped_and_threads_share() -> None:
+    exe = compile(parsed(FIBONACCI))
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: int(VirtualMachine(exe).invoke("main", np.int32(9)).numpy()), range(8)))
+    assert results == [34] * 8
+    main = exe.function("main")
+    assert 0 in {k for dead in main.dead for k in dead}
+
+
+def test_inputs_kept_and_text() -> None:
+    exe = compile(parsed(FACTORIAL))
+    vm = VirtualMachine(exe, aotc.cpu())
+    vm.set_input("main", n=np.int32(5))
+    assert vm.run().numpy() == 120 and vm.get_outputs()[0].numpy() == 120
+    assert "VM Function[" in exe.bytecode and "invoke_packed" in exe.bytecode and "globals:" in exe.stats
+    assert any(i.opcode is Opcode.IF for i in exe.function("fact").code)
+
+
+def test_wrong_arguments() -> None:
+    vm = VirtualMachine(compile(parsed(FACTORIAL)))
+    for args, named in (((np.float32(1),), {}), ((1, 2), {}), ((), {}), ((), {"m": 1}), ((1,), {"n": 1})):
+        with pytest.raises(AotcError):
+            vm.invoke("main", *args, **named)
+    with pytest.raises(AotcError, match="no function"):
+        vm.invoke("mein", 1)
+
+
+def test_main_of_functions_is_refused() -> None:
+    with pytest.raises(AotcError, match="takes or gives a function"):
+        compile(parsed("def @main(%f: fn (int32) -> int32) -> int32 { %f(1) }"))
+
+
+def test_executor() -> None:
+    assert relay.create_executor("vm", parsed(FACTORIAL)).evaluate()(np.int32(4)).numpy() == 24

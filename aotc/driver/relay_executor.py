@@ -8,6 +8,7 @@ executor.evaluate(relay.add(a, b), binds={a: 1.0, b: 2.0})
 debug   the interpreter, in numpy: every operator, closures, recursion, control flow, shapes that vary
 graph   compiled kernels, called one by one; static programs
 aot     the compiled C program of `relay.build`; static programs
+vm      compiled kernels under a virtual machine: all that debug runs, but that functions stay inside the program
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from aotc.driver.relay_build import build, lower_module
 from aotc.driver.relay_graph import graph_machine
 from aotc.driver.relay_target import Target
+from aotc.driver.relay_vm import compile as compile_for_vm
 from aotc.driver.wiring import install
 from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
@@ -38,6 +40,7 @@ from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import Mutator, substitute
 from aotc.runtime.graph_executor import GraphModule
+from aotc.runtime.vm import VirtualMachine
 from aotc.tir.target import Target as MachineTarget
 
 Run: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -77,6 +80,11 @@ class Executor:
         executor cannot express; the functions for arguments that are missing, superfluous or of the wrong type.
         """
         whole = self._module(expr, binds or {})
+        loose = free_vars(whole.main)
+        if loose:
+            names = ", ".join(f"%{v.name}" for v in loose)
+            hint = "parameters of the function, or binds of the expression, have values"
+            raise AotcError("free-variable", f"without a value: {names}", span=loose[0].span, hint=hint)
         module = infer_module(whole)
         call = FunctionValue(module.main.params, _PREPARE[self.kind](module, self.target))
         return call if expr is None or isinstance(expr, (Function, GlobalVar)) else call()
@@ -94,10 +102,6 @@ class Executor:
                 text = f"the expression has no free variable {name}"
                 raise AotcError("binds", text, hint="the keys of binds are the variables themselves")
             expr = Let(var, _expression(var, value), expr)
-        loose = free_vars(expr)
-        if loose:
-            names = ", ".join(f"%{v.name}" for v in loose)
-            raise AotcError("free-variable", f"without a value: {names}", span=loose[0].span, hint="give it in binds")
         return _with_entry(self.mod, expr)
 
     def __repr__(self) -> str:
@@ -113,7 +117,7 @@ def create_executor(
 ) -> Executor:
     """An executor.
 
-    kind      "debug", "graph" or "aot"; see the text of this module
+    kind      "debug", "graph", "aot" or "vm"; see the text of this module
     mod       what expressions may refer to, and @main; empty for None
     device    where to run, the processor for None
     target    see `relay_target.Target`
@@ -273,6 +277,12 @@ def _aot(module: IRModule, target: MachineTarget) -> Run:
     return _session(module, flat, library["default"](Device("cpu")))
 
 
+def _vm(module: IRModule, target: MachineTarget) -> Run:
+    program = compile_for_vm(module, target)
+    machine, main = VirtualMachine(program), program.function(_MAIN)
+    return lambda values: machine.execute(main, values)
+
+
 def _session(module: IRModule, flat: IRModule, executor: Any) -> Run:
     """Runs of a static program: inputs set, outputs got."""
     graph = GraphModule(executor)
@@ -329,6 +339,6 @@ def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
 
 
 _PREPARE: Final[Mapping[str, Callable[[IRModule, MachineTarget], Run]]] = MappingProxyType(
-    {"debug": _debug, "graph": _graph, "aot": _aot}
+    {"debug": _debug, "graph": _graph, "aot": _aot, "vm": _vm}
 )
 """What makes a program ready to run, by kind of executor."""

@@ -6,7 +6,7 @@ VirtualMachine(exe, cpu()).invoke("main", x)
 
 Kernels of static types are compiled here, in one go.  Those whose types have unknown dimensions are compiled for the
 shapes of each call when these come up first, and kept, the least recently used ones given up beyond a bound.
-Results whose shape depends on values (unique, argwhere, ...) and tensors without elements are computed by the
+Results whose shape depends on values, and tensors without elements, are computed by the
 operators' references in numpy: no static kernel could.
 """
 

@@ -8,16 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
+from relay.programs import chain, if_chain, let_chain
 
 import aotc
 from aotc import relay
+from aotc.driver.relay_target import Target
 from aotc.driver.relay_vm import Kernels, compile
 from aotc.ir.bytecode import Opcode
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
+from aotc.ir.op import Op
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
+from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import mlp, resnet
 from aotc.runtime.vm import VirtualMachine
@@ -166,3 +172,56 @@ def test_main_of_functions_is_refused() -> None:
 
 def test_executor() -> None:
     assert relay.create_executor("vm", parsed(FACTORIAL)).evaluate()(np.int32(4)).numpy() == 24
+
+
+@pytest.mark.parametrize("make", [chain, let_chain])
+def test_long_programs(make: Any) -> None:
+    function = make(2_000)
+    values = [np.ones(p.checked_type.static_shape, p.checked_type.dtype.numpy) for p in function.params]
+    got = VirtualMachine(compile(aotc.IRModule.from_expr(function))).invoke("main", *values)
+    assert_same(plain(got), evaluate(function, *values))
+
+
+def test_ifs_in_ifs() -> None:
+    function = if_chain(500)
+    values = [np.ones(p.checked_type.static_shape, p.checked_type.dtype.numpy) for p in function.params]
+    with PassContext(opt_level=0):
+        got = VirtualMachine(compile(aotc.IRModule.from_expr(function))).invoke("main", *values)
+    assert_same(plain(got), evaluate(function, *values))
+
+
+def test_onnx_if_on_a_value_of_run_time() -> None:
+    def branch(op: str) -> onnx.GraphProto:
+        out = helper.make_tensor_value_info(f"{op}_out", onnx.TensorProto.FLOAT, [2])
+        return helper.make_graph([helper.make_node(op, ["x"], [f"{op}_out"])], op, [], [out])
+
+    node = helper.make_node("If", ["flag"], ["y"], then_branch=branch("Neg"), else_branch=branch("Exp"))
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2]) for n in "xy")
+    flag = helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, [])
+    graph = helper.make_graph([node], "choice", [flag, x], [y])
+    module, params = relay.frontend.from_onnx(helper.make_model(graph))
+    vm = VirtualMachine(compile(module, params=params))
+    data = np.array([1, 2], "float32")
+    for value, want in ((True, -data), (False, np.exp(data))):
+        assert_same(plain(vm.invoke("main", flag=np.array(value), x=data)), want)
+
+
+def test_results_whose_shape_depends_on_values() -> None:
+    x = relay.var("x", TensorType((SymDim(),), "int32"))
+    where = Op(
+        name="positions",
+        infer=lambda _, types: TensorType((SymDim(), 1), "int32"),
+        reference=lambda _, a: np.argwhere(a).astype("int32"),
+    )
+    vm = VirtualMachine(compile(aotc.IRModule.from_expr(relay.Call(where, [x]))))
+    for data in (np.array([0, 3, 0, 4], "int32"), np.zeros(2, "int32")):
+        assert_same(plain(vm.invoke("main", data)), np.argwhere(data).astype("int32"))
+
+
+def test_the_least_recently_used_kernels_are_given_up() -> None:
+    x = relay.var("x", TensorType((SymDim(),), "float32"))
+    function = infer_function(relay.Function([x], relay.nn.relu(x)))
+    kernels = Kernels([function], ["relu"], Target("llvm"), limit=2)
+    for size in (1, 2, 1, 3, 1, 2):
+        kernels(0, [np.ones(size, "float32")])
+    assert kernels.compilations == 4

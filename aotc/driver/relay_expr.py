@@ -7,14 +7,15 @@ op_functions()["add"](x, const(1.0))
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType, ModuleType
-from typing import Any
 
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dims import SymDim
 from aotc.ir.dtype import DType
 from aotc.ir.ndarray import NDArray
 from aotc.ir.span import Span
@@ -28,7 +29,7 @@ from aotc.relay.text.parser import parse
 def var(
     name_hint: str,
     type_annotation: Type | str | None = None,
-    shape: Sequence[Any] | None = None,
+    shape: Sequence[typing.Any] | None = None,
     dtype: str = "float32",
     span: Span | None = None,
 ) -> Var:
@@ -43,7 +44,7 @@ def var(
     return Var(name_hint, TensorType(shape, dtype) if shape is not None else type_annotation, span)
 
 
-def const(value: Any, dtype: str | None = None, span: Span | None = None) -> Constant:
+def const(value: typing.Any, dtype: str | None = None, span: Span | None = None) -> Constant:
     """A constant.  Python's numbers, and lists of them, are int32, float32 or bool; arrays keep their dtype.
 
     dtype   the dtype wanted instead
@@ -63,20 +64,30 @@ def const(value: Any, dtype: str | None = None, span: Span | None = None) -> Con
     return Constant(result, span)
 
 
+def Any() -> SymDim:
+    """A dimension that is not known, different from every other one."""
+    return SymDim()
+
+
+def scalar_type(dtype: str) -> TensorType:
+    """The type of one value."""
+    return TensorType((), dtype)
+
+
 def fromtext(text: str, source_name: str = "from_string") -> IRModule:
     """The module that Relay text describes; see `aotc.relay.text.parser.parse`."""
     return parse(text, source_name)
 
 
 @cache
-def op_functions() -> Mapping[str, Callable[..., Any]]:
+def op_functions() -> Mapping[str, Callable[..., typing.Any]]:
     """The functions that build calls of operators, by the operator's name ("add", "nn.conv2d")."""
     families = [m for m in vars(operators).values() if isinstance(m, ModuleType) and hasattr(m, "OPS")]
     named = {op.name: vars(m).get(op.name.rpartition(".")[2]) for m in families for op in m.OPS}
     return MappingProxyType({name: function for name, function in named.items() if callable(function)})
 
 
-def op_namespace(prefix: str) -> Mapping[str, Callable[..., Any]]:
+def op_namespace(prefix: str) -> Mapping[str, Callable[..., typing.Any]]:
     """The functions of the operators called PREFIX.name, by that name; those without a prefix for ""."""
     split = ((name.rpartition("."), function) for name, function in op_functions().items())
     return {last: function for (first, _, last), function in split if first == prefix}

@@ -88,6 +88,11 @@ class Op:
     def __str__(self) -> str:
         return self.name
 
+    @staticmethod
+    def get(op_name: str) -> Op:
+        """The operator called `op_name`; see `get_op`."""
+        return get_op(op_name)
+
 
 @dataclass(slots=True)
 class _Table:

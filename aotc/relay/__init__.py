@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
     from aotc.driver.relay_build import build as build
     from aotc.driver.relay_executor import create_executor as create_executor
+    from aotc.driver.relay_expr import Any as Any
     from aotc.driver.relay_expr import const as const
     from aotc.driver.relay_expr import fromtext as fromtext
+    from aotc.driver.relay_expr import scalar_type as scalar_type
     from aotc.driver.relay_expr import var as var
     from aotc.ir.types import FuncType as FuncType
     from aotc.ir.types import TensorType as TensorType
@@ -169,8 +172,8 @@ def _prepare() -> None:
     importlib.import_module("aotc.driver.wiring").install()
 
 
-def _operators() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = importlib.import_module("aotc.driver.relay_expr").op_namespace("")
+def _operators() -> Mapping[str, _Any]:
+    found: Mapping[str, _Any] = importlib.import_module("aotc.driver.relay_expr").op_namespace("")
     return found
 
 
@@ -179,7 +182,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "aotc.driver.relay_build": "build",
         "aotc.driver.relay_executor": "create_executor",
-        "aotc.driver.relay_expr": "const fromtext var",
+        "aotc.driver.relay_expr": "Any const fromtext scalar_type var",
         "aotc.ir.types": "FuncType TensorType TupleType Type",
         "aotc.relay.bind": "bind_params_by_name",
         "aotc.relay.expr": "Call Constant Expr Function GlobalVar If Let Tuple TupleGetItem Var",

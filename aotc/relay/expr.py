@@ -11,7 +11,7 @@ by type inference; `span` says where a node came from and survives rewrites.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar, cast
@@ -19,11 +19,12 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import numpy as np
 
 from aotc.ir.attrs import NO_ATTRS, Attrs
-from aotc.ir.diagnostics import AotcError
+from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.dtype import DType
 from aotc.ir.op import Op
 from aotc.ir.span import Span, current_span
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.relay.operators import Operators
 
 EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -35,8 +36,8 @@ def _set(node: object, span: Span | None, **fields: Any) -> None:
         object.__setattr__(node, name, value)
 
 
-class _Text:
-    """What all nodes share: they print as the program text they stand for, at any depth."""
+class _Text(Operators):
+    """What all nodes share: Python's operators, and that they print as the program text they stand for."""
 
     __slots__ = ()
 
@@ -136,6 +137,24 @@ class Call(_Text):
     ) -> None:
         _set(self, op=op, args=tuple(args), attrs=attrs, span=span, checked_type=checked_type)
 
+    def __bool__(self) -> bool:
+        return True  # whatever its length
+
+    def __len__(self) -> int:
+        """The number of fields of a call that gives a tuple, AotcTypeError for others."""
+        if not isinstance(self.checked_type, TupleType):
+            text = f"not a tuple, but {self.checked_type or 'of a type that is not known yet'}"
+            raise AotcTypeError("tuple", text, hint="TupleGetItem takes a field of an expression")
+        return len(self.checked_type.fields)
+
+    def __getitem__(self, index: int) -> TupleGetItem:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"field {index} of a tuple of {len(self)}")
+        return TupleGetItem(self, index % len(self))
+
+    def __iter__(self) -> Iterator[TupleGetItem]:
+        return (TupleGetItem(self, k) for k in range(len(self)))
+
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
 class Tuple(_Text):
@@ -150,6 +169,18 @@ class Tuple(_Text):
         if checked_type is None and all(f.checked_type is not None for f in items):
             checked_type = TupleType(f.checked_type for f in items if f.checked_type is not None)
         _set(self, fields=items, span=span, checked_type=checked_type)
+
+    def __bool__(self) -> bool:
+        return True  # whatever its length
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def __getitem__(self, index: int) -> Expr:
+        return self.fields[index]
+
+    def __iter__(self) -> Iterator[Expr]:
+        return iter(self.fields)
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)

@@ -52,6 +52,7 @@ class VMFunction:
     """A function: `registers` in number, the first for the parameters.
 
     dead    for each instruction, the registers that nobody reads any more once its arguments are read
+    tail    the calls whose result is the function's own: the frame is not needed any more
     """
 
     name: str
@@ -60,13 +61,29 @@ class VMFunction:
     registers: int
     code: tuple[Instruction, ...]
     dead: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    tail: frozenset[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dead", _dead(self.code, len(self.params)))
+        object.__setattr__(self, "tail", frozenset(pc for pc in range(len(self.code)) if _is_tail(self.code, pc)))
 
     def __str__(self) -> str:
         head = f"{self.name}({', '.join(self.params)})  # {self.registers} registers, {len(self.code)} instructions"
         return "\n".join([head, *(f"{k:4}: {ins}" for k, ins in enumerate(self.code))])
+
+
+def _is_tail(code: Sequence[Instruction], pc: int) -> bool:
+    """Whether nothing but moves and jumps lies between a call and the return of its result."""
+    register = code[pc].dst
+    if code[pc].opcode not in (Opcode.INVOKE, Opcode.INVOKE_CLOSURE):
+        return False
+    while True:
+        pc = code[pc].index if code[pc].opcode is Opcode.GOTO else pc + 1
+        ins = code[pc]
+        if ins.opcode is Opcode.MOVE and ins.args == (register,):
+            register = ins.dst
+        elif ins.opcode is not Opcode.GOTO:
+            return ins.opcode is Opcode.RET and ins.args == (register,)
 
 
 def _bits(registers: Iterable[int]) -> int:

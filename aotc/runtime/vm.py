@@ -157,7 +157,8 @@ class VirtualMachine:
                 case Opcode.IF:
                     pc = pc if operands[0].item() else ins.index
                 case Opcode.INVOKE | Opcode.INVOKE_CLOSURE:
-                    callers.append((function, registers, pc, ins.dst))
+                    if pc - 1 not in function.tail:
+                        callers.append((function, registers, pc, ins.dst))
                     number, operands = _callee(ins, operands)
                     function = exe.functions[number]
                     registers, pc = _frame(function, operands), 0

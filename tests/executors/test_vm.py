@@ -99,9 +99,20 @@ def test_control_flow(name: str, level: int) -> None:
         assert_same(plain(vm.invoke("main", np.int32(n))), evaluate(module, np.int32(n)))
 
 
+def test_calls_at_the_end_need_no_frame() -> None:
+    """A loop by recursion runs in the memory of one activation."""
+    exe = compile(parsed(MUTUAL))
+    calls = {f.name: [ins.opcode for pc, ins in enumerate(f.code) if pc in f.tail] for f in exe.functions}
+    assert calls["even"] == calls["odd"] == [Opcode.INVOKE]
+    last = compile(parsed(FACTORIAL)).function("fact")
+    assert last.tail == frozenset()  # the product comes after the call
+
+
 def test_deep_recursion() -> None:
     vm = VirtualMachine(compile(parsed(MUTUAL)))
     assert not vm.invoke("main", np.int32(10_001)).numpy()
+    wrapped = VirtualMachine(compile(parsed(FACTORIAL))).invoke("main", np.int32(10_001))  # a frame for each
+    assert wrapped.numpy() == 0
 
 
 def test_shapes_that_grow() -> None:

@@ -110,6 +110,23 @@ def _inverted(
     return n.node("Add", x, y) if stride == 1 and before == after else y
 
 
+def resnet50() -> onnx.ModelProto:
+    """ResNet-50 v1.5 (He et al., 2016; strides in the 3x3 convolutions): data[1, 3, 224, 224] -> scores[1, 1000]."""
+    n = Network()
+    x, width = n.convolve("data", 3, 64, 7, 2, act="relu"), 64
+    x = n.node("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+    for stage, repeats in enumerate((3, 4, 6, 3)):
+        inner, after = 64 << stage, 256 << stage
+        for k in range(repeats):
+            stride = 2 if k == 0 and stage else 1
+            y = n.convolve(n.convolve(x, width, inner, act="relu"), inner, inner, 3, stride, act="relu")
+            shortcut = n.convolve(x, width, after, 1, stride) if k == 0 else x
+            x = n.activate(n.node("Add", n.convolve(y, inner, after), shortcut), "relu")
+            width = after
+    n.classify(x, width, 1000)
+    return n.model("resnet50", {"data": [1, 3, 224, 224]}, {"scores": [1, 1000]})
+
+
 def mobilenet_v2() -> onnx.ModelProto:
     """MobileNetV2 (Sandler et al., 2018), width 1: data[1, 3, 224, 224] -> scores[1, 1000]."""
     n = Network()
@@ -263,6 +280,7 @@ def unet() -> onnx.ModelProto:
 
 NETWORKS: Final[dict[str, Callable[[], onnx.ModelProto]]] = {
     "resnet18": resnet18,
+    "resnet50": resnet50,
     "mobilenet_v2": mobilenet_v2,
     "mobilenet_v3_small": mobilenet_v3_small,
     "efficientnet_b0": efficientnet_b0,

@@ -13,6 +13,7 @@ from aotc import __version__
 from aotc.cli import tables
 from aotc.cli.console import reporting
 from aotc.cli.options import compiler_options, output_options, shape_options, target_options
+from aotc.cli.watch import WATCH_OPTIONS, Watch
 from aotc.driver.compile import CompiledModel, compile
 from aotc.driver.inspect import inspect_model, inspect_project
 from aotc.driver.observe import dump_ir
@@ -32,7 +33,7 @@ def main() -> None:
 
 @main.command("compile")
 @click.argument("model", type=MODEL)
-@click.option("-o", "--output", type=MODEL, required=True, help="Directory of the C project.")
+@click.option("-o", "--output", type=MODEL, default=None, help="Directory of the C project.")
 @click.option("--name", default=None, help="Prefix of every C symbol [default: from the file name].")
 @shape_options
 @target_options
@@ -41,11 +42,16 @@ def main() -> None:
 @click.option(
     "--dump-ir", "dump", type=MODEL, default=None, metavar="DIR", help="Write the graph after each pass there."
 )
+@click.option("--report", type=MODEL, default=None, metavar="FILE.html", help="Write what every pass did, as one page.")
+@click.option("--print-after", multiple=True, metavar="PASS", help="Print the graph after a pass, to the error stream.")
+@click.option("--disable-pass", "disabled_pass", multiple=True, metavar="PASS", help="Leave a pass out.")
+@click.option("--stop-after", default=None, metavar="PASS", help="Print the graph after a pass, and write no project.")
+@click.option("--check-passes", is_flag=True, help="Interpret the graph after every pass; name the first wrong one.")
 @click.option("--no-build", is_flag=True, help="Write sources only; needs no C compiler.")
 @output_options
 def compile_command(
     model: Path,
-    output: Path,
+    output: Path | None,
     timing: bool,
     dump: Path | None,
     no_build: bool,
@@ -54,13 +60,21 @@ def compile_command(
     verbose: int,
     **options: Any,
 ) -> None:
-    """Compile MODEL (.onnx) to a C project and a library in DIR."""
+    """Compile MODEL (.onnx, .pt2) to a C project and a library in DIR."""
+    watch = Watch(model, **{name: options.pop(name) for name in WATCH_OPTIONS})
+    if output is None and watch.stop_after is None:
+        raise click.UsageError("Missing option '-o' / '--output'.")
     with reporting(quiet, as_json, verbose) as out:
         timer = PassTimingInstrument()
-        instruments = [timer, *([dump_ir(dump, refresh=True)] if dump is not None else [])]
-        result = compile(
-            model, output=output, instruments=instruments, build=not no_build, progress=out.stage, **options
-        )
+        instruments = [timer, *([dump_ir(dump, refresh=True)] if dump is not None else []), *watch.instruments(out)]
+        with watch.writing(out) as stage:
+            result = compile(
+                model, output=output, instruments=instruments, build=not no_build, progress=stage, **options
+            )
+        if watch.stopped is not None:
+            text = watch.stopped
+            out.result({"text": text}, lambda console: console.print(text, markup=False, end=""))
+            return
         passes = timer.render() if timing else ""
         data: dict[str, Any] = {
             "path": str(result.path),

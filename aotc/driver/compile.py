@@ -19,7 +19,7 @@ from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library
-from aotc.driver.observe import PassList
+from aotc.driver.observe import PassList, require_passes
 from aotc.driver.place import check_destination, staged
 from aotc.driver.relay_frontend import import_exported, is_exported_program
 from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
@@ -30,7 +30,7 @@ from aotc.relay.backend.lower import lower
 from aotc.relay.bind import bind_params_by_name
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
-from aotc.relay.transform.pipeline import optimize
+from aotc.relay.transform.pipeline import optimize, require_lowering
 from aotc.runtime.session import Session, load
 from aotc.tir.plan.program import Program
 from aotc.tir.target import Target
@@ -96,23 +96,46 @@ def model_name(model: object, name: str | None) -> str:
     return model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """How graphs are optimised; the fields are arguments of `compile`.
+
+    Raises AotcError for a level, an accuracy or a pass that does not exist.
+    """
+
+    opt_level: int = 3
+    accuracy: str = "fast"
+    disabled_pass: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.opt_level not in range(4):
+            raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
+        if self.accuracy not in ACCURACIES:
+            hint = nearest(self.accuracy, ACCURACIES) or f"known: {', '.join(ACCURACIES)}"
+            raise AotcError("accuracy", f"unknown accuracy {self.accuracy!r}", hint=hint)
+        require_passes(self.disabled_pass)
+
+    def context(self, instruments: Iterable[Any]) -> PassContext:
+        """The pass context that they mean."""
+        config = {"relay.AlterOpLayout.winograd": self.accuracy == "fast"}
+        return PassContext(
+            self.opt_level, disabled_pass=self.disabled_pass, instruments=list(instruments), config=config
+        )
+
+
 def compile_program(
     module: IRModule,
     target: Target,
     *,
     name: str,
-    opt_level: int = 3,
-    accuracy: str = "fast",
+    options: PipelineOptions,
     instruments: Iterable[Any] = (),
     progress: Progress = lambda _: None,
 ) -> Program:
     """A module through the pass pipeline and lowering, memory planned: everything before C text."""
-    if accuracy not in ACCURACIES:
-        hint = nearest(accuracy, ACCURACIES) or f"known: {', '.join(ACCURACIES)}"
-        raise AotcError("accuracy", f"unknown accuracy {accuracy!r}", hint=hint)
-    config = {"relay.AlterOpLayout.winograd": accuracy == "fast"}
     progress("optimising the graph")
-    with PassContext(opt_level=opt_level, instruments=list(instruments), config=config):
+    with options.context(instruments) as context:
+        require_lowering(context)
         optimized = optimize(module, target)
     progress("making kernels")
     return lower(optimized, target, name)
@@ -127,6 +150,7 @@ def compile(
     params: Mapping[str, np.ndarray[Any, Any]] | None = None,
     opt_level: int = 3,
     accuracy: str = "fast",
+    disabled_pass: Sequence[str] = (),
     instruments: Iterable[Any] = (),
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
@@ -144,6 +168,7 @@ def compile(
     params        values for some inputs, baked in
     opt_level     0 (no graph optimisation) to 3
     accuracy      "fast", or "strict": no algorithms that round more than the definitions of the operators do
+    disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     instruments   pass instruments, see `aotc.ir.instrument`
     input_shapes  shapes for inputs with dynamic dimensions, by input name
     dims          values for symbolic dimensions, by symbol
@@ -154,8 +179,7 @@ def compile(
     then nothing is left behind.
     """
     resolved = resolve_target(target)
-    if opt_level not in range(4):
-        raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {opt_level}")
+    options = PipelineOptions(opt_level, accuracy, tuple(disabled_pass))
     toolchain = find_toolchain(cc, cflags) if build else None
     c_name = model_name(model, name)
     if output is not None:
@@ -163,15 +187,8 @@ def compile(
     progress("importing the model")
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
     passes = PassList()
-    program = compile_program(
-        module,
-        resolved,
-        name=c_name,
-        opt_level=opt_level,
-        accuracy=accuracy,
-        instruments=[*instruments, passes],
-        progress=progress,
-    )
+    watching = [*instruments, passes]
+    program = compile_program(module, resolved, name=c_name, options=options, instruments=watching, progress=progress)
     temporary = tempfile.TemporaryDirectory(prefix="aotc-") if output is None else None
     path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
     metadata, library = _write(program, path, resolved, passes.names, toolchain, progress)

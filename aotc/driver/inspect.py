@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aotc.driver.compile import compile_program, import_model, model_name
+from aotc.driver.compile import PipelineOptions, compile_program, import_model, model_name
 from aotc.driver.place import MARKER, is_ours
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
@@ -66,9 +66,8 @@ def inspect_model(
         "parameter_bytes": sum(0 if c.is_splat else c.data.nbytes for c in constants),
         "operators": list_op_freqs(module.main),
     }
-    program = compile_program(
-        module, resolve_target(target), name=model_name(path, None), opt_level=opt_level, accuracy=accuracy
-    )
+    options = PipelineOptions(opt_level, accuracy)
+    program = compile_program(module, resolve_target(target), name=model_name(path, None), options=options)
     plan = program.plan
     report |= {
         "inputs": _tensors(program.inputs),

@@ -7,13 +7,19 @@ compile(model, instruments=[passes]); passes.names       # ("InferType", "DeadCo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from aotc.driver.wiring import install
+from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.instrument import PassInstrument
-from aotc.ir.transform import PassInfo
+from aotc.ir.transform import PassInfo, installed_passes
 from aotc.relay.instrument.dump import dump_ir
+from aotc.relay.instrument.numeric_check import NumericCheck
+from aotc.relay.module import IRModule
+from aotc.relay.text.printer import astext
 
-__all__ = ["PassList", "dump_ir"]
+__all__ = ["NumericCheck", "PassList", "PrintAfter", "StopAfter", "Stopped", "dump_ir", "require_passes"]
 
 
 class PassList(PassInstrument):
@@ -37,3 +43,49 @@ class PassList(PassInstrument):
 
     def pass_failed(self, info: PassInfo) -> None:
         self._depth -= 1
+
+
+def require_passes(names: Iterable[str]) -> None:
+    """AotcError (code "unknown-pass") with the nearest names for names that no pass has, all at once."""
+    install()
+    known = [*installed_passes(), "optimize"]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        text = f"there is no pass called {', '.join(map(repr, unknown))}"
+        raise AotcError("unknown-pass", text, hint=nearest(unknown[0], known) or f"known: {', '.join(known)}")
+
+
+class PrintAfter(PassInstrument):
+    """Gives the text of the program after passes of some names to `write`.
+
+    missing   the names of which no pass has run
+    """
+
+    def __init__(self, names: Iterable[str], write: Callable[[str], object]) -> None:
+        self.missing = set(names)
+        self._names = frozenset(self.missing)
+        self._write = write
+
+    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
+        if info.name in self._names:
+            self.missing.discard(info.name)
+            self._write(f"// after {info.name}\n{astext(module, show_meta_data=False)}\n")
+
+
+class Stopped(Exception):
+    """A compilation has come to the pass after which it was to stop."""
+
+    def __init__(self, module: IRModule) -> None:
+        super().__init__("stopped")
+        self.text = astext(module, show_meta_data=False)
+
+
+class StopAfter(PassInstrument):
+    """Raises Stopped after the first run of a pass."""
+
+    def __init__(self, pass_name: str) -> None:
+        self.pass_name = pass_name
+
+    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
+        if info.name == self.pass_name:
+            raise Stopped(module)

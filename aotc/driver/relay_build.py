@@ -35,9 +35,7 @@ from aotc.relay.backend.lower import lower_calls
 from aotc.relay.bind import bind_params_by_name
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
-from aotc.relay.transform.expand_ops import ExpandOps
-from aotc.relay.transform.fuse_ops import FuseOps
-from aotc.relay.transform.pipeline import optimize, pipeline
+from aotc.relay.transform.pipeline import optimize, pipeline, require_lowering
 from aotc.runtime.module import PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
 from aotc.tir.plan.memory import plan_memory
@@ -140,14 +138,6 @@ def _add(tar: tarfile.TarFile, path: str, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
-def _require_lowering(context: PassContext) -> None:
-    """AotcError (code "build") if the context leaves out a pass without which there are no kernels."""
-    for needed in (ExpandOps(), FuseOps()):
-        if not context.pass_enabled(needed.info):
-            text = f"the pass context leaves out {needed.info.name}, which makes the kernels"
-            raise AotcError("build", text, hint="take it out of disabled_pass; opt_level is at least 0")
-
-
 def _require_names(module: IRModule) -> None:
     """AotcError (code "build") if two inputs have one name: they could not be told apart."""
     counts = Counter(p.name for p in module["main"].params)
@@ -161,7 +151,7 @@ def lower_module(module: IRModule, target: MachineTarget, name: str) -> Program:
 
     Raises AotcError for a context without the passes that make kernels, and programs that have no static form.
     """
-    _require_lowering(PassContext.current())
+    require_lowering(PassContext.current())
     return lower_calls(optimize(module, target), target, name)
 
 

@@ -141,15 +141,19 @@ def _macs(call: Call) -> int:
     data, weight, out = (t for t in (call.args[0].checked_type, call.args[1].checked_type, call.checked_type))
     if not (isinstance(data, TensorType) and isinstance(weight, TensorType) and isinstance(out, TensorType)):
         raise AotcError("untyped", f"{call.op.name} has no type yet", span=call.span, hint="run InferType first")
+    if call.op.name == _WINOGRAD:  # as many as the convolution that is meant would need
+        return out.numel * data.static_shape[1] * 9
     if call.op.name.startswith("nn.conv"):
         return _conv_macs(call.attrs, data, weight, out)
     transposed = getattr(call.attrs, "transpose_a", False)
     return out.numel * data.static_shape[-2 if transposed else -1]
 
 
+_WINOGRAD = "nn.contrib_conv2d_winograd_without_weight_transform"
 _CONTRACTIONS = frozenset(
     f"nn.{name}"
     for name in (
+        "contrib_conv2d_winograd_without_weight_transform",
         "conv1d", "conv2d", "conv3d", "conv1d_transpose", "conv2d_transpose", "conv3d_transpose",
         "dense", "contrib_dense_pack", "matmul", "batch_matmul",
     )

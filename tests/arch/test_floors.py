@@ -75,7 +75,7 @@ THIRD_PARTY = {
     "aotc.tir": {"ml_dtypes"},
     "aotc.relay.frontend": {"onnx", "google", "torch"},
     "aotc_codegen": {"jinja2"},
-    "aotc.driver": {"onnx", "onnxruntime", "ml_dtypes", "torch"},
+    "aotc.driver": {"onnx", "onnxruntime", "ml_dtypes", "torch", "jinja2", "rich"},
     "aotc.cli": {"click", "rich"},
     "aotc": {"onnx"},
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op
 from aotc.ir.transform import Pass, PassContext, Sequential
 from aotc.relay.expr import Call, Let
@@ -107,6 +108,14 @@ def flatten(module: IRModule) -> IRModule:
     for item in passes:
         module = item(module)
     return module
+
+
+def require_lowering(context: PassContext) -> None:
+    """AotcError (code "build") if the context leaves out a pass without which there are no kernels."""
+    for needed in (ExpandOps(), FuseOps()):
+        if not context.pass_enabled(needed.info):
+            text = f"the pass context leaves out {needed.info.name}, which makes the kernels"
+            raise AotcError("build", text, hint="take it out of disabled_pass; opt_level is at least 0")
 
 
 def optimize(module: IRModule, target: Target) -> IRModule:

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compilation is made of and what each pass did to it: a record per pass, in the order in which they began.
+
+records = PassRecords()
+with PassContext(opt_level=3, instruments=[records]):
+    module = FoldConstant()(module)
+records.passes[0].seconds, records.passes[0].after.flops
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+
+from aotc.ir.instrument import PassInstrument
+from aotc.ir.transform import PassInfo
+from aotc.ir.types import FuncType, TensorType, tensor_types
+from aotc.relay.analysis import get_total_mac_number, list_op_freqs
+from aotc.relay.expr import Call, Constant, Expr, Function, Let, Tuple, TupleGetItem
+from aotc.relay.module import IRModule
+from aotc.relay.text.printer import astext
+from aotc.relay.visitor import children, post_order
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Figures of a program.
+
+    operators    calls of each operator, those inside fused functions included
+    parameters   bytes of constants; a constant of one repeated value is one element
+    flops        twice the multiply-adds of convolutions and products
+    live         the most bytes of intermediate results at a time, if they were computed in program order; 0 where a
+                 shape is not known
+    """
+
+    operators: Counter[str] = field(default_factory=Counter)
+    parameters: int = 0
+    flops: int = 0
+    live: int = 0
+
+    def __add__(self, other: Measure) -> Measure:
+        operators = self.operators + other.operators
+        return Measure(operators, self.parameters + other.parameters, self.flops + other.flops, self.live + other.live)
+
+
+def measure(function: Function) -> Measure:
+    """The figures of a function."""
+    nodes = list(post_order(function))
+    constants = (n for n in nodes if isinstance(n, Constant))
+    parameters = sum(c.data.dtype.itemsize if c.is_splat else c.data.nbytes for c in constants)
+    static = all(t.is_static for n in nodes for t in _tensors(n))
+    flops = 2 * get_total_mac_number(function) if static else 0
+    return Measure(Counter(list_op_freqs(function)), parameters, flops, _live(function) if static else 0)
+
+
+def _tensors(node: Expr) -> tuple[TensorType, ...]:
+    """The tensors of a node's value; none for functions."""
+    ty = node.checked_type
+    return () if ty is None or isinstance(ty, FuncType) else tuple(tensor_types(ty))
+
+
+def _live(function: Function) -> int:
+    """The peak of the sizes of results that are still needed, operator by operator."""
+    nodes = list(post_order(function.body, lambda n: not isinstance(n, Function)))
+    place = {node: k for k, node in enumerate(nodes)}
+    last: dict[Expr, int] = {function.body: len(nodes)}
+    for node in reversed(nodes):  # users before what they use; a tuple keeps its fields as long as it lives itself
+        passed_on = isinstance(node, (Tuple, TupleGetItem, Let))
+        until = last.get(node, place[node]) if passed_on else place[node]
+        for child in children(node):
+            last[child] = max(last.get(child, 0), until)
+    ends: Counter[int] = Counter()
+    now = peak = 0
+    for k, node in enumerate(nodes):
+        if isinstance(node, Call):
+            size = sum(t.nbytes for t in _tensors(node))
+            now += size
+            ends[last.get(node, k)] += size
+        peak = max(peak, now)
+        now -= ends.pop(k, 0)
+    return peak
+
+
+@dataclass(slots=True)
+class PassRecord:
+    """One run of a pass.
+
+    depth      0 for the outermost
+    seconds    with the passes inside it; `own` without
+    after      None if the pass failed
+    text       the program before and after as text, without the values of large constants; None for a program that
+               is the one before
+    """
+
+    name: str
+    depth: int
+    before: Measure
+    text_before: str
+    seconds: float = 0.0
+    own: float = 0.0
+    after: Measure | None = None
+    text_after: str | None = None
+
+    @property
+    def change(self) -> dict[str, int]:
+        """By how many calls each operator became more."""
+        after = self.before if self.after is None else self.after
+        names = sorted({*self.before.operators, *after.operators})
+        found = {n: after.operators[n] - self.before.operators[n] for n in names}
+        return {n: count for n, count in found.items() if count}
+
+
+class PassRecords(PassInstrument):
+    """Records every pass, and the stages of a compilation around them.
+
+    What the instrument itself does is not part of any time.  Records start afresh when a context is entered.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`clock` gives seconds."""
+        self._clock = clock
+        self.passes: list[PassRecord] = []
+        self.stages: list[tuple[str, float]] = []
+        self._open: list[tuple[PassRecord, float]] = []
+        self._hidden = 0.0
+        self._contexts = 0
+        self._measures: dict[Function, Measure] = {}
+        self._texts: dict[tuple[Function, ...], str] = {}
+        self._stage: tuple[str, float] | None = None
+
+    def enter_pass_ctx(self) -> None:
+        if self._contexts == 0:
+            self.passes, self._open = [], []
+        self._contexts += 1
+
+    def exit_pass_ctx(self) -> None:
+        self._contexts = max(0, self._contexts - 1)
+        if self._contexts == 0:
+            self._measures, self._texts = {}, {}
+
+    def stage(self, name: str) -> None:
+        """The compilation has come to `name`; "" ends the last stage."""
+        now = self._now()
+        if self._stage is not None:
+            self.stages.append((self._stage[0], now - self._stage[1]))
+        self._stage = (name, now) if name else None
+
+    def run_before_pass(self, module: IRModule, info: PassInfo) -> None:
+        with self._hiding():
+            record = PassRecord(info.name, len(self._open), self._measured(module), self._text(module))
+        self.passes.append(record)
+        self._open.append((record, self._now()))
+
+    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
+        record = self._close()
+        with self._hiding():
+            record.after = self._measured(module)
+            text = self._text(module)
+            record.text_after = None if text == record.text_before else text
+
+    def pass_failed(self, info: PassInfo) -> None:
+        if self._open:
+            self._close()
+
+    def _close(self) -> PassRecord:
+        record, start = self._open.pop()
+        record.seconds = self._now() - start
+        record.own += record.seconds
+        if self._open:
+            self._open[-1][0].own -= record.seconds
+        return record
+
+    def _now(self) -> float:
+        """The time, without what was spent on looking."""
+        return self._clock() - self._hidden
+
+    @contextmanager
+    def _hiding(self) -> Iterator[None]:
+        start = self._clock()
+        yield
+        self._hidden += self._clock() - start
+
+    def _measured(self, module: IRModule) -> Measure:
+        for function in module.functions.values():
+            if function not in self._measures:
+                self._measures[function] = measure(function)
+        return reduce(Measure.__add__, (self._measures[f] for f in module.functions.values()), Measure())
+
+    def _text(self, module: IRModule) -> str:
+        key = tuple(module.functions.values())
+        if key not in self._texts:
+            self._texts[key] = astext(module, show_meta_data=False)
+        return self._texts[key]

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pass changes what a program computes: the interpreter runs before the first pass and after every one.
+
+with PassContext(opt_level=3, instruments=[NumericCheck({"x": x})]):
+    optimize(module, target)             # AotcError: FoldScaleAxis changes the result: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.ir.instrument import PassInstrument
+from aotc.ir.transform import PassInfo
+from aotc.ir.types import TensorType, TupleType, Type
+from aotc.relay.expr import type_of
+from aotc.relay.interp import evaluate
+from aotc.relay.module import IRModule
+
+Array = np.ndarray[Any, Any]
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+"""What a difference may be, relative to the largest value of the result; integers and bools must be equal."""
+NARROW = 0.3
+"""The same for 8- and 4-bit floats."""
+REMEMBERED = 8
+"""Programs whose verdict is kept: a pass gets what the one before gave."""
+
+
+class NumericCheck(PassInstrument):
+    """Compares the result of @main after every pass with that of the program that the first pass got.
+
+    inputs      values of @main's parameters by name; those not given are random, from `seed`
+    tolerance   what differences may be, relative to the largest value of a result; by dtype (TOLERANCE) for None
+
+    Raises AotcError (code "numeric-check") after the first pass that gets a right program and gives a wrong one: of
+    passes inside passes, the innermost.  A program that the interpreter cannot run is an error, too.
+    """
+
+    def __init__(self, inputs: Mapping[str, Any] | None = None, *, seed: int = 0, tolerance: float | None = None):
+        self.inputs = dict(inputs or {})
+        self.seed = seed
+        self.tolerance = tolerance
+        self._expected: list[Array] | None = None
+        self._entries: list[bool] = []  # of each pass that runs: whether it got a right program
+        self._known: dict[int, tuple[IRModule, list[str]]] = {}
+        self._contexts = 0
+
+    def enter_pass_ctx(self) -> None:
+        if self._contexts == 0:
+            self._expected, self._entries, self._known = None, [], {}
+        self._contexts += 1
+
+    def exit_pass_ctx(self) -> None:
+        self._contexts = max(0, self._contexts - 1)
+
+    def run_before_pass(self, module: IRModule, info: PassInfo) -> None:
+        if self._expected is None:
+            rng = np.random.default_rng(self.seed)
+            for param in module.main.params:
+                if param.name not in self.inputs:
+                    self.inputs[param.name] = _random(type_of(param), rng)
+            self._expected = self._result(module)
+        self._entries.append(not self._problems(module))
+
+    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
+        problems = self._problems(module)
+        if self._entries.pop() and problems:
+            text = f"{info.name} changes the result: {'; '.join(problems)}"
+            hint = f"dump_ir shows the program before and after it; inputs not given are random, of seed {self.seed}"
+            raise AotcError("numeric-check", text, hint=hint)
+
+    def pass_failed(self, info: PassInfo) -> None:
+        self._entries.pop()
+
+    def _result(self, module: IRModule) -> list[Array]:
+        with np.errstate(all="ignore"):
+            return _flat(evaluate(module, params=self.inputs))
+
+    def _problems(self, module: IRModule) -> list[str]:
+        """What is wrong with the results of a program; those of the last few are remembered."""
+        if id(module) not in self._known:
+            expected, actual = self._expected or [], self._result(module)
+            pairs = enumerate(zip(expected, actual, strict=False))
+            found = [problem for k, pair in pairs if (problem := self._problem(k, *pair))]
+            if len(actual) != len(expected):
+                found.append(f"it gives {len(actual)} tensors instead of {len(expected)}")
+            self._known[id(module)] = (module, found)
+            while len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
+        return self._known[id(module)][1]
+
+    def _problem(self, number: int, expected: Array, actual: Array) -> str:
+        """What is wrong with a tensor of the result; "" if nothing is."""
+        if expected.shape != actual.shape or expected.dtype != actual.dtype:
+            was, now = (TensorType(a.shape, DType.of(a)) for a in (expected, actual))
+            return f"output {number} is {now} instead of {was}"
+        dtype = DType.of(expected)
+        if not dtype.is_float:
+            wrong = int(np.count_nonzero(expected != actual))
+            return f"{wrong} of {expected.size} elements of output {number} differ" if wrong else ""
+        a, b = expected.astype(np.float64), actual.astype(np.float64)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        with np.errstate(all="ignore"):
+            difference = np.where(same, 0.0, np.abs(a - b))
+        difference = np.where(np.isnan(difference), np.inf, difference)
+        scale = float(np.max(np.abs(a[np.isfinite(a)]), initial=0.0)) or 1.0
+        error = float(np.max(difference, initial=0.0)) / scale
+        limit = self.tolerance if self.tolerance is not None else TOLERANCE.get(dtype, NARROW)
+        return f"output {number} differs by {error:.1e} of its largest value" if error > limit else ""
+
+
+def _random(ty: Type, rng: np.random.Generator) -> Any:
+    """A value of a type: floats around zero, small integers."""
+    match ty:
+        case TupleType(fields=fields):
+            return tuple(_random(f, rng) for f in fields)
+        case TensorType() if ty.is_static:
+            if ty.dtype.is_float:
+                return rng.standard_normal(ty.static_shape).astype(ty.dtype.numpy)
+            return rng.integers(0, 2 if ty.dtype.is_bool else 4, ty.static_shape).astype(ty.dtype.numpy)
+        case _:
+            raise AotcError("numeric-check", f"no random value of type {ty}", hint="give the input")
+
+
+def _flat(value: Any) -> list[Array]:
+    return [a for item in value for a in _flat(item)] if isinstance(value, tuple) else [np.asarray(value)]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of `aotc compile` that look at passes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invoke import DIGITS, Outcome, call
+
+
+def compiled(*arguments: str | Path) -> Outcome:
+    return call("compile", DIGITS, *arguments)
+
+
+def test_report(tmp_path: Path) -> None:
+    done = compiled("-o", tmp_path / "net", "--no-build", "--report", tmp_path / "report.html")
+    assert done.code == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for word in ("FuseOps", "writing the C project", "digits.onnx"):
+        assert word in page
+
+
+def test_report_of_a_failure(tmp_path: Path) -> None:
+    done = compiled("-o", tmp_path / "net", "--cc", "false", "--report", tmp_path / "report.html")
+    assert done.code == 2
+    assert "FuseOps" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not (tmp_path / "net").exists()
+
+
+def test_print_after(tmp_path: Path) -> None:
+    done = compiled("-o", tmp_path / "net", "--no-build", "--print-after", "FuseOps", "--print-after", "LambdaLift")
+    assert done.code == 0
+    assert done.err.count("// after FuseOps") == 1 and "nn.conv2d" in done.err
+    assert "these passes did not run: LambdaLift" in done.err
+
+
+def test_stop_after(tmp_path: Path) -> None:
+    done = compiled("--stop-after", "SimplifyInference")
+    assert done.code == 0 and done.out.startswith("#[version") and "nn.conv2d" in done.out
+    data = json.loads(compiled("--stop-after", "SimplifyInference", "--json").out)
+    assert data["text"].strip() == done.out.strip()
+    done = compiled("-o", tmp_path / "net", "--stop-after", "LambdaLift", "--no-build")
+    assert done.code == 2 and "did not run" in done.err
+
+
+def test_disable_pass(tmp_path: Path) -> None:
+    one = compiled("-o", tmp_path / "one", "--no-build", "--json")
+    other = compiled("-o", tmp_path / "other", "--no-build", "--json", "--disable-pass", "AlterOpLayout")
+    passes = [json.loads(o.out)["metadata"]["passes"] for o in (one, other)]
+    assert "AlterOpLayout" in passes[0] and "AlterOpLayout" not in passes[1]
+
+
+def test_check_passes(tmp_path: Path) -> None:
+    done = compiled("-o", tmp_path / "net", "--no-build", "--check-passes")
+    assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--print-after", "FuseOp"), "did you mean 'FuseOps'"),
+        (("--stop-after", "Nothing"), "no pass called 'Nothing'"),
+        (("--disable-pass", "Fuse"), "FuseOps"),
+        (("--disable-pass", "FuseOps"), "makes the kernels"),
+        (("--report", "missing/folder/report.html"), "cannot write"),
+    ],
+)
+def test_refusals(tmp_path: Path, arguments: tuple[str, str], message: str) -> None:
+    done = compiled("-o", tmp_path / "net", "--no-build", *arguments)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_output_is_needed() -> None:
+    done = compiled()
+    assert done.code == 2 and "--output" in done.err

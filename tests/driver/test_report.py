@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PassReport and NumericCheck: figures that are known, passes that fail, pages that a browser can read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc import relay
+from aotc.driver.report import PassReport
+from aotc.ir.transform import PassContext, Sequential
+from aotc.relay.expr import Constant, Expr, Function, Var
+from aotc.relay.instrument.measure import measure
+from aotc.relay.module import IRModule
+from aotc.relay.testing import mlp, resnet
+from aotc.relay.transform.base import function_pass
+
+RESNET_MACS = 1_826_857_472
+
+
+class Page(HTMLParser):
+    """Checks that elements are closed in order; keeps the text."""
+
+    VOID = frozenset({"meta", "input", "br"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.tags: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not any(name in ("src", "href", "onclick") for name, _ in attrs), attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def bound(workload: tuple[IRModule, dict[str, object]]) -> IRModule:
+    mod, params = workload
+    return IRModule.from_expr(relay.build_module.bind_params_by_name(mod["main"], params))
+
+
+@pytest.fixture(scope="module")
+def resnet18() -> IRModule:
+    return bound(resnet.get_workload(num_layers=18, batch_size=1, image_shape=(3, 224, 224)))
+
+
+def test_figures_of_a_known_network(resnet18: IRModule) -> None:
+    found = measure(relay.transform.InferType()(resnet18).main)
+    assert found.operators["nn.conv2d"] == 21 and found.operators["nn.batch_norm"] == 19
+    assert abs(found.flops - 2 * RESNET_MACS) < 1e-3 * found.flops
+    assert 46e6 < found.parameters < 47e6
+    layer = 64 * 112 * 112 * 4
+    assert 2 * layer <= found.live < 2.01 * layer  # the largest one and its successor
+
+
+def test_live_memory_of_small_programs() -> None:
+    x = Var("x", relay.TensorType((100,), "float32"))
+    assert measure(Function((x,), relay.exp(relay.exp(relay.exp(x))))).live == 800
+    first, second = relay.exp(x), relay.log(x)
+    assert measure(Function((x,), relay.Tuple([first, second, relay.add(first, second)]))).live == 1200
+    assert measure(Function((x,), x)).live == 0
+
+
+def test_passes_are_recorded_with_their_depth() -> None:
+    report = PassReport("small")
+    with PassContext(opt_level=3, instruments=[report]):
+        Sequential([relay.transform.SimplifyInference(), relay.transform.FoldScaleAxis()])(bound(mlp.get_workload(1)))
+    names = [(r.depth, r.name) for r in report.passes]
+    assert names[0] == (0, "sequential") and (1, "FoldScaleAxis") in names and (2, "FoldConstant") in names
+    whole = report.passes[0]
+    assert whole.seconds >= whole.own >= 0
+    assert abs(sum(r.own for r in report.passes) - whole.seconds) < 1e-6
+    lines = report.render().splitlines()
+    assert len(lines) >= 1 + len(names) and lines[1].split()[0] == "sequential"
+    Page(report.to_html())
+
+
+def test_what_a_pass_changed() -> None:
+    report = PassReport()
+    with PassContext(opt_level=3, instruments=[report]):
+        relay.transform.CanonicalizeOps()(bound(mlp.get_workload(1)))
+    record = next(r for r in report.passes if r.name == "CanonicalizeOps")
+    assert record.change == {"add": 3, "nn.bias_add": -3}
+    page = Page(report.to_html())
+    assert "nn.bias_add -3" in page.text and "details" in page.tags
+
+
+def test_a_failing_pass_is_marked() -> None:
+    @function_pass(opt_level=0, name="Broken")
+    def broken(function: Function, module: IRModule, ctx: PassContext) -> Function:
+        raise ValueError("no")
+
+    report = PassReport()
+    with pytest.raises(ValueError, match="no"), PassContext(instruments=[report]):
+        broken(bound(mlp.get_workload(1)))
+    assert next(r for r in report.passes if r.name == "Broken").after is None
+    assert "Broken (failed)" in report.render()
+    assert "failed" in Page(report.to_html()).text
+
+
+def test_empty_and_hostile_reports(tmp_path: Path) -> None:
+    assert "No pass ran." in Page(PassReport("empty").to_html()).text
+    name = '</script><b onmouseover="x">&amp;'
+    x = Var(name, relay.TensorType((2,), "float32"))
+    report = PassReport(name, [(name, name)])
+    with PassContext(instruments=[report]):
+        relay.transform.SimplifyExpr()(IRModule.from_expr(Function((x,), relay.add(x, relay.const(np.zeros(2, "f4"))))))
+    page = Page(report.to_html())
+    assert "b" not in page.tags and name in page.text
+    with pytest.raises(aotc.AotcError, match="cannot write"):
+        report.save_html(tmp_path / "missing" / "report.html")
+
+
+def test_long_programs_are_quick_and_said_to_be_long() -> None:
+    x = y = Var("x", relay.TensorType((2,), "float32"))
+    for _ in range(10_000):
+        y = relay.negative(y)  # type: ignore[assignment]
+    report = PassReport()
+    with PassContext(instruments=[report]):
+        relay.transform.ToANormalForm()(IRModule.from_expr(Function((x,), y)))
+    assert "too long to compare" in Page(report.to_html()).text
+
+
+def test_stages_are_timed() -> None:
+    clock = iter(float(k) for k in range(100))
+    report = PassReport()
+    report._clock = lambda: next(clock)
+    for name in ("one", "two", ""):
+        report.stage(name)
+    assert report.stages == [("one", 1.0), ("two", 1.0)]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
+def test_a_browser_shows_the_page(tmp_path: Path) -> None:
+    report = PassReport("in a browser")
+    with PassContext(opt_level=3, instruments=[report]):
+        relay.transform.CanonicalizeOps()(bound(mlp.get_workload(1)))
+    report.save_html(tmp_path / "report.html")
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", str(tmp_path / "report.html")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "in a browser" in done.stdout and done.stdout.count("<tr") == 2 + len(report.passes) - 1
+
+
+# --- NumericCheck
+
+
+def wrong_by(amount: float) -> object:
+    @function_pass(opt_level=0, name="Wrong")
+    def wrong(function: Function, module: IRModule, ctx: PassContext) -> Function:
+        body: Expr = relay.add(function.body, Constant(np.float32(amount)))
+        return Function(function.params, body)
+
+    return wrong
+
+
+def test_the_pass_that_is_wrong_is_named() -> None:
+    check = aotc.instrument.NumericCheck()
+    module = bound(mlp.get_workload(1))
+    passes = Sequential([relay.transform.SimplifyInference(), wrong_by(0.1), relay.transform.FuseOps()])
+    with (
+        pytest.raises(aotc.AotcError, match=r"Wrong changes the result: output 0 differs by"),
+        PassContext(opt_level=3, instruments=[check]),
+    ):
+        passes(module)
+
+
+def test_right_passes_and_given_inputs_pass() -> None:
+    data = np.random.default_rng(1).standard_normal((1, 1, 28, 28)).astype("float32")
+    check = aotc.instrument.NumericCheck({"data": data})
+    module = bound(mlp.get_workload(1))
+    with PassContext(opt_level=3, instruments=[check]):
+        Sequential([relay.transform.FoldScaleAxis(), relay.transform.FuseOps(), wrong_by(1e-9)])(module)
+    assert check.inputs["data"] is data
+
+
+def test_other_types_and_integers_are_problems() -> None:
+    x = Var("x", relay.TensorType((3,), "int32"))
+    module = IRModule.from_expr(Function((x,), relay.add(x, x)))
+
+    @function_pass(opt_level=0, name="Off")
+    def off(function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return Function(function.params, relay.add(function.body, Constant(np.int32(1))))
+
+    @function_pass(opt_level=0, name="Other")
+    def other(function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return Function(function.params, relay.cast(function.body, "float32"))
+
+    for item, message in (
+        (off, "Off changes the result: 3 of 3 elements"),
+        (other, "Other changes the result: output 0 is"),
+    ):
+        with (
+            pytest.raises(aotc.AotcError, match=message),
+            PassContext(instruments=[aotc.instrument.NumericCheck()]),
+        ):
+            item(module)

@@ -11,10 +11,10 @@ with PassContext(opt_level=3, disabled_pass=["FuseOps"], instruments=[PassTiming
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -200,7 +200,8 @@ class PassContext:
     @staticmethod
     def current() -> PassContext:
         """The innermost context of this thread, or the thread's default one (opt_level 2, no instruments)."""
-        return _STATE.stack[-1] if _STATE.stack else _STATE.default
+        state = _state()
+        return state.stack[-1] if state.stack else state.default
 
     @staticmethod
     def list_configs() -> dict[str, dict[str, str]]:
@@ -226,15 +227,16 @@ class PassContext:
 
     def __enter__(self) -> PassContext:
         self._enter_instruments()
-        _STATE.stack.append(self)
+        _state().stack.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not _STATE.stack or _STATE.stack[-1] is not self:
+        stack = _state().stack
+        if not stack or stack[-1] is not self:
             raise RuntimeError("a pass context was left that is not the innermost one")
-        _STATE.stack.pop()
+        stack.pop()
         self._exit_instruments()
 
     def _enter_instruments(self) -> None:
@@ -293,12 +295,21 @@ def _leave_failed(instrument: PassInstrument) -> None:
         LOG.warning("%s exited PassContext.", instrument.name)
 
 
-class _State(threading.local):
-    """The contexts of one thread."""
+class _State:
+    """The contexts of one thread, and of threads that run a part of its work in a copy of its `contextvars`."""
 
     def __init__(self) -> None:
         self.stack: list[PassContext] = []
         self.default = PassContext()
+
+
+def _state() -> _State:
+    """This thread's contexts."""
+    state = _STATE.get(None)
+    if state is None:
+        state = _State()
+        _STATE.set(state)
+    return state
 
 
 # --- passes
@@ -508,4 +519,4 @@ def module_pass(
     return decorated(ModulePass, "transform_module", pass_func, opt_level, name, required)
 
 
-_STATE: Final = _State()
+_STATE: Final[ContextVar[_State | None]] = ContextVar("aotc_pass_contexts", default=None)

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from aotc.relay import analysis as analysis
     from aotc.relay import build_module as build_module
     from aotc.relay import expr as expr
+    from aotc.relay import expr_functor as expr_functor
     from aotc.relay import frontend as frontend
     from aotc.relay import image as image
     from aotc.relay import instrument as instrument
     from aotc.relay import nn as nn
     from aotc.relay import op as op
+    from aotc.relay import scope_builder as scope_builder
     from aotc.relay import testing as testing
     from aotc.relay import transform as transform
     from aotc.relay import vm as vm
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
     from aotc.relay.expr import Tuple as Tuple
     from aotc.relay.expr import TupleGetItem as TupleGetItem
     from aotc.relay.expr import Var as Var
+    from aotc.relay.expr_functor import ExprFunctor as ExprFunctor
+    from aotc.relay.expr_functor import ExprMutator as ExprMutator
+    from aotc.relay.expr_functor import ExprVisitor as ExprVisitor
     from aotc.relay.op.binary import add as add
     from aotc.relay.op.binary import atan2 as atan2
     from aotc.relay.op.binary import bitwise_and as bitwise_and
@@ -161,6 +166,7 @@ if TYPE_CHECKING:
     from aotc.relay.op.sort import argsort as argsort
     from aotc.relay.op.sort import sort as sort
     from aotc.relay.op.sort import topk as topk
+    from aotc.relay.scope_builder import ScopeBuilder as ScopeBuilder
     from aotc.relay.text.parser import parse as parse
     from aotc.relay.text.parser import parse_expr as parse_expr
     from aotc.relay.text.printer import astext as astext
@@ -186,12 +192,15 @@ __getattr__, __dir__ = lazy_names(
         "aotc.ir.types": "FuncType TensorType TupleType Type",
         "aotc.relay.bind": "bind_params_by_name",
         "aotc.relay.expr": "Call Constant Expr Function GlobalVar If Let Tuple TupleGetItem Var",
+        "aotc.relay.expr_functor": "ExprFunctor ExprMutator ExprVisitor",
         "aotc.relay.op.reduce": "logsumexp std",
+        "aotc.relay.scope_builder": "ScopeBuilder",
         "aotc.relay.text.parser": "parse parse_expr",
         "aotc.relay.text.printer": "astext",
         "aotc.runtime.params": "load_param_dict save_param_dict",
     },
-    submodules="analysis build_module expr frontend image instrument nn op testing transform vm",
+    submodules="analysis build_module expr expr_functor frontend image instrument nn op scope_builder testing "
+    "transform vm",
     more=_operators,
     prepare=_prepare,
 )

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walks over expressions by the kind of node, as passes of one's own define them; `visit` goes in, results come out.
+
+class CountCalls(ExprVisitor):
+    count = 0
+    def visit_call(self, call):
+        self.count += 1
+        super().visit_call(call)
+
+A method visits the children that it asks for, in the order in which it asks.  Where that nests deeply, the walk goes on
+in a thread with a stack of its own and the same context, so that programs of any depth work.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from aotc.ir.diagnostics import assert_never
+from aotc.ir.op import Op
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.visitor import children, rebuild
+
+NESTED: Final = 64
+"""Visits inside each other on one stack: with a few calls of Python's for each, far from its limit of 1000."""
+
+
+def _on_new_stack(call: Callable[[], Any]) -> Any:
+    """What `call()` gives or raises in another thread, in this thread's context."""
+    context = contextvars.copy_context()
+    outcome: list[Any] = []
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(context.run(call))
+        except BaseException as error:  # handed to the caller, whatever it is
+            failure.append(error)
+
+    thread = threading.Thread(target=work, name="aotc-visit")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+class ExprFunctor:
+    """A function of expressions, defined by a method for each kind of node.
+
+    `visit(expr)` gives what the node's method gave when the node was first visited.  Raises NotImplementedError for a
+    kind without a method.
+    """
+
+    def __init__(self) -> None:
+        self.memo_map: dict[Expr, Any] = {}
+        self._depth = 0
+
+    def visit(self, expr: Expr) -> Any:
+        """The result for a node, computed once."""
+        if expr not in self.memo_map:
+            self._depth += 1
+            try:
+                full = self._depth % NESTED == 0
+                self.memo_map[expr] = _on_new_stack(lambda: self._dispatch(expr)) if full else self._dispatch(expr)
+            finally:
+                self._depth -= 1
+        return self.memo_map[expr]
+
+    def _dispatch(self, expr: Expr) -> Any:
+        match expr:
+            case Function():
+                return self.visit_function(expr)
+            case Call():
+                return self.visit_call(expr)
+            case Let():
+                return self.visit_let(expr)
+            case Var():
+                return self.visit_var(expr)
+            case GlobalVar():
+                return self.visit_global_var(expr)
+            case If():
+                return self.visit_if(expr)
+            case Tuple():
+                return self.visit_tuple(expr)
+            case TupleGetItem():
+                return self.visit_tuple_getitem(expr)
+            case Constant():
+                return self.visit_constant(expr)
+            case Op():
+                return self.visit_op(expr)
+            case _:
+                assert_never(expr)
+
+    def visit_default(self, expr: Expr) -> Any:
+        """The result for a node of a kind that has no method of its own."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to do with a {type(expr).__name__}")
+
+    def visit_function(self, fn: Function) -> Any:
+        return self.visit_default(fn)
+
+    def visit_call(self, call: Call) -> Any:
+        return self.visit_default(call)
+
+    def visit_let(self, let: Let) -> Any:
+        return self.visit_default(let)
+
+    def visit_var(self, var: Var) -> Any:
+        return self.visit_default(var)
+
+    def visit_global_var(self, gvar: GlobalVar) -> Any:
+        return self.visit_default(gvar)
+
+    def visit_if(self, i: If) -> Any:
+        return self.visit_default(i)
+
+    def visit_tuple(self, tup: Tuple) -> Any:
+        return self.visit_default(tup)
+
+    def visit_tuple_getitem(self, t: TupleGetItem) -> Any:
+        return self.visit_default(t)
+
+    def visit_constant(self, const: Constant) -> Any:
+        return self.visit_default(const)
+
+    def visit_op(self, op: Op) -> Any:
+        return self.visit_default(op)
+
+
+class ExprVisitor(ExprFunctor):
+    """Visits every node once; a method that does not call the one it replaces leaves the nodes below out."""
+
+    def visit_default(self, expr: Expr) -> Any:
+        for child in children(expr):
+            self.visit(child)
+
+
+class ExprMutator(ExprFunctor):
+    """Gives the expression over new children: the same object where none changed.
+
+    A changed node keeps its span and its checked type; a rewrite that changes types runs InferType.
+    """
+
+    def visit_default(self, expr: Expr) -> Any:
+        return rebuild(expr, self.visit)

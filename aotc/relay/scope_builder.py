@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of lets and branches, written from the top down; expressions go in, one expression comes out.
+
+sb = ScopeBuilder()
+with sb.if_scope(flag):
+    sb.ret(sb.let("t", relay.exp(x)))
+with sb.else_scope():
+    sb.ret(x)
+sb.get()                               # if (flag) { let t = exp(x); t } else { x }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import Type
+from aotc.relay.expr import Expr, If, Let, Var
+
+
+class _Scope:
+    """The lets of one block so far, and its result."""
+
+    def __init__(self) -> None:
+        self.lets: list[tuple[Var, Expr]] = []
+        self.choice: tuple[Expr, Expr] | None = None
+        self.result: Expr | None = None
+
+    def close(self, what: str) -> Expr:
+        if self.choice is not None:
+            raise AotcError("scope", f"{what} ends after an if_scope", hint="an else_scope must follow it")
+        if self.result is None:
+            raise AotcError("scope", f"{what} has no result", hint="give it one with ret")
+        body = self.result
+        for var, value in reversed(self.lets):
+            body = Let(var, value, body)
+        return body
+
+
+class ScopeBuilder:
+    """Collects lets and branches.  Raises AotcError for steps out of order."""
+
+    def __init__(self) -> None:
+        self._scopes = [_Scope()]
+
+    def _open(self, step: str) -> _Scope:
+        """The innermost block, which must still be open for this step."""
+        scope = self._scopes[-1]
+        if scope.result is not None:
+            raise AotcError("scope", f"{step} after the result of the block")
+        if scope.choice is not None:
+            raise AotcError("scope", f"{step} after an if_scope", hint="an else_scope must follow it")
+        return scope
+
+    def let(self, var: Var | str | tuple[str, Type], value: Expr) -> Var:
+        """Names a value from here on.
+
+        var     a variable, or the name of a new one, or its name and type
+
+        Returns the variable.
+        """
+        scope = self._open("let")
+        match var:
+            case str():
+                var = Var(var, value.checked_type)
+            case (str() as name, ty):
+                var = Var(name, ty)
+            case _:
+                pass
+        assert isinstance(var, Var)
+        scope.lets.append((var, value))
+        return var
+
+    @contextmanager
+    def if_scope(self, cond: Expr) -> Iterator[None]:
+        """A block for the case that `cond` is true; an `else_scope` must follow it."""
+        outer = self._open("if_scope")
+        branch = yield from self._block("the if_scope")
+        outer.choice = cond, branch
+
+    @contextmanager
+    def else_scope(self) -> Iterator[None]:
+        """The block for the other case.  The two together are the result of the block around them."""
+        outer = self._scopes[-1]
+        if outer.choice is None:
+            raise AotcError("scope", "an else_scope without an if_scope before it")
+        branch = yield from self._block("the else_scope")
+        cond, true_branch = outer.choice
+        outer.choice, outer.result = None, If(cond, true_branch, branch)
+
+    def _block(self, what: str) -> Generator[None, None, Expr]:
+        inner = _Scope()
+        depth = len(self._scopes)
+        self._scopes.append(inner)
+        try:
+            yield
+        finally:
+            del self._scopes[depth:]
+        return inner.close(what)
+
+    def ret(self, value: Expr) -> None:
+        """The result of the block."""
+        self._open("ret").result = value
+
+    def get(self) -> Expr:
+        """The expression.  Raises AotcError if a block is still open or has no result."""
+        if len(self._scopes) > 1:
+            raise AotcError("scope", "get inside of a scope")
+        return self._scopes[0].close("the program")

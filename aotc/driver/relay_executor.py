@@ -74,7 +74,8 @@ class Executor:
         binds    values of free variables of an expression: arrays, numbers, or expressions, also of variables before
 
         Functions take the values of their parameters by position or name: arrays, NDArrays, numbers, and tuples of
-        them.  Results are NDArrays, tuples of results, and functions.  Compilation obeys the pass context of this call.
+        them.  Results are NDArrays, tuples of results (lists on graph and aot), and functions.  Compilation obeys the
+        pass context of this call.
 
         Raises AotcError for an expression that is ill-typed or has other free variables, and for what this kind of
         executor cannot express; the functions for arguments that are missing, superfluous or of the wrong type.
@@ -86,7 +87,8 @@ class Executor:
             hint = "parameters of the function, or binds of the expression, have values"
             raise AotcError("free-variable", f"without a value: {names}", span=loose[0].span, hint=hint)
         module = infer_module(whole)
-        call = FunctionValue(module.main.params, _PREPARE[self.kind](module, self.target))
+        made = list if self.kind in _STATIC else tuple  # as with Relay's executors
+        call = FunctionValue(module.main.params, _PREPARE[self.kind](module, self.target), sequence=made)
         return call if expr is None or isinstance(expr, (Function, GlobalVar)) else call()
 
     def _module(self, expr: Expr | None, binds: Mapping[Var, Any]) -> IRModule:
@@ -180,9 +182,17 @@ def _expression(var: Var, value: Any) -> Expr:
 class FunctionValue:
     """A function of the program as one of Python: of values by position or name, to a result."""
 
-    def __init__(self, params: Sequence[Var], run: Run, closure: Closure | None = None) -> None:
+    def __init__(
+        self,
+        params: Sequence[Var],
+        run: Run,
+        closure: Closure | None = None,
+        sequence: type[list[Any]] | type[tuple[Any, ...]] = tuple,
+    ) -> None:
+        """`sequence` is what results that are tuples become."""
         self._params = params
         self._run = run
+        self._sequence = sequence
         self.closure = closure
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
@@ -200,7 +210,7 @@ class FunctionValue:
             case np.ndarray():
                 return NDArray(value)
             case tuple():
-                return tuple(map(self._result, value))
+                return self._sequence(map(self._result, value))
             case _:
                 return value
 

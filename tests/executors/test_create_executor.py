@@ -44,7 +44,7 @@ def pair(name: str = "x") -> Var:
 
 def plain(value: Any) -> Any:
     """A result as numpy arrays."""
-    return tuple(map(plain, value)) if isinstance(value, tuple) else value.numpy()
+    return tuple(map(plain, value)) if isinstance(value, (tuple, list)) else value.numpy()
 
 
 def evaluated(kind: str, mod: aotc.IRModule, *args: Any, **named: Any) -> Any:

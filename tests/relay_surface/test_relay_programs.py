@@ -301,5 +301,63 @@ def test_bind_a_constant_and_visit_operators() -> None:
     assert found == ["add"]
 
 
+@pytest.mark.parametrize("kind", ["debug", "graph", "aot", "vm"])
+def test_add_a_constant_on_an_executor(kind: str) -> None:
+    x = relay.var("x", relay.TensorType([1], dtype="float32"))
+    expr = relay.add(x, relay.Constant(aotc.nd.array(np.array([1], dtype="float32"))))
+    executor = relay.create_executor(kind=kind, mod=aotc.IRModule.from_expr(relay.Function([x], expr)))
+    value = executor.evaluate()(np.array([2], dtype="float32"))
+    assert repr(value) == "<aotc.nd.NDArray shape=(1,), cpu(0)>\narray([3.], dtype=float32)"
+
+
+NOTES_TEXT = """\
+fn (%input0: Tensor[(1, 3, 10, 10), float32] /* span=aten::_convolution_0.input0:0:0 */, \
+%aten::_convolution_0.weight: Tensor[(6, 3, 7, 7), float32] /* span=aten::_convolution_0.weight:0:0 */) {
+  %0 = nn.conv2d(%input0, %aten::_convolution_0.weight, padding=[0, 0, 0, 0], channels=6, kernel_size=[7, 7]) \
+/* span=aten::_convolution_0:0:0 */;
+  nn.softmax(%0, axis=1) /* span=aten::softmax_0:0:0 */
+}"""
+
+
+@pytest.mark.parametrize("kind", ["debug", "graph", "aot", "vm"])
+def test_a_traced_module_on_an_executor(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Conv2D(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 6, 7, bias=False)
+            self.softmax = torch.nn.Softmax(dim=1)
+
+        def forward(self, *args: object) -> object:
+            return self.softmax(self.conv(args[0]))
+
+    model = Conv2D().float().eval()
+    data = torch.rand([1, 3, 10, 10]).float()
+    trace = torch.jit.trace(model, [data.clone()]).float().eval()
+    names = ["input0"]
+    mod, params = relay.frontend.from_pytorch(trace, [("input0", data.shape)], custom_convert_map=None)
+    assert str(mod["main"]) == NOTES_TEXT
+    assert all(arg.name_hint in names for arg in mod["main"].params[:1])
+    target = "llvm"
+    assert aotc.runtime.enabled(target)
+    executor = relay.create_executor(kind, mod=mod, device=aotc.device(target, 0), target=target, params=params)
+    result = executor.evaluate()(input0=data.numpy())
+    if not isinstance(result, list):
+        result = [result]
+    expected = model(data).detach().numpy()
+    assert result[0].asnumpy().shape == expected.shape
+    np.testing.assert_allclose(expected, result[0].asnumpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "sequence"), [("debug", tuple), ("graph", list), ("aot", list), ("vm", tuple)])
+def test_results_that_are_tuples(kind: str, sequence: type) -> None:
+    x = relay.var("x", relay.TensorType([2], dtype="float32"))
+    pair = relay.Function([x], relay.Tuple([relay.exp(x), relay.negative(x)]))
+    result = relay.create_executor(kind, aotc.IRModule.from_expr(pair)).evaluate()(np.ones(2, "float32"))
+    assert isinstance(result, sequence) and len(result) == 2
+    np.testing.assert_array_equal(result[1].numpy(), [-1, -1])
+
+
 def test_text_reads_back(relay_mod: aotc.IRModule) -> None:
     assert aotc.ir.structural_equal(relay.fromtext(relay_mod.astext()), relay_mod)

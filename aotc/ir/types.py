@@ -9,11 +9,15 @@ FuncType((TensorType((2,), "bool"),), TensorType((), "int32"))
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import Dim, Shape, is_static, numel, static_shape
 from aotc.ir.dtype import DType
+
+MOST_NESTED: Final = 100
+"""How deep types may nest: deeper ones are mistakes, and their text grows with the square of the depth."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -56,12 +60,14 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TupleType:
-    """A tuple of types."""
+    """A tuple of types, nested `depth` deep.  Raises AotcError beyond MOST_NESTED."""
 
     fields: tuple[Type, ...]
+    depth: int = field(compare=False, repr=False)
 
     def __init__(self, fields: Iterable[Type]) -> None:
         object.__setattr__(self, "fields", tuple(fields))
+        object.__setattr__(self, "depth", _depth(self.fields))
 
     def __str__(self) -> str:
         inner = ", ".join(map(str, self.fields))
@@ -70,20 +76,30 @@ class TupleType:
 
 @dataclass(frozen=True, slots=True, init=False)
 class FuncType:
-    """The type of a function value."""
+    """The type of a function value.  `depth` as of TupleType."""
 
     arg_types: tuple[Type, ...]
     ret_type: Type
+    depth: int = field(compare=False, repr=False)
 
     def __init__(self, arg_types: Iterable[Type], ret_type: Type) -> None:
         object.__setattr__(self, "arg_types", tuple(arg_types))
         object.__setattr__(self, "ret_type", ret_type)
+        object.__setattr__(self, "depth", _depth((*self.arg_types, ret_type)))
 
     def __str__(self) -> str:
         return f"fn ({', '.join(map(str, self.arg_types))}) -> {self.ret_type}"
 
 
 Type: TypeAlias = "TensorType | TupleType | FuncType"
+
+
+def _depth(parts: tuple[Type, ...]) -> int:
+    """The depth of a type of these parts; AotcError if it is more than types may have."""
+    depth = 1 + max((1 if isinstance(t, TensorType) else t.depth for t in parts), default=0)
+    if depth > MOST_NESTED:
+        raise AotcError("type-depth", f"a type is nested more than {MOST_NESTED} deep")
+    return depth
 
 
 def tensor_types(ty: Type) -> tuple[TensorType, ...]:

@@ -14,12 +14,9 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.dtype import DType
-from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.ir.types import MOST_NESTED, FuncType, TensorType, TupleType, Type
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import quoted
-
-MOST_NESTED: Final = 100
-"""How deep types and attribute values may nest."""
 
 _NUMBER: Final = re.compile(r"(inf|nan|[\d.]+(?:[eE][+-]?\d+)?)(?:([fiu])(\d*))?")
 _KINDS: Final = {"f": "float", "i": "int", "u": "uint"}

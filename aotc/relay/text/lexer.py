@@ -77,7 +77,7 @@ class Source:
     def tokens(self) -> list[Token]:
         """All tokens of the text.
 
-        Raises AotcError (code "syntax") for a character that begins none and for a comment that does not end.
+        Raises AotcError (code "syntax") for a character that begins none, a string or comment that does not end.
         """
         return list(self._scan())
 
@@ -86,7 +86,7 @@ class Source:
         while position < len(self.text):
             match = _TOKEN.match(self.text, position)
             if match is None:
-                self.fail("syntax", f"unexpected character {self.text[position]!r}", position)
+                self._reject(position)
             kind = match.lastgroup or ""
             if kind == "comment":
                 position = self._comment_end(position)
@@ -97,6 +97,12 @@ class Source:
             if kind == "metadata":  # the rest is JSON
                 break
         yield Token("end", self.text[position:], position)
+
+    def _reject(self, position: int) -> NoReturn:
+        """Say what is wrong with a character that begins no token."""
+        if self.text[position] == '"' or self.text[position : position + 2] in ('%"', '@"'):
+            self.fail("syntax", "this string does not end on its line", position)
+        self.fail("syntax", f"unexpected character {self.text[position]!r}", position)
 
     def _comment_end(self, start: int) -> int:
         """The offset after a comment; comments nest."""

@@ -11,6 +11,7 @@ In: a module or an expression.  Out: text that `aotc.relay.text.parser` reads ba
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -67,8 +68,25 @@ def to_text(x: IRModule | Expr) -> str:
     return f"{body}\n" if printer.meta else body
 
 
+_DEEPER: Final = "\x1e"
+_BACK: Final = "\x1f"
+"""Marks around what is indented, in text that is not laid out yet; strings escape them, and spans leave them out."""
+
+
 def _indent(text: str) -> str:
-    return text.replace("\n", "\n  ")
+    return f"{_DEEPER}{text}{_BACK}"
+
+
+def _laid_out(text: str) -> str:
+    """The text with its lines indented: once for all, since blocks may nest deeply."""
+    depth = {_DEEPER: 1, _BACK: -1}
+    level = 0
+    pieces = []
+    for piece in re.split(f"([\n{_DEEPER}{_BACK}])", text):
+        level += depth.get(piece, 0)
+        if piece not in depth:
+            pieces.append("\n" + "  " * level if piece == "\n" else piece)
+    return "".join(pieces)
 
 
 def _span_text(span: Span) -> str:
@@ -162,11 +180,11 @@ class _Printer:
         """The whole text of a module or expression, metadata excluded."""
         if not isinstance(x, IRModule):
             self._begin(x)
-            return run(self._scope(x, self.scopes.home[x]))
+            return _laid_out(run(self._scope(x, self.scopes.home[x])))
         parts = [self._module_attrs(x.attrs)] if x.attrs else []
         for name in sorted(x):
             self._begin(x[name])
-            parts.append(run(self._function(f"def {global_name(name)}", x[name])) + "\n")
+            parts.append(_laid_out(run(self._function(f"def {global_name(name)}", x[name]))) + "\n")
         return "\n".join(parts)
 
     def _begin(self, root: Expr) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from aotc.driver.toolchain import resolve_target
-from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
+from aotc.tir.target import TARGETS
 from aotc.tir.target import Target as MachineTarget
 
 _LATER: Final = {
@@ -39,6 +40,11 @@ def Target(target: str | MachineTarget) -> MachineTarget:
     if len(words) > 1:
         hint = 'name the machine itself, for example "x86-64-v3"'
         raise AotcError("target", f"options of targets are not understood: {target!r}", hint=hint)
+    names = ["llvm", "host", *TARGETS]
+    if target not in names:
+        raise AotcError(
+            "target", f"unknown target {target!r}", hint=nearest(target, names) or f"known: {', '.join(names)}"
+        )
     return resolve_target("host" if target == "llvm" else target)
 
 

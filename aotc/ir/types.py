@@ -22,13 +22,19 @@ MOST_NESTED: Final = 100
 
 @dataclass(frozen=True, slots=True, init=False)
 class TensorType:
-    """A dense tensor: `shape` (row major, each dimension an int or a SymDim) and element type."""
+    """A dense tensor: `shape` (row major, each dimension an int or a SymDim) and element type.
+
+    Raises AotcError for a negative dimension.
+    """
 
     shape: Shape
     dtype: DType
 
     def __init__(self, shape: Iterable[Dim], dtype: str = "float32") -> None:
-        object.__setattr__(self, "shape", tuple(d if not hasattr(d, "__index__") else d.__index__() for d in shape))
+        dims = tuple(d if not hasattr(d, "__index__") else d.__index__() for d in shape)
+        if any(isinstance(d, int) and d < 0 for d in dims):
+            raise AotcError("shape", f"a dimension is negative: ({', '.join(map(str, dims))})")
+        object.__setattr__(self, "shape", dims)
         object.__setattr__(self, "dtype", DType(dtype))
 
     def __str__(self) -> str:

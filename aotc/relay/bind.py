@@ -32,8 +32,8 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
         found = by_name.get(name, [])
         constant = Constant(np.asarray(value))
         if len(found) != 1:
-            what = "several parameters are" if found else "no parameter is"
-            problems.append(Diagnostic("bind", f"{what} called {name!r}", hint=nearest(name, by_name)))
+            what, hint = ("several parameters are", "") if found else ("no parameter is", nearest(name, by_name))
+            problems.append(Diagnostic("bind", f"{what} called {name!r}", hint=hint))
         elif (problem := _mismatch(found[0], constant)) is not None:
             problems.append(problem)
         else:

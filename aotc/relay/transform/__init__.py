@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from aotc.ir.diagnostics import nearest
 from aotc.ir.transform import Pass
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.base import function_pass as function_pass
@@ -62,3 +63,11 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
 
 PASSES: Mapping[str, Callable[[], Pass[Any]]] = MappingProxyType({make.name: make for make in _PASSES})
 """Every pass by name."""
+
+
+if not TYPE_CHECKING:  # type checkers know the names
+
+    def __getattr__(name: str) -> object:
+        """A name that is not there: the error says which pass may be meant."""
+        hint = "" if name.startswith("__") else nearest(name, PASSES)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + (f"; {hint}" if hint else ""))

@@ -28,6 +28,7 @@ class Diagnostic:
 
     def __str__(self) -> str:
         lines = [f"{self.span}: {self.message}" if self.span is not None else self.message]
+        lines += [excerpt for excerpt in (self.span.excerpt() if self.span is not None else "",) if excerpt]
         lines += [f"  note: {note}" for note in self.notes]
         if self.hint:
             lines.append(f"  hint: {self.hint}")

@@ -10,18 +10,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A source location.  `merged` keeps the other origins of a node that a rewrite made out of several."""
+    """A source location.
+
+    merged   the other origins of a node that a rewrite made out of several
+    text     the line of the source, where that is text
+    """
 
     source: str
     node: str = ""
     line: int = 0
     column: int = 0
     merged: tuple[Span, ...] = ()
+    text: str = field(default="", compare=False, repr=False)
+
+    def excerpt(self) -> str:
+        """The place in its line of text, with a caret below; "" without one.  Long lines are cut around it."""
+        if not self.text or not self.column:
+            return ""
+        left = max(0, self.column - 60)
+        line = self.text[left : left + 100].replace("\t", " ")
+        return f"  {line}\n  {' ' * (self.column - 1 - left)}^"
 
     def __str__(self) -> str:
         text = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
@@ -31,7 +44,7 @@ class Span:
 
     def origins(self) -> tuple[Span, ...]:
         """This location and all merged ones, each once, in order."""
-        return tuple(dict.fromkeys((Span(self.source, self.node, self.line, self.column), *self.merged)))
+        return tuple(dict.fromkeys((replace(self, merged=()), *self.merged)))
 
 
 def merge_spans(spans: Iterable[Span | None]) -> Span | None:
@@ -39,8 +52,7 @@ def merge_spans(spans: Iterable[Span | None]) -> Span | None:
     origins = list(dict.fromkeys(o for s in spans if s is not None for o in s.origins()))
     if not origins:
         return None
-    first = origins[0]
-    return Span(first.source, first.node, first.line, first.column, tuple(origins[1:]))
+    return replace(origins[0], merged=tuple(origins[1:]))
 
 
 _SCOPE: ContextVar[Span | None] = ContextVar("aotc_span", default=None)

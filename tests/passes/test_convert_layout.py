@@ -356,9 +356,9 @@ def test_a_malformed_kernel_layout_is_refused() -> None:
 
 def test_operators_without_a_choice_draw_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "aotc.pass"):
-        ConvertLayout({"nn.conv2D": ["NHWC", "HWIO"]})
-    assert "The layout of nn.conv2D cannot be chosen" in caplog.text
-    assert "nn.conv2d" in caplog.text
+        ConvertLayout({"qnn.conv2d": ["NHWC", "HWIO"], "nn.dense": ["NC"]})
+    assert "The layout of qnn.conv2d cannot be chosen" in caplog.text
+    assert "The layout of nn.dense cannot be chosen" in caplog.text
 
 
 # --- random graphs, and C

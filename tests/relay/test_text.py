@@ -405,7 +405,7 @@ def test_errors_point_at_the_text(text: str, message: str, line: int, column: in
     (diagnostic,) = caught.value.diagnostics
     assert message in diagnostic.message
     assert diagnostic.span == Span("bad.relay", line=line, column=column)
-    excerpt, caret = diagnostic.message.split("\n")[-2:]
+    excerpt, caret = str(diagnostic).split("\n")[1:3]
     assert caret.strip() == "^" and len(caret) - 3 <= len(excerpt)
 
 

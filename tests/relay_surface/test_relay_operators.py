@@ -88,3 +88,24 @@ def test_names() -> None:
         aotc.ir.Op.get("nn.conv2")
     assert str(relay.scalar_type("float32")) == "float32"
     assert str(relay.var("v", shape=(relay.Any(), 3)).checked_type) == "Tensor[(?, 3), float32]"
+
+
+def test_ill_typed_programs_are_shown_with_a_caret() -> None:
+    head = "def @main(%x: Tensor[(2, 3), float32]) -> Tensor[(3, 3), float32] {"
+    text = '#[version = "0.0.5"]\n' + head + "\n  nn.relu(%x)\n}"
+    with pytest.raises(aotc.AotcError) as caught:
+        relay.transform.InferType()(relay.fromtext(text))
+    first, line, caret = str(caught.value).split("\n")[:3]
+    assert "Tensor[(2, 3), float32]" in first and "Tensor[(3, 3), float32]" in first
+    assert line.strip() == head and caret.strip() == "^"
+
+
+@pytest.mark.parametrize(("name", "hint"), [("lvm", "llvm"), ("x86-64-v5", "x86-64-v4")])
+def test_unknown_targets_name_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(aotc.AotcError, match=hint):
+        aotc.target.Target(name)
+
+
+def test_unknown_operators_have_no_layout() -> None:
+    with pytest.raises(aotc.AotcError, match=r"nn\.conv2d"):
+        relay.transform.ConvertLayout({"nn.conv2": ["NHWC", "HWIO"]})

@@ -59,20 +59,16 @@ class Source:
         self.text = text
         self.name = name
         self._lines = [0, *(m.end() for m in re.finditer("\n", text))]
+        self._texts = [line.rstrip("\r") for line in text.split("\n")]
 
     def span(self, offset: int) -> Span:
         """Line and column, from 1, of an offset."""
         line = bisect.bisect_right(self._lines, offset)
-        return Span(self.name, line=line, column=offset - self._lines[line - 1] + 1)
+        return Span(self.name, line=line, column=offset - self._lines[line - 1] + 1, text=self._texts[line - 1])
 
     def fail(self, code: str, message: str, offset: int, hint: str = "") -> NoReturn:
-        """Raise AotcError with the line of the text and a caret below the offset."""
-        span = self.span(offset)
-        line = self.text[self._lines[span.line - 1] :].split("\n", 1)[0].rstrip("\r")
-        left = max(0, span.column - 60)  # a long line is cut so that the caret stays in sight
-        excerpt = line[left : left + 100].replace("\t", " ")
-        caret = " " * (span.column - 1 - left) + "^"
-        raise AotcError(code, f"{message}\n  {excerpt}\n  {caret}", span=span, hint=hint)
+        """Raise AotcError at an offset of the text."""
+        raise AotcError(code, message, span=self.span(offset), hint=hint)
 
     def tokens(self) -> list[Token]:
         """All tokens of the text.

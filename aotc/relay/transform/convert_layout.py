@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from aotc.ir.diagnostics import AotcValueError, nearest
-from aotc.ir.op import Op
+from aotc.ir.op import Op, installed_ops
 from aotc.ir.span import span_scope
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
@@ -76,7 +76,13 @@ def _refuse(name: str, message: str, hint: str = "") -> AotcValueError:
 
 
 def _known(name: str) -> bool:
-    """Whether the layout of an operator can be chosen; a warning if not, as programs name operators of others too."""
+    """Whether the layout of an operator can be chosen; a warning if not, as programs name operators of others too.
+
+    A name in one of our own families that no operator has is an error.
+    """
+    family = name.rpartition(".")[0]
+    if name not in installed_ops() and any(op.rpartition(".")[0] == family for op in CONVERTIBLE):
+        raise _refuse(name, "there is no such operator", nearest(name, CONVERTIBLE))
     if name not in CONVERTIBLE:
         LOG.warning("The layout of %s cannot be chosen. %s", name, nearest(name, CONVERTIBLE))
     return name in CONVERTIBLE

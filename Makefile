@@ -53,7 +53,7 @@ conformance: setup ## Run the official ONNX suite through compiled C and print t
 	$(BIN)/python tests/conformance/run.py
 
 bench: setup ## Measure and print the table of docs/performance.md
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 train: setup ## Train examples/digits again
 	$(BIN)/python -m pip install -q -e ".[train]"

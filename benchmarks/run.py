@@ -6,8 +6,8 @@ both.  Times are wall clock, minimum and median.  The difference of the two is t
 relative to the standard deviation; where it is large, the error of each against onnx's reference evaluator in double
 precision tells whose it is.
 
-    python benchmarks/run.py                         # ResNet-18 and the trained models that are at hand
-    python benchmarks/run.py --runs 50 path.onnx --dim batch=1
+    python -m benchmarks.run                         # the networks built here and the trained models that are at hand
+    python -m benchmarks.run --runs 50 path.onnx --dim batch=1
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from typing import Any
 import click
 import onnx
 import onnxruntime
-from models import resnet18
 
 import aotc
 from aotc.cli.console import reporting
@@ -40,6 +39,7 @@ from aotc.driver.verify import bound_for
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
 from aotc.relay.frontend.onnx import load_model
+from benchmarks.networks import NETWORKS
 
 ROOT = Path(__file__).parents[1]
 PINS: dict[str, dict[str, list[int]]] = {
@@ -143,12 +143,13 @@ def measure(path: Path, runs: int, pins: Mapping[str, Any]) -> str:
 @click.option("--runs", type=click.IntRange(1), default=100, show_default=True, help="Runs of each, at most.")
 @shape_options
 def main(models: tuple[Path, ...], runs: int, **pins: Any) -> None:
-    """Measure MODELS (.onnx), or ResNet-18 and the trained models at hand, beside ONNX Runtime."""
+    """Measure MODELS (.onnx), or the networks built here and the trained models at hand, beside ONNX Runtime."""
     folder = Path(os.environ.get("AOTC_MODELS", ROOT.parent / "shared" / "models"))
     with tempfile.TemporaryDirectory() as scratch, reporting() as reporter:
-        built = Path(scratch) / "resnet18.onnx"
-        onnx.save(resnet18(), built)
-        paths = models or (built, *(p for n in TRAINED if (p := folder / f"{n}.onnx").exists()))
+        built = {} if models else {Path(scratch) / f"{name}.onnx": make for name, make in NETWORKS.items()}
+        for path, make in built.items():
+            onnx.save(make(), path)
+        paths = models or (*built, *(p for n in TRAINED if (p := folder / f"{n}.onnx").exists()))
         print(*circumstances(runs), "", HEADER, "|---" * HEADER.count(" | ") + "|---|", sep="\n")
         for path in paths:
             reporter.stage(f"measuring {path.stem}")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper, save
 
-from tests.examples.conftest import ROOT, Shell
+from tests.examples.conftest import Shell
 
-BENCHMARK = ROOT / "benchmarks" / "run.py"
+BENCHMARK = f'"{sys.executable}" -m benchmarks.run'
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def dynamic(tmp_path: Path) -> Path:
 
 def test_row(shell: Shell) -> None:
     pytest.importorskip("onnxruntime")
-    printed = shell.succeed(f'"{sys.executable}" "{BENCHMARK}" --runs 5 examples/digits/digits.onnx')
+    printed = shell.succeed(f"{BENCHMARK} --runs 5 examples/digits/digits.onnx")
     header, _, row = (line.split(" | ") for line in printed.splitlines() if line.startswith("|"))
     assert len(row) == len(header)
     figures = dict(zip((h.strip("| ") for h in header), (r.strip("| ") for r in row), strict=True))
@@ -42,7 +42,7 @@ def test_row(shell: Shell) -> None:
 
 def test_dynamic_model_is_pinned_or_refused(shell: Shell, dynamic: Path) -> None:
     pytest.importorskip("onnxruntime")
-    done = shell(f'"{sys.executable}" "{BENCHMARK}" "{dynamic}"')
+    done = shell(f'{BENCHMARK} "{dynamic}"')
     assert done.returncode == 2
     assert "--dim" in done.stderr and "Traceback" not in done.stderr
-    assert "| dynamic |" in shell.succeed(f'"{sys.executable}" "{BENCHMARK}" --runs 1 "{dynamic}" --dim n=3')
+    assert "| dynamic |" in shell.succeed(f'{BENCHMARK} --runs 1 "{dynamic}" --dim n=3')

@@ -134,6 +134,7 @@ class Kernel:
     macs              multiply-accumulate operations of one call
     approximate       computed by an algorithm that rounds more than the operator's definition (Winograd's)
     span              the model nodes it computes
+    source            C code of the user's that defines it under this very name; the body is empty then
     """
 
     name: str
@@ -146,6 +147,7 @@ class Kernel:
     macs: int = 0
     approximate: bool = False
     span: Span | None = None
+    source: str | None = None
 
     @property
     def params(self) -> tuple[Buffer, ...]:

@@ -50,6 +50,7 @@ DOORS = {
     "aotc.contrib",
     "aotc.contrib.debugger",
     "aotc.contrib.debugger.debug_executor",
+    "aotc.contrib.external",
     "aotc.contrib.graph_executor",
     "aotc.contrib.utils",
     "aotc.instrument",

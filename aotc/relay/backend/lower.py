@@ -18,6 +18,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.op import Op
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
+from aotc.relay.backend.external import external_kernel
 from aotc.relay.backend.kernels import anchor_name, lower_function, require_static
 from aotc.relay.backend.views import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
@@ -69,9 +70,12 @@ class _KernelTable:
 
     target: Target
     by_hash: dict[int, list[tuple[Function, Kernel]]] = field(default_factory=dict)
+    externals: dict[Function, Kernel] = field(default_factory=dict)
     count: int = 0
 
     def get(self, function: Function) -> Kernel:
+        if "Compiler" in function.attrs:
+            return self.external(function)
         bucket = self.by_hash.setdefault(structural_hash(function), [])
         for known, kernel in bucket:
             if structural_equal(known, function):
@@ -81,12 +85,18 @@ class _KernelTable:
         bucket.append((function, kernel))
         return kernel
 
+    def external(self, function: Function) -> Kernel:
+        if function not in self.externals:
+            self.externals[function] = external_kernel(function)
+        return self.externals[function]
+
 
 @dataclass(slots=True)
 class _Lowering:
     """The state of one walk over @main."""
 
     kernels: _KernelTable
+    module: IRModule
     lets: dict[Var, Expr]
     values: dict[Expr, Value] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
@@ -121,6 +131,8 @@ class _Lowering:
                 self.values[node] = whole[node.index]
             case Call(op=Function() as function):
                 self.values[node] = self.call(node, function)
+            case Call(op=GlobalVar(name=name)) if self.is_external(name):
+                self.values[node] = self.call(node, self.module[name])
             case Let():
                 self.values[node] = self.value(node.body)
             case If():
@@ -137,10 +149,13 @@ class _Lowering:
                 text = f"{_short(node)}, a function that calls itself or is a value, cannot be compiled"
                 raise AotcError("first-class-function", text, span=node.span)
 
+    def is_external(self, name: str) -> bool:
+        return name in self.module and "Compiler" in self.module[name].attrs
+
     def call(self, node: Call, function: Function) -> Value:
         args = [view for a in node.args for view in _views(self.value(a))]
         require_static(type_of(node), node, "a result")
-        offsets = view_offsets(function)
+        offsets = None if "Compiler" in function.attrs else view_offsets(function)
         if offsets is not None:
             parts = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
             return _nest(type_of(node), parts)
@@ -211,7 +226,7 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
     Raises AotcError for dynamic shapes, run-time control flow and operators without a tensor program.
     """
     main = module.main
-    state = _Lowering(_KernelTable(target), _let_values(main))
+    state = _Lowering(_KernelTable(target), module, _let_values(main))
     inputs: list[Storage] = []
     for param in main.params:
         ty = type_of(param)
@@ -221,7 +236,7 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
         inputs.append(Storage(name=param.name, dtype=ty.dtype, shape=ty.static_shape, kind="input"))
         state.values[param] = View(inputs[-1])
     for node in post_order(main.body, lambda n: not isinstance(n, Function)):
-        if not isinstance(node, (Op, Function, Var)):
+        if not isinstance(node, (Op, Function, Var)) and not _is_callee(node, state):
             state.visit(node)
     views = _views(state.value(main.body))
     types = tensor_types(type_of(main.body))
@@ -230,6 +245,11 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
         names = ["output"]
     outputs, steps = _bind_outputs(list(zip(names, types, views, strict=True)), state.steps)
     return Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(steps))
+
+
+def _is_callee(node: Expr, state: _Lowering) -> bool:
+    """Whether `node` names a function that calls reach directly."""
+    return isinstance(node, GlobalVar) and state.is_external(node.name)
 
 
 def _let_values(main: Function) -> dict[Var, Expr]:

@@ -29,6 +29,7 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) ->
     files = {f"{PREFIX}_internal.h": render("internal.h", upper=PREFIX.upper(), params=(), **common, **shared)}
     for k, texts in enumerate(split(printed.texts)):
         files[f"{PREFIX}_kernels_{k}.c"] = render("kernels.c", kernels=texts, **common)
+    files.update((f"{PREFIX}_extern_{k}.c", text) for k, text in enumerate(printed.externals))
     functions = {printed.names[kernel]: len(kernel.params) for kernel in kernels}
     entries = [_entry(name, count) for name, count in functions.items()]
     table = [_entry_name(printed, kernel) for kernel in kernels]

@@ -52,16 +52,29 @@ def render(template: str, **values: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PrintedKernels:
-    """The text of every distinct kernel, and the C name under which each kernel is called."""
+    """The text of every distinct kernel, and the C name under which each kernel is called.
+
+    externals   sources of kernels that are the user's, a file each
+    """
 
     texts: tuple[str, ...]
     prototypes: tuple[str, ...]
     names: dict[Kernel, str]
     helpers: str
     vectors: str
+    externals: tuple[str, ...] = ()
 
 
 _PLACEHOLDER: Final = "KERNEL_NAME"
+
+
+def _externals(kernels: Sequence[Kernel], taken: Names) -> list[Kernel]:
+    """The kernels that the user's sources define; they are called by their names, which must be free."""
+    found = [k for k in kernels if k.source is not None]
+    for kernel in found:
+        if taken.fresh(kernel.name) != kernel.name:
+            raise AotcError("name", f"two functions of the project would be called {kernel.name!r}", span=kernel.span)
+    return found
 
 
 def print_kernels(kernels: Iterable[Kernel], prefix: str) -> PrintedKernels:
@@ -71,8 +84,13 @@ def print_kernels(kernels: Iterable[Kernel], prefix: str) -> PrintedKernels:
     by_text: dict[str, str] = {}
     names: dict[Kernel, str] = {}
     taken = Names((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
-    texts, prototypes = [], []
+    kernels = tuple(kernels)
+    externals = _externals(kernels, taken)
+    texts, prototypes = [], [printer.signature(k, k.name).replace(" *AOTC_RESTRICT ", " *") for k in externals]
+    names.update((k, k.name) for k in externals)
     for kernel in kernels:
+        if kernel in names:
+            continue
         text = printer.kernel(kernel, _PLACEHOLDER)
         body = text[text.index("void ") :]  # two kernels may differ in the nodes their comments name
         if body not in by_text:
@@ -82,7 +100,9 @@ def print_kernels(kernels: Iterable[Kernel], prefix: str) -> PrintedKernels:
             prototypes.append(body[: body.index(" {\n")].replace(_PLACEHOLDER, name))
         names[kernel] = by_text[body]
     vectors = "".join(vector_typedefs(dtype, lanes) for dtype, lanes in sorted(printer.vectors))
-    return PrintedKernels(tuple(texts), tuple(prototypes), names, helpers.text(), vectors)
+    return PrintedKernels(
+        tuple(texts), tuple(prototypes), names, helpers.text(), vectors, tuple(k.source or "" for k in externals)
+    )
 
 
 def split(texts: Sequence[str]) -> list[list[str]]:
@@ -141,6 +161,9 @@ class _Project:
         for k, texts in enumerate(split(self.kernels.texts)):
             self.kernel_files.append(f"src/{name}_kernels_{k}.c")
             self.add(self.kernel_files[-1], "kernels.c", kernels=texts)
+        for k, text in enumerate(self.kernels.externals):
+            self.kernel_files.append(f"src/{name}_extern_{k}.c")
+            self.files[self.kernel_files[-1]] = f"{text.rstrip()}\n"
         self.add(
             f"src/{name}.c",
             "model.c",

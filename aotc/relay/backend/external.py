@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that the user's own C code computes: a function with the attribute `Compiler` in, its kernel out.
+
+def generate(function, symbol): return f"void {symbol}(const float *x, float *y) {{ ... }}"
+register("mine", generate)
+external_kernel(function)            # of a function with Compiler="mine", global_symbol="mine_0"
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from math import prod
+from typing import Any, Final, TypeAlias
+
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.types import tensor_types
+from aotc.relay.backend.kernels import require_static
+from aotc.relay.expr import Function, type_of
+from aotc.tir.expr import Buffer
+from aotc.tir.stmt import Block, Kernel
+
+Generator: TypeAlias = Callable[[Function, str], str]
+
+_GENERATORS: Final[dict[str, Generator]] = {}
+
+
+def register(name: str, generator: Generator | None = None) -> Any:
+    """Make `generator` write the C code of the functions whose attribute `Compiler` is `name`.
+
+    generator   (function, symbol) -> C99 source that defines `void symbol(const T0 *in0, ..., U0 *out0, ...)`:
+                the tensors of the parameters and then of the result, tuples flattened, each dense in row-major
+                order.  The source may include headers of C and have static functions.
+
+    Without a generator, a decorator.  Raises AotcError (code "external") if the name has another generator.
+    """
+    if generator is None:
+        return lambda function: register(name, function)
+    if not isinstance(name, str) or not name or not callable(generator):
+        raise AotcError("external", "register takes a name and a function (function, symbol) -> C source")
+    if _GENERATORS.setdefault(name, generator) is not generator:
+        raise AotcError("external", f"there is a generator for {name!r} already", hint="unregister it first")
+    return generator
+
+
+def unregister(name: str) -> None:
+    """Forget the generator of a name; harmless if there is none."""
+    _GENERATORS.pop(name, None)
+
+
+def registered() -> tuple[str, ...]:
+    """The names that have a generator, sorted."""
+    return tuple(sorted(_GENERATORS))
+
+
+def _symbol(function: Function) -> str:
+    symbol = str(function.attrs.get("global_symbol") or "")
+    if not re.fullmatch(r"[A-Za-z]\w*", symbol, re.ASCII):
+        text = f"a function for {function.attrs.get('Compiler')!r} has the global_symbol {symbol!r}"
+        raise AotcError("external", text, span=function.span, hint="a C name is needed: letters, digits, underscores")
+    return symbol
+
+
+def _source(function: Function, symbol: str) -> str:
+    name = str(function.attrs.get("Compiler"))
+    generator = _GENERATORS.get(name)
+    if generator is None:
+        hint = nearest(name, _GENERATORS) or f'aotc.contrib.external.register("{name}", generator) gives one'
+        raise AotcError("external", f"there is no generator for functions of {name!r}", span=function.span, hint=hint)
+    try:
+        source = generator(function, symbol)
+    except AotcError:
+        raise
+    except Exception as error:
+        text = f"the generator for {name!r} failed on @{symbol}: {type(error).__name__}: {error}"
+        raise AotcError("external", text, span=function.span) from error
+    if not isinstance(source, str) or not re.search(rf"\bvoid\s+{symbol}\s*\(", source):
+        text = f"what the generator for {name!r} wrote does not define void {symbol}(...)"
+        raise AotcError("external", text, span=function.span, hint="the function is called by its global_symbol")
+    return source
+
+
+def external_kernel(function: Function) -> Kernel:
+    """The kernel of a function with the attributes `Compiler` and `global_symbol`, its code the generator's.
+
+    Raises AotcError for an unknown compiler, a name that C does not have, a generator that fails or does not define
+    the function, and shapes that are not static.
+    """
+    symbol = _symbol(function)
+    for item in (*function.params, function.body):
+        require_static(type_of(item), item, f"@{symbol}: a tensor")
+    inputs = [t for p in function.params for t in tensor_types(type_of(p))]
+    outputs = tensor_types(type_of(function.body))
+    return Kernel(
+        name=symbol,
+        inputs=tuple(Buffer(f"in{k}", t.dtype, prod(t.static_shape)) for k, t in enumerate(inputs)),
+        outputs=tuple(Buffer(f"out{k}", t.dtype, prod(t.static_shape)) for k, t in enumerate(outputs)),
+        body=Block(()),
+        source=_source(function, symbol),
+        span=function.span,
+    )

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions with the attribute Compiler are computed by the user's own C code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc import relay
+from aotc.contrib import external, graph_executor
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.expr import Function
+from aotc.relay.module import IRModule
+from aotc.relay.text.parser import parse
+
+TEXT = """
+#[version = "0.0.5"]
+def @main(%x: Tensor[(2, 3), float32], %y: Tensor[(2, 3), float32]) {
+  %0 = exp(%x);
+  %1 = @mine_0(%0, %y);
+  %2 = @mine_0(%1, %x);
+  multiply(%2, 2f)
+}
+
+def @mine_0(%a: Tensor[(2, 3), float32], %b: Tensor[(2, 3), float32], \
+Compiler="mine", global_symbol="mine_0", Primitive=1) -> Tensor[(2, 3), float32] {
+  subtract(%a, %b)
+}
+"""
+CODE = """
+#include <stddef.h>
+void SYMBOL(const float *a, const float *b, float *out) {
+  size_t i;
+  for (i = 0; i < 6; ++i) out[i] = a[i] - b[i] + 100.0f;
+}
+"""
+"""Adds 100 to what the function says, so that the results tell who computed them."""
+X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+Y = np.linspace(3, 4, 6, dtype=np.float32).reshape(2, 3)
+EXPECTED = (np.exp(X) - Y - X + 200) * 2
+
+
+def generate(_: Function, symbol: str) -> str:
+    return CODE.replace("SYMBOL", symbol)
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    external.unregister("mine")
+
+
+def module() -> IRModule:
+    return parse(TEXT)
+
+
+@pytest.mark.parametrize("opt_level", [0, 1, 2, 3])
+def test_the_users_code_is_called(opt_level: int, tmp_path: Path) -> None:
+    external.register("mine", generate)
+    model = aotc.compile(module(), output=tmp_path / "net", name="net", opt_level=opt_level)
+    result = model.session().run(None, {"x": X, "y": Y})[0]
+    np.testing.assert_allclose(result, EXPECTED, rtol=1e-6)
+    assert (tmp_path / "net/src/net_extern_0.c").read_text() == CODE.replace("SYMBOL", "mine_0")
+    assert not (tmp_path / "net/src/net_extern_1.c").exists()
+    assert [s["kernel"] for s in model.metadata["steps"]].count("mine_0") == 2
+    for build_file in ("Makefile", "CMakeLists.txt"):
+        assert "src/net_extern_0.c" in (tmp_path / "net" / build_file).read_text()
+    assert "void mine_0(" in (tmp_path / "net/src/net_internal.h").read_text()
+
+
+def test_relay_build_calls_it_too() -> None:
+    external.register("mine")(generate)
+    library = relay.build(module(), "llvm")
+    executor = graph_executor.GraphModule(library["default"](aotc.cpu()))
+    executor.run(x=X, y=Y)
+    np.testing.assert_allclose(executor.get_output(0).numpy(), EXPECTED, rtol=1e-6)
+
+
+def test_the_interpreter_runs_the_body() -> None:
+    result = relay.create_executor("debug", mod=module()).evaluate()(X, Y)
+    np.testing.assert_allclose(result.numpy(), EXPECTED - 400, rtol=1e-5)
+
+
+def test_two_generators_for_a_name() -> None:
+    external.register("mine", generate)
+    external.register("mine", generate)
+    assert external.registered() == ("mine",)
+    with pytest.raises(AotcError, match="generator for 'mine' already"):
+        external.register("mine", lambda _, symbol: symbol)
+
+
+def test_no_generator_names_the_nearest() -> None:
+    external.register("mine", generate)
+    with pytest.raises(AotcError, match="no generator for functions of 'mime'") as caught:
+        aotc.compile(parse(TEXT.replace('"mine"', '"mime"')), build=False)
+    assert "did you mean 'mine'" in str(caught.value)
+
+
+def test_a_source_without_the_symbol() -> None:
+    external.register("mine", lambda *_: "void other(const float *a, float *b) { *b = *a; }")
+    with pytest.raises(AotcError, match=r"does not define void mine_0"):
+        aotc.compile(module(), build=False)
+
+
+def test_a_generator_that_raises_is_named() -> None:
+    def broken(_: Function, symbol: str) -> str:
+        raise ValueError("no such layout")
+
+    external.register("mine", broken)
+    with pytest.raises(AotcError, match="generator for 'mine' failed on @mine_0: ValueError: no such layout"):
+        aotc.compile(module(), build=False)
+
+
+def test_a_symbol_that_c_does_not_have() -> None:
+    external.register("mine", generate)
+    with pytest.raises(AotcError, match="has the global_symbol '9 lives'"):
+        aotc.compile(parse(TEXT.replace('symbol="mine_0"', 'symbol="9 lives"')), build=False)

@@ -19,6 +19,8 @@ from aotc.driver.compile import Progress, compile, import_model
 from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import Arrays, input_types, random_inputs, read_inputs
 from aotc.driver.reference import reference_runner
+from aotc.driver.relay_frontend import is_exported_program
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
 from aotc.relay.frontend.onnx import load_model
@@ -142,6 +144,9 @@ def verify(
     bisect    on a difference, name the first node whose result differs
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
+    if is_exported_program(path):
+        text = f"{path} is a program of PyTorch: only ONNX models are compared with another implementation"
+        raise AotcError("verify", text, hint="compile it, and compare its outputs with PyTorch's, as the tutorial does")
     model = load_model(path)
     pins = {k: options[k] for k in ("input_shapes", "dims") if k in options}
     types = input_types(import_model(model, **pins))

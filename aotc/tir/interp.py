@@ -90,7 +90,9 @@ class CompiledKernel:
 
 
 def compile_kernel(kernel: Kernel) -> CompiledKernel:
-    """Translate a kernel to Python."""
+    """Translate a kernel to Python; AotcError (code "tir-run") for one that is C source."""
+    if kernel.source is not None:
+        raise AotcError("tir-run", f"kernel {kernel.name} is C source, which is not interpreted", span=kernel.span)
     writer = _Writer()
     source = writer.kernel(kernel)
     namespace = dict(NAMESPACE, np=np, const=writer.constants)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import aotc
 from aotc import AotcError, relay
+from aotc.driver.verify import verify
 from tests.frontend_pytorch.both import as_module
 
 
@@ -178,3 +179,8 @@ def test_torch_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     with pytest.raises(AotcError, match="torch, which is missing") as caught:
         aotc.compile(tmp_path / "net.pt2")
     assert "aotc[pytorch]" in str(caught.value)
+
+
+def test_verify_says_that_it_compares_onnx_models(tmp_path: Path) -> None:
+    with pytest.raises(AotcError, match="only ONNX models"):
+        verify(tmp_path / "net.pt2")

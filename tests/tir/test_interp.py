@@ -181,3 +181,9 @@ def test_integer_power_and_bits() -> None:
     c = np.array([0, 1, -1, 127], np.int8)
     assert elementwise(lambda x: Call("popcount", (x,)), DType("int8"), c, vector=True).tolist() == [0, 1, 8, 7]
     assert elementwise(lambda x: Call("clz", (x,)), DType("int8"), c, vector=False).tolist() == [8, 7, 0, 1]
+
+
+def test_kernels_of_c_source_are_refused() -> None:
+    kernel = Kernel(name="mine", inputs=(), outputs=(), body=Block(()), source="void mine(void) {}")
+    with pytest.raises(AotcError, match="mine is C source"):
+        run_kernel(kernel, [])

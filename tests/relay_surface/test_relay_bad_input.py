@@ -130,3 +130,13 @@ def test_times_belong_to_the_instrument_and_survive_exceptions() -> None:
             relay.transform.FoldConstant()(module())
             assert "FoldConstant" in second.render()
         assert "InferType" in first.render() and "FoldConstant" not in first.render()
+
+
+def test_constants_inside_kernels_are_refused() -> None:
+    x = relay.var("x", shape=(2, 3))
+    mod = aotc.IRModule.from_expr(relay.Function([x], relay.add(x, relay.const(np.arange(3, dtype="float32")))))
+    with (
+        aotc.transform.PassContext(opt_level=3, config={"relay.FuseOps.link_params": True}),
+        pytest.raises(AotcError, match="inside a kernel"),
+    ):
+        relay.build(mod, "llvm")

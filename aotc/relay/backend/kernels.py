@@ -60,7 +60,9 @@ def _placeholders(ty: Type, names: itertools.count[int]) -> Value:
 def _constant(node: Constant) -> te.Tensor:
     """A constant inside a fused function: one value, repeated over its shape."""
     if node.data.size != 1 and not node.is_splat:
-        raise AssertionError("a fused function holds single values; other constants are its parameters")
+        text = f"a constant of shape {node.data.shape} inside a kernel: kernels take constants as parameters"
+        hint = "leave relay.FuseOps.link_params off; the constants are part of the library in any case"
+        raise AotcError("constant-in-kernel", text, span=node.span, hint=hint)
     value = node.data.reshape(-1)[0].item() if node.data.size else 0
     dtype = DType.of(node.data)
     return te.compute(node.data.shape, lambda *_: const(value, dtype), "const")

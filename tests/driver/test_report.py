@@ -210,3 +210,18 @@ def test_other_types_and_integers_are_problems() -> None:
             PassContext(instruments=[aotc.instrument.NumericCheck()]),
         ):
             item(module)
+
+
+def test_one_check_for_two_programs_and_passes_that_bind() -> None:
+    check = aotc.instrument.NumericCheck({"w": np.full(3, 2, "float32")})
+    for size in (2, 4):
+        x, w = Var("x", relay.TensorType((size, 3), "float32")), Var("w", relay.TensorType((3,), "float32"))
+        module = IRModule.from_expr(Function((x, w), relay.multiply(x, w)))
+
+        @function_pass(opt_level=0, name="Bind")
+        def bind(function: Function, module: IRModule, ctx: PassContext) -> Function:
+            return relay.bind_params_by_name(function, {"w": np.full(3, 2, "float32")})
+
+        with PassContext(instruments=[check]):
+            assert len(bind(module).main.params) == 1
+    assert list(check.inputs) == ["w"]

@@ -44,6 +44,7 @@ class NumericCheck(PassInstrument):
         self.inputs = dict(inputs or {})
         self.seed = seed
         self.tolerance = tolerance
+        self._drawn: dict[str, Any] = {}
         self._expected: list[Array] | None = None
         self._entries: list[bool] = []  # of each pass that runs: whether it got a right program
         self._known: dict[int, tuple[IRModule, list[str]]] = {}
@@ -51,7 +52,7 @@ class NumericCheck(PassInstrument):
 
     def enter_pass_ctx(self) -> None:
         if self._contexts == 0:
-            self._expected, self._entries, self._known = None, [], {}
+            self._drawn, self._expected, self._entries, self._known = {}, None, [], {}
         self._contexts += 1
 
     def exit_pass_ctx(self) -> None:
@@ -62,8 +63,9 @@ class NumericCheck(PassInstrument):
             rng = np.random.default_rng(self.seed)
             for param in module.main.params:
                 if param.name not in self.inputs:
-                    self.inputs[param.name] = _random(type_of(param), rng)
-            self._expected = self._result(module)
+                    self._drawn[param.name] = _random(type_of(param), rng)
+            with np.errstate(all="ignore"):
+                self._expected = _flat(evaluate(module, params={**self._drawn, **self.inputs}))
         self._entries.append(not self._problems(module))
 
     def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
@@ -77,8 +79,10 @@ class NumericCheck(PassInstrument):
         self._entries.pop()
 
     def _result(self, module: IRModule) -> list[Array]:
+        values = {**self._drawn, **self.inputs}  # a pass may have bound some of them
+        left = {p.name: values[p.name] for p in module.main.params if p.name in values}
         with np.errstate(all="ignore"):
-            return _flat(evaluate(module, params=self.inputs))
+            return _flat(evaluate(module, params=left))
 
     def _problems(self, module: IRModule) -> list[str]:
         """What is wrong with the results of a program; those of the last few are remembered."""

@@ -77,6 +77,7 @@ _TABLE: Final = _Table(
         "relay.FoldConstant.max_bytes": int,
         "relay.FuseOps.link_params": bool,
         "relay.FuseOps.max_depth": int,
+        "relay.ToMixedPrecision.keep_orig_output_dtype": bool,
         "testing.immutable_module": bool,
     }
 )

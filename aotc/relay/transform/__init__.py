@@ -32,6 +32,7 @@ from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
 from aotc.relay.transform.to_a_normal_form import ToANormalForm, ToBasicBlockNormalForm
 from aotc.relay.transform.to_graph_normal_form import ToGraphNormalForm
+from aotc.relay.transform.to_mixed_precision import ToMixedPrecision
 
 _PASSES: tuple[type[Pass[Any]], ...] = (
     AlterOpLayout,
@@ -59,6 +60,7 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     ToANormalForm,
     ToBasicBlockNormalForm,
     ToGraphNormalForm,
+    ToMixedPrecision,
 )
 
 PASSES: Mapping[str, Callable[[], Pass[Any]]] = MappingProxyType({make.name: make for make in _PASSES})

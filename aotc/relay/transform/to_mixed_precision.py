@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ToMixedPrecision: heavy operators in 16 bits, delicate ones in 32.
+
+nn.softmax(nn.relu(nn.conv2d(%x, %w)))
+=>  %0 = nn.conv2d(cast(%x, "float16"), cast(%w, "float16"), out_dtype="float32")
+    nn.softmax(cast(nn.relu(cast(%0, "float16")), "float32"))
+
+In: typed functions over float32.  Out: the same functions, rounded; parameters keep their types.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+import numpy as np
+
+from aotc.ir.attrs import Attrs
+from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, nearest
+from aotc.ir.dtype import DType
+from aotc.ir.op import Op, installed_ops
+from aotc.ir.span import Span, span_scope
+from aotc.ir.transform import PassContext
+from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.relay.analysis import global_uses
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.expr import call as node_of
+from aotc.relay.module import IRModule
+from aotc.relay.op.cast import cast
+from aotc.relay.transform.base import FunctionPass, is_call
+from aotc.relay.visitor import Mutator, children, with_children
+
+KEEP_OUTPUT: Final = "relay.ToMixedPrecision.keep_orig_output_dtype"
+WIDE: Final = DType("float32")
+
+
+class Conversion(IntEnum):
+    """What becomes of an operator's calls; the values are Relay's."""
+
+    ALWAYS = 0  # in reduced precision: where the time goes, and sums are kept in float32
+    FOLLOW = 1  # in reduced precision if what it is computed from is
+    NEVER = 2  # in float32: results far larger than arguments, and long sums
+
+
+_ALWAYS: Final = """
+    nn.conv1d nn.conv2d nn.conv3d nn.conv1d_transpose nn.conv2d_transpose nn.conv3d_transpose
+    nn.dense nn.contrib_dense_pack nn.matmul nn.batch_matmul
+"""
+_FOLLOW: Final = """
+    abs add argmax argmin argsort atan atan2 broadcast_to cast ceil clip concatenate copy cos divide equal expand_dims
+    floor floor_divide floor_mod full full_like gather gather_nd greater greater_equal image.grid_sample
+    image.resize1d image.resize2d image.resize3d isfinite isinf isnan layout_transform less less_equal max maximum
+    min minimum mod multiply ndarray_size negative nn.adaptive_max_pool1d nn.adaptive_max_pool2d
+    nn.adaptive_max_pool3d nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.batch_flatten nn.batch_norm
+    nn.bias_add nn.depth_to_space nn.dropout nn.global_max_pool2d nn.leaky_relu nn.max_pool1d
+    nn.max_pool2d nn.max_pool3d nn.mirror_pad nn.pad nn.prelu nn.relu nn.space_to_depth
+    nn.upsampling not_equal one_hot ones_like repeat reshape reverse reverse_sequence round scatter_elements scatter_nd
+    shape_of sigmoid sign sin sort split sqrt squeeze stack strided_slice subtract take tanh tile topk transpose trilu
+    trunc trunc_divide trunc_mod where zeros_like
+"""
+_NEVER: Final = """
+    acos acosh all any arange asin asinh atanh bitwise_and bitwise_not bitwise_or bitwise_xor cosh cumprod cumsum erf
+    exp expm1 left_shift log log10 log1p log2 logical_and logical_not logical_or logical_xor mean nn.adaptive_avg_pool1d
+    nn.adaptive_avg_pool2d nn.adaptive_avg_pool3d nn.global_avg_pool2d nn.group_norm nn.instance_norm nn.l2_normalize
+    nn.contrib_conv2d_winograd_weight_transform nn.contrib_conv2d_winograd_without_weight_transform
+    nn.layer_norm nn.log_softmax nn.lrn nn.softmax ones power prod right_shift rsqrt sinh sum tan variance zeros
+"""
+CONVERSIONS: Final[Mapping[str, Conversion]] = MappingProxyType(
+    dict.fromkeys(_ALWAYS.split(), Conversion.ALWAYS)
+    | dict.fromkeys(_FOLLOW.split(), Conversion.FOLLOW)
+    | dict.fromkeys(_NEVER.split(), Conversion.NEVER)
+)
+"""What becomes of each operator by default."""
+
+
+@dataclass(frozen=True, repr=False)
+class ToMixedPrecision(FunctionPass):
+    """Reduced precision where it pays and does no harm, after the three lists in `CONVERSIONS`.
+
+    mixed_precision_type  "float16" or "bfloat16"
+    missing_op_mode       operators that are in no list stay in float32: 0 refuses them, 1 warns, 2 says nothing
+    conversions           what becomes of further operators, or of some in another way than by default
+
+    Sums of products are kept in float32 and rounded at the end.  An operator that follows is reduced where an argument
+    is, and all others are too, or are variables or constants.  Constants beyond the range of the type keep an operator
+    in float32, and so do arguments of other floating types.  The result of @main may become the reduced type unless
+    the configuration has "relay.ToMixedPrecision.keep_orig_output_dtype"; other functions, branches and variables
+    keep their types.  Raises AotcError (code "mixed-precision") in mode 0, AotcValueError for wrong options.
+    """
+
+    name: ClassVar[str] = "ToMixedPrecision"
+
+    mixed_precision_type: str = "float16"
+    missing_op_mode: int = 1
+    conversions: Mapping[str, Conversion] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.mixed_precision_type not in ("float16", "bfloat16"):
+            text = f"mixed_precision_type {self.mixed_precision_type!r} is neither float16 nor bfloat16"
+            raise AotcValueError("mixed-precision", text)
+        if self.missing_op_mode not in (0, 1, 2):
+            raise AotcValueError("mixed-precision", f"missing_op_mode {self.missing_op_mode!r} is not 0, 1 or 2")
+        for name in self.conversions:
+            if installed_ops() and name not in installed_ops():
+                text = f"a conversion for `{name}`, which is no operator"
+                raise AotcValueError("mixed-precision", text, hint=nearest(name, installed_ops()))
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        reduce = _Reduce(DType(self.mixed_precision_type), {**CONVERSIONS, **self.conversions})
+        body = reduce.visit(function.body)
+        self._report(reduce.missing)
+        entry = module.functions.get("main") is function and not _is_called(module, "main")
+        if ctx.get_config(KEEP_OUTPUT, False) or not entry:
+            body = reduce.converted(body, type_of(function.body))
+        if body is function.body:
+            return function
+        ret_type = function.ret_type if type_of(body) == type_of(function.body) else None
+        return Function(function.params, body, ret_type, function.attrs, function.span)
+
+    def _report(self, missing: Mapping[str, Span | None]) -> None:
+        if not missing or self.missing_op_mode == 2:
+            return
+        if self.missing_op_mode == 1:
+            names = ", ".join(sorted(missing))
+            warnings.warn(f"{self.name}: no conversion is known for {names}: kept in float32", stacklevel=2)
+            return
+        raise AotcError.collect(
+            Diagnostic("mixed-precision", f"no conversion is known for {n}", span=s) for n, s in missing.items()
+        )
+
+
+def _is_called(module: IRModule, name: str) -> bool:
+    return any(name in global_uses(function) for function in module.functions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """One tensor among the arguments of a call: its type before and after, and what it is, if that is cheap."""
+
+    old: TensorType
+    new: TensorType
+    expr: Expr | None
+
+
+class _Reduce(Mutator):
+    """Rewrites an expression; `memo` values may have another precision than what they stand for."""
+
+    def __init__(self, low: DType, conversions: Mapping[str, Conversion]) -> None:
+        super().__init__()
+        self.low = low
+        self.conversions = conversions
+        self.missing: dict[str, Span | None] = {}
+        self.casts: dict[tuple[Expr, Type], Expr] = {}
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and node.is_primitive)
+
+    def rewrite(self, old: Expr, new: Expr) -> Expr:
+        match new:
+            case Call(op=Op()):
+                assert isinstance(old, Call)
+                with span_scope(old.span):
+                    return self._operator(old, new)
+            case _ if new is old:
+                return old
+            case Tuple():
+                return Tuple(new.fields, new.span)
+            case TupleGetItem():
+                return _field(new.tuple_value, new.index, new.span)
+            case _:  # what binds or joins values keeps their types
+                kept = (self._restored(n, o) for n, o in zip(children(new), children(old), strict=True))
+                return with_children(new, tuple(kept))
+
+    def _restored(self, new: Expr, old: Expr) -> Expr:
+        return new if old.checked_type is None else self.converted(new, old.checked_type)
+
+    def converted(self, expr: Expr, ty: Type) -> Expr:
+        """`expr` as `ty`, which differs in floating types only; each value is converted once."""
+        if isinstance(expr, (Op, GlobalVar)) or isinstance(ty, FuncType) or expr.checked_type == ty:
+            return expr
+        key = (expr, ty)
+        if key not in self.casts:
+            self.casts[key] = self._convert(expr, ty)
+        return self.casts[key]
+
+    def _convert(self, expr: Expr, ty: Type) -> Expr:
+        if isinstance(ty, TupleType):
+            return Tuple(self.converted(_field(expr, k), t) for k, t in enumerate(ty.fields))
+        assert isinstance(ty, TensorType)
+        same = isinstance(expr.checked_type, TensorType) and expr.checked_type.dtype == ty.dtype
+        return expr if same else cast(expr, str(ty.dtype))
+
+    # --- operators
+
+    def _operator(self, old: Call, new: Call) -> Expr:
+        assert isinstance(new.op, Op)
+        if not self._reduces(new.op, old, new):
+            args = tuple(map(self._restored, new.args, old.args))
+            return old if args == old.args else node_of(new.op, args, new.attrs, new.span)
+        args = tuple(self.converted(n, self._lowered(type_of(o))) for n, o in zip(new.args, old.args, strict=True))
+        result = node_of(new.op, args, self._attrs(new.attrs), new.span)
+        if is_call(result, "cast") and type_of(args[0]) == result.checked_type:
+            return args[0]
+        if result.checked_type != old.checked_type or not hasattr(new.attrs, "out_dtype"):
+            return result
+        narrow = self.converted(result, self._lowered(type_of(result)))
+        self.casts[narrow, type_of(result)] = result  # whoever wants float32 takes the sum as it was
+        return narrow
+
+    def _attrs(self, attributes: Attrs) -> Attrs:
+        if hasattr(attributes, "out_dtype"):
+            return attributes.replace(out_dtype=str(WIDE))
+        return attributes.replace(dtype=str(self.low)) if getattr(attributes, "dtype", "") == WIDE else attributes
+
+    def _lowered(self, ty: Type) -> Type:
+        match ty:
+            case TensorType():
+                return TensorType(ty.shape, self.low) if ty.dtype == WIDE else ty
+            case TupleType():
+                return TupleType(map(self._lowered, ty.fields))
+            case _:
+                return ty
+
+    def _reduces(self, op: Op, old: Call, new: Call) -> bool:
+        """Whether a call is to be computed in reduced precision."""
+        pairs = zip(old.args, new.args, strict=True)
+        leaves = [leaf for o, n in pairs for leaf in _leaves(type_of(o), type_of(n), n) if leaf.old.dtype.is_float]
+        if not self._possible(new.attrs, leaves):
+            return False
+        conversion = self.conversions.get(op.name)
+        if conversion is None:
+            self.missing.setdefault(op.name, old.span)
+        if conversion is None or conversion == Conversion.NEVER:
+            return False
+        reduced = [leaf.new.dtype == self.low for leaf in leaves]
+        cheap = [isinstance(leaf.expr, (Var, Constant)) for leaf in leaves]
+        follows = any(reduced) and all(r or c for r, c in zip(reduced, cheap, strict=True))
+        return follows or conversion == Conversion.ALWAYS
+
+    def _possible(self, attributes: Attrs, leaves: Sequence[_Leaf]) -> bool:
+        """Whether types and values allow reduced precision, and there is something to reduce."""
+        dtypes = {leaf.old.dtype for leaf in leaves}
+        result = getattr(attributes, "out_dtype", "") in ("", WIDE)
+        return result and WIDE in dtypes and dtypes <= {WIDE, self.low} and all(map(self._fits, leaves))
+
+    def _fits(self, leaf: _Leaf) -> bool:
+        """Whether rounding a constant makes no infinity of it."""
+        if not isinstance(leaf.expr, Constant) or leaf.old.dtype != WIDE:
+            return True
+        values = leaf.expr.data
+        values = values.flat[:1] if leaf.expr.is_splat else values
+        largest = np.abs(values, where=np.isfinite(values), out=np.zeros(values.shape, values.dtype)).max(initial=0)
+        return bool(largest <= self.low.max)
+
+
+def _field(value: Expr, index: int, span: Span | None = None) -> Expr:
+    return value.fields[index] if isinstance(value, Tuple) else TupleGetItem(value, index, span)
+
+
+def _leaves(old: Type, new: Type, expr: Expr | None) -> Iterator[_Leaf]:
+    """The tensors of an argument."""
+    match old, new:
+        case TensorType(), TensorType():
+            yield _Leaf(old, new, expr)
+        case TupleType(), TupleType():
+            for k, (a, b) in enumerate(zip(old.fields, new.fields, strict=True)):
+                yield from _leaves(a, b, expr.fields[k] if isinstance(expr, Tuple) else None)

@@ -13,6 +13,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -60,6 +61,13 @@ class Reporter:
             sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
         elif not self.quiet:
             show(self.console)
+
+    def write(self, path: Path, data: Mapping[str, Any]) -> None:
+        """Write a result to a file, as JSON; AotcError (code "output") where it cannot be written."""
+        try:
+            path.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise AotcError("output", f"cannot write {path}: {error.strerror}") from error
 
     def failure(self, error: AotcError) -> None:
         """Print every diagnostic of an error."""

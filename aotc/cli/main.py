@@ -12,9 +12,19 @@ from rich.console import Console
 from aotc import __version__
 from aotc.cli import tables
 from aotc.cli.console import reporting
-from aotc.cli.options import compiler_options, output_options, shape_options, target_options
+from aotc.cli.options import (
+    compiler_options,
+    output_options,
+    quiet_options,
+    read_counts,
+    read_names,
+    shape_options,
+    target_options,
+)
 from aotc.cli.watch import WATCH_OPTIONS, Watch
+from aotc.driver.bench import bench
 from aotc.driver.compile import CompiledModel, compile
+from aotc.driver.contestants import RIVALS
 from aotc.driver.inspect import inspect_model, inspect_project
 from aotc.driver.observe import dump_ir
 from aotc.driver.run import run_library
@@ -133,6 +143,40 @@ def verify_command(model: Path, quiet: bool, as_json: bool, verbose: int, **opti
         report = verify(model, progress=out.stage, **options)
         out.result(report.as_dict(), lambda console: tables.show_report(console, report))
     if not report.ok:
+        raise SystemExit(1)
+
+
+@main.command("bench")
+@click.argument("model", type=MODEL)
+@click.option(
+    "--against",
+    default=",".join(RIVALS),
+    show_default=True,
+    callback=read_names,
+    metavar="NAME,...",
+    help="Implementations to measure beside, where they are installed.",
+)
+@click.option(
+    "--threads", default="1", show_default=True, callback=read_counts, metavar="N,...", help="Numbers of threads."
+)
+@click.option("--repeat", type=click.IntRange(1), default=100, show_default=True, help="Turns of each, at most.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=20.0, show_default=True, help="For each number of threads, at most."
+)
+@click.option("--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random].")
+@click.option("--json", "json_file", type=MODEL, default=None, metavar="FILE", help="Write all figures there.")
+@shape_options
+@target_options
+@compiler_options
+@quiet_options
+def bench_command(model: Path, json_file: Path | None, quiet: bool, verbose: int, **options: Any) -> None:
+    """Measure the compiled MODEL beside other implementations, in turns, and compare the outputs."""
+    with reporting(quiet, False, verbose) as out:
+        result = bench(model, progress=out.stage, **options)
+        if json_file is not None:
+            out.write(json_file, result)
+        out.result(result, lambda console: tables.show_bench(console, result))
+    if not all(row["agrees"] for turn in result["rounds"] for row in turn["contestants"] if row["name"] == "aotc"):
         raise SystemExit(1)
 
 

@@ -15,6 +15,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 LARGEST_DIM = (1 << 31) - 1
+MOST_THREADS = 1024
 
 
 def _dimension(text: str, where: str) -> int:
@@ -57,6 +58,19 @@ def read_flags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
         raise click.BadParameter(f"{values[-1]!r} cannot be split into flags: {error}") from error
 
 
+def read_names(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    """NAME,NAME,..."""
+    return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def read_counts(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
+    """1,2,4: whole numbers from 1 to 1024."""
+    counts = [int(text) if text.strip().isdecimal() else 0 for text in value.split(",")]
+    if not all(1 <= count <= MOST_THREADS for count in counts):
+        raise click.BadParameter(f"{value!r} is not a list of numbers from 1 to {MOST_THREADS}")
+    return tuple(dict.fromkeys(counts))
+
+
 def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     def apply(function: F) -> F:
         for decorator in reversed(decorators):
@@ -95,8 +109,9 @@ compiler_options = _all(
     click.option("--cflags", multiple=True, callback=read_flags, metavar="FLAGS", help="Flags after the default ones."),
 )
 
-output_options = _all(
+quiet_options = _all(
     click.option("--quiet", "-q", is_flag=True, help="Print errors only."),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     click.option("--verbose", "-v", count=True, help="Log what happens (twice: debugging)."),
 )
+
+output_options = _all(quiet_options, click.option("--json", "as_json", is_flag=True, help="Print one JSON object."))

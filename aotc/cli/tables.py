@@ -89,3 +89,43 @@ def show_operators(console: Console, support: Mapping[str, Any]) -> None:
     console.print(table)
     for domain, names in support["onnx"].items():
         console.print(f"\n{len(names)} operators of {domain}: {', '.join(names)}", markup=False)
+
+
+def _threads(number: int) -> str:
+    return f"{number} thread{'' if number == 1 else 's'}"
+
+
+def _bench_row(row: Mapping[str, Any], threads: int) -> list[str]:
+    times = row["milliseconds"]
+    name = row["name"] if row["threads"] == threads else f"{row['name']} ({_threads(row['threads'])})"
+    return [
+        name,
+        row["version"].split()[0],
+        f"{times['min']:.3f}",
+        f"{times['median']:.3f}",
+        str(len(times["all"])),
+        "" if row["ratio"] is None else f"{row['ratio']:.2f}",
+        "" if row["relative"] is None else f"{row['relative']:.1e}",
+        "[green]right[/]" if row["agrees"] else "[red]WRONG[/]",
+    ]
+
+
+def show_bench(console: Console, result: Mapping[str, Any]) -> None:
+    """The result of `bench`."""
+    machine = result["machine"]
+    where = f"{machine['cpu']}, {machine['processors']} processors, target {result['target']}"
+    console.print(f"{result['model']} on {where}", markup=False)
+    for turn in result["rounds"]:
+        console.print()
+        table = _grid(_threads(turn["threads"]), "version", "min ms", "median", "runs", "ratio", "error", "outputs")
+        for column in table.columns[2:7]:
+            column.justify = "right"
+        for row in turn["contestants"]:
+            table.add_row(*_bench_row(row, turn["threads"]))
+        console.print(table)
+        for row in (row for row in turn["contestants"] if not row["agrees"]):
+            console.print(f"wrong: {row['name']}: {row['reason']}", markup=False)
+        for rival in turn["skipped"]:
+            console.print(f"left out: {rival['name']}: {rival['reason']}", markup=False)
+        if turn["ratio"] is not None:
+            console.print(f"aotc takes {turn['ratio']:.2f} of the time of the fastest rival, {turn['fastest_rival']}")

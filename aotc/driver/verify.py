@@ -7,7 +7,7 @@ report.ok, report.cases[0].outputs[0].relative
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ BOUNDS = {"float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
 depends on the algorithms that were chosen, and stands in the metadata."""
 NARROW_BOUND = 0.3
 """The same for 8- and 4-bit floats: about one step of their grid."""
+ExactRun = Callable[[Arrays], "Arrays | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def bound_for(dtype: DType, float32_bound: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
     """One set of inputs, and what the compiled model and the reference made of it."""
 
     source: str
@@ -82,16 +83,19 @@ class _Run:
     expected: Arrays
 
 
-def _judged(model: onnx.ModelProto, runs: Sequence[_Run], float32_bound: float) -> tuple[Case, ...]:
-    """The comparisons of all runs; outputs beyond the bound are judged by the result in double precision."""
+def judged(runs: Sequence[Run], float32_bound: float, exact_run: ExactRun) -> tuple[Case, ...]:
+    """The comparisons of all runs; outputs beyond the bound are judged by the result in double precision.
 
-    def first_look(run: _Run, name: str) -> Comparison:
+    exact_run    gives the outputs in double precision for inputs; None where they cannot be had
+    """
+
+    def first_look(run: Run, name: str) -> Comparison:
         expected = run.expected[name]
         return compare(name, run.actual[name], expected, bound_for(DType.of(expected), float32_bound))
 
     found = [[first_look(r, n) for n in r.expected] for r in runs]
     noisy = sorted({c.name for row in found for c in row if not c.ok})
-    exact = _exact_results(model, runs) if noisy else None
+    exact = _exact_results(exact_run, runs) if noisy else None
     if exact is not None:
         for name in noisy:
             noise = max(exact_error(r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True))
@@ -102,19 +106,18 @@ def _judged(model: onnx.ModelProto, runs: Sequence[_Run], float32_bound: float) 
     return tuple(Case(r.source, tuple(row)) for r, row in zip(runs, found, strict=True))
 
 
-def _exact_results(model: onnx.ModelProto, runs: Sequence[_Run]) -> list[Arrays] | None:
+def _exact_results(exact_run: ExactRun, runs: Sequence[Run]) -> list[Arrays] | None:
     """The outputs of every run in double precision; None where they cannot be had."""
-    run = exact_runner(model)
     results: list[Arrays] = []
     for r in runs:
-        exact = run(r.inputs)
+        exact = exact_run(r.inputs)
         if exact is None or any(exact[n].shape != a.shape for n, a in r.expected.items()):
             return None
         results.append(exact)
     return results
 
 
-def _with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> onnx.ModelProto:
+def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> onnx.ModelProto:
     """A copy whose inputs declare the pinned shapes, so that the reference sees the same model."""
     pinned = onnx.ModelProto()
     pinned.CopyFrom(model)
@@ -153,14 +156,14 @@ def verify(
     compiled = compile(model, progress=progress, **options)
     session = compiled.session()
     progress("running the reference")
-    pinned = _with_static_inputs(model, types)
+    pinned = with_static_inputs(model, types)
     runner = reference_runner(pinned)
     names = [o.name for o in session.get_outputs()]
     runs = []
     for source, arrays in _input_sets(inputs, types, seeds):
         actual = dict(zip(names, session.run(None, arrays), strict=True))
-        runs.append(_Run(source, arrays, actual, runner(arrays)))
-    report = Report(runner.name, _judged(pinned, runs, compiled.metadata["error_bound"]))
+        runs.append(Run(source, arrays, actual, runner(arrays)))
+    report = Report(runner.name, judged(runs, compiled.metadata["error_bound"], exact_runner(pinned)))
     if report.ok or not bisect:
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
@@ -210,9 +213,9 @@ def first_difference(
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
     actual = dict(zip(names, session.run(None, inputs), strict=True))
-    pinned = _with_static_inputs(exposed, types)
-    run = _Run("", inputs, actual, reference_runner(pinned)(inputs))
-    results = {c.name: c for c in _judged(pinned, [run], compiled.metadata["error_bound"])[0].outputs}
+    pinned = with_static_inputs(exposed, types)
+    run = Run("", inputs, actual, reference_runner(pinned)(inputs))
+    results = {c.name: c for c in judged([run], compiled.metadata["error_bound"], exact_runner(pinned))[0].outputs}
     for index, node in enumerate(model.graph.node):
         for name in node.output:
             result = results.get(name)

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled model measured beside other implementations, in one run.
+
+result = bench("net.onnx", against=("onnxruntime", "ncnn"), threads=(1, 2), repeat=100)
+result["rounds"][0]["contestants"][0]["milliseconds"]["min"]
+
+The contestants take turns, so that a machine that is slow for a while is slow for all.  A turn is one untimed run,
+which brings the model's memory back into the caches, and timed runs for a moment.  With several threads each turn
+begins with a pause, in which workers that still wait actively for the one before come to rest.  Buffers are bound:
+nothing is allocated for inputs or outputs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+from aotc_codegen.c.metadata import APPROXIMATE_BOUND
+
+from aotc.driver.compile import CompiledModel, Progress, compile
+from aotc.driver.contestants import RIVALS, Array, Contestant, Entrant, ours, prepare, require_rivals
+from aotc.driver.exact import exact_runner
+from aotc.driver.inputs import Arrays, random_inputs, read_inputs
+from aotc.driver.reference import reference_runner
+from aotc.driver.relay_frontend import is_exported_program
+from aotc.driver.toolchain import find_toolchain
+from aotc.driver.verify import Run, judged, with_static_inputs
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import TensorType
+from aotc.relay.frontend.onnx import load_model
+
+TURN_SECONDS: Final = 0.02
+"""Timed runs of one turn: one at least."""
+PAUSE_SECONDS: Final = 0.03
+"""Before a turn with several threads: OpenMP's workers may spin for 20 ms after a run."""
+LEAST_TURNS: Final = 3
+"""Turns that no limit of time takes away."""
+
+
+def _turn(contestant: Contestant) -> list[float]:
+    """Milliseconds of the timed runs of one turn."""
+    if contestant.threads > 1:
+        time.sleep(PAUSE_SECONDS)
+    contestant.run()
+    times: list[float] = []
+    begin = time.perf_counter()
+    while not times or time.perf_counter() - begin < TURN_SECONDS:
+        start = time.perf_counter()
+        contestant.run()
+        times.append(1e3 * (time.perf_counter() - start))
+    return times
+
+
+def take_turns(contestants: Sequence[Contestant], repeat: int, seconds: float) -> list[list[float]]:
+    """Milliseconds of the timed runs of each contestant in `repeat` turns, or in as many as `seconds` allow."""
+    times: list[list[float]] = [[] for _ in contestants]
+    begin = time.perf_counter()
+    for k in range(repeat):
+        if k >= LEAST_TURNS and time.perf_counter() - begin > seconds:
+            break
+        for contestant, record in zip(contestants, times, strict=True):
+            record.extend(_turn(contestant))
+    return times
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on besides the model."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    names = re.findall(r"^model name\s*: (.*)$", text, re.MULTILINE) or [platform.machine()]
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {"cpu": names[0], "processors": os.cpu_count(), "system": platform.system(), "load": load}
+
+
+def _compiler_version(cc: str | None) -> str:
+    done = subprocess.run([*find_toolchain(cc).cc, "--version"], capture_output=True, text=True, check=False)
+    return (done.stdout.splitlines() or ["unknown"])[0]
+
+
+class Judge:
+    """Whether a contestant's outputs are right, by the rule of `aotc verify`: against an independent implementation."""
+
+    def __init__(self, entrant: Entrant) -> None:
+        self._inputs = entrant.inputs
+        self._model = load_model(entrant.path) if entrant.is_onnx else None
+        if self._model is not None:
+            reference = reference_runner(self._model)
+            self.reference, self._expected = reference.name, reference(entrant.inputs)
+        else:
+            made = prepare("torch", entrant, 1)
+            self.reference, self._expected = made.name, {str(k): a.copy() for k, a in enumerate(made.outputs())}
+
+    @cached_property
+    def _exact(self) -> Arrays | None:
+        """The outputs in double precision: slow, and the same for every contestant."""
+        return exact_runner(self._model)(self._inputs) if self._model is not None else None
+
+    def __call__(self, contestant: Contestant, bound: float) -> dict[str, Any]:
+        """{"agrees": bool, "relative": largest error relative to the standard deviation, "reason": text}."""
+        made = contestant.outputs()
+        if len(made) != len(self._expected):
+            return {"agrees": False, "relative": None, "reason": f"gives {len(made)} outputs"}
+        actual = {n: _in_shape(a, e) for a, (n, e) in zip(made, self._expected.items(), strict=True)}
+        (case,) = judged([Run("", self._inputs, actual, self._expected)], bound, lambda _: self._exact)
+        worst = max(case.outputs, key=lambda o: (not o.ok, o.relative))
+        return {"agrees": case.ok, "relative": float(worst.relative), "reason": worst.reason}
+
+
+def _in_shape(array: Array, expected: Array) -> Array:
+    """Some implementations leave out dimensions of extent 1."""
+    return array.reshape(expected.shape) if array.size == expected.size else array
+
+
+@contextmanager
+def _entrant(model: Path, compiled: CompiledModel, inputs: Path | None) -> Iterator[Entrant]:
+    """What the contestants are given; ONNX models with dynamic inputs are pinned to what was compiled."""
+    types = {i.name: TensorType(i.shape, i.dtype) for i in compiled.session().get_inputs()}
+    arrays = read_inputs(inputs, types) if inputs is not None else random_inputs(types, 0)
+    with tempfile.TemporaryDirectory(prefix="aotc-bench-") as scratch:
+        path = model
+        if not is_exported_program(model):
+            proto = load_model(model)
+            pinned = with_static_inputs(proto, types)
+            if pinned.graph.input != proto.graph.input:
+                path = Path(scratch) / "pinned.onnx"
+                onnx.save(pinned, path)
+        yield Entrant(path, arrays, Path(scratch))
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """One model, compiled, and everything to measure it with."""
+
+    compiled: CompiledModel
+    entrant: Entrant
+    judge: Judge
+    against: tuple[str, ...]
+    repeat: int
+    seconds: float
+    progress: Progress
+
+    def round(self, threads: int) -> dict[str, Any]:
+        """The figures for one number of threads."""
+        contestants, skipped = [ours(self.compiled.session(), self.entrant.inputs, 1)], []
+        contestants[0].run()
+        for name in self.against:
+            self.progress(f"preparing {name}, {threads} threads")
+            try:
+                contestants.append(prepare(name, self.entrant, threads))
+            except AotcError as error:
+                skipped.append({"name": name, "reason": error.diagnostics[0].message})
+        self.progress(f"measuring, {threads} threads")
+        times = take_turns(contestants, self.repeat, self.seconds)
+        rows = [self._row(c, t, min(times[0])) for c, t in zip(contestants, times, strict=True)]
+        right = [row for row in rows[1:] if row["agrees"]]
+        best = min(right, key=lambda row: float(row["milliseconds"]["min"]), default=None)
+        return {
+            "threads": threads,
+            "contestants": rows,
+            "skipped": skipped,
+            "fastest_rival": best and best["name"],
+            "ratio": best and best["ratio"],
+        }
+
+    def _row(self, contestant: Contestant, times: list[float], own: float) -> dict[str, Any]:
+        is_own = contestant.name == "aotc"
+        verdict = self.judge(contestant, self.compiled.metadata["error_bound"] if is_own else APPROXIMATE_BOUND)
+        least = min(times)
+        figures = {"min": least, "median": statistics.median(times), "all": times}
+        head = {"name": contestant.name, "version": contestant.version, "threads": contestant.threads}
+        return head | {"milliseconds": figures, "ratio": None if is_own else own / least} | verdict
+
+
+def bench(
+    model: str | Path,
+    *,
+    against: Sequence[str] = tuple(RIVALS),
+    threads: Sequence[int] = (1,),
+    repeat: int = 100,
+    seconds: float = 20.0,
+    inputs: Path | None = None,
+    progress: Progress = lambda _: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Compile a model and measure it beside other implementations; everything that was found, ready for JSON.
+
+    model     a path of ONNX or PyTorch (.pt2)
+    against   keys of RIVALS; those that are missing or fail on the model are named with the reason
+    threads   numbers of threads, a round for each
+    repeat    turns of each contestant in a round, fewer where `seconds` are over before
+    inputs    an .npz file; random inputs for None
+    options   as for `aotc.compile`
+
+    Times are wall clock in milliseconds; ratios are our minimum over theirs, so that below 1 we are faster.
+    Rivals with wrong outputs are measured, but are not the fastest.
+    """
+    require_rivals(against)
+    path = Path(model)
+    start = time.perf_counter()
+    compiled = compile(path, progress=progress, **options)
+    build_seconds = time.perf_counter() - start
+    with _entrant(path, compiled, inputs) as entrant:
+        judge = Judge(entrant)
+        work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, progress)
+        rounds = [work.round(n) for n in threads]
+    return {
+        "model": str(model),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": {
+            "aotc": version("aotc"),
+            "compiler": _compiler_version(options.get("cc")),
+            "python": platform.python_version(),
+        },
+        "target": compiled.metadata["target"],
+        "reference": judge.reference,
+        "library_bytes": compiled.library.stat().st_size if compiled.library else 0,
+        "memory": {k: compiled.metadata["memory"][k] for k in ("peak", "lower_bound")},
+        "build_seconds": build_seconds,
+        "rounds": rounds,
+    }

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Implementations of one model that can be measured beside each other: ours, and the rivals that are installed.
+
+In: a model with pinned inputs.  Out: a `Contestant` for each implementation, ready to run again and again on
+the same buffers.
+
+entrant = Entrant(Path("net.onnx"), {"x": array}, Path(scratch))
+contestant = prepare("openvino", entrant, threads=2)
+contestant.run(); contestant.outputs()
+
+Rivals compute in float32 too: where one would choose a narrower type, it is told not to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.driver.inputs import Arrays
+from aotc.ir.diagnostics import AotcError, nearest
+from aotc.runtime.session import Session
+
+Array = np.ndarray[Any, Any]
+
+CONVERSION_SECONDS: Final = 180
+"""How long pnnx may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One implementation with bound inputs.
+
+    name       "aotc", or a key of RIVALS
+    version    of the implementation, and of what it needed to read the model
+    threads    that it uses
+    run        once, on the bound inputs
+    outputs    of the last run, in the model's order; shapes may lack dimensions of extent 1
+    """
+
+    name: str
+    version: str
+    threads: int
+    run: Callable[[], object]
+    outputs: Callable[[], list[Array]]
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """The model that contestants are given.
+
+    path      of an ONNX model whose inputs have static shapes, or a .pt2 file
+    inputs    by name, in the model's order
+    scratch   a directory for conversions
+    """
+
+    path: Path
+    inputs: Arrays
+    scratch: Path
+
+    @property
+    def is_onnx(self) -> bool:
+        return self.path.suffix != ".pt2"
+
+    @cached_property
+    def pnnx(self) -> Path:
+        """The folder with the model as pnnx translates it: m.ncnn.param, m.ncnn.bin, m_ncnn.py, m_pnnx.py."""
+        if importlib.util.find_spec("pnnx") is None:
+            raise AotcError("rival", "it reads ONNX models through pnnx, which is not installed (pip install pnnx)")
+        folder = self.scratch / "pnnx"
+        folder.mkdir()
+        (folder / "m.onnx").write_bytes(self.path.read_bytes())
+        command = (sys.executable, "-c", "import pnnx; pnnx.pnnx()", "m.onnx", "fp16=0")
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=CONVERSION_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            raise AotcError("rival", f"pnnx took longer than {CONVERSION_SECONDS} s") from None
+        if done.returncode != 0 or not (folder / "m_pnnx.py").exists():
+            complaint = (done.stderr or done.stdout).strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+            raise AotcError("rival", f"pnnx cannot convert the model: {complaint[0]}")
+        return folder
+
+
+def _version(package: str) -> str:
+    return importlib.metadata.version(package)
+
+
+def ours(session: Session, inputs: Arrays, threads: int) -> Contestant:
+    """The compiled model."""
+    binding = session.bind(inputs)
+    return Contestant("aotc", session.version, threads, binding.run, lambda: list(binding.outputs.values()))
+
+
+def _require_onnx(entrant: Entrant) -> None:
+    if not entrant.is_onnx:
+        raise AotcError("rival", "it reads ONNX models only")
+
+
+def _onnxruntime(entrant: Entrant, threads: int) -> Contestant:
+    """Bound inputs and outputs; workers stop spinning after each run, as they would be in the others' way."""
+    _require_onnx(entrant)
+    ort = importlib.import_module("onnxruntime")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    session = ort.InferenceSession(str(entrant.path), options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    for name, array in entrant.inputs.items():
+        binding.bind_cpu_input(name, array)
+    for output in session.get_outputs():
+        binding.bind_output(output.name)
+    run = lambda: session.run_with_iobinding(binding)  # noqa: E731
+    return Contestant("onnxruntime", ort.__version__, threads, run, binding.copy_outputs_to_cpu)
+
+
+def _openvino(entrant: Entrant, threads: int) -> Contestant:
+    """Pinned to float32, tuned for latency; inputs are shared with the request."""
+    openvino = importlib.import_module("openvino")
+    core = openvino.Core()
+    if entrant.is_onnx:
+        model = core.read_model(entrant.path)
+    else:
+        model = openvino.convert_model(importlib.import_module("torch").export.load(entrant.path))
+    config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
+    config |= {"PERFORMANCE_HINT": "LATENCY", "ENABLE_HYPER_THREADING": True}
+    request = core.compile_model(model, "CPU", config).create_infer_request()
+    for k, array in enumerate(entrant.inputs.values()):
+        request.set_input_tensor(k, openvino.Tensor(array, shared_memory=True))
+
+    def outputs() -> list[Array]:
+        return [np.array(request.get_output_tensor(k).data) for k in range(len(model.outputs))]
+
+    return Contestant("openvino", _version("openvino"), threads, request.infer, outputs)
+
+
+def _batch_axes(script: str, call: str) -> list[int]:
+    """The batch axis that pnnx's example leaves out in each line with `call`; 233 stands for none."""
+    found = [re.search(r"batch_index=(\d+)", line) for line in script.splitlines() if call in line]
+    return [int(axis[1]) if axis else 233 for axis in found]
+
+
+def _ncnn(entrant: Entrant, threads: int) -> Contestant:
+    """ncnn's own float32 (with its Winograd), a new extractor for each run, as it wants to be used."""
+    _require_onnx(entrant)
+    ncnn = importlib.import_module("ncnn")
+    folder = entrant.pnnx
+    net = ncnn.Net()
+    net.opt.num_threads = threads
+    for option in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_packed", "bf16_storage", "vulkan_compute"):
+        setattr(net.opt, f"use_{option}", False)
+    if net.load_param(str(folder / "m.ncnn.param")) != 0 or net.load_model(str(folder / "m.ncnn.bin")) != 0:
+        raise AotcError("rival", "ncnn cannot load what pnnx made of the model")
+    script = (folder / "m_ncnn.py").read_text(encoding="utf-8")
+    axes_in, axes_out = (_batch_axes(script, call) for call in ("ex.input(", "torch.from_numpy(out"))
+    arrays = entrant.inputs.values()
+    if len(axes_in) != len(arrays) or any(a.dtype != np.float32 for a in arrays):
+        raise AotcError("rival", "ncnn takes float32 inputs only")
+    mats = [ncnn.Mat(a, batch_index=k).clone() for a, k in zip(arrays, axes_in, strict=True)]
+    found: list[Any] = [None] * len(axes_out)
+
+    def run() -> None:
+        extractor = net.create_extractor()
+        for k, mat in enumerate(mats):
+            extractor.input(f"in{k}", mat)
+        for k in range(len(found)):
+            status, found[k] = extractor.extract(f"out{k}")
+            if status != 0:
+                raise AotcError("rival", f"ncnn fails with status {status}")
+
+    def outputs() -> list[Array]:
+        return [np.array(mat.numpy(batch_index=k)) for mat, k in zip(found, axes_out, strict=True)]
+
+    return Contestant("ncnn", f"{_version('ncnn')} through pnnx", threads, run, outputs)
+
+
+def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
+    """The model as a module of torch, and what it came through."""
+    torch = importlib.import_module("torch")
+    if not entrant.is_onnx:
+        return torch.export.load(entrant.path).module(), ""
+    # the module reads its weights from where pnnx put them, by a relative path
+    path = entrant.pnnx / "m_pnnx.py"
+    text = path.read_text(encoding="utf-8").replace("'m.pnnx.bin'", repr(str(entrant.pnnx / "m.pnnx.bin")))
+    namespace: dict[str, Any] = {"__name__": "m_pnnx"}
+    exec(compile(text, str(path), "exec"), namespace)
+    return namespace["Model"]().float().eval(), " through pnnx"
+
+
+def _torch(entrant: Entrant, threads: int) -> Contestant:
+    """Eager PyTorch in inference mode."""
+    torch = importlib.import_module("torch")
+    module, through = _torch_program(entrant)
+    torch.set_num_threads(threads)
+    tensors = [torch.from_numpy(a) for a in entrant.inputs.values()]
+    found: list[Any] = []
+
+    def run() -> None:
+        with torch.inference_mode():
+            found[:] = [module(*tensors)]
+
+    def outputs() -> list[Array]:
+        leaves = found[0] if isinstance(found[0], (tuple, list)) else found
+        return [leaf.numpy() for leaf in leaves]
+
+    return Contestant("torch", torch.__version__ + through, threads, run, outputs)
+
+
+RIVALS: Final[Mapping[str, Callable[[Entrant, int], Contestant]]] = {
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+    "ncnn": _ncnn,
+    "torch": _torch,
+}
+"""By the name of the package that each needs."""
+
+
+def require_rivals(names: Sequence[str]) -> None:
+    """Raise AotcError (code "rival") for names that are no rivals."""
+    for name in names:
+        if name not in RIVALS:
+            hint = nearest(name, RIVALS) or f"known: {', '.join(RIVALS)}"
+            raise AotcError("rival", f"unknown contestant {name!r}", hint=hint)
+
+
+def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
+    """The rival `name`, having run once; AotcError (code "rival") says why it cannot take part."""
+    if importlib.util.find_spec(name) is None:
+        raise AotcError("rival", f"not installed (pip install {name})")
+    try:
+        contestant = RIVALS[name](entrant, threads)
+        contestant.run()
+    except AotcError:
+        raise
+    except Exception as error:  # whatever a rival raises: it cannot take part, and the user is told why
+        lines = str(error).strip().splitlines() or [""]
+        raise AotcError("rival", f"{type(error).__name__}: {lines[0][:200]}") from error
+    return contestant

@@ -29,15 +29,16 @@ from aotc.ir.types import FuncType, TensorType, TupleType, Type, tensor_types
 from aotc.relay.backend.kernels import anchor_name
 from aotc.relay.backend.vm import compile_bytecode
 from aotc.relay.bind import bind_params_by_name
-from aotc.relay.expr import Function, Var, type_of
+from aotc.relay.expr import Call, Function, Var, type_of
 from aotc.relay.infer import infer_expr
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
+from aotc.relay.op.opdef import OpDef
 from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.lambda_lift import LambdaLift
 from aotc.relay.transform.pipeline import optimize
 from aotc.relay.transform.to_a_normal_form import ToANormalForm
-from aotc.relay.visitor import substitute
+from aotc.relay.visitor import post_order, substitute
 from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.vm import Executable, Value
 from aotc.tir.target import Target as MachineTarget
@@ -149,7 +150,9 @@ def _retyped(function: Function, types: Sequence[Type]) -> Function:
 
 
 def _is_compiled(function: Function) -> bool:
-    """Whether all shapes are known, and no tensor is empty."""
+    """Whether all shapes are known, and no tensor is empty; operators whose shapes are arguments have no kernels."""
+    if any(isinstance(n, Call) and isinstance(n.op, OpDef) and n.op.static for n in post_order(function.body)):
+        return False
     tensors = [t for ty in (*map(type_of, function.params), type_of(function.body)) for t in tensor_types(ty)]
     return all(t.is_static and t.numel for t in tensors)
 

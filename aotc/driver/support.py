@@ -22,7 +22,7 @@ def support_table() -> dict[str, Any]:
             "name": op.name,
             "attributes": list(op.attrs.__dataclass_fields__),
             "fusion": op.pattern.name.lower(),
-            "compiled": "through other operators" if op.compute is None else "directly",
+            "compiled": "directly" if op.compute else "where its shape is constant" if op.static else "through others",
         }
         for op in sorted(REGISTRY.values(), key=lambda op: op.name)
     ]

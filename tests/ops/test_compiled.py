@@ -19,7 +19,7 @@ FAMILIES = sorted(name for name, module in vars(operators).items() if hasattr(mo
 @pytest.mark.parametrize("family", FAMILIES)
 def test_compiled_kernels_agree_with_reference(family: str) -> None:
     ops: tuple[OpDef, ...] = getattr(operators, family).OPS
-    cases = [(op, sample) for op in ops for sample in op.samples()]
+    cases = [(op, sample) for op in ops if op.static is None for sample in op.samples()]
     results = compile_and_run([kernel_job(op, sample) for op, sample in cases])
     wrong: dict[str, str] = {}
     for (op, sample), outputs in zip(cases, results, strict=True):

@@ -72,7 +72,9 @@ def _apply(node: Call, args: Sequence[Value]) -> Value:
     op = node.op
     if not isinstance(op, OpDef) or op.compute is None:
         name = op.name if isinstance(op, Op) else type(op).__name__
-        raise AotcError("no-compute", f"operator {name} cannot be compiled to C yet", span=node.span)
+        dynamic = isinstance(op, OpDef) and op.static is not None
+        hint = "DynamicToStatic turns it into one that can where its shape is constant" if dynamic else ""
+        raise AotcError("no-compute", f"operator {name} cannot be compiled to C", span=node.span, hint=hint)
     return op.compute(node.attrs, args)
 
 

@@ -19,6 +19,7 @@ from aotc.relay.op import (
     create,
     dense,
     depth,
+    dyn,
     elementwise,
     grid,
     index,
@@ -41,7 +42,7 @@ from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
     elementwise, binary, cast, reduce, shape, layout, join, pad, slice, index, scatter, create,
-    conv, conv_transpose, winograd, dense, pool, adaptive_pool, norm, softmax, resize, depth, grid, sort, scan,
+    conv, conv_transpose, winograd, dense, pool, adaptive_pool, norm, softmax, resize, depth, grid, sort, scan, dyn,
 )  # fmt: skip
 
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})

@@ -49,12 +49,15 @@ class OpDef(Op):
     """An operator with all its facets.
 
     compute   (attrs, arguments as te tensors) -> tensor, or a tuple of tensors for a tuple result
-    expand    (attrs, argument expressions) -> an expression of other operators; exactly one of the two is set
+    expand    (attrs, argument expressions) -> an expression of other operators
+    static    (attrs, argument expressions) -> the operator that has as attributes what are arguments here, None where
+              they are not constants: for results whose shape depends on values.  Exactly one of the three is set
     samples   () -> samples; tests of every level are generated from them
     view      True if the result is the first argument's memory in row-major order (reshape and its kin)
     """
 
     compute: Callable[[Any, Sequence[Any]], Tensor | tuple[Tensor, ...]] | None = None
     expand: Callable[[Any, Sequence[Expr]], Expr] | None = None
+    static: Callable[[Any, Sequence[Expr]], Expr | None] | None = None
     samples: Callable[[], Iterable[Sample]]
     view: bool = False

@@ -17,6 +17,7 @@ from aotc.relay.transform.convert_layout import ConvertLayout
 from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
 from aotc.relay.transform.defuse_ops import DefuseOps
 from aotc.relay.transform.div_to_mul import DivToMul
+from aotc.relay.transform.dynamic_to_static import DynamicToStatic
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.eta_expand import EtaExpand
 from aotc.relay.transform.expand_ops import ExpandOps
@@ -43,6 +44,7 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     DeadCodeElimination,
     DefuseOps,
     DivToMul,
+    DynamicToStatic,
     EliminateCommonSubexpr,
     EtaExpand,
     ExpandOps,

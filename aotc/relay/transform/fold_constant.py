@@ -21,7 +21,9 @@ from aotc.relay.transform.base import FunctionPass
 from aotc.relay.visitor import Mutator
 
 
-class _Fold(Mutator):
+class Fold(Mutator):
+    """Folding as a rewrite: results larger than `max_bytes`, and than their arguments, are left alone."""
+
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
         self.max_bytes = max_bytes
@@ -51,4 +53,4 @@ class FoldConstant(FunctionPass):
     required: ClassVar[tuple[str, ...]] = ()
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return _Fold(ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)).visit_function(function)
+        return Fold(ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)).visit_function(function)

@@ -17,6 +17,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
 from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
+from aotc.relay.transform.dynamic_to_static import DynamicToStatic
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.expand_ops import ExpandOps
 from aotc.relay.transform.fold_constant import FoldConstant
@@ -47,6 +48,7 @@ def _level_2(_: Target) -> list[Pass[IRModule]]:
     """Constants folded too."""
     return [
         InferType(),
+        DynamicToStatic(),
         DeadCodeElimination(),
         SimplifyInference(),
         ExpandOps(),
@@ -61,6 +63,7 @@ def _level_3(target: Target) -> list[Pass[IRModule]]:
     """Everything: weights scaled and packed, equal expressions computed once."""
     return [
         InferType(),
+        DynamicToStatic(),
         DeadCodeElimination(),
         SimplifyInference(),
         ExpandOps(),

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DynamicToStatic, and what becomes of shapes that stay unknown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from passes.graphs import const, module_of, ops, var
+
+from aotc import relay
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dims import SymDim
+from aotc.ir.transform import PassContext
+from aotc.ir.types import TensorType, tensor_types
+from aotc.relay.expr import Call, Constant, Expr, If, Let, Tuple, TupleGetItem, Var, call
+from aotc.relay.instrument.verifier import Verifier
+from aotc.relay.interp import evaluate
+from aotc.relay.module import IRModule
+from aotc.relay.op import REGISTRY, dyn
+from aotc.relay.op.binary import multiply
+from aotc.relay.op.elementwise import relu
+from aotc.relay.op.index import take
+from aotc.relay.op.join import concatenate
+from aotc.relay.op.opdef import OpDef, Sample
+from aotc.relay.op.shape import shape_of
+from aotc.relay.transform import DynamicToStatic, ToGraphNormalForm
+from tests.ops.harness import assert_agrees, flat, type_of_value
+
+
+def static(module: IRModule) -> IRModule:
+    with PassContext(instruments=[Verifier()]):
+        return DynamicToStatic()(module)
+
+
+def vector(*values: int) -> Constant:
+    return const(values, "int64")
+
+
+CASES = [(op, sample) for op in dyn.OPS for sample in op.samples()]
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES, ids=[f"{op.name}-{k}" for k, (op, _) in enumerate(CASES)])
+def test_every_operator(op: OpDef, sample: Sample) -> None:
+    """With constants in place of its shapes, an operator becomes the static one, and gives the same."""
+    shapes = {k for k in range(op.arity) if not _is_kept(op, sample, k)}
+    assert shapes
+    params = [Var(f"p{k}", type_of_value(v)) for k, v in enumerate(sample.args)]
+    args = [Constant(v) if k in shapes else p for k, (p, v) in enumerate(zip(params, sample.args, strict=True))]
+    kept = [k for k in range(op.arity) if k not in shapes]
+    result = static(module_of(call(op, args, sample.attrs), *(params[k] for k in kept)))
+    if kept:
+        assert list(ops(result)) == [op.name.removeprefix("dyn.")]
+    expected = flat(op.reference(sample.attrs, *sample.args))
+    assert result.main.body.checked_type is not None
+    assert all(t.is_static for t in tensor_types(result.main.body.checked_type))
+    for got, want in zip(flat(evaluate(result, *(sample.args[k] for k in kept))), expected, strict=True):
+        assert_agrees(got, want, sample.accuracy)
+
+
+def _is_kept(op: OpDef, sample: Sample, position: int) -> bool:
+    """Whether an argument may stay a variable."""
+    assert op.static is not None
+    args = [Constant(v) for v in sample.args]
+    free: list[Expr] = list(args)
+    free[position] = Var("free", args[position].checked_type)
+    return op.static(sample.attrs, free) is not None
+
+
+def test_shapes_of_other_tensors() -> None:
+    x, y = var("x", 2, 6), var("y", 3, 4)
+    assert ops(static(module_of(dyn.reshape(x, shape_of(y)), x, y))) == {"reshape": 1}
+
+
+def test_shapes_that_depend_on_each_other() -> None:
+    """The second shape is known when the first operator has become static."""
+    x = var("x", 2, 6)
+    first = dyn.reshape(x, vector(3, 4))
+    second = dyn.broadcast_to(relu(first), concatenate((vector(5), shape_of(first, "int64")), 0))
+    third = dyn.tile(second, take(shape_of(second), vector(1), axis=0))
+    result = static(module_of(third, x))
+    assert ops(result) == {"reshape": 1, "nn.relu": 1, "broadcast_to": 1, "tile": 1}
+    assert result.main.body.checked_type == TensorType((5, 3, 12))
+    data = np.arange(12, dtype=np.float32).reshape(2, 6)
+    np.testing.assert_array_equal(evaluate(result, data), np.tile(np.broadcast_to(data.reshape(3, 4), (5, 3, 4)), 3))
+
+
+def test_tuples() -> None:
+    x = var("x", 2, 6)
+    both = dyn.topk(x, const(3, "int32"))
+    result = static(module_of(Tuple((TupleGetItem(both, 0), shape_of(TupleGetItem(both, 1)))), x))
+    assert ops(result) == {"topk": 1}
+
+
+def test_behind_lets_and_branches() -> None:
+    x, c, y = var("x", 2, 6), var("c", dtype="bool"), Var("y")
+    inner = dyn.reshape(x, vector(3, 4))
+    body: Expr = Let(y, inner, If(c, dyn.reshape(y, shape_of(y)), relu(inner)))
+    result = static(ToGraphNormalForm()(module_of(body, x, c)))
+    assert result.main.body.checked_type == TensorType((3, 4))
+    data = np.ones((2, 6), np.float32)
+    assert evaluate(result, data, np.array(True)).shape == (3, 4)
+
+
+def test_unknown_shapes_stay() -> None:
+    x, s = var("x", 2, 6), var("s", 2, dtype="int64")
+    module = module_of(relu(dyn.reshape(x, s)), x, s)
+    assert DynamicToStatic()(module) is module
+    assert evaluate(module, np.ones((2, 6), np.float32), np.array([3, 4])).shape == (3, 4)
+
+
+def test_no_dynamic_operators() -> None:
+    module = module_of(multiply(const(2.0), const(3.0)))
+    assert DynamicToStatic()(module) is module
+
+
+def test_types() -> None:
+    x, s = var("x", 2, 3, 4), var("s", 2, dtype="int64")
+    sliced = dyn.strided_slice(x, s, s, s).checked_type
+    assert sliced == TensorType((SymDim(), SymDim(), 4))
+    wrong = Call(REGISTRY["dyn.reshape"], (x, x), dyn.DynReshapeAttrs())
+    with pytest.raises(AotcError, match="vector of integers"):
+        module_of(wrong, x)
+
+
+@pytest.mark.parametrize("values", [(5, 5), (-2, 1)])
+def test_values_that_do_not_fit(values: tuple[int, ...]) -> None:
+    """Wrong sizes, and a -2 that would change the rank, at compile time and in the interpreter."""
+    x, s = var("x", 2, 6), var("s", 2, dtype="int64")
+    with pytest.raises(AotcError, match="reshape"):
+        DynamicToStatic()(module_of(dyn.reshape(x, vector(*values)), x))
+    with pytest.raises(AotcError):
+        evaluate(module_of(dyn.reshape(x, s), x, s), np.ones((2, 6), np.float32), np.array(values))
+
+
+def test_long_chains() -> None:
+    x = var("x", 2, 3)
+    body: Expr = x
+    for _ in range(3_000):
+        body = dyn.reshape(relu(body), shape_of(body))
+    assert ops(DynamicToStatic()(module_of(body, x))) == {"nn.relu": 3_000, "reshape": 3_000}
+
+
+# --- compiled
+
+
+def test_scalars_run_on_the_virtual_machine() -> None:
+    """Their shape is known, but there is no kernel that takes the shape as an argument."""
+    x, s = var("x", 1, 1), var("s", 0, dtype="int64")
+    module = module_of(relu(dyn.reshape(x, s)), x, s)
+    with PassContext(opt_level=0):
+        run = relay.create_executor("vm", module, target="c").evaluate()
+    assert run(np.ones((1, 1), np.float32), np.zeros(0, np.int64)).numpy() == 1
+    with pytest.raises(AotcError, match=r"dyn\.reshape"):
+        relay.create_executor("aot", module, target="c").evaluate()
+
+
+def test_constant_shapes_compile() -> None:
+    x = var("x", 2, 6)
+    module = module_of(relu(dyn.reshape(x, vector(3, 4))), x)
+    data = np.arange(-6, 6, dtype=np.float32).reshape(2, 6)
+    with PassContext(opt_level=2):
+        got = relay.create_executor("aot", module, target="c").evaluate()(data).numpy()
+    np.testing.assert_array_equal(got, np.maximum(data.reshape(3, 4), 0))
+
+
+def test_unknown_shapes_run_on_the_virtual_machine() -> None:
+    x, s = var("x", 2, 6), var("s", 2, dtype="int64")
+    module = module_of(relu(dyn.reshape(x, s)), x, s)
+    data = np.arange(-6, 6, dtype=np.float32).reshape(2, 6)
+    run = relay.create_executor("vm", module, target="c").evaluate()
+    for shape in ((3, 4), (12, 1)):
+        np.testing.assert_array_equal(run(data, np.array(shape)).numpy(), np.maximum(data.reshape(shape), 0))
+    with pytest.raises(AotcError, match="not known at compile time"):
+        relay.create_executor("aot", module, target="c").evaluate()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aotc.ir.types import Type as Type
     from aotc.relay import analysis as analysis
     from aotc.relay import build_module as build_module
+    from aotc.relay import dataflow_pattern as dataflow_pattern
     from aotc.relay import expr as expr
     from aotc.relay import expr_functor as expr_functor
     from aotc.relay import frontend as frontend
@@ -199,8 +200,8 @@ __getattr__, __dir__ = lazy_names(
         "aotc.relay.text.printer": "astext",
         "aotc.runtime.params": "load_param_dict save_param_dict",
     },
-    submodules="analysis build_module expr expr_functor frontend image instrument nn op scope_builder testing "
-    "transform vm",
+    submodules="analysis build_module dataflow_pattern expr expr_functor frontend image instrument nn op "
+    "scope_builder testing transform vm",
     more=_operators,
     prepare=_prepare,
 )

@@ -59,6 +59,7 @@ DOORS = {
     "aotc.onnx_backend",
     "aotc.relay",
     "aotc.relay.build_module",
+    "aotc.relay.dataflow_pattern",
     "aotc.relay.frontend",
     "aotc.relay.image",
     "aotc.relay.nn",

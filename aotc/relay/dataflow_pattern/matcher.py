@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matching: a pattern and an expression in, the ways in which the one fits the other out.
+
+The search backtracks over choices and over the order of commutative arguments.  It recurses over patterns, not over
+expressions.
+
+for node_map in Matcher(users(root)).solutions(pattern, expr):
+    node_map[x]                                    # [the node that the pattern x stands for]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from aotc.ir.diagnostics import AotcTypeError
+from aotc.ir.op import Op
+from aotc.ir.types import TensorType
+from aotc.relay.analysis import users
+from aotc.relay.dataflow_pattern.patterns import (
+    ANY_INDEX,
+    AltPattern,
+    AttrPattern,
+    CallPattern,
+    ConstantPattern,
+    DataTypePattern,
+    DFPattern,
+    DominatorPattern,
+    ExprPattern,
+    FunctionPattern,
+    IfPattern,
+    LetPattern,
+    ShapePattern,
+    TupleGetItemPattern,
+    TuplePattern,
+    TypePattern,
+    VarPattern,
+    WildcardPattern,
+    needs_types,
+)
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.infer import infer_expr
+from aotc.relay.structural import structural_equal
+from aotc.relay.visitor import children
+
+NodeMap: TypeAlias = "dict[DFPattern, list[Expr]]"
+
+_COMMUTATIVE: Final = frozenset({"add", "multiply"})
+
+
+def match(pattern: DFPattern, expr: Expr) -> bool:
+    """Whether `expr` as a whole looks like `pattern`.  Types are inferred where the pattern asks for them."""
+    typed = infer_expr(expr) if expr.checked_type is None and needs_types(pattern) else expr
+    return any(True for _ in Matcher(users(typed)).solutions(pattern, typed))
+
+
+class Matcher:
+    """The search, in one graph.  `uses` gives the users of every node of it."""
+
+    def __init__(self, uses: Mapping[Expr, Sequence[Expr]]) -> None:
+        self._uses = uses
+        self._bound: NodeMap = {}
+        self._trail: list[DFPattern] = []  # what was bound, in order, to take it back
+        self._on_path = False  # patterns of a path match many nodes
+
+    def solutions(self, pattern: DFPattern, expr: Expr) -> Iterator[NodeMap]:
+        """The nodes that each pattern stands for, for each way in which `expr` matches."""
+        self._undo(0)
+        for _ in self._solve(pattern, expr):
+            yield {p: list(nodes) for p, nodes in self._bound.items()}
+
+    def _undo(self, mark: int) -> None:
+        while len(self._trail) > mark:
+            pattern = self._trail.pop()
+            self._bound[pattern].pop()
+            if not self._bound[pattern]:
+                del self._bound[pattern]
+
+    def _solve(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
+        """Stop once for each way to match, with the bindings made; they are taken back on the way to the next."""
+        if pattern in self._bound and not self._on_path:
+            if self._bound[pattern][0] is expr:
+                yield
+            return
+        for _ in self._ways(pattern, expr):
+            mark = len(self._trail)
+            self._trail.append(pattern)
+            self._bound.setdefault(pattern, []).append(expr)
+            yield
+            self._undo(mark)
+
+    def _first(self, pattern: DFPattern, expr: Expr) -> bool:
+        """Take the first way to match; its bindings stay."""
+        return any(True for _ in self._solve(pattern, expr))
+
+    def _all(self, patterns: Sequence[DFPattern], nodes: Sequence[Expr]) -> Iterator[None]:
+        if not patterns and not nodes:
+            yield
+        elif len(patterns) == len(nodes):
+            for _ in self._solve(patterns[0], nodes[0]):
+                yield from self._all(patterns[1:], nodes[1:])
+
+    def _ways(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
+        match pattern:
+            case AltPattern():
+                yield from self._solve(pattern.left, expr)
+                yield from self._solve(pattern.right, expr)
+            case AttrPattern() | TypePattern() | DataTypePattern() | ShapePattern():
+                if _has_property(pattern, expr):
+                    yield from self._solve(pattern.pattern, expr)
+            case DominatorPattern():
+                yield from self._dominated(pattern, expr)
+            case CallPattern():
+                if isinstance(expr, Call):
+                    yield from self._call(pattern, expr)
+            case WildcardPattern() | ExprPattern() | VarPattern() | ConstantPattern():
+                if _is_leaf_match(pattern, expr):
+                    yield
+            case _:
+                yield from self._node(pattern, expr)
+
+    def _call(self, pattern: CallPattern, expr: Call) -> Iterator[None]:
+        for _ in self._solve(pattern.op, expr.op):
+            if pattern.args is None:
+                yield
+                continue
+            yield from self._all(pattern.args, expr.args)
+            if isinstance(expr.op, Op) and expr.op.name in _COMMUTATIVE:
+                yield from self._all(pattern.args[::-1], expr.args)
+
+    def _node(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
+        match pattern, expr:
+            case TuplePattern(fields=fields), Tuple():
+                yield from self._all((), ()) if fields is None else self._all(fields, expr.fields)
+            case TupleGetItemPattern(), TupleGetItem():
+                if pattern.index in (ANY_INDEX, expr.index):
+                    yield from self._solve(pattern.tuple, expr.tuple_value)
+            case IfPattern(), If():
+                yield from self._all((pattern.cond, pattern.true_branch, pattern.false_branch), children(expr))
+            case LetPattern(), Let():
+                yield from self._all((pattern.var, pattern.value, pattern.body), children(expr))
+            case FunctionPattern(params=params), Function():
+                if params is None:
+                    yield from self._solve(pattern.body, expr.body)
+                else:
+                    yield from self._all((*params, pattern.body), children(expr))
+            case ((TuplePattern() | TupleGetItemPattern() | IfPattern() | LetPattern() | FunctionPattern()), _):
+                return
+            case _:
+                raise AotcTypeError("pattern", f"there is no matching for {type(pattern).__name__}")
+
+    # --- regions
+
+    def _dominated(self, pattern: DominatorPattern, expr: Expr) -> Iterator[None]:
+        for _ in self._solve(pattern.child, expr):
+            mark = len(self._trail)
+            if self._region(pattern, expr):
+                yield
+            self._undo(mark)
+
+    def _region(self, pattern: DominatorPattern, child: Expr) -> bool:
+        """Find the parent, and bind it and everything on the way to it."""
+        inside = {child}
+        seen = {child}
+        stack = _data(child)
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if self._first(pattern.parent, node) or isinstance(node, (Var, Constant)):
+                continue
+            if not self._path_node(pattern.path, node):
+                return False
+            inside.add(node)
+            stack += _data(node)
+        parent = self._bound.get(pattern.parent)
+        return parent is not None and self._encloses(inside, parent[0], child)
+
+    def _path_node(self, path: DFPattern, node: Expr) -> bool:
+        before, self._on_path = self._on_path, True
+        found = self._first(path, node)
+        self._on_path = before
+        return found
+
+    def _encloses(self, inside: set[Expr], parent: Expr, child: Expr) -> bool:
+        """Whether all uses of `parent` lead through `inside` to `child`, and all of `inside` depends on it."""
+        reached: set[Expr] = set()
+        stack = [parent]
+        while stack:
+            for user in self._uses.get(stack.pop(), ()):
+                if user not in inside:
+                    return False
+                if user not in reached:
+                    reached.add(user)
+                    stack += [user] if user is not child else []
+        return reached == inside
+
+
+def _data(node: Expr) -> list[Expr]:
+    """What a node is computed from."""
+    return [c for c in reversed(children(node)) if not isinstance(c, (Op, GlobalVar, Function))]
+
+
+def _is_leaf_match(pattern: DFPattern, expr: Expr) -> bool:
+    match pattern:
+        case ExprPattern(expr=wanted):
+            return wanted is expr or (type(wanted) is type(expr) and structural_equal(wanted, expr))
+        case VarPattern(name=name):
+            return isinstance(expr, Var) and name in ("", expr.name)
+        case ConstantPattern():
+            return isinstance(expr, Constant)
+        case _:
+            return True
+
+
+def _has_property(pattern: AttrPattern | TypePattern | DataTypePattern | ShapePattern, expr: Expr) -> bool:
+    ty = expr.checked_type
+    match pattern:
+        case AttrPattern(attrs=wanted):
+            have = _attributes(expr)
+            return all(name in have and _plain(have[name]) == _plain(value) for name, value in wanted.items())
+        case TypePattern():
+            return ty == pattern.type
+        case DataTypePattern():
+            return isinstance(ty, TensorType) and ty.dtype == pattern.dtype
+        case ShapePattern():
+            return isinstance(ty, TensorType) and ty.shape == pattern.shape
+
+
+def _attributes(expr: Expr) -> Mapping[str, Any]:
+    match expr:
+        case Op():
+            return {"TOpPattern": expr.pattern}
+        case Call(op=Op() as op):
+            return {"TOpPattern": op.pattern, **dict(expr.attrs.items())}
+        case Function():
+            return expr.attrs
+        case _:
+            return {}
+
+
+def _plain(value: Any) -> Any:
+    """Lists as tuples, so that both spellings of an attribute are equal."""
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patterns over graph expressions: immutable nodes that say what an expression looks like.
+
+A pattern object stands for one node: used twice in a pattern, it matches the same node twice.
+
+x, w = wildcard(), wildcard()
+conv = is_op("nn.conv2d")(x, w).has_attr({"kernel_size": [3, 3]})
+conv.optional(is_op("nn.relu")).match(expr)                  # True or False
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from aotc.ir.diagnostics import AotcTypeError
+from aotc.ir.dtype import DType
+from aotc.ir.op import Op, get_op
+from aotc.ir.types import Type
+from aotc.relay.expr import Expr
+
+ANY_INDEX: Final = -1
+"""The index of a TupleGetItemPattern that takes any field."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DFPattern:
+    """What all patterns share.  `+ - * /` build patterns of calls, `|` is a choice, tried from left to right."""
+
+    def __call__(self, *args: Any) -> CallPattern:
+        """A call of this pattern with arguments; `pattern(None)` takes any arguments, however many."""
+        return CallPattern(self, None if args == (None,) else _patterns(args))
+
+    def __or__(self, other: DFPattern) -> AltPattern:
+        return AltPattern(self, _pattern(other))
+
+    def __add__(self, other: DFPattern) -> CallPattern:
+        return is_op("add")(self, other)
+
+    def __sub__(self, other: DFPattern) -> CallPattern:
+        return is_op("subtract")(self, other)
+
+    def __mul__(self, other: DFPattern) -> CallPattern:
+        return is_op("multiply")(self, other)
+
+    def __truediv__(self, other: DFPattern) -> CallPattern:
+        return is_op("divide")(self, other)
+
+    def optional(self, option_constructor: Callable[[DFPattern], DFPattern]) -> AltPattern:
+        """This pattern, or what `option_constructor` makes around it."""
+        return self | option_constructor(self)
+
+    def has_attr(self, attrs: Mapping[str, Any]) -> AttrPattern:
+        """The same with these attributes: of a call, of its operator ("TOpPattern"), or of a function."""
+        return AttrPattern(self, MappingProxyType(dict(attrs)))
+
+    def has_type(self, ttype: Type) -> TypePattern:
+        """The same with this type."""
+        return TypePattern(self, ttype)
+
+    def has_dtype(self, dtype: str) -> DataTypePattern:
+        """The same, a tensor of this dtype."""
+        return DataTypePattern(self, DType(dtype))
+
+    def has_shape(self, shape: Iterable[Any]) -> ShapePattern:
+        """The same, a tensor of this shape."""
+        return ShapePattern(self, tuple(shape))
+
+    def dominates(self, parent: DFPattern, path: DFPattern | None = None) -> DominatorPattern:
+        """This pattern, fed by `parent` through `path` alone; see DominatorPattern."""
+        return DominatorPattern(_pattern(parent), wildcard() if path is None else _pattern(path), self)
+
+    def match(self, expr: Expr) -> bool:
+        """Whether `expr` looks like this; see `aotc.relay.dataflow_pattern.matcher.match`."""
+        from aotc.relay.dataflow_pattern.matcher import match  # it knows the patterns
+
+        return match(self, expr)
+
+    def partition(
+        self,
+        expr: Expr,
+        attrs: Mapping[str, Any] | None = None,
+        check: Callable[[Expr], bool] = lambda _: True,
+    ) -> Expr:
+        """`expr` with matches in functions of their own; see `aotc.relay.dataflow_pattern.partitioner.partition`."""
+        from aotc.relay.dataflow_pattern.partitioner import partition
+
+        return partition(self, expr, attrs, check)
+
+
+def _pattern(value: object) -> DFPattern:
+    if not isinstance(value, DFPattern):
+        hint = "is_expr(...) matches one expression, is_constant() any constant"
+        raise AotcTypeError("pattern", f"expected a pattern, not {type(value).__name__}", hint=hint)
+    return value
+
+
+def _patterns(values: Iterable[object]) -> tuple[DFPattern, ...]:
+    return tuple(map(_pattern, values))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WildcardPattern(DFPattern):
+    """Anything."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExprPattern(DFPattern):
+    """An expression structurally equal to `expr`, or the operator `expr`; a variable only as itself."""
+
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VarPattern(DFPattern):
+    """A variable, called `name` unless that is empty."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantPattern(DFPattern):
+    """A constant."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallPattern(DFPattern):
+    """A call; the arguments of `add` and `multiply` match in either order.  `args` None: any arguments."""
+
+    op: DFPattern
+    args: tuple[DFPattern, ...] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class FunctionPattern(DFPattern):
+    """A function.  `params` None: any parameters."""
+
+    params: tuple[DFPattern, ...] | None
+    body: DFPattern
+
+    def __init__(self, params: Iterable[DFPattern] | None, body: DFPattern) -> None:
+        object.__setattr__(self, "params", None if params is None else _patterns(params))
+        object.__setattr__(self, "body", _pattern(body))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TuplePattern(DFPattern):
+    """A tuple.  `fields` None: any fields."""
+
+    fields: tuple[DFPattern, ...] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TupleGetItemPattern(DFPattern):
+    """Field `index` of a tuple, or any field (ANY_INDEX)."""
+
+    tuple: DFPattern
+    index: int = ANY_INDEX
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IfPattern(DFPattern):
+    """A choice."""
+
+    cond: DFPattern
+    true_branch: DFPattern
+    false_branch: DFPattern
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LetPattern(DFPattern):
+    """A let."""
+
+    var: DFPattern
+    value: DFPattern
+    body: DFPattern
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AltPattern(DFPattern):
+    """`left`, or else `right`."""
+
+    left: DFPattern
+    right: DFPattern
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttrPattern(DFPattern):
+    """`pattern` with attributes."""
+
+    pattern: DFPattern
+    attrs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypePattern(DFPattern):
+    """`pattern` with a type."""
+
+    pattern: DFPattern
+    type: Type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataTypePattern(DFPattern):
+    """`pattern`, a tensor of one dtype."""
+
+    pattern: DFPattern
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShapePattern(DFPattern):
+    """`pattern`, a tensor of one shape."""
+
+    pattern: DFPattern
+    shape: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DominatorPattern(DFPattern):
+    """A region: from `child` upwards, every node matches `path` until one node, the same on all ways, is `parent`.
+
+    Nothing outside the region uses a node of it but `child`.  Variables and constants may feed it anywhere;
+    every other node of it depends on `parent`.
+    """
+
+    parent: DFPattern
+    path: DFPattern
+    child: DFPattern
+
+
+# --- constructors
+
+
+def wildcard() -> WildcardPattern:
+    """Anything."""
+    return WildcardPattern()
+
+
+def is_op(op_name: str) -> ExprPattern:
+    """The operator itself (call the pattern for calls of it); AotcError (code "unknown-op") for unknown names."""
+    return ExprPattern(get_op(op_name))
+
+
+def is_expr(expr: Expr) -> ExprPattern:
+    """An expression that is structurally equal to `expr`."""
+    return ExprPattern(expr)
+
+
+def is_var(name: str = "") -> VarPattern:
+    """A variable, of any name if `name` is empty."""
+    return VarPattern(name)
+
+
+def is_constant() -> ConstantPattern:
+    """A constant."""
+    return ConstantPattern()
+
+
+def is_tuple(fields: Iterable[DFPattern] | None) -> TuplePattern:
+    """A tuple of these fields, or of any (None)."""
+    return TuplePattern(None if fields is None else _patterns(fields))
+
+
+def is_tuple_get_item(tuple_value: DFPattern, index: int | None = None) -> TupleGetItemPattern:
+    """Field `index` of a tuple value, or any field (None)."""
+    return TupleGetItemPattern(_pattern(tuple_value), ANY_INDEX if index is None else index)
+
+
+def is_if(cond: DFPattern, true_branch: DFPattern, false_branch: DFPattern) -> IfPattern:
+    """A choice."""
+    return IfPattern(*_patterns((cond, true_branch, false_branch)))
+
+
+def is_let(var: DFPattern, value: DFPattern, body: DFPattern) -> LetPattern:
+    """A let."""
+    return LetPattern(*_patterns((var, value, body)))
+
+
+def has_type(ttype: Type, pattern: DFPattern | None = None) -> TypePattern:
+    """What has a type, and matches `pattern`."""
+    return (pattern or wildcard()).has_type(ttype)
+
+
+def has_dtype(dtype: str, pattern: DFPattern | None = None) -> DataTypePattern:
+    """A tensor of a dtype that matches `pattern`."""
+    return (pattern or wildcard()).has_dtype(dtype)
+
+
+def has_shape(shape: Iterable[Any], pattern: DFPattern | None = None) -> ShapePattern:
+    """A tensor of a shape that matches `pattern`."""
+    return (pattern or wildcard()).has_shape(shape)
+
+
+def has_attr(attrs: Mapping[str, Any], pattern: DFPattern | None = None) -> AttrPattern:
+    """What has attributes, and matches `pattern`."""
+    return (pattern or wildcard()).has_attr(attrs)
+
+
+def dominates(parent: DFPattern, path: DFPattern, child: DFPattern) -> DominatorPattern:
+    """A region from `parent` through `path` to `child`; see DominatorPattern."""
+    return DominatorPattern(*_patterns((parent, path, child)))
+
+
+# --- questions
+
+
+def parts(pattern: DFPattern) -> Iterator[DFPattern]:
+    """The patterns that a pattern is made of, in order."""
+    for field in dataclasses.fields(pattern):
+        value = getattr(pattern, field.name)
+        yield from (p for p in (value if isinstance(value, tuple) else (value,)) if isinstance(p, DFPattern))
+
+
+def pattern_order(pattern: DFPattern) -> list[DFPattern]:
+    """Every pattern below `pattern` and itself once, parts first."""
+    found: dict[DFPattern, None] = {}
+
+    def visit(node: DFPattern) -> None:
+        if node not in found:
+            for part in parts(node):
+                visit(part)
+            found[node] = None
+
+    visit(pattern)
+    return list(found)
+
+
+def needs_types(pattern: DFPattern) -> bool:
+    """Whether a match depends on inferred types."""
+    return any(isinstance(p, (TypePattern, DataTypePattern, ShapePattern)) for p in pattern_order(pattern))
+
+
+def root_ops(pattern: DFPattern) -> frozenset[Op] | None:
+    """The operators of which a match of `pattern` is a call; None if it may be anything else."""
+    match pattern:
+        case CallPattern(op=ExprPattern(expr=Op() as op)):
+            return frozenset([op])
+        case AltPattern(left=left, right=right):
+            a, b = root_ops(left), root_ops(right)
+            return None if a is None or b is None else a | b
+        case AttrPattern() | TypePattern() | DataTypePattern() | ShapePattern():
+            return root_ops(pattern.pattern)
+        case DominatorPattern(child=child):
+            return root_ops(child)
+        case _:
+            return None

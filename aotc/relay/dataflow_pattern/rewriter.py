@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewriting: matches of patterns are replaced by what callbacks make of them, until nothing changes.
+
+class Square(DFPatternCallback):
+    def __init__(self):
+        super().__init__()
+        self.x = wildcard()
+        self.pattern = self.x * self.x
+    def callback(self, pre, post, node_map):
+        return relay.power(node_map[self.x][0], relay.const(2.0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.ir.op import Op
+from aotc.relay.dataflow_pattern.groups import Group, find_groups
+from aotc.relay.dataflow_pattern.matcher import NodeMap
+from aotc.relay.dataflow_pattern.patterns import DFPattern, needs_types
+from aotc.relay.expr import Expr
+from aotc.relay.infer import infer_expr
+from aotc.relay.module import IRModule
+from aotc.relay.operators import Operators
+from aotc.relay.structural import structural_equal
+from aotc.relay.visitor import Mutator
+
+_MOST_ROUNDS: Final = 100
+"""Rounds after which rules are taken to undo each other."""
+
+
+class DFPatternCallback:
+    """A rule.  Subclasses set `pattern` and define `callback`.
+
+    require_type  infer types before matching, so that the callback sees them
+    rewrite_once  apply the rule in one round, not until nothing changes
+    """
+
+    pattern: DFPattern | None
+
+    def __init__(self, require_type: bool = False, rewrite_once: bool = False) -> None:
+        self.pattern = None
+        self.require_type = require_type
+        self.rewrite_once = rewrite_once
+
+    def rewrite(self, expr: Expr) -> Expr:
+        """`expr` with this rule applied; see `aotc.relay.dataflow_pattern.rewriter.rewrite`."""
+        return rewrite(self, expr)
+
+    def callback(self, pre: Expr, post: Expr, node_map: NodeMap) -> Expr:
+        """What replaces a match.
+
+        pre       the node that matched
+        post      the same over rewritten operands
+        node_map  the rewritten nodes that each pattern object stands for
+        """
+        raise NotImplementedError(f"{type(self).__name__}.callback")
+
+
+class _Round(Mutator):
+    """One rule applied to all its matches."""
+
+    def __init__(self, rule: DFPatternCallback, groups: dict[Expr, Group]) -> None:
+        super().__init__()
+        self.rule = rule
+        self.groups = groups
+        self.retyped = False
+
+    def rewrite(self, old: Expr, new: Expr) -> Expr:
+        group = self.groups.get(old)
+        if group is None:
+            return new
+        now = {p: [new if n is old else self.memo[id(n)] for n in nodes] for p, nodes in group.node_map.items()}
+        result = self.rule.callback(old, new, now)
+        if not isinstance(result, (Operators, Op)):
+            message = f"{type(self.rule).__name__}.callback returned {type(result).__name__}, not an expression"
+            raise AotcTypeError("callback", message)
+        self.retyped |= result.checked_type != old.checked_type
+        return result
+
+
+def _pattern_of(rule: DFPatternCallback) -> DFPattern:
+    if not isinstance(rule.pattern, DFPattern):
+        raise AotcTypeError("pattern", f"{type(rule).__name__} has no pattern", hint="set self.pattern in __init__")
+    return rule.pattern
+
+
+def _apply(rule: DFPatternCallback, expr: Expr, mod: IRModule | None) -> Expr:
+    pattern = _pattern_of(rule)
+    typed = infer_expr(expr, mod) if rule.require_type or needs_types(pattern) else expr
+    groups = find_groups(pattern, typed)
+    if not groups:
+        return typed
+    work = _Round(rule, groups)
+    result = work.visit(typed)
+    return infer_expr(result, mod) if work.retyped and typed.checked_type is not None else result
+
+
+def rewrite(
+    callbacks: DFPatternCallback | Sequence[DFPatternCallback], expr: Expr, mod: IRModule | None = None
+) -> Expr:
+    """`expr` after applying rules in turn, round by round, until nothing changes.
+
+    callbacks  one rule or several
+    mod        the module of the global functions that `expr` calls, for type inference
+
+    A match is left alone if anything outside it uses a node within.  Where replacements have other types than what
+    they replace, types are inferred anew.  Raises AotcError (code "no-fixpoint") after 100 rounds.
+    """
+    rules = [callbacks] if isinstance(callbacks, DFPatternCallback) else list(callbacks)
+    for _ in range(_MOST_ROUNDS):
+        before = expr
+        for rule in rules:
+            expr = _apply(rule, expr, mod)
+        rules = [rule for rule in rules if not rule.rewrite_once]
+        if not rules or expr is before or structural_equal(expr, before):
+            return expr
+    names = ", ".join(type(rule).__name__ for rule in rules)
+    hint = "rules that undo each other, or that match their own result, need rewrite_once"
+    raise AotcError("no-fixpoint", f"{names}: the program still changes after {_MOST_ROUNDS} rounds", hint=hint)

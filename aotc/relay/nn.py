@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from aotc.relay.op.adaptive_pool import adaptive_max_pool3d as adaptive_max_pool3d
     from aotc.relay.op.adaptive_pool import global_avg_pool2d as global_avg_pool2d
     from aotc.relay.op.adaptive_pool import global_max_pool2d as global_max_pool2d
+    from aotc.relay.op.batch_space import batch_to_space_nd as batch_to_space_nd
+    from aotc.relay.op.batch_space import space_to_batch_nd as space_to_batch_nd
     from aotc.relay.op.cast import leaky_relu as leaky_relu
     from aotc.relay.op.cast import prelu as prelu
     from aotc.relay.op.conv import conv1d as conv1d

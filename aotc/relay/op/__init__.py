@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from aotc.relay.op import (
     adaptive_pool,
+    batch_space,
     binary,
     cast,
     conv,
@@ -42,7 +43,8 @@ from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
     elementwise, binary, cast, reduce, shape, layout, join, pad, slice, index, scatter, create,
-    conv, conv_transpose, winograd, dense, pool, adaptive_pool, norm, softmax, resize, depth, grid, sort, scan, dyn,
+    conv, conv_transpose, winograd, dense, pool, adaptive_pool, norm, softmax, resize, depth, batch_space,
+    grid, sort, scan, dyn,
 )  # fmt: skip
 
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})

@@ -21,6 +21,7 @@ from aotc.relay.transform.dynamic_to_static import DynamicToStatic
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.eta_expand import EtaExpand
 from aotc.relay.transform.expand_ops import ExpandOps
+from aotc.relay.transform.flatten_atrous_conv import FlattenAtrousConv
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
 from aotc.relay.transform.fold_scale_axis import BackwardFoldScaleAxis, FoldScaleAxis, ForwardFoldScaleAxis
@@ -48,6 +49,7 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     EliminateCommonSubexpr,
     EtaExpand,
     ExpandOps,
+    FlattenAtrousConv,
     FoldConstant,
     FoldExplicitPadding,
     FoldScaleAxis,

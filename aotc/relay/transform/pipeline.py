@@ -20,6 +20,7 @@ from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
 from aotc.relay.transform.dynamic_to_static import DynamicToStatic
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.expand_ops import ExpandOps
+from aotc.relay.transform.flatten_atrous_conv import FlattenAtrousConv
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
 from aotc.relay.transform.fold_scale_axis import FoldScaleAxis
@@ -70,6 +71,7 @@ def _level_3(target: Target) -> list[Pass[IRModule]]:
         EliminateCommonSubexpr(),
         FoldConstant(),
         SimplifyExpr(),
+        FlattenAtrousConv(),
         FoldExplicitPadding(),
         FoldScaleAxis(),
         CanonicalizeOps(),

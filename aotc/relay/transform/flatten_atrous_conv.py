@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlattenAtrousConv: a dilated convolution that was written as one over blocks of positions.
+
+nn.batch_to_space_nd(nn.conv2d(nn.space_to_batch_nd(%x, block_shape=[2, 2], ...), %w, data_layout="NHWC"), ...)
+nn.conv2d(%x, %w, dilation=[2, 2], padding=..., data_layout="NHWC")
+
+In: typed functions.  Out: the same values from one convolution.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from aotc.ir.transform import PassContext
+from aotc.relay.expr import Call, Function, tensor_type_of
+from aotc.relay.module import IRModule
+from aotc.relay.op.batch_space import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
+from aotc.relay.op.conv import ConvAttrs
+from aotc.relay.op.window import pad_pairs, spread
+from aotc.relay.transform.base import FunctionPass, Outcome, Rewriter, Rule, WhyNot, is_call, recall
+
+_CONVOLUTIONS: Final = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+_CHANNELS_LAST: Final = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
+
+
+def _flatten(last: Call) -> Outcome:
+    conv = last.args[0]
+    if not isinstance(conv, Call) or not is_call(conv, *_CONVOLUTIONS):
+        return None
+    first = conv.args[0]
+    if not isinstance(first, Call) or not is_call(first, "nn.space_to_batch_nd"):
+        return None
+    before, after, a = first.attrs, last.attrs, conv.attrs
+    assert isinstance(before, SpaceToBatchNDAttrs) and isinstance(after, BatchToSpaceNDAttrs)
+    assert isinstance(a, ConvAttrs)
+    n = tensor_type_of(conv).rank - 2
+    reason = _obstacle(n, before, after, a)
+    if reason:
+        return WhyNot(reason)
+    more = n - len(before.block_shape)
+    blocks = (*before.block_shape, *(1,) * more)
+    none = ((0, 0),) * more
+    paddings, crops = (*before.paddings, *none), (*after.crops, *none)
+    own = pad_pairs(a.padding, n)
+    pads = [
+        tuple(pad[k] + block * inner[k] - crop[k] for k in (0, 1))
+        for block, pad, inner, crop in zip(blocks, paddings, own, crops, strict=True)
+    ]
+    if min(p for pair in pads for p in pair) < 0:
+        return WhyNot("the crops leave out more than the padding adds")
+    return recall(
+        conv,
+        (first.args[0], conv.args[1]),
+        dilation=tuple(d * b for d, b in zip(spread(a.dilation, n), blocks, strict=True)),
+        padding=tuple(pair[k] for k in (0, 1) for pair in pads),
+    )
+
+
+def _obstacle(n: int, before: SpaceToBatchNDAttrs, after: BatchToSpaceNDAttrs, a: ConvAttrs) -> str:
+    """Why the three operators are no dilated convolution; "" if they are one."""
+    channels_last = a.data_layout == _CHANNELS_LAST[n]
+    if before.block_shape != after.block_shape:
+        return "the blocks are put together in another way than they were taken apart"
+    if not channels_last or a.out_layout not in ("", a.data_layout) or len(before.block_shape) > n:
+        return "blocks of other axes than the convolution's"
+    if before.pad_value != 0:
+        return "the padding is not zero"
+    if any(s != 1 for s in spread(a.strides, n)):
+        return "the convolution has strides"
+    return ""
+
+
+_RULE: Final = Rule(
+    "batch_to_space_nd(conv(space_to_batch_nd(x, b), w), b) => conv(x, w, dilation=b)",
+    ("nn.batch_to_space_nd",),
+    _flatten,
+)
+
+
+class FlattenAtrousConv(FunctionPass):
+    """space_to_batch_nd, convolution, batch_to_space_nd become one convolution with dilation.
+
+    For convolutions of one to three axes, channels last, without strides.
+    """
+
+    name: ClassVar[str] = "FlattenAtrousConv"
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return Rewriter([_RULE]).rewrite(function)

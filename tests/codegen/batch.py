@@ -30,17 +30,10 @@ def source_of(kernels: Iterable[Kernel]) -> str:
     helpers = Helpers()
     printer = KernelPrinter(helpers)
     texts = [printer.kernel(kernel, f"kernel{k}") for k, kernel in enumerate(kernels)]
-    prototypes = [text[text.index("void ") : text.index(" {\n")] for text in texts]
-    header = render(
-        "internal.h",
-        banner="test",
-        upper="TEST",
-        vectors="".join(vector_typedefs(dtype, lanes) for dtype, lanes in sorted(printer.vectors)),
-        helpers=helpers.text(),
-        params=[],
-        prototypes=prototypes,
-    )
-    return "\n".join((header, *texts))
+    vectors = "".join(vector_typedefs(dtype, lanes) for dtype, lanes in sorted(printer.vectors))
+    begin, end = '#ifdef __cplusplus\nextern "C" {\n#endif', "#ifdef __cplusplus\n}\n#endif\n"
+    header = render("kernel.h", banner="test", upper="TEST")
+    return "\n".join((header, begin, vectors, helpers.text(), *texts, end))
 
 
 def build(source: str, folder: Path, *flags: str, cc: str = "gcc") -> Path:

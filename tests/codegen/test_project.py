@@ -11,15 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from aotc_codegen.c import project
 from aotc_codegen.c.names import model_identifier
-from aotc_codegen.c.project import emit
+from aotc_codegen.c.project import emit, print_kernels
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES
 from aotc.runtime.session import load
 from aotc.tir.target import TARGETS, C
 from tests.codegen.cases import values
-from tests.codegen.programs import affine, copies, expected
+from tests.codegen.programs import affine, copies, elementwise, expected
 
 HOSTILE = ('a*/b"c\n#error\\', "??/ input_1:0 ü 模")
 LANGUAGES = (
@@ -259,3 +260,15 @@ int main(void) {
     flags = ["-Iinclude", "-fsanitize=address,undefined"]
     run(["gcc", *flags, "bad.c", "build/libnet.a", "build/libaotc_rt.a", "-lm", "-o", "bad"], tmp_path)
     assert run(["./bad"], tmp_path).split() == ["0", "1", "1", "1", "1", "2", "2", "3"]
+
+
+def test_a_change_of_one_kernel_leaves_the_files_of_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project, "FILE_CHARACTERS", 10)
+
+    def files(*scales: float) -> set[str]:
+        kernels = [elementwise("scale", 8, lambda a, s=s: a * s, 1) for s in scales]
+        return set(print_kernels(kernels, "net").files(banner="", name="net"))
+
+    first, second = files(1.5, 2.5, 3.5), files(1.5, 4.5, 3.5)
+    assert len(first) == len(second) == 3 and len(first & second) == 2
+    assert files(3.5, 2.5) < first

@@ -71,7 +71,6 @@ class _KernelTable:
     target: Target
     by_hash: dict[int, list[tuple[Function, Kernel]]] = field(default_factory=dict)
     externals: dict[Function, Kernel] = field(default_factory=dict)
-    count: int = 0
 
     def get(self, function: Function) -> Kernel:
         if "Compiler" in function.attrs:
@@ -80,8 +79,7 @@ class _KernelTable:
         for known, kernel in bucket:
             if structural_equal(known, function):
                 return kernel
-        kernel = lower_function(function, f"k{self.count}_{anchor_name(function)}", self.target)
-        self.count += 1
+        kernel = lower_function(function, anchor_name(function), self.target)
         bucket.append((function, kernel))
         return kernel
 

@@ -323,6 +323,10 @@ class Helpers:
             self._definitions[name] = _transpose(name, memory_type(dtype), vector_name(dtype, lanes), lanes)
         return name
 
+    def include(self, others: Helpers) -> None:
+        """Use what others use."""
+        self._definitions = self._definitions | others._definitions
+
     def text(self) -> str:
         """All definitions."""
         return "\n".join(self._definitions.values())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from aotc.tir.stmt import Kernel
-from aotc_codegen.c.project import BANNER, PrintedKernels, print_kernels, render, split
+from aotc_codegen.c.project import BANNER, PrintedKernels, print_kernels, render
 
 PREFIX: Final = "aotc"
 TABLE: Final = "aotc_kernels"
@@ -24,11 +24,12 @@ TABLE: Final = "aotc_kernels"
 def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) -> None:
     """Write src/*.c for `kernels` (at least one) into an existing directory."""
     printed = print_kernels(kernels, PREFIX)
-    common = {"banner": BANNER.format(version=version), "name": PREFIX}
-    shared = {"vectors": printed.vectors, "helpers": printed.helpers, "prototypes": printed.prototypes}
-    files = {f"{PREFIX}_internal.h": render("internal.h", upper=PREFIX.upper(), params=(), **common, **shared)}
-    for k, texts in enumerate(split(printed.texts)):
-        files[f"{PREFIX}_kernels_{k}.c"] = render("kernels.c", kernels=texts, **common)
+    common = {"banner": BANNER.format(version=version), "name": PREFIX, "upper": PREFIX.upper()}
+    files = {
+        f"{PREFIX}_kernel.h": render("kernel.h", **common),
+        f"{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),
+    }
+    files.update((f"{PREFIX}_kernels_{k}.c", text) for k, text in enumerate(printed.files(**common)))
     files.update((f"{PREFIX}_extern_{k}.c", text) for k, text in enumerate(printed.externals))
     functions = {printed.names[kernel]: len(kernel.params) for kernel in kernels}
     entries = [_entry(name, count) for name, count in functions.items()]

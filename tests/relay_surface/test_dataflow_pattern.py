@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aotc import relay
 from aotc.ir.diagnostics import AotcError
@@ -32,6 +34,7 @@ from aotc.relay.dataflow_pattern import (
     rewrite,
     wildcard,
 )
+from aotc.relay.interp import evaluate
 from aotc.relay.structural import assert_structural_equal
 
 DEEP = 10_000
@@ -259,11 +262,227 @@ def test_deep_chains() -> None:
     assert_structural_equal(rewrite(Rule(pairs, lambda pre, post, m: relay.nn.relu(m[x][0])), deep), relay.nn.relu(X))
     freqs = relay.analysis.list_op_freqs(pairs.partition(deep))
     assert freqs == {"nn.relu": DEEP}
-    calls = [n for n in _nodes(pairs.partition(deep)) if isinstance(n, relay.Function)]
-    assert len(calls) == DEEP // 2
+    assert len(composites(pairs.partition(deep))) == DEEP // 2
+
+
+@pytest.mark.parametrize("start", [X, relay.reshape(X, (1, 3, 8, 8))], ids=["variable", "operator"])
+def test_deep_chains_without_a_parent(start: relay.Expr) -> None:
+    region = is_op("nn.relu")(wildcard()).dominates(is_conv(), ELEMENTWISE)
+    deep = relus(DEEP, start)
+    assert region.partition(deep) is deep
+    assert len(composites(region.partition(relay.add(relus(10, conv()), deep)))) == 1
 
 
 def _nodes(expr: relay.Expr) -> list[relay.Expr]:
     found: list[relay.Expr] = []
     relay.analysis.post_order_visit(expr, found.append)
     return found
+
+
+# --- partitioning
+
+
+def composites(expr: relay.Expr) -> list[str]:
+    """What the functions were made from, operands before users."""
+    return [str(n.attrs["PartitionedFromPattern"]) for n in _nodes(expr) if isinstance(n, relay.Function) if n.attrs]
+
+
+def conv_add_relu() -> DFPattern:
+    return is_op("nn.relu")(is_conv() + wildcard())
+
+
+def test_partition_makes_a_function_with_the_arguments_of_the_pattern() -> None:
+    expr = relay.nn.relu(relay.add(BIAS, conv()))  # the sum the other way round: the parameters keep the order
+    result = conv_add_relu().partition(expr, {"Composite": "conv_bias_relu"})
+    x, w, b = (tensor(f"FunctionVar_0_{k}", *v.checked_type.shape) for k, v in enumerate((X, W, BIAS)))
+    inner = relay.nn.relu(relay.add(b, relay.nn.conv2d(x, w, padding=(1, 1))))
+    attrs = {"Composite": "conv_bias_relu", "PartitionedFromPattern": "nn.conv2d_add_nn.relu_"}
+    assert_structural_equal(result, relay.Function([x, w, b], inner, attrs=attrs)(X, W, BIAS))
+    assert isinstance(result, relay.Call)
+    assert result.checked_type == expr.checked_type
+    assert [p.name for p in result.op.params] == ["FunctionVar_0_0", "FunctionVar_0_1", "FunctionVar_0_2"]
+    assert result.op.checked_type is not None
+
+
+def test_partition_twice() -> None:
+    expr = relay.nn.relu(relay.add(conv(relay.nn.relu(relay.add(conv(), BIAS))), BIAS))
+    result = conv_add_relu().partition(relay.add(expr, conv(Y)))
+    assert composites(result) == ["nn.conv2d_add_nn.relu_"] * 2
+    again = is_conv().partition(result)
+    assert composites(again) == ["nn.conv2d_add_nn.relu_"] * 2 + ["nn.conv2d_"]
+    assert is_conv().partition(again) is again
+
+
+def test_partition_of_nothing_is_the_same_object() -> None:
+    expr = relay.nn.relu(X)
+    assert is_conv().partition(expr) is expr
+    assert wildcard().partition(expr) is expr
+
+
+def test_nodes_used_outside_keep_a_match_apart() -> None:
+    c = conv()
+    for expr in (relay.Tuple([relay.nn.relu(c), c]), relay.add(relay.nn.relu(c), relay.tanh(c))):
+        assert is_op("nn.relu")(is_conv()).partition(expr) is expr
+        either = is_op("nn.relu")(is_conv()) | is_conv()
+        assert composites(either.partition(expr)) == ["nn.conv2d_"]
+    gated = relay.multiply(c, relay.sigmoid(c))  # the other operand depends on a node inside
+    assert (is_conv() * wildcard()).partition(gated) is gated
+
+
+def test_the_order_of_a_sum_is_chosen_so_that_the_match_is_closed() -> None:
+    one, two = relay.nn.relu(X), relay.nn.relu(Y)
+    expr = relay.Tuple([relay.add(one, two), one])
+    assert composites((is_op("nn.relu")(wildcard()) + wildcard()).partition(expr)) == ["nn.relu_add_"]
+
+
+def test_shared_operands_are_one_parameter() -> None:
+    top = relay.nn.relu(X)
+    result = (is_op("nn.relu")(wildcard()) + wildcard()).partition(relay.add(top, top))
+    assert isinstance(result, relay.Call)
+    assert result.args == (X,)
+    x, y = wildcard(), wildcard()
+    result = (x * y).partition(relay.multiply(X, X))
+    assert isinstance(result, relay.Call)
+    assert result.args == (X,)
+
+
+def test_constants_stay_inside_where_the_pattern_wants_them() -> None:
+    two = relay.const(2.0)
+    inside = (wildcard() * is_constant()).partition(relay.multiply(X, two))
+    assert isinstance(inside, relay.Call)
+    assert inside.args == (X,)
+    inside = (wildcard() * (is_var("n") | is_expr(two))).partition(relay.multiply(X, two))
+    assert isinstance(inside, relay.Call)
+    assert inside.args == (X,)
+    outside = (wildcard() * wildcard()).partition(relay.multiply(X, two))
+    assert isinstance(outside, relay.Call)
+    assert outside.args == (X, two)
+
+
+def test_check_decides() -> None:
+    expr = relay.nn.relu(conv(relay.nn.relu(conv())))
+    pattern = is_op("nn.relu")(is_conv()) | is_conv()
+    seen: list[relay.Expr] = []
+
+    def inner_relu_only(node: relay.Expr) -> bool:
+        seen.append(node)
+        return node is not expr and node is not expr.args[0]
+
+    assert composites(pattern.partition(expr, check=inner_relu_only)) == ["nn.conv2d_nn.relu_"]
+    assert seen[0] is expr
+
+
+def test_partition_of_tuples_and_fields() -> None:
+    joined = relay.concatenate((relay.nn.relu(X), Y), axis=1)
+    assert composites(is_op("concatenate")(is_tuple(None)).partition(joined)) == ["Tuple_concatenate_"]
+    x = wildcard()
+    halves = relay.split(X, 2, 2)
+    shared = is_op("split")(x)
+    swish = is_tuple_get_item(shared, 0) * is_op("sigmoid")(is_tuple_get_item(shared, 1))
+    result = swish.partition(relay.multiply(halves[0], relay.sigmoid(halves[1])))
+    assert composites(result) == ["split_TupleGetItem0_TupleGetItem1_sigmoid_multiply_"]
+    assert isinstance(result, relay.Call)
+    assert result.args == (X,)
+
+
+def test_partition_of_a_region() -> None:
+    c = conv()
+    expr = relay.exp(relay.add(relay.nn.relu(c), relay.tanh(relay.nn.relu(c))))
+    result = diamond().partition(expr)
+    assert composites(result) == ["nn.conv2d_nn.relu_nn.relu_tanh_add_"]
+    c = conv()
+    reshaped = relay.reshape(relay.nn.relu(relay.add(c, BIAS)), (1, -1))
+    region = is_op("reshape")(wildcard()).dominates(is_conv())
+    result = region.partition(reshaped)
+    assert isinstance(result, relay.Call)
+    assert result.args == (X, W, BIAS)
+
+
+def test_partition_of_calls_of_functions() -> None:
+    p, q = tensor("p", 1, 3, 8, 8), tensor("q", 3, 3, 3, 3)
+    function = relay.Function([p, q], relay.nn.conv2d(p, q, padding=(1, 1)))
+    pattern = FunctionPattern([wildcard(), wildcard()], is_conv())(wildcard(), wildcard()) + wildcard()
+    result = pattern.partition(relay.add(function(X, W), BIAS))
+    assert composites(result) == ["nn.conv2d_FunctionCall_add_"]
+    assert isinstance(result, relay.Call)
+    assert result.args == (X, W, BIAS)
+
+
+def test_closures_and_branches_stay_whole() -> None:
+    cond, v, u = tensor("c", dtype="bool"), tensor("v", 2), tensor("u", 2)
+    closure = relay.Function([v], relay.add(v, relay.exp(u)))
+    result = FunctionPattern(None, wildcard())(wildcard()).partition(closure(tensor("z", 2)))
+    assert relay.analysis.free_vars(result.op) == []
+    choice = relay.If(cond, relay.exp(u), relay.log(u))
+    result = is_if(wildcard(), wildcard(), wildcard()).partition(choice)
+    assert isinstance(result, relay.Call)
+    assert result.args == (cond, u)
+    t = tensor("t", 2)
+    let = relay.Let(t, relay.exp(u), relay.add(t, t))
+    result = is_let(wildcard(), wildcard(), wildcard()).partition(let)
+    assert isinstance(result, relay.Call)
+    assert result.args == (u,)
+    assert relay.analysis.well_formed(result)
+
+
+def test_partition_by_type_infers_types() -> None:
+    x = relay.var("x", shape=(2, 3))
+    body = relay.Call(relay.nn.relu(x).op, [x])
+    result = is_op("nn.relu")(wildcard()).has_shape((2, 3)).partition(relay.Function([x], body))
+    assert composites(result) == ["nn.relu_"]
+
+
+def test_partition_in_functions() -> None:
+    x = tensor("x", 2)
+    inner = relay.Function([x], relus(2, x))
+    outer = relay.Function([X], relay.Tuple([inner(tensor("z", 2)), relus(2, X)]))
+    assert composites(is_op("nn.relu")(is_op("nn.relu")(wildcard())).partition(outer)) == ["nn.relu_nn.relu_"] * 2
+
+
+# --- partitioned programs compute the same
+
+PATTERNS: dict[str, Callable[[], DFPattern]] = {
+    "chain": lambda: is_op("tanh")(wildcard()).optional(is_op("nn.relu")),
+    "sum": lambda: is_op("tanh")(wildcard()) + (wildcard() | is_constant()),
+    "gate": lambda: (lambda x: x * is_op("tanh")(x))(wildcard()),
+    "two sums": lambda: (wildcard() + wildcard()) * (is_op("nn.relu")(wildcard()) + wildcard()),
+    "region": lambda: (wildcard() + wildcard()).dominates(is_op("tanh")(wildcard()), ELEMENTWISE),
+    "loose region": lambda: is_op("multiply")(None).dominates(is_op("add")(None)),
+    "pair": lambda: is_tuple_get_item(is_tuple([wildcard(), is_op("nn.relu")(wildcard())])),
+}
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> relay.Function:
+    params = [tensor("a", 3), tensor("b", 3)]
+    nodes: list[relay.Expr] = [*params, relay.const(np.array([0.5, -1.0, 2.0], "float32"))]
+    for _ in range(draw(st.integers(1, 14))):
+        a, b = (nodes[draw(st.integers(max(0, len(nodes) - 4), len(nodes) - 1))] for _ in range(2))
+        kind = draw(st.sampled_from(["tanh", "relu", "add", "multiply", "pair"]))
+        match kind:
+            case "tanh":
+                nodes.append(relay.tanh(a))
+            case "relu":
+                nodes.append(relay.nn.relu(a))
+            case "add":
+                nodes.append(relay.add(a, b))
+            case "multiply":
+                nodes.append(relay.multiply(a, b))
+            case _:
+                nodes.append(relay.TupleGetItem(relay.Tuple([a, b]), draw(st.integers(0, 1))))
+    return relay.Function(params, relay.Tuple(nodes[-draw(st.integers(1, 2)) :]))
+
+
+@given(programs(), st.sampled_from(sorted(PATTERNS)))
+@settings(max_examples=150, deadline=None)
+def test_partition_keeps_the_meaning(function: relay.Function, name: str) -> None:
+    pattern = PATTERNS[name]()
+    result = pattern.partition(function)
+    assert relay.analysis.well_formed(result)
+    made = [n for n in _nodes(result) if isinstance(n, relay.Function) and n.attrs]
+    assert all(not relay.analysis.free_vars(f) for f in made)
+    assert all(pattern.match(f.body) for f in made)
+    assert relay.analysis.list_op_freqs(result) == relay.analysis.list_op_freqs(function)
+    a, b = np.array([1.0, -2.0, 0.25], "float32"), np.array([-0.5, 3.0, 1.5], "float32")
+    for have, wanted in zip(evaluate(result, a, b), evaluate(function, a, b), strict=True):
+        np.testing.assert_array_equal(have, wanted)

@@ -10,6 +10,7 @@ for node_map in Matcher(users(root)).solutions(pattern, expr):
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -37,6 +38,7 @@ from aotc.relay.dataflow_pattern.patterns import (
     VarPattern,
     WildcardPattern,
     needs_types,
+    pattern_order,
 )
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.infer import infer_expr
@@ -62,6 +64,7 @@ class Matcher:
         self._bound: NodeMap = {}
         self._trail: list[DFPattern] = []  # what was bound, in order, to take it back
         self._on_path = False  # patterns of a path match many nodes
+        self._dead: dict[DFPattern, set[Expr]] = defaultdict(set)  # for a region: no path leads through these
 
     def solutions(self, pattern: DFPattern, expr: Expr) -> Iterator[NodeMap]:
         """The nodes that each pattern stands for, for each way in which `expr` matches."""
@@ -160,6 +163,8 @@ class Matcher:
 
     def _region(self, pattern: DominatorPattern, child: Expr) -> bool:
         """Find the parent, and bind it and everything on the way to it."""
+        fresh = not any(p in self._bound for part in (pattern.parent, pattern.path) for p in pattern_order(part))
+        dead = self._dead[pattern]
         inside = {child}
         seen = {child}
         stack = _data(child)
@@ -170,12 +175,27 @@ class Matcher:
             seen.add(node)
             if self._first(pattern.parent, node) or isinstance(node, (Var, Constant)):
                 continue
-            if not self._path_node(pattern.path, node):
+            if node in dead or not self._path_node(pattern.path, node):
+                if fresh and pattern.parent not in self._bound:
+                    dead |= self._users_within(node, inside - {child})
                 return False
             inside.add(node)
             stack += _data(node)
         parent = self._bound.get(pattern.parent)
-        return parent is not None and self._encloses(inside, parent[0], child)
+        if parent is None:
+            dead |= inside - {child} if fresh else set()
+            return False
+        return self._encloses(inside, parent[0], child)
+
+    def _users_within(self, node: Expr, inside: set[Expr]) -> set[Expr]:
+        """What of `inside` depends on `node` through `inside` alone."""
+        found: set[Expr] = set()
+        stack = [node]
+        while stack:
+            new = {u for u in self._uses.get(stack.pop(), ()) if u in inside} - found
+            found |= new
+            stack += new
+        return found
 
     def _path_node(self, path: DFPattern, node: Expr) -> bool:
         before, self._on_path = self._on_path, True

@@ -165,6 +165,12 @@ def test_dominators_do_not_match(make: Callable[[], relay.Expr]) -> None:
     assert not diamond().match(make())
 
 
+def test_patterns_print_as_what_they_are() -> None:
+    text = "CallPattern(ExprPattern(nn.relu), (VarPattern(x),))"
+    assert repr(is_op("nn.relu")(is_var("x"))) == text
+    assert str(has_shape((2, 3))) == "ShapePattern(WildcardPattern(), (2, 3))"
+
+
 def test_patterns_of_something_else_are_errors() -> None:
     with pytest.raises(AotcError, match=r"operator `nn\.convolution` not found"):
         is_op("nn.convolution")
@@ -408,6 +414,14 @@ def test_partition_of_calls_of_functions() -> None:
     assert result.args == (X, W, BIAS)
 
 
+def test_a_function_that_two_matches_share_goes_into_one() -> None:
+    v, u = tensor("v", 2), tensor("u", 2)
+    function = relay.Function([v], relay.add(v, relay.exp(u)))
+    both = relay.Tuple([relay.log(function(u)), relay.log(function(tensor("z", 2)))])
+    result = is_op("log")(FunctionPattern(None, wildcard())(wildcard())).partition(both)
+    assert composites(result) == ["exp_add_FunctionCall_log_"]
+
+
 def test_closures_and_branches_stay_whole() -> None:
     cond, v, u = tensor("c", dtype="bool"), tensor("v", 2), tensor("u", 2)
     closure = relay.Function([v], relay.add(v, relay.exp(u)))
@@ -452,24 +466,25 @@ PATTERNS: dict[str, Callable[[], DFPattern]] = {
 }
 
 
+MOTIFS: dict[str, Callable[[relay.Expr, relay.Expr], list[relay.Expr]]] = {
+    "tanh": lambda a, b: [relay.tanh(a)],
+    "relu": lambda a, b: [relay.nn.relu(a)],
+    "add": lambda a, b: [relay.add(a, b)],
+    "multiply": lambda a, b: [relay.multiply(a, b)],
+    "gate": lambda a, b: [t := relay.tanh(a), relay.multiply(t, a)],
+    "two sums": lambda a, b: [s := relay.add(relay.nn.relu(b), a), relay.multiply(s, relay.add(a, b))],
+    "region": lambda a, b: [t := relay.tanh(a), relay.add(relay.nn.relu(t), relay.exp(relay.nn.relu(t)))],
+    "pair": lambda a, b: [r := relay.nn.relu(b), relay.TupleGetItem(relay.Tuple([a, r]), 1)],
+}
+
+
 @st.composite
 def programs(draw: st.DrawFn) -> relay.Function:
     params = [tensor("a", 3), tensor("b", 3)]
     nodes: list[relay.Expr] = [*params, relay.const(np.array([0.5, -1.0, 2.0], "float32"))]
-    for _ in range(draw(st.integers(1, 14))):
+    for _ in range(draw(st.integers(1, 8))):
         a, b = (nodes[draw(st.integers(max(0, len(nodes) - 4), len(nodes) - 1))] for _ in range(2))
-        kind = draw(st.sampled_from(["tanh", "relu", "add", "multiply", "pair"]))
-        match kind:
-            case "tanh":
-                nodes.append(relay.tanh(a))
-            case "relu":
-                nodes.append(relay.nn.relu(a))
-            case "add":
-                nodes.append(relay.add(a, b))
-            case "multiply":
-                nodes.append(relay.multiply(a, b))
-            case _:
-                nodes.append(relay.TupleGetItem(relay.Tuple([a, b]), draw(st.integers(0, 1))))
+        nodes += MOTIFS[draw(st.sampled_from(sorted(MOTIFS)))](a, b)
     return relay.Function(params, relay.Tuple(nodes[-draw(st.integers(1, 2)) :]))
 
 

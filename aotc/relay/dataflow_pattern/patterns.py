@@ -26,9 +26,13 @@ ANY_INDEX: Final = -1
 """The index of a TupleGetItemPattern that takes any field."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DFPattern:
     """What all patterns share.  `+ - * /` build patterns of calls, `|` is a choice, tried from left to right."""
+
+    def __repr__(self) -> str:
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return f"{type(self).__name__}({', '.join(map(str, values))})"
 
     def __call__(self, *args: Any) -> CallPattern:
         """A call of this pattern with arguments; `pattern(None)` takes any arguments, however many."""
@@ -102,31 +106,31 @@ def _patterns(values: Iterable[object]) -> tuple[DFPattern, ...]:
     return tuple(map(_pattern, values))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WildcardPattern(DFPattern):
     """Anything."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExprPattern(DFPattern):
     """An expression structurally equal to `expr`, or the operator `expr`; a variable only as itself."""
 
     expr: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class VarPattern(DFPattern):
     """A variable, called `name` unless that is empty."""
 
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ConstantPattern(DFPattern):
     """A constant."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallPattern(DFPattern):
     """A call; the arguments of `add` and `multiply` match in either order.  `args` None: any arguments."""
 
@@ -134,7 +138,7 @@ class CallPattern(DFPattern):
     args: tuple[DFPattern, ...] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, init=False)
 class FunctionPattern(DFPattern):
     """A function.  `params` None: any parameters."""
 
@@ -146,14 +150,14 @@ class FunctionPattern(DFPattern):
         object.__setattr__(self, "body", _pattern(body))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TuplePattern(DFPattern):
     """A tuple.  `fields` None: any fields."""
 
     fields: tuple[DFPattern, ...] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TupleGetItemPattern(DFPattern):
     """Field `index` of a tuple, or any field (ANY_INDEX)."""
 
@@ -161,7 +165,7 @@ class TupleGetItemPattern(DFPattern):
     index: int = ANY_INDEX
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IfPattern(DFPattern):
     """A choice."""
 
@@ -170,7 +174,7 @@ class IfPattern(DFPattern):
     false_branch: DFPattern
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LetPattern(DFPattern):
     """A let."""
 
@@ -179,7 +183,7 @@ class LetPattern(DFPattern):
     body: DFPattern
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AltPattern(DFPattern):
     """`left`, or else `right`."""
 
@@ -187,7 +191,7 @@ class AltPattern(DFPattern):
     right: DFPattern
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AttrPattern(DFPattern):
     """`pattern` with attributes."""
 
@@ -195,7 +199,7 @@ class AttrPattern(DFPattern):
     attrs: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TypePattern(DFPattern):
     """`pattern` with a type."""
 
@@ -203,7 +207,7 @@ class TypePattern(DFPattern):
     type: Type
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DataTypePattern(DFPattern):
     """`pattern`, a tensor of one dtype."""
 
@@ -211,7 +215,7 @@ class DataTypePattern(DFPattern):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ShapePattern(DFPattern):
     """`pattern`, a tensor of one shape."""
 
@@ -219,7 +223,7 @@ class ShapePattern(DFPattern):
     shape: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DominatorPattern(DFPattern):
     """A region: from `child` upwards, every node matches `path` until one node, the same on all ways, is `parent`.
 

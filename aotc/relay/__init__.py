@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aotc.ir.types import TupleType as TupleType
     from aotc.ir.types import Type as Type
     from aotc.relay import analysis as analysis
+    from aotc.relay import annotation as annotation
     from aotc.relay import build_module as build_module
     from aotc.relay import dataflow_pattern as dataflow_pattern
     from aotc.relay import expr as expr
@@ -200,7 +201,7 @@ __getattr__, __dir__ = lazy_names(
         "aotc.relay.text.printer": "astext",
         "aotc.runtime.params": "load_param_dict save_param_dict",
     },
-    submodules="analysis build_module dataflow_pattern expr expr_functor frontend image instrument nn op "
+    submodules="analysis annotation build_module dataflow_pattern expr expr_functor frontend image instrument nn op "
     "scope_builder testing transform vm",
     more=_operators,
     prepare=_prepare,

@@ -58,6 +58,7 @@ DOORS = {
     "aotc.nd",
     "aotc.onnx_backend",
     "aotc.relay",
+    "aotc.relay.annotation",
     "aotc.relay.build_module",
     "aotc.relay.dataflow_pattern",
     "aotc.relay.frontend",

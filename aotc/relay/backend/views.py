@@ -23,12 +23,15 @@ from aotc.relay.visitor import post_order
 
 MOST_ELEMENTS: Final = 1 << 24
 """Larger arguments are copied rather than numbered, to bound the memory of the compiler."""
+_MOVES: Final = (OpPattern.INJECTIVE, OpPattern.BROADCAST)
+_MARKS: Final = frozenset({"annotation.stop_fusion"})
+"""Operators that are there for passes, and give their argument."""
 
 
 def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
     """The numbering of a node's result; None if the node may do more than move elements."""
     match node:
-        case Call(op=Op(pattern=OpPattern.INJECTIVE | OpPattern.BROADCAST, arity=1) as op):
+        case Call(op=Op(arity=1) as op) if op.pattern in _MOVES or op.name in _MARKS:
             argument = values[node.args[0]]
             return None if isinstance(argument, tuple) else op.reference(node.attrs, argument)
         case Tuple():

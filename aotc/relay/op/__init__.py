@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from aotc.relay.op import (
     adaptive_pool,
+    annotation,
     batch_space,
     binary,
     cast,
@@ -44,7 +45,7 @@ from aotc.relay.op.opdef import OpDef
 _FAMILIES = (
     elementwise, binary, cast, reduce, shape, layout, join, pad, slice, index, scatter, create,
     conv, conv_transpose, winograd, dense, pool, adaptive_pool, norm, softmax, resize, depth, batch_space,
-    grid, sort, scan, dyn,
+    grid, sort, scan, dyn, annotation,
 )  # fmt: skip
 
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})

@@ -32,6 +32,7 @@ from aotc.relay.transform.lambda_lift import LambdaLift
 from aotc.relay.transform.remove_unused_functions import RemoveUnusedFunctions
 from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
+from aotc.relay.transform.split_args import SplitArgs
 from aotc.relay.transform.to_a_normal_form import ToANormalForm, ToBasicBlockNormalForm
 from aotc.relay.transform.to_graph_normal_form import ToGraphNormalForm
 from aotc.relay.transform.to_mixed_precision import ToMixedPrecision
@@ -61,6 +62,7 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     RemoveUnusedFunctions,
     SimplifyExpr,
     SimplifyInference,
+    SplitArgs,
     ToANormalForm,
     ToBasicBlockNormalForm,
     ToGraphNormalForm,

@@ -51,16 +51,17 @@ _ALWAYS: Final = """
     nn.dense nn.contrib_dense_pack nn.matmul nn.batch_matmul
 """
 _FOLLOW: Final = """
-    abs add argmax argmin argsort atan atan2 broadcast_to cast ceil clip concatenate copy cos divide dyn.broadcast_to
-    dyn.expand_dims dyn.full dyn.nn.pad dyn.one_hot dyn.reshape dyn.squeeze dyn.strided_slice dyn.tile dyn.topk equal
-    expand_dims floor floor_divide floor_mod full full_like gather gather_nd greater greater_equal image.resize1d
-    image.resize2d image.resize3d isfinite isinf isnan layout_transform less less_equal max maximum min minimum mod
-    multiply ndarray_size negative nn.adaptive_max_pool1d nn.adaptive_max_pool2d nn.adaptive_max_pool3d nn.avg_pool1d
-    nn.avg_pool2d nn.avg_pool3d nn.batch_flatten nn.batch_norm nn.batch_to_space_nd nn.bias_add nn.depth_to_space
-    nn.dropout nn.global_max_pool2d nn.leaky_relu nn.max_pool1d nn.max_pool2d nn.max_pool3d nn.mirror_pad nn.pad
-    nn.prelu nn.relu nn.space_to_batch_nd nn.space_to_depth nn.upsampling not_equal one_hot ones_like repeat reshape
-    reverse reverse_sequence round scatter_elements scatter_nd shape_of sigmoid sign sin sort split sqrt squeeze stack
-    strided_slice subtract take tanh tile topk transpose trilu trunc trunc_divide trunc_mod where zeros_like
+    abs add annotation.stop_fusion argmax argmin argsort atan atan2 broadcast_to cast ceil clip concatenate copy cos
+    divide dyn.broadcast_to dyn.expand_dims dyn.full dyn.nn.pad dyn.one_hot dyn.reshape dyn.squeeze dyn.strided_slice
+    dyn.tile dyn.topk equal expand_dims floor floor_divide floor_mod full full_like gather gather_nd greater
+    greater_equal image.resize1d image.resize2d image.resize3d isfinite isinf isnan layout_transform less less_equal
+    max maximum min minimum mod multiply ndarray_size negative nn.adaptive_max_pool1d nn.adaptive_max_pool2d
+    nn.adaptive_max_pool3d nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.batch_flatten nn.batch_norm
+    nn.batch_to_space_nd nn.bias_add nn.depth_to_space nn.dropout nn.global_max_pool2d nn.leaky_relu nn.max_pool1d
+    nn.max_pool2d nn.max_pool3d nn.mirror_pad nn.pad nn.prelu nn.relu nn.space_to_batch_nd nn.space_to_depth
+    nn.upsampling not_equal one_hot ones_like repeat reshape reverse reverse_sequence round scatter_elements
+    scatter_nd shape_of sigmoid sign sin sort split sqrt squeeze stack strided_slice subtract take tanh tile topk
+    transpose trilu trunc trunc_divide trunc_mod where zeros_like
 """
 _NEVER: Final = """
     acos acosh all any arange asin asinh atanh bitwise_and bitwise_not bitwise_or bitwise_xor cosh cumprod cumsum

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SplitArgs: concatenations of many tensors in several steps, so that no kernel has too many arguments.
+
+concatenate((%a, %b, %c, %d), axis=1)            # max_function_args=3: two tensors and the result
+concatenate((annotation.stop_fusion(concatenate((%a, %b), axis=1)), annotation.stop_fusion(...)), axis=1)
+
+In: typed functions.  Out: the same values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from aotc.ir.diagnostics import AotcValueError
+from aotc.ir.span import span_scope
+from aotc.ir.transform import PassContext
+from aotc.relay.expr import Call, Expr, Function, Tuple
+from aotc.relay.module import IRModule
+from aotc.relay.op.annotation import stop_fusion
+from aotc.relay.transform.base import FunctionPass, is_call, recall
+from aotc.relay.visitor import Mutator
+
+
+@dataclass(frozen=True, repr=False)
+class SplitArgs(FunctionPass):
+    """No concatenation of more tensors than `max_function_args` - 1: one argument is the result.
+
+    max_function_args   as many arguments as a kernel may have, from 3; 0 for any number, which changes nothing
+
+    What is fused into a concatenation afterwards may bring arguments of its own.  Raises AotcValueError for other
+    numbers.
+    """
+
+    name: ClassVar[str] = "SplitArgs"
+    opt_level: ClassVar[int] = 1
+
+    max_function_args: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_function_args != 0 and self.max_function_args < 3:
+            text = f"max_function_args is {self.max_function_args}: two tensors and their concatenation take 3"
+            raise AotcValueError("split-args", text)
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return _Split(self.max_function_args - 1).visit_function(function) if self.max_function_args else function
+
+
+class _Split(Mutator):
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and node.is_primitive)
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        if not is_call(new, "concatenate") or not isinstance(new.args[0], Tuple):
+            return new
+        fields = new.args[0].fields
+        if len(fields) <= self.limit:
+            return new
+        with span_scope(new.span):
+            while len(fields) > self.limit:
+                groups = [fields[k : k + self.limit] for k in range(0, len(fields), self.limit)]
+                fields = tuple(self._joined(new, group) for group in groups)
+            return recall(new, (Tuple(fields),))
+
+    @staticmethod
+    def _joined(origin: Call, group: tuple[Expr, ...]) -> Expr:
+        return stop_fusion(recall(origin, (Tuple(group),))) if len(group) > 1 else group[0]

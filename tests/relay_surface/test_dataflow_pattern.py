@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from aotc import relay
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import OpPattern
+from aotc.ir.span import Span, span_scope
 from aotc.relay.dataflow_pattern import (
     DFPattern,
     DFPatternCallback,
@@ -231,6 +232,19 @@ def test_rewrite_once_and_no_fixpoint() -> None:
     swap = Rule(x - wildcard(), lambda pre, post, found: relay.subtract(*reversed(post.args)))
     with pytest.raises(AotcError, match="still changes after 100 rounds"):
         swap.rewrite(relay.subtract(X, Y))
+
+
+def test_replacements_say_where_they_come_from() -> None:
+    one, two = Span("model.onnx", node="one"), Span("model.onnx", node="two")
+    with span_scope(one):
+        inner = relay.nn.relu(X)
+    with span_scope(two):
+        expr = relay.tanh(inner)
+    result = Rule(is_op("tanh")(is_op("nn.relu")(wildcard())), lambda *_: relay.exp(X)).rewrite(expr)
+    assert result.span is not None
+    assert result.span.origins() == (one, two)
+    moved = is_op("tanh")(is_op("nn.relu")(wildcard())).partition(expr)
+    assert moved.span == result.span
 
 
 def test_new_types_reach_the_users() -> None:

@@ -17,6 +17,7 @@ from typing import Final
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.op import Op
+from aotc.ir.span import merge_spans, span_scope
 from aotc.relay.dataflow_pattern.groups import Group, find_groups
 from aotc.relay.dataflow_pattern.matcher import NodeMap
 from aotc.relay.dataflow_pattern.patterns import DFPattern, needs_types
@@ -73,7 +74,8 @@ class _Round(Mutator):
         if group is None:
             return new
         now = {p: [new if n is old else self.memo[id(n)] for n in nodes] for p, nodes in group.node_map.items()}
-        result = self.rule.callback(old, new, now)
+        with span_scope(merge_spans(m.span for m in group.members) or old.span):
+            result = self.rule.callback(old, new, now)
         if not isinstance(result, (Operators, Op)):
             message = f"{type(self.rule).__name__}.callback returned {type(result).__name__}, not an expression"
             raise AotcTypeError("callback", message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of recurrent layers, unrolled over a sequence of known length.
+"""Converters of recurrent layers: unrolled over a sequence of known length, with one product for all of its inputs.
 
 OPS["LSTM"](node)                       # [Y, Y_h, Y_c]
 """
@@ -99,6 +99,13 @@ class _Layer:
         y = emit("nn.dense", x, weight, units=shape_of(weight)[0])
         return y if bias is None else emit("nn.bias_add", y, bias, axis=1)
 
+    def inputs(self, x: Expr) -> list[Expr]:
+        """The products of (steps, batch, features) with the weights, step by step."""
+        steps, batch, features = shape_of(x)
+        products = self.linear(reshape(x, (steps * batch, features)), self.w, self.wb)
+        rows = shape_of(self.w)[0]
+        return [reshape(p, (batch, rows)) for p in split(products, [batch] * steps, 0)]
+
     def clipped(self, x: Expr) -> Expr:
         """The input of an activation, bounded where the node says so."""
         if "clip" not in self.node.attrs:
@@ -112,16 +119,16 @@ class _Layer:
 
 _State = list[Expr]
 _Cell = Callable[[_Layer, Expr, _State], _State]
+"""The new state for the product of one step's input with the weights, and the last state."""
 
 
 def _rnn_cell(layer: _Layer, x: Expr, state: _State) -> _State:
-    pre = add(layer.linear(x, layer.w, layer.wb), layer.linear(state[0], layer.r, layer.rb))
-    return [layer.act[0](layer.clipped(pre))]
+    return [layer.act[0](layer.clipped(add(x, layer.linear(state[0], layer.r, layer.rb))))]
 
 
 def _gru_cell(layer: _Layer, x: Expr, state: _State) -> _State:
     (h,), size = state, layer.hidden
-    xz, xr, xh = layer.gates(layer.linear(x, layer.w, layer.wb), 3)
+    xz, xr, xh = layer.gates(x, 3)
     rz_weight, rh_weight = split(layer.r, [2 * size, size], 0)
     rz_bias, rh_bias = split(layer.rb, [2 * size, size], 0)
     hz, hr = layer.gates(layer.linear(h, rz_weight, rz_bias), 2)
@@ -137,8 +144,7 @@ def _gru_cell(layer: _Layer, x: Expr, state: _State) -> _State:
 
 def _lstm_cell(layer: _Layer, x: Expr, state: _State) -> _State:
     h, c = state
-    pre = add(layer.linear(x, layer.w, layer.wb), layer.linear(h, layer.r, layer.rb))
-    i, o, f, g = layer.gates(pre, 4)
+    i, o, f, g = layer.gates(add(x, layer.linear(h, layer.r, layer.rb)), 4)
     if layer.peepholes:
         i, f = add(i, mul(layer.peepholes[0], c)), add(f, mul(layer.peepholes[2], c))
     i, g = layer.act[0](layer.clipped(i)), layer.act[1](layer.clipped(g))
@@ -219,7 +225,7 @@ def _reversed(steps: list[Expr], lengths: Expr | None) -> list[Expr]:
 def _recurrent(node: Node) -> list[Expr | None]:
     kind, swap = _KINDS[node.op_type], bool(node.integer("layout"))
     x = transpose(node.input(0), (1, 0, 2)) if swap else node.input(0)
-    length, batch, width = shape_of(x)
+    length, batch, _ = shape_of(x)
     if not 1 <= length <= MAX_STEPS:
         raise AotcError("onnx-recurrent", f"a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)")
     directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(
@@ -229,13 +235,13 @@ def _recurrent(node: Node) -> list[Expr | None]:
         raise AotcError("onnx-recurrent", f"direction {node.text('direction')!r} is not known")
     given = node.optional(4)
     lengths = None if given is None else _lengths(given, length, batch)
-    steps = [reshape(s, (batch, width)) for s in split(x, [1] * length, 0)]
     acts = _activations(node, kind.activations, len(directions))
     outputs: list[_State] = []
     finals: list[_State] = []
     for k, backwards in enumerate(directions):
         layer = _layer(node, kind, k, acts[k])
         state = _initial(node, kind, k, (batch, layer.hidden), swap)
+        steps = layer.inputs(x)
         order = _reversed(steps, lengths) if backwards else steps
         out, last = _run(layer, kind, order, state, lengths)
         outputs.append(_reversed(out, None) if backwards else out)

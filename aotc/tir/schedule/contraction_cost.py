@@ -58,11 +58,16 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0) -> int:
     return lanes * next(v for v, w in waste.items() if w == least or w * 8 <= least * 9)
 
 
-def step_cost(target: Target, xs: int, ys: int, lanes: int) -> float:
-    """Cycles of one product step of a tile: multiply-adds, loads, or waiting for results."""
+def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False) -> float:
+    """Cycles of one product step of a tile: multiply-adds, loads, or waiting for results.
+
+    `along` says that both operands are vectors, and every product needs one of its own.
+    """
     per_cycle = 1 if lanes * 4 >= 64 else 2
     penalty = 1 if target.fma or lanes == 1 else 2
     chains = max(xs * ys, min(MIN_CHAINS, 4) * per_cycle)
+    if along:
+        return max(chains * penalty, xs + xs * ys) / per_cycle
     loads = xs * (1.5 if per_cycle == 1 else 0.75) + ys / 2  # vectors lie across cache lines
     return max(chains / per_cycle * penalty, loads)
 
@@ -91,5 +96,5 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
         lanes = tiling.vector.lanes
         elements = sizes["x"] * sizes["y"] * lanes
         finish = elements * (4 / lanes if straight else 1.1) + 10
-        total += count * (reduction * step_cost(target, sizes["x"], sizes["y"], lanes) + finish)
+        total += count * (reduction * step_cost(target, sizes["x"], sizes["y"], lanes, tiling.along) + finish)
     return outer * total

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two ways to tile a contraction.  An analysed contraction in, tilings with their scratch and cost out.
 
-by_lanes    vectors along an axis of the weights (output channels), data broadcast: convolutions, matrices
+by_lanes    vectors along an axis of the weights (output channels), data broadcast: convolutions, matrices; or
+            vectors of both, where they share the axis: depthwise convolutions with the channels last
 by_pixels   vectors along an axis of the data (image columns), weights broadcast: 1x1 and depthwise
             convolutions, few input channels
 
@@ -135,6 +136,7 @@ class _Assembly:
     written: Sequence[te.Axis] = ()
     short: bool = False
     stagings: Sequence[Staging] = ()
+    along: bool = False
 
     def candidate(self) -> Candidate:
         """The tiling and its cost."""
@@ -157,6 +159,7 @@ class _Assembly:
             guards=self.guards,
             copies=self._copies(),
             splits=splits,
+            along=self.along,
         )
         products = tiling_cost(tiling, self.req.target)
         waiting = waiting_cost(self.req.b.nbytes, self._passes(), products, self.req.target)
@@ -257,6 +260,8 @@ def by_lanes(req: Request) -> Iterator[Candidate]:
     axes = [a for a in c.axes if a[0] is c.lane] if c.lane is not None else list(reversed(req.analysis.channel))
     for axis in axes:
         lanes = req.lanes if not c.block else math.gcd(req.lanes, c.block)
+        while lanes > max(4, axis[1]) and not independent(req.analysis.a, axis[0]):
+            lanes //= 2
         found = list(_attempts(partial(_ByLanes(req, axis, v, lanes).candidate) for v in VECTORS))
         if found:
             yield from found
@@ -279,9 +284,20 @@ class _ByLanes:
         self.a = tiled_dimensions(c.a.shape, c.a_index, *split)
         self.b = tiled_dimensions(c.b.shape, c.b_index, *split)
         self.ranges = {**an.ranges, self.tile: (0, (self.axis[1] - 1) // self.size), self.lane: (0, self.size - 1)}
-        if not independent(self.a, self.lane):
-            raise Irregular("the data depends on the lane")
+        self.along = not independent(self.a, self.lane)
+        if self.along:
+            return self._along()
         found = self._assemble(None) or self._assemble(self._padded())
+        if found is None:
+            raise Irregular("borders that are not known when a tile is written")
+        return found
+
+    def _along(self) -> Candidate:
+        """Data and weights both as vectors."""
+        alone = all(d.index.coefficient(self.lane) == d.stride == 1 or independent([d], self.lane) for d in self.a)
+        if not alone or self.vectors > 1 or self.lanes == 1:
+            raise Irregular("the data depends on the lane")
+        found = self._assemble(None) or self._assemble(None, rows=False)
         if found is None:
             raise Irregular("borders that are not known when a tile is written")
         return found
@@ -291,13 +307,16 @@ class _ByLanes:
         inner = {v for v, _ in self.req.analysis.pixel} | self.req.reduction_vars
         return stage("padded", self.req.a, self.a, inner, Var("none"), self.ranges, dtype=self.req.a.dtype, slack=0)
 
-    def _assemble(self, padded: Staging | None) -> Candidate | None:
-        """The candidate; None if the data's borders take too much code, and a padded copy of it is needed."""
+    def _assemble(self, padded: Staging | None, rows: bool = True) -> Candidate | None:
+        """The candidate; None if the data's borders take too much code, and a padded copy of it is needed.
+
+        `rows` allows tiles of several rows of an image.
+        """
         req, c = self.req, self.req.c
         dims = self.a if padded is None else ()
         position = flat(self.a) if padded is None else linear(padded.operand.flat, self.ranges)
         pixels = _fused(c, req.analysis.pixel, dims, position)
-        tiles = self._tile_sizes(pixels)
+        tiles = self._tile_sizes(pixels, rows)
         open_dims = [d for d in dims if not d.inside]
         borders = [d for d in open_dims if linear_variables(d.index) & set(tiles)]
         names = {v for d in borders for v in linear_variables(d.index)}
@@ -317,9 +336,10 @@ class _ByLanes:
             guards=[d for d in open_dims if d not in borders],
             taps=taps,
             stagings=[s for s in (padded, panel) if s is not None],
+            along=self.along,
         ).candidate()
 
-    def _tile_sizes(self, pixels: _Pixels) -> dict[Var, int]:
+    def _tile_sizes(self, pixels: _Pixels, rows: bool) -> dict[Var, int]:
         """Columns, and rows where an image is narrow."""
         budget = tile_columns(self.req.target, self.vectors, self.lanes)
         wide = [(v, n) for v, n in pixels.axes if n > 1]
@@ -327,7 +347,7 @@ class _ByLanes:
             return {}
         column, extent = wide[-1]
         sizes = {column: min(budget, extent)}
-        if len(wide) > 1 and extent * 2 <= budget:
+        if rows and len(wide) > 1 and extent * 2 <= budget:
             sizes[wide[-2][0]] = min(budget // extent, wide[-2][1])
         return sizes
 
@@ -344,8 +364,10 @@ class _ByLanes:
             if self.lanes > 1 and not contiguous:
                 raise Irregular("packed weights that are not contiguous")
             return None
-        if contiguous and rows < PANEL_ROWS and self.axis[1] >= self.lanes:
+        if contiguous and (rows < PANEL_ROWS or self.along) and self.axis[1] >= self.lanes:
             return None
+        if self.along:
+            raise Irregular("weights that do not lie as the data does")
         inner = {self.lane} | self.req.reduction_vars
         return stage(
             "panel", self.req.b, self.b, inner, self.lane, self.ranges, dtype=self.req.b.dtype, slack=0, clipped=True

@@ -154,6 +154,7 @@ class Tiling:
     copies    statements to be run inside the loop of an axis (None: before all loops), from the names of
               the axes outside
     splits    partial sums kept for each element
+    along     `y` is read as vectors, too, along the same axis as `x`
     """
 
     c: te.Contraction
@@ -169,6 +170,7 @@ class Tiling:
     guards: Sequence[Dimension] = ()
     copies: Mapping[TileAxis | None, Callable[[dict[Var, Expr]], Stmt]] = field(default_factory=dict)
     splits: int = 1
+    along: bool = False
 
     def statement(self) -> tuple[Stmt, tuple[Buffer, ...]]:
         """The whole nest, and the stack buffers through which finished tiles go."""
@@ -337,6 +339,8 @@ class _Tile:
 
     def _step(self, update: Update, split: int) -> list[Stmt]:
         """Load what is used more than once into registers, then multiply and add."""
+        if self.tiling.along:
+            return self._step_along(update, split)
         xs = {i: self._load(self.tiling.x, self.xs[i], update.taps, self.lanes) for i, _ in update.pairs}
         ys = {j: self._broadcast(self.ys[j], update.taps) for _, j in update.pairs}
         stmts: list[Stmt] = []
@@ -349,6 +353,18 @@ class _Tile:
             done.add(j)
             acc = self.acc[i, j, split]
             stmts.append(Assign(acc, acc + xs[i] * ys[j]))
+        return stmts
+
+    def _step_along(self, update: Update, split: int) -> list[Stmt]:
+        """Products of vectors; no vector of `y` has two uses here."""
+        stmts: list[Stmt] = []
+        xs = {i: self._load(self.tiling.x, self.xs[i], update.taps, self.lanes) for i, _ in update.pairs}
+        if len(update.pairs) > len(xs):
+            xs = {i: _register("x", value, stmts) for i, value in xs.items()}
+        for i, j in update.pairs:
+            acc = self.acc[i, j, split]
+            y = self._load(self.tiling.y, {**self.xs[i], **self.ys[j]}, update.taps, self.lanes)
+            stmts.append(Assign(acc, acc + xs[i] * y))
         return stmts
 
     def _load(self, operand: Operand, offsets: Mapping[TileAxis, int], taps: Mapping[Var, int], lanes: int) -> Expr:

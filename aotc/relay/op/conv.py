@@ -223,23 +223,26 @@ def _compute(n: int, a: ConvAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     extents = static_extents(space, kernel, strides, dilation, pads)
     per_group = outer // a.groups
 
+    # the channels innermost where they are in the data
+    order = (n, *range(n)) if form.data[1] == n + 1 else tuple(range(n + 1))
+
     def a_index(*v: Scalar) -> Sequence[Scalar]:
         image, channel, *at = pick(v[: n + 2], form.out)
-        ic, *taps = v[n + 2 :]
+        ic, *taps = pick(v[n + 2 :], order)
         group = channel // per_group * inner if a.groups > 1 else 0
         where = [o * s + k * d - p[0] for o, s, k, d, p in zip(at, strides, taps, dilation, pads, strict=True)]
         return arrange((image, ic + group, *where), form.data)
 
     def b_index(*v: Scalar) -> Sequence[Scalar]:
-        channel = v[form.out[1]]
+        channel, inside = v[form.out[1]], pick(v[n + 2 :], order)
         if not form.block:
-            return arrange((channel, *v[n + 2 :]), form.kernel)
-        return (*arrange((channel // form.block, *v[n + 2 :]), form.kernel), channel % form.block)
+            return arrange((channel, *inside), form.kernel)
+        return (*arrange((channel // form.block, *inside), form.kernel), channel % form.block)
 
     contiguous = bool(form.block) or (form.kernel[0] == n + 1 and a.groups == 1)
     return contract(
         arrange((batch, outer, *extents), form.out),
-        (inner, *kernel),
+        arrange((inner, *kernel), order),
         data,
         a_index,
         weight,

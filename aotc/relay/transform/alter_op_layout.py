@@ -2,6 +2,7 @@
 """AlterOpLayout: constant weights in blocks of output channels, as a target's vector registers want them.
 
 nn.conv2d(%x, %w, ...)    =>    nn.conv2d(%x, layout_transform(%w, "OIHW", "OIHW32o"), kernel_layout="OIHW32o", ...)
+nn.conv2d(%x, %w, data_layout="NHWC", groups=channels)    =>    ... kernel_layout="HWOI"
 nn.dense(%x, %w)          =>    nn.contrib_dense_pack(%x, layout_transform(%w, "NC", "NC32n"), weight_layout="NC32n")
 nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transform(%x, layout_transform(
                                     nn.contrib_conv2d_winograd_weight_transform(%w3x3), "HWOI", "HWOI32o"))
@@ -24,9 +25,10 @@ from aotc.ir.transform import PassContext
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
-from aotc.relay.op.conv import Conv1DAttrs, Conv2DAttrs, Conv3DAttrs
+from aotc.relay.op.conv import Conv1DAttrs, Conv2DAttrs, Conv3DAttrs, ConvAttrs
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
+from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, pick, positions
 from aotc.relay.op.winograd import (
     contrib_conv2d_winograd_weight_transform,
     contrib_conv2d_winograd_without_weight_transform,
@@ -37,8 +39,8 @@ from aotc.relay.visitor import Mutator
 from aotc.tir.schedule.contraction import pack_block
 from aotc.tir.target import C, Target
 
-_CONVOLUTIONS: Final = {"nn.conv1d": ("NCW", "OIW"), "nn.conv2d": ("NCHW", "OIHW"), "nn.conv3d": ("NCDHW", "OIDHW")}
-"""The layouts of data and weights from which convolutions are packed."""
+_CONVOLUTIONS: Final = {"nn.conv1d": 1, "nn.conv2d": 2, "nn.conv3d": 3}
+"""Spatial axes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,6 +62,28 @@ class AlterOpLayout(FunctionPass):
         wanted = ctx.get_config("relay.AlterOpLayout.winograd", True)
         tiles = choose_tiles(function, self.target, growth) if wanted else {}
         return _Pack(self.target, tiles).visit_function(function)
+
+
+def packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
+    """The layout for the kernel of a convolution over `n` axes; the one that it has where that is best.
+
+    The order of the axes is that in which a kernel is walked: with the channels of the data.
+    """
+    first, canonical = DATA_LAYOUT[n], KERNEL_LAYOUT[n]
+    last, spatial = f"{first[0]}{first[2:]}C", canonical[2:]
+    kernel, ty = attrs.kernel_layout, tensor_type_of(call)
+    if attrs.data_layout not in (first, last) or sorted(kernel) != sorted(canonical):
+        return kernel
+    channels = int(tensor_type_of(call.args[1]).static_shape[kernel.index("O")])
+    per_group = channels // attrs.groups
+    if per_group == 1 and attrs.groups > 1:
+        return f"{spatial}OI" if attrs.data_layout == last and not target.is_scalar else kernel
+    outer = [d for d, letter in zip(ty.shape, attrs.out_layout or attrs.data_layout, strict=True) if letter != "C"]
+    columns = math.prod(d for d in outer if isinstance(d, int)) if is_static(outer) else 0
+    block = pack_block(per_group, target, ty.dtype, columns=columns)
+    if block == 0 or per_group == 1 or (attrs.groups > 1 and per_group % block):
+        return kernel
+    return f"{canonical if attrs.data_layout == first else f'O{spatial}I'}{block}o"
 
 
 @dataclass
@@ -101,7 +125,7 @@ class _Pack(Mutator):
                 case Conv2DAttrs() as attrs if old in self.tiles:
                     return self._winograd(new, new.args[1], attrs, self.tiles[old])
                 case Conv1DAttrs() | Conv2DAttrs() | Conv3DAttrs() as attrs if new.op.name in _CONVOLUTIONS:
-                    return self._conv(new, new.args[1], attrs, *_CONVOLUTIONS[new.op.name])
+                    return self._conv(new, new.args[1], attrs, _CONVOLUTIONS[new.op.name])
                 case DenseAttrs() as attrs if new.op.name == "nn.dense":
                     return self._dense(new, new.args[1], "NC", attrs.out_dtype)
                 case MatmulAttrs(transpose_a=False) as attrs if new.op.name == "nn.matmul":
@@ -109,26 +133,16 @@ class _Pack(Mutator):
                 case _:
                     return new
 
-    def _block(self, channels: int, positions: int, call: Call) -> int:
-        return pack_block(channels, self.target, tensor_type_of(call).dtype, columns=positions)
+    def _block(self, channels: int, columns: int, call: Call) -> int:
+        return pack_block(channels, self.target, tensor_type_of(call).dtype, columns=columns)
 
-    def _conv(
-        self, call: Call, weight: Constant, attrs: Conv1DAttrs | Conv2DAttrs | Conv3DAttrs, data: str, kernel: str
-    ) -> Expr:
-        if (attrs.data_layout, attrs.kernel_layout) != (data, kernel) or attrs.out_layout not in ("", data):
+    def _conv(self, call: Call, weight: Constant, attrs: ConvAttrs, n: int) -> Expr:
+        layout = packed_kernel(call, attrs, n, self.target)
+        if layout == attrs.kernel_layout:
             return call
-        channels = weight.data.shape[0]
-        per_group = channels // attrs.groups
-        shape = tensor_type_of(call).shape
-        outer = (shape[0], *shape[2:])
-        positions = math.prod(d for d in outer if isinstance(d, int)) if is_static(outer) else 0
-        block = self._block(per_group, positions, call)
-        if block == 0 or per_group == 1 or (attrs.groups > 1 and per_group % block):
-            return call
-        layout = f"{kernel}{block}o"
-        packed = self.packed.get(weight, kernel, layout)
-        size = weight.data.shape[2:]
-        return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=size)
+        packed = self.packed.get(weight, attrs.kernel_layout, layout)
+        channels, _, *size = pick(weight.data.shape, positions(attrs.kernel_layout, KERNEL_LAYOUT[n]))
+        return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=tuple(size))
 
     def _winograd(self, call: Call, weight: Constant, attrs: Conv2DAttrs, tile: int) -> Expr:
         channels = weight.data.shape[0]
@@ -144,8 +158,8 @@ class _Pack(Mutator):
             return call
         units = weight.data.shape[layout.index("N")]
         outer = tensor_type_of(call).shape[:-1]
-        positions = math.prod(d for d in outer if isinstance(d, int)) if is_static(outer) else 0
-        block = self._block(units, positions, call)
+        columns = math.prod(d for d in outer if isinstance(d, int)) if is_static(outer) else 0
+        block = self._block(units, columns, call)
         if block == 0:
             return call
         target = f"NC{block}n"

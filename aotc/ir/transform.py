@@ -78,6 +78,7 @@ _TABLE: Final = _Table(
         "relay.FuseOps.link_params": bool,
         "relay.FuseOps.max_depth": int,
         "relay.ToMixedPrecision.keep_orig_output_dtype": bool,
+        "relay.SelectLayout.channels_last": bool,
         "testing.immutable_module": bool,
     }
 )

@@ -108,12 +108,28 @@ def test_what_stays_as_it_is() -> None:
     unchanged(x, conv2d(x, w), w)  # a weight that is not known
     unchanged(x, conv2d(x, Constant(array(32, 1, 3, 3)), groups=32))  # depthwise
     unchanged(x, conv2d(x, Constant(array(32, 4, 3, 3)), groups=8))  # groups that are not whole blocks
-    nhwc = Var("x", TensorType((1, 8, 8, 32)))
-    unchanged(nhwc, conv2d(nhwc, Constant(array(3, 3, 32, 32)), data_layout="NHWC", kernel_layout="HWIO"))
+    other = Var("x", TensorType((8, 8, 1, 32)))
+    unchanged(other, conv2d(other, Constant(array(3, 3, 32, 32)), data_layout="HWNC", kernel_layout="HWIO"))
     m = Var("m", TensorType((24, 5)))
     unchanged(m, matmul(m, Constant(array(24, 40)), transpose_a=True))
     v = Var("v", TensorType((5, 24)))
     unchanged(v, dense(v, Constant(array(1, 24))))  # too few channels for a vector
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+@pytest.mark.parametrize("kernel", ["OIHW", "HWIO"])
+def test_channels_last(target: Target, kernel: str) -> None:
+    x = Var("x", TensorType((1, 8, 9, 16)))
+    weight = Constant(array(*({"O": 40, "I": 16, "H": 3, "W": 3}[c] for c in kernel)))
+    body = conv2d(x, weight, data_layout="NHWC", kernel_layout=kernel, padding=(1, 1))
+    layout = call_of(check(Function((x,), body), target, packed=True), "nn.conv2d").attrs.kernel_layout  # type: ignore[attr-defined]
+    assert layout.startswith("OHWI") and layout.endswith("o")
+
+
+def test_depthwise_with_the_channels_last() -> None:
+    x = Var("x", TensorType((1, 8, 9, 16)))
+    body = conv2d(x, Constant(array(16, 1, 3, 3)), groups=16, data_layout="NHWC", kernel_layout="OIHW")
+    assert call_of(check(Function((x,), body), V4, packed=True), "nn.conv2d").attrs.kernel_layout == "HWOI"  # type: ignore[attr-defined]
 
 
 def test_groups_of_whole_blocks() -> None:

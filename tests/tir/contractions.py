@@ -64,24 +64,38 @@ def conv(
     dilation: int = 1,
     groups: int = 1,
     block: int = 0,
+    last: bool = False,
     dtype: str = "float32",
     acc: str = "",
 ) -> Case:
-    """A 2-d convolution, NCHW; weights OIHW, or OIHW{block}o."""
+    """A 2-d convolution, NCHW; weights OIHW, or OIHW{block}o.  With the channels `last`: NHWC, HWOI, OHWI{block}o."""
     (h, w), (kh, kw), inner, per_group = size, kernel, ic // groups, oc // groups
     oh, ow = (1 + (n + 2 * padding - dilation * (k - 1) - 1) // stride for n, k in zip(size, kernel, strict=True))
-    x = te.placeholder((batch, ic, h, w), dtype, "x")
-    shape = (-(-oc // block), inner, kh, kw, block) if block else (oc, inner, kh, kw)
-    weight = te.placeholder(shape, dtype, "w")
+    x = te.placeholder(_nhwc((batch, ic, h, w), last), dtype, "x")
+    outer = -(-oc // block) if block else oc
+    axes = (outer, inner, kh, kw)
+    order = ((0, 2, 3, 1) if block else (2, 3, 0, 1)) if last else (0, 1, 2, 3)
+    weight = te.placeholder((*(axes[k] for k in order), *([block] if block else [])), dtype, "w")
 
-    def a_index(n: Any, o: Any, y: Any, q: Any, i: Any, r: Any, s: Any) -> tuple[Any, ...]:
+    def split(v: tuple[Any, ...]) -> tuple[Any, ...]:
+        """n, o, y, q, i, r, s"""
+        n, o, y, q = (v[0], v[3], v[1], v[2]) if last else v[:4]
+        i, r, s = (v[6], v[4], v[5]) if last else v[4:]
+        return n, o, y, q, i, r, s
+
+    def a_index(*v: Any) -> tuple[Any, ...]:
+        n, o, y, q, i, r, s = split(v)
         group = o // per_group * inner if groups > 1 else 0
-        return n, i + group, y * stride + r * dilation - padding, q * stride + s * dilation - padding
+        return _nhwc((n, i + group, y * stride + r * dilation - padding, q * stride + s * dilation - padding), last)
 
-    def b_index(n: Any, o: Any, y: Any, q: Any, i: Any, r: Any, s: Any) -> tuple[Any, ...]:
-        return (o // block, i, r, s, o % block) if block else (o, i, r, s)
+    def b_index(*v: Any) -> tuple[Any, ...]:
+        _, o, _, _, *inside = split(v)
+        found = (o // block if block else o, *inside)
+        return (*(found[k] for k in order), *([o % block] if block else []))
 
     def meaning(data: Array, weights: Array) -> Array:
+        data = data.transpose(0, 3, 1, 2) if last else data
+        weights = np.moveaxis(weights, range(4), order)
         if block:
             weights = np.moveaxis(weights, -1, 1).reshape(-1, inner, kh, kw)[:oc]
         data = np.pad(data, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
@@ -92,13 +106,24 @@ def conv(
             outs = slice(g * per_group, (g + 1) * per_group)
             part = data[:, g * inner : (g + 1) * inner, rows, columns]
             result[:, outs] += np.einsum("nihw,oi->nohw", part, weights[outs, :, r, s])
-        return result
+        return result.transpose(0, 2, 3, 1) if last else result
 
-    lane = 1 if block else None
     out = te.contraction(
-        (batch, oc, oh, ow), (inner, kh, kw), x, a_index, weight, b_index, dtype=acc or dtype, lane=lane, block=block
+        _nhwc((batch, oc, oh, ow), last),
+        (kh, kw, inner) if last else (inner, kh, kw),
+        x,
+        a_index,
+        weight,
+        b_index,
+        dtype=acc or dtype,
+        lane=(3 if last else 1) if block else None,
+        block=block,
     )
     return Case(x, weight, out, meaning)
+
+
+def _nhwc(items: tuple[Any, ...], last: bool) -> tuple[Any, ...]:
+    return (items[0], *items[2:], items[1]) if last else items
 
 
 def matmul(

@@ -62,6 +62,13 @@ CASES = {
     "unpacked": conv(batch=2, ic=3, oc=5, size=(11, 19), padding=1),
     "depthwise": conv(batch=2, ic=4, oc=4, size=(14, 14), groups=4, padding=1),
     "depthwise strided": conv(ic=3, oc=6, size=(9, 40), groups=3, stride=2, padding=1),
+    "channels last": conv(ic=5, oc=33, size=(7, 9), padding=1, block=32, last=True),
+    "channels last 1x1": conv(batch=2, ic=17, oc=24, size=(5, 13), kernel=(1, 1), block=8, last=True),
+    "channels last groups": conv(ic=8, oc=32, size=(6, 9), groups=2, padding=1, block=16, last=True),
+    "channels last depthwise": conv(batch=2, ic=40, oc=40, size=(14, 14), groups=40, padding=1, last=True),
+    "channels last depthwise strided": conv(ic=21, oc=21, size=(9, 31), groups=21, stride=2, padding=1, last=True),
+    "few channels last depthwise": conv(ic=5, oc=5, size=(4, 5), kernel=(5, 5), groups=5, padding=2, last=True),
+    "channels last multiplied": conv(ic=8, oc=16, size=(6, 9), groups=8, padding=1, last=True),
     "one column": conv(batch=2, ic=2, oc=2, size=(21, 3), kernel=(3, 1), stride=3, groups=2),
     "long kernel": conv(ic=1, oc=8, size=(1, 300), kernel=(1, 90), padding=0, stride=3, block=8),
     "kernel wider than the image": conv(ic=2, oc=4, size=(2, 3), kernel=(5, 5), padding=2, block=4),
@@ -106,9 +113,12 @@ def convolutions(draw: st.DrawFn) -> Case:
     size = tuple(max(1, r) + draw(st.integers(0, 18)) for r in reach)
     oc, block = groups * draw(st.sampled_from([1, 3, 8, 16, 20])), draw(st.sampled_from([0, 4, 8, 16, 32]))
     assume(groups == 1 or not block or oc // groups % block == 0)
+    inner = draw(small)
+    if draw(st.booleans()) and not block:  # depthwise
+        groups, inner = oc, 1
     return conv(
         batch=draw(st.integers(1, 2)),
-        ic=groups * draw(small),
+        ic=groups * inner,
         oc=oc,
         size=(size[0], size[1]),
         kernel=kernel,
@@ -117,10 +127,11 @@ def convolutions(draw: st.DrawFn) -> Case:
         dilation=dilation,
         groups=groups,
         block=block,
+        last=draw(st.booleans()),
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(convolutions(), st.sampled_from(ALL), st.integers(0, 99))
 def test_any_convolution(case: Case, target: str, seed: int) -> None:
     check(case, case.kernel(get_target(target)), seed)
@@ -183,6 +194,14 @@ def test_accumulators_fit_the_registers() -> None:
         stmt, _ = best.tiling.statement()
         names = {s.var.name for s in walk_stmts(stmt) if isinstance(s, Declare) and s.var.name.startswith("acc")}
         assert 1 < len(names) <= machine.registers
+
+
+def test_depthwise_with_the_channels_last_is_a_product_of_vectors() -> None:
+    case = CASES["channels last depthwise"]
+    (best, *_) = sorted(
+        candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), V4), key=lambda c: c.cost
+    )
+    assert best.tiling.along and best.workspace == ()
 
 
 def test_borders_cost_no_scratch() -> None:

@@ -30,6 +30,7 @@ from aotc.relay.transform.infer_type import InferType
 from aotc.relay.transform.inline import Inline
 from aotc.relay.transform.lambda_lift import LambdaLift
 from aotc.relay.transform.remove_unused_functions import RemoveUnusedFunctions
+from aotc.relay.transform.select_layout import SelectLayout
 from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
 from aotc.relay.transform.split_args import SplitArgs
@@ -60,6 +61,7 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     Inline,
     LambdaLift,
     RemoveUnusedFunctions,
+    SelectLayout,
     SimplifyExpr,
     SimplifyInference,
     SplitArgs,

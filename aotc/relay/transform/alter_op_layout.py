@@ -14,7 +14,7 @@ their layout.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -64,11 +64,21 @@ class AlterOpLayout(FunctionPass):
         return _Pack(self.target, tiles).visit_function(function)
 
 
-def packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
-    """The layout for the kernel of a convolution over `n` axes; the one that it has where that is best.
+def pack_convolution(
+    call: Call, attrs: ConvAttrs, n: int, target: Target, pack: Callable[[Constant, str, str], Expr] = layout_transform
+) -> Call:
+    """A convolution over `n` axes with its weight, a constant, packed; `pack` makes the transform."""
+    weight = call.args[1]
+    layout = _packed_kernel(call, attrs, n, target)
+    if layout == attrs.kernel_layout or not isinstance(weight, Constant):
+        return call
+    channels, _, *size = pick(weight.data.shape, positions(attrs.kernel_layout, KERNEL_LAYOUT[n]))
+    packed = pack(weight, attrs.kernel_layout, layout)
+    return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=tuple(size))
 
-    The order of the axes is that in which a kernel is walked: with the channels of the data.
-    """
+
+def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
+    """The best layout for a kernel: its axes in the order in which the data's are walked, output channels in blocks."""
     first, canonical = DATA_LAYOUT[n], KERNEL_LAYOUT[n]
     last, spatial = f"{first[0]}{first[2:]}C", canonical[2:]
     kernel, ty = attrs.kernel_layout, tensor_type_of(call)
@@ -125,7 +135,7 @@ class _Pack(Mutator):
                 case Conv2DAttrs() as attrs if old in self.tiles:
                     return self._winograd(new, new.args[1], attrs, self.tiles[old])
                 case Conv1DAttrs() | Conv2DAttrs() | Conv3DAttrs() as attrs if new.op.name in _CONVOLUTIONS:
-                    return self._conv(new, new.args[1], attrs, _CONVOLUTIONS[new.op.name])
+                    return pack_convolution(new, attrs, _CONVOLUTIONS[new.op.name], self.target, self.packed.get)
                 case DenseAttrs() as attrs if new.op.name == "nn.dense":
                     return self._dense(new, new.args[1], "NC", attrs.out_dtype)
                 case MatmulAttrs(transpose_a=False) as attrs if new.op.name == "nn.matmul":
@@ -135,14 +145,6 @@ class _Pack(Mutator):
 
     def _block(self, channels: int, columns: int, call: Call) -> int:
         return pack_block(channels, self.target, tensor_type_of(call).dtype, columns=columns)
-
-    def _conv(self, call: Call, weight: Constant, attrs: ConvAttrs, n: int) -> Expr:
-        layout = packed_kernel(call, attrs, n, self.target)
-        if layout == attrs.kernel_layout:
-            return call
-        packed = self.packed.get(weight, attrs.kernel_layout, layout)
-        channels, _, *size = pick(weight.data.shape, positions(attrs.kernel_layout, KERNEL_LAYOUT[n]))
-        return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=tuple(size))
 
     def _winograd(self, call: Call, weight: Constant, attrs: Conv2DAttrs, tile: int) -> Expr:
         channels = weight.data.shape[0]

@@ -68,7 +68,12 @@ class ConvertLayout(FunctionPass):
         object.__setattr__(self, "desired_layouts", MappingProxyType(checked))
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return _Converter(self.desired_layouts).convert_function(function)
+        return convert(function, self.desired_layouts)
+
+
+def convert(function: Function, desired: Mapping[str, Sequence[str]], quiet: bool = False) -> Function:
+    """`function` with operators in the desired layouts (see ConvertLayout); `quiet` leaves out the warnings."""
+    return _Converter(desired, warned=set(CONVERTIBLE) if quiet else set()).convert_function(function)
 
 
 def _refuse(name: str, message: str, hint: str = "") -> AotcValueError:

@@ -28,6 +28,7 @@ from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.infer_type import InferType
 from aotc.relay.transform.inline import Inline
 from aotc.relay.transform.remove_unused_functions import RemoveUnusedFunctions
+from aotc.relay.transform.select_layout import SelectLayout
 from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
 from aotc.relay.transform.to_graph_normal_form import ToGraphNormalForm
@@ -78,6 +79,7 @@ def _level_3(target: Target) -> list[Pass[IRModule]]:
         FoldConstant(),
         SimplifyExpr(),
         EliminateCommonSubexpr(),
+        SelectLayout(target),
         AlterOpLayout(target),
         FoldConstant(),
         FuseOps(),

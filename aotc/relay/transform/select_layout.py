@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SelectLayout: networks of convolutions with the channels last, where the target computes them faster so.
+
+nn.conv2d(%x, %w), ...   =>   nn.conv2d(%x, %w, data_layout="NCHW", out_layout="NHWC"),
+                              nn.conv2d(%1, %w1, data_layout="NHWC", groups=32), ...
+
+In: typed functions.  Out: the same results from the same parameters.  A function is converted as a whole, as
+ConvertLayout does it, if the estimated time of its convolutions, and of what has to be moved for them, is shorter.
+Depthwise convolutions and narrow images gain; Winograd's algorithm needs the channels first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from aotc.ir.attrs import Attrs
+from aotc.ir.dims import is_static
+from aotc.ir.op import Op
+from aotc.ir.transform import PassContext
+from aotc.ir.types import TensorType, TupleType
+from aotc.relay.expr import Call, Expr, Function, tensor_type_of, type_of
+from aotc.relay.module import IRModule
+from aotc.relay.op.conv import CONV2D, Conv2DAttrs
+from aotc.relay.op.layout import LayoutTransformAttrs
+from aotc.relay.transform.alter_op_layout import pack_convolution
+from aotc.relay.transform.base import FunctionPass, Rewriter, Rule, is_call, op_call, recall
+from aotc.relay.transform.convert_layout import convert
+from aotc.relay.transform.winograd import MAX_GROWTH, choose_tiles
+from aotc.relay.visitor import post_order
+from aotc.tir import te
+from aotc.tir.expr import Buffer
+from aotc.tir.schedule.contraction import candidates
+from aotc.tir.schedule.winograd import convolution_cost
+from aotc.tir.stmt import Block
+from aotc.tir.target import C, Target
+
+_DESIRED: Final = {"nn.conv2d": ("NHWC", "OIHW")}
+_WORTH: Final = 0.97
+"""The share of the time as it is that the estimate must be below."""
+_COPY: Final = 8
+"""Bytes that are copied in a cycle ..."""
+_TRANSPOSE: Final = 4
+"""... or brought into another order."""
+_FEW: Final = 4
+"""Data of so many channels is read by a convolution as it lies."""
+
+
+@dataclass(frozen=True, repr=False)
+class SelectLayout(FunctionPass):
+    """Brings 2-D convolutions and what lies between them into the layout NHWC, where that is estimated to be faster.
+
+    `relay.SelectLayout.channels_last` decides instead of the estimate, if it is set.
+    """
+
+    name: ClassVar[str] = "SelectLayout"
+    opt_level: ClassVar[int] = 3
+
+    target: Target = C
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        wanted = ctx.get_config("relay.SelectLayout.channels_last", None)
+        if wanted is False or (self.target.is_scalar and not wanted) or not any(map(_fits, post_order(function))):
+            return function
+        converted = Rewriter(_RULES).rewrite(convert(function, _DESIRED, quiet=True))
+        if wanted:
+            return converted
+        estimate = _Estimate(self.target, ctx)
+        return converted if estimate.cycles(converted) < _WORTH * estimate.cycles(function) else function
+
+
+def _fits(node: Expr) -> bool:
+    """Whether a node is a convolution that can be estimated."""
+    return is_call(node, "nn.conv2d") and is_static(tensor_type_of(node).shape)
+
+
+# --- the border
+
+
+def _read_as_it_lies(node: Call) -> Expr | None:
+    """A convolution of few channels reads them in either order."""
+    moved = op_call(node.args[0], "layout_transform")
+    a: Any = node.attrs
+    if moved is None or moved.attrs != LayoutTransformAttrs(src_layout="NCHW", dst_layout="NHWC"):
+        return None
+    channels = tensor_type_of(moved).shape[3]
+    if a.data_layout != "NHWC" or not isinstance(channels, int) or channels > _FEW:
+        return None
+    return recall(node, (moved.args[0], node.args[1]), data_layout="NCHW", out_layout=a.out_layout or "NHWC")
+
+
+_RULES: Final = (Rule("conv2d(layout_transform(x)) => conv2d(x)", ("nn.conv2d",), _read_as_it_lies),)
+
+
+# --- the estimate
+
+
+@dataclass
+class _Estimate:
+    """Cycles of convolutions on a target, each kind worked out once."""
+
+    target: Target
+    ctx: PassContext
+    known: dict[tuple[Attrs, tuple[Any, ...]], float] = field(default_factory=dict)
+
+    def cycles(self, function: Function) -> float:
+        """Convolutions, and moves that a layout makes necessary; the rest takes the same time in any layout."""
+        tiles: Mapping[Expr, int] = {}
+        if self.ctx.get_config("relay.AlterOpLayout.winograd", True):
+            growth = self.ctx.get_config("relay.AlterOpLayout.max_growth", MAX_GROWTH)
+            tiles = choose_tiles(function, self.target, growth)
+        return sum(self._node(node, tiles) for node in post_order(function) if isinstance(node, Call))
+
+    def _node(self, node: Call, tiles: Mapping[Expr, int]) -> float:
+        if _fits(node) and isinstance(node.attrs, Conv2DAttrs):
+            return self._convolution(node, node.attrs) * self._gain(node, tiles.get(node, 0))
+        return _moved(node)
+
+    def _gain(self, node: Call, tile: int) -> float:
+        """Winograd's share of the direct algorithm's time."""
+        if tile == 0:
+            return 1.0
+        images, outputs, height, width = tensor_type_of(node).static_shape
+        channels = tensor_type_of(node.args[1]).static_shape[1]
+        direct, fast = (convolution_cost((images, outputs, height, width), channels, t, self.target) for t in (0, tile))
+        return fast / direct
+
+    def _convolution(self, node: Call, attrs: Conv2DAttrs) -> float:
+        packed = pack_convolution(node, attrs, 2, self.target)
+        types = [tensor_type_of(arg) for arg in packed.args]
+        key = (packed.attrs, tuple((t.static_shape, t.dtype) for t in types))
+        if key not in self.known:
+            self.known[key] = self._best(packed.attrs, types)
+        return self.known[key]
+
+    def _best(self, attrs: Attrs, types: list[TensorType]) -> float:
+        data, weight = (te.placeholder(t.static_shape, t.dtype, "x") for t in types)
+        assert CONV2D.compute is not None
+        tensor = CONV2D.compute(attrs, (data, weight))
+        assert isinstance(tensor, te.Tensor)
+        if not isinstance(tensor, te.Contraction):  # with a conversion of types, in any layout
+            return 0.0
+        a, b = (Buffer("x", x.dtype, x.size) for x in (data, weight))
+        found = candidates(tensor, a, b, lambda indices, value: Block(()), self.target)
+        return min((c.cost for c in found), default=float(tensor.macs))
+
+
+def _moved(node: Call) -> float:
+    """Cycles of a call that only moves data."""
+    if not isinstance(node.op, Op):
+        return 0.0
+    types = [ty for ty in (type_of(node), *map(type_of, node.args)) if isinstance(ty, TensorType | TupleType)]
+    flat = [t for ty in types for t in (ty.fields if isinstance(ty, TupleType) else (ty,))]
+    if not all(isinstance(t, TensorType) and is_static(t.shape) for t in flat):
+        return 0.0
+    nbytes = max(math.prod(t.static_shape) * t.dtype.itemsize for t in flat if isinstance(t, TensorType))
+    match node.op.name:
+        case "layout_transform":
+            return nbytes / _TRANSPOSE
+        case "concatenate" | "split" | "strided_slice":
+            return nbytes / _COPY if _interleaved(node) else 0.0
+        case _:
+            return 0.0
+
+
+def _interleaved(node: Call) -> bool:
+    """Whether the parts are not whole runs of memory."""
+    a: Any = node.attrs
+    ty = next(t for t in map(type_of, (node, *node.args)) if isinstance(t, TensorType))
+    axes = a.axes if hasattr(a, "axes") else (a.axis,)
+    first = min((k % ty.rank for k in axes), default=0) if axes is not None else 0
+    return math.prod(ty.static_shape[:first]) != 1

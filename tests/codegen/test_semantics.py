@@ -187,5 +187,6 @@ def test_operators_compile_without_warnings(
 @cache
 def operator_kernels(target: str) -> str:
     families = [module.OPS for module in vars(operators).values() if hasattr(module, "OPS")]
-    jobs = [kernel_job(op, sample, TARGETS[target]) for ops in families for op in ops for sample in op.samples()]
+    compiled = [op for ops in families for op in ops if op.static is None]
+    jobs = [kernel_job(op, sample, TARGETS[target]) for op in compiled for sample in op.samples()]
     return source_of(job.kernel for job in jobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,15 @@ from aotc.driver.wiring import install
 ROOT = Path(__file__).parents[1]
 
 install()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The cache of compiled objects: one for all tests of a process, not the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AOTC_CACHE_DIR", str(folder))
+        yield folder
 
 
 def missing(what: str) -> None:

@@ -23,6 +23,7 @@ from aotc.cli.options import (
 )
 from aotc.cli.watch import WATCH_OPTIONS, Watch
 from aotc.driver.bench import bench
+from aotc.driver.cache import default_cache
 from aotc.driver.compile import CompiledModel, compile
 from aotc.driver.contestants import RIVALS
 from aotc.driver.inspect import inspect_model, inspect_project
@@ -30,6 +31,7 @@ from aotc.driver.observe import dump_ir
 from aotc.driver.run import run_library
 from aotc.driver.support import support_table
 from aotc.driver.verify import verify
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassTimingInstrument
 
 MODEL = click.Path(path_type=Path)
@@ -195,6 +197,29 @@ def inspect_command(model: Path, quiet: bool, as_json: bool, verbose: int, **opt
         out.stage("inspecting the model")
         report = inspect_model(model, **options)
         out.result(report, lambda console: tables.show_model(console, report))
+
+
+@main.command("cache")
+@click.option("--info", is_flag=True, help="Say where it is, and how much it holds (the default).")
+@click.option("--clear", is_flag=True, help="Empty it.")
+@output_options
+def cache_command(info: bool, clear: bool, quiet: bool, as_json: bool, verbose: int) -> None:
+    """Look at, or empty, the cache of compiled kernels."""
+    if info and clear:
+        raise click.UsageError("--info and --clear exclude each other")
+    with reporting(quiet, as_json, verbose) as out:
+        cache = default_cache()
+        if cache is None:
+            raise AotcError("cache", "there is no home directory to keep a cache in", hint="set AOTC_CACHE_DIR")
+        entries, used = cache.clear() if clear else cache.usage()
+        data = {"folder": str(cache.folder), "entries": entries, "bytes": used, "limit": cache.limit, "cleared": clear}
+
+        def show(console: Console) -> None:
+            amount = f"{entries} objects, {tables.size(used)}"
+            text = f"removed {amount}" if clear else f"{amount} of at most {tables.size(cache.limit)}"
+            console.print(f"{cache.folder}: {text}", markup=False)
+
+        out.result(data, show)
 
 
 @main.command("ops")

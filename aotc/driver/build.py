@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An emitted project to a shared library, without make: the C files compile in parallel.
+"""An emitted project to a shared library, without make: the C files compile in parallel,
+and objects that were compiled before come from the cache.
 
 build_library(directory, metadata, toolchain, target)        # directory/lib/libnet.so
 """
@@ -13,7 +14,7 @@ from typing import Any
 
 from aotc_codegen.c.flags import cflags
 
-from aotc.driver.toolchain import Toolchain, compile_all, run_compiler
+from aotc.driver.toolchain import ObjectCompiler, Toolchain, run_compiler
 from aotc.tir.target import Target
 
 
@@ -33,7 +34,7 @@ def build_library(directory: Path, metadata: Mapping[str, Any], toolchain: Toolc
         objects = [str(Path(scratch) / f"{source.name}.o") for source in sources]
         # the largest first: they take longest
         jobs = sorted(zip(sources, objects, strict=True), key=lambda job: -job[0].stat().st_size)
-        compile_all([(*toolchain.cc, *flags, "-c", str(s.relative_to(directory)), "-o", o) for s, o in jobs], directory)
+        ObjectCompiler.of(toolchain, flags, directory).compile_all([(s, Path(o)) for s, o in jobs])
         run_compiler(
             (*toolchain.cc, "-shared", *toolchain.cflags, *objects, "-lm", "-o", str(metadata["library"])), directory
         )

@@ -157,6 +157,7 @@ def compile(
     cc: str | None = None,
     cflags: Sequence[str] = (),
     build: bool = True,
+    cache: bool = True,
     progress: Progress = lambda _: None,
 ) -> CompiledModel:
     """Compile a model to C and, with `build`, to a library.
@@ -173,6 +174,7 @@ def compile(
     input_shapes  shapes for inputs with dynamic dimensions, by input name
     dims          values for symbolic dimensions, by symbol
     cc, cflags    the C compiler and flags after the default ones
+    cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     progress      called with the name of each stage as it begins
 
     Raises AotcError for whatever is wrong with the model, the arguments, the machine or the destination;
@@ -180,7 +182,7 @@ def compile(
     """
     resolved = resolve_target(target)
     options = PipelineOptions(opt_level, accuracy, tuple(disabled_pass))
-    toolchain = find_toolchain(cc, cflags) if build else None
+    toolchain = find_toolchain(cc, cflags, cache=cache) if build else None
     c_name = model_name(model, name)
     if output is not None:
         check_destination(Path(output))

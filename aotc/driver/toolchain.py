@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.target import Target, get_target, host_target
 
@@ -27,17 +28,21 @@ MESSAGE_LINES = 30
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C compiler command and the user's extra flags."""
+    """A C compiler command, the user's extra flags, and where objects are kept, if anywhere."""
 
     cc: tuple[str, ...]
     cflags: tuple[str, ...] = ()
+    cache: ObjectCache | None = None
 
 
-def find_toolchain(cc: str | None = None, cflags: Sequence[str] = ()) -> Toolchain:
+def find_toolchain(cc: str | None = None, cflags: Sequence[str] = (), *, cache: bool = True) -> Toolchain:
     """The compiler `cc`, else $CC, else the first of cc, gcc and clang on the path.
+
+    cache    use the user's cache of compiled objects
 
     Raises AotcError (code "no-compiler") if there is none.
     """
+    kept = default_cache() if cache else None
     wanted = cc or os.environ.get("CC") or ""
     try:
         command = tuple(shlex.split(wanted))
@@ -50,10 +55,10 @@ def find_toolchain(cc: str | None = None, cflags: Sequence[str] = ()) -> Toolcha
                 f"C compiler {command[0]!r} not found",
                 hint="give its path with --cc, or emit sources only with --no-build",
             )
-        return Toolchain(command, tuple(cflags))
+        return Toolchain(command, tuple(cflags), kept)
     for name in CANDIDATES:
         if shutil.which(name):
-            return Toolchain((name,), tuple(cflags))
+            return Toolchain((name,), tuple(cflags), kept)
     raise AotcError(
         "no-compiler",
         "no C compiler found (looked for cc, gcc, clang)",
@@ -95,8 +100,71 @@ def run_compiler(command: Sequence[str], cwd: Path) -> None:
         )
 
 
-def compile_all(commands: Sequence[Sequence[str]], cwd: Path) -> None:
-    """Run independent compiler commands, as many at once as there are processors."""
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        for result in [pool.submit(run_compiler, command, cwd) for command in commands]:
-            result.result()
+def compiler_identity(toolchain: Toolchain) -> str:
+    """What tells one compiler from another: its file, and what it says of its version."""
+    path = Path(shutil.which(toolchain.cc[0]) or toolchain.cc[0]).resolve()
+    try:
+        stat = path.stat()
+        said = subprocess.run([*toolchain.cc, "--version"], capture_output=True, check=False).stdout
+    except OSError as error:
+        raise AotcError("compiler-failed", f"cannot run {toolchain.cc[0]}: {error}") from error
+    return digest(str(path), f"{stat.st_size} {stat.st_mtime_ns}", said)
+
+
+WRITES_MORE = ("--coverage", "-fprofile", "-ftest-coverage", "-save-temps", "-M")
+"""Flags that make files beside the object."""
+
+
+def _machine_matters(flags: Sequence[str]) -> bool:
+    return any("native" in flag for flag in flags)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCompiler:
+    """Compiles C files in a directory, each once in the life of the cache.
+
+    The key of an object is what the preprocessor makes of the file, so headers and macros count, and comments do not.
+    """
+
+    toolchain: Toolchain
+    flags: tuple[str, ...]
+    directory: Path
+    salt: str
+
+    @classmethod
+    def of(cls, toolchain: Toolchain, flags: tuple[str, ...], directory: Path) -> ObjectCompiler:
+        """With the flags of all files."""
+        if toolchain.cache is None:
+            return cls(toolchain, flags, directory, "")
+        cpu = " ".join(sorted(_cpu_flags())) if _machine_matters((*toolchain.cc, *flags)) else ""
+        return cls(toolchain, flags, directory, digest(compiler_identity(toolchain), *toolchain.cc, *flags, cpu))
+
+    def compile(self, source: Path, target: Path) -> None:
+        """Make an object; AotcError (code "compiler-failed") with the compiler's message."""
+        cache, key = self.toolchain.cache, self._key(source)
+        if cache is not None and key is not None and cache.fetch(key, target):
+            return
+        name = str(source.relative_to(self.directory))
+        run_compiler((*self.toolchain.cc, *self.flags, "-c", name, "-o", str(target)), self.directory)
+        if cache is not None and key is not None:
+            cache.store(key, target)
+
+    def _key(self, source: Path) -> str | None:
+        """None for what is not kept: assembler includes files that the preprocessor does not see."""
+        if self.toolchain.cache is None or source.suffix != ".c" or any(f.startswith(WRITES_MORE) for f in self.flags):
+            return None
+        lines = () if any(flag.startswith("-g") for flag in self.flags) else ("-P",)  # debuggers want line numbers
+        command = (*self.toolchain.cc, *self.flags, "-E", *lines, str(source.relative_to(self.directory)))
+        try:
+            done = subprocess.run(command, cwd=self.directory, capture_output=True, check=False)
+        except OSError:
+            return None
+        return digest(self.salt, done.stdout) if done.returncode == 0 and done.stdout else None
+
+    def compile_all(self, jobs: Sequence[tuple[Path, Path]]) -> None:
+        """(source, object) of each, as many at once as there are processors."""
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+            for result in [pool.submit(self.compile, *job) for job in jobs]:
+                result.result()
+        if self.toolchain.cache is not None and self.toolchain.cache.misses:
+            self.toolchain.cache.trim()

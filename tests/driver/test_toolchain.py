@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aotc.driver.toolchain import compile_all, find_toolchain, resolve_target, run_compiler
+from aotc.driver.toolchain import ObjectCompiler, Toolchain, find_toolchain, resolve_target, run_compiler
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.target import host_target
 
@@ -33,7 +33,8 @@ def test_the_compilers_message_is_shown(tmp_path: Path) -> None:
         run_compiler(["gcc", "-c", "bad.c"], tmp_path)
     assert any("undeclared" in note for note in caught.value.diagnostics[0].notes)
     with pytest.raises(AotcError, match="failed with exit code"):
-        compile_all([["gcc", "-c", "bad.c"]] * 3, tmp_path)
+        jobs = [(tmp_path / "bad.c", tmp_path / f"{k}.o") for k in range(3)]
+        ObjectCompiler.of(Toolchain(("gcc",)), (), tmp_path).compile_all(jobs)
 
 
 def test_host_targets() -> None:

@@ -83,7 +83,9 @@ def options_on(page: Path) -> Iterator[str]:
 
 
 def test_options_exist(shell: Shell) -> None:
-    known = "".join(shell.succeed(f"aotc {c} --help") for c in ("compile", "run", "verify", "bench", "inspect", "ops"))
+    known = "".join(
+        shell.succeed(f"aotc {c} --help") for c in ("compile", "run", "verify", "bench", "cache", "inspect", "ops")
+    )
     assert [option for option in options_on(README) if option not in known] == []
 
 

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache of compiled objects saves work and never changes a result, whatever state it is in."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc.driver.cache import ObjectCache, cache_folder, default_cache, digest
+from aotc.driver.toolchain import ObjectCompiler, Toolchain
+from aotc.ir.diagnostics import AotcError
+from tests.cli.invoke import DIGITS, call, refused
+
+Compile = Callable[..., bytes]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectCache:
+    """An empty one, which compiles of this test use."""
+    monkeypatch.setenv("AOTC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("AOTC_CACHE_MB", raising=False)
+    return ObjectCache(tmp_path / "cache" / "objects", 10**9)
+
+
+@pytest.fixture
+def compile_c(cache: ObjectCache, tmp_path: Path) -> Compile:
+    """A C text to an object, through the cache."""
+    (tmp_path / "c").mkdir()
+
+    def compiled(text: str, *flags: str, cc: str = "gcc") -> bytes:
+        source, target = tmp_path / "c" / "x.c", tmp_path / "x.o"
+        source.write_text(text)
+        compiler = ObjectCompiler.of(Toolchain((cc,), cache=cache), ("-std=c99", *flags), tmp_path / "c")
+        compiler.compile_all([(source, target)])
+        return target.read_bytes()
+
+    return compiled
+
+
+def filled(cache: ObjectCache, count: int, size: int, tmp_path: Path) -> list[str]:
+    """Keys of entries, the one used longest ago first."""
+    (tmp_path / "object").write_bytes(bytes(size))
+    keys = [digest(str(k)) for k in range(count)]
+    for k, key in enumerate(keys):
+        cache.store(key, tmp_path / "object")
+        os.utime(cache._path(key), (k, k))
+    return keys
+
+
+def test_what_matters_is_in_the_key(compile_c: Compile, cache: ObjectCache, tmp_path: Path) -> None:
+    (tmp_path / "c" / "h.h").write_text("#define N 1\n")
+    text = '#include "h.h"\nint f(void) { return N; }\n'
+    first = compile_c(text)
+    assert (cache.hits, cache.misses) == (0, 1)
+    assert compile_c(text) == first and (cache.hits, cache.misses) == (1, 1)
+    assert compile_c(f"/* said in other words */ {text}") == first and cache.hits == 2
+    (tmp_path / "c" / "h.h").write_text("#define N 2\n")
+    assert compile_c(text) != first and cache.misses == 2
+    compile_c(text, "-O2")
+    compile_c(text, "-DM")
+    compile_c(text, "-march=native")
+    assert (cache.hits, cache.misses) == (2, 5)
+
+
+def test_another_compiler_is_another_key(compile_c: Compile, cache: ObjectCache, tmp_path: Path) -> None:
+    wrapper = tmp_path / "mycc"
+    for version in ("1", "2"):
+        wrapper.write_text(f'#!/bin/sh\n[ $1 = --version ] && echo {version} && exit\nexec gcc "$@"\n')
+        wrapper.chmod(0o755)
+        os.utime(wrapper, (1, 1))
+        compile_c("int x;", cc=str(wrapper))
+        compile_c("int x;", cc=str(wrapper))
+    compile_c("int x;")
+    assert (cache.hits, cache.misses) == (2, 3)
+
+
+def test_errors_are_not_kept(compile_c: Compile, cache: ObjectCache) -> None:
+    for _ in range(2):
+        with pytest.raises(AotcError) as caught:
+            compile_c("int f(void) { return undeclared; }")
+        assert any("undeclared" in note for note in caught.value.diagnostics[0].notes)
+    with pytest.raises(AotcError, match="failed"):
+        compile_c("#error no\n")
+    assert cache.usage() == (0, 0)
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", bytes(1000)])
+def test_corrupt_entries_are_made_again(
+    compile_c: Compile, cache: ObjectCache, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = compile_c("int x;")
+    (entry,) = cache.folder.rglob("*.entry")
+    entry.write_bytes(damage)
+    assert compile_c("int x;") == first and str(entry) in caplog.text and "corrupt" in caplog.text
+    caplog.clear()
+    assert compile_c("int x;") == first and caplog.text == "" and cache.hits == 1
+
+
+@pytest.mark.parametrize("obstacle", ["file", "entry"])
+def test_useless_cache_is_one_warning(
+    compile_c: Compile, cache: ObjectCache, obstacle: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if obstacle == "file":
+        cache.folder.parent.mkdir()
+        cache.folder.write_text("not a directory")
+    else:
+        compile_c("int x;")
+        (entry,) = cache.folder.rglob("*.entry")
+        entry.unlink()
+        entry.mkdir()
+    with caplog.at_level(logging.WARNING, "aotc"):
+        assert compile_c("int x;") and compile_c("int y;")
+    assert len([r for r in caplog.records if "cannot" in r.getMessage()]) == 1
+
+
+def test_entries_used_longest_ago_go_first(cache: ObjectCache, tmp_path: Path) -> None:
+    keys = filled(cache, 10, 1000, tmp_path)
+    (tmp_path / "out").touch()
+    assert cache.fetch(keys[0], tmp_path / "out")
+    cache.limit = 8000
+    cache.trim()
+    count, used = cache.usage()
+    assert used <= 8000 and 0 < count < 10
+    assert [cache.fetch(k, tmp_path / "out") for k in keys] == [True, *[False] * (10 - count), *[True] * (count - 1)]
+    cache.trim()
+    assert cache.usage() == (count, used)
+
+
+def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache, tmp_path: Path) -> None:
+    filled(cache, 2, 10, tmp_path)
+    old, new = (cache.folder / "ab" / name for name in ("old.tmp", "new.tmp"))
+    old.parent.mkdir(exist_ok=True)
+    old.touch()
+    new.touch()
+    os.utime(old, (time.time() - 10**5,) * 2)
+    (cache.folder / "mine.txt").touch()
+    cache.trim()
+    assert not old.exists() and new.exists()
+    assert cache.clear()[0] == 2 and cache.usage() == (0, 0)
+    assert [p.name for p in cache.folder.rglob("*") if p.is_file()] == ["mine.txt"]
+
+
+def test_many_writers_and_a_trimmer(cache: ObjectCache, tmp_path: Path) -> None:
+    data = {digest(str(k)): bytes([k]) * 5000 for k in range(8)}
+    for key, content in data.items():
+        (tmp_path / key).write_bytes(content)
+    cache.limit = 20_000
+
+    def work(worker: int) -> bool:
+        own = ObjectCache(cache.folder, cache.limit)
+        for key, content in list(data.items()) * 20:
+            target = tmp_path / f"out{worker}"
+            if not own.fetch(key, target):
+                own.store(key, tmp_path / key)
+                own.trim()
+            elif target.read_bytes() != content:
+                return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_models_compile_from_the_cache(cache: ObjectCache, tmp_path: Path) -> None:
+    x = {"image": np.random.default_rng(0).random((1, 1, 8, 8), np.float32)}
+    (expected,) = aotc.compile(DIGITS, cflags=["-O1"], cache=False).session().run(None, x)
+    assert cache.usage() == (0, 0)
+    command = [sys.executable, "-m", "aotc.cli", "compile", str(DIGITS), "--cflags=-O1", "-o"]
+    both = [subprocess.Popen([*command, str(tmp_path / name)], cwd=DIGITS.parents[2]) for name in ("a", "b")]
+    assert [process.wait() for process in both] == [0, 0]
+    used = cache.usage()
+    assert used[0] > 1
+    times = {p: p.stat().st_mtime_ns for p in cache.folder.rglob("*.entry")}
+    again = aotc.compile(DIGITS, cflags=["-O1"])
+    assert cache.usage() == used
+    assert all(p.stat().st_mtime_ns > t for p, t in times.items())  # every one was used
+    for session in (again.session(), aotc.load(tmp_path / "a"), aotc.load(tmp_path / "b")):
+        np.testing.assert_array_equal(session.run(None, x)[0], expected)
+
+
+def test_command(cache: ObjectCache, tmp_path: Path) -> None:
+    assert call("compile", DIGITS, "-o", tmp_path / "d", "--cflags=-O1", "--no-cache").code == 0
+    assert json.loads(call("cache", "--json").out)["entries"] == 0
+    assert call("compile", DIGITS, "-o", tmp_path / "d", "--cflags=-O1").code == 0
+    info = json.loads(call("cache", "--info", "--json").out)
+    assert info["folder"] == str(cache.folder) and info["entries"] == cache.usage()[0] > 1
+    assert "removed" in call("cache", "--clear").out and cache.usage() == (0, 0)
+    assert "exclude" in refused("cache", "--info", "--clear")
+    assert "AOTC_CACHE_MB" in refused("cache", env={"AOTC_CACHE_MB": "1GB"})
+
+
+def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("AOTC_CACHE_DIR", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("AOTC_CACHE_DIR")
+    assert cache_folder() == tmp_path / "xdg" / "aotc"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_folder() == tmp_path / ".cache" / "aotc"
+    monkeypatch.setenv("AOTC_CACHE_MB", "5")
+    made = default_cache()
+    assert made is not None and made.limit == 5_000_000

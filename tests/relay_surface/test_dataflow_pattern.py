@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import aotc
 from aotc import relay
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import OpPattern
@@ -252,6 +253,18 @@ def test_new_types_reach_the_users() -> None:
     halve = Rule(is_op("exp")(x), lambda pre, post, found: relay.cast(found[x][0], "float16"))
     result = rewrite(halve, relay.nn.relu(relay.exp(X)))
     assert result.checked_type == relay.TensorType((1, 3, 8, 8), "float16")
+
+
+def test_global_functions_are_typed_by_the_module() -> None:
+    v = tensor("v", 2)
+    helper = relay.GlobalVar("helper")
+    mod = relay.transform.InferType()(aotc.IRModule({"helper": relay.Function([v], relay.exp(v))}))
+    halve = Rule(is_op("tanh")(wildcard()), lambda pre, post, _: relay.cast(post.args[0], "float16"), require_type=True)
+    expr = relay.Call(relay.nn.relu(v).op, [relay.tanh(relay.Call(helper, [v]))])
+    result = rewrite(halve, expr, mod)
+    assert result.checked_type == relay.TensorType((2,), "float16")
+    with pytest.raises(AotcError, match="no function @helper"):
+        rewrite(halve, expr)
 
 
 def test_callbacks_that_go_wrong() -> None:
@@ -512,6 +525,24 @@ def test_partition_keeps_the_meaning(function: relay.Function, name: str) -> Non
     assert all(not relay.analysis.free_vars(f) for f in made)
     assert all(pattern.match(f.body) for f in made)
     assert relay.analysis.list_op_freqs(result) == relay.analysis.list_op_freqs(function)
+    a, b = np.array([1.0, -2.0, 0.25], "float32"), np.array([-0.5, 3.0, 1.5], "float32")
+    for have, wanted in zip(evaluate(result, a, b), evaluate(function, a, b), strict=True):
+        np.testing.assert_array_equal(have, wanted)
+
+
+@given(programs())
+@settings(max_examples=60, deadline=None)
+def test_rewrite_keeps_the_meaning(function: relay.Function) -> None:
+    x, y = wildcard(), wildcard()
+    zero = relay.const(0.0)
+    rules = [
+        Rule(is_op("nn.relu")(x), lambda pre, post, found: relay.maximum(found[x][0], zero)),
+        Rule((x + y) * x, lambda pre, post, _: relay.multiply(*reversed(post.args)), rewrite_once=True),
+        Rule(is_tuple_get_item(is_tuple(None)), lambda pre, post, _: post.tuple_value[post.index]),
+    ]
+    result = rewrite(rules, function)
+    assert not {"nn.relu"} & set(relay.analysis.list_op_freqs(result))
+    assert not any(isinstance(n, relay.TupleGetItem) for n in _nodes(result))
     a, b = np.array([1.0, -2.0, 0.25], "float32"), np.array([-0.5, 3.0, 1.5], "float32")
     for have, wanted in zip(evaluate(result, a, b), evaluate(function, a, b), strict=True):
         np.testing.assert_array_equal(have, wanted)

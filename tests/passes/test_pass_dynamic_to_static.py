@@ -140,6 +140,32 @@ def test_long_chains() -> None:
     assert ops(DynamicToStatic()(module_of(body, x))) == {"nn.relu": 3_000, "reshape": 3_000}
 
 
+# --- as users write them
+
+
+def test_relays_functions_take_expressions() -> None:
+    x, s = relay.var("x", shape=(2, 6)), relay.var("s", shape=(2,), dtype="int64")
+    image, two = relay.var("i", shape=(1, 2, 3, 3)), relay.const(np.array([4, 5]))
+    scale = relay.var("f", shape=(), dtype="float32")
+    for call_, name in (
+        (relay.reshape(x, s), "dyn.reshape"),
+        (relay.reshape(x, newshape=relay.const([3, 4])), "reshape"),
+        (relay.reshape(x, (3, 4)), "reshape"),
+        (relay.zeros(s, "float32"), "dyn.zeros"),
+        (relay.full(relay.const(1.0), s), "dyn.full"),
+        (relay.full(relay.const(1.0), (2, 3)), "full"),
+        (relay.strided_slice(x, s, [1, 2]), "dyn.strided_slice"),
+        (relay.strided_slice(x, relay.const([0, 1]), (1, 2), strides=[1, 1]), "strided_slice"),
+        (relay.image.resize2d(image, two), "image.resize2d"),
+        (relay.image.resize2d(image, s, method="cubic"), "dyn.image.resize2d"),
+        (relay.nn.upsampling(image, scale, 2), "dyn.nn.upsampling"),
+        (relay.nn.pad(x, relay.const(np.array([[1, 0], [0, 1]])), 2.0), "nn.pad"),
+    ):
+        assert isinstance(call_.op, OpDef) and call_.op.name == name
+    with pytest.raises(AotcError, match="axes"):
+        relay.strided_slice(x, s, s, axes=(1, 0))
+
+
 # --- compiled
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_the_mirror_names_what_the_door_gives(door: str) -> None:
             where = importlib.import_module(f"{home}.{name}")
             assert getattr(module, name) is where
         else:
-            assert getattr(module, name) is getattr(where, name)
+            assert inspect.unwrap(getattr(module, name)) is getattr(where, name)
         assert name in dir(module)
 
 

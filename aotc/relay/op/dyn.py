@@ -402,8 +402,10 @@ TOPK = _dynamic(
 )
 
 
-def strided_slice(data: Expr, begin: Expr, end: Expr, strides: Expr, slice_mode: str = "end") -> Call:
+def strided_slice(data: Expr, begin: Expr, end: Expr, strides: Expr | None = None, slice_mode: str = "end") -> Call:
     """data[begin:end:stride] along the leading axes, the bounds being computed; "size": `end` gives extents."""
+    if strides is None:
+        strides = Constant(np.ones(1, np.int64))
     return node(STRIDED_SLICE, (data, begin, end, strides), DynStridedSliceAttrs(slice_mode=slice_mode))
 
 
@@ -541,7 +543,7 @@ def pad(data: Expr, pad_width: Expr, pad_value: Expr | float = 0.0, pad_mode: st
 def resize2d(
     data: Expr,
     size: Expr,
-    roi: Expr,
+    roi: Expr | None = None,
     layout: str = "NCHW",
     method: str = "linear",
     coordinate_transformation_mode: str = "half_pixel",
@@ -562,7 +564,8 @@ def resize2d(
         extrapolation_value=extrapolation_value,
         out_dtype=out_dtype,
     )
-    return node(RESIZE2D, (data, size, roi), attributes)
+    region = Constant(np.zeros(0, np.float32)) if roi is None else roi
+    return node(RESIZE2D, (data, size, region), attributes)
 
 
 def upsampling(

@@ -13,6 +13,11 @@ from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.base import function_pass as function_pass
 from aotc.relay.transform.canonicalize_cast import CanonicalizeCast
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
+from aotc.relay.transform.combine_parallel_ops import (
+    CombineParallelBatchMatmul,
+    CombineParallelConv2D,
+    CombineParallelDense,
+)
 from aotc.relay.transform.convert_layout import ConvertLayout
 from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
 from aotc.relay.transform.defuse_ops import DefuseOps
@@ -43,6 +48,9 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     BackwardFoldScaleAxis,
     CanonicalizeCast,
     CanonicalizeOps,
+    CombineParallelBatchMatmul,
+    CombineParallelConv2D,
+    CombineParallelDense,
     ConvertLayout,
     DeadCodeElimination,
     DefuseOps,

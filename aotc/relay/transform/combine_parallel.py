@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the CombineParallel passes share: finding calls on the same data, and making one of them.
+
+relu(dense(%x, %a)), relu(dense(%x, %b)), relu(dense(%x, %c))
+%0 = relu(dense(%x, concatenate((%a, %b, %c))))       # each branch is a strided_slice of %0
+
+In: typed functions.  Out: the same values from fewer, larger calls.  What is inside lets, branches and functions of a
+function is not combined.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aotc.ir.attrs import NO_ATTRS
+from aotc.ir.op import Op, OpPattern
+from aotc.ir.span import merge_spans, span_scope
+from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, tensor_type_of, type_of
+from aotc.relay.op.join import concatenate
+from aotc.relay.op.slice import strided_slice
+from aotc.relay.transform.base import op_call, recall
+from aotc.relay.visitor import children, post_order, rebuild
+
+
+def is_static(expr: Expr) -> bool:
+    """Whether all dimensions of a tensor are known."""
+    return all(isinstance(d, int) for d in tensor_type_of(expr).shape)
+
+
+def without(items: Sequence[object], position: int) -> tuple[object, ...]:
+    """`items` but one."""
+    return (*items[:position], *items[position + 1 :])
+
+
+def same_value(exprs: Sequence[Expr]) -> bool:
+    """Whether all are one node, or equal constants."""
+    first = exprs[0]
+    return all(e is first or _equal_constants(first, e) for e in exprs)
+
+
+def _equal_constants(a: Expr, b: Expr) -> bool:
+    alike = isinstance(a, Constant) and isinstance(b, Constant) and a.checked_type == b.checked_type
+    return alike and np.array_equal(a.data, b.data)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An elementwise call in each branch, alike in all; its argument number `position` is the branch."""
+
+    nodes: tuple[Call, ...]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Calls that become one, and the steps that follow in all branches."""
+
+    anchors: tuple[Call, ...]
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def ends(self) -> tuple[Call, ...]:
+        return self.steps[-1].nodes if self.steps else self.anchors
+
+    def inputs(self) -> Iterator[Expr]:
+        """What the combined call and its steps read."""
+        yield from (arg for node in self.anchors for arg in node.args)
+        for step in self.steps:
+            yield from (arg for node in step.nodes for k, arg in enumerate(node.args) if k != step.position)
+
+
+class Combination(ABC):
+    """How calls of one operator are combined; `name` is the operator's."""
+
+    name: str
+
+    @abstractmethod
+    def key(self, node: Call) -> Hashable | None:
+        """Calls of equal keys on the same data can be combined; None if this one cannot be."""
+
+    @abstractmethod
+    def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
+        """The one call instead of the anchors, whose arguments have become `args`."""
+
+    @abstractmethod
+    def accepts(self, step: Step, group: Group) -> bool:
+        """Whether a step, checked for equal operators and shapes of branches, can be combined."""
+
+    @abstractmethod
+    def step(self, step: Step, group: Group, value: Expr, operands: Sequence[Sequence[Expr]]) -> Expr:
+        """The step on the combined value; `operands` are the new arguments of each branch."""
+
+    @abstractmethod
+    def parts(self, value: Expr, group: Group) -> list[Expr]:
+        """What each branch takes of the combined value."""
+
+
+class Concatenation(Combination):
+    """Results that lie one after the other along `axis(anchor)`."""
+
+    @abstractmethod
+    def axis(self, node: Call) -> int:
+        """The axis of an anchor's result, from 0."""
+
+    @abstractmethod
+    def weight_axis(self, node: Call) -> int:
+        """The axis of the second argument that becomes it."""
+
+    @abstractmethod
+    def widened(self, node: Call, args: Sequence[Expr], extent: int) -> Expr:
+        """An anchor on other arguments, whose result has `extent` elements along the axis."""
+
+    def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
+        first = group.anchors[0]
+        weight = concatenate([a[1] for a in args], axis=self.weight_axis(first))
+        return self.widened(first, (args[0][0], weight), sum(self._extents(group)))
+
+    def _extents(self, group: Group) -> list[int]:
+        return [tensor_type_of(node).static_shape[self.axis(node)] for node in group.anchors]
+
+    def _operand_axis(self, step: Step, axis: int, k: int) -> int | None:
+        """The axis of operand k to concatenate along, None if it stays as it is; -1 if neither is right."""
+        columns = [_axis_rows(node)[k][axis] for node in step.nodes]
+        operands = [node.args[k] for node in step.nodes]
+        along = next((c for c in columns if c is not None), None)
+        if along is None:
+            return None if same_value(operands) else -1
+        for node, column in zip(step.nodes, columns, strict=True):
+            # an operand of one element for a single channel is not told from a broadcast one
+            single = (
+                column is None and tensor_type_of(node).shape[axis] == 1 and tensor_type_of(node.args[k]).rank > along
+            )
+            if column != along and not single:
+                return -1
+        types = [tensor_type_of(o) for o in operands]
+        alike = len({(without(t.shape, along), str(t.dtype)) for t in types}) == 1
+        return along if alike else -1
+
+    def accepts(self, step: Step, group: Group) -> bool:
+        axis = self.axis(group.anchors[0])
+        others = [k for k in range(len(step.nodes[0].args)) if k != step.position]
+        if any(_axis_rows(node)[step.position][axis] not in (axis, None) for node in step.nodes):
+            return False
+        return all(self._operand_axis(step, axis, k) != -1 for k in others)
+
+    def step(self, step: Step, group: Group, value: Expr, operands: Sequence[Sequence[Expr]]) -> Expr:
+        axis = self.axis(group.anchors[0])
+        args = list(operands[0])
+        for k in range(len(args)):
+            along = None if k == step.position else self._operand_axis(step, axis, k)
+            if along is not None:
+                args[k] = concatenate([branch[k] for branch in operands], axis=along)
+        args[step.position] = value
+        return recall(step.nodes[0], args)
+
+    def parts(self, value: Expr, group: Group) -> list[Expr]:
+        extents = self._extents(group)
+        axis = self.axis(group.anchors[0])
+        ends = [sum(extents[: k + 1]) for k in range(len(extents))]
+        return [strided_slice(value, (e - n,), (e,), axes=(axis,)) for n, e in zip(extents, ends, strict=True)]
+
+
+def _axis_rows(node: Call) -> tuple[tuple[int | None, ...], ...]:
+    assert isinstance(node.op, Op)
+    axes = node.op.axes(node.attrs, [type_of(a) for a in node.args]) if node.op.axes else None
+    rank = tensor_type_of(node).rank
+    return axes.inputs if axes is not None else ((None,) * rank,) * len(node.args)
+
+
+def _is_region(node: Expr, root: Expr) -> bool:
+    return node is root or not isinstance(node, (Let, If, Function))
+
+
+class _Search:
+    """The groups of a function.
+
+    Combining makes each branch depend on the arguments of all.  That is never circular if no argument needs more
+    calls of the operator one after the other (its level) than the data does: data and arguments of a group are then
+    below it, and everything that uses it is above.
+    """
+
+    def __init__(self, function: Function, how: Combination, least: int) -> None:
+        self.function, self.how, self.least = function, how, max(least, 2)
+        self.levels: dict[int, int] = {}
+        for node in post_order(function):
+            below = max((self.levels[id(c)] for c in children(node)), default=0)
+            self.levels[id(node)] = below + (op_call(node, how.name) is not None)
+        self.users: dict[int, list[Expr]] = {}
+        for node in post_order(function):
+            for child in children(node):
+                self.users.setdefault(id(child), []).append(node)
+
+    def groups(self) -> list[Group]:
+        found: dict[Hashable, list[Call]] = {}
+        region = list(post_order(self.function, lambda n: _is_region(n, self.function)))
+        self.region = {id(node) for node in region}
+        for node in region:
+            call = op_call(node, self.how.name)
+            if call is None or not self._independent(call.args, call.args[0]):
+                continue
+            key = self.how.key(call) if is_static(call) else None
+            if key is not None:
+                found.setdefault((id(call.args[0]), key), []).append(call)
+        return [self._extended(Group(tuple(calls))) for calls in found.values() if len(calls) >= self.least]
+
+    def _independent(self, args: Sequence[Expr], data: Expr) -> bool:
+        return all(self.levels[id(a)] <= self.levels[id(data)] for a in args)
+
+    def _extended(self, group: Group) -> Group:
+        step = self._next(group)
+        while step is not None:
+            group.steps.append(step)
+            step = self._next(group)
+        return group
+
+    def _next(self, group: Group) -> Step | None:
+        """The step that follows in all branches, None if they differ or end."""
+        nodes = [self._only_user(end) for end in group.ends]
+        calls = [n for n in nodes if n is not None]
+        if len(calls) < len(nodes) or len({id(n) for n in calls}) < len(nodes):
+            return None
+        positions = {next(k for k, a in enumerate(n.args) if a is e) for n, e in zip(calls, group.ends, strict=True)}
+        first = calls[0]
+        if len(positions) > 1 or any(n.op is not first.op or n.attrs != first.attrs for n in calls):
+            return None
+        step = Step(tuple(calls), positions.pop())
+        return step if self._follows(step, group) and self.how.accepts(step, group) else None
+
+    def _only_user(self, end: Expr) -> Call | None:
+        users = self.users.get(id(end), [])
+        node = users[0] if len(users) == 1 else None
+        usable = isinstance(node, Call) and isinstance(node.op, Op) and id(node) in self.region
+        return node if usable and _is_pointwise(node) else None  # type: ignore[arg-type, return-value]
+
+    def _follows(self, step: Step, group: Group) -> bool:
+        data = group.anchors[0].args[0]
+        for node, end in zip(step.nodes, group.ends, strict=True):
+            others = [a for k, a in enumerate(node.args) if k != step.position]
+            if tensor_type_of(node).shape != tensor_type_of(end).shape or not all(map(is_static, others)):
+                return False
+            if not self._independent(others, data):
+                return False
+        return True
+
+
+def _is_pointwise(node: Call) -> bool:
+    """Whether the result's shape is that of its arguments, whatever the attributes say, element by element."""
+    assert isinstance(node.op, Op)
+    broadcast = node.op.pattern is OpPattern.BROADCAST and (node.attrs == NO_ATTRS or node.op.name == "nn.bias_add")
+    return node.op.pattern is OpPattern.ELEMWISE or broadcast
+
+
+def combine(function: Function, how: Combination, min_num_branches: int) -> Function:
+    """`function` with groups of at least so many calls combined; the same object if there are none."""
+    groups = _Search(function, how, min_num_branches).groups()
+    if not groups:
+        return function
+    group_of = {id(end): group for group in groups for end in group.ends}
+    memo: dict[int, Expr] = {}
+    for node in _ordered(function, lambda n: group_of[id(n)].inputs() if id(n) in group_of else children(n)):
+        group = group_of.get(id(node))
+        if group is None:
+            memo[id(node)] = rebuild(node, lambda c: memo[id(c)])
+        elif id(node) not in memo:
+            for end, part in zip(group.ends, _combined(group, how, memo), strict=True):
+                memo[id(end)] = part
+    result = memo[id(function)]
+    assert isinstance(result, Function)
+    return result
+
+
+def _combined(group: Group, how: Combination, memo: dict[int, Expr]) -> list[Expr]:
+    """The branches' results as parts of one."""
+    nodes = [*group.anchors, *(n for step in group.steps for n in step.nodes)]
+    with span_scope(merge_spans(n.span for n in nodes)):
+        value = how.joint(group, [[memo[id(a)] for a in node.args] for node in group.anchors])
+        for step in group.steps:
+            operands = [[memo.get(id(a), a) for a in node.args] for node in step.nodes]
+            value = how.step(step, group, value, operands)
+        return how.parts(value, group)
+
+
+def _ordered(root: Expr, needs: Callable[[Expr], Iterator[Expr] | tuple[Expr, ...]]) -> Iterator[Expr]:
+    """Every node that `root` needs once, after what it needs itself."""
+    seen: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(tuple(needs(node))) if id(child) not in seen)

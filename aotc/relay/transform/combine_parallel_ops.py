@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CombineParallelConv2D, CombineParallelDense, CombineParallelBatchMatmul: calls on the same data as one.
+
+CombineParallelDense(min_num_branches=3, to_batch=False)
+nn.dense(%x, %a), nn.dense(%x, %b), nn.dense(%x, %c)
+%0 = nn.dense(%x, concatenate((%a, %b, %c)))          # and a strided_slice of %0 for each
+
+In: typed functions.  Out: the same values from fewer, larger calls; see `combine_parallel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from aotc.ir.transform import PassContext
+from aotc.relay.expr import Call, Expr, Function, tensor_type_of
+from aotc.relay.module import IRModule
+from aotc.relay.op.binary import add
+from aotc.relay.op.conv import ConvAttrs
+from aotc.relay.op.dense import BatchMatmulAttrs, BiasAddAttrs, DenseAttrs, batch_matmul
+from aotc.relay.op.join import stack
+from aotc.relay.op.shape import expand_dims, reshape, squeeze
+from aotc.relay.op.slice import strided_slice
+from aotc.relay.op.window import full_padding, spread
+from aotc.relay.transform.base import FunctionPass, recall
+from aotc.relay.transform.combine_parallel import (
+    Combination,
+    Concatenation,
+    Group,
+    Step,
+    combine,
+    is_static,
+    same_value,
+    without,
+)
+
+
+def _weight_key(node: Call, axis: int) -> tuple[object, ...]:
+    weight = tensor_type_of(node.args[1])
+    return (without(weight.shape, axis), str(weight.dtype))
+
+
+class _Convolutions(Concatenation):
+    name = "nn.conv2d"
+
+    def key(self, node: Call) -> Hashable | None:
+        a = node.attrs
+        assert isinstance(a, ConvAttrs)
+        if a.groups != 1 or not a.kernel_layout.isalpha():  # packed kernels have blocks to fill
+            return None
+        window = (spread(a.strides, 2), full_padding(a.padding, 2), spread(a.dilation, 2))
+        layouts = (a.data_layout, a.kernel_layout, a.out_layout or a.data_layout, a.out_dtype)
+        return (window, layouts, _weight_key(node, self.weight_axis(node)))
+
+    def axis(self, node: Call) -> int:
+        assert isinstance(node.attrs, ConvAttrs)
+        return (node.attrs.out_layout or node.attrs.data_layout).index("C")
+
+    def weight_axis(self, node: Call) -> int:
+        assert isinstance(node.attrs, ConvAttrs)
+        return node.attrs.kernel_layout.index("O")
+
+    def widened(self, node: Call, args: Sequence[Expr], extent: int) -> Expr:
+        return recall(node, args, channels=extent)
+
+
+class _Denses(Concatenation):
+    name = "nn.dense"
+
+    def key(self, node: Call) -> Hashable | None:
+        assert isinstance(node.attrs, DenseAttrs)
+        return (node.attrs.out_dtype, _weight_key(node, 0))
+
+    def axis(self, node: Call) -> int:
+        return tensor_type_of(node).rank - 1
+
+    def weight_axis(self, node: Call) -> int:
+        return 0
+
+    def widened(self, node: Call, args: Sequence[Expr], extent: int) -> Expr:
+        return recall(node, args, units=extent)
+
+
+class _BatchMatmuls(Concatenation):
+    name = "nn.batch_matmul"
+
+    def key(self, node: Call) -> Hashable | None:
+        return (node.attrs, _weight_key(node, self.weight_axis(node)))
+
+    def axis(self, node: Call) -> int:
+        return 2
+
+    def weight_axis(self, node: Call) -> int:
+        assert isinstance(node.attrs, BatchMatmulAttrs)
+        return 1 if node.attrs.transpose_b else 2
+
+    def widened(self, node: Call, args: Sequence[Expr], extent: int) -> Expr:
+        return recall(node, args)
+
+
+class _DenseBatch(Combination):
+    """Dense products of equal sizes as the matrices of one batch: results of (M, N) become one of (B, M, N)."""
+
+    name = "nn.dense"
+
+    def key(self, node: Call) -> Hashable | None:
+        assert isinstance(node.attrs, DenseAttrs)
+        weight = tensor_type_of(node.args[1])
+        static = tensor_type_of(node).rank == 2 and is_static(node.args[1])
+        return (node.attrs.out_dtype, weight.shape, str(weight.dtype)) if static else None
+
+    def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
+        attrs = group.anchors[0].attrs
+        assert isinstance(attrs, DenseAttrs)
+        return batch_matmul(expand_dims(args[0][0], 0), stack([a[1] for a in args]), attrs.out_dtype)
+
+    def accepts(self, step: Step, group: Group) -> bool:
+        first = step.nodes[0]
+        if isinstance(first.attrs, BiasAddAttrs) and (first.attrs.axis not in (1, -1) or step.position != 0):
+            return False
+        columns = list(zip(*(node.args for node in step.nodes), strict=True))
+        return all(
+            k == step.position or same_value(c) or len({str(tensor_type_of(e)) for e in c}) == 1
+            for k, c in enumerate(columns)
+        )
+
+    def step(self, step: Step, group: Group, value: Expr, operands: Sequence[Sequence[Expr]]) -> Expr:
+        first = step.nodes[0]
+        args = [value if k == step.position else _stacked(c) for k, c in enumerate(zip(*operands, strict=True))]
+        return add(*args) if isinstance(first.attrs, BiasAddAttrs) else recall(first, args)
+
+    def parts(self, value: Expr, group: Group) -> list[Expr]:
+        numbers = range(len(group.anchors))
+        return [squeeze(strided_slice(value, (k,), (k + 1,), axes=(0,)), 0) for k in numbers]
+
+
+def _stacked(operands: Sequence[Expr]) -> Expr:
+    """Operands that broadcast to matrices as one that broadcasts to the batch of them."""
+    if same_value(operands):
+        return operands[0]
+    shape = tensor_type_of(operands[0]).static_shape
+    matrix = (*(1,) * (2 - len(shape)), *shape)
+    return stack([o if shape == matrix else reshape(o, matrix) for o in operands])
+
+
+@dataclass(frozen=True, repr=False)
+class CombineParallelConv2D(FunctionPass):
+    """Convolutions of one group on the same data, with the same windows and layouts, as one with all their channels.
+
+    Elementwise operators that follow in all branches are combined too.  Fewer than `min_num_branches` stay.
+    """
+
+    name: ClassVar[str] = "CombineParallelConv2D"
+    opt_level: ClassVar[int] = 4
+
+    min_num_branches: int = 3
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return combine(function, _Convolutions(), self.min_num_branches)
+
+
+@dataclass(frozen=True, repr=False)
+class CombineParallelDense(FunctionPass):
+    """Dense products of the same data as one.
+
+    to_batch   True: weights of one shape are stacked, for one nn.batch_matmul (data of rank 2); False: any numbers of
+               units, concatenated for one nn.dense
+    """
+
+    name: ClassVar[str] = "CombineParallelDense"
+    opt_level: ClassVar[int] = 4
+
+    min_num_branches: int = 3
+    to_batch: bool = True
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return combine(function, _DenseBatch() if self.to_batch else _Denses(), self.min_num_branches)
+
+
+@dataclass(frozen=True, repr=False)
+class CombineParallelBatchMatmul(FunctionPass):
+    """Batched products with the same first operand as one, the second operands' columns side by side."""
+
+    name: ClassVar[str] = "CombineParallelBatchMatmul"
+    opt_level: ClassVar[int] = 4
+
+    min_num_branches: int = 3
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return combine(function, _BatchMatmuls(), self.min_num_branches)

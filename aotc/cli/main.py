@@ -28,6 +28,7 @@ from aotc.driver.compile import CompiledModel, compile
 from aotc.driver.contestants import RIVALS
 from aotc.driver.inspect import inspect_model, inspect_project
 from aotc.driver.observe import dump_ir
+from aotc.driver.profile import profile
 from aotc.driver.run import run_library
 from aotc.driver.support import support_table
 from aotc.driver.verify import verify
@@ -112,20 +113,36 @@ def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None
 @click.argument("library", type=MODEL)
 @click.option("--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random].")
 @click.option("--outputs", type=MODEL, default=None, metavar="FILE.npz", help="Where to write the outputs.")
-@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Runs to time.")
+@click.option("--repeat", type=click.IntRange(1), default=None, help="Runs to time [default: 1; 20 with --profile].")
+@click.option(
+    "--profile", "profiling", is_flag=True, help="Tell where the time goes, kernel by kernel; needs the project."
+)
 @output_options
 def run_command(
-    library: Path, inputs: Path | None, outputs: Path | None, repeat: int, quiet: bool, as_json: bool, verbose: int
+    library: Path,
+    inputs: Path | None,
+    outputs: Path | None,
+    repeat: int | None,
+    profiling: bool,
+    quiet: bool,
+    as_json: bool,
+    verbose: int,
 ) -> None:
     """Run a compiled library (a project directory or the library file)."""
+    if profiling and outputs is not None:
+        raise click.UsageError("--profile and --outputs exclude each other")
     with reporting(quiet, as_json, verbose) as out:
-        result = run_library(library, inputs=inputs, outputs=outputs, repeat=repeat)
+        if profiling:
+            found = profile(library, inputs=inputs, repeat=repeat or 20)
+            out.result(found, lambda console: tables.show_profile(console, found))
+            return
+        result = run_library(library, inputs=inputs, outputs=outputs, repeat=repeat or 1)
 
         def show(console: Console) -> None:
             for row in result["outputs"]:
                 console.print(f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}", markup=False)
             times = result["milliseconds"]
-            console.print(f"{repeat} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms")
+            console.print(f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms")
 
         out.result(result, show)
 

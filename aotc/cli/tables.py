@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from aotc.driver.verify import Report
 
@@ -129,3 +130,41 @@ def show_bench(console: Console, result: Mapping[str, Any]) -> None:
             console.print(f"left out: {rival['name']}: {rival['reason']}", markup=False)
         if turn["ratio"] is not None:
             console.print(f"aotc takes {turn['ratio']:.2f} of the time of the fastest rival, {turn['fastest_rival']}")
+
+
+NODES_SHOWN = 3
+"""Nodes of the model that a row of a profile names."""
+
+
+def _named(nodes: Sequence[str]) -> str:
+    more = len(nodes) - NODES_SHOWN
+    return ", ".join(nodes[:NODES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def show_profile(console: Console, result: Mapping[str, Any]) -> None:
+    """The result of `profile`."""
+    table = _grid("ms", "share", "calls", "GFLOP/s", "peak", "GB/s", "roof", "kernel and nodes")
+    for column in table.columns[:7]:
+        column.justify = "right"
+        column.no_wrap = True
+    times, machine = result["milliseconds"], result["machine"]
+    for row in result["kernels"]:
+        table.add_row(
+            f"{row['milliseconds']:.3f}",
+            f"{row['milliseconds'] / max(times['watched'], 1e-9):.1%}",
+            str(row["calls"]),
+            f"{row['gflops']:.1f}" if row["macs"] else "",
+            f"{row['of_peak']:.0%}" if row["macs"] else "",
+            f"{row['gbytes_per_s']:.1f}",
+            f"{row['of_roofline']:.0%}",
+            Text.assemble((row["kernel"].removeprefix(f"{result['model']}_"), "bold"), " ", _named(row["nodes"])),
+        )
+    console.print(table)
+    console.print(
+        f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms; with the clock "
+        f"between steps {times['watched']:.3f} ms"
+    )
+    console.print(
+        f"now, on one core: {machine['peak_gflops']:.1f} GFLOP/s, and {machine['bandwidth_gbytes_per_s']:.1f} GB/s "
+        f"over the {size(machine['touched_bytes'])} of a run"
+    )

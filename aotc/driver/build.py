@@ -18,8 +18,12 @@ from aotc.driver.toolchain import ObjectCompiler, Toolchain, run_compiler
 from aotc.tir.target import Target
 
 
-def build_library(directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target) -> Path:
+def build_library(
+    directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target, *, visible: bool = False
+) -> Path:
     """Compile and link the project in `directory`; the path of the library.
+
+    visible   every function can be called from outside, not only those that are marked
 
     Raises AotcError (code "compiler-failed") with the compiler's message.
     """
@@ -29,7 +33,15 @@ def build_library(directory: Path, metadata: Mapping[str, Any], toolchain: Toolc
         path for pattern in ("src/*.c", "src/*.S", "runtime/aotc_rt.c") for path in directory.glob(pattern)
     )
     sources = [s for s in sources if s.name != "params_to_c.c"]
-    flags = ("-std=c99", "-fPIC", "-fvisibility=hidden", "-Iinclude", "-Isrc", *cflags(target), *toolchain.cflags)
+    flags = (
+        "-std=c99",
+        "-fPIC",
+        *(() if visible else ("-fvisibility=hidden",)),
+        "-Iinclude",
+        "-Isrc",
+        *cflags(target),
+        *toolchain.cflags,
+    )
     with tempfile.TemporaryDirectory(prefix="aotc-objects-") as scratch:
         objects = [str(Path(scratch) / f"{source.name}.o") for source in sources]
         # the largest first: they take longest

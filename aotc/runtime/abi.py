@@ -49,8 +49,12 @@ typedef struct aotc_tensor {
   int32_t dtype;
 } aotc_tensor;
 
+typedef void (*aotc_step_fn)(void *context, int32_t step);
+
 typedef struct aotc_run_options {
   size_t size;
+  aotc_step_fn on_step;
+  void *step_context;
 } aotc_run_options;
 
 typedef int (*aotc_run_fn)(const void *const *inputs, void *const *outputs,

@@ -158,10 +158,10 @@ class Session:
         memory = aligned(self.workspace_bytes, self._library.workspace_alignment)
         return memory, ffi.cast("void *", address(memory))
 
-    def _invoke(self, inputs: Any, outputs: Any, workspace: Any) -> None:
+    def _invoke(self, inputs: Any, outputs: Any, workspace: Any, options: Any = ffi.NULL) -> None:
         with self._lock:
             self._calls += 1
-        status = self._call(inputs, outputs, workspace, ffi.NULL)
+        status = self._call(inputs, outputs, workspace, options)
         if status != 0:
             reason = STATUS_MESSAGES.get(status, "unknown status")
             raise AotcError("run", f"{self.name}_run failed with status {status}: {reason}")
@@ -194,10 +194,26 @@ class Binding:
 
     def run(self) -> None:
         """Run once on the bound buffers."""
+        self._run(ffi.NULL)
+
+    def run_watched(self, on_step: int, context: int) -> None:
+        """Run once; C calls a function before each step of the schedule, and after the last.
+
+        on_step    address of an `aotc_step_fn`, as aotc.h describes it
+        context    address that it is given
+        """
+        self._run(
+            ffi.new(
+                "aotc_run_options *",
+                [ffi.sizeof("aotc_run_options"), ffi.cast("aotc_step_fn", on_step), ffi.cast("void *", context)],
+            )
+        )
+
+    def _run(self, options: Any) -> None:
         with self._lock:
             for buffer, array in self._loads:
                 transfer(buffer, array)
-            self._session._invoke(*self._arguments)
+            self._session._invoke(*self._arguments, options)
             for array, buffer in self._stores:
                 transfer(array, buffer)
 

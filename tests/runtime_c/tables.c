@@ -18,6 +18,8 @@ int main(void) {
   FIELD(aotc_tensor, rank);
   FIELD(aotc_tensor, dtype);
   FIELD(aotc_run_options, size);
+  FIELD(aotc_run_options, on_step);
+  FIELD(aotc_run_options, step_context);
   FIELD(aotc_model, abi_version);
   FIELD(aotc_model, num_inputs);
   FIELD(aotc_model, num_outputs);

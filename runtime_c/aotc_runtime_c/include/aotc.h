@@ -75,11 +75,18 @@ typedef struct aotc_tensor {
   int32_t dtype; /* aotc_dtype */
 } aotc_tensor;
 
+/* Called with k before step k of the schedule, and with the number of steps
+ * after the last one; the steps are those of metadata.json. */
+typedef void (*aotc_step_fn)(void *context, int32_t step);
+
 /* Options of one run; NULL stands for the defaults.  `size` is
  * sizeof(aotc_run_options) as the caller knows it, so that fields can be
- * added. */
+ * added; those that it does not cover have their defaults. */
 typedef struct aotc_run_options {
   size_t size;
+  aotc_step_fn on_step; /* NULL: nothing is called.  Models compiled with
+                         * -DAOTC_NO_STEPS do not call it either. */
+  void *step_context;
 } aotc_run_options;
 
 /* A run through arrays of pointers, in the order of the descriptors. */

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time of a compiled model goes: each step of the real schedule, in the real arena.
+
+result = profile("build/net", repeat=50)
+result["kernels"][0]               # the most expensive: milliseconds, calls, gflops, nodes of the model, ...
+
+Between two steps the model calls a function that notes the time; a run takes a few dozen nanoseconds per step more than
+without.  How good a time is, the roofline says: no step can be faster than its operations at the machine's peak, or its
+bytes at the bandwidth with which as much memory as a run touches can be read.  Both are measured at that moment.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aotc.driver.inputs import random_inputs, read_inputs
+from aotc.driver.place import MARKER
+from aotc.driver.probe import Probe
+from aotc.driver.toolchain import find_toolchain, resolve_target
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import TensorType
+from aotc.runtime.library import find_library
+from aotc.runtime.session import Binding, load
+
+
+def _metadata(library: Path) -> Mapping[str, Any]:
+    """What the compiler said of a library in a project."""
+    path = library.resolve().parent.parent / MARKER
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("steps"), list):
+        raise AotcError(
+            "profile", f"{library} is not in an emitted project: {MARKER}, which tells the steps, is missing",
+            hint="give the directory that `aotc compile -o` wrote",
+        )  # fmt: skip
+    return found
+
+
+def _step_times(binding: Binding, probe: Probe, steps: int, repeat: int) -> np.ndarray[Any, Any]:
+    """Milliseconds of each step in each run: (repeat, steps)."""
+    marks = np.zeros(steps + 1, np.int64)
+    times = np.empty((repeat, steps))
+    for k in range(repeat):
+        marks[:] = 0
+        binding.run_watched(probe.step_function, marks.ctypes.data)
+        if marks[-1] == 0:
+            text = "the library does not tell its steps: it was compiled by an older aotc, or with -DAOTC_NO_STEPS"
+            raise AotcError("profile", text, hint="compile the model again")
+        times[k] = np.diff(marks) / 1e6
+    return times
+
+
+def _plain_times(binding: Binding, repeat: int) -> list[float]:
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        binding.run()
+        times.append(1e3 * (time.perf_counter() - start))
+    return times
+
+
+def _rates(milliseconds: float, macs: int, moved: int, peak: float, bandwidth: float) -> dict[str, float]:
+    """Speeds, and the part of the time that the roofline says is needed."""
+    seconds = max(milliseconds, 1e-6) / 1e3
+    needed = max(2 * macs / peak, moved / bandwidth)
+    return {
+        "gflops": 2e-9 * macs / seconds,
+        "gbytes_per_s": 1e-9 * moved / seconds,
+        "of_peak": 2 * macs / peak / seconds,
+        "of_roofline": needed / seconds,
+    }
+
+
+def _by_kernel(steps: Sequence[Mapping[str, Any]], peak: float, bandwidth: float) -> list[dict[str, Any]]:
+    """The steps summed for each kernel, the most expensive first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for step in steps:
+        empty = {"kernel": step["kernel"], "calls": 0, "milliseconds": 0.0, "macs": 0, "bytes": 0, "nodes": []}
+        row = rows.setdefault(step["kernel"], empty)
+        row["calls"] += 1
+        for key in ("milliseconds", "macs", "bytes", "nodes"):
+            row[key] = row[key] + step[key]
+    made = (row | _rates(row["milliseconds"], row["macs"], row["bytes"], peak, bandwidth) for row in rows.values())
+    return sorted(made, key=lambda row: -row["milliseconds"])
+
+
+def profile(
+    library: str | Path, *, inputs: Path | None = None, repeat: int = 20, cc: str | None = None
+) -> dict[str, Any]:
+    """Times of a project's steps and kernels, ready for JSON.
+
+    library   the directory of an emitted and built project, or the library in it
+    inputs    an .npz file; seeded random inputs for None
+    repeat    runs with the clock and runs without it; a step's time is the median of the former
+    cc        the C compiler for the measuring program
+
+    In the result, "milliseconds" has the minimum and median of plain runs and the median of watched ones; "machine" the
+    measured peak and bandwidth; "steps" follow the schedule, "kernels" are sums over the steps of one kernel, the most
+    expensive first.  Each has its time, multiply-accumulates and bytes (of all its arguments), the speeds that follow,
+    what these are of the peak and of the roofline, and the names of the model's nodes.  Winograd convolutions count the
+    multiplications of the definition, and activations may still lie in a nearer cache: then a part can be above 1.
+    """
+    path = find_library(Path(library))
+    metadata = _metadata(path)
+    rows: Sequence[Mapping[str, Any]] = metadata["steps"]
+    session = load(path)
+    types = {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
+    binding = session.bind(read_inputs(inputs, types) if inputs is not None else random_inputs(types, 0))
+    probe = Probe(resolve_target(metadata["target"]), find_toolchain(cc))
+    binding.run()
+    plain = _plain_times(binding, repeat)
+    times = _step_times(binding, probe, len(rows), repeat)
+    medians = np.median(times, axis=0).tolist()
+    touched = session.workspace_bytes + session.weights_bytes
+    touched += sum(a.nbytes for a in (*binding.inputs.values(), *binding.outputs.values()))
+    peak, bandwidth = probe.flops(), probe.bandwidth(touched)
+    steps = []
+    for row, milliseconds in zip(rows, medians, strict=True):
+        moved = row["bytes_read"] + row["bytes_written"]
+        step = {"kernel": row["kernel"], "milliseconds": milliseconds, "macs": row["macs"], "bytes": moved}
+        steps.append(step | {"nodes": row["nodes"]} | _rates(milliseconds, row["macs"], moved, peak, bandwidth))
+    watched = float(np.median(times.sum(axis=1)))
+    return {
+        "model": session.name,
+        "repeat": repeat,
+        "milliseconds": {"min": min(plain), "median": statistics.median(plain), "watched": watched},
+        "machine": {"peak_gflops": peak / 1e9, "bandwidth_gbytes_per_s": bandwidth / 1e9, "touched_bytes": touched},
+        "steps": steps,
+        "kernels": _by_kernel(steps, peak, bandwidth),
+    }

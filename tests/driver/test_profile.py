@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles tell the time of every step of the schedule, and say what they cannot tell."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc.driver.probe import Probe
+from aotc.driver.profile import profile
+from aotc.driver.toolchain import find_toolchain, resolve_target
+from aotc.runtime.abi import ffi
+from aotc.tir.target import C
+from tests.cli.invoke import DIGITS, call, refused
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("profile") / "digits"
+    assert call("compile", DIGITS, "-o", folder, "--cflags=-O1").code == 0
+    return folder
+
+
+def test_steps_are_those_of_the_schedule(project: Path) -> None:
+    result = profile(project, repeat=5)
+    steps = json.loads((project / "metadata.json").read_text())["steps"]
+    assert [(s["kernel"], s["macs"], s["nodes"]) for s in result["steps"]] == [
+        (s["kernel"], s["macs"], s["nodes"]) for s in steps
+    ]
+    assert all(s["milliseconds"] > 0 and s["bytes"] > 0 for s in result["steps"])
+    peak = result["machine"]["peak_gflops"]
+    for row in [*result["steps"], *result["kernels"]]:
+        assert row["gflops"] == pytest.approx(2e-6 * row["macs"] / row["milliseconds"])
+        assert row["of_peak"] == pytest.approx(row["gflops"] / peak) and row["of_roofline"] >= row["of_peak"]
+    assert sum(k["calls"] for k in result["kernels"]) == len(steps)
+    for key in ("milliseconds", "macs", "bytes"):
+        assert sum(k[key] for k in result["kernels"]) == pytest.approx(sum(s[key] for s in result["steps"]))
+    assert {n for k in result["kernels"] for n in k["nodes"]} == {n for s in steps for n in s["nodes"]}
+
+
+def test_command(project: Path, tmp_path: Path) -> None:
+    text = call("run", project, "--profile", "--repeat", "3").out
+    steps = json.loads((project / "metadata.json").read_text())["steps"]
+    folded = "".join(text.split())
+    assert all(step["kernel"].removeprefix("digits_") in folded for step in steps)
+    assert "GFLOP/s" in text and "3 runs" in text
+    assert json.loads(call("run", project / "lib" / "libdigits.so", "--profile", "--json").out)["repeat"] == 20
+    np.savez(tmp_path / "in.npz", other=np.zeros(1))
+    assert "image" in refused("run", project, "--profile", "--inputs", tmp_path / "in.npz")
+    assert "exclude" in refused("run", project, "--profile", "--outputs", tmp_path / "o.npz")
+
+
+def test_library_without_its_project(project: Path, tmp_path: Path) -> None:
+    shutil.copy(project / "lib" / "libdigits.so", tmp_path)
+    assert "metadata.json" in refused("run", tmp_path / "libdigits.so", "--profile")
+
+
+def test_library_without_steps(tmp_path: Path) -> None:
+    assert call("compile", DIGITS, "-o", tmp_path / "d", "--cflags=-O1 -DAOTC_NO_STEPS").code == 0
+    assert "AOTC_NO_STEPS" in refused("run", tmp_path / "d", "--profile")
+    assert call("run", tmp_path / "d").code == 0
+
+
+def test_steps_are_called_in_order_with_right_results(project: Path) -> None:
+    session = aotc.load(project)
+    x = {"image": np.random.default_rng(0).random((1, 1, 8, 8), np.float32)}
+    binding = session.bind(x)
+    seen: list[int] = []
+
+    @ffi.callback("void(void *, int32_t)")  # type: ignore[untyped-decorator]
+    def on_step(context: object, step: int) -> None:
+        assert int(ffi.cast("uintptr_t", context)) == 42
+        seen.append(step)
+
+    binding.run_watched(int(ffi.cast("uintptr_t", on_step)), 42)
+    count = len(json.loads((project / "metadata.json").read_text())["steps"])
+    assert seen == list(range(count + 1))
+    np.testing.assert_array_equal(binding.outputs["scores"], session.run(None, x)[0])
+
+
+def test_options_of_an_older_caller(project: Path) -> None:
+    """The fields that the size does not cover are not read."""
+    session = aotc.load(project)
+    binding = session.bind({"image": np.zeros((1, 1, 8, 8), np.float32)})
+    options = ffi.new("aotc_run_options *", [ffi.sizeof("size_t"), ffi.cast("aotc_step_fn", 1), ffi.NULL])
+    binding._run(options)
+    binding._run(ffi.new("aotc_run_options *", [ffi.sizeof("aotc_run_options"), ffi.NULL, ffi.NULL]))
+
+
+@pytest.mark.parametrize("target", ["host", C])
+def test_probe(target: object) -> None:
+    probe = Probe(resolve_target(target), find_toolchain())  # type: ignore[arg-type]
+    assert probe.flops() > 1e7 and probe.bandwidth(1) > 1e6

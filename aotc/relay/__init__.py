@@ -128,6 +128,9 @@ if TYPE_CHECKING:
     from aotc.relay.op.elementwise import tan as tan
     from aotc.relay.op.elementwise import tanh as tanh
     from aotc.relay.op.elementwise import trunc as trunc
+    from aotc.relay.op.fast_math import fast_erf as fast_erf
+    from aotc.relay.op.fast_math import fast_exp as fast_exp
+    from aotc.relay.op.fast_math import fast_tanh as fast_tanh
     from aotc.relay.op.index import gather as gather
     from aotc.relay.op.index import gather_nd as gather_nd
     from aotc.relay.op.index import one_hot as one_hot

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from aotc.relay.op.pool import max_pool3d as max_pool3d
     from aotc.relay.op.resize import upsampling as upsampling
     from aotc.relay.op.shape import batch_flatten as batch_flatten
+    from aotc.relay.op.softmax import fast_softmax as fast_softmax
     from aotc.relay.op.softmax import log_softmax as log_softmax
     from aotc.relay.op.softmax import softmax as softmax
 

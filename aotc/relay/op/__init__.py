@@ -23,6 +23,7 @@ from aotc.relay.op import (
     depth,
     dyn,
     elementwise,
+    fast_math,
     grid,
     index,
     join,
@@ -43,7 +44,7 @@ from aotc.relay.op import (
 from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
-    elementwise, binary, cast, reduce, shape, layout, join, pad, slice, index, scatter, create,
+    elementwise, fast_math, binary, cast, reduce, shape, layout, join, pad, slice, index, scatter, create,
     conv, conv_transpose, winograd, dense, pool, adaptive_pool, norm, softmax, resize, depth, batch_space,
     grid, sort, scan, dyn, annotation,
 )  # fmt: skip

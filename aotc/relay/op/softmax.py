@@ -2,11 +2,14 @@
 """Softmax and its logarithm along one axis.
 
 softmax(x, axis=1)                     # exp(x - max) / sum(exp(x - max))
+fast_softmax(x, axis=1)                # the same with fast_exp
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +19,7 @@ from aotc.ir.types import Type
 from aotc.relay.expr import Call, Expr
 from aotc.relay.expr import call as node
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
+from aotc.relay.op.fast_math import clamped_exp, clamped_exp_numpy
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rules import axis_of, tensor
 from aotc.relay.op.samples import random_sample
@@ -41,6 +45,10 @@ def _axes(a: SoftmaxAttrs, types: Sequence[Type]) -> AxisMap:
     return AxisMap((tuple(None if k == axis_of(a.axis, rank) else k for k in range(rank)),))
 
 
+def _exp(x: Scalar) -> Scalar:
+    return call("exp", x)
+
+
 class _Rows:
     """The stages over the rows along `axis`: every row statistic keeps the axis, with extent 1."""
 
@@ -58,16 +66,16 @@ class _Rows:
     def greatest(self) -> te.Tensor:
         return self.reduce("max", self.x)
 
-    def shifted(self, greatest: te.Tensor) -> te.Compute:
+    def shifted(self, greatest: te.Tensor, exp: Callable[[Scalar], Scalar] = _exp) -> te.Compute:
         """exp(x - max): no overflow, and at least one term of 1."""
         x = self.x
-        return te.compute(x.shape, lambda *v: call("exp", x[v] - greatest[self.at(v, 0)]), "exp", materialize=True)
+        return te.compute(x.shape, lambda *v: exp(x[v] - greatest[self.at(v, 0)]), "exp", materialize=True)
 
 
-def _compute_softmax(a: SoftmaxAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_softmax(a: SoftmaxAttrs, args: Sequence[te.Tensor], exp: Callable[[Scalar], Scalar] = _exp) -> te.Tensor:
     x = promoted(args[0])
     rows = _Rows(x, axis_of(a.axis, x.rank))
-    terms = rows.shifted(rows.greatest())
+    terms = rows.shifted(rows.greatest(), exp)
     total = rows.reduce("sum", terms)
     scale = te.compute(total.shape, lambda *v: 1.0 / total[v], "scale", materialize=True)
     result = te.compute(x.shape, lambda *v: terms[v] * scale[rows.at(v, 0)], "softmax")
@@ -88,11 +96,11 @@ def _compute_log_softmax(a: SoftmaxAttrs, args: Sequence[te.Tensor]) -> te.Tenso
     return convert(te.compute(x.shape, body, "log_softmax"), args[0].dtype)
 
 
-def _reference_softmax(a: SoftmaxAttrs, data: Array) -> Array:
+def _reference_softmax(a: SoftmaxAttrs, data: Array, exp: Callable[[Any], Any] = np.exp) -> Array:
     x = float_work(data)
     if x.size == 0:
         return data
-    terms = np.exp(x - x.max(axis=a.axis, keepdims=True))
+    terms = exp(x - x.max(axis=a.axis, keepdims=True))
     return as_dtype(terms / terms.sum(axis=a.axis, keepdims=True), data.dtype)
 
 
@@ -125,6 +133,16 @@ SOFTMAX = OpDef(
     compute=_compute_softmax,
     samples=_samples,
 )
+FAST_SOFTMAX = OpDef(
+    name="nn.fast_softmax",
+    attrs=SoftmaxAttrs,
+    infer=_infer,
+    reference=partial(_reference_softmax, exp=clamped_exp_numpy),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_axes,
+    compute=partial(_compute_softmax, exp=clamped_exp),
+    samples=_samples,
+)
 LOG_SOFTMAX = OpDef(
     name="nn.log_softmax",
     attrs=SoftmaxAttrs,
@@ -136,12 +154,17 @@ LOG_SOFTMAX = OpDef(
     samples=_samples,
 )
 
-OPS: tuple[OpDef, ...] = (SOFTMAX, LOG_SOFTMAX)
+OPS: tuple[OpDef, ...] = (SOFTMAX, FAST_SOFTMAX, LOG_SOFTMAX)
 
 
 def softmax(data: Expr, axis: int = -1) -> Call:
     """exp(data) / sum(exp(data)) along an axis."""
     return node(SOFTMAX, (data,), SoftmaxAttrs(axis=axis))
+
+
+def fast_softmax(data: Expr, axis: int = -1) -> Call:
+    """softmax with `fast_exp`: what is 87 or more below the largest counts as 87 below."""
+    return node(FAST_SOFTMAX, (data,), SoftmaxAttrs(axis=axis))
 
 
 def log_softmax(data: Expr, axis: int = -1) -> Call:

@@ -26,6 +26,7 @@ from aotc.relay.transform.dynamic_to_static import DynamicToStatic
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.eta_expand import EtaExpand
 from aotc.relay.transform.expand_ops import ExpandOps
+from aotc.relay.transform.fast_math import FastMath
 from aotc.relay.transform.flatten_atrous_conv import FlattenAtrousConv
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
@@ -59,6 +60,7 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     EliminateCommonSubexpr,
     EtaExpand,
     ExpandOps,
+    FastMath,
     FlattenAtrousConv,
     FoldConstant,
     FoldExplicitPadding,

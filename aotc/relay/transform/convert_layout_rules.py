@@ -291,7 +291,7 @@ def _dense(call: Call, orders: Sequence[Order]) -> Plan | None:
 
 
 _ALONG_AXIS: Final = (
-    "nn.batch_norm", "nn.layer_norm", "nn.l2_normalize", "nn.lrn",
+    "nn.batch_norm", "nn.layer_norm", "nn.l2_normalize", "nn.lrn", "nn.fast_softmax",
     "nn.softmax", "nn.log_softmax", "nn.bias_add", "nn.prelu", "concatenate", "split", "repeat", "reverse",
     "cumsum", "cumprod", "sort", "argsort", "topk",
 )  # fmt: skip

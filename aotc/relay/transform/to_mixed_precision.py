@@ -53,7 +53,7 @@ _ALWAYS: Final = """
 _FOLLOW: Final = """
     abs add annotation.stop_fusion argmax argmin argsort atan atan2 broadcast_to cast ceil clip concatenate copy cos
     divide dyn.broadcast_to dyn.expand_dims dyn.full dyn.nn.pad dyn.one_hot dyn.reshape dyn.squeeze dyn.strided_slice
-    dyn.tile dyn.topk equal expand_dims floor floor_divide floor_mod full full_like gather gather_nd greater
+    dyn.tile dyn.topk equal expand_dims fast_tanh floor floor_divide floor_mod full full_like gather gather_nd greater
     greater_equal image.resize1d image.resize2d image.resize3d isfinite isinf isnan layout_transform less less_equal
     max maximum min minimum mod multiply ndarray_size negative nn.adaptive_max_pool1d nn.adaptive_max_pool2d
     nn.adaptive_max_pool3d nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.batch_flatten nn.batch_norm
@@ -65,10 +65,12 @@ _FOLLOW: Final = """
 """
 _NEVER: Final = """
     acos acosh all any arange asin asinh atanh bitwise_and bitwise_not bitwise_or bitwise_xor cosh cumprod cumsum
-    dyn.image.resize2d dyn.nn.upsampling dyn.ones dyn.zeros erf exp expm1 image.grid_sample left_shift log log10 log1p
+    dyn.image.resize2d dyn.nn.upsampling dyn.ones dyn.zeros erf exp expm1 fast_erf fast_exp image.grid_sample
+    left_shift log log10 log1p
     log2 logical_and logical_not logical_or logical_xor mean nn.adaptive_avg_pool1d nn.adaptive_avg_pool2d
     nn.adaptive_avg_pool3d nn.contrib_conv2d_winograd_weight_transform
-    nn.contrib_conv2d_winograd_without_weight_transform nn.global_avg_pool2d nn.group_norm nn.instance_norm
+    nn.contrib_conv2d_winograd_without_weight_transform nn.global_avg_pool2d nn.fast_softmax
+    nn.group_norm nn.instance_norm
     nn.l2_normalize nn.layer_norm nn.log_softmax nn.lrn nn.softmax ones power prod right_shift rsqrt sinh sum tan
     variance zeros
 """

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FastMath: approximations instead of elementary functions.
+
+nn.softmax(tanh(%x))
+nn.fast_softmax(fast_tanh(%x))
+
+In: typed functions.  Out: the same but for the errors that `aotc.relay.op.fast_math` states.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from aotc.ir.op import Op
+from aotc.ir.transform import PassContext
+from aotc.relay.expr import Call, Function, call
+from aotc.relay.module import IRModule
+from aotc.relay.op.fast_math import fast_erf, fast_exp, fast_tanh
+from aotc.relay.op.softmax import FAST_SOFTMAX
+from aotc.relay.transform.base import FunctionPass, Outcome, Rewriter, Rule
+
+_FAST: Final[dict[str, Op]] = {
+    "exp": fast_exp.op,
+    "tanh": fast_tanh.op,
+    "erf": fast_erf.op,
+    "nn.softmax": FAST_SOFTMAX,
+}
+
+
+def _rewrite(node: Call) -> Outcome:
+    assert isinstance(node.op, Op)
+    return call(_FAST[node.op.name], node.args, node.attrs)
+
+
+_RULE: Final = Rule("f(x) => fast_f(x)", tuple(_FAST), _rewrite)
+
+
+class FastMath(FunctionPass):
+    """exp, tanh, erf and nn.softmax become fast_exp, fast_tanh, fast_erf and nn.fast_softmax."""
+
+    name: ClassVar[str] = "FastMath"
+    opt_level: ClassVar[int] = 4
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return Rewriter([_RULE]).rewrite(function)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FastMath and the operators that it puts in: which calls change, and how far the values are from the functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from passes.graphs import checked, module_of, ops, var
+
+from aotc.ir.transform import PassContext, Sequential
+from aotc.relay.expr import Expr
+from aotc.relay.interp import evaluate
+from aotc.relay.op.elementwise import erf, exp, tanh
+from aotc.relay.op.fast_math import fast_erf, fast_exp, fast_tanh
+from aotc.relay.op.rows import Unary
+from aotc.relay.op.softmax import softmax
+from aotc.relay.transform import FastMath
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [(exp, "fast_exp"), (tanh, "fast_tanh"), (erf, "fast_erf"), (lambda x: softmax(x, axis=0), "nn.fast_softmax")],
+)
+def test_functions(build: Callable[[Expr], Expr], name: str, dtype: str) -> None:
+    x = var("x", 4, 9, dtype=dtype)
+    result = checked(FastMath(), module_of(build(x), x), rtol=2e-3 if dtype == "float16" else 1e-5)
+    assert ops(result) == {name: 1}
+
+
+@pytest.mark.parametrize(
+    ("fast", "exact", "limit", "relative", "absolute"),
+    [(fast_exp, math.exp, 80.0, 1e-6, 0), (fast_tanh, math.tanh, 20.0, 0, 1e-6), (fast_erf, math.erf, 20.0, 0, 2e-6)],
+)
+def test_accuracy(fast: Unary, exact: Callable[[float], float], limit: float, relative: float, absolute: float) -> None:
+    values = np.linspace(-limit, limit, 100_001).astype(np.float32)
+    x = var("x", values.size)
+    got: Any = evaluate(module_of(fast(x), x), values)
+    expected = [exact(float(v)) for v in values]
+    np.testing.assert_allclose(got, expected, rtol=relative, atol=absolute)
+
+
+def test_limits() -> None:
+    x = var("x", 3)
+    values = np.array([np.inf, -np.inf, np.nan], np.float32)
+    high, low, nothing = evaluate(module_of(fast_exp(x), x), values)
+    assert np.isfinite(high) and 0 < low < 1e-37 and np.isnan(nothing)
+    for fast in (fast_tanh, fast_erf):
+        got = evaluate(module_of(fast(x), x), values)
+        np.testing.assert_allclose(got, [1, -1, np.nan], atol=2e-6)
+
+
+def test_only_at_level_4() -> None:
+    x = var("x", 3)
+    module = module_of(exp(x), x)
+    for level, name in ((3, "exp"), (4, "fast_exp")):
+        with PassContext(opt_level=level):
+            assert ops(Sequential([FastMath()])(module)) == {name: 1}

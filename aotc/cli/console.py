@@ -62,6 +62,11 @@ class Reporter:
         elif not self.quiet:
             show(self.console)
 
+    def text(self, data: Mapping[str, Any], text: str) -> None:
+        """Print a text that was asked for, as it stands (no wrapping, no markup), quiet or not; or `data` as JSON."""
+        self.stop()
+        sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n" if self.as_json else text)
+
     def write(self, path: Path, data: Mapping[str, Any]) -> None:
         """Write a result to a file, as JSON; AotcError (code "output") where it cannot be written."""
         try:

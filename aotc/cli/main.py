@@ -84,11 +84,12 @@ def compile_command(
             result = compile(
                 model, output=output, instruments=instruments, build=not no_build, progress=stage, **options
             )
-        if watch.stopped is not None:
-            text = watch.stopped
-            out.result({"text": text}, lambda console: console.print(text, markup=False, end=""))
-            return
         passes = timer.render() if timing else ""
+        if watch.stopped is not None:
+            out.text({"text": watch.stopped} | ({"timing": passes} if timing else {}), watch.stopped)
+            if timing and not (quiet or as_json):
+                out.errors.print(passes.rstrip(), markup=False)
+            return
         data: dict[str, Any] = {
             "path": str(result.path),
             "library": str(result.library or ""),

@@ -42,6 +42,9 @@ def test_stop_after(tmp_path: Path) -> None:
     assert done.code == 0 and done.out.startswith("#[version") and "nn.conv2d" in done.out
     data = json.loads(compiled("--stop-after", "SimplifyInference", "--json").out)
     assert data["text"].strip() == done.out.strip()
+    assert compiled("--stop-after", "SimplifyInference", "-q").out == done.out
+    timed = compiled("--stop-after", "SimplifyInference", "--timing")
+    assert timed.out == done.out and "SimplifyInference:" in timed.err
     done = compiled("-o", tmp_path / "net", "--stop-after", "LambdaLift", "--no-build")
     assert done.code == 2 and "did not run" in done.err
 

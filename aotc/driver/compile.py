@@ -27,7 +27,7 @@ from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.transform import PassContext
 from aotc.relay.backend.lower import lower
-from aotc.relay.bind import bind_params_by_name
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
 from aotc.relay.transform.pipeline import optimize, require_lowering

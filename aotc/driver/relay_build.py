@@ -32,7 +32,7 @@ from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.ndarray import NDArray
 from aotc.ir.transform import PassContext
 from aotc.relay.backend.lower import lower_calls
-from aotc.relay.bind import bind_params_by_name
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay.transform.pipeline import optimize, pipeline, require_lowering

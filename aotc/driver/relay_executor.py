@@ -33,7 +33,7 @@ from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
 from aotc.ir.ndarray import NDArray
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 from aotc.relay.analysis import free_vars
-from aotc.relay.bind import bind_params_by_name
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.interp import Closure, apply, bind_arguments, evaluate

@@ -28,7 +28,7 @@ from aotc.ir.transform import PassContext
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, tensor_types
 from aotc.relay.backend.kernels import anchor_name
 from aotc.relay.backend.vm import compile_bytecode
-from aotc.relay.bind import bind_params_by_name
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Function, Var, type_of
 from aotc.relay.infer import infer_expr
 from aotc.relay.interp import evaluate

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from aotc.driver.relay_build import build as build
     from aotc.driver.relay_executor import Executor as Executor
     from aotc.driver.relay_executor import create_executor as create_executor
-    from aotc.relay.bind import bind_params_by_name as bind_params_by_name
+    from aotc.relay.binding import bind_params_by_name as bind_params_by_name
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "aotc.driver.relay_build": "ExecutorFactory build",
         "aotc.driver.relay_executor": "Executor create_executor",
-        "aotc.relay.bind": "bind_params_by_name",
+        "aotc.relay.binding": "bind_params_by_name",
     },
 )

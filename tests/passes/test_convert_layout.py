@@ -22,7 +22,7 @@ from aotc.ir.instrument import PassProfile, PassTimingInstrument
 from aotc.ir.op import AxisMap
 from aotc.ir.transform import PassContext, Sequential
 from aotc.ir.types import TensorType
-from aotc.relay.bind import bind_params_by_name
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Expr, If, Let, Tuple, TupleGetItem, Var, call
 from aotc.relay.instrument.op_difference import OpDifference
 from aotc.relay.interp import evaluate

@@ -19,7 +19,7 @@ from aotc.ir.span import Span, span_scope
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars, list_op_freqs
-from aotc.relay.bind import bind_params_by_name
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, splat
 from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from passes.graphs import const, module_of, noise, ops, random_inputs, var
 
 from aotc.ir.transform import PassContext, Sequential
-from aotc.relay.bind import bind_params_by_name
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Constant, Expr, Function
 from aotc.relay.instrument.op_difference import count_ops
 from aotc.relay.instrument.verifier import Verifier

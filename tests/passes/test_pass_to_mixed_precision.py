@@ -15,7 +15,7 @@ from aotc.ir.diagnostics import AotcError, AotcValueError
 from aotc.ir.op import Op
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, tensor_types
-from aotc.relay.bind import bind_params_by_name
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.infer import infer_module
 from aotc.relay.instrument.verifier import Verifier

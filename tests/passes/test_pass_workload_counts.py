@@ -7,7 +7,7 @@ import pytest
 from passes.graphs import const, module_of, ops, var
 
 from aotc.ir.transform import Pass, PassContext, Sequential
-from aotc.relay.bind import bind_params_by_name
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Constant, Function
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, multiply

@@ -14,7 +14,7 @@ import pytest
 
 from aotc.driver.wiring import install
 from aotc.ir.transform import PassContext, get_pass, installed_passes
-from aotc.relay.bind import bind_params_by_name
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet

@@ -7,6 +7,7 @@ build_library(directory, metadata, toolchain, target)        # directory/lib/lib
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,9 @@ from aotc_codegen.c.flags import cflags
 
 from aotc.driver.toolchain import ObjectCompiler, Toolchain, run_compiler
 from aotc.tir.target import Target
+
+_LINK_FLAGS = ("-Wl,--build-id=none",) if sys.platform == "linux" else ()
+"""Without a hash of all parameters, which takes most of the time of linking."""
 
 
 def build_library(
@@ -47,7 +51,6 @@ def build_library(
         # the largest first: they take longest
         jobs = sorted(zip(sources, objects, strict=True), key=lambda job: -job[0].stat().st_size)
         ObjectCompiler.of(toolchain, flags, directory).compile_all([(s, Path(o)) for s, o in jobs])
-        run_compiler(
-            (*toolchain.cc, "-shared", *toolchain.cflags, *objects, "-lm", "-o", str(metadata["library"])), directory
-        )
+        link = (*toolchain.cc, "-shared", *toolchain.cflags, *objects, "-lm", *_LINK_FLAGS)
+        run_compiler((*link, "-o", str(metadata["library"])), directory)
     return library

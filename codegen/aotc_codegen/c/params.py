@@ -9,6 +9,7 @@ Either way a kernel call names a parameter by the same symbol.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -35,6 +36,11 @@ def packed(storage: Storage) -> np.ndarray[Any, Any]:
     return data.astype(data.dtype.newbyteorder("<")) if data.dtype.byteorder == ">" else data
 
 
+def _raw(storage: Storage) -> memoryview:
+    """The bytes of a constant, without a copy where it is stored so already."""
+    return packed(storage).reshape(-1).view(np.uint8).data
+
+
 class Params:
     """Where each constant of a program lies."""
 
@@ -46,7 +52,7 @@ class Params:
         self._home: dict[Storage, Storage] = {}
         self.bytes = 0
         for storage in constants:
-            key = (str(storage.dtype), packed(storage).tobytes())
+            key = (str(storage.dtype), hashlib.sha256(_raw(storage)).digest())
             home = self._same.setdefault(key, storage)  # equal constants are stored once
             self._home[storage] = home
             if home is storage:
@@ -89,11 +95,13 @@ class Params:
 
     def blob(self) -> bytes:
         """The contents of the binary file."""
-        data = bytearray(self.bytes)
+        parts: list[memoryview | bytes] = []
+        end = 0
         for storage, offset in self.offsets.items():
-            raw = packed(storage).tobytes()
-            data[offset : offset + len(raw)] = raw
-        return bytes(data)
+            raw = _raw(storage)
+            parts += [bytes(offset - end), raw]
+            end = offset + raw.nbytes
+        return b"".join([*parts, bytes(self.bytes - end)])
 
 
 def element_texts(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:

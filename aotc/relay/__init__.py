@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aotc.relay import testing as testing
     from aotc.relay import transform as transform
     from aotc.relay import vm as vm
+    from aotc.relay.binding import bind as bind
     from aotc.relay.binding import bind_params_by_name as bind_params_by_name
     from aotc.relay.expr import Call as Call
     from aotc.relay.expr import Constant as Constant
@@ -195,7 +196,7 @@ __getattr__, __dir__ = lazy_names(
         "aotc.driver.relay_executor": "create_executor",
         "aotc.driver.relay_expr": "Any const fromtext scalar_type var",
         "aotc.ir.types": "FuncType TensorType TupleType Type",
-        "aotc.relay.binding": "bind_params_by_name",
+        "aotc.relay.binding": "bind bind_params_by_name",
         "aotc.relay.expr": "Call Constant Expr Function GlobalVar If Let Tuple TupleGetItem Var",
         "aotc.relay.expr_functor": "ExprFunctor ExprMutator ExprVisitor",
         "aotc.relay.op.reduce": "logsumexp std",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binding of parameters: named inputs of a function become constants.
+"""Binding: variables give way to expressions, named inputs of a function to constants.
 
 bound = bind_params_by_name(mod["main"], {"weight": array})
+bind(relay.add(x, y), {y: relay.const(1.0)})                # x + 1
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
+from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic, nearest
+from aotc.ir.op import Op
 from aotc.ir.types import TensorType
+from aotc.relay.analysis import bound_vars, free_vars
 from aotc.relay.expr import Constant, Expr, Function, Var
+from aotc.relay.infer import merge_types
+from aotc.relay.operators import Operators
 from aotc.relay.visitor import substitute
 
 
@@ -45,6 +50,51 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
         return function
     body = substitute(function.body, mapping)
     return Function(rest, body, function.ret_type, function.attrs, function.span)
+
+
+def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:
+    """`expr` with variables replaced, all at once: free ones, and the parameters of `expr` if it is a function.
+
+    A parameter that is bound is one no more, but a variable bound to a parameter takes its place; the free variables
+    that the values bring into a function become its last parameters.  Variables that `expr` does not have do nothing.
+
+    Types that nodes had are kept, as by every rewrite: InferType finds more precise ones.
+
+    Raises AotcTypeError for keys that are no variables and values that are no expressions, and AotcError listing every
+    variable that is bound inside `expr` and every value whose type cannot be the variable's.
+    """
+    body = expr.body if isinstance(expr, Function) else expr
+    _check(body, binds)
+    new = substitute(body, dict(binds))
+    if not isinstance(expr, Function):
+        return new
+    kept = [binds.get(p, p) for p in expr.params]
+    params = dict.fromkeys(p for p in kept if isinstance(p, Var))
+    if new is body and tuple(params) == expr.params:
+        return expr
+    outer = set(free_vars(expr))
+    more = [v for v in free_vars(Function(tuple(params), new)) if v not in outer]
+    return Function((*params, *more), new, expr.ret_type, expr.attrs, expr.span)
+
+
+def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:
+    """Raise what is wrong with variables of `body` being bound."""
+    for var, value in binds.items():
+        if not isinstance(var, Var):
+            hint = "bind_params_by_name takes names" if isinstance(var, str) else ""
+            raise AotcTypeError("bind", f"a variable is bound, not {var!r}", hint=hint)
+        if not isinstance(value, (Operators, Op)):
+            text = f"%{var.name} is bound to an expression, not to {type(value).__name__}"
+            raise AotcTypeError("bind", text, hint="relay.const makes one of a number or an array")
+    inner = set(bound_vars(body)) & binds.keys()
+    problems = [Diagnostic("bind", f"%{v.name} is bound inside the expression", v.span) for v in binds if v in inner]
+    problems += [
+        Diagnostic("bind", f"%{v.name} is {v.checked_type}, the value is {e.checked_type}", v.span)
+        for v, e in binds.items()
+        if v.checked_type and e.checked_type and merge_types(v.checked_type, e.checked_type) is None
+    ]
+    if problems:
+        raise AotcError.collect(problems)
 
 
 def _mismatch(var: Var, value: Constant) -> Diagnostic | None:

@@ -17,12 +17,21 @@ from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar
 
 
 class IRModule(Mapping[str, Function]):
-    """A mapping from names to functions, with attributes of the whole module."""
+    """A mapping from names to functions, with attributes of the whole module.
+
+    Raises AotcTypeError for a key that is neither a name nor a GlobalVar, and for a value that is no function.
+    """
 
     __slots__ = ("__weakref__", "_functions", "attrs")
 
-    def __init__(self, functions: Mapping[str, Function] | None = None, attrs: Mapping[str, Any] = EMPTY_ATTRS) -> None:
-        self._functions: dict[str, Function] = dict(functions or {})
+    def __init__(
+        self,
+        functions: Mapping[str, Function] | Mapping[GlobalVar, Function] | None = None,
+        attrs: Mapping[str, Any] = EMPTY_ATTRS,
+    ) -> None:
+        self._functions: dict[str, Function] = {}
+        for name, function in (functions or {}).items():
+            self[name] = function
         self.attrs: Mapping[str, Any] = MappingProxyType(dict(attrs))
 
     @classmethod
@@ -40,11 +49,14 @@ class IRModule(Mapping[str, Function]):
     def __setitem__(self, name: str | GlobalVar, function: Function) -> None:
         """Add or replace a function in place: for users who build modules; passes make new modules.
 
-        Raises AotcTypeError for what is no function.
+        Raises AotcTypeError for what is no function, or no name.
         """
+        key = name.name if isinstance(name, GlobalVar) else name
         if not isinstance(function, Function):
             raise AotcTypeError("module", f"a module holds functions, not {type(function).__name__}")
-        self._functions[name.name if isinstance(name, GlobalVar) else name] = function
+        if not isinstance(key, str):
+            raise AotcTypeError("module", f"a function goes by a name or a GlobalVar, not by {type(key).__name__}")
+        self._functions[key] = function
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)

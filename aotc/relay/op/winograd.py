@@ -69,9 +69,10 @@ def _infer_weights(a: ConvWinogradWeightTransformAttrs, types: Sequence[Type]) -
 
 
 def _reference_weights(a: ConvWinogradWeightTransformAttrs, weight: Array) -> Array:
-    """G w G^T, rounded once."""
+    """G w G^T, rounded once: one matrix product for the weights of all channels."""
     g = matrices(a.tile_size)[1]
-    return as_dtype(np.einsum("ai,ocij,bj->aboc", g, weight.astype(np.float64), g, optimize=True), "float32")
+    squares = np.kron(g, g) @ weight.astype(np.float64).reshape(-1, TAPS * TAPS).T
+    return as_dtype(squares.reshape(len(g), len(g), *weight.shape[:2]), "float32")
 
 
 def _compute_weights(a: ConvWinogradWeightTransformAttrs, args: Sequence[te.Tensor]) -> te.Tensor:

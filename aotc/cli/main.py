@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from aotc.driver.observe import dump_ir
 from aotc.driver.profile import profile
 from aotc.driver.run import run_library
 from aotc.driver.support import support_table
+from aotc.driver.toolchain import compiler_version, resolve_target
 from aotc.driver.verify import verify
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassTimingInstrument
@@ -74,20 +77,23 @@ def compile_command(
     **options: Any,
 ) -> None:
     """Compile MODEL (.onnx, .pt2) to a C project and a library in DIR."""
-    watch = Watch(model, **{name: options.pop(name) for name in WATCH_OPTIONS})
-    if output is None and watch.stop_after is None:
+    watching = {name: options.pop(name) for name in WATCH_OPTIONS}
+    stopping = watching["stop_after"] is not None
+    if output is None and not stopping:
         raise click.UsageError("Missing option '-o' / '--output'.")
     with reporting(quiet, as_json, verbose) as out:
+        build = not (no_build or stopping)
+        watch = Watch(model, _facts(build, options) if watching["report"] is not None else {}, **watching)
         timer = PassTimingInstrument()
-        instruments = [timer, *([dump_ir(dump, refresh=True)] if dump is not None else []), *watch.instruments(out)]
+        instruments = [timer, *([dump_ir(dump, refresh=True)] if dump is not None else []), *watch.instruments()]
         with watch.writing(out) as stage:
-            result = compile(
-                model, output=output, instruments=instruments, build=not no_build, progress=stage, **options
-            )
+            where = None if stopping else output
+            made = compile(model, output=where, instruments=instruments, build=build, progress=stage, **options)
+            result = watch.done(made)
         passes = timer.render() if timing else ""
         if watch.stopped is not None:
             out.text({"text": watch.stopped} | ({"timing": passes} if timing else {}), watch.stopped)
-            if timing and not (quiet or as_json):
+            if timing and not as_json:
                 out.errors.print(passes.rstrip(), markup=False)
             return
         data: dict[str, Any] = {
@@ -98,6 +104,13 @@ def compile_command(
         out.result(
             data | ({"timing": passes} if timing else {}), lambda console: _show_compiled(console, result, passes)
         )
+
+
+def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
+    """What a report of the compilation says at its head beside what the compiler itself knows."""
+    flags = shlex.join(options["cflags"])
+    compiler = {"C compiler": compiler_version(options["cc"]), "C flags": flags} if build else {}
+    return {"target": resolve_target(options["target"]).name, "accuracy": options["accuracy"], **compiler}
 
 
 def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None:

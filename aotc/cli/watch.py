@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of `aotc compile` that look at passes: flags in, instruments and a report out.
 
-watch = Watch(model, report=Path("out.html"), print_after=("FuseOps",), stop_after=None, check_passes=False)
+watch = Watch(model, facts, report=Path("out.html"), print_after=("FuseOps",), stop_after=None, check_passes=False)
 with watch.writing(out) as stage:
-    compile(model, instruments=watch.instruments(out), progress=stage)
+    watch.done(compile(model, instruments=watch.instruments(), progress=stage))
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 
 from aotc.cli.console import Reporter
+from aotc.driver.compile import LOWERING, CompiledModel
 from aotc.driver.observe import NumericCheck, PrintAfter, StopAfter, Stopped, require_passes
 from aotc.driver.report import PassReport
 from aotc.ir.diagnostics import AotcError
@@ -26,40 +27,55 @@ WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes")
 class Watch:
     """What a command is to tell about the passes.
 
+    facts      what the report says at its head
     stopped    the text of the program at the pass after which it was to stop; None if it did not
+
+    Raises AotcError for names that no pass has, and for a report that could not be written.
     """
 
     def __init__(
         self,
         model: Path,
+        facts: dict[str, str],
         *,
         report: Path | None,
         print_after: tuple[str, ...],
         stop_after: str | None,
         check_passes: bool,
     ) -> None:
+        require_passes([*print_after, *([stop_after] if stop_after is not None else [])])
+        if report is not None and report.is_dir():
+            raise AotcError("report", f"cannot write {report}: it is a directory")
         self.report_file = report
         self.stop_after = stop_after
         self.stopped: str | None = None
         self._check = check_passes
         self._names = print_after
-        self._report = PassReport(str(model)) if report is not None else None
+        self._report = PassReport(str(model), list(facts.items())) if report is not None else None
         self._print = PrintAfter(print_after, lambda text: click.echo(text, err=True))
 
-    def instruments(self, out: Reporter) -> list[Any]:
-        """The instruments that the options ask for.  Raises AotcError for names that no pass has."""
-        stop = () if self.stop_after is None else (self.stop_after,)
-        require_passes([*self._names, *stop])
+    def instruments(self) -> list[Any]:
+        """The instruments that the options ask for."""
         found: list[Any] = [self._report] if self._report is not None else []
         found += [self._print] if self._names else []
         found += [NumericCheck()] if self._check else []
-        return [*found, *map(StopAfter, stop)]
+        return [*found, *([StopAfter(self.stop_after)] if self.stop_after is not None else [])]
+
+    def done(self, model: CompiledModel) -> CompiledModel:
+        """What came out, for the report."""
+        if self._report is not None:
+            self._report.stage("")
+            self._report.add_result(model)
+        return model
 
     @contextmanager
     def writing(self, out: Reporter) -> Iterator[Callable[[str], None]]:
         """What is told each stage as it begins; the report is written at the end, also of a compilation that failed."""
 
         def stage(name: str) -> None:
+            if name == LOWERING and self.stop_after is not None:  # all passes have run
+                text = f"the pass {self.stop_after!r} did not run"
+                raise AotcError("stop-after", text, hint="-O 3 runs most passes")
             out.stage(name)
             if self._report is not None:
                 self._report.stage(name)
@@ -68,11 +84,21 @@ class Watch:
             yield stage
         except Stopped as stop:
             self.stopped = stop.text
-        finally:
-            if self._report is not None and self.report_file is not None:
-                self._report.stage("")
-                self._report.save_html(self.report_file)
-        if self._names and self._print.missing:
+        except AotcError as error:
+            self._write_report(error)
+            raise
+        self._write_report(None)
+        if self._print.missing:
             out.errors.print(f"these passes did not run: {', '.join(sorted(self._print.missing))}", markup=False)
-        if self.stop_after is not None and self.stopped is None:
-            raise AotcError("stop-after", f"the pass {self.stop_after!r} did not run", hint="-O 3 runs most passes")
+
+    def _write_report(self, failure: AotcError | None) -> None:
+        """Write the report, if one is wanted; a second problem goes with the one that there is."""
+        if self._report is None or self.report_file is None:
+            return
+        self._report.stage("")
+        if self.stopped is not None:
+            self._report.unfinished = "stopped"
+        try:
+            self._report.save_html(self.report_file)
+        except AotcError as error:
+            raise AotcError.collect([*(failure.diagnostics if failure else ()), *error.diagnostics]) from failure

@@ -16,7 +16,6 @@ import os
 import platform
 import re
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -37,7 +36,7 @@ from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import Arrays, random_inputs, read_inputs
 from aotc.driver.reference import reference_runner
 from aotc.driver.relay_frontend import is_exported_program
-from aotc.driver.toolchain import find_toolchain
+from aotc.driver.toolchain import compiler_version
 from aotc.driver.verify import Run, judged, with_static_inputs
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
@@ -86,11 +85,6 @@ def machine() -> dict[str, Any]:
     names = re.findall(r"^model name\s*: (.*)$", text, re.MULTILINE) or [platform.machine()]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {"cpu": names[0], "processors": os.cpu_count(), "system": platform.system(), "load": load}
-
-
-def _compiler_version(cc: str | None) -> str:
-    done = subprocess.run([*find_toolchain(cc).cc, "--version"], capture_output=True, text=True, check=False)
-    return (done.stdout.splitlines() or ["unknown"])[0]
 
 
 class Judge:
@@ -225,7 +219,7 @@ def bench(
         "machine": machine(),
         "versions": {
             "aotc": version("aotc"),
-            "compiler": _compiler_version(options.get("cc")),
+            "compiler": compiler_version(options.get("cc")),
             "python": platform.python_version(),
         },
         "target": compiled.metadata["target"],

@@ -26,12 +26,13 @@ from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.transform import PassContext
-from aotc.relay.backend.lower import lower
+from aotc.relay.backend.lower import lower_calls
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
 from aotc.relay.transform.pipeline import optimize, require_lowering
 from aotc.runtime.session import Session, load
+from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program
 from aotc.tir.target import Target
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 ACCURACIES = ("fast", "strict")
+IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
+PLANNING, WRITING, BUILDING = "planning memory", "writing the C project", "compiling the C project"
+"""The stages of a compilation."""
 Progress = Callable[[str], None]
 """Told the name of each stage as it begins."""
 
@@ -133,12 +137,14 @@ def compile_program(
     progress: Progress = lambda _: None,
 ) -> Program:
     """A module through the pass pipeline and lowering, memory planned: everything before C text."""
-    progress("optimising the graph")
+    progress(OPTIMISING)
     with options.context(instruments) as context:
         require_lowering(context)
         optimized = optimize(module, target)
-    progress("making kernels")
-    return lower(optimized, target, name)
+    progress(LOWERING)
+    program = lower_calls(optimized, target, name)
+    progress(PLANNING)
+    return plan_memory(program)
 
 
 def compile(
@@ -186,7 +192,7 @@ def compile(
     c_name = model_name(model, name)
     if output is not None:
         check_destination(Path(output))
-    progress("importing the model")
+    progress(IMPORTING)
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
     passes = PassList()
     watching = [*instruments, passes]
@@ -207,10 +213,10 @@ def _write(
 ) -> tuple[dict[str, Any], Path | None]:
     """The project in its place, and the library if there is a toolchain; nothing where something fails."""
     with staged(path) as work:
-        progress("writing the C project")
+        progress(WRITING)
         metadata = emit(program, work, target=target, version=version("aotc"), passes=passes)
         library = None
         if toolchain is not None:
-            progress("compiling the C project")
+            progress(BUILDING)
             library = build_library(work, metadata, toolchain, target).relative_to(work)
     return metadata, path / library if library is not None else None

@@ -2,7 +2,7 @@
 """The report of a compilation: a table for the terminal, one page of HTML for the browser.
 
 report = PassReport("net.onnx")
-aotc.compile("net.onnx", instruments=[report], progress=report.stage)
+report.add_result(aotc.compile("net.onnx", instruments=[report], progress=report.stage))
 print(report.render())
 report.save_html("report.html")
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import platform
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +22,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from aotc.driver.compile import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.instrument.measure import Measure, PassRecord, PassRecords
+from aotc.relay.instrument.measure import Measure, PassRecord, PassRecords, RuleFigures
+from aotc.relay.transform.base import rewrite_report
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
 LONGEST: Final = 4000
@@ -32,32 +35,76 @@ SHOWN: Final = 1500
 
 
 class PassReport(PassRecords):
-    """Time, operators, parameter bytes, FLOPs and live memory before and after every pass, and the stages around them.
+    """Time, operators, parameter bytes, FLOPs and live memory before and after every pass, what its rewrite rules did,
+    and the stages around them.
 
-    title    what was compiled
-    facts    more to tell at the head: (name, value)
+    title        what was compiled
+    facts        more to tell at the head: (name, value)
+    unfinished   what is said of a pass that did not come to its end
     """
 
     def __init__(self, title: str = "", facts: Sequence[tuple[str, str]] = ()) -> None:
-        super().__init__()
+        super().__init__(watch_rules=rewrite_report)
         self.title = title
         self.facts = list(facts)
+        self.unfinished = "failed"
+        self._results: dict[str, str] = {}
+        self._target = ""
+
+    def add_result(self, model: CompiledModel) -> None:
+        """Tell also what came out: kernels, memory, sizes of files.  The project must still be there."""
+        metadata, sources = model.metadata, [*model.path.glob("src/*.c"), *model.path.glob("src/*.h")]
+        code = sum(p.stat().st_size for p in sources if not p.name.endswith("_params.c"))
+        memory, weights = metadata["memory"], _unit(metadata["weights_bytes"], "B")
+        self._target = metadata["target"]
+        self._results = {
+            LOWERING: f"{metadata['kernels']} kernels for {len(metadata['steps'])} calls",
+            PLANNING: f"arena of {_unit(memory['peak'], 'B')} for {len(memory['buffers'])} tensors; "
+            f"{_unit(memory['lower_bound'], 'B')} are live at once",
+            WRITING: f"{_unit(code, 'B')} of C, {weights} of parameters",
+        }
+        if model.library is not None:
+            self._results[BUILDING] = f"library of {_unit(model.library.stat().st_size, 'B')}"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What was compiled, how, and by what."""
+        facts = dict(self.facts)
+        if self._target:
+            facts.setdefault("target", self._target)
+        if self.context is not None:
+            facts["level"] = str(self.context.opt_level)
+            facts["required"] = ", ".join(self.context.required_pass)
+            facts["disabled"] = ", ".join(self.context.disabled_pass)
+            facts["config"] = ", ".join(f"{key} = {value}" for key, value in self.context.config.items())
+        whole = sum(r.seconds for r in self.passes if r.depth == 0)
+        facts |= {"aotc": version("aotc"), "Python": platform.python_version()}
+        facts["passes"] = f"{len(self.passes)} in {1e3 * whole:.1f} ms"
+        return [(name, value) for name, value in facts.items() if value]
+
+    def _name(self, record: PassRecord) -> str:
+        return record.name + (f" ({self.unfinished})" if record.after is None else "")
 
     def render(self, width: int = 140) -> str:
-        """The passes as a table of plain text, at most so many columns wide."""
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("pass", no_wrap=True)
-        for header in ("ms", "own", "calls", "parameters", "FLOPs", "live"):
-            table.add_column(header, justify="right", no_wrap=True)
-        table.add_column("operators", overflow="fold")
+        """Facts, stages, passes and rewrite rules as tables of plain text, at most so many columns wide."""
+        facts = _table("", "")
+        for fact in self._facts():
+            facts.add_row(*map(Text, fact))
+        stages = _table("stage", "ms", "result")
+        for name, seconds in self.stages:
+            stages.add_row(name, f"{1e3 * seconds:.1f}", self._results.get(name, ""))
+        passes = _table("pass", "ms", "own", "calls", "parameters", "FLOPs", "live", "operators")
         for record in self.passes:
-            name = "  " * record.depth + record.name + (" (failed)" if record.after is None else "")
-            after = record.after or record.before
             operators = ", ".join(f"{op} {count:+d}" for op, count in record.change.items())
-            cells = (name, f"{1e3 * record.seconds:.2f}", f"{1e3 * record.own:.2f}", *_figures(after), operators)
-            table.add_row(*map(Text, cells))
+            times = f"{1e3 * record.seconds:.2f}", f"{1e3 * record.own:.2f}"
+            figures = _figures(record.after or record.before)
+            passes.add_row(*map(Text, ("  " * record.depth + self._name(record), *times, *figures, operators)))
+        rules = _table("rules of", "hits", "tried", "ms", "rule")
+        for record in self.passes:
+            for row in _rules(record):
+                rules.add_row(*map(Text, (record.name, row["hits"], row["tried"], row["ms"], row["name"])))
         console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-        console.print(table)
+        for k, table in enumerate(t for t in (facts, stages, passes, rules) if t.row_count):
+            console.print(*([] if k == 0 else [""]), table)
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue()
 
@@ -65,14 +112,16 @@ class PassReport(PassRecords):
         """The whole report as one page that needs nothing else."""
         loader = jinja2.FileSystemLoader(TEMPLATES)
         environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-        whole = sum(r.seconds for r in self.passes if r.depth == 0)
-        facts = [*self.facts, ("aotc", version("aotc")), ("passes", f"{len(self.passes)} in {1e3 * whole:.1f} ms")]
         longest = max((r.own for r in self.passes), default=0.0)
         stages = max((seconds for _, seconds in self.stages), default=0.0)
         return environment.get_template("report.html.j2").render(
             title=self.title or "compilation",
-            facts=facts,
-            stages=[{"name": n, "ms": f"{1e3 * s:.1f}", "share": _share(s, stages)} for n, s in self.stages],
+            facts=self._facts(),
+            unfinished=self.unfinished,
+            stages=[
+                {"name": n, "ms": f"{1e3 * s:.1f}", "share": _share(s, stages), "result": self._results.get(n, "")}
+                for n, s in self.stages
+            ],
             passes=[_row(k, r, longest) for k, r in enumerate(self.passes, 1)],
         )
 
@@ -83,6 +132,35 @@ class PassReport(PassRecords):
             Path(path).write_text(text, encoding="utf-8")
         except OSError as error:
             raise AotcError("report", f"cannot write {path}: {error.strerror}") from error
+
+
+def _table(first: str, *headers: str) -> Table:
+    """A table whose first and last columns are texts, those between them figures."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(first))
+    table.add_column(first, no_wrap=True)
+    for header in headers[:-1]:
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column(headers[-1], overflow="fold")
+    return table
+
+
+def _rules(record: PassRecord) -> list[dict[str, str]]:
+    """The rewrite rules that were tried in a pass, those that did most first."""
+
+    def tried(figures: RuleFigures) -> int:
+        return figures.hits + figures.misses + figures.refused.total()
+
+    ranked = sorted(record.rules.items(), key=lambda item: (-item[1].hits, -tried(item[1]), item[0]))
+    return [
+        {
+            "name": name,
+            "hits": str(figures.hits),
+            "tried": str(tried(figures)),
+            "ms": f"{1e3 * figures.seconds:.2f}",
+            "refused": "; ".join(f"{reason} ({count})" for reason, count in figures.refused.most_common()),
+        }
+        for name, figures in ranked
+    ]
 
 
 def _share(part: float, whole: float) -> str:
@@ -125,6 +203,8 @@ def _row(number: int, record: PassRecord, longest: float) -> dict[str, Any]:
         "share": _share(record.own, longest),
         "cells": [_cell(*pair) for pair in pairs],
         "operators": [{"name": n, "change": f"{c:+d}", "kind": _kind(c)} for n, c in record.change.items()],
+        "rules": _rules(record),
+        "hits": sum(figures.hits for figures in record.rules.values()),
         "diff": diff,
         "summary": f"+{added} −{removed} lines",
     }

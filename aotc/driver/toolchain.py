@@ -100,6 +100,12 @@ def run_compiler(command: Sequence[str], cwd: Path) -> None:
         )
 
 
+def compiler_version(cc: str | None = None) -> str:
+    """What the compiler that `find_toolchain` finds says of itself, in a line: "cc (Debian 12.2.0-14) 12.2.0"."""
+    done = subprocess.run([*find_toolchain(cc).cc, "--version"], capture_output=True, text=True, check=False)
+    return (done.stdout.splitlines() or ["unknown"])[0]
+
+
 def compiler_identity(toolchain: Toolchain) -> str:
     """What tells one compiler from another: its file, and what it says of its version."""
     path = Path(shutil.which(toolchain.cc[0]) or toolchain.cc[0]).resolve()

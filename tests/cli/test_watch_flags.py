@@ -19,7 +19,7 @@ def test_report(tmp_path: Path) -> None:
     done = compiled("-o", tmp_path / "net", "--no-build", "--report", tmp_path / "report.html")
     assert done.code == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    for word in ("FuseOps", "writing the C project", "digits.onnx"):
+    for word in ("FuseOps", "writing the C project", "digits.onnx", "planning memory", "arena of"):
         assert word in page
 
 
@@ -27,6 +27,31 @@ def test_report_of_a_failure(tmp_path: Path) -> None:
     done = compiled("-o", tmp_path / "net", "--cc", "false", "--report", tmp_path / "report.html")
     assert done.code == 2
     assert "FuseOps" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not (tmp_path / "net").exists()
+
+
+def test_report_of_a_failure_that_has_no_place(tmp_path: Path) -> None:
+    """Both problems are told, and the project is not there in part."""
+    done = compiled("-o", tmp_path / "net", "--cc", "false", "--report", tmp_path / "net" / "report.html")
+    assert done.code == 2 and "false failed" in done.err and "cannot write" in done.err
+    assert not (tmp_path / "net").exists()
+    assert compiled("-o", tmp_path / "net", "--no-build", "--report", tmp_path / "net" / "report.html").code == 0
+    assert (tmp_path / "net" / "report.html").exists()
+    again = compiled("-o", tmp_path / "net", "--no-build", "--report", tmp_path / "net" / "report.html")
+    assert again.code == 0 and (tmp_path / "net" / "report.html").exists()
+
+
+def test_report_of_a_stopped_compilation(tmp_path: Path) -> None:
+    done = compiled("--stop-after", "SimplifyInference", "--report", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert done.code == 0 and ">stopped<" in page and ">failed<" not in page
+
+
+def test_stopping_needs_no_compiler_and_writes_nothing(tmp_path: Path) -> None:
+    done = compiled("--stop-after", "FuseOps", "--cc", "no-such-compiler", "-o", tmp_path / "net")
+    assert done.code == 0 and "Primitive" in done.out
+    done = compiled("--stop-after", "LambdaLift", "-o", tmp_path / "net")
+    assert done.code == 2 and done.out == "" and "did not run" in done.err
     assert not (tmp_path / "net").exists()
 
 
@@ -69,6 +94,7 @@ def test_check_passes(tmp_path: Path) -> None:
         (("--disable-pass", "Fuse"), "FuseOps"),
         (("--disable-pass", "FuseOps"), "makes the kernels"),
         (("--report", "missing/folder/report.html"), "cannot write"),
+        (("--report", "."), "it is a directory"),
     ],
 )
 def test_refusals(tmp_path: Path, arguments: tuple[str, str], message: str) -> None:

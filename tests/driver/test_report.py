@@ -19,7 +19,7 @@ from aotc.relay.expr import Constant, Expr, Function, Var
 from aotc.relay.instrument.measure import measure
 from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet
-from aotc.relay.transform.base import function_pass
+from aotc.relay.transform.base import Rewriter, Rule, WhyNot, function_pass
 
 RESNET_MACS = 1_826_857_472
 
@@ -87,7 +87,8 @@ def test_passes_are_recorded_with_their_depth() -> None:
     assert whole.seconds >= whole.own >= 0
     assert abs(sum(r.own for r in report.passes) - whole.seconds) < 1e-6
     lines = report.render().splitlines()
-    assert len(lines) >= 1 + len(names) and lines[1].split()[0] == "sequential"
+    first = next(k for k, line in enumerate(lines) if line.startswith("pass "))
+    assert len(lines) >= first + 1 + len(names) and lines[first + 1].split()[0] == "sequential"
     Page(report.to_html())
 
 
@@ -112,6 +113,63 @@ def test_a_failing_pass_is_marked() -> None:
     assert next(r for r in report.passes if r.name == "Broken").after is None
     assert "Broken (failed)" in report.render()
     assert "failed" in Page(report.to_html()).text
+
+
+def test_what_rewrite_rules_did() -> None:
+    x = Var("x", relay.TensorType((2, 3), "float32"))
+    y = relay.add(x, relay.const(np.zeros(3, "float32")))
+    body = relay.nn.bias_add(relay.exp(y), relay.const(np.ones(3, "float32")))
+    report = PassReport()
+    with PassContext(opt_level=3, instruments=[report]):
+        Sequential([relay.transform.CanonicalizeOps(), relay.transform.SimplifyExpr()])(IRModule.from_expr(body))
+    rules = {r.name: r.rules for r in report.passes if r.rules}
+    assert list(rules) == ["CanonicalizeOps", "SimplifyExpr"]
+    bias = rules["CanonicalizeOps"]["bias_add(x, b) => x + expand_dims(b)"]
+    assert (bias.hits, bias.misses) == (1, 0)
+    assert rules["SimplifyExpr"]["x + 0 => x"].hits == 1
+    assert all(not r.rules for r in report.passes if r.name in ("sequential", "InferType"))
+    lines = report.render().splitlines()
+    assert next(line for line in lines if "x + 0 => x" in line).split()[:2] == ["SimplifyExpr", "1"]
+    page = Page(report.to_html())
+    assert "Rewrite rules" in page.text and "hits: 1" in page.text and "bias_add(x, b)" in page.text
+    with PassContext(opt_level=3):  # nobody watches: what was recorded stays as it is
+        relay.transform.SimplifyExpr()(IRModule.from_expr(body))
+    assert rules["SimplifyExpr"]["x + 0 => x"].hits == 1
+
+
+def test_a_rule_that_is_refused_says_why() -> None:
+    report = PassReport()
+    refuse = Rule("exp(x) => x", ("exp",), lambda call: WhyNot("<not> equal"))
+
+    @function_pass(opt_level=0, name="Refuse")
+    def refusing(function: Function, module: IRModule, ctx: PassContext) -> Function:
+        return Rewriter([refuse]).rewrite(function)
+
+    with PassContext(instruments=[report]):
+        refusing(IRModule.from_expr(relay.exp(Var("x", relay.TensorType((2,), "float32")))))
+    assert "<not> equal (1)" in Page(report.to_html()).text
+
+
+def test_facts_stages_and_results(tmp_path: Path) -> None:
+    report = PassReport("small", [("model", "MLP")])
+    module, params = mlp.get_workload(1)
+    made = aotc.compile(
+        module, params=params, target="c", output=tmp_path / "net", build=False, instruments=[report],
+        disabled_pass=["FoldScaleAxis"], accuracy="strict", progress=report.stage,
+    )  # fmt: skip
+    report.stage("")
+    report.add_result(made)
+    names = [name for name, _ in report.stages]
+    assert names == [
+        "importing the model", "optimising the graph", "making kernels", "planning memory", "writing the C project"
+    ]  # fmt: skip
+    for text in (report.render(), Page(report.to_html()).text):
+        assert "MLP" in text and "FoldScaleAxis" in text and "relay.AlterOpLayout.winograd = False" in text
+        assert f"{made.metadata['kernels']} kernels for {len(made.metadata['steps'])} calls" in text
+        assert "of C" in text and "arena of" in text and "library of" not in text
+    facts = dict(report._facts())
+    assert facts["target"] == "c" and facts["level"] == "3" and facts["aotc"] == aotc.__version__
+    assert "direct algorithm" in Page(report.to_html()).text
 
 
 def test_empty_and_hostile_reports(tmp_path: Path) -> None:
@@ -154,7 +212,8 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
     report.save_html(tmp_path / "report.html")
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", str(tmp_path / "report.html")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "in a browser" in done.stdout and done.stdout.count("<tr") == 2 + len(report.passes) - 1
+    tables = 1 + len(report.passes), *(1 + len(r.rules) for r in report.passes if r.rules)
+    assert "in a browser" in done.stdout and done.stdout.count("<tr") == sum(tables)
 
 
 # --- NumericCheck

@@ -2,9 +2,9 @@
 """Lowering: a module of fused functions to a Program, one kernel per function, one step per call.
 
 In: an IRModule after FuseOps, typed, every call of @main a call of a primitive function.  Out: a Program
-with its memory planned.  Reshapes and contiguous slices become views and cost nothing.
+whose memory is not planned yet.  Reshapes and contiguous slices become views and cost nothing.
 
-    program = lower(module, target, name="net")
+    program = plan_memory(lower_calls(module, target, name="net"))
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from aotc.relay.structural import structural_equal, structural_hash
 from aotc.relay.visitor import post_order
 from aotc.tir.expr import Buffer, Load
 from aotc.tir.expr import Var as LoopVar
-from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import For, Kernel, Store
 from aotc.tir.target import Target
@@ -209,11 +208,6 @@ def _bind_outputs(
     for view, out in copies:
         result.append(Step(copy_kernel(out.dtype, out.size), (rename(view), View(out))))
     return tuple(outputs), result
-
-
-def lower(module: IRModule, target: Target, name: str = "model") -> Program:
-    """The program of @main, its memory planned; see `lower_calls`."""
-    return plan_memory(lower_calls(module, target, name))
 
 
 def lower_calls(module: IRModule, target: Target, name: str = "model") -> Program:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Protocol, TypeAlias
 
 from aotc.ir.instrument import PassInstrument
-from aotc.ir.transform import PassInfo
+from aotc.ir.transform import PassContext, PassInfo
 from aotc.ir.types import FuncType, TensorType, tensor_types
 from aotc.relay.analysis import get_total_mac_number, list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, Let, Tuple, TupleGetItem
@@ -32,7 +33,8 @@ class Measure:
 
     operators    calls of each operator, those inside fused functions included
     parameters   bytes of constants; a constant of one repeated value is one element
-    flops        twice the multiply-adds of convolutions and products
+    flops        twice the multiply-adds of convolutions and products by their definitions: an algorithm that needs
+                 fewer changes nothing
     live         the most bytes of intermediate results at a time, if they were computed in program order; 0 where a
                  shape is not known
     """
@@ -85,6 +87,19 @@ def _live(function: Function) -> int:
     return peak
 
 
+class RuleFigures(Protocol):
+    """How a rewrite rule did: rewrites made, calls that it did not match, matches refused by reason, and its time."""
+
+    hits: int
+    misses: int
+    refused: Counter[str]
+    seconds: float
+
+
+RuleWatch: TypeAlias = "Callable[[], AbstractContextManager[Mapping[str, RuleFigures]]]"
+"""Collects the figures of the rules that are tried while the context is open, by name."""
+
+
 @dataclass(slots=True)
 class PassRecord:
     """One run of a pass.
@@ -94,6 +109,7 @@ class PassRecord:
     after      None if the pass failed
     text       the program before and after as text, without the values of large constants; None for a program that
                is the one before
+    rules      what its rewrite rules did, by name; those of passes inside it are theirs
     """
 
     name: str
@@ -104,6 +120,7 @@ class PassRecord:
     own: float = 0.0
     after: Measure | None = None
     text_after: str | None = None
+    rules: Mapping[str, RuleFigures] = field(default_factory=dict)
 
     @property
     def change(self) -> dict[str, int]:
@@ -120,12 +137,17 @@ class PassRecords(PassInstrument):
     What the instrument itself does is not part of any time.  Records start afresh when a context is entered.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, watch_rules: RuleWatch = lambda: nullcontext({})
+    ) -> None:
         """`clock` gives seconds."""
         self._clock = clock
+        self._watch_rules = watch_rules
         self.passes: list[PassRecord] = []
         self.stages: list[tuple[str, float]] = []
-        self._open: list[tuple[PassRecord, float]] = []
+        self.context: PassContext | None = None
+        """The context of the first pass."""
+        self._open: list[tuple[PassRecord, float, ExitStack]] = []
         self._hidden = 0.0
         self._contexts = 0
         self._measures: dict[Function, Measure] = {}
@@ -134,7 +156,7 @@ class PassRecords(PassInstrument):
 
     def enter_pass_ctx(self) -> None:
         if self._contexts == 0:
-            self.passes, self._open = [], []
+            self.passes, self._open, self.context = [], [], None
         self._contexts += 1
 
     def exit_pass_ctx(self) -> None:
@@ -152,8 +174,11 @@ class PassRecords(PassInstrument):
     def run_before_pass(self, module: IRModule, info: PassInfo) -> None:
         with self._hiding():
             record = PassRecord(info.name, len(self._open), self._measured(module), self._text(module))
+        watching = ExitStack()
+        record.rules = watching.enter_context(self._watch_rules())
+        self.context = self.context or PassContext.current()
         self.passes.append(record)
-        self._open.append((record, self._now()))
+        self._open.append((record, self._now(), watching))
 
     def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
         record = self._close()
@@ -167,8 +192,9 @@ class PassRecords(PassInstrument):
             self._close()
 
     def _close(self) -> PassRecord:
-        record, start = self._open.pop()
+        record, start, watching = self._open.pop()
         record.seconds = self._now() - start
+        watching.close()
         record.own += record.seconds
         if self._open:
             self._open[-1][0].own -= record.seconds

@@ -91,7 +91,7 @@ def main(
 ) -> None:
     """Measure MODELS (.onnx), or the networks built here and the trained models at hand, beside the rivals."""
     folder = Path(os.environ.get("AOTC_MODELS", ROOT.parent / "shared" / "models"))
-    how: dict[str, Any] = {"against": against, "threads": threads, "repeat": repeat, "seconds": seconds}
+    how: dict[str, Any] = {"against": against, "threads": threads, "repeat": repeat, "seconds": seconds, "cache": False}
     results, notes = [], []
     with tempfile.TemporaryDirectory() as scratch, reporting() as reporter:
         built = {} if models else {Path(scratch) / f"{name}.onnx": make for name, make in NETWORKS.items()}

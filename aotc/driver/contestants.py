@@ -72,11 +72,21 @@ class Entrant:
     def is_onnx(self) -> bool:
         return self.path.suffix != ".pt2"
 
-    @cached_property
+    @property
     def pnnx(self) -> Path:
-        """The folder with the model as pnnx translates it: m.ncnn.param, m.ncnn.bin, m_ncnn.py, m_pnnx.py."""
+        """The folder with the model as pnnx translates it: m.ncnn.param, m.ncnn.bin, m_ncnn.py, m_pnnx.py.
+
+        Raises AotcError (code "rival") where it cannot.
+        """
+        if self._pnnx_complaint:
+            raise AotcError("rival", self._pnnx_complaint)
+        return self.scratch / "pnnx"
+
+    @cached_property
+    def _pnnx_complaint(self) -> str:
+        """Translates the model, once; why that failed, "" if it did not."""
         if importlib.util.find_spec("pnnx") is None:
-            raise AotcError("rival", "it reads ONNX models through pnnx, which is not installed (pip install pnnx)")
+            return "it reads ONNX models through pnnx, which is not installed (pip install pnnx)"
         folder = self.scratch / "pnnx"
         folder.mkdir()
         (folder / "m.onnx").write_bytes(self.path.read_bytes())
@@ -86,11 +96,11 @@ class Entrant:
                 command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=CONVERSION_SECONDS
             )
         except subprocess.TimeoutExpired:
-            raise AotcError("rival", f"pnnx took longer than {CONVERSION_SECONDS} s") from None
-        if done.returncode != 0 or not (folder / "m_pnnx.py").exists():
-            complaint = (done.stderr or done.stdout).strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-            raise AotcError("rival", f"pnnx cannot convert the model: {complaint[0]}")
-        return folder
+            return f"pnnx took longer than {CONVERSION_SECONDS} s"
+        if done.returncode == 0 and (folder / "m_pnnx.py").exists():
+            return ""
+        said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip() and line[0] not in "#│┏┡├└"]
+        return f"pnnx cannot convert the model (exit code {done.returncode}){': ' + said[-1] if said else ''}"
 
 
 def _version(package: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from onnx import TensorProto, helper
 from aotc.driver import contestants
 from aotc.driver.bench import take_turns
 from aotc.driver.contestants import RIVALS, Contestant
+from aotc.ir.diagnostics import AotcError
 from tests.cli.invoke import DIGITS, call, refused, relu, save, value
 
 QUICK = ("--cflags=-O1", "--repeat", "2")
@@ -44,6 +46,23 @@ def test_missing_rivals_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.code == 0
     for name in RIVALS:
         assert f"left out: {name}: not installed (pip install {name})" in outcome.out
+
+
+def test_model_that_cannot_be_converted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls = []
+
+    def fail(*command: Any, **_: Any) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        return subprocess.CompletedProcess(command, 139, "############# pass_ncnn\n", "no such operator\n\n")
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *p: True if n == "pnnx" else find(n, *p))
+    monkeypatch.setattr(contestants.subprocess, "run", fail)
+    entrant = contestants.Entrant(DIGITS, {}, tmp_path)
+    for _ in range(2):
+        with pytest.raises(AotcError, match=r"cannot convert the model \(exit code 139\): no such operator"):
+            _ = entrant.pnnx
+    assert len(calls) == 1
 
 
 def _rival(run: Callable[[], object], outputs: Callable[[], list[Any]]) -> Callable[..., Contestant]:

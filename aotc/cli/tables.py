@@ -104,7 +104,8 @@ def _bench_row(row: Mapping[str, Any], threads: int) -> list[str]:
         row["version"].split()[0],
         f"{times['min']:.3f}",
         f"{times['median']:.3f}",
-        str(len(times["all"])),
+        f"{times['first']:.3f}",
+        f"{times['load']:.1f}",
         "" if row["ratio"] is None else f"{row['ratio']:.2f}",
         "" if row["relative"] is None else f"{row['relative']:.1e}",
         "[green]right[/]" if row["agrees"] else "[red]WRONG[/]",
@@ -118,8 +119,8 @@ def show_bench(console: Console, result: Mapping[str, Any]) -> None:
     console.print(f"{result['model']} on {where}", markup=False)
     for turn in result["rounds"]:
         console.print()
-        table = _grid(_threads(turn["threads"]), "version", "min ms", "median", "runs", "ratio", "error", "outputs")
-        for column in table.columns[2:7]:
+        table = _grid(_threads(turn["threads"]), "version", "min ms", "median", "first", "load", "ratio", "error", "")
+        for column in table.columns[2:8]:
             column.justify = "right"
         for row in turn["contestants"]:
             table.add_row(*_bench_row(row, turn["threads"]))

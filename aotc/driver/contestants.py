@@ -19,8 +19,9 @@ import importlib.util
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +30,7 @@ import numpy as np
 
 from aotc.driver.inputs import Arrays
 from aotc.ir.diagnostics import AotcError, nearest
-from aotc.runtime.session import Session
+from aotc.runtime.session import load
 
 Array = np.ndarray[Any, Any]
 
@@ -46,6 +47,7 @@ class Contestant:
     threads    that it uses
     run        once, on the bound inputs
     outputs    of the last run, in the model's order; shapes may lack dimensions of extent 1
+    load, first    milliseconds until it was ready, files on disk converted before, and of its first run
     """
 
     name: str
@@ -53,6 +55,18 @@ class Contestant:
     threads: int
     run: Callable[[], object]
     outputs: Callable[[], list[Array]]
+    load: float = 0.0
+    first: float = 0.0
+
+
+def started(make: Callable[[], Contestant]) -> Contestant:
+    """A contestant that has run once, with the times that took."""
+    begin = time.perf_counter()
+    contestant = make()
+    ready = time.perf_counter()
+    contestant.run()
+    end = time.perf_counter()
+    return replace(contestant, load=1e3 * (ready - begin), first=1e3 * (end - ready))
 
 
 @dataclass(frozen=True)
@@ -107,10 +121,11 @@ def _version(package: str) -> str:
     return importlib.metadata.version(package)
 
 
-def ours(session: Session, inputs: Arrays, threads: int) -> Contestant:
-    """The compiled model."""
+def ours(library: Path, inputs: Arrays) -> Contestant:
+    """The compiled model, on one thread."""
+    session = load(library)
     binding = session.bind(inputs)
-    return Contestant("aotc", session.version, threads, binding.run, lambda: list(binding.outputs.values()))
+    return Contestant("aotc", session.version, 1, binding.run, lambda: list(binding.outputs.values()))
 
 
 def _require_onnx(entrant: Entrant) -> None:
@@ -235,6 +250,7 @@ RIVALS: Final[Mapping[str, Callable[[Entrant, int], Contestant]]] = {
     "torch": _torch,
 }
 """By the name of the package that each needs."""
+_THROUGH_PNNX: Final = ("ncnn", "torch")
 
 
 def require_rivals(names: Sequence[str]) -> None:
@@ -250,11 +266,12 @@ def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
     if importlib.util.find_spec(name) is None:
         raise AotcError("rival", f"not installed (pip install {name})")
     try:
-        contestant = RIVALS[name](entrant, threads)
-        contestant.run()
+        importlib.import_module(name)
+        if name in _THROUGH_PNNX and entrant.is_onnx:
+            _ = entrant.pnnx
+        return started(lambda: RIVALS[name](entrant, threads))
     except AotcError:
         raise
     except Exception as error:  # whatever a rival raises: it cannot take part, and the user is told why
         lines = str(error).strip().splitlines() or [""]
         raise AotcError("rival", f"{type(error).__name__}: {lines[0][:200]}") from error
-    return contestant

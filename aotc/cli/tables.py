@@ -169,3 +169,8 @@ def show_profile(console: Console, result: Mapping[str, Any]) -> None:
         f"now, on one core: {machine['peak_gflops']:.1f} GFLOP/s, and {machine['bandwidth_gbytes_per_s']:.1f} GB/s "
         f"over the {size(machine['touched_bytes'])} of a run"
     )
+    if any(row["of_roofline"] > 1 for row in result["kernels"]):
+        console.print(
+            "above 100%: Winograd convolutions count the multiplications of the definition, and what the step before "
+            "wrote may lie in a nearer cache"
+        )

@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.runtime.library import find_library
 from aotc.runtime.session import Binding, load
+
+MOST_READ: Final = 256 << 20
+"""Bytes, beyond every cache: the bandwidth of more is the same."""
 
 
 def _metadata(library: Path) -> Mapping[str, Any]:
@@ -122,7 +125,7 @@ def profile(
     medians = np.median(times, axis=0).tolist()
     touched = session.workspace_bytes + session.weights_bytes
     touched += sum(a.nbytes for a in (*binding.inputs.values(), *binding.outputs.values()))
-    peak, bandwidth = probe.flops(), probe.bandwidth(touched)
+    peak, bandwidth = probe.flops(), probe.bandwidth(min(touched, MOST_READ))
     steps = []
     for row, milliseconds in zip(rows, medians, strict=True):
         moved = row["bytes_read"] + row["bytes_written"]

@@ -117,8 +117,8 @@ def compiler_identity(toolchain: Toolchain) -> str:
     return digest(str(path), f"{stat.st_size} {stat.st_mtime_ns}", said)
 
 
-WRITES_MORE = ("--coverage", "-fprofile", "-ftest-coverage", "-save-temps", "-M")
-"""Flags that make files beside the object."""
+UNCACHED = ("--coverage", "-fprofile", "-ftest-coverage", "-save-temps", "-M", "@", "-fplugin", "-specs", "--specs")
+"""Flags that make files beside the object, or read ones that the preprocessor does not show."""
 
 
 def _machine_matters(flags: Sequence[str]) -> bool:
@@ -157,7 +157,8 @@ class ObjectCompiler:
 
     def _key(self, source: Path) -> str | None:
         """None for what is not kept: assembler includes files that the preprocessor does not see."""
-        if self.toolchain.cache is None or source.suffix != ".c" or any(f.startswith(WRITES_MORE) for f in self.flags):
+        special = any(flag.startswith(UNCACHED) for flag in (*self.toolchain.cc[1:], *self.flags))
+        if self.toolchain.cache is None or source.suffix != ".c" or special:
             return None
         lines = () if any(flag.startswith("-g") for flag in self.flags) else ("-P",)  # debuggers want line numbers
         command = (*self.toolchain.cc, *self.flags, "-E", *lines, str(source.relative_to(self.directory)))

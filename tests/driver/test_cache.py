@@ -85,6 +85,18 @@ def test_another_compiler_is_another_key(compile_c: Compile, cache: ObjectCache,
     assert (cache.hits, cache.misses) == (2, 3)
 
 
+def test_flags_whose_effect_is_not_in_the_source(compile_c: Compile, cache: ObjectCache, tmp_path: Path) -> None:
+    flags = tmp_path / "flags"
+    made = []
+    for level in ("-DN=1", "-DN=2"):
+        flags.write_text(level)
+        made.append(compile_c("int f(void) { return N; }", f"@{flags}"))
+    assert made[0] != made[1] and cache.usage() == (0, 0)
+    compile_c("int x;", "--coverage")
+    assert list(tmp_path.rglob("*.gcno"))
+    assert cache.usage() == (0, 0)
+
+
 def test_errors_are_not_kept(compile_c: Compile, cache: ObjectCache) -> None:
     for _ in range(2):
         with pytest.raises(AotcError) as caught:

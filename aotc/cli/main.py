@@ -76,7 +76,7 @@ def compile_command(
     verbose: int,
     **options: Any,
 ) -> None:
-    """Compile MODEL (.onnx, .pt2) to a C project and a library in DIR."""
+    """Compile MODEL (.onnx, .pt2, .relay) to a C project and a library in DIR."""
     watching = {name: options.pop(name) for name in WATCH_OPTIONS}
     stopping = watching["stop_after"] is not None
     if output is None and not stopping:
@@ -165,13 +165,17 @@ def run_command(
 @click.argument("model", type=MODEL)
 @click.option("--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random].")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Random input sets to try.")
-@click.option("--bisect", is_flag=True, help="Name the first node that differs.")
+@click.option("--bisect", is_flag=True, help="Name the first node that differs (of .onnx models).")
 @shape_options
 @target_options
 @compiler_options
 @output_options
 def verify_command(model: Path, quiet: bool, as_json: bool, verbose: int, **options: Any) -> None:
-    """Compare the compiled MODEL with ONNX Runtime (or onnx's reference evaluator)."""
+    """Compare the compiled MODEL with another implementation.
+
+    An .onnx model with ONNX Runtime (or onnx's reference evaluator), an exported program of PyTorch (.pt2) with torch,
+    Relay text (.relay) with the numpy interpreter.
+    """
     with reporting(quiet, as_json, verbose) as out:
         report = verify(model, progress=out.stage, **options)
         out.result(report.as_dict(), lambda console: tables.show_report(console, report))
@@ -219,7 +223,7 @@ def bench_command(model: Path, json_file: Path | None, quiet: bool, verbose: int
 @target_options
 @output_options
 def inspect_command(model: Path, quiet: bool, as_json: bool, verbose: int, **options: Any) -> None:
-    """Show what MODEL (.onnx) needs, or the metadata of a compiled project."""
+    """Show what MODEL (.onnx, .pt2, .relay) needs, or the metadata of a compiled project."""
     with reporting(quiet, as_json, verbose) as out:
         if model.is_dir():
             found = inspect_project(model)

@@ -35,7 +35,7 @@ from aotc.driver.contestants import RIVALS, Array, Contestant, Entrant, ours, pr
 from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import Arrays, random_inputs, read_inputs
 from aotc.driver.reference import reference_runner
-from aotc.driver.relay_frontend import is_exported_program
+from aotc.driver.relay_frontend import is_exported_program, is_relay_text
 from aotc.driver.toolchain import compiler_version
 from aotc.driver.verify import Run, judged, with_static_inputs
 from aotc.ir.diagnostics import AotcError
@@ -210,6 +210,8 @@ def bench(
     """
     require_rivals(against)
     path = Path(model)
+    if is_relay_text(path):
+        raise AotcError("rival", f"{path} is Relay text, which no rival reads", hint="`aotc run --repeat` measures it")
     start = time.perf_counter()
     compiled = compile(path, progress=progress, **options)
     build_seconds = time.perf_counter() - start

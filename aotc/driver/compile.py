@@ -21,7 +21,7 @@ from aotc_codegen.c.project import emit
 from aotc.driver.build import build_library
 from aotc.driver.observe import PassList, require_passes
 from aotc.driver.place import check_destination, staged
-from aotc.driver.relay_frontend import import_exported, is_exported_program
+from aotc.driver.relay_frontend import import_exported, is_exported_program, is_relay_text, read_relay_text
 from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, nearest
@@ -75,10 +75,10 @@ def import_model(
 ) -> IRModule:
     """A model in any accepted form as a graph module; see `compile` for the arguments."""
     install()
-    if isinstance(model, IRModule):
+    if isinstance(model, IRModule) or is_relay_text(model):
         if input_shapes or dims:
             raise AotcError("pin-module", "input_shapes and dims pin ONNX models; a module states its own types")
-        module = model
+        module = model if isinstance(model, IRModule) else read_relay_text(model)
     elif is_exported_program(model):
         if input_shapes:
             raise AotcError("pin-exported", "an exported program states its own shapes", hint="pin symbols with dims")
@@ -168,7 +168,7 @@ def compile(
 ) -> CompiledModel:
     """Compile a model to C and, with `build`, to a library.
 
-    model         a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, or an IRModule
+    model         a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, an IRModule or a .relay file
     output        directory of the project; a temporary one, removed with the result, for None
     target        "host", or a name of `aotc.tir.target.TARGETS`
     name          prefix of every C symbol; made from the file name for None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An independent execution of an ONNX model: ONNX Runtime where installed, else onnx's reference evaluator.
+"""An independent execution of a model: of an ONNX model by ONNX Runtime where installed, else by onnx's reference
+evaluator.
 
 run = reference_runner(model)
 run.name, run({"input": array})                  # "onnxruntime", {"output": array}
@@ -8,7 +9,7 @@ run.name, run({"input": array})                  # "onnxruntime", {"output": arr
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a compiled model is compared with.
+
+    run     outputs by name for inputs by name
+    exact   the same in double precision; None where that cannot be had
+    """
+
+    name: str
+    run: Callable[[Arrays], Arrays]
+    exact: Callable[[Arrays], Arrays | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.ndarray import NDArray, array
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
 from aotc.relay.module import IRModule
+from aotc.relay.text.parser import parse
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -108,9 +109,29 @@ def is_exported_program(model: object) -> bool:
     return torch is not None and isinstance(model, torch.export.ExportedProgram)
 
 
+def load_exported(model: Any) -> Any:
+    """The ExportedProgram in a .pt2 file; what is one already stays as it is."""
+    return _pytorch().load_exported(model) if isinstance(model, (str, Path)) else model
+
+
 def import_exported(model: Any, dims: Mapping[str, int]) -> IRModule:
     """The module of an ExportedProgram or .pt2 file, parameters as constants."""
-    frontend = _pytorch()
-    program = frontend.load_exported(model) if isinstance(model, (str, Path)) else model
-    module: IRModule = frontend.from_exported(program, dims=dims)[0]
+    module: IRModule = _pytorch().from_exported(load_exported(model), dims=dims)[0]
     return module
+
+
+def is_relay_text(model: object) -> bool:
+    """Whether `model` is the path of a file of Relay text: its name ends in .relay."""
+    return isinstance(model, (str, Path)) and Path(model).suffix == ".relay"
+
+
+def read_relay_text(path: str | Path) -> IRModule:
+    """The module in a file of Relay text; AotcError for files that cannot be read, and whatever the parser finds."""
+    install()
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise AotcError("relay-file", f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise AotcError("relay-file", f"{path} is no text: {error.reason} at byte {error.start}") from error
+    return parse(text, str(path))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
@@ -18,18 +18,25 @@ from aotc.driver.compare import Comparison, compare, exact_error, judge_by_exact
 from aotc.driver.compile import Progress, compile, import_model
 from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import Arrays, input_types, random_inputs, read_inputs
-from aotc.driver.reference import reference_runner
-from aotc.driver.relay_frontend import is_exported_program
+from aotc.driver.reference import Reference, reference_runner
+from aotc.driver.reference_relay import relay_reference
+from aotc.driver.relay_frontend import is_exported_program, is_relay_text, load_exported, read_relay_text
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
 from aotc.relay.frontend.onnx import load_model
+from aotc.relay.infer import infer_module
+from aotc.relay.module import IRModule
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 BOUNDS = {"float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
 """What the error relative to the reference's standard deviation may be, by dtype of the output; that of float32
 depends on the algorithms that were chosen, and stands in the metadata."""
 NARROW_BOUND = 0.3
 """The same for 8- and 4-bit floats: about one step of their grid."""
+Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule"
 ExactRun = Callable[[Arrays], "Arrays | None"]
 
 
@@ -128,8 +135,34 @@ def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) 
     return pinned
 
 
+def _onnx_reference(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> Reference:
+    pinned = with_static_inputs(model, types)
+    runner = reference_runner(pinned)
+    return Reference(runner.name, runner, exact_runner(pinned))
+
+
+def _reference(model: Model, types: Mapping[str, TensorType], names: Sequence[str]) -> Reference:
+    """The implementation that a loaded model is compared with; `names` are those of the outputs."""
+    if isinstance(model, IRModule):
+        return relay_reference(infer_module(model), names)
+    if is_exported_program(model):
+        from aotc.driver.reference_torch import torch_reference  # torch is an extra
+
+        return torch_reference(model, names)
+    return _onnx_reference(model, types)
+
+
+def _loaded(model: str | Path | Model) -> Model:
+    """A model in memory, of whatever kind the file is."""
+    if isinstance(model, IRModule):
+        return model
+    if is_relay_text(model):
+        return read_relay_text(model)
+    return load_exported(model) if is_exported_program(model) else load_model(model)
+
+
 def verify(
-    path: str | Path | onnx.ModelProto,
+    path: str | Path | Model,
     *,
     inputs: Path | None = None,
     seeds: int = 3,
@@ -137,33 +170,34 @@ def verify(
     progress: Progress = lambda _: None,
     **options: Any,
 ) -> Report:
-    """Compile a model and compare its outputs with an independent implementation.
+    """Compile a model and compare its outputs with another implementation: those of an ONNX model with ONNX Runtime's
+    or onnx's reference evaluator's, of an exported program (.pt2) with torch's, of a graph module (.relay) with the
+    numpy interpreter's.
 
     An output passes if its error relative to the reference's standard deviation is within the bound of its
     dtype, or, for networks that amplify rounding errors beyond it, if it is about as close to the result in
     double precision as the reference is.
 
     inputs    an .npz file with inputs; else `seeds` random sets
-    bisect    on a difference, name the first node whose result differs
+    bisect    on a difference, name the first node whose result differs; of ONNX models only
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
-    if is_exported_program(path):
-        text = f"{path} is a program of PyTorch: only ONNX models are compared with another implementation"
-        raise AotcError("verify", text, hint="compile it, and compare its outputs with PyTorch's, as the tutorial does")
-    model = load_model(path)
+    model = _loaded(path)
+    if bisect and not isinstance(model, onnx.ModelProto):
+        hint = "`aotc compile --check-passes` names the first pass that changes a result"
+        raise AotcError("verify", "only the nodes of ONNX models are compared one by one", hint=hint)
     pins = {k: options[k] for k in ("input_shapes", "dims") if k in options}
     types = input_types(import_model(model, **pins))
     compiled = compile(model, progress=progress, **options)
     session = compiled.session()
     progress("running the reference")
-    pinned = with_static_inputs(model, types)
-    runner = reference_runner(pinned)
     names = [o.name for o in session.get_outputs()]
+    reference = _reference(model, types, names)
     runs = []
     for source, arrays in _input_sets(inputs, types, seeds):
         actual = dict(zip(names, session.run(None, arrays), strict=True))
-        runs.append(Run(source, arrays, actual, runner(arrays)))
-    report = Report(runner.name, judged(runs, compiled.metadata["error_bound"], exact_runner(pinned)))
+        runs.append(Run(source, arrays, actual, reference.run(arrays)))
+    report = Report(reference.name, judged(runs, compiled.metadata["error_bound"], reference.exact))
     if report.ok or not bisect:
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
@@ -213,9 +247,9 @@ def first_difference(
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
     actual = dict(zip(names, session.run(None, inputs), strict=True))
-    pinned = with_static_inputs(exposed, types)
-    run = Run("", inputs, actual, reference_runner(pinned)(inputs))
-    results = {c.name: c for c in judged([run], compiled.metadata["error_bound"], exact_runner(pinned))[0].outputs}
+    reference = _onnx_reference(exposed, types)
+    run = Run("", inputs, actual, reference.run(inputs))
+    results = {c.name: c for c in judged([run], compiled.metadata["error_bound"], reference.exact)[0].outputs}
     for index, node in enumerate(model.graph.node):
         for name in node.output:
             result = results.get(name)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verification of Relay text against the interpreter, and of exported programs against torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc import relay
+from aotc.driver import verify as verify_module
+from aotc.driver.reference_relay import in_double, relay_reference
+from aotc.driver.verify import verify
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.interp import evaluate
+from aotc.relay.testing import mlp, resnet
+from tests.cli.invoke import call
+
+FAST = {"cflags": ("-O1",)}
+
+
+def net() -> aotc.IRModule:
+    """Two outputs: softmax(relu(x w) + b), and the indices of the largest."""
+    rng = np.random.default_rng(0)
+    x = relay.var("x", shape=(3, 6))
+    w, b = (relay.const(rng.standard_normal(s).astype("float32")) for s in ((4, 6), (4,)))
+    y = relay.nn.softmax(relay.nn.bias_add(relay.nn.relu(relay.nn.dense(x, w)), b))
+    return aotc.IRModule.from_expr(
+        relay.Tuple([y, relay.argmax(relay.cast(relay.cast(y, "int32"), "float32"), axis=1)])
+    )
+
+
+def saved(path: Path, module: aotc.IRModule) -> Path:
+    path.write_text(module.astext(), encoding="utf-8")
+    return path
+
+
+def test_relay_text_passes(tmp_path: Path) -> None:
+    report = verify(saved(tmp_path / "net.relay", net()), seeds=2, **FAST)
+    assert report.ok and report.reference == "the numpy interpreter"
+    assert [o.name for o in report.cases[0].outputs] == ["output0", "output1"]
+
+
+def test_relay_text_from_the_command_line(tmp_path: Path) -> None:
+    path = saved(tmp_path / "net.relay", net())
+    done = call("verify", path, "--seeds", "1", "--cflags", "-O1")
+    assert done.code == 0 and "compared with the numpy interpreter: all outputs agree" in done.out
+    assert call("compile", path, "-o", tmp_path / "net", "--no-build").code == 0
+    assert (tmp_path / "net" / "include" / "net.h").exists()
+    assert "relu" in call("inspect", path).out
+    for arguments, message in (
+        ((path, "--bisect"), "--check-passes"),
+        ((path, "--dim", "n=3"), "a module states its own types"),
+        ((tmp_path / "missing.relay",), "No such file"),
+    ):
+        refused = call("verify", *arguments)
+        assert refused.code == 2 and message in refused.err
+    assert "no rival reads" in call("bench", path).err
+
+
+def test_files_that_hold_no_relay_text(tmp_path: Path) -> None:
+    (tmp_path / "a.relay").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "b.relay").write_text('#[version = "0.0.5"]\ndef @main(%x: Tensor[(2), float32]) { nn.rely(%x) }\n')
+    (tmp_path / "c.relay").write_text(net().astext(show_meta_data=False))
+    for name, message in (("a", "is no text"), ("b", "nn.relu"), ("c", "meta")):
+        with pytest.raises(AotcError, match=message):
+            verify(tmp_path / f"{name}.relay", **FAST)
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+    """What is compiled is off by a factor."""
+    real = verify_module.compile
+
+    def wrong(model: Any, **options: Any) -> Any:
+        module = verify_module.import_model(model)
+        body = relay.multiply(module.main.body, relay.const(np.float32(scale)))
+        return real(aotc.IRModule.from_expr(relay.Function(module.main.params, body)), **options)
+
+    monkeypatch.setattr(verify_module, "compile", wrong)
+
+
+def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = relay.var("x", shape=(4,))
+    module = aotc.IRModule.from_expr(relay.exp(x))
+    assert verify(module, seeds=1, **FAST).ok
+    broken(monkeypatch, 1.001)
+    report = verify(module, seeds=1, **FAST)
+    assert not report.ok and report.cases[0].outputs[0].exact is not None
+
+
+def test_double_precision_of_a_module() -> None:
+    module, params = mlp.get_workload(1)
+    wide = in_double(module)
+    assert str(wide.main.ret_type) == "Tensor[(1, 10), float64]"
+    arrays = {n: p.astype("float64") for n, p in params.items()} | {"data": np.ones((1, 1, 28, 28))}
+    found = np.asarray(evaluate(wide, params=arrays))
+    assert found.dtype == np.float64
+    narrow = relay_reference(module, ["y"]).run({n: a.astype("float32") for n, a in arrays.items()})["y"]
+    assert 0 < np.abs(found - narrow).max() < 1e-6
+    text = '#[version = "0.0.5"]\ndef @main(%x: int32) { cast(%x, dtype="float32") }\n'
+    assert str(in_double(relay.fromtext(text)).main.ret_type) == "float64"
+
+
+def test_double_precision_of_functions_and_branches() -> None:
+    x, y = (relay.var(n, shape=(2,)) for n in "xy")
+    f = relay.var("f", relay.FuncType([relay.TensorType((2,), "float32")], relay.TensorType((2,), "float32")))
+    square = relay.Function([y], y * y)
+    body = relay.Let(f, square, relay.If(relay.const(True), relay.Call(f, [x]), x))
+    wide = in_double(relay.transform.InferType()(aotc.IRModule.from_expr(relay.Function([x], body))))
+    assert list(np.asarray(evaluate(wide, np.array([1e-30, 3])))) == pytest.approx([1e-60, 9], rel=1e-12, abs=0)
+
+
+def test_a_workload_passes() -> None:
+    module, params = resnet.get_workload(num_layers=18, batch_size=1, image_shape=(3, 32, 32), num_classes=10)
+    bound = aotc.IRModule.from_expr(relay.bind_params_by_name(module.main, params))
+    assert verify(bound, seeds=1, **FAST).ok
+
+
+# --- exported programs
+
+
+def exported(module: Any, *inputs: Any, **options: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.export.export(module.eval(), inputs, **options)
+
+
+def test_an_exported_program_passes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.GELU())
+    torch.export.save(exported(net, torch.zeros(1, 3, 8, 8)), tmp_path / "net.pt2")
+    report = verify(tmp_path / "net.pt2", seeds=2, **FAST)
+    assert report.ok and report.reference.startswith("torch ")
+    done = call("verify", tmp_path / "net.pt2", "--seeds", "1", "--cflags", "-O1")
+    assert done.code == 0 and "all outputs agree" in done.out
+    assert "ONNX" in call("verify", tmp_path / "net.pt2", "--bisect").err
+
+
+def test_nested_outputs_constants_and_dynamic_inputs() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.tensor([2.0, 3.0]), persistent=False)
+
+        def forward(self, x: Any, k: int, pair: Any) -> Any:
+            narrow = x.to(torch.float32) + torch.full((2,), 0.5, dtype=torch.float32)
+            return {"sum": narrow * self.scale + k, "pair": [pair[0] - pair[1], x.argmax(dim=1)]}
+
+    pair = torch.zeros(2), torch.ones(2)
+    shapes = ({0: torch.export.Dim("n", min=2, max=9)}, None, (None, None))
+    program = exported(Net(), torch.zeros(4, 2), 3, pair, dynamic_shapes=shapes)
+    (symbol,) = map(str, program.range_constraints)
+    report = verify(program, seeds=1, dims={symbol: 5}, **FAST)
+    assert report.ok and len(report.cases[0].outputs) == 3
+    with pytest.raises(AotcError, match="not known at compile time"):
+        verify(program, seeds=1, **FAST)
+
+
+def test_a_wrong_program_fails_by_the_exact_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    program = exported(torch.nn.Softplus(), torch.zeros(5))
+    assert verify(program, seeds=1, **FAST).ok
+    broken(monkeypatch, 1.0005)
+    outputs = verify(program, seeds=1, **FAST).cases[0].outputs
+    assert not outputs[0].ok and outputs[0].exact is not None and outputs[0].reference_exact is not None
+    assert 0 < outputs[0].reference_exact < 1e-6 < outputs[0].exact

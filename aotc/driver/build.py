@@ -7,15 +7,17 @@ build_library(directory, metadata, toolchain, target)        # directory/lib/lib
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from aotc_codegen.c.flags import cflags
 
 from aotc.driver.toolchain import ObjectCompiler, Toolchain, run_compiler
+from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.tir.target import Target
 
 _LINK_FLAGS = ("-Wl,--build-id=none",) if sys.platform == "linux" else ()
@@ -29,7 +31,8 @@ def build_library(
 
     visible   every function can be called from outside, not only those that are marked
 
-    Raises AotcError (code "compiler-failed") with the compiler's message.
+    Raises AotcError with the compiler's message: code "compiler-failed", or "external" where the user's code for a
+    kernel does not compile, or does not define it.
     """
     library = directory / str(metadata["library"])
     library.parent.mkdir(exist_ok=True)
@@ -47,10 +50,52 @@ def build_library(
         *toolchain.cflags,
     )
     with tempfile.TemporaryDirectory(prefix="aotc-objects-") as scratch:
-        objects = [str(Path(scratch) / f"{source.name}.o") for source in sources]
+        objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
+        compiler = ObjectCompiler.of(toolchain, flags, directory)
+        externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
+        _compile_externals(compiler, {source: (objects[source], e) for source, e in externals.items()})
         # the largest first: they take longest
-        jobs = sorted(zip(sources, objects, strict=True), key=lambda job: -job[0].stat().st_size)
-        ObjectCompiler.of(toolchain, flags, directory).compile_all([(s, Path(o)) for s, o in jobs])
-        link = (*toolchain.cc, "-shared", *toolchain.cflags, *objects, "-lm", *_LINK_FLAGS)
-        run_compiler((*link, "-o", str(metadata["library"])), directory)
+        rest = sorted(objects.keys() - externals.keys(), key=lambda source: (-source.stat().st_size, source))
+        compiler.compile_all([(source, objects[source]) for source in rest])
+        files = (*map(str, objects.values()), "-lm", *_LINK_FLAGS, "-o", str(metadata["library"]))
+        _link((*toolchain.cc, "-shared", *toolchain.cflags, *files), directory, list(externals.values()))
     return library
+
+
+External: TypeAlias = "Mapping[str, str]"
+"""What the metadata say of a kernel whose code is the user's."""
+
+
+def _complaint(external: External, what: str, lines: Sequence[str]) -> Diagnostic:
+    text = f"what the generator for {external['generator']!r} wrote for @{external['kernel']} {what}"
+    hint = f"it defines, not static: {external['prototype']}"
+    return Diagnostic("external", text, notes=tuple(lines), hint=hint)
+
+
+def _compile_externals(compiler: ObjectCompiler, jobs: Mapping[Path, tuple[Path, External]]) -> None:
+    """Compile the user's files; one error for all that the compiler refuses."""
+    problems: list[Diagnostic] = []
+    for source, (target, external) in jobs.items():
+        try:
+            compiler.compile(source, target)
+        except AotcError as error:
+            problems += [_complaint(external, "does not compile", d.notes or (d.message,)) for d in error.diagnostics]
+    if problems:
+        raise AotcError.collect(problems)
+
+
+def _link(command: Sequence[str], directory: Path, externals: Sequence[External]) -> None:
+    """Link the library; what the user's code does not define is an error here, not when the library is loaded."""
+    mac = sys.platform == "darwin"
+    required = [f"-Wl,-u,_{e['kernel']}" if mac else f"-Wl,--require-defined={e['kernel']}" for e in externals]
+    try:
+        run_compiler((*command, *required), directory)
+    except AotcError as error:
+        said = [line for d in error.diagnostics for line in d.notes if re.search("undefined|not defined", line, re.I)]
+        lines = {e["kernel"]: [line for line in said if re.search(rf"\b_?{e['kernel']}\b", line)] for e in externals}
+        missing = [_complaint(e, "does not define it", lines[e["kernel"]]) for e in externals if lines[e["kernel"]]]
+        if missing:
+            raise AotcError.collect(missing) from error
+        if not required:
+            raise
+        run_compiler(command, directory)  # a linker that cannot be asked

@@ -72,7 +72,8 @@ def compile_table(
     folder = tempfile.TemporaryDirectory(prefix="aotc-kernels-")
     path = Path(folder.name)
     if kernels:
-        emit_kernels(list(kernels.values()), path, version=version("aotc"))
-        path = build_library(path, {"library": "lib/libkernels.so"}, toolchain or find_toolchain(), target)
+        externals = emit_kernels(list(kernels.values()), path, version=version("aotc"))
+        metadata = {"library": "lib/libkernels.so", "externals": externals}
+        path = build_library(path, metadata, toolchain or find_toolchain(), target)
     described = infos if infos is not None else {name: flat_info(kernel) for name, kernel in kernels.items()}
     return KernelLibrary(path, described, folder)

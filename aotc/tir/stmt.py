@@ -122,6 +122,14 @@ class Comment:
 Stmt: TypeAlias = "For | While | If | Store | Transpose | Declare | Assign | Block | Comment"
 
 
+@dataclass(frozen=True, slots=True)
+class UserSource:
+    """C code that is not ours, and the name of what wrote it, for messages."""
+
+    text: str
+    author: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kernel:
     """One function over flat memory.
@@ -134,7 +142,7 @@ class Kernel:
     macs              multiply-accumulate operations of one call
     approximate       computed by an algorithm that rounds more than the operator's definition (Winograd's)
     span              the model nodes it computes
-    source            C code of the user's that defines it under this very name; the body is empty then
+    source            the user's code, which defines it under this very name; the body is empty then
     """
 
     name: str
@@ -147,7 +155,7 @@ class Kernel:
     macs: int = 0
     approximate: bool = False
     span: Span | None = None
-    source: str | None = None
+    source: UserSource | None = None
 
     @property
     def params(self) -> tuple[Buffer, ...]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_the_users_code_is_called(opt_level: int, tmp_path: Path) -> None:
     model = aotc.compile(module(), output=tmp_path / "net", name="net", opt_level=opt_level)
     result = model.session().run(None, {"x": X, "y": Y})[0]
     np.testing.assert_allclose(result, EXPECTED, rtol=1e-6)
-    assert (tmp_path / "net/src/net_extern_0.c").read_text() == CODE.replace("SYMBOL", "mine_0")
+    assert (tmp_path / "net/src/net_extern_0.c").read_text().startswith(CODE.replace("SYMBOL", "mine_0"))
     assert not (tmp_path / "net/src/net_extern_1.c").exists()
     assert [s["kernel"] for s in model.metadata["steps"]].count("mine_0") == 2
     for build_file in ("Makefile", "CMakeLists.txt"):
@@ -119,3 +120,39 @@ def test_a_symbol_that_c_does_not_have() -> None:
     external.register("mine", generate)
     with pytest.raises(AotcError, match="has the global_symbol '9 lives'"):
         aotc.compile(parse(TEXT.replace('symbol="mine_0"', 'symbol="9 lives"')), build=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "note"),
+    [
+        (CODE.replace("const float *a", "const double *a"), "does not compile", "conflicting types for 'mine_0'"),
+        (CODE.replace("const float *b, ", ""), "does not compile", "mine_0"),
+        (CODE.replace("size_t i;", "size_t i"), "does not compile", "error"),
+        ("/* void SYMBOL() is elsewhere */", "does not define it", "mine_0"),
+        ("void SYMBOL(const float *, const float *, float *);", "does not define it", "mine_0"),
+        (f"{CODE.replace('void', 'static void')} void use(float *p); void use(float *p) {{ SYMBOL(p, p, p); }}",
+         "does not define it", "mine_0"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("compiler", [None, "clang"])
+def test_code_that_is_not_the_function(
+    code: str, message: str, note: str, compiler: str | None, tmp_path: Path
+) -> None:
+    if compiler is not None and shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    external.register("mine", lambda _, symbol: code.replace("SYMBOL", symbol))
+    with pytest.raises(AotcError, match=f"what the generator for 'mine' wrote for @mine_0 {message}") as caught:
+        aotc.compile(module(), output=tmp_path / "net", cc=compiler)
+    (problem,) = caught.value.diagnostics
+    assert any(note in line.replace("\u2018", "'").replace("\u2019", "'") for line in problem.notes)
+    assert "void mine_0(const float *in0, const float *in1, float *out0)" in problem.hint
+    assert not (tmp_path / "net").exists()
+    with pytest.raises(AotcError, match=message):
+        relay.build(module(), "llvm")
+
+
+def test_functions_that_macros_write_and_qualifiers() -> None:
+    macro = CODE.replace("void SYMBOL(", "#define KERNEL(name) void name\nKERNEL(SYMBOL)(").replace("*", "*restrict ")
+    external.register("mine", lambda _, symbol: macro.replace("SYMBOL", symbol))
+    result = aotc.compile(module()).session().run(None, {"x": X, "y": Y})[0]
+    np.testing.assert_allclose(result, EXPECTED, rtol=1e-6)

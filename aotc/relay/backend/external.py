@@ -18,7 +18,7 @@ from aotc.ir.types import tensor_types
 from aotc.relay.backend.kernels import require_static
 from aotc.relay.expr import Function, type_of
 from aotc.tir.expr import Buffer
-from aotc.tir.stmt import Block, Kernel
+from aotc.tir.stmt import Block, Kernel, UserSource
 
 Generator: TypeAlias = Callable[[Function, str], str]
 
@@ -30,7 +30,8 @@ def register(name: str, generator: Generator | None = None) -> Any:
 
     generator   (function, symbol) -> C99 source that defines `void symbol(const T0 *in0, ..., U0 *out0, ...)`:
                 the tensors of the parameters and then of the result, tuples flattened, each dense in row-major
-                order.  The source may include headers of C and have static functions.
+                order.  bool is uint8_t, and float16 uint16_t.  The source may include headers of C and have static
+                functions.
 
     Without a generator, a decorator.  Raises AotcError (code "external") if the name has another generator.
     """
@@ -61,7 +62,7 @@ def _symbol(function: Function) -> str:
     return symbol
 
 
-def _source(function: Function, symbol: str) -> str:
+def _source(function: Function, symbol: str) -> UserSource:
     name = str(function.attrs.get("Compiler"))
     generator = _GENERATORS.get(name)
     if generator is None:
@@ -74,17 +75,18 @@ def _source(function: Function, symbol: str) -> str:
     except Exception as error:
         text = f"the generator for {name!r} failed on @{symbol}: {type(error).__name__}: {error}"
         raise AotcError("external", text, span=function.span) from error
-    if not isinstance(source, str) or not re.search(rf"\bvoid\s+{symbol}\s*\(", source):
+    if not isinstance(source, str) or not re.search(rf"\b{symbol}\b", source):  # the compiler sees what is wrong else
         text = f"what the generator for {name!r} wrote does not define void {symbol}(...)"
         raise AotcError("external", text, span=function.span, hint="the function is called by its global_symbol")
-    return source
+    return UserSource(source, name)
 
 
 def external_kernel(function: Function) -> Kernel:
     """The kernel of a function with the attributes `Compiler` and `global_symbol`, its code the generator's.
 
-    Raises AotcError for an unknown compiler, a name that C does not have, a generator that fails or does not define
-    the function, and shapes that are not static.
+    Raises AotcError for an unknown compiler, a name that C does not have, a generator that fails or does not mention
+    the function, and shapes that are not static.  Whether the code defines the function with the right parameters is
+    seen when it is compiled.
     """
     symbol = _symbol(function)
     for item in (*function.params, function.body):

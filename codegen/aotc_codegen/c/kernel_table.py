@@ -21,8 +21,8 @@ TABLE: Final = "aotc_kernels"
 """The symbol of the table."""
 
 
-def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) -> None:
-    """Write src/*.c for `kernels` (at least one) into an existing directory."""
+def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) -> list[dict[str, str]]:
+    """Write src/*.c for `kernels` (at least one) into an existing directory; what the metadata say of externals."""
     printed = print_kernels(kernels, PREFIX)
     common = {"banner": BANNER.format(version=version), "name": PREFIX, "upper": PREFIX.upper()}
     files = {
@@ -30,7 +30,8 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) ->
         f"{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),
     }
     files.update((f"{PREFIX}_kernels_{k}.c", text) for k, text in enumerate(printed.files(**common)))
-    files.update((f"{PREFIX}_extern_{k}.c", text) for k, text in enumerate(printed.externals))
+    externals = {f"{PREFIX}_extern_{k}.c": external for k, external in enumerate(printed.externals)}
+    files.update((name, external.file()) for name, external in externals.items())
     functions = {printed.names[kernel]: len(kernel.params) for kernel in kernels}
     entries = [_entry(name, count) for name, count in functions.items()]
     table = [_entry_name(printed, kernel) for kernel in kernels]
@@ -38,6 +39,7 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) ->
     (directory / "src").mkdir(exist_ok=True)
     for name, text in files.items():
         (directory / "src" / name).write_text(text, encoding="utf-8")
+    return [external.described(f"src/{name}") for name, external in externals.items()]
 
 
 def _entry_name(printed: PrintedKernels, kernel: Kernel) -> str:

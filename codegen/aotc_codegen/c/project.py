@@ -64,17 +64,35 @@ class PrintedKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class External:
+    """A kernel whose code is the user's: its name, its prototype, the code and who wrote it."""
+
+    name: str
+    prototype: str
+    code: str
+    author: str
+
+    def file(self) -> str:
+        """The code, and behind it the declaration by which it is called: the compiler sees whether they agree."""
+        return f"{self.code.rstrip()}\n\n/* How it is called. */\n#include <stdint.h>\n{self.prototype};\n"
+
+    def described(self, path: str) -> dict[str, str]:
+        """For the metadata; `path` is that of the file."""
+        return {"kernel": self.name, "prototype": self.prototype, "generator": self.author, "source": path}
+
+
+@dataclass(frozen=True, slots=True)
 class PrintedKernels:
     """Every distinct kernel, and the C name under which each kernel is called.
 
     prototypes  of all, the user's included
-    externals   sources of kernels that are the user's, a file each
+    externals   kernels whose code is the user's, a file each
     """
 
     kernels: tuple[PrintedKernel, ...]
     prototypes: tuple[str, ...]
     names: dict[Kernel, str]
-    externals: tuple[str, ...] = ()
+    externals: tuple[External, ...] = ()
 
     def files(self, **common: Any) -> list[str]:
         """The kernels as files that compile by themselves: each depends on its own kernels alone.
@@ -102,12 +120,17 @@ def _kernel_file(kernels: Sequence[PrintedKernel], common: dict[str, Any]) -> st
 _PLACEHOLDER: Final = "KERNEL_NAME"
 
 
-def _externals(kernels: Sequence[Kernel], taken: Names) -> list[Kernel]:
+def _externals(kernels: Sequence[Kernel], taken: Names) -> dict[Kernel, External]:
     """The kernels that the user's sources define; they are called by their names, which must be free."""
-    found = [k for k in kernels if k.source is not None]
-    for kernel in found:
+    found: dict[Kernel, External] = {}
+    signatures = KernelPrinter(Helpers())
+    for kernel in kernels:
+        if kernel.source is None:
+            continue
         if taken.fresh(kernel.name) != kernel.name:
             raise AotcError("name", f"two functions of the project would be called {kernel.name!r}", span=kernel.span)
+        prototype = signatures.signature(kernel, kernel.name).replace(" *AOTC_RESTRICT ", " *")
+        found[kernel] = External(kernel.name, prototype, kernel.source.text, kernel.source.author)
     return found
 
 
@@ -120,8 +143,6 @@ def print_kernels(kernels: Iterable[Kernel], prefix: str) -> PrintedKernels:
     kernels = tuple(kernels)
     taken = Names((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
     externals = _externals(kernels, taken)
-    signatures = KernelPrinter(Helpers())
-    prototypes = [signatures.signature(k, k.name).replace(" *AOTC_RESTRICT ", " *") for k in externals]
     names = {k: k.name for k in externals}
     bodies: dict[str, list[Kernel]] = {}
     printed: dict[str, PrintedKernel] = {}
@@ -141,8 +162,9 @@ def print_kernels(kernels: Iterable[Kernel], prefix: str) -> PrintedKernels:
         made = printed[body]
         text, prototype = (part.replace(_PLACEHOLDER, name) for part in (made.text, made.prototype))
         distinct.append(replace(made, text=text, prototype=prototype))
-    prototypes += [k.prototype for k in distinct]
-    return PrintedKernels(tuple(distinct), tuple(prototypes), names, tuple(k.source or "" for k in externals))
+    user = tuple(externals.values())
+    prototypes = (*(k.prototype for k in user), *(k.prototype for k in distinct))
+    return PrintedKernels(tuple(distinct), prototypes, names, user)
 
 
 def _print_kernel(kernel: Kernel) -> PrintedKernel:
@@ -190,6 +212,7 @@ class _Project:
             "weights_bytes": self.params.bytes,
         }
         self.kernel_files: list[str] = []
+        self.externals: list[dict[str, str]] = []
         self.files: dict[str, str | bytes] = {}
 
     def add(self, path: str, template: str, **values: Any) -> None:
@@ -209,9 +232,10 @@ class _Project:
         for k, text in enumerate(self.kernels.files(**self.common)):
             self.kernel_files.append(f"src/{name}_kernels_{k}.c")
             self.files[self.kernel_files[-1]] = text
-        for k, text in enumerate(self.kernels.externals):
+        for k, external in enumerate(self.kernels.externals):
             self.kernel_files.append(f"src/{name}_extern_{k}.c")
-            self.files[self.kernel_files[-1]] = f"{text.rstrip()}\n"
+            self.files[self.kernel_files[-1]] = external.file()
+            self.externals.append(external.described(self.kernel_files[-1]))
         self.add(
             f"src/{name}.c",
             "model.c",
@@ -338,7 +362,7 @@ def emit(
     project.build_files()
     project.example()
     metadata = describe(program, target, version, project.tensors, project.kernels.names, project.params)
-    metadata |= {"passes": list(passes), "sha256": project.hashes()}
+    metadata |= {"externals": project.externals, "passes": list(passes), "sha256": project.hashes()}
     try:
         project.write(directory)
         text = json.dumps(metadata, indent=2, ensure_ascii=True) + "\n"

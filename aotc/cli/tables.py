@@ -108,7 +108,7 @@ def _bench_row(row: Mapping[str, Any], threads: int) -> list[str]:
         f"{times['load']:.1f}",
         "" if row["ratio"] is None else f"{row['ratio']:.2f}",
         "" if row["relative"] is None else f"{row['relative']:.1e}",
-        "[green]right[/]" if row["agrees"] else "[red]WRONG[/]",
+        "[green]right[/]" if row["agrees"] else "[red]differs[/]",
     ]
 
 
@@ -126,7 +126,7 @@ def show_bench(console: Console, result: Mapping[str, Any]) -> None:
             table.add_row(*_bench_row(row, turn["threads"]))
         console.print(table)
         for row in (row for row in turn["contestants"] if not row["agrees"]):
-            console.print(f"wrong: {row['name']}: {row['reason']}", markup=False)
+            console.print(f"differs: {row['name']}: {row['reason']}", markup=False)
         for rival in turn["skipped"]:
             console.print(f"left out: {rival['name']}: {rival['reason']}", markup=False)
         if turn["ratio"] is not None:

@@ -36,6 +36,8 @@ Array = np.ndarray[Any, Any]
 
 CONVERSION_SECONDS: Final = 180
 """How long pnnx may take."""
+COMPLAINT_CHARACTERS: Final = 300
+"""How much of a rival's message is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,5 +275,5 @@ def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
     except AotcError:
         raise
     except Exception as error:  # whatever a rival raises: it cannot take part, and the user is told why
-        lines = str(error).strip().splitlines() or [""]
-        raise AotcError("rival", f"{type(error).__name__}: {lines[0][:200]}") from error
+        text = " ".join(str(error).split())
+        raise AotcError("rival", f"{type(error).__name__}: {text[:COMPLAINT_CHARACTERS]}") from error

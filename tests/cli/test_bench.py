@@ -84,7 +84,7 @@ def test_wrong_outputs_do_not_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(contestants, "RIVALS", {**RIVALS, "torch": _rival(lambda: None, lambda: outputs)})
     outcome = call("bench", DIGITS, *QUICK, "--against", "torch", "--json", tmp_path / "o.json")
     (turn,) = json.loads((tmp_path / "o.json").read_text())["rounds"]
-    assert outcome.code == 0 and "wrong: torch: " in outcome.out
+    assert outcome.code == 0 and "differs: torch: " in outcome.out
     assert not turn["contestants"][1]["agrees"] and turn["fastest_rival"] is None
 
 

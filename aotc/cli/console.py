@@ -67,6 +67,11 @@ class Reporter:
         self.stop()
         sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n" if self.as_json else text)
 
+    def note(self, text: str) -> None:
+        """Print a text to the error stream, as it stands."""
+        self.stop()
+        sys.stderr.write(f"{text}\n")
+
     def write(self, path: Path, data: Mapping[str, Any]) -> None:
         """Write a result to a file, as JSON; AotcError (code "output") where it cannot be written."""
         try:

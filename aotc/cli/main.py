@@ -83,10 +83,11 @@ def compile_command(
         raise click.UsageError("Missing option '-o' / '--output'.")
     with reporting(quiet, as_json, verbose) as out:
         build = not (no_build or stopping)
-        watch = Watch(model, _facts(build, options) if watching["report"] is not None else {}, **watching)
+        facts = _facts(build, options) if watching["report"] is not None else {}
+        watch = Watch(out, model, output, facts, **watching)
         timer = PassTimingInstrument()
         instruments = [timer, *([dump_ir(dump, refresh=True)] if dump is not None else []), *watch.instruments()]
-        with watch.writing(out) as stage:
+        with watch.writing() as stage:
             where = None if stopping else output
             made = compile(model, output=where, instruments=instruments, build=build, progress=stage, **options)
             result = watch.done(made)
@@ -94,16 +95,18 @@ def compile_command(
         if watch.stopped is not None:
             out.text({"text": watch.stopped} | ({"timing": passes} if timing else {}), watch.stopped)
             if timing and not as_json:
-                out.errors.print(passes.rstrip(), markup=False)
+                out.note(passes.rstrip())
             return
         data: dict[str, Any] = {
             "path": str(result.path),
             "library": str(result.library or ""),
             "metadata": dict(result.metadata),
         }
-        out.result(
-            data | ({"timing": passes} if timing else {}), lambda console: _show_compiled(console, result, passes)
-        )
+        data |= {"timing": passes} if timing else {}
+        if quiet and timing:
+            out.text(data, passes)
+        else:
+            out.result(data, lambda console: _show_compiled(console, result, passes))
 
 
 def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of `aotc compile` that look at passes: flags in, instruments and a report out.
 
-watch = Watch(model, facts, report=Path("out.html"), print_after=("FuseOps",), stop_after=None, check_passes=False)
-with watch.writing(out) as stage:
+watch = Watch(out, model, output, facts, report=Path("out.html"), print_after=("FuseOps",), ...)
+with watch.writing() as stage:
     watch.done(compile(model, instruments=watch.instruments(), progress=stage))
 """
 
@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-
-import click
 
 from aotc.cli.console import Reporter
 from aotc.driver.compile import LOWERING, CompiledModel
@@ -35,7 +33,9 @@ class Watch:
 
     def __init__(
         self,
+        out: Reporter,
         model: Path,
+        output: Path | None,
         facts: dict[str, str],
         *,
         report: Path | None,
@@ -44,15 +44,16 @@ class Watch:
         check_passes: bool,
     ) -> None:
         require_passes([*print_after, *([stop_after] if stop_after is not None else [])])
-        if report is not None and report.is_dir():
-            raise AotcError("report", f"cannot write {report}: it is a directory")
+        if report is not None:
+            _check_place(report, model, output)
+        self._out = out
         self.report_file = report
         self.stop_after = stop_after
         self.stopped: str | None = None
         self._check = check_passes
         self._names = print_after
         self._report = PassReport(str(model), list(facts.items())) if report is not None else None
-        self._print = PrintAfter(print_after, lambda text: click.echo(text, err=True))
+        self._print = PrintAfter(print_after, out.note)
 
     def instruments(self) -> list[Any]:
         """The instruments that the options ask for."""
@@ -69,14 +70,14 @@ class Watch:
         return model
 
     @contextmanager
-    def writing(self, out: Reporter) -> Iterator[Callable[[str], None]]:
+    def writing(self) -> Iterator[Callable[[str], None]]:
         """What is told each stage as it begins; the report is written at the end, also of a compilation that failed."""
 
         def stage(name: str) -> None:
             if name == LOWERING and self.stop_after is not None:  # all passes have run
                 text = f"the pass {self.stop_after!r} did not run"
                 raise AotcError("stop-after", text, hint="-O 3 runs most passes")
-            out.stage(name)
+            self._out.stage(name)
             if self._report is not None:
                 self._report.stage(name)
 
@@ -89,11 +90,11 @@ class Watch:
             raise
         self._write_report(None)
         if self._print.missing:
-            out.errors.print(f"these passes did not run: {', '.join(sorted(self._print.missing))}", markup=False)
+            self._out.note(f"these passes did not run: {', '.join(sorted(self._print.missing))}")
 
     def _write_report(self, failure: AotcError | None) -> None:
-        """Write the report, if one is wanted; a second problem goes with the one that there is."""
-        if self._report is None or self.report_file is None:
+        """Write the report, if one is wanted and there is something to tell; a second problem goes with the first."""
+        if self._report is None or self.report_file is None or (failure is not None and not self._report.passes):
             return
         self._report.stage("")
         if self.stopped is not None:
@@ -102,3 +103,16 @@ class Watch:
             self._report.save_html(self.report_file)
         except AotcError as error:
             raise AotcError.collect([*(failure.diagnostics if failure else ()), *error.diagnostics]) from failure
+
+
+def _check_place(report: Path, model: Path, output: Path | None) -> None:
+    """AotcError for a report that could not be written when all work is done, or would replace the model."""
+    problem = ""
+    if report.is_dir():
+        problem = "it is a directory"
+    elif not report.parent.is_dir() and report.parent != output:
+        problem = f"there is no directory {report.parent}"
+    elif report.resolve() == model.resolve():
+        problem = "it is the model"
+    if problem:
+        raise AotcError("report", f"cannot write {report}: {problem}")

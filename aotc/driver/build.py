@@ -68,7 +68,7 @@ External: TypeAlias = "Mapping[str, str]"
 
 def _complaint(external: External, what: str, lines: Sequence[str]) -> Diagnostic:
     text = f"what the generator for {external['generator']!r} wrote for @{external['kernel']} {what}"
-    hint = f"it defines, not static: {external['prototype']}"
+    hint = f"it must define, not as static: {external['prototype']}"
     return Diagnostic("external", text, notes=tuple(lines), hint=hint)
 
 

@@ -35,6 +35,8 @@ def test_report_of_a_failure_that_has_no_place(tmp_path: Path) -> None:
     done = compiled("-o", tmp_path / "net", "--cc", "false", "--report", tmp_path / "net" / "report.html")
     assert done.code == 2 and "false failed" in done.err and "cannot write" in done.err
     assert not (tmp_path / "net").exists()
+    done = call("compile", tmp_path / "missing.onnx", "-o", tmp_path / "net", "--report", tmp_path / "report.html")
+    assert done.code == 2 and not (tmp_path / "report.html").exists()
     assert compiled("-o", tmp_path / "net", "--no-build", "--report", tmp_path / "net" / "report.html").code == 0
     assert (tmp_path / "net" / "report.html").exists()
     again = compiled("-o", tmp_path / "net", "--no-build", "--report", tmp_path / "net" / "report.html")
@@ -74,6 +76,12 @@ def test_stop_after(tmp_path: Path) -> None:
     assert done.code == 2 and "did not run" in done.err
 
 
+def test_times_of_a_quiet_compilation(tmp_path: Path) -> None:
+    done = compiled("-o", tmp_path / "net", "--no-build", "-q", "--timing")
+    assert done.code == 0 and done.out.startswith("optimize: ") and "project" not in done.out
+    assert json.loads(compiled("-o", tmp_path / "net", "--no-build", "-q", "--timing", "--json").out)["timing"]
+
+
 def test_disable_pass(tmp_path: Path) -> None:
     one = compiled("-o", tmp_path / "one", "--no-build", "--json")
     other = compiled("-o", tmp_path / "other", "--no-build", "--json", "--disable-pass", "AlterOpLayout")
@@ -93,7 +101,8 @@ def test_check_passes(tmp_path: Path) -> None:
         (("--stop-after", "Nothing"), "no pass called 'Nothing'"),
         (("--disable-pass", "Fuse"), "FuseOps"),
         (("--disable-pass", "FuseOps"), "makes the kernels"),
-        (("--report", "missing/folder/report.html"), "cannot write"),
+        (("--report", "missing/folder/report.html"), "there is no directory missing/folder"),
+        (("--report", str(DIGITS)), "it is the model"),
         (("--report", "."), "it is a directory"),
     ],
 )

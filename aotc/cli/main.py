@@ -29,7 +29,6 @@ from aotc.driver.cache import default_cache
 from aotc.driver.compile import CompiledModel, compile
 from aotc.driver.contestants import RIVALS
 from aotc.driver.inspect import inspect_model, inspect_project
-from aotc.driver.observe import dump_ir
 from aotc.driver.profile import profile
 from aotc.driver.run import run_library
 from aotc.driver.support import support_table
@@ -62,6 +61,7 @@ def main() -> None:
 @click.option("--print-after", multiple=True, metavar="PASS", help="Print the graph after a pass, to the error stream.")
 @click.option("--disable-pass", "disabled_pass", multiple=True, metavar="PASS", help="Leave a pass out.")
 @click.option("--stop-after", default=None, metavar="PASS", help="Print the graph after a pass, and write no project.")
+@click.option("--show-meta-data", is_flag=True, help="Print and dump the values of constants too, to be read again.")
 @click.option("--check-passes", is_flag=True, help="Interpret the graph after every pass; name the first wrong one.")
 @click.option("--no-build", is_flag=True, help="Write sources only; needs no C compiler.")
 @output_options
@@ -69,7 +69,6 @@ def compile_command(
     model: Path,
     output: Path | None,
     timing: bool,
-    dump: Path | None,
     no_build: bool,
     quiet: bool,
     as_json: bool,
@@ -86,7 +85,7 @@ def compile_command(
         facts = _facts(build, options) if watching["report"] is not None else {}
         watch = Watch(out, model, output, facts, **watching)
         timer = PassTimingInstrument()
-        instruments = [timer, *([dump_ir(dump, refresh=True)] if dump is not None else []), *watch.instruments()]
+        instruments = [timer, *watch.instruments()]
         with watch.writing() as stage:
             where = None if stopping else output
             made = compile(model, output=where, instruments=instruments, build=build, progress=stage, **options)

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from aotc.cli.console import Reporter
 from aotc.driver.compile import LOWERING, CompiledModel
-from aotc.driver.observe import NumericCheck, PrintAfter, StopAfter, Stopped, require_passes
+from aotc.driver.observe import NumericCheck, PrintAfter, StopAfter, Stopped, dump_ir, require_passes
 from aotc.driver.report import PassReport
 from aotc.ir.diagnostics import AotcError
 
-WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes")
+WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes", "dump", "show_meta_data")
 
 
 class Watch:
@@ -42,6 +42,8 @@ class Watch:
         print_after: tuple[str, ...],
         stop_after: str | None,
         check_passes: bool,
+        dump: Path | None,
+        show_meta_data: bool,
     ) -> None:
         require_passes([*print_after, *([stop_after] if stop_after is not None else [])])
         if report is not None:
@@ -53,14 +55,18 @@ class Watch:
         self._check = check_passes
         self._names = print_after
         self._report = PassReport(str(model), list(facts.items())) if report is not None else None
-        self._print = PrintAfter(print_after, out.note)
+        self._print = PrintAfter(print_after, out.note, show_meta_data)
+        self._dump = dump
+        self._show_meta_data = show_meta_data
 
     def instruments(self) -> list[Any]:
         """The instruments that the options ask for."""
         found: list[Any] = [self._report] if self._report is not None else []
+        found += [dump_ir(self._dump, True, self._show_meta_data)] if self._dump is not None else []
         found += [self._print] if self._names else []
         found += [NumericCheck()] if self._check else []
-        return [*found, *([StopAfter(self.stop_after)] if self.stop_after is not None else [])]
+        found += [StopAfter(self.stop_after, self._show_meta_data)] if self.stop_after is not None else []
+        return found
 
     def done(self, model: CompiledModel) -> CompiledModel:
         """What came out, for the report."""

@@ -56,36 +56,38 @@ def require_passes(names: Iterable[str]) -> None:
 
 
 class PrintAfter(PassInstrument):
-    """Gives the text of the program after passes of some names to `write`.
+    """Gives the text of the program after passes of some names to `write`; values of constants with `show_meta_data`.
 
     missing   the names of which no pass has run
     """
 
-    def __init__(self, names: Iterable[str], write: Callable[[str], object]) -> None:
+    def __init__(self, names: Iterable[str], write: Callable[[str], object], show_meta_data: bool = False) -> None:
         self.missing = set(names)
         self._names = frozenset(self.missing)
         self._write = write
+        self._show_meta_data = show_meta_data
 
     def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
         if info.name in self._names:
             self.missing.discard(info.name)
-            self._write(f"// after {info.name}\n{astext(module, show_meta_data=False)}\n")
+            self._write(f"// after {info.name}\n{astext(module, self._show_meta_data)}\n")
 
 
 class Stopped(Exception):
     """A compilation has come to the pass after which it was to stop."""
 
-    def __init__(self, module: IRModule) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__("stopped")
-        self.text = astext(module, show_meta_data=False)
+        self.text = text
 
 
 class StopAfter(PassInstrument):
-    """Raises Stopped after the first run of a pass."""
+    """Raises Stopped, with the text of the program, after the first run of a pass."""
 
-    def __init__(self, pass_name: str) -> None:
+    def __init__(self, pass_name: str, show_meta_data: bool = False) -> None:
         self.pass_name = pass_name
+        self._show_meta_data = show_meta_data
 
     def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
         if info.name == self.pass_name:
-            raise Stopped(module)
+            raise Stopped(astext(module, self._show_meta_data))

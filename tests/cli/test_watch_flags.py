@@ -76,6 +76,18 @@ def test_stop_after(tmp_path: Path) -> None:
     assert done.code == 2 and "did not run" in done.err
 
 
+def test_what_was_printed_can_be_compiled(tmp_path: Path) -> None:
+    done = compiled("--stop-after", "SimplifyInference", "--show-meta-data", "--dump-ir", tmp_path / "ir")
+    (tmp_path / "half.relay").write_text(done.out, encoding="utf-8")
+    dumped = sorted((tmp_path / "ir").glob("*SimplifyInference.relay"))
+    for path in (tmp_path / "half.relay", *dumped):
+        verified = call("verify", path, "--seeds", "1", "--cflags", "-O1")
+        assert verified.code == 0, verified
+    assert len(dumped) == 1
+    plain = call("compile", tmp_path / "half.relay", "--print-after", "FuseOps", "-o", tmp_path / "net", "--no-build")
+    assert plain.code == 0 and "#[metadata]" not in plain.err and "#[metadata]" in done.out
+
+
 def test_times_of_a_quiet_compilation(tmp_path: Path) -> None:
     done = compiled("-o", tmp_path / "net", "--no-build", "-q", "--timing")
     assert done.code == 0 and done.out.startswith("optimize: ") and "project" not in done.out

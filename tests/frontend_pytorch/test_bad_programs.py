@@ -181,6 +181,12 @@ def test_torch_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert "aotc[pytorch]" in str(caught.value)
 
 
-def test_verify_says_that_it_compares_onnx_models(tmp_path: Path) -> None:
-    with pytest.raises(AotcError, match="only ONNX models"):
+def test_verify_names_what_is_wrong_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AotcError, match="no such file"):
+        verify(tmp_path / "net.pt2")
+    (tmp_path / "net.pt2").write_bytes(b"no program")
+    with pytest.raises(AotcError, match="cannot be read as an exported program"):
+        verify(tmp_path / "net.pt2")
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(AotcError, match="torch, which is missing"):
         verify(tmp_path / "net.pt2")

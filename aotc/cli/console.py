@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
+from rich.progress import MofNCompleteColumn, Progress
 from rich.status import Status
 
 from aotc.ir.diagnostics import AotcError
@@ -47,6 +48,15 @@ class Reporter:
             self._status.start()
         else:
             self._status.update(name)
+
+    @contextmanager
+    def bar(self, name: str) -> Iterator[Callable[[int, int], None]]:
+        """A progress bar on a terminal; what is yielded is told how many are done, and of how many."""
+        columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+        silent = self.quiet or self.as_json or not self.errors.is_terminal
+        with Progress(*columns, console=self.errors, disable=silent, transient=True) as progress:
+            task = progress.add_task(name, total=None)
+            yield lambda done, total: progress.update(task, completed=done, total=total)
 
     def stop(self) -> None:
         """End the progress display."""

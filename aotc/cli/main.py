@@ -20,8 +20,10 @@ from aotc.cli.options import (
     quiet_options,
     read_counts,
     read_names,
+    read_seconds,
     shape_options,
     target_options,
+    tuning_option,
 )
 from aotc.cli.watch import WATCH_OPTIONS, Watch
 from aotc.driver.bench import bench
@@ -33,6 +35,8 @@ from aotc.driver.profile import profile
 from aotc.driver.run import run_library
 from aotc.driver.support import support_table
 from aotc.driver.toolchain import compiler_version, resolve_target
+from aotc.driver.tuning import Compiler, run_here, tune
+from aotc.driver.tuning_cluster import cluster_runner
 from aotc.driver.verify import verify
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassTimingInstrument
@@ -53,6 +57,7 @@ def main() -> None:
 @shape_options
 @target_options
 @compiler_options
+@tuning_option
 @click.option("--timing", is_flag=True, help="Print how long each pass took.")
 @click.option(
     "--dump-ir", "dump", type=MODEL, default=None, metavar="DIR", help="Write the graph after each pass there."
@@ -171,6 +176,7 @@ def run_command(
 @shape_options
 @target_options
 @compiler_options
+@tuning_option
 @output_options
 def verify_command(model: Path, quiet: bool, as_json: bool, verbose: int, **options: Any) -> None:
     """Compare the compiled MODEL with another implementation.
@@ -207,6 +213,7 @@ def verify_command(model: Path, quiet: bool, as_json: bool, verbose: int, **opti
 @shape_options
 @target_options
 @compiler_options
+@tuning_option
 @quiet_options
 def bench_command(model: Path, json_file: Path | None, quiet: bool, verbose: int, **options: Any) -> None:
     """Measure the compiled MODEL beside other implementations, in turns, and compare the outputs."""
@@ -217,6 +224,41 @@ def bench_command(model: Path, json_file: Path | None, quiet: bool, verbose: int
         out.result(result, lambda console: tables.show_bench(console, result))
     if not all(row["agrees"] for turn in result["rounds"] for row in turn["contestants"] if row["name"] == "aotc"):
         raise SystemExit(1)
+
+
+@main.command("tune")
+@click.argument("model", type=MODEL)
+@click.option("--trials", type=click.IntRange(1), default=8, show_default=True, help="Tilings of each contraction.")
+@click.option(
+    "--time",
+    "seconds",
+    default="5m",
+    show_default=True,
+    callback=read_seconds,
+    help="The measurement under way then is the last.",
+)
+@click.option("--again", is_flag=True, help="Measure what has a record, too.")
+@click.option("--scheduler", default=None, metavar="ADDRESS", help="Measure on the workers of a Dask cluster.")
+@shape_options
+@target_options
+@compiler_options
+@output_options
+def tune_command(
+    model: Path,
+    scheduler: str | None,
+    cc: str | None,
+    cflags: tuple[str, ...],
+    cache: bool,
+    quiet: bool,
+    as_json: bool,
+    verbose: int,
+    **options: Any,
+) -> None:
+    """Measure tilings of MODEL's contractions on this machine; later compiles take the fastest."""
+    with reporting(quiet, as_json, verbose) as out, out.bar("measuring contractions") as advance:
+        runner = cluster_runner(scheduler) if scheduler is not None else run_here
+        report = tune(model, runner=runner, compiler=Compiler(cc, cflags, cache), advance=advance, **options)
+        out.result(report, lambda console: tables.show_tuning(console, report))
 
 
 @main.command("inspect")

@@ -71,6 +71,19 @@ def read_counts(_: click.Context, __: click.Parameter, value: str) -> tuple[int,
     return tuple(dict.fromkeys(counts))
 
 
+def read_seconds(_: click.Context, __: click.Parameter, value: str) -> float:
+    """30, 30s, 5m or 1h as seconds."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (value[:-1], units[value[-1]]) if value[-1:] in units else (value, 1)
+    try:
+        seconds = float(number) * unit
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise click.BadParameter(f"{value!r} is not a time such as 30s, 5m or 1h")
+    return seconds
+
+
 def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     def apply(function: F) -> F:
         for decorator in reversed(decorators):
@@ -108,6 +121,10 @@ compiler_options = _all(
     click.option("--cc", default=None, help="C compiler [default: $CC, cc, gcc or clang]."),
     click.option("--cflags", multiple=True, callback=read_flags, metavar="FLAGS", help="Flags after the default ones."),
     click.option("--no-cache", "cache", is_flag=True, flag_value=False, default=True, help="Compile all C anew."),
+)
+
+tuning_option = click.option(
+    "--no-tuning", "tuning", is_flag=True, flag_value=False, default=None, help="Leave records of `aotc tune` alone."
 )
 
 quiet_options = _all(

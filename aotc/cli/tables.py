@@ -174,3 +174,24 @@ def show_profile(console: Console, result: Mapping[str, Any]) -> None:
             "above 100%: Winograd convolutions count the multiplications of the definition, and what the step before "
             "wrote may lie in a nearer cache"
         )
+
+
+def show_tuning(console: Console, report: Mapping[str, Any]) -> None:
+    """What was measured, and what came of it."""
+    table = Table("contraction", "fastest tiling", box=None)
+    table.add_column("time", justify="right")
+    table.add_column("gain", justify="right")
+    for row in report["rows"]:
+        gain = f"{row['speedup']:.2f}"
+        table.add_row(row["contraction"], row["candidate"], f"{row['microseconds']:.1f} us", gain)
+    if report["rows"]:
+        console.print(table)
+    left = report["contractions"] - report["known"] - report["measured"] - report["failed"]
+    counts = [
+        ("measured", report["measured"]),
+        ("known", report["known"]),
+        ("left", left),
+        ("failed", report["failed"]),
+    ]
+    text = ", ".join(f"{count} {what}" for what, count in counts if count or what == "measured")
+    console.print(f"{report['contractions']} contractions: {text}; records in {report['store']}", markup=False)

@@ -23,6 +23,7 @@ from aotc.driver.observe import PassList, require_passes
 from aotc.driver.place import check_destination, staged
 from aotc.driver.relay_frontend import import_exported, is_exported_program, is_relay_text, read_relay_text
 from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
+from aotc.driver.tuning_store import Recorded
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.transform import PassContext
@@ -34,6 +35,7 @@ from aotc.relay.transform.pipeline import optimize, require_lowering
 from aotc.runtime.session import Session, load
 from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program
+from aotc.tir.schedule.choice import choosing
 from aotc.tir.target import Target
 
 if TYPE_CHECKING:
@@ -164,6 +166,7 @@ def compile(
     cflags: Sequence[str] = (),
     build: bool = True,
     cache: bool = True,
+    tuning: str | Path | bool | None = None,
     progress: Progress = lambda _: None,
 ) -> CompiledModel:
     """Compile a model to C and, with `build`, to a library.
@@ -181,6 +184,7 @@ def compile(
     dims          values for symbolic dimensions, by symbol
     cc, cflags    the C compiler and flags after the default ones
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
+    tuning        file of records of `aotc tune`; None for the user's, False for none
     progress      called with the name of each stage as it begins
 
     Raises AotcError for whatever is wrong with the model, the arguments, the machine or the destination;
@@ -196,7 +200,10 @@ def compile(
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
     passes = PassList()
     watching = [*instruments, passes]
-    program = compile_program(module, resolved, name=c_name, options=options, instruments=watching, progress=progress)
+    with choosing(Recorded(tuning)):
+        program = compile_program(
+            module, resolved, name=c_name, options=options, instruments=watching, progress=progress
+        )
     temporary = tempfile.TemporaryDirectory(prefix="aotc-") if output is None else None
     path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
     metadata, library = _write(program, path, resolved, passes.names, toolchain, progress)

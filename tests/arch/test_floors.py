@@ -78,7 +78,7 @@ THIRD_PARTY = {
     "aotc.tir": {"ml_dtypes"},
     "aotc.relay.frontend": {"onnx", "google", "torch"},
     "aotc_codegen": {"jinja2"},
-    "aotc.driver": {"onnx", "onnxruntime", "ml_dtypes", "torch", "jinja2", "rich"},
+    "aotc.driver": {"onnx", "onnxruntime", "ml_dtypes", "torch", "jinja2", "rich", "distributed"},
     "aotc.cli": {"click", "rich"},
     "aotc": {"onnx"},
 }

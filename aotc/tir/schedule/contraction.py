@@ -13,6 +13,7 @@ from __future__ import annotations
 from aotc.tir import te
 from aotc.tir.expr import Buffer
 from aotc.tir.schedule import naive
+from aotc.tir.schedule.choice import choose
 from aotc.tir.schedule.contraction_cost import computed_lanes, pack_block
 from aotc.tir.schedule.contraction_plan import Candidate, Request, by_lanes, by_pixels
 from aotc.tir.schedule.contraction_space import Irregular, analyse
@@ -26,14 +27,14 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     """The nest that computes `c` from the buffers of its operands and hands each element to `store`.
 
     `store(indices of the output axes, value)` gives the statement that finishes one element; it is called for
-    every element exactly once.  The order of a sum depends on shapes and target only (taps of a border come
-    outermost; a small tile keeps partial sums), never on data.  What no tiling fits is computed by the
+    every element exactly once.  The order of a sum depends on shapes, target and chooser only (taps of a border
+    come outermost; a small tile keeps partial sums), never on data.  What no tiling fits is computed by the
     plain nest of the definition.
     """
     found = candidates(c, a, b, store, target)
     if not found:
         return naive.build_contraction(c, a, b, store, target)
-    best = min(found, key=lambda candidate: candidate.cost)
+    best = choose(c, a, b, target, found)
     stmt, stack = best.tiling.statement()
     return ContractionNest(stmt, stack, best.workspace)
 

@@ -83,11 +83,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A tiling, the scratch it needs and its estimated cost in cycles."""
+    """A tiling, the scratch it needs, its estimated cost in cycles, and its parameters as a name."""
 
     tiling: Tiling
     workspace: tuple[Buffer, ...]
     cost: float
+    name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,6 +127,7 @@ class _Assembly:
     """
 
     req: Request
+    name: str
     x: Operand
     y: Operand
     unfuse: dict[Var, Expr]
@@ -167,7 +169,7 @@ class _Assembly:
         scratch = tuple(s.operand.buffer for s in self.stagings)
         if sum(b.nbytes for b in scratch) > LARGE * self.req.target.l1:
             cost *= MEMORY_PRICE
-        return Candidate(tiling, scratch, cost)
+        return Candidate(tiling, scratch, cost, self.name)
 
     def _passes(self) -> int:
         """How often the weights are walked over."""
@@ -241,6 +243,11 @@ class _Assembly:
 
 def _run(makers: Sequence[Callable[[dict[Var, Expr]], Stmt]], names: dict[Var, Expr]) -> Stmt:
     return Block(make(names) for make in makers)
+
+
+def _position(c: te.Contraction, axis: te.Axis | None) -> int:
+    """Which output axis it is; -1 for none."""
+    return next((k for k, (var, _) in enumerate(c.axes) if axis is not None and var is axis[0]), -1)
 
 
 def _attempts(makers: Iterable[Callable[[], Candidate]]) -> Iterator[Candidate]:
@@ -328,6 +335,7 @@ class _ByLanes:
         x = Operand(req.b, flat(self.b).expr()) if panel is None else panel.operand
         return _Assembly(
             req,
+            f"lanes axis={_position(c, self.axis)} vectors={self.vectors} lanes={self.lanes}",
             x,
             Operand(req.a, pixels.position.expr()) if padded is None else padded.at(pixels.position),
             pixels.unfuse,
@@ -486,6 +494,7 @@ class _ByPixels:
             written = [(v, n) for v, n in req.c.reduce_axes if v in names]
         return _Assembly(
             req,
+            f"pixels axis={_position(req.c, self.axis)} vectors={self.vectors} count={self.count}",
             x,
             Operand(req.b, flat(self.b).expr()),
             pixels.unfuse,

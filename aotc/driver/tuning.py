@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure the tilings that the estimate holds for the best, and record which is the fastest on this machine.
+
+report = tune("net.onnx", trials=8, seconds=300)     # later compiles look the records up
+report["rows"][0]["speedup"]                         # of the fastest over the one with the lowest estimate
+
+Each contraction is measured without its epilogue: its best candidates as kernels of one library, called in turns on
+the same arrays; the minimum counts.  Any candidate computes right results, so a record can only cost time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.driver.compile import PipelineOptions, compile_program, import_model, model_name
+from aotc.driver.kernel_library import compile_table
+from aotc.driver.toolchain import find_toolchain, resolve_target
+from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
+from aotc.ir.diagnostics import AotcError
+from aotc.tir import te
+from aotc.tir.expr import Buffer, Expr
+from aotc.tir.schedule.choice import Site, choosing
+from aotc.tir.schedule.contraction import candidates
+from aotc.tir.schedule.contraction_plan import Candidate
+from aotc.tir.schedule.nest import hoist_invariants, mark_vector
+from aotc.tir.simplify import drop_dead, simplify_stmt
+from aotc.tir.stmt import Kernel, Stmt, Store
+from aotc.tir.target import Target
+
+LOG = logging.getLogger("aotc")
+TURNS: Final = 12
+"""Samples of each candidate, at least 2 where they take long."""
+SAMPLE_SECONDS: Final = 2e-4
+"""A sample repeats the call until it takes about as long."""
+JOB_SECONDS: Final = 2.0
+"""Sampling one contraction takes about so long at most."""
+GAIN: Final = 0.98
+"""What is not faster by this factor than the tiling with the lowest estimate is noise."""
+_ALONE: Final = threading.Lock()
+"""One measurement at a time in a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A contraction to measure: a kernel for each candidate, by its name, the one with the lowest estimate first."""
+
+    signature: str
+    label: str
+    kernels: Mapping[str, Kernel]
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """Arguments of `find_toolchain`."""
+
+    cc: str | None = None
+    cflags: tuple[str, ...] = ()
+    cache: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The seconds of a call of each candidate, on a CPU."""
+
+    cpu: str
+    seconds: Mapping[str, float]
+
+    def record(self, job: Job) -> Record:
+        """The fastest, or the first where that is no slower but for noise."""
+        first = next(iter(job.kernels))
+        best = min(self.seconds, key=lambda name: self.seconds[name])
+        chosen = best if self.seconds[best] < GAIN * self.seconds[first] else first
+        return Record(job.signature, self.cpu, chosen, self.seconds[chosen], len(job.kernels))
+
+
+Results: TypeAlias = Generator["tuple[Job, Measured | AotcError]", None, None]
+"""Jobs in any order; may be closed early."""
+Runner: TypeAlias = Callable[[Sequence[Job], Compiler], Results]
+
+
+# --- what there is to measure
+
+
+@dataclass(slots=True)
+class _Collector:
+    sites: dict[str, Site] = field(default_factory=dict)
+
+    def __call__(self, site: Site) -> str | None:
+        self.sites.setdefault(site.signature, site)
+        return None
+
+
+def collect(model: Any, target: Target, options: PipelineOptions, **pins: Any) -> dict[str, Site]:
+    """The contractions of a model by signature, the dearest first."""
+    collector = _Collector()
+    with choosing(collector):
+        compile_program(import_model(model, **pins), target, name=model_name(model, None), options=options)
+    return dict(sorted(collector.sites.items(), key=lambda item: -min(c.cost for c in item[1].found)))
+
+
+def make_job(signature: str, site: Site, trials: int) -> Job:
+    """The `trials` candidates with the lowest estimates as kernels that store plain results."""
+    c = site.c
+    a, b, out = (Buffer(name, t.dtype, t.size) for name, t in (("a", c.a), ("b", c.b), ("out", c)))
+
+    def store(indices: tuple[Expr, ...], value: Expr) -> Stmt:
+        return Store(out, te.flat_index(c.shape, indices), value)
+
+    found = sorted(candidates(c, a, b, store, site.target), key=lambda candidate: candidate.cost)[:trials]
+    kernels = {k.name: _kernel(f"trial{n}", k, (a, b), out, c.macs) for n, k in enumerate(found)}
+    extents = "x".join(str(extent) for _, extent in c.axes)
+    return Job(signature, f"{c.name} {extents} of {c.macs // c.size} products", kernels, site.target)
+
+
+def _kernel(name: str, candidate: Candidate, inputs: tuple[Buffer, Buffer], out: Buffer, macs: int) -> Kernel:
+    stmt, stack = candidate.tiling.statement()
+    body = drop_dead(mark_vector(hoist_invariants(simplify_stmt(stmt, {}))))
+    return Kernel(
+        name=name,
+        inputs=inputs,
+        outputs=(out,),
+        body=body,
+        workspace=candidate.workspace,
+        stack=tuple(stack),
+        macs=macs,
+    )
+
+
+# --- measuring
+
+
+def measure(job: Job, compiler: Compiler) -> Measured:
+    """Compile the candidates of a job and time them in turns on this machine.
+
+    Raises AotcError (code "tuning") where the machine cannot run the target's code, and for a failing C compiler.
+    """
+    _require_runnable(job.target)
+    toolchain = find_toolchain(compiler.cc, compiler.cflags, cache=compiler.cache)
+    library = compile_table({k.name: k for k in job.kernels.values()}, job.target, toolchain=toolchain)
+    with _ALONE:
+        arrays = [_values(buffer, seed) for seed, buffer in enumerate(next(iter(job.kernels.values())).params[:3])]
+        calls = {name: library.bind(k.name, arrays[:2], arrays[2:]) for name, k in job.kernels.items()}
+        return Measured(cpu_model(), _times(calls))
+
+
+def _values(buffer: Buffer, seed: int) -> np.ndarray[Any, Any]:
+    values = np.random.default_rng(seed).random(buffer.size) if buffer.dtype.is_float else np.ones(buffer.size)
+    return values.astype(buffer.dtype.numpy)
+
+
+def _times(calls: Mapping[str, Callable[[], None]]) -> dict[str, float]:
+    """The least seconds of each call, sampled in turns."""
+    repeats = {name: max(1, int(SAMPLE_SECONDS / max(_sample(call, 1), 1e-7))) for name, call in calls.items()}
+    best = dict.fromkeys(calls, float("inf"))
+    end = time.perf_counter() + JOB_SECONDS
+    for turn in range(TURNS):
+        if turn >= 2 and time.perf_counter() > end:
+            break
+        for name, call in calls.items():
+            best[name] = min(best[name], _sample(call, repeats[name]))
+    return best
+
+
+def _sample(call: Callable[[], None], repeat: int) -> float:
+    call()
+    begin = time.perf_counter()
+    for _ in range(repeat):
+        call()
+    return (time.perf_counter() - begin) / repeat
+
+
+def _require_runnable(target: Target) -> None:
+    """A machine runs portable code, its own, and that of narrower vectors of its architecture."""
+    host = resolve_target("host")
+    same = host.name.split("-v")[0] == target.name.split("-v")[0] and target.vector_bytes <= host.vector_bytes
+    if target.name != "c" and not same:
+        raise AotcError("tuning", f"this machine ({host.name}) cannot run code for {target.name}")
+
+
+def run_here(jobs: Sequence[Job], compiler: Compiler) -> Results:
+    """One job after the other in this process."""
+    for job in jobs:
+        try:
+            yield job, measure(job, compiler)
+        except AotcError as error:
+            yield job, error
+
+
+# --- the whole
+
+
+def tune(
+    model: Any,
+    *,
+    target: str | Target = "host",
+    opt_level: int = 3,
+    accuracy: str = "fast",
+    trials: int = 8,
+    seconds: float = 300.0,
+    store: str | Path | None = None,
+    again: bool = False,
+    runner: Runner = run_here,
+    compiler: Compiler | None = None,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+    **pins: Any,
+) -> dict[str, Any]:
+    """Measure the contractions of a model and record the fastest candidates.
+
+    model, target, opt_level, accuracy    as in `aotc.compile`; `pins` are its params, input_shapes and dims
+    trials     candidates of each contraction, by estimate
+    seconds    after so long, the measurement that is under way is the last
+    store      file of the records; the user's for None
+    again      measure what has a record of as many trials, too
+    runner     what measures; see `aotc.driver.tuning_cluster`
+    advance    told how many of how many contractions are done
+
+    The result has "store", "contractions", "known" (recorded before), "measured", "failed" and "rows".  Raises
+    AotcError for what `compile` refuses, a store that cannot be written, and where no measurement succeeded.
+    """
+    records = _writable_store(store)
+    resolved = resolve_target(target)
+    sites = collect(model, resolved, PipelineOptions(opt_level, accuracy), **pins)
+    known = {} if again or runner is not run_here else records.choices(cpu_model())
+    jobs = [make_job(signature, site, trials) for signature, site in sites.items()]
+    fresh = [job for job in jobs if job.signature not in known or known[job.signature].trials < len(job.kernels)]
+    with closing(runner(fresh, compiler or Compiler())) as results:
+        rows, failures = _measured(len(fresh), results, records, seconds, advance)
+    if failures and not rows:
+        raise failures[0]
+    return {
+        "store": str(records.path),
+        "contractions": len(jobs),
+        "known": len(jobs) - len(fresh),
+        "measured": len(rows),
+        "failed": len(failures),
+        "rows": rows,
+    }
+
+
+def _writable_store(path: str | Path | None) -> TuningStore:
+    where = Path(path) if path is not None else store_path()
+    if where is None:
+        raise AotcError("tuning", "there is no home directory to keep records in", hint="set AOTC_TUNING_STORE")
+    store = TuningStore(where)
+    store.write(())
+    return store
+
+
+def _measured(
+    total: int,
+    results: Iterable[tuple[Job, Measured | AotcError]],
+    store: TuningStore,
+    seconds: float,
+    advance: Callable[[int, int], None],
+) -> tuple[list[dict[str, Any]], list[AotcError]]:
+    """Results recorded as they come, until the time is over."""
+    rows: list[dict[str, Any]] = []
+    failures: list[AotcError] = []
+    end = time.monotonic() + seconds
+    advance(0, total)
+    for job, result in results:
+        if isinstance(result, AotcError):
+            LOG.warning("%s was not measured: %s", job.label, result)
+            failures.append(result)
+        else:
+            store.write([result.record(job)])
+            rows.append(_row(job, result))
+        advance(len(rows) + len(failures), total)
+        if time.monotonic() > end:
+            break
+    return rows, failures
+
+
+def _row(job: Job, result: Measured) -> dict[str, Any]:
+    record = result.record(job)
+    return {
+        "contraction": job.label,
+        "candidate": record.candidate,
+        "microseconds": record.seconds * 1e6,
+        "speedup": result.seconds[next(iter(job.kernels))] / record.seconds,
+        "trials": record.trials,
+        "cpu": result.cpu,
+    }

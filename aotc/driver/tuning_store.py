@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of measured tilings, in an SQLite file that processes share.
+
+store = TuningStore(store_path())                    # $AOTC_TUNING_STORE, else tuning.sqlite in the cache's folder
+store.write([Record(signature, cpu, "lanes axis=1 vectors=2 lanes=16", 1.2e-5, 8)])
+store.choices(cpu)                                   # {signature: Record}
+
+Reading makes no file.  A corrupt file is moved aside with a warning; the next write makes a new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import re
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aotc.driver.cache import cache_folder
+from aotc.ir.diagnostics import AotcError
+from aotc.tir.schedule.choice import Site
+
+LOG = logging.getLogger("aotc")
+MOST_RECORDS: Final = 20_000
+"""More than so many (about 5 MB), and the oldest go."""
+_WAIT_SECONDS: Final = 20.0
+"""For another process that writes."""
+_TABLE: Final = """CREATE TABLE IF NOT EXISTS tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
+    trials INTEGER, written REAL, PRIMARY KEY (signature, cpu)) WITHOUT ROWID"""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The fastest tiling of a contraction on a CPU.
+
+    signature, candidate    of `aotc.tir.schedule.choice`
+    seconds                 one call takes
+    trials                  candidates that were measured
+    """
+
+    signature: str
+    cpu: str
+    candidate: str
+    seconds: float
+    trials: int
+
+
+def cpu_model() -> str:
+    """What the processor calls itself: "Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz"."""
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        if found := re.search(r"^model name\s*: (.*)$", text, re.MULTILINE):
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def store_path() -> Path | None:
+    """Where the user's records are; None where there is no place for them."""
+    if given := os.environ.get("AOTC_TUNING_STORE"):
+        return Path(given)
+    folder = cache_folder()
+    return folder / "tuning.sqlite" if folder is not None else None
+
+
+class TuningStore:
+    """The records in a file, which need not exist."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def choices(self, cpu: str) -> Mapping[str, Record]:
+        """The records of a CPU by signature; none, with a warning, of a file that cannot be read."""
+        if not self.path.exists():
+            return {}
+        query = "SELECT signature, cpu, candidate, seconds, trials FROM tilings WHERE cpu = ?"
+        inode = self._inode()
+        try:
+            with closing(self._connect()) as base:
+                return {row[0]: Record(*row) for row in base.execute(query, (cpu,))}
+        except sqlite3.OperationalError as error:  # locked, another program's, not to be opened
+            LOG.warning("the tuning records in %s are ignored: %s", self.path, error)
+        except sqlite3.DatabaseError as error:
+            self._move_aside(inode, error)
+        return {}
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Keep records in the place of older ones; AotcError (code "tuning") where that cannot be done."""
+        rows = [(r.signature, r.cpu, r.candidate, r.seconds, r.trials, time.time()) for r in records]
+        inode = self._inode()
+        try:
+            self._insert(rows)
+        except sqlite3.OperationalError as error:
+            raise self._failure(error) from error
+        except sqlite3.DatabaseError as error:
+            self._move_aside(inode, error)
+            try:
+                self._insert(rows)
+            except sqlite3.Error as again:
+                raise self._failure(again) from again
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _insert(self, rows: Iterable[tuple[object, ...]]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._writing() as base:
+            base.execute(_TABLE)
+            base.executemany("INSERT OR REPLACE INTO tilings VALUES (?, ?, ?, ?, ?, ?)", rows)
+            kept = "SELECT written FROM tilings ORDER BY written DESC LIMIT 1 OFFSET ?"
+            base.execute(f"DELETE FROM tilings WHERE written <= ({kept})", (MOST_RECORDS,))
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction."""
+        with closing(self._connect()) as base:
+            base.execute("PRAGMA journal_mode = WAL")
+            with base:
+                base.execute("BEGIN IMMEDIATE")
+                yield base
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=_WAIT_SECONDS)
+
+    def _failure(self, error: Exception) -> AotcError:
+        hint = "name another file with AOTC_TUNING_STORE"
+        return AotcError("tuning", f"cannot write tuning records to {self.path}: {error}", hint=hint)
+
+    def _inode(self) -> int | None:
+        try:
+            return self.path.stat().st_ino
+        except OSError:
+            return None
+
+    def _move_aside(self, inode: int | None, error: Exception) -> None:
+        """The file that was found corrupt, unless another process has put a new one in its place since."""
+        if inode is None or inode != self._inode():
+            return
+        aside = self.path.with_name(f"{self.path.name}.corrupt")
+        LOG.warning("the tuning store %s is corrupt (%s): it is moved to %s and begun anew", self.path, error, aside)
+        with suppress(OSError):
+            self.path.replace(aside)
+            for suffix in ("-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+class Recorded:
+    """A chooser of `aotc.tir.schedule.choice`: what the records say of this CPU.
+
+    tuning    None for the user's records, False for none, or a file; read when the first contraction comes
+    """
+
+    def __init__(self, tuning: str | Path | bool | None) -> None:
+        wanted = store_path() if tuning is None or tuning is True else tuning
+        self._path = Path(wanted) if wanted else None
+        self._known: Mapping[str, Record] | None = None
+
+    def __call__(self, site: Site) -> str | None:
+        if self._known is None:
+            self._known = TuningStore(self._path).choices(cpu_model()) if self._path is not None else {}
+        record = self._known.get(site.signature) if self._known else None
+        return record.candidate if record is not None else None

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tiling of a contraction is taken: the cheapest by estimate, or what someone knows better.
+
+A chooser is asked for each contraction that is scheduled inside `choosing`; it answers with a candidate's name or None:
+
+    with choosing(lambda site: {"5f3a...": "lanes axis=1 vectors=2"}.get(site.signature)):
+        kernel = lower_function(function, "dense", target)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from aotc.tir import te
+from aotc.tir.expr import Buffer, Expr, Var, substitute
+from aotc.tir.schedule.contraction_plan import Candidate
+from aotc.tir.target import Target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """A contraction that is being scheduled: its operands' buffers, the machine, and the tilings proposed."""
+
+    c: te.Contraction
+    a: Buffer
+    b: Buffer
+    target: Target
+    found: Sequence[Candidate]
+
+    @property
+    def signature(self) -> str:
+        """SHA-256 of all that candidates are made from: shapes, types, indices, target; names do not count."""
+        c = self.c
+        axes = (*c.axes, *c.reduce_axes)
+        names: dict[Var, Expr] = {var: Var(f"i{k}") for k, (var, _) in enumerate(axes)}
+        parts = (
+            [extent for _, extent in axes],
+            len(c.axes),
+            [(str(t.dtype), t.shape) for t in (c, c.a, c.b)],
+            [[substitute(index, names) for index in operand] for operand in (c.a_index, c.b_index)],
+            next((k for k, (var, _) in enumerate(axes) if var is c.lane), None),
+            c.block,
+            self.target,
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+Chooser: TypeAlias = Callable[[Site], "str | None"]
+
+_CHOOSER: Final[ContextVar[Chooser | None]] = ContextVar("chooser", default=None)
+
+
+@contextmanager
+def choosing(chooser: Chooser) -> Iterator[None]:
+    """Ask `chooser` for every contraction that is scheduled inside; None and unknown names leave the estimate's."""
+    token = _CHOOSER.set(chooser)
+    try:
+        yield
+    finally:
+        _CHOOSER.reset(token)
+
+
+def choose(c: te.Contraction, a: Buffer, b: Buffer, target: Target, found: Sequence[Candidate]) -> Candidate:
+    """One of the tilings `found`, which are not empty."""
+    chooser = _CHOOSER.get()
+    name = chooser(Site(c, a, b, target, found)) if chooser is not None else None
+    named = [candidate for candidate in found if candidate.name == name]
+    return named[0] if named else min(found, key=lambda candidate: candidate.cost)

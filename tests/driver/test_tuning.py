@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of measured tilings: kept, looked up, ignored where they do not fit, and harmless to each other."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.driver import tuning_store
+from aotc.driver.compile import PipelineOptions, compile
+from aotc.driver.toolchain import resolve_target
+from aotc.driver.tuning import Compiler, Job, Measured, Results, collect, make_job, measure, run_here, tune
+from aotc.driver.tuning_cluster import cluster_runner
+from aotc.driver.tuning_store import Record, TuningStore, cpu_model
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.module import IRModule
+from aotc.relay.text.parser import parse
+from aotc.tir.interp import run_kernel
+
+QUICK = Compiler(cflags=("-O1",))
+
+
+def network(columns: int = 40) -> IRModule:
+    """Two products of matrices, one of them twice."""
+    return parse(f"""#[version = "0.0.5"]
+def @main(%x: Tensor[(12, 24), float32], %w: Tensor[(24, 24), float32], %v: Tensor[({columns}, 24), float32]) {{
+  %0 = nn.dense(%x, %w, units=None);
+  %1 = nn.relu(%0);
+  %2 = nn.dense(%1, %w, units=None);
+  nn.dense(%2, %v, units=None)
+}}
+""")
+
+
+def sources(folder: Path, **options: Any) -> dict[str, bytes]:
+    compile(network(), output=folder, name="net", build=False, **options)
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def record_last(path: Path, candidate: str | None = None) -> int:
+    """Records that ask for the worst candidate of each contraction, or for `candidate`; how many."""
+    records = []
+    for signature, site in collect(network(), resolve_target("host"), PipelineOptions()).items():
+        last = max(site.found, key=lambda k: k.cost).name
+        records.append(Record(signature, cpu_model(), candidate or last, 1e-6, 8))
+    TuningStore(path).write(records)
+    return len(records)
+
+
+def test_contractions_are_found_once_and_do_not_depend_on_names() -> None:
+    target = resolve_target("host")
+    first = collect(network(), target, PipelineOptions())
+    assert len(first) == 2
+    assert list(first) == list(collect(network(), target, PipelineOptions()))
+    assert len(set(first) & set(collect(network(41), target, PipelineOptions()))) == 1
+    assert not set(first) & set(collect(network(), replace(target, l1=1 << 10), PipelineOptions()))
+
+
+def test_candidates_have_distinct_names_and_right_results() -> None:
+    for signature, site in collect(network(), resolve_target("host"), PipelineOptions()).items():
+        assert len({k.name for k in site.found}) == len(site.found) > 1
+        job = make_job(signature, site, 100)
+        rng = np.random.default_rng(0)
+        kernels = list(job.kernels.values())
+        values = [rng.standard_normal(b.size).astype(np.float32) for b in kernels[0].inputs]
+        results = [run_kernel(kernel, values)[0] for kernel in kernels]
+        for result in results[1:]:
+            np.testing.assert_allclose(result, results[0], rtol=0, atol=1e-4)
+
+
+def test_tuned_once_and_known_after(tmp_path: Path) -> None:
+    store = tmp_path / "records.sqlite"
+    told: list[tuple[int, int]] = []
+    report = tune(
+        network(), trials=2, store=store, compiler=QUICK, advance=lambda done, total: told.append((done, total))
+    )
+    assert (report["contractions"], report["measured"], report["failed"]) == (2, 2, 0)
+    assert told == [(0, 2), (1, 2), (2, 2)]
+    assert all(row["microseconds"] > 0 and row["trials"] == 2 for row in report["rows"])
+    assert len(TuningStore(store).choices(cpu_model())) == 2 and not TuningStore(store).choices("another CPU")
+    assert tune(network(), trials=2, store=store, compiler=QUICK)["known"] == 2
+    assert tune(network(), trials=3, store=store, compiler=QUICK)["measured"] == 2
+    assert tune(network(), trials=2, store=store, compiler=QUICK, again=True)["measured"] == 2
+
+
+def test_out_of_time(tmp_path: Path) -> None:
+    report = tune(network(), trials=1, seconds=0, store=tmp_path / "records.sqlite", compiler=QUICK)
+    assert (report["contractions"], report["measured"]) == (2, 1)
+
+
+def test_the_fastest_is_recorded_unless_it_is_noise() -> None:
+    (signature, site), *_ = collect(network(), resolve_target("host"), PipelineOptions()).items()
+    job = make_job(signature, site, 2)
+    first, second = job.kernels
+    assert Measured("c", {first: 1.0, second: 0.9}).record(job).candidate == second
+    assert Measured("c", {first: 1.0, second: 0.99}).record(job).candidate == first
+
+
+def test_records_change_the_code_and_not_the_result(tmp_path: Path) -> None:
+    store = tmp_path / "records.sqlite"
+    plain = sources(tmp_path / "plain")
+    record_last(store)
+    tuned = sources(tmp_path / "tuned", tuning=store)
+    assert tuned != plain
+    rng = np.random.default_rng(1)
+    feed = {
+        n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", (12, 24)), ("w", (24, 24)), ("v", (40, 24)))
+    }
+    results = [compile(network(), tuning=t, cflags=("-O1",)).session().run(None, feed)[0] for t in (store, False)]
+    np.testing.assert_allclose(*results, rtol=0, atol=1e-3)
+
+
+def test_without_records_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "records.sqlite"
+    monkeypatch.setenv("AOTC_TUNING_STORE", str(store))
+    plain = sources(tmp_path / "off", tuning=False)
+    assert sources(tmp_path / "default") == plain
+    assert not store.exists()
+    record_last(store)
+    assert sources(tmp_path / "recorded") != plain
+    assert sources(tmp_path / "off again", tuning=False) == plain
+
+
+def test_stale_records_are_ignored(tmp_path: Path) -> None:
+    assert record_last(tmp_path / "records.sqlite", "tiling of another age") == 2
+    assert sources(tmp_path / "a", tuning=tmp_path / "records.sqlite") == sources(tmp_path / "b", tuning=False)
+
+
+def test_corrupt_store_is_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = tmp_path / "records.sqlite"
+    store.write_bytes(b"no database " * 1000)
+    with caplog.at_level(logging.WARNING, "aotc"):
+        assert sources(tmp_path / "a", tuning=store) == sources(tmp_path / "b", tuning=False)
+    assert "is corrupt" in caplog.text
+    assert not store.exists() and store.with_name("records.sqlite.corrupt").exists()
+    store.write_bytes(b"no database " * 1000)
+    assert record_last(store) == len(TuningStore(store).choices(cpu_model()))
+
+
+def test_store_of_another_program_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = tmp_path / "records.sqlite"
+    with sqlite3.connect(store) as base:
+        base.execute("CREATE TABLE tilings (colour TEXT)")
+    base.close()
+    assert TuningStore(store).choices("cpu") == {}
+    assert "are ignored" in caplog.text
+    with pytest.raises(AotcError, match="cannot write tuning records"):
+        TuningStore(store).write([])
+
+
+def test_store_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AotcError, match="cannot write tuning records"):
+        tune(network(), store=tmp_path / "file" / "records.sqlite")
+
+
+def test_the_oldest_records_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning_store, "MOST_RECORDS", 3)
+    store = TuningStore(tmp_path / "records.sqlite")
+    for k in range(5):
+        store.write([Record(f"s{k}", "cpu", "tiling", 1.0, 1)])
+    assert sorted(store.choices("cpu")) == ["s2", "s3", "s4"]
+
+
+def _write_many(path: Path, name: str) -> None:
+    for k in range(40):
+        TuningStore(path).write([Record(f"{name}{k}", "cpu", "tiling", 1.0, 1)])
+
+
+def test_two_processes_write_at_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    path = tmp_path / "records.sqlite"
+    writers = [context.Process(target=_write_many, args=(path, name)) for name in ("a", "b")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert len(TuningStore(path).choices("cpu")) == 80
+
+
+def test_failures_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def half(jobs: Sequence[Job], compiler: Compiler) -> Results:
+        yield jobs[0], AotcError("tuning", "the machine is on fire")
+        yield from run_here(jobs[1:], compiler)
+
+    report = tune(network(), trials=1, store=tmp_path / "records.sqlite", runner=half, compiler=QUICK)
+    assert (report["measured"], report["failed"]) == (1, 1)
+    assert "on fire" in caplog.text
+    foreign = "x86-64" if resolve_target("host").name == "aarch64" else "aarch64"
+    with pytest.raises(AotcError, match="cannot run code for"):
+        tune(network(), target=foreign, store=tmp_path / "records.sqlite")
+
+
+def test_measuring_on_a_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    store = tmp_path / "records.sqlite"
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster:
+        runner = cluster_runner(cluster.scheduler_address)
+        report = tune(network(), trials=2, store=store, runner=runner, compiler=QUICK)
+        assert (report["measured"], report["failed"]) == (2, 0)
+        with pytest.raises(AotcError, match="no-such-compiler"):
+            tune(network(), trials=1, store=store, runner=runner, compiler=Compiler(cc="no-such-compiler"))
+    assert len(TuningStore(store).choices(cpu_model())) == 2
+
+
+def test_measured_alone_as_well() -> None:
+    (signature, site), *_ = collect(network(), resolve_target("host"), PipelineOptions()).items()
+    job = make_job(signature, site, 2)
+    assert measure(job, QUICK).seconds.keys() == job.kernels.keys()

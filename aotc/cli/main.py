@@ -68,6 +68,7 @@ def main() -> None:
 @click.option("--stop-after", default=None, metavar="PASS", help="Print the graph after a pass, and write no project.")
 @click.option("--show-meta-data", is_flag=True, help="Print and dump the values of constants too, to be read again.")
 @click.option("--check-passes", is_flag=True, help="Interpret the graph after every pass; name the first wrong one.")
+@click.option("--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not.")
 @click.option("--no-build", is_flag=True, help="Write sources only; needs no C compiler.")
 @output_options
 def compile_command(
@@ -138,6 +139,7 @@ def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None
 @click.option(
     "--profile", "profiling", is_flag=True, help="Tell where the time goes, kernel by kernel; needs the project."
 )
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a run.")
 @output_options
 def run_command(
     library: Path,
@@ -145,6 +147,7 @@ def run_command(
     outputs: Path | None,
     repeat: int | None,
     profiling: bool,
+    threads: int,
     quiet: bool,
     as_json: bool,
     verbose: int,
@@ -152,12 +155,14 @@ def run_command(
     """Run a compiled library (a project directory or the library file)."""
     if profiling and outputs is not None:
         raise click.UsageError("--profile and --outputs exclude each other")
+    if profiling and threads > 1:
+        raise click.UsageError("--profile tells the times of one thread")
     with reporting(quiet, as_json, verbose) as out:
         if profiling:
             found = profile(library, inputs=inputs, repeat=repeat or 20)
             out.result(found, lambda console: tables.show_profile(console, found))
             return
-        result = run_library(library, inputs=inputs, outputs=outputs, repeat=repeat or 1)
+        result = run_library(library, inputs=inputs, outputs=outputs, repeat=repeat or 1, threads=threads)
 
         def show(console: Console) -> None:
             for row in result["outputs"]:

@@ -162,7 +162,7 @@ class _Bench:
     def round(self, threads: int) -> dict[str, Any]:
         """The figures for one number of threads."""
         library, skipped = find_library(self.compiled.path), []
-        contestants = [started(lambda: ours(library, self.entrant.inputs))]
+        contestants = [started(lambda: ours(library, self.entrant.inputs, threads))]
         for name in self.against:
             self.progress(f"preparing {name}, {threads} threads")
             try:

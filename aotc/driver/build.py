@@ -36,9 +36,7 @@ def build_library(
     """
     library = directory / str(metadata["library"])
     library.parent.mkdir(exist_ok=True)
-    sources = sorted(
-        path for pattern in ("src/*.c", "src/*.S", "runtime/aotc_rt.c") for path in directory.glob(pattern)
-    )
+    sources = sorted(path for pattern in ("src/*.c", "src/*.S", "runtime/*.c") for path in directory.glob(pattern))
     sources = [s for s in sources if s.name != "params_to_c.c"]
     flags = (
         "-std=c99",
@@ -57,7 +55,8 @@ def build_library(
         # the largest first: they take longest
         rest = sorted(objects.keys() - externals.keys(), key=lambda source: (-source.stat().st_size, source))
         compiler.compile_all([(source, objects[source]) for source in rest])
-        files = (*map(str, objects.values()), "-lm", *_LINK_FLAGS, "-o", str(metadata["library"]))
+        threads = ("-pthread",) if any(s.name == "aotc_pool.c" for s in sources) else ()
+        files = (*map(str, objects.values()), *threads, "-lm", *_LINK_FLAGS, "-o", str(metadata["library"]))
         _link((*toolchain.cc, "-shared", *toolchain.cflags, *files), directory, list(externals.values()))
     return library
 

@@ -36,6 +36,7 @@ from aotc.runtime.session import Session, load
 from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.choice import choosing
+from aotc.tir.schedule.parallel import for_teams
 from aotc.tir.target import Target
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class PipelineOptions:
     opt_level: int = 3
     accuracy: str = "fast"
     disabled_pass: tuple[str, ...] = ()
+    threads: bool = True
 
     def __post_init__(self) -> None:
         if self.opt_level not in range(4):
@@ -146,7 +148,8 @@ def compile_program(
     progress(LOWERING)
     program = lower_calls(optimized, target, name)
     progress(PLANNING)
-    return plan_memory(program)
+    program = plan_memory(program)
+    return for_teams(program) if options.threads and not target.is_scalar else program
 
 
 def compile(
@@ -167,6 +170,7 @@ def compile(
     build: bool = True,
     cache: bool = True,
     tuning: str | Path | bool | None = None,
+    threads: bool = True,
     progress: Progress = lambda _: None,
 ) -> CompiledModel:
     """Compile a model to C and, with `build`, to a library.
@@ -185,13 +189,15 @@ def compile(
     cc, cflags    the C compiler and flags after the default ones
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
+    threads       make kernels that several threads can share, for targets with vectors; the number is chosen when
+                  a model is loaded
     progress      called with the name of each stage as it begins
 
     Raises AotcError for whatever is wrong with the model, the arguments, the machine or the destination;
     then nothing is left behind.
     """
     resolved = resolve_target(target)
-    options = PipelineOptions(opt_level, accuracy, tuple(disabled_pass))
+    options = PipelineOptions(opt_level, accuracy, tuple(disabled_pass), threads)
     toolchain = find_toolchain(cc, cflags, cache=cache) if build else None
     c_name = model_name(model, name)
     if output is not None:

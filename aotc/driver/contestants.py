@@ -123,11 +123,11 @@ def _version(package: str) -> str:
     return importlib.metadata.version(package)
 
 
-def ours(library: Path, inputs: Arrays) -> Contestant:
-    """The compiled model, on one thread."""
-    session = load(library)
+def ours(library: Path, inputs: Arrays, threads: int) -> Contestant:
+    """The compiled model."""
+    session = load(library, threads=threads)
     binding = session.bind(inputs)
-    return Contestant("aotc", session.version, 1, binding.run, lambda: list(binding.outputs.values()))
+    return Contestant("aotc", session.version, threads, binding.run, lambda: list(binding.outputs.values()))
 
 
 def _require_onnx(entrant: Entrant) -> None:

@@ -32,11 +32,14 @@ DTYPES: Final = tuple(
 )
 """The element types by their code in `aotc_dtype`."""
 
+MAX_THREADS: Final = 64
+
 STATUS_MESSAGES: Final = {
     0: "success",
     1: "an input, an output or the workspace is missing",
     2: "an input, an output or the workspace is not aligned",
     3: "the options have an unknown size",
+    7: "so many threads cannot be had",
 }
 """What a run can return.  The C function with these texts is hidden inside each library."""
 
@@ -49,12 +52,15 @@ typedef struct aotc_tensor {
   int32_t dtype;
 } aotc_tensor;
 
+typedef struct aotc_threads aotc_threads;
+
 typedef void (*aotc_step_fn)(void *context, int32_t step);
 
 typedef struct aotc_run_options {
   size_t size;
   aotc_step_fn on_step;
   void *step_context;
+  const aotc_threads *threads;
 } aotc_run_options;
 
 typedef int (*aotc_run_fn)(const void *const *inputs, void *const *outputs,
@@ -73,9 +79,12 @@ typedef struct aotc_model {
   size_t workspace_alignment;
   size_t weights_bytes;
   aotc_run_fn run;
+  size_t thread_workspace_bytes;
 } aotc_model;
 
 const aotc_model *aotc_model_entry(void);
+int aotc_model_threads_create(int32_t parts, const aotc_threads **threads);
+void aotc_model_threads_destroy(const aotc_threads *threads);
 """
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.ir.diagnostics import AotcError
-from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, ffi
+from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
 from aotc.runtime.tensor import TensorInfo
 
 _METADATA: Final = "metadata.json"
@@ -137,6 +137,7 @@ class Library:
     inputs, outputs                          in the order in which `run` takes them
     workspace_bytes, workspace_alignment     what a run needs, in bytes
     weights_bytes                            parameters inside the library, in bytes
+    thread_workspace_bytes                   what a run needs more for each thread after the first
     run                                      the C function; releases the GIL
 
     Raises AotcError (code "load") for a file that is no compiled model, or one for another version of the
@@ -145,8 +146,8 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._handle = open_library(path)
-        model = _model(path, self._handle)
+        self.handle = open_library(path)
+        model = _model(path, self.handle)
         self.name = _text(model.name)
         self.version = _text(model.version)
         self.inputs = _tensors(path, model.inputs, model.num_inputs)
@@ -154,4 +155,34 @@ class Library:
         self.workspace_bytes = int(model.workspace_bytes)
         self.workspace_alignment = max(1, int(model.workspace_alignment))
         self.weights_bytes = int(model.weights_bytes)
+        self.thread_workspace_bytes = int(model.thread_workspace_bytes)
         self.run: Any = model.run
+
+    def start_threads(self, count: int) -> Threads | None:
+        """Threads for runs of this or any other compiled model; None where one is enough.
+
+        count   1 to 64, the calling thread included
+
+        That is for 1, and for a library without kernels that can be shared: its runs are the calling thread's.
+        Raises AotcError (code "threads") for other numbers, and where the system refuses.
+        """
+        if not 1 <= count <= MAX_THREADS:
+            raise AotcError("threads", f"{count} threads cannot be had", hint=f"1 to {MAX_THREADS}")
+        if count == 1 or not hasattr(self.handle, "aotc_model_threads_create"):
+            return None
+        found = ffi.new("const aotc_threads **")
+        if self.handle.aotc_model_threads_create(count, found) != 0:
+            raise AotcError("threads", f"the system refuses {count} threads")
+        return Threads(self, count, found[0])
+
+
+class Threads:
+    """Threads that wait for runs; they end when nothing refers to them any more.
+
+    count   how many share a run, the calling thread included
+    """
+
+    def __init__(self, library: Library, count: int, pointer: Any) -> None:
+        self.count = count
+        self.pointer: Any = ffi.gc(pointer, library.handle.aotc_model_threads_destroy)
+        self._library = library  # whose code the threads run

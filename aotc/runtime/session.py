@@ -23,7 +23,7 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
-from aotc.runtime.library import Library, find_library
+from aotc.runtime.library import Library, Threads, find_library
 from aotc.runtime.tensor import (
     Array,
     TensorInfo,
@@ -39,13 +39,20 @@ from aotc.runtime.tensor import (
 )
 
 
-def load(path: str | Path) -> Session:
+def load(path: str | Path, *, threads: int | Threads = 1) -> Session:
     """Load a library file, or the library in the directory of an emitted project.
 
+    threads    how many threads share the work of a run, 1 to 64; or those of another session (`session.threads`),
+               which then share them: their runs follow one another.  Results are the same bits for any number.
+
     Raises AotcError (code "load") for a missing file, one that is no compiled model, and one compiled for
-    another version of the binary interface.
+    another version of the binary interface; code "threads" for threads that cannot be had.
     """
-    return Session(Library(find_library(Path(path))))
+    return Session(Library(find_library(Path(path))), threads)
+
+
+def _threads(library: Library, threads: int | Threads) -> Threads | None:
+    return threads if isinstance(threads, Threads) else library.start_threads(threads)
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:
@@ -73,6 +80,7 @@ class Session:
     name               of the model
     version            of the compiler that made it
     path               of the library
+    threads            that share the work of a run; None for the calling thread alone
     workspace_bytes    scratch memory of one run
     weights_bytes      parameters inside the library
     keep_alive         whatever must live as long as the session, such as a temporary directory
@@ -80,8 +88,10 @@ class Session:
     The library is closed when the session and its bindings are no longer referred to.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, threads: int | Threads = 1) -> None:
         self._library = library
+        self.threads = _threads(library, threads)
+        self._options = ffi.NULL if self.threads is None else self._options_with(ffi.NULL, ffi.NULL)
         self._call = library.run
         self._lock = threading.Lock()
         self._calls = 0
@@ -89,7 +99,8 @@ class Session:
         self.name = library.name
         self.version = library.version
         self.path = library.path
-        self.workspace_bytes = library.workspace_bytes
+        more = 0 if self.threads is None else self.threads.count - 1
+        self.workspace_bytes = library.workspace_bytes + more * library.thread_workspace_bytes
         self.weights_bytes = library.weights_bytes
         self.keep_alive: object = None
 
@@ -158,10 +169,15 @@ class Session:
         memory = aligned(self.workspace_bytes, self._library.workspace_alignment)
         return memory, ffi.cast("void *", address(memory))
 
-    def _invoke(self, inputs: Any, outputs: Any, workspace: Any, options: Any = ffi.NULL) -> None:
+    def _options_with(self, on_step: Any, context: Any) -> Any:
+        """Options of a run: what to call before each step, and the threads."""
+        size, threads = ffi.sizeof("aotc_run_options"), ffi.NULL if self.threads is None else self.threads.pointer
+        return ffi.new("aotc_run_options *", [size, on_step, context, threads])
+
+    def _invoke(self, inputs: Any, outputs: Any, workspace: Any, options: Any = None) -> None:
         with self._lock:
             self._calls += 1
-        status = self._call(inputs, outputs, workspace, options)
+        status = self._call(inputs, outputs, workspace, self._options if options is None else options)
         if status != 0:
             reason = STATUS_MESSAGES.get(status, "unknown status")
             raise AotcError("run", f"{self.name}_run failed with status {status}: {reason}")
@@ -194,7 +210,7 @@ class Binding:
 
     def run(self) -> None:
         """Run once on the bound buffers."""
-        self._run(ffi.NULL)
+        self._run(None)
 
     def run_watched(self, on_step: int, context: int) -> None:
         """Run once; C calls a function before each step of the schedule, and after the last.
@@ -202,12 +218,7 @@ class Binding:
         on_step    address of an `aotc_step_fn`, as aotc.h describes it
         context    address that it is given
         """
-        self._run(
-            ffi.new(
-                "aotc_run_options *",
-                [ffi.sizeof("aotc_run_options"), ffi.cast("aotc_step_fn", on_step), ffi.cast("void *", context)],
-            )
-        )
+        self._run(self._session._options_with(ffi.cast("aotc_step_fn", on_step), ffi.cast("void *", context)))
 
     def _run(self, options: Any) -> None:
         with self._lock:

@@ -273,6 +273,7 @@ class Buffer:
 
     scope: "param" (passed by the caller of the kernel), "workspace" (kernel scratch, planned into the
     arena and passed like a parameter) or "stack" (a small array inside the kernel).
+    private: scratch that is filled anew before it is read, wherever a loop is entered or goes on.
     """
 
     name: str
@@ -280,6 +281,7 @@ class Buffer:
     size: int
     scope: str = "param"
     align: int = 4
+    private: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -38,7 +38,21 @@ from aotc.tir.expr import (
     walk,
 )
 from aotc.tir.numerics import NAMESPACE
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Transpose, While, stmt_exprs
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    Sync,
+    Transpose,
+    While,
+    stmt_exprs,
+)
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -175,7 +189,7 @@ class _Writer:
             case Block():
                 for inner in stmt.stmts:
                     self.stmt(inner, depth)
-            case Comment():
+            case Comment() | Sync():
                 pass
             case _:
                 assert_never(stmt)

@@ -45,6 +45,7 @@ from aotc.tir.stmt import (
     If,
     Stmt,
     Store,
+    Sync,
     Transpose,
     While,
     map_exprs,
@@ -365,7 +366,7 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt:
         case Block():
             block = Block(simplify_stmt(s, ranges) for s in stmt.stmts)
             return block.stmts[0] if len(block.stmts) == 1 else block
-        case Comment():
+        case Comment() | Sync():
             return stmt
         case _:
             assert_never(stmt)
@@ -498,7 +499,7 @@ def _without(stmt: Stmt, dead: set[Var]) -> Stmt:
             return If(stmt.cond, _without(stmt.then, dead), orelse)
         case Block():
             return Block(_without(s, dead) for s in stmt.stmts)
-        case Store() | Transpose() | Comment():
+        case Store() | Transpose() | Comment() | Sync():
             return stmt
         case _:
             assert_never(stmt)

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from aotc.ir.diagnostics import assert_never
 from aotc.ir.span import Span
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Operand, Var, as_expr
+
+PART: Final = Var("part", INDEX)
+"""The number of a participant of a team, from 0."""
+PARTS: Final = Var("parts", INDEX)
+"""How many participants there are."""
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
@@ -119,7 +124,12 @@ class Comment:
     text: str
 
 
-Stmt: TypeAlias = "For | While | If | Store | Transpose | Declare | Assign | Block | Comment"
+@dataclass(frozen=True, slots=True, eq=False)
+class Sync:
+    """All participants of a team wait for each other; nothing where one runs alone."""
+
+
+Stmt: TypeAlias = "For | While | If | Store | Transpose | Declare | Assign | Block | Comment | Sync"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,8 @@ class Kernel:
     approximate       computed by an algorithm that rounds more than the operator's definition (Winograd's)
     span              the model nodes it computes
     source            the user's code, which defines it under this very name; the body is empty then
+    team              every participant of a team calls it, and does its share (see aotc/tir/schedule/parallel.py)
+    private           workspace of which each participant needs its own
     """
 
     name: str
@@ -156,6 +168,8 @@ class Kernel:
     approximate: bool = False
     span: Span | None = None
     source: UserSource | None = None
+    team: bool = False
+    private: tuple[Buffer, ...] = ()
 
     @property
     def params(self) -> tuple[Buffer, ...]:
@@ -172,7 +186,7 @@ def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
             return (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse)
         case Block():
             return stmt.stmts
-        case Store() | Transpose() | Declare() | Assign() | Comment():
+        case Store() | Transpose() | Declare() | Assign() | Comment() | Sync():
             return ()
         case _:
             assert_never(stmt)
@@ -191,7 +205,7 @@ def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
             return (stmt.index, stmt.source)
         case Declare() | Assign():
             return (stmt.value,)
-        case Block() | Comment():
+        case Block() | Comment() | Sync():
             return ()
         case _:
             assert_never(stmt)
@@ -228,7 +242,7 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return Assign(stmt.var, fn(stmt.value))
         case Block():
             return Block(map_exprs(s, fn) for s in stmt.stmts)
-        case Comment():
+        case Comment() | Sync():
             return stmt
         case _:
             assert_never(stmt)

@@ -39,7 +39,7 @@ from aotc.tir.expr import (
     Var,
     operands,
 )
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Transpose, While
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, Transpose, While
 
 _SYMBOLS: Final = {
     "or": "|", "xor": "^", "and": "&", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -57,6 +57,7 @@ _KEYWORDS: Final = frozenset(
         "else",
         "let",
         "turn",
+        "sync",
         "true",
         "false",
         "inf",
@@ -144,8 +145,8 @@ class _Printer:
             case Block():
                 for inner in stmt.stmts:
                     self.stmt(inner, depth)
-            case Comment():
-                self.line(depth, f"# {_one_line(stmt.text)}".rstrip())
+            case Comment() | Sync():
+                self.line(depth, "sync" if isinstance(stmt, Sync) else f"# {_one_line(stmt.text)}".rstrip())
             case _:
                 assert_never(stmt)
 
@@ -352,6 +353,9 @@ class _Parser:
     def stmt(self) -> Stmt:
         if self.token.kind == "comment":
             return Comment(self.next()[1:].strip())
+        if self.token.text == "sync":
+            self.next()
+            return Sync()
         match self.token.text:
             case "for":
                 return self.loop()

@@ -35,7 +35,21 @@ from aotc.tir.expr import (
     operands,
 )
 from aotc.tir.simplify import Interval, bounds, linear
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Transpose, While, stmt_exprs
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    Sync,
+    Transpose,
+    While,
+    stmt_exprs,
+)
 
 _KINDS = frozenset({"serial", "vector", "unrolled"})
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
@@ -117,7 +131,7 @@ class _Checker:
                 self.block(stmt, scope)
             case Declare():
                 self.typed(stmt.var, stmt.value)
-            case Comment():
+            case Comment() | Sync():
                 pass
             case _:
                 assert_never(stmt)

@@ -6,6 +6,7 @@ In: nothing.  Out: paths of the C sources installed with this package.
 include_dir()                  # .../aotc_runtime_c/include, for -I
 source_dir()                   # .../aotc_runtime_c/src
 sources()                      # (.../include/aotc.h, .../src/aotc_rt.c)
+sources(pool=True)             # the same, aotc_team.h, aotc_pool.h, aotc_pool.c
 loader_sources()               # (.../include/aotc_loader.h, .../src/aotc_loader.c)
 """
 
@@ -26,9 +27,11 @@ def source_dir() -> Path:
     return _ROOT / "src"
 
 
-def sources() -> tuple[Path, ...]:
-    """The header and the source that go into every emitted project."""
-    return include_dir() / "aotc.h", source_dir() / "aotc_rt.c"
+def sources(*, pool: bool = False) -> tuple[Path, ...]:
+    """The header and the source that go into every emitted project; with `pool`, those for threads too."""
+    found = include_dir() / "aotc.h", source_dir() / "aotc_rt.c"
+    more = include_dir() / "aotc_team.h", include_dir() / "aotc_pool.h", source_dir() / "aotc_pool.c"
+    return (*found, *more) if pool else found
 
 
 def loader_sources() -> tuple[Path, ...]:

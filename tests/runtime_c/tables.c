@@ -20,6 +20,7 @@ int main(void) {
   FIELD(aotc_run_options, size);
   FIELD(aotc_run_options, on_step);
   FIELD(aotc_run_options, step_context);
+  FIELD(aotc_run_options, threads);
   FIELD(aotc_model, abi_version);
   FIELD(aotc_model, num_inputs);
   FIELD(aotc_model, num_outputs);
@@ -32,6 +33,7 @@ int main(void) {
   FIELD(aotc_model, workspace_alignment);
   FIELD(aotc_model, weights_bytes);
   FIELD(aotc_model, run);
+  FIELD(aotc_model, thread_workspace_bytes);
   printf("\"end\": [0, 0]}, \"sizes\": {\"aotc_tensor\": %lu, "
          "\"aotc_run_options\": %lu, \"aotc_model\": %lu}, ",
          (unsigned long)sizeof(aotc_tensor),

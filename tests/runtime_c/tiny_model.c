@@ -94,7 +94,7 @@ const aotc_model *aotc_model_entry(void) {
   };
   static const aotc_model model = {
       TINY_ABI,  2, 2,   0, "tiny", "0", inputs, outputs, COUNT * sizeof(float),
-      ALIGNMENT, 0, run,
+      ALIGNMENT, 0, run, 0,
   };
 #ifdef TINY_NULL
   return (void)model, (const aotc_model *)NULL;

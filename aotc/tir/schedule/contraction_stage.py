@@ -118,7 +118,7 @@ def stage(
     staged = [s for d in dims if (s := _staged(d, inner, vector, ranges, clipped)) is not None]
     staged.sort(key=lambda s: vector in s.inner.terms)
     size = math.prod(s.runs * s.phases for s in staged)
-    scratch = Buffer(name, dtype, size + slack, "workspace", 64)
+    scratch = Buffer(name, dtype, size + slack, "workspace", 64, private=True)
     strides = _strides(staged)
     index: Expr = as_expr(0)
     for s, stride in zip(staged, strides, strict=True):

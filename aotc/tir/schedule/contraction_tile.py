@@ -186,8 +186,8 @@ class Tiling:
         if self.turns:
             self.positions = -(-self.positions // self.vector.lanes) * self.vector.lanes
             size = self.positions * self.vector.width
-            self.turned = Buffer("turned", self.c.dtype, size, "stack", 64)
-        self.buffer = Buffer("tile", self.c.dtype, size, "stack", 64)
+            self.turned = Buffer("turned", self.c.dtype, size, "stack", 64, private=True)
+        self.buffer = Buffer("tile", self.c.dtype, size, "stack", 64, private=True)
 
     buffer: Buffer = field(init=False)
     turned: Buffer | None = field(init=False)

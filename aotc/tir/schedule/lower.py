@@ -109,16 +109,16 @@ class Lowering:
                 local = not whole and all(home[reader] is home[root] for reader in readers)
                 skip = home[root].depth if local else 0
                 size = math.prod(root.shape[skip:])
-                self.memory[root] = Slot(self.scratch(root.name, root.dtype, size), skip)
+                self.memory[root] = Slot(self.scratch(root.name, root.dtype, size, private=skip > 0), skip)
 
-    def scratch(self, name: str, dtype: str, size: int) -> Buffer:
+    def scratch(self, name: str, dtype: str, size: int, *, private: bool = False) -> Buffer:
         """A temporary buffer: on the stack as long as there is room, else in the workspace."""
         used = sum(b.nbytes for b in self.stack)
         dt = DType(dtype)
         if used + size * dt.itemsize <= STACK_BYTES:
-            self.stack.append(Buffer(name, dt, size, "stack"))
+            self.stack.append(Buffer(name, dt, size, "stack", private=private))
             return self.stack[-1]
-        self.workspace.append(Buffer(name, dt, size, "workspace"))
+        self.workspace.append(Buffer(name, dt, size, "workspace", private=private))
         return self.workspace[-1]
 
     def _group(self, group: Group) -> Stmt:

@@ -42,6 +42,7 @@ from aotc.tir.stmt import (
     If,
     Stmt,
     Store,
+    Sync,
     Transpose,
     While,
     map_exprs,
@@ -80,7 +81,7 @@ def with_children(stmt: Stmt, fresh: tuple[Stmt, ...]) -> Stmt:
             return If(stmt.cond, fresh[0], fresh[1] if len(fresh) > 1 else None)
         case Block():
             return Block(fresh)
-        case Store() | Transpose() | Declare() | Assign() | Comment():
+        case Store() | Transpose() | Declare() | Assign() | Comment() | Sync():
             return stmt
         case _:
             assert_never(stmt)
@@ -211,7 +212,7 @@ def _renamed(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
             return moved(stmt, expr)
         case Block():
             return Block(_renamed(s, mapping) for s in stmt.stmts)
-        case Comment():
+        case Comment() | Sync():
             return stmt
         case _:
             assert_never(stmt)

@@ -188,7 +188,7 @@ def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
     """A row of accumulators along an output axis, in tiles if the axis is long."""
     limit = max(_ROW_BYTES // parts.acc.dtype.itemsize, 1)
     tile = extent if extent <= limit else _tile(extent, limit)
-    row = parts.lowering.scratch(f"{parts.acc.name}_row", parts.acc.dtype, tile)
+    row = parts.lowering.scratch(f"{parts.acc.name}_row", parts.acc.dtype, tile, private=True)
     outer = Var(var.name)
     width: Expr = as_expr(tile)
     if extent % tile:
@@ -235,7 +235,7 @@ def _replaced(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
 def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
     """Several accumulators along the contiguous reduction axis, combined in pairs at the end."""
     width = lanes * (4 if extent >= 8 * lanes else 1)
-    buffer = parts.lowering.scratch(f"{parts.acc.name}_part", parts.acc.dtype, width)
+    buffer = parts.lowering.scratch(f"{parts.acc.name}_part", parts.acc.dtype, width, private=True)
     whole = extent - extent % width
 
     def step(base: Expr, count: int) -> Stmt:

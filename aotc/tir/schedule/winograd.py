@@ -155,10 +155,12 @@ class _Builder:
         self.channels = w.a.shape[1]
         self.width = w.b.shape[1] * w.block
         self.chunk = -(-self.columns // -(-self.columns * w.tile // COLUMNS))
-        self.phases = Buffer("phases", w.dtype, w.tile**2 * self.plane, "workspace", 64)
-        self.data = Buffer("data", w.dtype, self.alpha**2 * self.channels * self.places, "workspace", 64)
-        self.product = Buffer("product", w.dtype, self.alpha**2 * rows * self.columns * self.width, "workspace", 64)
-        self.tile = Buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes, "workspace", 64)
+        self.phases = Buffer("phases", w.dtype, w.tile**2 * self.plane, "workspace", 64, private=True)
+        self.data = Buffer("data", w.dtype, self.alpha**2 * self.channels * self.places, "workspace", 64, private=True)
+        self.product = Buffer(
+            "product", w.dtype, self.alpha**2 * rows * self.columns * self.width, "workspace", 64, private=True
+        )
+        self.tile = Buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes, "workspace", 64, private=True)
 
     def nest(self) -> ContractionNest:
         """Everything."""

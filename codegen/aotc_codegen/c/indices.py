@@ -11,7 +11,7 @@ cannot overflow and is printed as plain C.  Other int64 values are data, whose a
 from __future__ import annotations
 
 from aotc.tir.expr import INDEX, Binary, Const, Expr, Select, Unary, Var
-from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, walk_stmts
+from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, Stmt, walk_stmts
 
 _OPERATORS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
 _NOTHING = Block(())
@@ -21,7 +21,7 @@ class Indices:
     """Loop variables, and the registers that only ever hold index arithmetic."""
 
     def __init__(self, body: Stmt = _NOTHING) -> None:
-        self.loops: set[Var] = set()
+        self.loops: set[Var] = {PART, PARTS}
         values: dict[Var, list[Expr]] = {}
         for stmt in walk_stmts(body):
             if isinstance(stmt, For):

@@ -24,7 +24,7 @@ TABLE: Final = "aotc_kernels"
 def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) -> list[dict[str, str]]:
     """Write src/*.c for `kernels` (at least one) into an existing directory; what the metadata say of externals."""
     printed = print_kernels(kernels, PREFIX)
-    common = {"banner": BANNER.format(version=version), "name": PREFIX, "upper": PREFIX.upper()}
+    common = {"banner": BANNER.format(version=version), "name": PREFIX, "upper": PREFIX.upper(), "team_includes": ()}
     files = {
         f"{PREFIX}_kernel.h": render("kernel.h", **common),
         f"{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),

@@ -35,6 +35,8 @@ from aotc.tir.expr import (
 )
 from aotc.tir.simplify import Interval, bounds
 from aotc.tir.stmt import (
+    PART,
+    PARTS,
     Assign,
     Block,
     Comment,
@@ -44,6 +46,7 @@ from aotc.tir.stmt import (
     Kernel,
     Stmt,
     Store,
+    Sync,
     Transpose,
     While,
     stmt_exprs,
@@ -78,7 +81,7 @@ _MATH_NAMES: Final = {
     )},
 }  # fmt: skip
 _LIBRARY: Final = frozenset({"aotc", "y0", "y1", "yn", "j0", "j1", "jn", "gamma", "div", "index"})
-_RESERVED: Final = KEYWORDS | _LIBRARY | frozenset(_MATH_NAMES.values())
+_RESERVED: Final = KEYWORDS | _LIBRARY | frozenset(_MATH_NAMES.values()) | {"team"}
 """Names that kernels do not use for their own: keywords, and functions of C libraries that -Wshadow knows."""
 
 
@@ -107,6 +110,8 @@ class KernelPrinter:
         """The definition, preceded by a comment that names the model's nodes."""
         self._names = Names(_RESERVED)
         self._of, self._indices, self._ranges = {}, Indices(kernel.body), {}
+        if kernel.team:
+            self._of = {PART: "(ptrdiff_t)team->part", PARTS: "team->parts"}
         head = self.signature(kernel, name)
         lines = [f"{head} {{"]
         for buffer in kernel.stack:
@@ -121,9 +126,14 @@ class KernelPrinter:
 
     def _parameters(self, kernel: Kernel) -> list[str]:
         rows = []
+        meets = any(isinstance(s, Sync) for s in walk_stmts(kernel.body))
         for buffer in kernel.params:
-            const = "const " if buffer in kernel.inputs and buffer not in kernel.outputs else ""
-            rows.append(f"{const}{memory_type(buffer.dtype)} *AOTC_RESTRICT {self.name(buffer)}")
+            read_only = buffer in kernel.inputs and buffer not in kernel.outputs
+            # what others write until a meeting must be read anew after it
+            restrict = "AOTC_RESTRICT " if read_only or not meets or buffer in kernel.private else ""
+            rows.append(f"{'const ' if read_only else ''}{memory_type(buffer.dtype)} *{restrict}{self.name(buffer)}")
+        if kernel.team:
+            rows.append("const aotc_team *team")
         return rows
 
     def name(self, item: Var | Buffer) -> str:
@@ -160,6 +170,8 @@ class KernelPrinter:
                 return [f"{pad}{self.name(stmt.var)} = {self._assigned(stmt)};"]
             case Comment():
                 return [f"{pad}/* {comment_text(stmt.text)} */"]
+            case Sync():
+                return [f"{pad}AOTC_TEAM_SYNC(team);"]
             case _:
                 assert_never(stmt)
 

@@ -16,6 +16,8 @@ from aotc_codegen.c.ctypes import memory_type
 from aotc_codegen.c.names import Names, comment_text, string_text
 from aotc_codegen.c.params import Params
 
+TEAM_ALIGN = 64
+"""Participants do not write into each other's cache lines."""
 DTYPE_CODES = {dtype: "AOTC_" + dtype.upper() for dtype in DTYPES}
 """Names in aotc.h."""
 
@@ -63,8 +65,38 @@ def tensor_row(storage: Storage, ident: str, role: str) -> dict[str, str]:
     }
 
 
-def _pointer(view: View, tensors: TensorNames, params: Params, program: Program, const: bool) -> str:
-    """The argument for a view."""
+def team_scratch(program: Program) -> dict[View, int]:
+    """Where a participant after the first finds the scratch that it needs for itself, from the start of its own."""
+    places: dict[View, int] = {}
+    for step in program.steps:
+        offset = 0
+        for buffer, view in zip(step.kernel.workspace, step.workspace, strict=True):
+            if buffer in step.kernel.private:
+                places[view] = offset
+                offset += -(-buffer.nbytes // TEAM_ALIGN) * TEAM_ALIGN
+    return places
+
+
+def team_bytes(program: Program) -> int:
+    """Bytes of a participant's own scratch."""
+    places = team_scratch(program)
+    ends = (at + -(-view.storage.nbytes // TEAM_ALIGN) * TEAM_ALIGN for view, at in places.items())
+    return max(ends, default=0)
+
+
+def thread_workspace_bytes(program: Program) -> int:
+    """How much larger the workspace is for each participant after the first."""
+    own = team_bytes(program)
+    return own + team_base(program) - program.plan.peak if own else 0
+
+
+def team_base(program: Program) -> int:
+    """Where the scratch of participants begins, after the arena."""
+    return -(-program.plan.peak // TEAM_ALIGN) * TEAM_ALIGN
+
+
+def _pointer(view: View, tensors: TensorNames, params: Params, program: Program, const: bool, own: int | None) -> str:
+    """The argument for a view; `own` is its place in a participant's scratch."""
     storage = view.storage
     ctype = memory_type(storage.dtype)
     match storage.kind:
@@ -77,17 +109,26 @@ def _pointer(view: View, tensors: TensorNames, params: Params, program: Program,
         case _:
             offset = program.plan.offsets[storage] + view.offset * storage.dtype.itemsize
             qualifier = "const " if const else ""
-            return f"({qualifier}{ctype} *)(void *)(arena + {offset})"
+            place = f"arena + {offset}" if own is None else f"first ? arena + {offset} : own + {own}"
+            return f"({qualifier}{ctype} *)(void *)({place})"
     return f"{base} + {view.offset}" if view.offset else base
 
 
 def call_rows(program: Program, kernels: Mapping[Kernel, str], tensors: TensorNames, params: Params) -> list[str]:
-    """One line per step."""
-    rows = []
-    for step in program.steps:
+    """One line per step; where kernels are for teams, the others are the first participant's."""
+    rows: list[str] = []
+    scratch = team_scratch(program)
+    teams = any(step.kernel.team for step in program.steps)
+    last: bool | None = None
+    for number, step in enumerate(program.steps):
         written = len(step.inputs)
-        args = [_pointer(v, tensors, params, program, k < written) for k, v in enumerate(step.args)]
-        rows.append(f"{kernels[step.kernel]}({', '.join(args)});{_step_comment(step)}")
+        args = [_pointer(v, tensors, params, program, k < written, scratch.get(v)) for k, v in enumerate(step.args)]
+        call = f"{kernels[step.kernel]}({', '.join([*args, 'team'] if step.kernel.team else args)});"
+        if last is not None and (last or step.kernel.team):
+            rows.append("AOTC_TEAM_SYNC(team);")
+        last = step.kernel.team
+        alone = "if (first) " if teams and not last else ""
+        rows.append(f"STEP({number}) {alone}{call}{_step_comment(step)}")
     return rows
 
 

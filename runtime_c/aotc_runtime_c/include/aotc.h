@@ -35,7 +35,8 @@ typedef enum aotc_status {
   AOTC_ERROR_OPTIONS = 3,       /* options of a size this model cannot read */
   AOTC_ERROR_OPEN = 4,          /* loader: the library cannot be opened */
   AOTC_ERROR_SYMBOL = 5,        /* loader: it is not a compiled model */
-  AOTC_ERROR_ABI = 6            /* loader: compiled for another ABI version */
+  AOTC_ERROR_ABI = 6,           /* loader: compiled for another ABI version */
+  AOTC_ERROR_THREADS = 7        /* a number of threads that cannot be had */
 } aotc_status;
 
 /* Element types.  Floats below 32 bits are their bits; integers below 8 bits
@@ -79,6 +80,33 @@ typedef struct aotc_tensor {
  * after the last one; the steps are those of metadata.json. */
 typedef void (*aotc_step_fn)(void *context, int32_t step);
 
+/* What one participant of a team knows: its number, from 0, and how many
+ * there are.  `wait` returns when all of them have called it. */
+typedef struct aotc_team {
+  int32_t part;
+  int32_t parts;
+  void (*wait)(void *context);
+  void *context;
+} aotc_team;
+
+/* One participant's share of a job. */
+typedef void (*aotc_job_fn)(void *argument, const aotc_team *team);
+
+/* Threads that run jobs together: aotc_pool.h makes one of the system's, and
+ * a program may give its own.  `run` calls `job` once for each part of
+ * 0..parts-1, all at the same time, and returns when all have returned: 0, or
+ * a status, and then `job` was not called.  `parts` is 1 to
+ * AOTC_MAX_THREADS. */
+typedef struct aotc_threads {
+  int32_t parts;
+  int32_t reserved;
+  int (*run)(const struct aotc_threads *threads, aotc_job_fn job,
+             void *argument);
+  void *state;
+} aotc_threads;
+
+#define AOTC_MAX_THREADS 64
+
 /* Options of one run; NULL stands for the defaults.  `size` is
  * sizeof(aotc_run_options) as the caller knows it, so that fields can be
  * added; those that it does not cover have their defaults. */
@@ -87,6 +115,9 @@ typedef struct aotc_run_options {
   aotc_step_fn on_step; /* NULL: nothing is called.  Models compiled with
                          * -DAOTC_NO_STEPS do not call it either. */
   void *step_context;
+  const aotc_threads *threads; /* NULL: the calling thread alone.  Otherwise
+                                * the workspace has thread_workspace_bytes
+                                * more for each part after the first. */
 } aotc_run_options;
 
 /* A run through arrays of pointers, in the order of the descriptors. */
@@ -107,6 +138,7 @@ typedef struct aotc_model {
   size_t workspace_alignment;
   size_t weights_bytes;
   aotc_run_fn run;
+  size_t thread_workspace_bytes;
 } aotc_model;
 
 /* The entry that loaders look up in a shared library. */

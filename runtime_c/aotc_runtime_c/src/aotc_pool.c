@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Participants meet at a word in memory.  Who comes first looks at it for a
+ * while (most meetings of a run are microseconds apart) and then sleeps; who
+ * changes it wakes those that sleep, if there are any.
+ */
+#if !defined(_WIN32) && !defined(_DEFAULT_SOURCE)
+#define _DEFAULT_SOURCE 1 /* sysconf and pthreads under -std=c99 */
+#endif
+#include "aotc_pool.h"
+
+#include <stdlib.h>
+
+#if defined(AOTC_NO_THREADS)
+
+static int run_alone(const aotc_threads *threads, aotc_job_fn job,
+                     void *argument) {
+  const aotc_team team = {0, 1, NULL, NULL};
+  (void)threads;
+  job(argument, &team);
+  return AOTC_OK;
+}
+
+int aotc_pool_create(int32_t parts, const aotc_threads **threads) {
+  static const aotc_threads alone = {1, 0, run_alone, NULL};
+  if (threads == NULL) return AOTC_ERROR_NULL_ARGUMENT;
+  *threads = parts == 1 ? &alone : NULL;
+  return parts == 1 ? AOTC_OK : AOTC_ERROR_THREADS;
+}
+
+void aotc_pool_destroy(const aotc_threads *threads) {
+  (void)threads;
+}
+
+#else
+
+/* --- the system: threads, a lock with a condition, words of memory */
+
+#if defined(_WIN32)
+#include <windows.h>
+
+typedef HANDLE thread_t;
+typedef struct lock_t {
+  SRWLOCK mutex;
+  CONDITION_VARIABLE condition;
+} lock_t;
+#define THREAD_RESULT DWORD WINAPI
+
+static int thread_start(thread_t *thread, LPTHREAD_START_ROUTINE body,
+                        void *argument) {
+  *thread = CreateThread(NULL, 0, body, argument, 0, NULL);
+  return *thread == NULL;
+}
+
+static void thread_join(thread_t thread) {
+  WaitForSingleObject(thread, INFINITE);
+  CloseHandle(thread);
+}
+
+static int lock_init(lock_t *lock) {
+  InitializeSRWLock(&lock->mutex);
+  InitializeConditionVariable(&lock->condition);
+  return 0;
+}
+
+static void lock_free(lock_t *lock) {
+  (void)lock;
+}
+
+static void lock_take(lock_t *lock) {
+  AcquireSRWLockExclusive(&lock->mutex);
+}
+
+static void lock_give(lock_t *lock) {
+  ReleaseSRWLockExclusive(&lock->mutex);
+}
+
+static void lock_wait(lock_t *lock) {
+  SleepConditionVariableSRW(&lock->condition, &lock->mutex, INFINITE, 0);
+}
+
+static void lock_wake(lock_t *lock) {
+  WakeAllConditionVariable(&lock->condition);
+}
+
+static int32_t processors(void) {
+  SYSTEM_INFO info;
+  GetSystemInfo(&info);
+  return (int32_t)info.dwNumberOfProcessors;
+}
+
+#else
+#include <pthread.h>
+#include <unistd.h>
+
+typedef pthread_t thread_t;
+typedef struct lock_t {
+  pthread_mutex_t mutex;
+  pthread_cond_t condition;
+} lock_t;
+#define THREAD_RESULT void *
+
+static int thread_start(thread_t *thread, void *(*body)(void *),
+                        void *argument) {
+  return pthread_create(thread, NULL, body, argument);
+}
+
+static void thread_join(thread_t thread) {
+  pthread_join(thread, NULL);
+}
+
+static int lock_init(lock_t *lock) {
+  if (pthread_mutex_init(&lock->mutex, NULL) != 0) return 1;
+  if (pthread_cond_init(&lock->condition, NULL) == 0) return 0;
+  pthread_mutex_destroy(&lock->mutex);
+  return 1;
+}
+
+static void lock_free(lock_t *lock) {
+  pthread_cond_destroy(&lock->condition);
+  pthread_mutex_destroy(&lock->mutex);
+}
+
+static void lock_take(lock_t *lock) {
+  pthread_mutex_lock(&lock->mutex);
+}
+
+static void lock_give(lock_t *lock) {
+  pthread_mutex_unlock(&lock->mutex);
+}
+
+static void lock_wait(lock_t *lock) {
+  pthread_cond_wait(&lock->condition, &lock->mutex);
+}
+
+static void lock_wake(lock_t *lock) {
+  pthread_cond_broadcast(&lock->condition);
+}
+
+static int32_t processors(void) {
+  return (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+}
+#endif
+
+/* Sequentially consistent: a sleeper that counts itself and then looks at the
+ * word, and a waker that changes the word and then looks for sleepers, cannot
+ * miss each other. */
+#if defined(_MSC_VER) && !defined(__clang__)
+typedef volatile LONG word_t;
+static int32_t word_get(word_t *word) {
+  return (int32_t)InterlockedOr(word, 0);
+}
+
+static int32_t word_add(word_t *word, int32_t value) {
+  return (int32_t)InterlockedExchangeAdd(word, value) + value;
+}
+
+static void word_set(word_t *word, int32_t value) {
+  InterlockedExchange(word, value);
+}
+#else
+typedef int32_t word_t;
+static int32_t word_get(word_t *word) {
+  return __atomic_load_n(word, __ATOMIC_SEQ_CST);
+}
+
+static int32_t word_add(word_t *word, int32_t value) {
+  return __atomic_add_fetch(word, value, __ATOMIC_SEQ_CST);
+}
+
+static void word_set(word_t *word, int32_t value) {
+  __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
+}
+#endif
+
+static void rest(void) {
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+  __builtin_ia32_pause();
+#elif defined(__GNUC__) && defined(__aarch64__)
+  __asm__ __volatile__("yield");
+#endif
+}
+
+/* --- the pool */
+
+enum { LOOKS = 4000 }; /* about 50 microseconds */
+
+struct pool;
+
+typedef struct worker {
+  struct pool *pool;
+  thread_t thread;
+  aotc_team team;
+} worker;
+
+typedef struct pool {
+  aotc_threads threads; /* first: what callers hold */
+  lock_t sleep;
+  lock_t turn; /* one run after the other */
+  int32_t looks;
+  aotc_job_fn job;
+  void *argument;
+  word_t runs;     /* changes when a job is there */
+  word_t sleepers; /* participants that must be woken */
+  word_t arrived;  /* at the present meeting */
+  word_t meetings; /* changes when all have arrived */
+  word_t stop;
+  int32_t started;
+  worker workers[AOTC_MAX_THREADS];
+} pool;
+
+static void await_change(pool *p, word_t *word, int32_t old) {
+  int32_t k;
+  for (k = 0; k < p->looks; ++k) {
+    if (word_get(word) != old) return;
+    rest();
+  }
+  lock_take(&p->sleep);
+  word_add(&p->sleepers, 1);
+  while (word_get(word) == old)
+    lock_wait(&p->sleep);
+  word_add(&p->sleepers, -1);
+  lock_give(&p->sleep);
+}
+
+static void wake_sleepers(pool *p) {
+  if (word_get(&p->sleepers) == 0) return;
+  lock_take(&p->sleep);
+  lock_wake(&p->sleep);
+  lock_give(&p->sleep);
+}
+
+static void meet(void *context) {
+  pool *const p = (pool *)context;
+  const int32_t meeting = word_get(&p->meetings);
+  if (word_add(&p->arrived, 1) < p->threads.parts) {
+    await_change(p, &p->meetings, meeting);
+    return;
+  }
+  word_set(&p->arrived, 0);
+  word_add(&p->meetings, 1);
+  wake_sleepers(p);
+}
+
+static THREAD_RESULT work(void *argument) {
+  worker *const self = (worker *)argument;
+  pool *const p = self->pool;
+  int32_t seen = 0;
+  for (;;) {
+    await_change(p, &p->runs, seen);
+    ++seen;
+    if (word_get(&p->stop)) return 0;
+    p->job(p->argument, &self->team);
+    meet(p);
+  }
+}
+
+static int run_together(const aotc_threads *threads, aotc_job_fn job,
+                        void *argument) {
+  pool *const p = (pool *)threads->state;
+  lock_take(&p->turn);
+  p->job = job;
+  p->argument = argument;
+  word_add(&p->runs, 1);
+  wake_sleepers(p);
+  job(argument, &p->workers[0].team);
+  meet(p); /* nobody is in the job any more */
+  lock_give(&p->turn);
+  return AOTC_OK;
+}
+
+static int start_workers(pool *p) {
+  int32_t k;
+  for (k = 0; k < p->threads.parts; ++k) {
+    worker *const w = &p->workers[k];
+    w->pool = p;
+    w->team.part = k;
+    w->team.parts = p->threads.parts;
+    w->team.wait = meet;
+    w->team.context = p;
+    if (k > 0 && thread_start(&w->thread, work, w) != 0) return 1;
+    p->started = k;
+  }
+  return 0;
+}
+
+int aotc_pool_create(int32_t parts, const aotc_threads **threads) {
+  pool *p;
+  if (threads == NULL) return AOTC_ERROR_NULL_ARGUMENT;
+  *threads = NULL;
+  if (parts < 1 || parts > AOTC_MAX_THREADS) return AOTC_ERROR_THREADS;
+  p = (pool *)calloc(1, sizeof *p);
+  if (p == NULL) return AOTC_ERROR_THREADS;
+  p->threads.parts = parts;
+  p->threads.run = run_together;
+  p->threads.state = p;
+  /* looking would keep others from working where processors are few */
+  p->looks = parts <= processors() ? LOOKS : 0;
+  if (lock_init(&p->sleep) != 0) {
+    free(p);
+    return AOTC_ERROR_THREADS;
+  }
+  if (lock_init(&p->turn) != 0) {
+    lock_free(&p->sleep);
+    free(p);
+    return AOTC_ERROR_THREADS;
+  }
+  if (start_workers(p) != 0) {
+    aotc_pool_destroy(&p->threads);
+    return AOTC_ERROR_THREADS;
+  }
+  *threads = &p->threads;
+  return AOTC_OK;
+}
+
+void aotc_pool_destroy(const aotc_threads *threads) {
+  pool *p;
+  int32_t k;
+  if (threads == NULL) return;
+  p = (pool *)threads->state;
+  word_set(&p->stop, 1);
+  word_add(&p->runs, 1);
+  wake_sleepers(p);
+  for (k = 1; k <= p->started; ++k)
+    thread_join(p->workers[k].thread);
+  lock_free(&p->turn);
+  lock_free(&p->sleep);
+  free(p);
+}
+
+#endif

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool of threads, under the sanitizers for threads, addresses and undefined behaviour."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from aotc_runtime_c import include_dir, source_dir
+
+HERE = Path(__file__).parent
+BUILDS = {
+    "threads": ("-fsanitize=thread", "-g", "-O1"),
+    "memory": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"),
+    "fast": ("-O3",),
+}
+
+
+def run_host(tmp_path: Path, *flags: str, most: int, compiler: tuple[str, ...] = ("gcc", "-std=c99")) -> str:
+    program = tmp_path / "pool"
+    warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+    command = [*compiler, *warnings, f"-I{include_dir()}", *flags, HERE / "pool_host.c", source_dir() / "aotc_pool.c"]
+    subprocess.run([*map(str, command), "-pthread", "-o", str(program)], check=True)
+    # more threads than processors must not crawl
+    done = subprocess.run([program, str(most)], capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_every_part_runs_and_meetings_keep_order(build: str, tmp_path: Path) -> None:
+    assert run_host(tmp_path, *BUILDS[build], most=8) == "ok\n"
+
+
+def test_as_cpp(tmp_path: Path) -> None:
+    assert run_host(tmp_path, "-O1", most=3, compiler=("g++", "-std=c++17", "-x", "c++")) == "ok\n"
+
+
+def test_without_threads(tmp_path: Path) -> None:
+    assert run_host(tmp_path, "-DAOTC_NO_THREADS", most=1) == "ok\n"

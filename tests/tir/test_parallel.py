@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels for teams: every element is written by one participant, and what all write is the whole."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from contractions import Case, conv, matmul
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aotc.ir.dtype import DType
+from aotc.tir import te
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, operands, with_operands
+from aotc.tir.interp import run_kernel
+from aotc.tir.schedule import parallel, schedule
+from aotc.tir.schedule.parallel import for_team
+from aotc.tir.stmt import (
+    PART,
+    PARTS,
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Store,
+    Sync,
+    map_exprs,
+    walk_stmts,
+)
+from aotc.tir.target import get_target
+from aotc.tir.text import parse_kernel, to_text
+
+V4 = get_target("x86-64-v4")
+FLOAT = DType("float32")
+ZERO = Const(0, INDEX)
+
+
+@pytest.fixture(autouse=True)
+def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_WORTH_NS", 0.0)
+
+
+def _with_part(expr: Expr, part: int, parts: int) -> Expr:
+    if expr is PART or expr is PARTS:
+        return Const(part if expr is PART else parts, INDEX)
+    return with_operands(expr, tuple(_with_part(o, part, parts) for o in operands(expr)))
+
+
+def share(kernel: Kernel, part: int, parts: int) -> Kernel:
+    """What one participant does."""
+    body = map_exprs(kernel.body, lambda e: _with_part(e, part, parts))
+    return Kernel(
+        name=kernel.name,
+        inputs=kernel.inputs,
+        outputs=kernel.outputs,
+        body=body,
+        workspace=kernel.workspace,
+        stack=kernel.stack,
+    )
+
+
+def check(kernel: Kernel, inputs: list[np.ndarray], parts: int) -> None:
+    """Participants of a kernel without meetings, one after the other, each on outputs of its own."""
+    team = for_team(kernel)
+    assert team.team
+    assert not any(isinstance(s, Sync) for s in walk_stmts(team.body))
+    whole = run_kernel(kernel, inputs)
+    mark = np.float32(12345.678)
+    written = [np.zeros(b.size, np.int64) for b in kernel.outputs]
+    together = [np.full(b.size, mark, b.dtype.numpy) for b in kernel.outputs]
+    for part in range(parts):
+        fresh = [np.full(b.size, mark, b.dtype.numpy) for b in kernel.outputs]
+        found = run_kernel(share(team, part, parts), inputs, output_init=fresh)
+        for k, array in enumerate(found):
+            mine = array != mark
+            written[k] += mine
+            together[k][mine] = array[mine]
+    for k, array in enumerate(whole):
+        assert (written[k] == 1).all()
+        np.testing.assert_array_equal(together[k], array)
+
+
+def check_case(case: Case, parts: int) -> None:
+    check(case.kernel(V4), list(case.values(0)), parts)
+
+
+CASES = {
+    "packed": conv(ic=5, oc=40, size=(9, 17), padding=1, block=16),
+    "pointwise": conv(ic=17, oc=64, size=(7, 7), kernel=(1, 1), block=32),
+    "depthwise": conv(ic=8, oc=8, size=(14, 14), groups=8, padding=1),
+    "channels last": conv(ic=9, oc=40, size=(8, 9), padding=1, block=16, last=True),
+    "channels last depthwise": conv(ic=40, oc=40, size=(14, 14), groups=40, padding=1, last=True),
+    "gemm": matmul(m=33, k=19, n=80, block=16),
+    "gemv": matmul(m=1, k=64, n=400, block=32),
+    "attention": matmul(m=5, k=8, n=18, batch=3, transposed=True),
+}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+@pytest.mark.parametrize("name", CASES)
+def test_contractions(name: str, parts: int) -> None:
+    check_case(CASES[name], parts)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 30), st.integers(1, 20), st.integers(2, 70), st.sampled_from([0, 16]), st.integers(1, 9))
+def test_any_product(m: int, k: int, n: int, block: int, parts: int) -> None:
+    case = matmul(m=m, k=k, n=n, block=block)
+    kernel = case.kernel(V4)
+    if not any(isinstance(s, Sync) for s in walk_stmts(for_team(kernel).body)) and for_team(kernel).team:
+        check(kernel, list(case.values(0)), parts)
+
+
+def elementwise(shape: tuple[int, ...]) -> Kernel:
+    x = te.placeholder(shape, "float32", "x")
+    return schedule("double", [x], [te.compute(shape, lambda *i: x[i] * 2.0)], V4)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_innermost_loops_stay_together_in_runs(parts: int) -> None:
+    """What the C compiler makes vectors of begins at the same elements for any number of participants."""
+    kernel = elementwise((1000,))
+    check(kernel, [np.arange(1000, dtype=np.float32)], parts)
+    (low, _) = (s for s in walk_stmts(for_team(kernel).body) if isinstance(s, Declare))
+    assert isinstance(low.value, Binary)
+    assert low.value.op == "mul"
+    assert low.value.b == Const(64, INDEX)
+
+
+def loop_kernel(body: For, *buffers: Buffer, stack: tuple[Buffer, ...] = ()) -> Kernel:
+    return Kernel(name="k", inputs=buffers[:1], outputs=buffers[1:], body=Block((body,)), stack=stack)
+
+
+X, Y = Buffer("x", FLOAT, 1024), Buffer("y", FLOAT, 1024)
+
+
+def test_what_reads_its_own_results_is_not_divided() -> None:
+    i = Var("i")
+    chain = loop_kernel(For(i, 1000, Store(Y, i + 1, Load(Y, i) + Load(X, i))), X, Y)
+    assert for_team(chain) is chain
+
+
+def test_what_writes_to_one_place_is_not_divided() -> None:
+    i = Var("i")
+    last = loop_kernel(For(i, 1000, Store(Y, i // 2, Load(X, i))), X, Y)
+    assert for_team(last) is last
+
+
+def test_what_carries_a_register_is_not_divided() -> None:
+    i, total = Var("i"), Var("total", FLOAT)
+    steps = Block((Assign(total, total + Load(X, i)), Store(Y, i, total)))
+    body = Block((Declare(total, Const(0.0, FLOAT)), For(i, 1000, steps)))
+    kernel = Kernel(name="k", inputs=(X,), outputs=(Y,), body=body)
+    assert for_team(kernel) is kernel
+
+
+def test_what_carries_an_array_is_not_divided() -> None:
+    i, kept = Var("i"), Buffer("kept", FLOAT, 1, "stack")
+    steps = Block(
+        (
+            Store(kept, ZERO, Load(kept, ZERO) + Load(X, i)),
+            Store(Y, i, Load(kept, ZERO)),
+        )
+    )
+    kernel = loop_kernel(For(i, 1000, steps), X, Y, stack=(kept,))
+    assert for_team(kernel) is kernel
+
+
+def test_meetings_stand_between_what_depends() -> None:
+    """Two loops over the same memory, the second in another order; one more statement that one participant does."""
+    i, j = Var("i"), Var("j")
+    first = For(i, 1024, Store(Y, i, Load(X, i) * 2.0))
+    second = For(j, 1024, Store(X, j, Load(Y, 1023 - j)))
+    third = Store(Y, ZERO, Load(X, Const(5, INDEX)))
+    kernel = Kernel(name="k", inputs=(), outputs=(X, Y), body=Block((first, second, third)))
+    team = for_team(kernel)
+    assert isinstance(team.body, Block)
+    kinds = [type(s) for s in team.body.stmts if not isinstance(s, Declare)]
+    assert kinds == [For, Sync, For, Sync, If]
+
+
+def test_small_kernels_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    kernel = elementwise((1000,))
+    assert for_team(kernel) is kernel
+
+
+def test_text_of_meetings() -> None:
+    kernel = Kernel(name="k", inputs=(X,), outputs=(Y,), body=Block((Store(Y, ZERO, Load(X, ZERO)), Sync())))
+    assert "sync" in to_text(kernel)
+    assert to_text(parse_kernel(to_text(kernel))) == to_text(kernel)
+
+
+def test_shares_are_even() -> None:
+    kernel = CASES["packed"].kernel(V4)
+    sizes = []
+    for part in range(4):
+        fresh = [np.full(b.size, np.nan, np.float32) for b in kernel.outputs]
+        (found,) = run_kernel(share(for_team(kernel), part, 4), list(CASES["packed"].values(0)), output_init=fresh)
+        sizes.append(int((~np.isnan(found)).sum()))
+    assert sum(sizes) == math.prod(CASES["packed"].out.shape)
+    assert max(sizes) <= 1.5 * min(sizes)

@@ -76,7 +76,7 @@ def test_symbols_and_threads(emitted: Emitted, tmp_path: Path, name: str) -> Non
     needed = undefined(run(["nm", "-D", library], tmp_path))
     libm, libc = (ctypes.CDLL(ctypes.util.find_library(lib)) for lib in ("m", "c"))
     assert not {s for s in needed if not hasattr(libm, s) and not hasattr(libc, s)}
-    assert not needed & HEAP
+    assert not needed & HEAP - {"calloc", "free"}  # with which a pool of threads is made, once
     exported = {line.split()[-1] for line in run(["nm", "-D", "--defined-only", library], tmp_path).splitlines()}
     assert exported == {f"{name}_run", f"{name}_info", "aotc_model_entry"}
     check_threads(aotc.load(library))

@@ -189,8 +189,7 @@ def compile(
     cc, cflags    the C compiler and flags after the default ones
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
-    threads       make kernels that several threads can share, for targets with vectors; the number is chosen when
-                  a model is loaded
+    threads       make kernels that threads can share, for targets with vectors; their number is chosen at `load`
     progress      called with the name of each stage as it begins
 
     Raises AotcError for whatever is wrong with the model, the arguments, the machine or the destination;
@@ -204,8 +203,7 @@ def compile(
         check_destination(Path(output))
     progress(IMPORTING)
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
-    passes = PassList()
-    watching = [*instruments, passes]
+    watching = [*instruments, passes := PassList()]
     with choosing(Recorded(tuning)):
         program = compile_program(
             module, resolved, name=c_name, options=options, instruments=watching, progress=progress

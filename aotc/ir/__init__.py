@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aotc.ir import op as op
     from aotc.ir import transform as transform
     from aotc.ir.op import Op as Op
+    from aotc.ir.op import register_op_attr as register_op_attr
     from aotc.ir.span import Span as Span
     from aotc.ir.types import FuncType as FuncType
     from aotc.ir.types import TensorType as TensorType
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "aotc.ir.op": "Op",
+        "aotc.ir.op": "Op register_op_attr",
         "aotc.ir.span": "Span",
         "aotc.ir.types": "FuncType TensorType TupleType",
         "aotc.relay.expr": "GlobalVar",

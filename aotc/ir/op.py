@@ -97,6 +97,7 @@ class Op:
 @dataclass(slots=True)
 class _Table:
     ops: Mapping[str, Op] = field(default_factory=lambda: MappingProxyType({}))
+    attrs: dict[tuple[str, str], Any] = field(default_factory=dict)
 
 
 _TABLE = _Table()
@@ -118,6 +119,28 @@ def get_op(name: str) -> Op:
     if op is None:
         raise AotcError("unknown-op", f"operator `{name}` not found", hint=nearest(name, _TABLE.ops))
     return op
+
+
+def register_op_attr(op_name: str, attr_key: str, value: Any = None) -> Any:
+    """Attach `value` to an operator under a key, beside what it is; a decorator without a value.
+
+    The key "target.NAME" holds a function (call) -> bool: whether the external compiler NAME takes that call.
+    A later value replaces an earlier one.  Raises AotcError (code "unknown-op") for names that no operator has.
+    """
+    if value is None:
+        return lambda function: register_op_attr(op_name, attr_key, function)
+    _TABLE.attrs[get_op(op_name).name, attr_key] = value
+    return value
+
+
+def get_op_attr(op_name: str, attr_key: str) -> Any:
+    """What `register_op_attr` attached; None if nothing."""
+    return _TABLE.attrs.get((op_name, attr_key))
+
+
+def reset_op_attr(op_name: str, attr_key: str) -> None:
+    """Detach what `register_op_attr` attached; harmless if there is nothing."""
+    _TABLE.attrs.pop((op_name, attr_key), None)
 
 
 def require(code: str, condition: bool, message: str | Callable[[], str]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's annotations: `relay.annotation.stop_fusion(data)`."""
+"""Relay's annotations: `relay.annotation.stop_fusion(data)`, `compiler_begin(data, compiler)`, `compiler_end`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from aotc.relay.op.annotation import compiler_begin as compiler_begin
+    from aotc.relay.op.annotation import compiler_end as compiler_end
     from aotc.relay.op.annotation import stop_fusion as stop_fusion
 
 

@@ -24,7 +24,7 @@ from aotc.relay.visitor import post_order
 MOST_ELEMENTS: Final = 1 << 24
 """Larger arguments are copied rather than numbered, to bound the memory of the compiler."""
 _MOVES: Final = (OpPattern.INJECTIVE, OpPattern.BROADCAST)
-_MARKS: Final = frozenset({"annotation.stop_fusion"})
+_MARKS: Final = frozenset({"annotation.stop_fusion", "annotation.compiler_begin", "annotation.compiler_end"})
 """Operators that are there for passes, and give their argument."""
 
 

@@ -7,8 +7,11 @@ nn.relu(annotation.stop_fusion(add(x, y)))       # two kernels, where FuseOps wo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
 from aotc.ir.op import OpPattern
+from aotc.ir.types import TensorType
 from aotc.relay.expr import Call, Expr
 from aotc.relay.expr import call as node
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
@@ -17,9 +20,18 @@ from aotc.relay.op.samples import random_array
 from aotc.tir import te
 
 
-def _samples() -> Iterator[Sample]:
+@attrs
+class CompilerAttrs(Attrs):
+    compiler: str = ""
+
+
+def _samples(attributes: Attrs = NO_ATTRS) -> Iterator[Sample]:
     for shape, dtype in (((2, 3), "float32"), ((), "int8"), ((4, 1, 2), "float16"), ((0, 2), "int64")):
-        yield Sample(args=(random_array(shape, dtype),), accuracy=Accuracy.EXACT)
+        yield Sample(args=(random_array(shape, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+def _views(data: Any) -> Any:
+    return tuple(map(_views, data)) if isinstance(data, tuple) else te.view(data, data.shape)
 
 
 STOP_FUSION = OpDef(
@@ -33,9 +45,36 @@ STOP_FUSION = OpDef(
 )
 
 
+def _mark(name: str) -> OpDef:
+    return OpDef(
+        name=f"annotation.{name}",
+        attrs=CompilerAttrs,
+        infer=lambda _, types: types[0],
+        reference=lambda _, data: data,
+        pattern=OpPattern.OPAQUE,
+        axes=lambda a, types: pointwise(a, types) if isinstance(types[0], TensorType) else None,
+        compute=lambda _, args: _views(args[0]),
+        samples=lambda: _samples(CompilerAttrs(compiler="mine")),
+    )
+
+
+COMPILER_BEGIN = _mark("compiler_begin")
+COMPILER_END = _mark("compiler_end")
+
+
 def stop_fusion(data: Expr) -> Call:
     """`data` itself, which no kernel computes together with what uses it."""
     return node(STOP_FUSION, (data,))
 
 
-OPS: tuple[OpDef, ...] = (STOP_FUSION,)
+def compiler_begin(data: Expr, compiler: str) -> Call:
+    """`data` itself, which enters a region for the external compiler `compiler`."""
+    return node(COMPILER_BEGIN, (data,), CompilerAttrs(compiler=compiler))
+
+
+def compiler_end(data: Expr, compiler: str) -> Call:
+    """`data` itself, which leaves a region for the external compiler `compiler`."""
+    return node(COMPILER_END, (data,), CompilerAttrs(compiler=compiler))
+
+
+OPS: tuple[OpDef, ...] = (STOP_FUSION, COMPILER_BEGIN, COMPILER_END)

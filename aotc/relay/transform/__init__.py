@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aotc.ir.diagnostics import nearest
 from aotc.ir.transform import Pass
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
+from aotc.relay.transform.annotate_target import AnnotateTarget, MergeCompilerRegions
 from aotc.relay.transform.base import function_pass as function_pass
 from aotc.relay.transform.canonicalize_cast import CanonicalizeCast
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
@@ -35,6 +36,8 @@ from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.infer_type import InferType
 from aotc.relay.transform.inline import Inline
 from aotc.relay.transform.lambda_lift import LambdaLift
+from aotc.relay.transform.merge_composite import MergeComposite
+from aotc.relay.transform.partition_graph import PartitionGraph
 from aotc.relay.transform.remove_unused_functions import RemoveUnusedFunctions
 from aotc.relay.transform.select_layout import SelectLayout
 from aotc.relay.transform.simplify_expr import SimplifyExpr
@@ -46,6 +49,7 @@ from aotc.relay.transform.to_mixed_precision import ToMixedPrecision
 
 _PASSES: tuple[type[Pass[Any]], ...] = (
     AlterOpLayout,
+    AnnotateTarget,
     BackwardFoldScaleAxis,
     CanonicalizeCast,
     CanonicalizeOps,
@@ -70,6 +74,9 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     InferType,
     Inline,
     LambdaLift,
+    MergeCompilerRegions,
+    MergeComposite,
+    PartitionGraph,
     RemoveUnusedFunctions,
     SelectLayout,
     SimplifyExpr,

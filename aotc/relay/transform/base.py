@@ -33,7 +33,8 @@ from aotc.relay.visitor import Mutator, children, post_order
 # --- function passes
 
 
-def _left_alone(function: Function) -> bool:
+def is_left_alone(function: Function) -> bool:
+    """Whether passes keep away from a global function: another compiler's, or one that says so."""
     return bool(function.attrs.get("Compiler") or function.attrs.get("SkipOptimization"))
 
 
@@ -56,7 +57,7 @@ class FunctionPass(Pass[IRModule]):
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         start = typed(module)
         updates = {
-            name: function if _left_alone(function) else self.transform(function, start, ctx)
+            name: function if is_left_alone(function) else self.transform(function, start, ctx)
             for name, function in start.functions.items()
         }
         return InferType()(start.with_functions(updates))

@@ -113,6 +113,8 @@ class Inline(Pass[IRModule]):
     opt_level: ClassVar[int] = 1
 
     def _wanted(self, function: Function) -> bool:
+        if "Compiler" in function.attrs:
+            return False  # Relay marks these with Inline too
         return bool(function.attrs.get("Inline")) or (self.everything and not _opaque(function))
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:

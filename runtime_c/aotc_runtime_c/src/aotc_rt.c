@@ -14,8 +14,7 @@ const char *aotc_status_message(int status) {
   case AOTC_ERROR_SYMBOL: return "the library is not a compiled model";
   case AOTC_ERROR_ABI:
     return "the library was compiled for another version of the interface";
-  case AOTC_ERROR_THREADS:
-    return "so many threads cannot be had";
+  case AOTC_ERROR_THREADS: return "so many threads cannot be had";
   default: return "unknown status";
   }
 }

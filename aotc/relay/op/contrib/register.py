@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of pattern tables, by the name of the external compiler.
+
+register_pattern_table("mine", lambda: [("mine.dense_relu", pattern)])
+get_pattern_table("mine")              # [("mine.dense_relu", pattern)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+_TABLES: Final[dict[str, Sequence[Any]]] = {}
+
+
+def register_pattern_table(compiler: str, table: Callable[[], Sequence[Any]] | None = None) -> Any:
+    """Keep the entries (name, pattern) or (name, pattern, check) that `table()` gives; a decorator without a table.
+
+    A later table of a name replaces an earlier one.
+    """
+    if table is None:
+        return lambda function: register_pattern_table(compiler, function)
+    _TABLES[compiler] = tuple(table())
+    return table
+
+
+def get_pattern_table(pattern: str) -> Sequence[Any] | None:
+    """The table of the external compiler called `pattern`; None if there is none."""
+    return _TABLES.get(pattern)

@@ -66,6 +66,12 @@ def test_model_that_cannot_be_converted(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert len(calls) == 1
 
 
+def _stand_in(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], outputs: Callable[[], list[Any]]) -> None:
+    """Instead of torch, which reads the models themselves."""
+    monkeypatch.setattr(contestants, "_THROUGH_PNNX", ())
+    monkeypatch.setattr(contestants, "RIVALS", {**RIVALS, "torch": _rival(run, outputs)})
+
+
 def _rival(run: Callable[[], object], outputs: Callable[[], list[Any]]) -> Callable[..., Contestant]:
     return lambda entrant, threads: Contestant("torch", "0", threads, run, outputs)
 
@@ -74,14 +80,14 @@ def test_failing_rival_is_named_with_its_error(monkeypatch: pytest.MonkeyPatch) 
     def fail() -> None:
         raise ValueError("no kernel for Conv\nand more")
 
-    monkeypatch.setattr(contestants, "RIVALS", {**RIVALS, "torch": _rival(fail, list)})
+    _stand_in(monkeypatch, fail, list)
     outcome = call("bench", DIGITS, *QUICK, "--against", "torch")
     assert outcome.code == 0 and "left out: torch: ValueError: no kernel for Conv" in outcome.out
 
 
 @pytest.mark.parametrize("outputs", [[], [np.zeros((1, 10), np.float32)], [np.zeros(3, np.float32)]])
 def test_wrong_outputs_do_not_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outputs: list[Any]) -> None:
-    monkeypatch.setattr(contestants, "RIVALS", {**RIVALS, "torch": _rival(lambda: None, lambda: outputs)})
+    _stand_in(monkeypatch, lambda: None, lambda: outputs)
     outcome = call("bench", DIGITS, *QUICK, "--against", "torch", "--json", tmp_path / "o.json")
     (turn,) = json.loads((tmp_path / "o.json").read_text())["rounds"]
     assert outcome.code == 0 and "differs: torch: " in outcome.out

@@ -83,9 +83,8 @@ def options_on(page: Path) -> Iterator[str]:
 
 
 def test_options_exist(shell: Shell) -> None:
-    known = "".join(
-        shell.succeed(f"aotc {c} --help") for c in ("compile", "run", "verify", "bench", "cache", "inspect", "ops")
-    )
+    commands = ("compile", "run", "verify", "bench", "tune", "cache", "inspect", "ops")
+    known = "".join(shell.succeed(f"aotc {c} --help") for c in commands)
     assert [option for option in options_on(README) if option not in known] == []
 
 

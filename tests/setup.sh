@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What the demo and the tests need.  `setup.sh venv DIR EXTRA` makes a virtual environment with aotc and one of its
-# extras; `setup.sh tools` installs the optional system tools (clang, cmake) where this is root on a Debian machine,
+# extras; `setup.sh tools` installs the optional system tools (compilers, cmake, qemu) where this is root on a Debian machine,
 # else says what is missing.
 set -eu
 torch_index=https://download.pytorch.org/whl/cpu
@@ -47,6 +47,11 @@ install_tools() {
   missing=""
   for tool in clang cmake; do
     command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
+  done
+  for machine in aarch64 riscv64; do
+    [ "$(uname -m)" != "$machine" ] || continue
+    command -v "$machine-linux-gnu-gcc" >/dev/null 2>&1 || missing="$missing gcc-$machine-linux-gnu"
+    command -v "qemu-$machine" >/dev/null 2>&1 || missing="$missing qemu-user"
   done
   [ -z "$missing" ] && return 0
   # shellcheck disable=SC2086

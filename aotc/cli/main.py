@@ -117,8 +117,9 @@ def compile_command(
 def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
     """What a report of the compilation says at its head beside what the compiler itself knows."""
     flags = shlex.join(options["cflags"])
-    compiler = {"C compiler": compiler_version(options["cc"]), "C flags": flags} if build else {}
-    return {"target": resolve_target(options["target"]).name, "accuracy": options["accuracy"], **compiler}
+    target = resolve_target(options["target"])
+    compiler = {"C compiler": compiler_version(options["cc"], target), "C flags": flags} if build else {}
+    return {"target": target.name, "accuracy": options["accuracy"], **compiler}
 
 
 def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None:

@@ -118,7 +118,7 @@ target_options = _all(
 )
 
 compiler_options = _all(
-    click.option("--cc", default=None, help="C compiler [default: $CC, cc, gcc or clang]."),
+    click.option("--cc", default=None, help="C compiler [default: $CC; cc, gcc, clang or the cross compiler]."),
     click.option("--cflags", multiple=True, callback=read_flags, metavar="FLAGS", help="Flags after the default ones."),
     click.option("--no-cache", "cache", is_flag=True, flag_value=False, default=True, help="Compile all C anew."),
 )

@@ -186,7 +186,7 @@ def compile(
     instruments   pass instruments, see `aotc.ir.instrument`
     input_shapes  shapes for inputs with dynamic dimensions, by input name
     dims          values for symbolic dimensions, by symbol
-    cc, cflags    the C compiler and flags after the default ones
+    cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
     threads       make kernels that threads can share, for targets with vectors; their number is chosen at `load`
@@ -197,7 +197,7 @@ def compile(
     """
     resolved = resolve_target(target)
     options = PipelineOptions(opt_level, accuracy, tuple(disabled_pass), threads)
-    toolchain = find_toolchain(cc, cflags, cache=cache) if build else None
+    toolchain = find_toolchain(cc, cflags, cache=cache, target=resolved) if build else None
     c_name = model_name(model, name)
     if output is not None:
         check_destination(Path(output))

@@ -74,6 +74,6 @@ def compile_table(
     if kernels:
         externals = emit_kernels(list(kernels.values()), path, version=version("aotc"))
         metadata = {"library": "lib/libkernels.so", "externals": externals}
-        path = build_library(path, metadata, toolchain or find_toolchain(), target)
+        path = build_library(path, metadata, toolchain or find_toolchain(target=target), target)
     described = infos if infos is not None else {name: flat_info(kernel) for name, kernel in kernels.items()}
     return KernelLibrary(path, described, folder)

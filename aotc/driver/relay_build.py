@@ -184,7 +184,7 @@ def build(
         raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")
     context = PassContext.current()
     install()
-    toolchain = find_toolchain()
+    toolchain = find_toolchain(target=machine)
     module = ir_mod.with_function("main", bind_params_by_name(ir_mod["main"], params)) if params else ir_mod
     _require_names(module)
     calls = lower_module(module, machine, c_name)

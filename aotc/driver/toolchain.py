@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C compiler: which one, with which flags, and a library out of an emitted project.
 
-toolchain = find_toolchain(cc=None, cflags=("-g",))
+toolchain = find_toolchain(cc=None, cflags=("-g",), target=target)
 build_library(project_directory, toolchain, target)          # .../lib/libnet.so
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.machine import architecture
 from aotc.tir.target import Target, get_target, host_target
 
 CANDIDATES = ("cc", "gcc", "clang")
@@ -35,10 +36,14 @@ class Toolchain:
     cache: ObjectCache | None = None
 
 
-def find_toolchain(cc: str | None = None, cflags: Sequence[str] = (), *, cache: bool = True) -> Toolchain:
+def find_toolchain(
+    cc: str | None = None, cflags: Sequence[str] = (), *, cache: bool = True, target: Target | None = None
+) -> Toolchain:
     """The compiler `cc`, else $CC, else the first of cc, gcc and clang on the path.
 
     cache    use the user's cache of compiled objects
+    target   what is compiled for: if that is another architecture than this machine's, its GNU cross compiler for
+             Linux takes the place of cc, gcc and clang
 
     Raises AotcError (code "no-compiler") if there is none.
     """
@@ -56,13 +61,36 @@ def find_toolchain(cc: str | None = None, cflags: Sequence[str] = (), *, cache: 
                 hint="give its path with --cc, or emit sources only with --no-build",
             )
         return Toolchain(command, tuple(cflags), kept)
-    for name in CANDIDATES:
+    foreign = _foreign(target)
+    for name in (cross_compiler(foreign),) if foreign else CANDIDATES:
         if shutil.which(name):
             return Toolchain((name,), tuple(cflags), kept)
+    if foreign:
+        raise _no_cross_compiler(foreign)
     raise AotcError(
         "no-compiler",
         "no C compiler found (looked for cc, gcc, clang)",
         hint="install gcc or clang, name one with --cc, or emit sources only with --no-build",
+    )
+
+
+def cross_compiler(machine: str) -> str:
+    """The usual name of gcc for Linux on another architecture."""
+    return f"{machine}-linux-gnu-gcc"
+
+
+def _foreign(target: Target | None) -> str:
+    """The architecture of a target if this machine has another one, else ""."""
+    wanted = target.machine if target is not None else ""
+    return "" if wanted in ("", architecture()) else wanted
+
+
+def _no_cross_compiler(machine: str) -> AotcError:
+    package = f"gcc-{machine.replace('_', '-')}-linux-gnu"
+    return AotcError(
+        "no-compiler",
+        f"no C compiler for {machine} found (looked for {cross_compiler(machine)}); this machine is {architecture()}",
+        hint=f"install it (on Debian and Ubuntu: {package}), name one with --cc, or emit sources only with --no-build",
     )
 
 
@@ -100,9 +128,11 @@ def run_compiler(command: Sequence[str], cwd: Path) -> None:
         )
 
 
-def compiler_version(cc: str | None = None) -> str:
+def compiler_version(cc: str | None = None, target: Target | None = None) -> str:
     """What the compiler that `find_toolchain` finds says of itself, in a line: "cc (Debian 12.2.0-14) 12.2.0"."""
-    done = subprocess.run([*find_toolchain(cc).cc, "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*find_toolchain(cc, target=target).cc, "--version"], capture_output=True, text=True, check=False
+    )
     return (done.stdout.splitlines() or ["unknown"])[0]
 
 

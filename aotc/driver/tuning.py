@@ -198,8 +198,7 @@ def _sample(call: Call, repeat: int) -> float:
 def _require_runnable(target: Target) -> None:
     """A machine runs portable code, its own, and that of narrower vectors of its architecture."""
     host = resolve_target("host")
-    same = host.name.split("-v")[0] == target.name.split("-v")[0] and target.vector_bytes <= host.vector_bytes
-    if target.name != "c" and not same:
+    if target.machine not in ("", host.machine) or target.vector_bytes > host.vector_bytes:
         raise AotcError("tuning", f"this machine ({host.name}) cannot run code for {target.name}")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.machine import architecture, elf_architecture
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
 from aotc.runtime.tensor import TensorInfo
 
@@ -87,11 +88,26 @@ class _Spellings:
 _SPELLINGS: Final = _Spellings()
 
 
+def _foreign_architecture(path: Path) -> str:
+    """The architecture that a library is for, if it is not this machine's; else ""."""
+    try:
+        with path.open("rb") as file:
+            name = elf_architecture(file.read(20))
+    except OSError:
+        return ""
+    return "" if name == architecture() else name
+
+
 def open_library(path: Path, interface: Any = ffi) -> Any:
     """The handle of a shared library, with the symbols that a cffi interface declares; AotcError (code "load")."""
     try:
         return interface.dlopen(_SPELLINGS.of(path.resolve()), interface.RTLD_NOW | interface.RTLD_LOCAL)
     except OSError as error:
+        made_for = _foreign_architecture(path)
+        if made_for:
+            text = f"{path} was compiled for {made_for}, this machine is {architecture()}"
+            hint = "compile with --target host to run it here; docs/targets.md tells how to run it elsewhere"
+            raise AotcError("load", text, hint=hint) from error
         hint = "a library that `aotc compile` built for this machine, or the directory of a project"
         raise AotcError("load", f"cannot load {path}", notes=[str(error)], hint=f"expected {hint}") from error
 

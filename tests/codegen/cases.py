@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from aotc.ir.dtype import DTYPES, DType
@@ -134,3 +135,28 @@ def call_cases() -> Iterator[Case]:
 def all_cases() -> list[Case]:
     """All of them."""
     return [*binary_cases(), *unary_cases(), *cast_cases(), *call_cases()]
+
+
+def last_place(expected: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    """The distance of neighbouring values at `expected`, in float64."""
+    wide = np.abs(expected.astype(np.float64))
+    facts = ml_dtypes.finfo(dtype.numpy)
+    exponent = np.floor(np.log2(np.maximum(wide, float(facts.smallest_normal))))
+    return np.where(np.isfinite(wide), 2.0 ** (exponent - facts.nmant), 0.0)
+
+
+def difference(case: Case, actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str:
+    """What is wrong with a result; "" if nothing is."""
+    dtype = case.kernel.outputs[0].dtype
+    with np.errstate(all="ignore"):
+        if dtype.is_float:
+            a, e = actual.astype(np.float64), expected.astype(np.float64)
+            close = np.abs(a - e) <= case.ulp * last_place(expected, dtype)
+            wrong = ~((a == e) | (np.isnan(a) & np.isnan(e)) | close)
+        else:
+            wrong = actual != expected
+    if not wrong.any():
+        return ""
+    k = int(np.flatnonzero(wrong)[0])
+    operands = ", ".join(str(x[k]) for x in case.inputs)
+    return f"{case.name}({operands}) = {actual[k]}, not {expected[k]} ({int(wrong.sum())} wrong)"

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -19,13 +18,14 @@ from aotc.tir.expr import INDEX, Buffer, Call, Cast, Var, const
 from aotc.tir.interp import run_kernel
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Store
 from aotc.tir.target import TARGETS
-from tests.codegen.batch import STRICT, Array, build, run_batch, source_of
+from tests.codegen.batch import STRICT, build, run_batch, source_of
 from tests.codegen.cases import (
     Case,
     all_cases,
     binary_cases,
     call_cases,
     cast_cases,
+    difference,
     pointwise,
     unary_cases,
     values,
@@ -39,31 +39,6 @@ COMPILERS = {
     "g++": ("g++", "-x", "c++", "-std=c++17"),
     "clang++": ("clang++", "-x", "c++", "-std=c++17"),
 }
-
-
-def last_place(expected: Array, dtype: DType) -> Array:
-    """The distance of neighbouring values at `expected`, in float64."""
-    wide = np.abs(expected.astype(np.float64))
-    facts = ml_dtypes.finfo(dtype.numpy)
-    exponent = np.floor(np.log2(np.maximum(wide, float(facts.smallest_normal))))
-    return np.where(np.isfinite(wide), 2.0 ** (exponent - facts.nmant), 0.0)
-
-
-def difference(case: Case, actual: Array, expected: Array) -> str:
-    """What is wrong with a result; "" if nothing is."""
-    dtype = case.kernel.outputs[0].dtype
-    with np.errstate(all="ignore"):
-        if dtype.is_float:
-            a, e = actual.astype(np.float64), expected.astype(np.float64)
-            close = np.abs(a - e) <= case.ulp * last_place(expected, dtype)
-            wrong = ~((a == e) | (np.isnan(a) & np.isnan(e)) | close)
-        else:
-            wrong = actual != expected
-    if not wrong.any():
-        return ""
-    k = int(np.flatnonzero(wrong)[0])
-    operands = ", ".join(str(x[k]) for x in case.inputs)
-    return f"{case.name}({operands}) = {actual[k]}, not {expected[k]} ({int(wrong.sum())} wrong)"
 
 
 def check(cases: list[Case], folder: Path, *flags: str) -> None:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
 
 from aotc.driver.toolchain import ObjectCompiler, Toolchain, find_toolchain, resolve_target, run_compiler
 from aotc.ir.diagnostics import AotcError
-from aotc.tir.target import host_target
+from aotc.tir.target import get_target, host_target
 
 
 def test_the_named_compiler_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +28,24 @@ def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--no-build" in caught.value.diagnostics[0].hint
 
 
+def test_targets_of_another_architecture_have_compilers_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = get_target("riscv64" if platform.machine() == "aarch64" else "aarch64")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(AotcError, match=f"no C compiler for {other.name} found") as caught:
+        find_toolchain(target=other)
+    assert f"gcc-{other.name}-linux-gnu" in str(caught.value.diagnostics[0].hint)
+    for name in ("cc", f"{other.name}-linux-gnu-gcc"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    assert find_toolchain(target=other).cc == (f"{other.name}-linux-gnu-gcc",)
+    assert find_toolchain(target=get_target("c")).cc == find_toolchain(target=resolve_target("host")).cc == ("cc",)
+    monkeypatch.setenv("CC", "cc --target=other")
+    assert find_toolchain(target=other).cc == ("cc", "--target=other")
+
+
 def test_the_compilers_message_is_shown(tmp_path: Path) -> None:
     (tmp_path / "bad.c").write_text("int main(void) { return undeclared; }\n")
     with pytest.raises(AotcError) as caught:
@@ -41,7 +60,8 @@ def test_host_targets() -> None:
     v3 = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}
     v4 = v3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
     assert [host_target("x86_64", flags).name for flags in ((), v3, v4)] == ["x86-64", "x86-64-v3", "x86-64-v4"]
-    assert host_target("aarch64", ()).name == "aarch64"
+    assert host_target("aarch64", ()).name == host_target("arm64", ()).name == "aarch64"
+    assert host_target("riscv64", ()).name == "riscv64"
     assert host_target("mips", ()).name == "c"
     assert resolve_target("x86-64-v4").lanes("float32") == 16
     with pytest.raises(AotcError, match="unknown target 'x86-64-v5'"):

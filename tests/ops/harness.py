@@ -85,7 +85,7 @@ def interpret(jobs: Sequence[Job]) -> list[list[Array]]:
 
 Executor = Callable[[Sequence[Job]], list[list[Array]]]
 EXECUTORS: Mapping[str, Executor] = {"interpreter": interpret}
-"""Ways to run kernels, by name; `tests.ops.native` is another, which needs a C compiler."""
+"""Ways to run kernels, by name; tests of operators as C are in `tests.targets`."""
 
 
 def assert_agrees(actual: Array, expected: Array, accuracy: Accuracy) -> None:

@@ -72,6 +72,15 @@ def test_file_that_is_no_library(tmp_path: Path, content: bytes) -> None:
     assert "cannot load" in refusal(tmp_path / "lib.so")
 
 
+@pytest.mark.parametrize(("number", "name"), [(40, "arm"), (243, "riscv64")])
+def test_library_of_another_architecture(tiny_library: Path, tmp_path: Path, number: int, name: str) -> None:
+    data = bytearray(tiny_library.read_bytes())
+    data[18:20] = number.to_bytes(2, "little")
+    (tmp_path / "lib.so").write_bytes(data)
+    said = refusal(tmp_path / "lib.so")
+    assert f"was compiled for {name}, this machine is" in said and "--target host" in said
+
+
 def test_library_of_something_else(tmp_path: Path) -> None:
     source = tmp_path / "other.c"
     source.write_text("int other(void) { return 1; }\n")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Machines for tests: a target, its compiler, and what runs its programs here: the processor or qemu.
+
+outputs = machine("riscv64").run_kernels([(kernel, [x, y])], tmp_path)      # [[out], ...], as `run_batch` gives
+
+All kernels are one program, which reads every buffer from a file, calls the kernels and writes the buffers back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from aotc.driver.toolchain import cross_compiler, resolve_target
+from aotc.ir.machine import architecture
+from aotc.tir.stmt import Kernel
+from aotc.tir.target import TARGETS, Target, get_target
+from tests.codegen.batch import FLAGS, Array, source_of
+from tests.conftest import require_tool
+from tests.e2e.projects import run
+
+ALIGNMENT = 64
+FOREIGN = tuple(name for name, t in TARGETS.items() if t.machine and t.machine not in ("x86_64", architecture()))
+"""Targets that need an emulator here."""
+
+MAIN = r"""
+#include <stdio.h>
+static unsigned char data[%d] __attribute__((aligned(%d)));
+int main(int argc, char **argv) {
+  FILE *file = argc == 2 ? fopen(argv[1], "r+b") : NULL;
+  if (file == NULL || fread(data, 1, sizeof data, file) != sizeof data) return 1;
+%s
+  rewind(file);
+  return fwrite(data, 1, sizeof data, file) != sizeof data || fclose(file) != 0;
+}
+"""
+
+
+def native_targets() -> list[str]:
+    """The targets whose code this processor runs: "c" and those of no wider vectors than its own."""
+    host = resolve_target("host")
+    fits = (t for t in TARGETS.values() if t.machine in ("", host.machine) and t.vector_bytes <= host.vector_bytes)
+    return [t.name for t in fits]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A target, the C compiler for it, and the emulator, if one is needed."""
+
+    target: Target
+    cc: str
+    emulator: tuple[str, ...] = ()
+
+    def program(self, source: Path, *flags: str) -> Path:
+        """A C file compiled to a program that needs no libraries of the machine."""
+        made = source.with_suffix("")
+        command = (self.cc, "-std=c99", "-static", "-w", *FLAGS, *self.target.cflags, *flags, source, "-o", made, "-lm")
+        run(command, source.parent)
+        return made
+
+    def run(self, program: Path, *arguments: str | Path) -> str:
+        """What a program prints; fails if it does."""
+        return run([*self.emulator, program, *arguments], program.parent)
+
+    def run_kernels(
+        self, jobs: Sequence[tuple[Kernel, Sequence[Array]]], folder: Path, *flags: str
+    ) -> list[list[Array]]:
+        """The outputs of every job; outputs and scratch hold rubbish before, inputs must be as they were after."""
+        calls, parts, places, end = [], [], [], 0
+        for number, (kernel, inputs) in enumerate(jobs):
+            arrays = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in inputs]
+            arrays += [np.full(b.nbytes, 0x5A, np.uint8) for b in (*kernel.outputs, *kernel.workspace)]
+            starts = []
+            for array in arrays:
+                starts.append(end)
+                parts += [array, np.zeros(-array.size % ALIGNMENT, np.uint8)]
+                end += array.size + parts[-1].size
+            places.append(starts)
+            calls.append(f"  kernel{number}({', '.join(f'(void *)(data + {at})' for at in starts)});")
+        before = np.concatenate([*parts, np.zeros(ALIGNMENT, np.uint8)])
+        (folder / "data.bin").write_bytes(before.tobytes())
+        text = source_of(kernel for kernel, _ in jobs) + MAIN % (before.size, ALIGNMENT, "\n".join(calls))
+        (folder / "batch.c").write_text(text, encoding="utf-8")
+        self.run(self.program(folder / "batch.c", *flags), folder / "data.bin")
+        after = np.fromfile(folder / "data.bin", np.uint8)
+        results = []
+        for (kernel, inputs), starts in zip(jobs, places, strict=True):
+            for a, at in zip(inputs, starts, strict=False):
+                assert (before[at : at + a.nbytes] == after[at : at + a.nbytes]).all(), f"{kernel.name}: input changed"
+            rest = zip(kernel.outputs, starts[len(inputs) :], strict=False)
+            results.append([after[at : at + b.nbytes].view(b.dtype.numpy) for b, at in rest])
+        return results
+
+
+def machine(name: str) -> Machine:
+    """The machine for a target; no test where its tools are missing."""
+    target = get_target(name)
+    if target.machine in ("", architecture()):
+        return Machine(target, require_tool("gcc"))
+    return Machine(target, require_tool(cross_compiler(target.machine)), (require_tool(f"qemu-{target.machine}"),))

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other architectures, cross-compiled and run by qemu: operations, functions and networks give the right results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import aotc
+from aotc.driver.compile import CompiledModel
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.interp import evaluate
+from aotc.relay.testing import mlp, squeezenet
+from aotc.tir.interp import run_kernel
+from tests.codegen.cases import all_cases, difference
+from tests.e2e.projects import DIGITS, run, write_raw
+from tests.targets.machines import FOREIGN, Machine, machine
+
+Array = np.ndarray
+
+
+@pytest.fixture(params=FOREIGN)
+def foreign(request: pytest.FixtureRequest) -> Machine:
+    """Each architecture that is not this machine's."""
+    return machine(request.param)
+
+
+def test_operations_agree_with_the_interpreter(foreign: Machine, tmp_path: Path) -> None:
+    cases = all_cases()
+    results = foreign.run_kernels([(c.kernel, c.inputs) for c in cases], tmp_path, "-O1")
+    problems = [difference(c, r[0], run_kernel(c.kernel, c.inputs)[0]) for c, r in zip(cases, results, strict=True)]
+    assert not any(problems), "\n".join(filter(None, problems))
+
+
+def run_example(foreign: Machine, model: CompiledModel, x: Array, outputs: int = 1) -> Array:
+    """What the example program of a project writes as the last output, built by the project's own Makefile."""
+    name = model.metadata["name"]
+    program = f"build/{name}_example"
+    run(["make", "-s", "-j2", f"CC={foreign.cc}", "CFLAGS=-O1", "LDFLAGS=-static", program], model.path)
+    files = [model.path / f"output{k}.bin" for k in range(outputs)]
+    foreign.run(model.path / program, write_raw(model.path, "input", x), *files)
+    return np.fromfile(files[-1], np.float32)
+
+
+def close(found: Array, expected: Array) -> None:
+    """Within a hundred thousandth of the standard deviation."""
+    assert np.abs(found - expected.reshape(-1)).max() <= 1e-5 * expected.std()
+
+
+@pytest.mark.parametrize("name", ["mlp", "squeezenet"])
+def test_workloads(foreign: Machine, name: str, tmp_path: Path) -> None:
+    shape, make = ((1, 28, 28), mlp) if name == "mlp" else ((3, 48, 48), squeezenet)
+    module, params = make.get_workload(image_shape=shape, num_classes=10)
+    # large, so that the classes' scores differ by more than rounding does
+    x = 1e3 * np.random.default_rng(1).standard_normal((1, *shape)).astype(np.float32)
+    model = aotc.compile(
+        module, params=params, output=tmp_path / name, name=name, target=foreign.target, accuracy="strict", build=False
+    )
+    close(run_example(foreign, model, x), np.asarray(evaluate(module, x, params=params)))
+
+
+def test_a_convolutional_network(foreign: Machine, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).random((1, 1, 8, 8), np.float32)
+    model = aotc.compile(DIGITS, output=tmp_path / "digits", target=foreign.target, build=False)
+    (expected,) = ReferenceEvaluator(str(DIGITS)).run(None, {"image": x})
+    close(run_example(foreign, model, x), np.asarray(expected))
+
+
+def test_a_trained_model(foreign: Machine, models: Path, tmp_path: Path) -> None:
+    """Keyword spotting, with depthwise convolutions."""
+    name = "kws_fp32"
+    with np.load(models / f"{name}.npz") as file:
+        ((x, expected),) = [
+            (file[i], file[o]) for i in file for o in file if i.startswith("in/") and o.startswith("out/")
+        ]
+    model = aotc.compile(models / f"{name}.onnx", output=tmp_path / name, target=foreign.target, build=False)
+    close(run_example(foreign, model, x), expected)
+
+
+def test_the_cross_compiler_is_found(foreign: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library for another machine comes out, and is refused here by its name."""
+    monkeypatch.delenv("CC", raising=False)
+    model = aotc.compile(DIGITS, output=tmp_path / "digits", target=foreign.target, cflags=["-O1"])
+    with pytest.raises(AotcError, match=f"compiled for {foreign.target.machine}, this machine is") as caught:
+        model.session()
+    assert caught.value.code == "load" and "--target host" in str(caught.value.diagnostics[0].hint)

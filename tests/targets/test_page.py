@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page on targets states what the targets are, and its commands for building elsewhere work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import aotc
+from aotc.tir.target import TARGETS, Target
+from tests.e2e.projects import DIGITS, ROOT, run
+from tests.targets.machines import machine
+
+
+def row(target: Target) -> str:
+    """The target's line in the table."""
+    flags = f" `{' '.join(target.cflags)}`" if target.cflags else ""
+    sizes = f"{target.l1 >> 10} | {target.l2 >> 10}"
+    fma = "yes" if target.fma else "no"
+    begin = f"| `{target.name}` | {target.machine or 'any'} | {target.vector_bytes} | {target.registers}"
+    return f"{begin} | {fma} | {sizes} |{flags} |"
+
+
+def test_the_table_is_that_of_the_targets() -> None:
+    lines = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("| `")] == [row(target) for target in TARGETS.values()]
+
+
+def test_cmake_builds_for_another_machine(tmp_path: Path, cmake: str) -> None:
+    """The command of the page, and what it built runs."""
+    foreign = machine("aarch64")
+    project = aotc.compile(DIGITS, output=tmp_path / "net", name="net", target=foreign.target, build=False)
+    system = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_C_COMPILER={foreign.cc}"]
+    run([cmake, "-S", project.path, "-B", "cross", *system, "-DCMAKE_EXE_LINKER_FLAGS=-static"], tmp_path)
+    run([cmake, "--build", "cross"], tmp_path)
+    assert "scores:" in foreign.run(tmp_path / "cross" / "net_example")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aotc.ir.transform import PassInfo as PassInfo
     from aotc.ir.transform import Sequential as Sequential
     from aotc.ir.transform import module_pass as module_pass
+    from aotc.relay.transform.base import function_pass as function_pass
 
 
 def _prepare() -> None:
@@ -31,6 +32,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "aotc.driver.relay_passes": "PrintIR",
         "aotc.ir.transform": "ModulePass Pass PassContext PassInfo Sequential module_pass",
+        "aotc.relay.transform.base": "function_pass",
     },
     prepare=_prepare,
 )

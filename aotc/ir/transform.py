@@ -137,7 +137,7 @@ def _pass_names(what: str, names: Iterable[str] | None) -> tuple[str, ...]:
             raise AotcTypeError("pass-names", f"{what} must hold pass names, not {type(name).__name__}")
         close = nearest(name, _TABLE.passes) if name not in _TABLE.passes else ""
         if close:
-            warnings.warn(f"{what}: there is no pass {name!r}; {close}", stacklevel=4)
+            warnings.warn(f"{what}: there is no pass {name!r}; {close}", stacklevel=3)
     return items
 
 

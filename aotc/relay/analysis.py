@@ -83,8 +83,8 @@ def _binders(root: Expr) -> list[Var]:
     return found
 
 
-def _escapes(root: Expr) -> bool:
-    """Whether a variable that something below `root` binds is used outside of its scope."""
+def escaping_vars(root: Expr) -> frozenset[Expr]:
+    """The variables that something below `root` binds and that are used outside of their scopes."""
     params = root.params if isinstance(root, Function) else ()
     local = set(_binders(root)) - set(params)
     loose: dict[Expr, frozenset[Expr]] = {}
@@ -101,7 +101,7 @@ def _escapes(root: Expr) -> bool:
                 loose[node] = loose[node.body] - set(node.params)
             case _:
                 loose[node] = frozenset().union(*{loose[c] for c in children(node)})
-    return bool(loose[root])
+    return loose[root]
 
 
 def well_formed(expr: Expr | Mapping[str, Function]) -> bool:
@@ -111,7 +111,7 @@ def well_formed(expr: Expr | Mapping[str, Function]) -> bool:
     """
     roots = list(expr.values()) if isinstance(expr, Mapping) else [expr]
     bound = Counter(v for root in roots for v in _binders(root))
-    return all(n == 1 for n in bound.values()) and not any(map(_escapes, roots))
+    return all(n == 1 for n in bound.values()) and not any(map(escaping_vars, roots))
 
 
 def check_basic_block_normal_form(expr: Expr) -> bool:

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
-from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
+from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never, nearest
 from aotc.ir.dims import Dim, SymDim, same_dim
 from aotc.ir.op import Op
 from aotc.ir.span import Span
@@ -47,7 +47,7 @@ class _Failed(Enum):
 
 _FAILED: Final = _Failed.FAILED
 Known: TypeAlias = "Type | _Failed | None"
-Signature: TypeAlias = "Callable[[str], Known]"
+Signature: TypeAlias = "Callable[[GlobalVar], Known]"
 
 
 class _Step(Enum):
@@ -190,7 +190,7 @@ class _Inference:
             case Var():
                 return node.annotation
             case GlobalVar():
-                return self._signature(node.name)
+                return self._signature(node)
             case Constant():
                 return node.checked_type
             case Op():
@@ -403,11 +403,12 @@ class _ModuleInference:
         self.functions = {name: _Inference(f, self._signature) for name, f in module.functions.items()}
         self.problems: list[Diagnostic] = []
 
-    def _signature(self, name: str) -> Known:
-        if name not in self.functions:
-            self.problems.append(Diagnostic("unknown-function", f"no function @{name}"))
+    def _signature(self, callee: GlobalVar) -> Known:
+        if callee.name not in self.functions:
+            hint = nearest(callee.name, self.functions)
+            self.problems.append(Diagnostic("unknown-function", f"no function @{callee.name}", callee.span, hint=hint))
             return _FAILED
-        inference = self.functions[name]
+        inference = self.functions[callee.name]
         return inference.type_of(inference.root) or _declared_type(inference.root)
 
     def run(self) -> None:
@@ -476,10 +477,10 @@ def reinfer_module(module: IRModule) -> IRModule:
 def infer_expr(expr: Expr, module: IRModule | None = None) -> Expr:
     """`expr` typed; global functions it calls are looked up in `module`, whose functions are typed already."""
 
-    def signature(name: str) -> Known:
-        if module is None or name not in module:
-            raise AotcError("unknown-function", f"no function @{name}")
-        return module[name].checked_type or _declared_type(module[name])
+    def signature(callee: GlobalVar) -> Known:
+        if module is None or callee.name not in module:
+            raise AotcError("unknown-function", f"no function @{callee.name}", span=callee.span)
+        return module[callee.name].checked_type or _declared_type(module[callee.name])
 
     inference = _Inference(expr, signature)
     inference.solve()

@@ -143,8 +143,9 @@ def test_wrong_arguments(kwargs: dict[str, Any], error: type[Exception], message
 def test_hints_for_misspelt_names() -> None:
     with pytest.raises(AotcError, match=r"did you mean 'relay\.FuseOps\.max_depth'"):
         PassContext(config={"relay.FuseOps.max_depht": 1})
-    with pytest.warns(UserWarning, match="did you mean 'FuseOps'"):
+    with pytest.warns(UserWarning, match="did you mean 'FuseOps'") as warned:
         PassContext(disabled_pass=["FuseOp"])
+    assert warned[0].filename == __file__
 
 
 def test_config_keys_are_registered_once() -> None:

@@ -395,6 +395,11 @@ MAIN = HEADER + "def @main(%x: Tensor[(2, 2), float32]) {\n  "
         (MAIN + "let + 1\n}", "expected a variable", 3, 7),
         (HEADER + "def @f(%x: Tensor[(2), float33]) { %x }", "unknown data type 'float33'", 2, 24),
         (HEADER + "def @f(%x: int8, %x: int8) { %x }", "named twice", 2, 18),
+        (MAIN + "%0 = exp(%x); %0 = exp(%x); %0\n}", "%0 is defined twice", 3, 17),
+        (MAIN + "%0 = exp(%x); %1 = fn (%y: int8) { %0 = %y; %0 }; %0\n}", "%0 is defined twice", 3, 38),
+        (MAIN + "%0 = fn (%y: int8) { %1 = abs(%y); %1 }; (%0, %1)\n}", "%1 depends on %y", 3, 49),
+        (MAIN + "%0 = fn (%y: int8) { %1 = abs(%y); %1 }; %1\n}", "%1 depends on %y", 3, 44),
+        (MAIN + "(let %y = exp(%x); %0 = abs(%y); %0) + %0\n}", "%0 depends on %y", 3, 42),
         (HEADER + "def @f() { " + "(" * 40 + "1", "expected `,`", 2, 53),
         (HEADER + "def @f(%x: " + "(" * 5000 + ") { %x }", "nested more than", 2, 112),
     ],
@@ -407,6 +412,16 @@ def test_errors_point_at_the_text(text: str, message: str, line: int, column: in
     assert diagnostic.span == Span("bad.relay", line=line, column=column)
     excerpt, caret = str(diagnostic).split("\n")[1:3]
     assert caret.strip() == "^" and len(caret) - 3 <= len(excerpt)
+
+
+def test_temps_of_ended_blocks_may_be_used_and_named_anew() -> None:
+    """As in text that Relay printed, where both branches use a node that only the first one defines."""
+    text = "def @f(%c: bool, %x: float32) {{ if (%c) {{ %0 = exp(%x); %0 }} else {{ {} }} }}"
+    shared, anew = (parse(HEADER + text.format(no)) for no in ("sqrt(%0)", "%0 = exp(%x); sqrt(%0)"))
+    body = shared["f"].body
+    assert isinstance(body, If) and isinstance(body.false_branch, Call)
+    assert body.false_branch.args[0] is body.true_branch
+    assert not structural_equal(shared, anew)
 
 
 def test_deeply_nested_parentheses_are_no_problem() -> None:

@@ -104,12 +104,14 @@ def test_all_parameters_are_reported_at_once() -> None:
         ("def @main(%a: float32) {\n  add(%a, %a) }\ndef @main() { 1 }", "defined twice"),
         ("def @main(%a: float32, %a: float32) {\n  %a\n}", "named twice"),
         ("def @main(%a: Tensor[(2, 3), float32], %b: Tensor[(4), float32]) {\n  add(%a, %b)\n}", "(2, 3) and (4)"),
+        ("def @main(%a: float32) {\n  %0 = exp(%a);\n  %0 = abs(%a);\n  %0\n}", "%0 is defined twice"),
+        ("def @main(%a: float32) {\n  @helper(%a)\n}", "no function @helper"),
         ("def @main(%a: Tensor[(2, -3), float32]) {\n  %a\n}", "expected"),
     ],
 )
 def test_mistakes_in_text(text: str, message: str) -> None:
     with pytest.raises(AotcError) as caught:
-        relay.fromtext(HEADER + text, "program.relay")
+        relay.transform.InferType()(relay.fromtext(HEADER + text, "program.relay"))
     (diagnostic,) = caught.value.diagnostics
     assert message in diagnostic.message and str(diagnostic).split("\n")[2].strip() == "^"
     assert diagnostic.span is not None and str(caught.value).startswith("program.relay:")

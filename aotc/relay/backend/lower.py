@@ -139,11 +139,11 @@ class _Lowering:
                     span=node.span,
                     hint="fix the condition before compiling (a constant input folds away)",
                 )
-            case Call():
-                name = node.op.name if isinstance(node.op, Op) else type(node.op).__name__
+            case Call(op=Op(name=name)):
                 raise AotcError("not-fused", f"call of {name} is not a call of a fused function", span=node.span)
             case _:
-                text = f"{_short(node)}, a function that calls itself or is a value, cannot be compiled"
+                callee = node.op if isinstance(node, Call) else node
+                text = f"{_short(callee)}, a function that calls itself or is a value, cannot be compiled"
                 raise AotcError("first-class-function", text, span=node.span)
 
     def is_external(self, name: str) -> bool:

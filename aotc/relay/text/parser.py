@@ -7,14 +7,14 @@ Out: a module or an expression, calls of operators typed, every node with its pl
 mod = parse('#[version = "0.0.5"] def @main(%x: Tensor[(2), float32]) { nn.relu(%x) + 1f }')
 parse_expr("fn (%x: int32) { %x * 2 }")
 
-A `%0 = ...;` names a node and keeps its sharing; it is visible to the end of the function.  A `let` binds a
-variable.  Every error is an AotcError with line, column and an excerpt.
+A `%0 = ...;` names a node and keeps its sharing; it is visible to the end of the function, unless it depends on a
+variable that is not.  A `let` binds a variable.  Every error is an AotcError with line, column and an excerpt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.op import Op, get_op
 from aotc.ir.span import Span
 from aotc.ir.types import FuncType, TupleType, Type
+from aotc.relay.analysis import escaping_vars, free_vars
 from aotc.relay.expr import (
     Call,
     Callee,
@@ -45,6 +46,7 @@ from aotc.relay.text.metadata import KEY, load
 from aotc.relay.trampoline import Task, run
 
 VERSION: Final = "0.0.5"
+ExprT = TypeVar("ExprT", bound=Expr)
 
 _INFIX: Final = {
     "*": (12, "multiply"),
@@ -91,6 +93,8 @@ class _Parser(Cursor):
         self.free: dict[str, Var] = {}
         self.scopes: list[dict[str, Var]] = [self.free]
         self.temps: dict[str, Expr] = {}
+        self.open: set[str] = set()  # the temps that the blocks around this place define
+        self.crossing: list[Token] = []  # uses of temps of blocks that have ended
         self.meta: list[Constant] | None = None
         if len(self.tokens) > 1 and self.tokens[-2].kind == "metadata":
             start = self.tokens[-2].offset
@@ -125,7 +129,7 @@ class _Parser(Cursor):
             if token.text in functions:
                 self.fail(f"function @{token.text} is defined twice", token, code="redefined")
             self.temps = {}
-            functions[token.text] = run(self._function(token))
+            functions[token.text] = self._in_scope(run(self._function(token)))
         if self.token.kind != "end":
             self.fail(f"expected `def`, found {self.token}")
         return IRModule(functions, attrs)
@@ -142,12 +146,36 @@ class _Parser(Cursor):
 
     def lone_expr(self) -> Expr:
         """An expression and nothing after it."""
-        result = run(self._body())
+        result = self._in_scope(run(self._body()))
         if self.token.kind != "end":
             self.fail(f"expected the end of the text, found {self.token}")
         return result
 
     # Scopes
+
+    def _in_scope(self, root: ExprT) -> ExprT:
+        """`root`, whose uses of temps from blocks that had ended must not depend on variables of those blocks."""
+        if not self.crossing:
+            return root
+        lost = escaping_vars(root).union(free_vars(root)).difference(self.free.values())
+        for token in self.crossing:
+            for var in (v for v in free_vars(self.temps[token.text]) if v in lost):
+                self.fail(f"%{token.text} depends on %{var.name}, which is not defined here", token, code="undefined")
+        self.crossing = []
+        return root
+
+    def _define(self, token: Token, value: Expr) -> None:
+        if token.text in self.open:
+            self.fail(f"local variable %{token.text} is defined twice", token, code="redefined")
+        self.open.add(token.text)
+        self.temps[token.text] = value
+
+    def _temp(self, token: Token) -> Expr:
+        if token.text not in self.temps:
+            self.fail(f"local variable %{token.text} has not yet been defined", token, code="undefined")
+        if token.text not in self.open:
+            self.crossing.append(token)
+        return self.temps[token.text]
 
     def _lookup(self, token: Token) -> Var:
         for scope in reversed(self.scopes):
@@ -168,12 +196,14 @@ class _Parser(Cursor):
     def _body(self) -> Task[Expr]:
         """Definitions and the expression that they lead to: what stands between braces."""
         self.scopes.append({})
+        own: list[str] = []
         lets: list[tuple[Var, Expr, Span]] = []
         while True:
             token = self.token
             if token.kind == "temp" and self.following.text == "=":
                 self.position += 2
-                self.temps[token.text] = yield self._expr()
+                self._define(token, (yield self._expr()))
+                own.append(token.text)
                 self.expect(";")
             elif self.accept("let", "name"):
                 lets.append((yield self._let(token)))
@@ -186,6 +216,7 @@ class _Parser(Cursor):
                     break
                 lets.append((with_type(Var("v", None, self.span(token)), body.checked_type), body, self.span(token)))
         self.scopes.pop()
+        self.open.difference_update(own)
         for var, value, span in reversed(lets):
             body = Let(var, value, body, span)
         return body
@@ -288,10 +319,7 @@ class _Parser(Cursor):
         token = self.token
         match token.kind:
             case "temp":
-                self.advance()
-                if token.text not in self.temps:
-                    self.fail(f"local variable %{token.text} has not yet been defined", token, code="undefined")
-                return self.temps[token.text]
+                return self._temp(self.advance())
             case "local":
                 return self._lookup(self.advance())
             case "global":

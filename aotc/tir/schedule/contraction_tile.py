@@ -12,7 +12,7 @@ Accumulators are names, not an array, because C compilers keep an array of vecto
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Final
@@ -22,8 +22,9 @@ from aotc.tir import te
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Var, all_of, as_expr, cast, minimum, substitute
 from aotc.tir.schedule.contraction_space import Dimension, Operand, linear_variables
 from aotc.tir.schedule.naive import StoreFn
+from aotc.tir.schedule.vectorize import vectorized
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Transpose
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Transpose, walk_stmts
 
 MIN_CHAINS: Final = 8
 """Fewer accumulators than this leave the multiply-add unit waiting for its own results."""
@@ -176,7 +177,8 @@ class Tiling:
         """The whole nest, and the stack buffers through which finished tiles go."""
         first = self.copies.get(None)
         nest = self._level(0, {}, {})
-        buffers = (self.buffer,) if self.turned is None else (self.buffer, self.turned)
+        written = {s.buffer for s in walk_stmts(nest) if isinstance(s, (Store, Transpose))}
+        buffers = tuple(b for b in (self.buffer, self.turned) if b in written)
         return (nest if first is None else Block((first({}), nest))), buffers
 
     def __post_init__(self) -> None:
@@ -261,6 +263,9 @@ class _Tile:
         zero = Const(0.0 if self.dtype.is_float else 0, self.dtype, self.lanes)
         stmts: list[Stmt] = [Declare(acc, zero) for acc in self.acc.values()]
         stmts.append(self._reduction())
+        finished = self._finish_vectors()
+        if finished is not None:
+            return Block((*stmts, *finished))
         stmts.extend(self._write())
         if self.tiling.turned is not None:
             stmts.extend(self._turn(self.tiling.turned))
@@ -404,20 +409,48 @@ class _Tile:
         """Where position 0 of a tile lies: an overlapping vector may begin before it."""
         return -min(0, *self.segments[axis].starts)
 
+    def _finished(self) -> Iterator[tuple[dict[TileAxis, int], Expr]]:
+        """The offsets of each accumulator, and its value with all partial sums."""
+        for i, j, split in self.acc:
+            if split:
+                continue
+            value: Expr = self.acc[i, j, 0]
+            for s in range(1, self.tiling.splits):
+                value = value + self.acc[i, j, s]
+            yield {**self.xs[i], **self.ys[j]}, value
+
     def _write(self) -> list[Stmt]:
         """Finished accumulators to the stack."""
         strides = self._strides()
+        return [
+            Store(
+                self.tiling.buffer,
+                as_expr(sum(strides[axis] * (offset + self._shift(axis)) for axis, offset in offsets.items())),
+                value,
+            )
+            for offsets, value in self._finished()
+        ]
+
+    def _finish_vectors(self) -> list[Stmt] | None:
+        """Each accumulator stored from its register; None where vectors lie across the output or stick out."""
+        vector, lane, scalar = self.tiling.vector, Var("lane"), Var("done", self.dtype)
+        segment = self.segments[vector]
+        whole = segment.starts == tuple(range(0, segment.size, self.lanes)) and segment.size % self.lanes == 0
+        if self.lanes == 1 or not whole or any(self.segments[a].clip for a in self.tiling.tiled):
+            return None
         stmts: list[Stmt] = []
-        for (i, j, split), acc in self.acc.items():
-            if split:
-                continue
-            offsets = {**self.xs[i], **self.ys[j]}
-            at = sum(strides[axis] * (offset + self._shift(axis)) for axis, offset in offsets.items())
-            value: Expr = acc
-            for s in range(1, self.tiling.splits):
-                value = value + self.acc[i, j, s]
-            stmts.append(Store(self.tiling.buffer, as_expr(at), value))
+        for offsets, value in self._finished():
+            values: dict[Var, Expr] = {a.var: base + offsets.get(a, 0) for a, base in self.bases.items()}
+            values[vector.var] = values[vector.var] + lane
+            element = vectorized(self.tiling.store(self._outputs(values), scalar), lane, self.lanes, {scalar: value})
+            if element is None:
+                return None
+            stmts.append(element)
         return stmts
+
+    def _outputs(self, values: dict[Var, Expr]) -> tuple[Expr, ...]:
+        """The indices in the output of what the axes of the tiling call `values`."""
+        return tuple(substitute(self.tiling.unfuse.get(var, var), values) for var, _ in self.tiling.c.axes)
 
     def _turn(self, turned: Buffer) -> list[Stmt]:
         """The tile transposed, square by square; rows of the last squares that hold nothing are cleared first."""
@@ -473,8 +506,7 @@ class _Tile:
                 values[axis.var] = self.bases[axis] + loop
             nest.append((loop, end))
             index = index + loop * strides[axis]
-        outputs = tuple(substitute(self.tiling.unfuse.get(var, var), values) for var, _ in self.tiling.c.axes)
-        body = self.tiling.store(outputs, Load(self.tiling.turned or self.tiling.buffer, index))
+        body = self.tiling.store(self._outputs(values), Load(self.tiling.turned or self.tiling.buffer, index))
         kind = "vector"
         for loop, end in reversed(nest):
             body = For(loop, end, body, kind=kind)

@@ -349,8 +349,9 @@ def _collect(stmt: Stmt, ranges: Ranges, accesses: dict[Buffer, list[_Access]], 
 def _apart(accesses: Sequence[_Access], var: Var, extent: int, fixed: frozenset[Var]) -> bool:
     """Whether places of different values of `var` are always different.
 
-    Every place is step * var + low + high, where all of `high` is a multiple of a number that step * var + low never
-    reaches across, and `low` never reaches across a step.
+    Every place is step * var + low + high, where all of `high` is a multiple of a number (that of a row of the output,
+    of which loops or the statements of an unrolled tile make several) that step * var + low never reaches across, and
+    `low` never reaches across a step.
     """
     steps = {form.coefficient(var) for form, _, _ in accesses}
     step = next(iter(steps)) if len(steps) == 1 else None
@@ -359,6 +360,16 @@ def _apart(accesses: Sequence[_Access], var: Var, extent: int, fixed: frozenset[
     span = abs(step) * extent
     rests = [{a: c for a, c in form.terms.items() if a is not var and a not in fixed} for form, _, _ in accesses]
     unit = math.gcd(*(c for rest in rests for c in rest.values() if abs(c) >= span))
+    consts = sorted({form.const for form, _, _ in accesses})
+    rows = {math.gcd(unit, c - consts[0]) for c in consts if c - consts[0] >= span}
+    return any(_steps_apart(accesses, rests, abs(step), extent, u) for u in (unit, *sorted(rows)))
+
+
+def _steps_apart(
+    accesses: Sequence[_Access], rests: Sequence[dict[Expr, int]], step: int, extent: int, unit: int
+) -> bool:
+    """Whether what is left of the places without multiples of `unit` stays within its step."""
+    span = step * extent
     least, most = math.inf, -math.inf
     for (form, lanes, ranges), rest in zip(accesses, rests, strict=True):
         const = form.const % unit if unit else form.const
@@ -366,6 +377,6 @@ def _apart(accesses: Sequence[_Access], var: Var, extent: int, fixed: frozenset[
         begin, end = bounds(low.expr(), ranges)
         least, most = min(least, begin), max(most, end + lanes)
     reach = most - least
-    if not reach <= abs(step):  # infinite ones too
+    if not reach <= step:  # infinite ones too
         return False
-    return unit == 0 or abs(step) * (extent - 1) + reach <= unit
+    return unit == 0 or step * (extent - 1) + reach <= unit

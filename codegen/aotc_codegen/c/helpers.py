@@ -316,6 +316,24 @@ class Helpers:
             self._definitions[name] = _function(vector, name, f"{memory_type(dtype)} x", body)
         return name
 
+    def use_lanes(self, what: str, dtype: DType, lanes: int) -> str:
+        """The name of a function of float vectors: `blend` chooses by a mask, the others are `max` and its kin."""
+        name = f"aotc_{what}_{suffix(dtype)}x{lanes}"
+        if name not in self._definitions:
+            vector, mask = vector_name(dtype, lanes), vector_name(DType(f"int{dtype.bits}"), lanes)
+            params = f"{vector} a, {vector} b"
+            if what == "blend":
+                params = f"{mask} m, {params}"
+                body = f"return ({vector})((({mask})a & m) | (({mask})b & ~m));"
+            else:
+                blend, symbol = self.use_lanes("blend", dtype, lanes), ">" if what.startswith("max") else "<"
+                body = f"return {blend}(({mask})(b {symbol} a), b, a);"
+                if not what.endswith("c"):  # NaN if either is
+                    body = f"const {vector} m = {blend}(({mask})(a {symbol} b), a, b);"
+                    body += f"\n  return {blend}(({mask})(a != a), a, m);"
+            self._definitions[name] = _function(vector, name, params, body)
+        return name
+
     def use_transpose(self, dtype: DType, lanes: int) -> str:
         """The name of the function that turns a square of vectors."""
         name = f"aotc_transpose_{suffix(dtype)}x{lanes}"

@@ -476,12 +476,36 @@ class KernelPrinter:
                 return _paren(f"-{self.value(expr.a, UNARY)}", UNARY, needed)
             case Binary(op="add" | "sub" | "mul" | "div"):
                 return self._vector_arithmetic(expr, needed)
+            case Binary(op="min" | "max"):
+                return self._vector_extreme(expr)
+            case Select() if expr.cond.lanes > 1:
+                blend = self.helpers.use_lanes("blend", dtype, lanes)
+                self.vector(dtype, lanes)
+                return f"{blend}({self._mask(expr.cond)}, {self.value(expr.a)}, {self.value(expr.b)})"
             case Call(name="fma"):
                 a, b, c = expr.args
                 text = f"{self.value(a, 13)} * {self.value(b, 14)} + {self.value(c, 13)}"
                 return _paren(text, 12, needed)
             case _:
                 raise AotcError("c-vector", f"{type(expr).__name__} on vectors of {lanes} x {dtype} cannot be printed")
+
+    def _vector_extreme(self, expr: Binary) -> str:
+        for dtype in (expr.dtype, DType(f"int{expr.dtype.bits}")):
+            self.vector(dtype, expr.lanes)
+        for a, b in ((expr.a, expr.b), (expr.b, expr.a)):
+            if isinstance(b, Const) and b.value == b.value:
+                helper = self.helpers.use_lanes(f"{expr.op}c", expr.dtype, expr.lanes)
+                return f"{helper}({self.value(a)}, {self.value(b)})"
+        helper = self.helpers.use_lanes(expr.op, expr.dtype, expr.lanes)
+        return f"{helper}({self.value(expr.a)}, {self.value(expr.b)})"
+
+    def _mask(self, cond: Expr) -> str:
+        """A comparison of vectors: all bits of a lane are set where it holds."""
+        if not (isinstance(cond, Binary) and cond.op in COMPARE and cond.a.dtype.is_float):
+            raise AotcError("c-vector", f"a selection by {type(cond).__name__} on {cond.lanes} lanes cannot be printed")
+        mask = self.vector(DType(f"int{cond.a.dtype.bits}"), cond.lanes)
+        symbol = _LEVELS[cond.op][1]
+        return f"({mask})({self.value(cond.a, 11)} {symbol} {self.value(cond.b, 11)})"
 
     def _vector_arithmetic(self, expr: Binary, needed: int) -> str:
         level, symbol = _LEVELS[expr.op]

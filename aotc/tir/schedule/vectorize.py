@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done to each of several neighbouring elements, done to all at once.  Scalar statements in, vector ones out.
+
+    y[i + lane] = max(acc + bias[lane], 0)       ->    y[i:16] = max(acc + bias[0:16], 0)
+
+Only float arithmetic in its own type is turned; the results are the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aotc.ir.dtype import DType
+from aotc.tir.expr import COMPARE, Binary, Broadcast, Call, Const, Expr, Load, Select, Unary, Var, substitute, walk
+from aotc.tir.simplify import linear, simplify
+from aotc.tir.stmt import Block, Declare, Stmt, Store, stmt_exprs, walk_stmts
+
+_FLOATS: Final = frozenset({"float32", "float64"})
+_ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
+MOST: Final = 32
+"""A statement of more operations is left alone: written out for each vector of a tile it would be long."""
+
+
+class _ScalarError(Exception):
+    """Something has no vector form."""
+
+
+def vectorized(stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr]) -> Stmt | None:
+    """`stmt` for all values of `lane` from 0 to `lanes` - 1; None if it has no vector form.
+
+    vectors    what takes the place of scalar registers from outside
+    """
+    if sum(1 for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e) if _is_work(n)) > MOST:
+        return None
+    turning = _Turning(lane, lanes, dict(vectors))
+    try:
+        return Block(turning.statements(stmt.stmts if isinstance(stmt, Block) else (stmt,)))
+    except _ScalarError:
+        return None
+
+
+def _is_work(node: Expr) -> bool:
+    return isinstance(node, (Binary, Unary, Select, Call)) and node.dtype in _FLOATS
+
+
+@dataclass(frozen=True, slots=True)
+class _Turning:
+    lane: Var
+    lanes: int
+    vectors: dict[Var, Expr]
+
+    def statements(self, stmts: Iterable[Stmt]) -> list[Stmt]:
+        found: list[Stmt] = []
+        for stmt in stmts:
+            match stmt:
+                case Block():
+                    found.extend(self.statements(stmt.stmts))
+                case Declare():
+                    register = Var(stmt.var.name, self._float(stmt.var.dtype), self.lanes)
+                    found.append(Declare(register, self.value(stmt.value)))
+                    self.vectors[stmt.var] = register
+                case Store():
+                    step, index = self._place(stmt.index)
+                    if step != 1 or stmt.buffer.dtype != stmt.value.dtype:
+                        raise _ScalarError
+                    found.append(Store(stmt.buffer, index, self.value(stmt.value)))
+                case _:
+                    raise _ScalarError
+        return found
+
+    def value(self, expr: Expr) -> Expr:
+        """The values of an expression in all lanes."""
+        self._float(expr.dtype)
+        match expr:
+            case Var():
+                return self.vectors[expr] if expr in self.vectors else Broadcast(expr, self.lanes)
+            case Const():
+                return Const(expr.value, expr.dtype, self.lanes)
+            case Load():
+                step, index = self._place(expr.index)
+                if step == 1:
+                    return Load(expr.buffer, index, self.lanes)
+                if step == 0:
+                    return Broadcast(Load(expr.buffer, index), self.lanes)
+            case Binary() if expr.op in _ARITHMETIC:
+                return Binary(expr.op, self.value(expr.a), self.value(expr.b))
+            case Unary(op="neg"):
+                return Unary("neg", self.value(expr.a))
+            case Select(cond=Binary() as cond) if _is_test(cond, expr) and not _gathers(expr.a, expr.b):
+                test = Binary(cond.op, self.value(cond.a), self.value(cond.b))
+                return Select(test, self.value(expr.a), self.value(expr.b))
+        raise _ScalarError
+
+    def _place(self, index: Expr) -> tuple[int | None, Expr]:
+        """How far an index moves from lane to lane, and where it begins."""
+        ranges = {self.lane: (0, self.lanes - 1)}
+        step = linear(index, ranges).coefficient(self.lane)
+        return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
+
+    @staticmethod
+    def _float(dtype: DType) -> DType:
+        if dtype not in _FLOATS:
+            raise _ScalarError
+        return dtype
+
+
+def _is_test(cond: Binary, chosen: Select) -> bool:
+    """Whether a comparison of vectors is a mask for what it chooses."""
+    return cond.op in COMPARE and cond.a.dtype == chosen.dtype
+
+
+def _gathers(*exprs: Expr) -> bool:
+    """Whether anything is read from a place that data tells: the test may be there to keep it inside."""
+    reads = (n for e in exprs for n in walk(e) if isinstance(n, Load))
+    return any(isinstance(n, Load) for read in reads for n in walk(read.index))

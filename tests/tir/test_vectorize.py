@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statements on elements turned into statements on vectors: the same bits, from the interpreter and from C."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aotc.ir.dtype import DType
+from aotc.tir.expr import Buffer, Expr, Load, Var, binary, call, cast, maximum, minimum, select
+from aotc.tir.interp import run_kernel
+from aotc.tir.schedule.vectorize import MOST, vectorized
+from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store
+from aotc.tir.verify import verify
+from tests.codegen.batch import STRICT, build, run_batch, source_of
+
+ODD = [0.0, -0.0, 1.5, -2.25, 6.0, 7.5, np.inf, -np.inf, np.nan, 1e-40, 3e38, -3e38]
+PAIRS = np.array(list(itertools.product(ODD, ODD)), np.float32)
+LANES = 4
+
+EPILOGUES: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "clip": lambda x, y: minimum(maximum(x + y, 0.0), 6.0),
+    "relu_of_sum": lambda x, y: maximum(0.0, x + y),
+    "extremes": lambda x, y: minimum(maximum(x, y), x),
+    "leaky": lambda x, y: select(x > 0.0, x, x * y),
+    "tests": lambda x, y: select(x.equal(y), x - y, select(x <= y, -x, y / x)),
+    "hard_swish": lambda x, y: x * minimum(maximum(x + 3.0, 0.0), 6.0) / 6.0 + y,
+}
+
+
+def kernel_of(function: Callable[[Expr, Expr], Expr], dtype: str, turned: bool) -> Kernel:
+    d = DType(dtype)
+    a, b, out = (Buffer(name, d, len(PAIRS)) for name in ("a", "b", "out"))
+    i, lane, register = Var("i"), Var("lane"), Var("r", d)
+    index = i * LANES + lane
+    body: Stmt = Block(
+        (
+            Declare(register, Load(a, index)),
+            Store(out, index, function(register, Load(b, index))),
+        )
+    )
+    if turned:
+        made = vectorized(body, lane, LANES, {})
+        assert made is not None
+        body = made
+    else:
+        body = For(lane, LANES, body)
+    kernel = Kernel(name="k", inputs=(a, b), outputs=(out,), body=For(i, len(PAIRS) // LANES, body))
+    verify(kernel)
+    return kernel
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_all_at_once_is_one_after_the_other(dtype: str, tmp_path: Path) -> None:
+    arrays = [PAIRS[:, k].astype(dtype) for k in (0, 1)]
+    plain = [run_kernel(kernel_of(f, dtype, False), arrays)[0] for f in EPILOGUES.values()]
+    kernels = [kernel_of(f, dtype, True) for f in EPILOGUES.values()]
+    compiled = run_batch([(kernel, arrays) for kernel in kernels], tmp_path)
+    for name, kernel, (actual,), expected in zip(EPILOGUES, kernels, compiled, plain, strict=True):
+        np.testing.assert_array_equal(run_kernel(kernel, arrays)[0], expected, err_msg=name)
+        np.testing.assert_array_equal(actual, expected, err_msg=name)
+
+
+@pytest.mark.parametrize("cc", ["gcc", "clang"])
+def test_compilers_do_not_warn(cc: str, tmp_path: Path) -> None:
+    if shutil.which(cc) is None:
+        pytest.skip(f"{cc} is not installed")
+    kernels = [kernel_of(f, "float32", True) for f in EPILOGUES.values()]
+    assert build(source_of(kernels), tmp_path, *STRICT, cc=cc).exists()
+
+
+def test_what_has_no_vector_form_is_left_alone() -> None:
+    x, y = Buffer("x", DType("float32"), 64), Buffer("y", DType("float32"), 64)
+    z = Buffer("z", DType("int32"), 64)
+    lane, i = Var("lane"), Var("i")
+    item = Load(x, i + lane)
+    long: Expr = item
+    for _ in range(MOST + 1):
+        long = long + 1.0
+    refused: list[Stmt] = [
+        Store(y, lane * 2, item),  # elements that are no neighbours
+        Store(y, lane, Load(x, lane * 3)),
+        Store(y, lane, Load(x, binary("floormod", lane + i, 5))),
+        Store(y, lane, call("exp", item)),
+        Store(z, lane, cast(item, "int32")),
+        Store(y, lane, select(item > 0.0, Load(x, Load(z, 0 * i)), 0.0)),  # from a place that data tells
+        If(i > 0, Store(y, lane, item)),
+        Store(y, lane, long),
+    ]
+    assert all(vectorized(stmt, lane, LANES, {}) is None for stmt in refused)
+
+
+def test_a_scalar_is_repeated() -> None:
+    x, y, lane = Buffer("x", DType("float32"), 8), Buffer("y", DType("float32"), 8), Var("lane")
+    made = vectorized(Store(y, lane, Load(x, 3 * (lane - lane)) * 2.0), lane, 8, {})
+    assert made is not None
+    data = np.arange(8, dtype=np.float32) + 1
+    kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=made)
+    np.testing.assert_array_equal(run_kernel(kernel, [data])[0], np.full(8, 2, np.float32))

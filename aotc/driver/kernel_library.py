@@ -17,6 +17,7 @@ from aotc_codegen.c.kernel_table import emit_kernels
 from aotc.driver.build import build_library
 from aotc.driver.toolchain import Toolchain, find_toolchain
 from aotc.ir.types import Type, tensor_types
+from aotc.relay.backend.external import external_kernel
 from aotc.relay.backend.kernels import anchor_name, lower_function
 from aotc.relay.expr import Function, type_of
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
@@ -31,13 +32,16 @@ def compile_kernels(
 ) -> KernelLibrary:
     """A kernel for each function, under its name.
 
-    functions    of static types, each a fused function or one call of an operator; tuples in their types are
-                 flattened: a kernel takes and gives tensors
+    functions    of static types, each a fused function, one call of an operator, or a function that the user's code
+                 computes; tuples in their types are flattened: a kernel takes and gives tensors
     toolchain    the C compiler; the one of the machine for None
 
     Raises AotcError for shapes that are not static, operators without a tensor program, and a failing compiler.
     """
-    kernels = {name: lower_function(f, anchor_name(f), target) for name, f in functions.items()}
+    kernels = {
+        name: external_kernel(f) if "Compiler" in f.attrs else lower_function(f, anchor_name(f), target)
+        for name, f in functions.items()
+    }
     types = {name: (_tensors(*map(type_of, f.params)), _tensors(type_of(f.body))) for name, f in functions.items()}
     infos = {name: KernelInfo(*types[name], workspace_of(kernel)) for name, kernel in kernels.items()}
     return compile_table(kernels, target, infos, toolchain)

@@ -38,6 +38,8 @@ def lazy_names(
     children = submodules.split()
 
     def fetch(name: str) -> Any:
+        if name == "__all__":
+            return public()
         if name.startswith("__"):  # what the import system and tools look for
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         if prepare is not None:
@@ -51,6 +53,11 @@ def lazy_names(
             return found[name]
         hint = nearest(name, [*home, *children, *found])
         raise AttributeError(f"module {module!r} has no attribute {name!r}" + (f"; {hint}" if hint else ""))
+
+    def public() -> list[str]:
+        if prepare is not None:
+            prepare()
+        return sorted({*home, *children, *(more() if more is not None else {})})
 
     def names() -> list[str]:
         found = more() if more is not None else {}

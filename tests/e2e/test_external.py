@@ -13,8 +13,12 @@ import pytest
 import aotc
 from aotc import relay
 from aotc.contrib import external, graph_executor
+from aotc.contrib.debugger import debug_executor
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.expr import Function
+from aotc.ir.transform import PassContext
+from aotc.ir.types import TensorType
+from aotc.relay.dataflow_pattern import is_op, wildcard
+from aotc.relay.expr import Expr, Function
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 
@@ -86,6 +90,13 @@ def test_the_interpreter_runs_the_body() -> None:
     np.testing.assert_allclose(result.numpy(), EXPECTED - 400, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["graph", "aot", "vm"])
+def test_executors_call_it(kind: str) -> None:
+    external.register("mine", generate)
+    result = relay.create_executor(kind, mod=module()).evaluate()(X, Y)
+    np.testing.assert_allclose(result.numpy(), EXPECTED, rtol=1e-6)
+
+
 def test_two_generators_for_a_name() -> None:
     external.register("mine", generate)
     external.register("mine", generate)
@@ -99,6 +110,11 @@ def test_no_generator_names_the_nearest() -> None:
     with pytest.raises(AotcError, match="no generator for functions of 'mime'") as caught:
         aotc.compile(parse(TEXT.replace('"mine"', '"mime"')), build=False)
     assert "did you mean 'mine'" in str(caught.value)
+
+
+def test_the_virtual_machine_wants_a_generator_too() -> None:
+    with pytest.raises(AotcError, match="no generator for functions of 'mine'"):
+        relay.create_executor("vm", mod=module()).evaluate()
 
 
 def test_a_source_without_the_symbol() -> None:
@@ -156,3 +172,87 @@ def test_functions_that_macros_write_and_qualifiers() -> None:
     external.register("mine", lambda _, symbol: macro.replace("SYMBOL", symbol))
     result = aotc.compile(module()).session().run(None, {"x": X, "y": Y})[0]
     np.testing.assert_allclose(result, EXPECTED, rtol=1e-6)
+
+
+# --- partitioned modules
+
+SCALED = """#include <math.h>
+void SYMBOL(const float *a, const float *w, float *scaled, float *root) {
+  for (int i = 0; i < COUNT; ++i) {
+    scaled[i] = a[i] * w[i % 3];
+    root[i] = sqrtf(scaled[i]);
+  }
+}
+"""
+"""For two results: a product, and its square root."""
+
+
+def scaled(function: Function, symbol: str) -> str:
+    """C for a function of (a, w) that multiplies first, whatever composites it is made of."""
+    (ty, _) = (p.checked_type for p in function.params)
+    assert isinstance(ty, TensorType)
+    return SCALED.replace("SYMBOL", symbol).replace("COUNT", str(ty.numel))
+
+
+def partitioned() -> IRModule:
+    """Composites in a region of two results, of which one is used outside, and one region that is like it."""
+    x, w = relay.var("x", shape=(2, 3)), relay.var("w", shape=(3,))
+    body: Expr = x
+    for _ in range(2):
+        scale = relay.multiply(body, w)
+        body = relay.exp(relay.add(relay.sqrt(scale), scale))
+    table = [("mine.scale", is_op("multiply")(wildcard(), wildcard())), ("mine.root", is_op("sqrt")(wildcard()))]
+    names = ("MergeComposite", "AnnotateTarget", "MergeCompilerRegions", "PartitionGraph")
+    options = {"MergeComposite": [table], "AnnotateTarget": ["mine"]}
+    passes = [getattr(relay.transform, name)(*options.get(name, [])) for name in names]
+    start = relay.transform.InferType()(IRModule.from_expr(Function([x, w], body)))
+    module: IRModule = aotc.transform.Sequential(passes)(start)
+    return module
+
+
+@pytest.mark.parametrize("opt_level", [0, 3])
+def test_partitioned_modules_on_all_executors(opt_level: int) -> None:
+    external.register("mine", scaled)
+    module = partitioned()
+    assert sum("Compiler" in f.attrs for f in module.functions.values()) == 2
+    x, w = np.linspace(0, 2, 6, dtype=np.float32).reshape(2, 3), np.array([0.25, 0.5, 1], np.float32)
+    with PassContext(opt_level=opt_level):
+        found = {kind: relay.create_executor(kind, module).evaluate()(x, w) for kind in ("debug", "graph", "aot", "vm")}
+        library = relay.build(module, "llvm")
+    for kind, result in found.items():
+        np.testing.assert_allclose(result.numpy(), found["debug"].numpy(), rtol=1e-5, err_msg=kind)
+    watched = debug_executor.create(library.get_graph_json(), library, aotc.cpu())
+    watched.run(x=x, w=w)
+    np.testing.assert_allclose(watched.get_output(0).numpy(), found["debug"].numpy(), rtol=1e-5)
+    assert sum("mine" in str(node) for node in watched.nodes) == 2
+
+
+def test_the_virtual_machine_compiles_it_for_the_shapes_that_come_up() -> None:
+    """In a function that calls itself, and with an unknown dimension: the generator gets functions of static types."""
+    text = """
+    #[version = "0.0.5"]
+    def @main(%x: Tensor[(?, 3), float32], %w: Tensor[(3), float32], %n: int32) {
+      if (%n < 1) { %x } else {
+        %0 = @both(%x, %w);
+        @main(%0.0 + %0.1, %w, %n - 1)
+      }
+    }
+    def @both(%a: Tensor[(?, 3), float32], %w: Tensor[(3), float32], Compiler="mine", global_symbol="both") {
+      %0 = multiply(%a, %w);
+      (%0, sqrt(%0))
+    }
+    """
+    counts: list[int] = []
+
+    def count(function: Function, symbol: str) -> str:
+        counts.append(function.params[0].checked_type.numel)  # type: ignore[union-attr]
+        return scaled(function, symbol)
+
+    external.register("mine", count)
+    program = parse(text)
+    debug, vm = (relay.create_executor(kind, program).evaluate() for kind in ("debug", "vm"))
+    w = np.array([0.25, 0.5, 1], np.float32)
+    for rows in (1, 4, 1):
+        x = np.linspace(0, 2, rows * 3, dtype=np.float32).reshape(rows, 3)
+        np.testing.assert_allclose(vm(x, w, 3).numpy(), debug(x, w, 3).numpy(), rtol=1e-5)
+    assert counts == [3, 12]

@@ -52,6 +52,13 @@ def mirrored(door: str) -> list[tuple[str, str]]:
     return [(str(n.module), alias.name) for n in imports for alias in n.names]
 
 
+def test_doors_give_all_their_names() -> None:
+    names: dict[str, object] = {}
+    exec("from aotc.relay.dataflow_pattern import *\nfrom aotc.relay.nn import *\nfrom aotc.transform import *", names)
+    assert {"is_op", "DFPatternCallback", "conv2d", "PassContext"} <= names.keys()
+    assert not [name for name in names if name.startswith("_") and name != "__builtins__"]
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_the_mirror_names_what_the_door_gives(door: str) -> None:
     module = importlib.import_module(door)

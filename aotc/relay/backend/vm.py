@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the graph to bytecode.
 
-In: a typed module in A-normal form, operators in primitive functions, function literals lifted.
+In: a typed module in A-normal form, operators in primitive functions, function literals lifted.  A function with the
+    attribute `Compiler` is a kernel as it is.
 Out: functions of instructions, constants, and the primitive functions by number.
 
     program = compile_bytecode(module)
@@ -100,7 +101,10 @@ class _Assembler:
         for param in params:
             self.registers[param] = self._register()
         result = self._register()
-        run(self._block(inner.body, result))
+        if "Compiler" in whole.attrs:  # the user's code is a kernel
+            self._emit(Opcode.INVOKE_PACKED, result, tuple(range(len(params))), self.tables.kernel(whole))
+        else:
+            run(self._block(inner.body, result))
         self._emit(Opcode.RET, args=(result,))
         ty = FuncType(map(type_of, params), type_of(inner.body))
         return VMFunction(self.name, tuple(p.name for p in params), ty, self.count, tuple(self.code))

@@ -14,13 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
+from aotc.driver.compile import CompiledModel
 from aotc.driver.toolchain import cross_compiler, resolve_target
+from aotc.ir.dtype import DType
 from aotc.ir.machine import architecture
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, Target, get_target
 from tests.codegen.batch import FLAGS, Array, source_of
 from tests.conftest import require_tool
-from tests.e2e.projects import run
+from tests.e2e.projects import run, write_raw
 
 ALIGNMENT = 64
 FOREIGN = tuple(name for name, t in TARGETS.items() if t.machine and t.machine not in ("x86_64", architecture()))
@@ -64,6 +66,19 @@ class Machine:
     def run(self, program: Path, *arguments: str | Path) -> str:
         """What a program prints; fails if it does."""
         return run([*self.emulator, program, *arguments], program.parent)
+
+    def run_model(self, model: CompiledModel, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs of a model that was compiled without a library: its own Makefile builds its example program."""
+        name, outputs = model.metadata["name"], model.metadata["outputs"]
+        program = f"build/{name}_example"
+        run(["make", "-s", "-j2", f"CC={self.cc}", "CFLAGS=-O1", "LDFLAGS=-static", program], model.path)
+        files = [write_raw(model.path, f"input{k}", x) for k, x in enumerate(inputs)]
+        results = [model.path / f"output{k}.bin" for k in range(len(outputs))]
+        self.run(model.path / program, *files, *results)
+        return [
+            np.fromfile(file, DType(o["dtype"]).numpy).reshape(o["shape"])
+            for file, o in zip(results, outputs, strict=True)
+        ]
 
     def run_kernels(
         self, jobs: Sequence[tuple[Kernel, Sequence[Array]]], folder: Path, *flags: str

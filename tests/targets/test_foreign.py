@@ -10,13 +10,12 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import aotc
-from aotc.driver.compile import CompiledModel
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import mlp, squeezenet
 from aotc.tir.interp import run_kernel
 from tests.codegen.cases import all_cases, difference
-from tests.e2e.projects import DIGITS, run, write_raw
+from tests.e2e.projects import DIGITS
 from tests.targets.machines import FOREIGN, Machine, machine
 
 Array = np.ndarray
@@ -35,19 +34,9 @@ def test_operations_agree_with_the_interpreter(foreign: Machine, tmp_path: Path)
     assert not any(problems), "\n".join(filter(None, problems))
 
 
-def run_example(foreign: Machine, model: CompiledModel, x: Array, outputs: int = 1) -> Array:
-    """What the example program of a project writes as the last output, built by the project's own Makefile."""
-    name = model.metadata["name"]
-    program = f"build/{name}_example"
-    run(["make", "-s", "-j2", f"CC={foreign.cc}", "CFLAGS=-O1", "LDFLAGS=-static", program], model.path)
-    files = [model.path / f"output{k}.bin" for k in range(outputs)]
-    foreign.run(model.path / program, write_raw(model.path, "input", x), *files)
-    return np.fromfile(files[-1], np.float32)
-
-
 def close(found: Array, expected: Array) -> None:
     """Within a hundred thousandth of the standard deviation."""
-    assert np.abs(found - expected.reshape(-1)).max() <= 1e-5 * expected.std()
+    assert np.abs(found - expected).max() <= 1e-5 * expected.std()
 
 
 @pytest.mark.parametrize("name", ["mlp", "squeezenet"])
@@ -59,14 +48,14 @@ def test_workloads(foreign: Machine, name: str, tmp_path: Path) -> None:
     model = aotc.compile(
         module, params=params, output=tmp_path / name, name=name, target=foreign.target, accuracy="strict", build=False
     )
-    close(run_example(foreign, model, x), np.asarray(evaluate(module, x, params=params)))
+    close(foreign.run_model(model, [x])[0], np.asarray(evaluate(module, x, params=params)))
 
 
 def test_a_convolutional_network(foreign: Machine, tmp_path: Path) -> None:
     x = np.random.default_rng(1).random((1, 1, 8, 8), np.float32)
     model = aotc.compile(DIGITS, output=tmp_path / "digits", target=foreign.target, build=False)
     (expected,) = ReferenceEvaluator(str(DIGITS)).run(None, {"image": x})
-    close(run_example(foreign, model, x), np.asarray(expected))
+    close(foreign.run_model(model, [x])[0], np.asarray(expected))
 
 
 def test_a_trained_model(foreign: Machine, models: Path, tmp_path: Path) -> None:
@@ -77,7 +66,7 @@ def test_a_trained_model(foreign: Machine, models: Path, tmp_path: Path) -> None
             (file[i], file[o]) for i in file for o in file if i.startswith("in/") and o.startswith("out/")
         ]
     model = aotc.compile(models / f"{name}.onnx", output=tmp_path / name, target=foreign.target, build=False)
-    close(run_example(foreign, model, x), expected)
+    close(foreign.run_model(model, [x])[0], expected)
 
 
 def test_the_cross_compiler_is_found(foreign: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

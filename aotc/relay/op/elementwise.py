@@ -42,7 +42,8 @@ def _relu(x: Scalar) -> Scalar:
 
 
 def _sigmoid(x: Scalar) -> Scalar:
-    return 1.0 / (1.0 + call("exp", -x))
+    e = call("exp", -call("abs", x))  # at most 1: what is far below zero underflows gradually, as it should
+    return select(x < 0, e, const(1.0, x.dtype)) / (1.0 + e)
 
 
 def _is_finite(x: Scalar) -> Scalar:

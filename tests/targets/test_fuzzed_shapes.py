@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random convolutions, products and pools on every target that runs here, against what they mean in numpy."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import aotc
+from tests.targets.machines import FOREIGN, machine, native_targets
+from tests.targets.shapes import Model, Part, parts
+
+BOUND = {"strict": 4e-6, "fast": 2e-5}
+"""Of the error, relative to the sum of the magnitudes of all terms."""
+AT_ONCE = 8
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def check(drawn: list[Part], seed: int, target: str, level: int, accuracy: str) -> None:
+    """One model of all parts, compiled and run."""
+    model, here = Model.of(drawn, seed), machine(target)
+    if here.emulator:
+        with tempfile.TemporaryDirectory() as folder:
+            made = aotc.compile(
+                model.module, output=Path(folder, "m"), target=target, opt_level=level, accuracy=accuracy, build=False
+            )
+            found = here.run_model(made, list(model.inputs.values()))
+    else:
+        made = aotc.compile(
+            model.module, target=target, opt_level=level, accuracy=accuracy, cflags=["-O1"], cache=False
+        )
+        found = made.session().run(None, dict(model.inputs))
+    problems = model.problems(found, BOUND[accuracy])
+    assert not problems, problems
+
+
+random_models = given(
+    parts(AT_ONCE), st.integers(0, 9), st.sampled_from([3, 3, 3, 0, 1, 2]), st.sampled_from(sorted(BOUND))
+)
+
+
+@pytest.mark.parametrize("target", native_targets())
+def test_any_shape(target: str) -> None:
+    @settings(relaxed, max_examples=16)
+    @random_models
+    def run(drawn: list[Part], seed: int, level: int, accuracy: str) -> None:
+        check(drawn, seed, target, level, accuracy)
+
+    run()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("target", [*native_targets(), *FOREIGN])
+def test_many_shapes(target: str) -> None:
+    machine(target)
+
+    @settings(relaxed, max_examples=100 if target in FOREIGN else 300)
+    @random_models
+    def run(drawn: list[Part], seed: int, level: int, accuracy: str) -> None:
+        check(drawn, seed, target, level, accuracy)
+
+    run()

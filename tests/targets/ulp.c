@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Elementary functions of float32, as kernels compiled for several machines, against the C library's in double.
+ *
+ *   ulp FUNCTION STEP FIRST
+ *
+ * Takes every STEP-th of the 2^32 floats from the FIRST on and prints, for each machine, the largest error in units of
+ * the last place, the bits of the argument where it is, and the number of results that are no number, infinite or of
+ * the wrong zero where they must not be.  MACHINES and the tables of kernels come from the file that includes this one.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+typedef double (*function)(double);
+static const struct {
+  const char *name;
+  function exact;
+} FUNCTIONS[] = {{"exp", exp}, {"log", log}, {"tanh", tanh}, {"erf", erf}, {"sigmoid", sigmoid}, {"sin", sin}, {"cos", cos}};
+
+static float x[CHUNK], y[MACHINES][CHUNK];
+
+/* The distance of floats around a double. */
+static double unit(double exact) {
+  uint64_t bits;
+  memcpy(&bits, &exact, sizeof bits);
+  bits &= UINT64_C(0x7ff0000000000000);
+  memcpy(&exact, &bits, sizeof exact);
+  return (exact < 0x1p-126 ? 0x1p-126 : exact) * 0x1p-23;
+}
+
+/* Infinity, and all that is beyond the floats, stands for 2^128. */
+static double bounded(double value) { return fabs(value) < 0x1p128 ? value : copysign(0x1p128, value); }
+
+/* In units of the last place; negative where the kind of the result is wrong. */
+static double error(float found, double exact) {
+  if (exact != exact || found != found) return (exact != exact) == (found != found) ? 0 : -1;
+  if (exact == 0) return found == 0 && !signbit(found) == !signbit(exact) ? 0 : -1;
+  return fabs(bounded(found) - bounded(exact)) / unit(bounded(exact));
+}
+
+int main(int argc, char **argv) {
+  double worst[MACHINES] = {0};
+  uint32_t where[MACHINES] = {0};
+  unsigned long wrong[MACHINES] = {0};
+  const uint64_t step = argc == 4 ? strtoull(argv[2], NULL, 10) : 0;
+  uint64_t next = argc == 4 ? strtoull(argv[3], NULL, 10) : 0;
+  size_t f = 0;
+  if (step == 0) return 2;
+  while (f < sizeof FUNCTIONS / sizeof *FUNCTIONS && strcmp(FUNCTIONS[f].name, argv[1]) != 0) ++f;
+  if (f == sizeof FUNCTIONS / sizeof *FUNCTIONS) return 2;
+  while (next < UINT64_C(1) << 32) {
+    int k, m, count = 0;
+    for (; count < CHUNK && next < UINT64_C(1) << 32; next += step) {
+      const uint32_t bits = (uint32_t)next;
+      memcpy(&x[count++], &bits, sizeof bits);
+    }
+    for (m = 0; m < MACHINES; ++m) KERNELS[m][f](x, y[m]);
+    for (k = 0; k < count; ++k) {
+      const double exact = FUNCTIONS[f].exact((double)x[k]);
+      for (m = 0; m < MACHINES; ++m) {
+        const double off = error(y[m][k], exact);
+        if (off < 0 || off > worst[m]) memcpy(&where[m], &x[k], sizeof *where);
+        if (off < 0) ++wrong[m];
+        if (off > worst[m]) worst[m] = off;
+      }
+    }
+  }
+  for (f = 0; f < MACHINES; ++f) printf("%s %.6f %08lx %lu\n", NAMES[f], worst[f], (unsigned long)where[f], wrong[f]);
+  return 0;
+}

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of elementary functions of float32, in units of the last place, against the C library's.
+
+program = build(["x86-64", "x86-64-v3"], tmp_path)
+measure(program, "exp", step=4099)                 # {"x86-64": Error(ulp=1.2, argument=..., wrong=0), ...}
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotc_codegen.c.flags import cflags
+
+from aotc.ir.types import TensorType
+from aotc.relay.backend.kernels import lower_function
+from aotc.relay.expr import Function, Var, call
+from aotc.relay.op import REGISTRY
+from aotc.tir.target import Target
+from tests.codegen.batch import source_of
+from tests.e2e.projects import run, run_all
+from tests.targets.machines import Machine, machine
+
+NAMES = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")
+"""In the order of ulp.c."""
+CHUNK = 1 << 14
+
+
+@dataclass(frozen=True)
+class Error:
+    """The largest error, an argument that has it, and how many results are of the wrong kind (NaN, infinity, zero)."""
+
+    ulp: float
+    argument: float
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Kernels of several targets behind one comparison; `runner` runs it."""
+
+    path: Path
+    runner: Machine
+
+
+def kernels(target: Target) -> str:
+    """A C file: the kernel of each operator on CHUNK numbers, called kernel0, kernel1, ..."""
+    x = Var("x", TensorType((CHUNK,), "float32"))
+    return source_of(lower_function(Function([x], call(REGISTRY[name], [x])), name, target) for name in NAMES)
+
+
+def build(targets: Sequence[str], folder: Path) -> Program:
+    """The program for targets that one machine runs, each compiled with its own flags."""
+    machines = [machine(name) for name in targets]
+    runner, commands, lines = machines[-1], [], []
+    for k, here in enumerate(machines):
+        (folder / f"kernels{k}.c").write_text(kernels(here.target), encoding="utf-8")
+        renamed = [f"-Dkernel{n}=kernel{n}_{k}" for n in range(len(NAMES))]
+        commands.append([runner.cc, "-std=c99", "-w", *cflags(here.target), *renamed, "-c", f"kernels{k}.c"])
+        lines += [f"void kernel{n}_{k}(const float *, float *);" for n in range(len(NAMES))]
+    table = ", ".join("{" + ", ".join(f"kernel{n}_{k}" for n in range(len(NAMES))) + "}" for k in range(len(machines)))
+    names = ", ".join(f'"{name}"' for name in targets)
+    lines += [
+        f"enum {{ MACHINES = {len(machines)}, CHUNK = {CHUNK} }};",
+        f"static const char *const NAMES[] = {{{names}}};",
+        f"static void (*const KERNELS[][{len(NAMES)}])(const float *, float *) = {{{table}}};",
+        f'#include "{Path(__file__).with_name("ulp.c")}"',
+    ]
+    (folder / "main.c").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    commands.append([runner.cc, "-std=c99", "-O2", "-fno-math-errno", "-fno-trapping-math", "-c", "main.c"])
+    run_all(commands, folder)
+    objects = [f"kernels{k}.o" for k in range(len(machines))]
+    run([runner.cc, "-static", "main.o", *objects, "-lm", "-o", "ulp"], folder)
+    return Program(folder / "ulp", runner)
+
+
+def measure(program: Program, function: str, step: int, first: int = 0) -> dict[str, Error]:
+    """By target; every `step`-th float from the one with the bits `first` on."""
+    found = {}
+    for line in program.runner.run(program.path, function, str(step), str(first)).splitlines():
+        name, ulp, bits, wrong = line.split()
+        (argument,) = struct.unpack("f", struct.pack("I", int(bits, 16)))
+        found[name] = Error(float(ulp), argument, int(wrong))
+    return found

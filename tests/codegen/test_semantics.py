@@ -14,7 +14,7 @@ import pytest
 
 from aotc.ir.dtype import DTYPES, DType
 from aotc.relay import op as operators
-from aotc.tir.expr import INDEX, Buffer, Call, Cast, Var, const
+from aotc.tir.expr import INDEX, Buffer, Cast, Var, const
 from aotc.tir.interp import run_kernel
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Store
 from aotc.tir.target import TARGETS

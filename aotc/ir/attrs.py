@@ -40,6 +40,14 @@ class Attrs:
         """(name, value) of every field, in declaration order."""
         return ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
 
+    def keys(self) -> list[str]:
+        """The names of the fields, in declaration order."""
+        return [name for name, _ in self.items()]
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a field; KeyError for a name that is none."""
+        return dict(self.items())[name]
+
     def changed(self) -> dict[str, Any]:
         """The fields that have no default or differ from it, in declaration order."""
         return {

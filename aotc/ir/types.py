@@ -55,6 +55,11 @@ class TensorType:
         return static_shape(self.shape)
 
     @property
+    def concrete_shape(self) -> tuple[int, ...]:
+        """Relay's word for the static shape."""
+        return self.static_shape
+
+    @property
     def numel(self) -> int:
         return numel(self.shape)
 

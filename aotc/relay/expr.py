@@ -72,6 +72,11 @@ class Var(_Text):
         """Relay's word for the name."""
         return self.name
 
+    @property
+    def type_annotation(self) -> Type | None:
+        """Relay's word for the annotation."""
+        return self.annotation
+
     def __repr__(self) -> str:
         ty = self.annotation
         if isinstance(ty, TensorType):
@@ -89,6 +94,11 @@ class GlobalVar(_Text):
 
     def __init__(self, name: str, span: Span | None = None, checked_type: Type | None = None) -> None:
         _set(self, name=name, span=span, checked_type=checked_type)
+
+    @property
+    def name_hint(self) -> str:
+        """Relay's word for the name."""
+        return self.name
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
@@ -148,6 +158,9 @@ class Call(_Text):
         return len(self.checked_type.fields)
 
     def __getitem__(self, index: int) -> TupleGetItem:
+        """A field; one of a call that has no type yet is checked when types are inferred."""
+        if self.checked_type is None and index >= 0:
+            return TupleGetItem(self, index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"field {index} of a tuple of {len(self)}")
         return TupleGetItem(self, index % len(self))
@@ -271,6 +284,11 @@ class Function(_Text):
             checked = FuncType((p.checked_type for p in items if p.checked_type is not None), result)
         frozen = MappingProxyType(dict(attrs))
         _set(self, params=items, body=body, ret_type=ret_type, attrs=frozen, span=span, checked_type=checked)
+
+    def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> Function:
+        """The function with one attribute, or all those of a mapping, added or replaced."""
+        changes = {key: value} if isinstance(key, str) else key
+        return Function(self.params, self.body, self.ret_type, {**self.attrs, **changes}, self.span)
 
     @property
     def is_primitive(self) -> bool:

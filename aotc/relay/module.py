@@ -71,6 +71,24 @@ class IRModule(Mapping[str, Function]):
     def functions(self) -> Mapping[str, Function]:
         return MappingProxyType(self._functions)
 
+    def get_global_vars(self) -> list[GlobalVar]:
+        """The names of all functions as expressions."""
+        return [GlobalVar(name) for name in self]
+
+    def get_global_var(self, name: str) -> GlobalVar:
+        """The name of a function as an expression; AotcError if there is none."""
+        self[name]
+        return GlobalVar(name)
+
+    def update_func(self, var: GlobalVar, function: Function) -> None:
+        """Add or replace a function in place, as `__setitem__` does."""
+        self[var] = function
+
+    def update(self, other: Mapping[str, Function] | Mapping[GlobalVar, Function]) -> None:
+        """Add the functions of another module in place, or of a mapping; those of the same names are replaced."""
+        for name, function in other.items():
+            self[name] = function
+
     @property
     def main(self) -> Function:
         """The entry function."""

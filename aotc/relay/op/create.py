@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.expr import call as node
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rows import ANY
@@ -250,10 +252,24 @@ ARANGE = OpDef(
 )
 
 
-def arange(start: float, stop: float | None = None, step: float = 1, dtype: str = "float32") -> Call:
-    """start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None."""
+def _known(value: Expr | float) -> float:
+    if isinstance(value, Constant) and value.data.ndim == 0:
+        return value.data.item()  # type: ignore[no-any-return]
+    if not isinstance(value, Real):
+        text = f"arange: start, stop and step are numbers or scalar constants, not {type(value).__name__}"
+        raise AotcError("arange", text, hint="their values decide the shape")
+    return float(value) if isinstance(value, np.floating) else value
+
+
+def arange(
+    start: Expr | float, stop: Expr | float | None = None, step: Expr | float = 1, dtype: str = "float32"
+) -> Call:
+    """start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None.
+
+    Numbers or scalar constants; AotcError for other expressions.
+    """
     first, last = (0, start) if stop is None else (start, stop)
-    return node(ARANGE, (), ArangeAttrs(start=first, stop=last, step=step, dtype=dtype))
+    return node(ARANGE, (), ArangeAttrs(start=_known(first), stop=_known(last), step=_known(step), dtype=dtype))
 
 
 OPS: tuple[OpDef, ...] = (ZEROS, ONES, FULL, ZEROS_LIKE, ONES_LIKE, FULL_LIKE, ARANGE)

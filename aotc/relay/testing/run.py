@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes on single expressions, for tests.
+
+run_opt_pass(relay.add(x, y), relay.transform.FoldConstant())    # the expression after the pass
+run_infer_type(relay.add(x, y)).checked_type
+"""
+
+from __future__ import annotations
+
+from aotc.ir.transform import Pass
+from aotc.relay.expr import Expr, Function
+from aotc.relay.infer import infer_module
+from aotc.relay.module import IRModule
+
+
+def _entry(expr: Expr, module: IRModule) -> Expr:
+    return module.main if isinstance(expr, Function) else module.main.body
+
+
+def run_opt_pass(expr: Expr, opt_pass: Pass[IRModule]) -> Expr:
+    """`expr` after a pass: a function as a function, anything else as the body of one over its free variables.
+
+    Raises what inference and the pass raise.
+    """
+    return _entry(expr, opt_pass(infer_module(IRModule.from_expr(expr))))
+
+
+def run_infer_type(expr: Expr) -> Expr:
+    """`expr` typed; AotcError where it has no type."""
+    return _entry(expr, infer_module(IRModule.from_expr(expr)))

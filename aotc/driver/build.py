@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from aotc_codegen.c.flags import cflags
+from aotc_codegen.c.flags import base_cflags, cflags
 
 from aotc.driver.toolchain import ObjectCompiler, Toolchain, run_compiler
 from aotc.ir.diagnostics import AotcError, Diagnostic
@@ -29,6 +29,8 @@ def build_library(
 ) -> Path:
     """Compile and link the project in `directory`; the path of the library.
 
+    metadata  "library", its path; "isas", the instruction sets with the flags of their files: other files are then
+              for every processor of the architecture; "externals", the user's code
     visible   every function can be called from outside, not only those that are marked
 
     Raises AotcError with the compiler's message: code "compiler-failed", or "external" where the user's code for a
@@ -44,12 +46,12 @@ def build_library(
         *(() if visible else ("-fvisibility=hidden",)),
         "-Iinclude",
         "-Isrc",
-        *cflags(target),
-        *toolchain.cflags,
+        *(base_cflags(target) if "isas" in metadata else cflags(target)),
     )
+    special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
     with tempfile.TemporaryDirectory(prefix="aotc-objects-") as scratch:
         objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
-        compiler = ObjectCompiler.of(toolchain, flags, directory)
+        compiler = ObjectCompiler.of(toolchain, flags, directory, special)
         externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
         _compile_externals(compiler, {source: (objects[source], e) for source, e in externals.items()})
         # the largest first: they take longest

@@ -15,7 +15,7 @@ from pathlib import Path
 from aotc_codegen.c.kernel_table import emit_kernels
 
 from aotc.driver.build import build_library
-from aotc.driver.toolchain import Toolchain, find_toolchain
+from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.ir.types import Type, tensor_types
 from aotc.relay.backend.external import external_kernel
 from aotc.relay.backend.kernels import anchor_name, lower_function
@@ -76,6 +76,7 @@ def compile_table(
     folder = tempfile.TemporaryDirectory(prefix="aotc-kernels-")
     path = Path(folder.name)
     if kernels:
+        require_cpu(target)
         externals = emit_kernels(list(kernels.values()), path, version=version("aotc"))
         metadata = {"library": "lib/libkernels.so", "externals": externals}
         path = build_library(path, metadata, toolchain or find_toolchain(target=target), target)

@@ -22,7 +22,7 @@ import jinja2
 from aotc_codegen.c.ctypes import vector_name, vector_typedefs
 
 from aotc.driver.build import build_library
-from aotc.driver.toolchain import Toolchain
+from aotc.driver.toolchain import Toolchain, require_cpu
 from aotc.ir.dtype import DType
 from aotc.runtime.tensor import aligned
 from aotc.tir.target import Target
@@ -50,10 +50,11 @@ def _source(target: Target) -> str:
 class Probe:
     """The compiled program, for one target.
 
-    Raises AotcError where it cannot be compiled.
+    Raises AotcError where it cannot be compiled, or not run here.
     """
 
     def __init__(self, target: Target, toolchain: Toolchain) -> None:
+        require_cpu(target)
         self._folder = tempfile.TemporaryDirectory(prefix="aotc-probe-")
         folder = Path(self._folder.name)
         (folder / "src").mkdir()

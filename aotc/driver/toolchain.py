@@ -12,15 +12,16 @@ import platform
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.machine import architecture
-from aotc.tir.target import Target, get_target, host_target
+from aotc.tir.target import Target, feature_names, get_target, host_target
 
 CANDIDATES = ("cc", "gcc", "clang")
 MESSAGE_LINES = 30
@@ -112,6 +113,15 @@ def resolve_target(target: str | Target) -> Target:
     return get_target(target)
 
 
+def require_cpu(target: Target) -> None:
+    """Raise AotcError (code "cpu") where this machine's processor is known to lack what code for a target needs."""
+    flags = feature_names(_cpu_flags())
+    lacks = [feature for feature in target.features if feature not in flags] if flags else []
+    if lacks:
+        text = f"the processor lacks {', '.join(lacks)}, which code for {target.name} needs"
+        raise AotcError("cpu", text, hint="compile with --target host to run it here")
+
+
 def run_compiler(command: Sequence[str], cwd: Path) -> None:
     """Run one compiler command; AotcError (code "compiler-failed") with its message if it fails."""
     try:
@@ -159,21 +169,34 @@ def _machine_matters(flags: Sequence[str]) -> bool:
 class ObjectCompiler:
     """Compiles C files in a directory, each once in the life of the cache.
 
+    flags     of all files
+    special   those that some files have behind them; the user's come last
+
     The key of an object is what the preprocessor makes of the file, so headers and macros count, and comments do not.
     """
 
     toolchain: Toolchain
     flags: tuple[str, ...]
     directory: Path
+    special: Mapping[Path, Sequence[str]]
     salt: str
 
     @classmethod
-    def of(cls, toolchain: Toolchain, flags: tuple[str, ...], directory: Path) -> ObjectCompiler:
-        """With the flags of all files."""
+    def of(
+        cls,
+        toolchain: Toolchain,
+        flags: tuple[str, ...],
+        directory: Path,
+        special: Mapping[Path, Sequence[str]] = MappingProxyType({}),
+    ) -> ObjectCompiler:
+        """A compiler whose cached objects depend on the toolchain."""
         if toolchain.cache is None:
-            return cls(toolchain, flags, directory, "")
-        cpu = " ".join(sorted(_cpu_flags())) if _machine_matters((*toolchain.cc, *flags)) else ""
-        return cls(toolchain, flags, directory, digest(compiler_identity(toolchain), *toolchain.cc, *flags, cpu))
+            return cls(toolchain, flags, directory, special, "")
+        cpu = " ".join(sorted(_cpu_flags())) if _machine_matters((*toolchain.cc, *flags, *toolchain.cflags)) else ""
+        return cls(toolchain, flags, directory, special, digest(compiler_identity(toolchain), *toolchain.cc, cpu))
+
+    def _flags(self, source: Path) -> tuple[str, ...]:
+        return (*self.flags, *self.special.get(source, ()), *self.toolchain.cflags)
 
     def compile(self, source: Path, target: Path) -> None:
         """Make an object; AotcError (code "compiler-failed") with the compiler's message."""
@@ -181,22 +204,23 @@ class ObjectCompiler:
         if cache is not None and key is not None and cache.fetch(key, target):
             return
         name = str(source.relative_to(self.directory))
-        run_compiler((*self.toolchain.cc, *self.flags, "-c", name, "-o", str(target)), self.directory)
+        run_compiler((*self.toolchain.cc, *self._flags(source), "-c", name, "-o", str(target)), self.directory)
         if cache is not None and key is not None:
             cache.store(key, target)
 
     def _key(self, source: Path) -> str | None:
         """None for what is not kept: assembler includes files that the preprocessor does not see."""
-        special = any(flag.startswith(UNCACHED) for flag in (*self.toolchain.cc[1:], *self.flags))
-        if self.toolchain.cache is None or source.suffix != ".c" or special:
+        flags = self._flags(source)
+        uncached = any(flag.startswith(UNCACHED) for flag in (*self.toolchain.cc[1:], *flags))
+        if self.toolchain.cache is None or source.suffix != ".c" or uncached:
             return None
-        lines = () if any(flag.startswith("-g") for flag in self.flags) else ("-P",)  # debuggers want line numbers
-        command = (*self.toolchain.cc, *self.flags, "-E", *lines, str(source.relative_to(self.directory)))
+        lines = () if any(flag.startswith("-g") for flag in flags) else ("-P",)  # debuggers want line numbers
+        command = (*self.toolchain.cc, *flags, "-E", *lines, str(source.relative_to(self.directory)))
         try:
             done = subprocess.run(command, cwd=self.directory, capture_output=True, check=False)
         except OSError:
             return None
-        return digest(self.salt, done.stdout) if done.returncode == 0 and done.stdout else None
+        return digest(self.salt, *flags, done.stdout) if done.returncode == 0 and done.stdout else None
 
     def compile_all(self, jobs: Sequence[tuple[Path, Path]]) -> None:
         """(source, object) of each, as many at once as there are processors."""

@@ -16,7 +16,7 @@ import cffi
 
 from aotc.ir.dtype import DType
 
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
 ENTRY_SYMBOL: Final = "aotc_model_entry"
 
 DTYPES: Final = tuple(
@@ -40,6 +40,8 @@ STATUS_MESSAGES: Final = {
     2: "an input, an output or the workspace is not aligned",
     3: "the options have an unknown size",
     7: "so many threads cannot be had",
+    8: "the processor lacks instructions that the model was compiled for",
+    9: "the model has no kernels for the instruction set named",
 }
 """What a run can return.  The C function with these texts is hidden inside each library."""
 
@@ -61,16 +63,22 @@ typedef struct aotc_run_options {
   aotc_step_fn on_step;
   void *step_context;
   const aotc_threads *threads;
+  const char *isa;
 } aotc_run_options;
 
 typedef int (*aotc_run_fn)(const void *const *inputs, void *const *outputs,
                            void *workspace, const aotc_run_options *options);
 
+typedef struct aotc_isa {
+  const char *name;
+  uint32_t needs;
+} aotc_isa;
+
 typedef struct aotc_model {
   uint32_t abi_version;
   int32_t num_inputs;
   int32_t num_outputs;
-  int32_t reserved;
+  int32_t num_isas;
   const char *name;
   const char *version;
   const aotc_tensor *inputs;
@@ -80,6 +88,9 @@ typedef struct aotc_model {
   size_t weights_bytes;
   aotc_run_fn run;
   size_t thread_workspace_bytes;
+  const aotc_isa *isas;
+  const char *const *cpu_features;
+  uint32_t (*cpu_missing)(void);
 } aotc_model;
 
 const aotc_model *aotc_model_entry(void);

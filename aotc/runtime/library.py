@@ -9,11 +9,13 @@ library.run(inputs, outputs, workspace, ffi.NULL)          # status; pointers as
 from __future__ import annotations
 
 import json
+import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.machine import architecture, elf_architecture
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
 from aotc.runtime.tensor import TensorInfo
@@ -128,6 +130,34 @@ def _model(path: Path, handle: Any) -> Any:
     return model
 
 
+def _missing(model: Any) -> tuple[tuple[str, ...], int]:
+    """The features that a model's instruction sets ask for, and a mask of those that the processor lacks."""
+    names: list[str] = []
+    while model.num_isas and model.cpu_features[len(names)] != ffi.NULL:
+        names.append(_text(model.cpu_features[len(names)]))
+    return tuple(names), int(model.cpu_missing()) if model.num_isas else 0
+
+
+def _isas(path: Path, model: Any) -> dict[str, tuple[str, ...]]:
+    """The instruction sets that there are kernels for, the best first, each with what the processor lacks for it.
+
+    Raises AotcError (code "cpu") where it lacks something for each.
+    """
+    features, lacks = _missing(model)
+    found = {}
+    for k in range(model.num_isas):
+        needs = int(model.isas[k].needs) & lacks
+        found[_text(model.isas[k].name)] = tuple(f for bit, f in enumerate(features) if needs >> bit & 1)
+    if found and all(found.values()):
+        raise _lacks(path, *list(found.items())[-1])
+    return found
+
+
+def _lacks(path: Path, isa: str, features: Sequence[str]) -> AotcError:
+    text = f"{path} has code for {isa}, which needs what this processor lacks: {', '.join(features)}"
+    return AotcError("cpu", text, hint="compile with --target host to run it here, or --target x86-64 for any x86-64")
+
+
 def _text(pointer: Any) -> str:
     return bytes(ffi.string(pointer)).decode("utf-8", "replace")
 
@@ -156,14 +186,18 @@ class Library:
     thread_workspace_bytes                   what a run needs more for each thread after the first
     run                                      the C function; releases the GIL
 
+    isas                                     instruction sets that there are kernels for, the best first, each with
+                                             the features that this processor lacks for it
+
     Raises AotcError (code "load") for a file that is no compiled model, or one for another version of the
-    binary interface.
+    binary interface; code "cpu" where the processor can run none of its kernels.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.handle = open_library(path)
         model = _model(path, self.handle)
+        self.isas = _isas(path, model)
         self.name = _text(model.name)
         self.version = _text(model.version)
         self.inputs = _tensors(path, model.inputs, model.num_inputs)
@@ -173,6 +207,24 @@ class Library:
         self.weights_bytes = int(model.weights_bytes)
         self.thread_workspace_bytes = int(model.thread_workspace_bytes)
         self.run: Any = model.run
+
+    def choose_isa(self, name: str | None) -> str:
+        """The instruction set of runs: `name`, else what the environment variable AOTC_ISA says to libraries that
+        have several, else the best that the processor has.
+
+        Raises AotcError: code "isa" for one that the library has no kernels for, "cpu" for one that the processor
+        lacks.
+        """
+        if name is None and len(self.isas) > 1:
+            name = os.environ.get("AOTC_ISA") or None
+        if name is None:
+            return next((isa for isa, lacks in self.isas.items() if not lacks), "")
+        if name not in self.isas:
+            hint = nearest(name, self.isas) or f"known: {', '.join(self.isas)}"
+            raise AotcError("isa", f"{self.path} has no kernels for the instruction set {name!r}", hint=hint)
+        if self.isas[name]:
+            raise _lacks(self.path, name, self.isas[name])
+        return name
 
     def start_threads(self, count: int) -> Threads | None:
         """Threads for runs of this or any other compiled model; None where one is enough.

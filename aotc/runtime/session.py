@@ -39,16 +39,21 @@ from aotc.runtime.tensor import (
 )
 
 
-def load(path: str | Path, *, threads: int | Threads = 1) -> Session:
+def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None) -> Session:
     """Load a library file, or the library in the directory of an emitted project.
 
     threads    how many threads share the work of a run, 1 to 64; or those of another session (`session.threads`),
                which then share them: their runs follow one another.  Results are the same bits for any number.
 
+    isa        the instruction set whose kernels run, where a library has several (see docs/targets.md); for None that
+               of the environment variable AOTC_ISA, else the best that the processor has.  Results may differ by
+               rounding between them.
+
     Raises AotcError (code "load") for a missing file, one that is no compiled model, and one compiled for
-    another version of the binary interface; code "threads" for threads that cannot be had.
+    another version of the binary interface; code "threads" for threads that cannot be had; code "cpu" where the
+    processor lacks instructions, "isa" for kernels that the library does not have.
     """
-    return Session(Library(find_library(Path(path))), threads)
+    return Session(Library(find_library(Path(path))), threads, isa)
 
 
 def _threads(library: Library, threads: int | Threads) -> Threads | None:
@@ -81,6 +86,7 @@ class Session:
     version            of the compiler that made it
     path               of the library
     threads            that share the work of a run; None for the calling thread alone
+    isa                the instruction set of the kernels that run: the name of a target
     workspace_bytes    scratch memory of one run
     weights_bytes      parameters inside the library
     keep_alive         whatever must live as long as the session, such as a temporary directory
@@ -88,10 +94,12 @@ class Session:
     The library is closed when the session and its bindings are no longer referred to.
     """
 
-    def __init__(self, library: Library, threads: int | Threads = 1) -> None:
+    def __init__(self, library: Library, threads: int | Threads = 1, isa: str | None = None) -> None:
         self._library = library
+        self.isa = library.choose_isa(isa)
+        self._isa = ffi.new("char[]", self.isa.encode()) if len(library.isas) > 1 else ffi.NULL
         self.threads = _threads(library, threads)
-        self._options = ffi.NULL if self.threads is None else self._options_with(ffi.NULL, ffi.NULL)
+        self._options = self._options_with(ffi.NULL, ffi.NULL)
         self._call = library.run
         self._lock = threading.Lock()
         self._calls = 0
@@ -170,9 +178,9 @@ class Session:
         return memory, ffi.cast("void *", address(memory))
 
     def _options_with(self, on_step: Any, context: Any) -> Any:
-        """Options of a run: what to call before each step, and the threads."""
+        """Options of a run: what to call before each step, the threads and the instruction set."""
         size, threads = ffi.sizeof("aotc_run_options"), ffi.NULL if self.threads is None else self.threads.pointer
-        return ffi.new("aotc_run_options *", [size, on_step, context, threads])
+        return ffi.new("aotc_run_options *", [size, on_step, context, threads, self._isa])
 
     def _invoke(self, inputs: Any, outputs: Any, workspace: Any, options: Any = None) -> None:
         with self._lock:

@@ -25,7 +25,10 @@ class Target:
     registers      number of vector registers (of scalar ones for scalar targets)
     fma            whether a multiply-add is one instruction
     l1, l2         data cache sizes, bytes per core
-    cflags         what gcc and clang need beyond the defaults
+    cflags         what gcc and clang need for kernels, beyond the defaults
+    base_cflags    the same for all other code: it runs on every processor of the architecture, since it says what
+                   a processor lacks
+    features       what the processor must have beyond that, by the names of `aotc_codegen.c.cpu`
     """
 
     name: str
@@ -36,6 +39,8 @@ class Target:
     l1: int = 32 << 10
     l2: int = 256 << 10
     cflags: tuple[str, ...] = ()
+    base_cflags: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register; 1 on scalar targets."""
@@ -47,9 +52,19 @@ class Target:
 
 
 C: Final = Target(name="c")
-X86_64: Final = Target(name="x86-64", machine="x86_64", vector_bytes=16, cflags=("-march=x86-64",))
+_X86_64, _AARCH64, _RISCV64 = ("-march=x86-64",), ("-march=armv8-a",), ("-march=rv64gc", "-mabi=lp64d")
+_SSE: Final = ("sse3", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "lzcnt")
+_V3: Final = (*_SSE, "avx", "f16c", "fma", "avx2", "bmi1", "bmi2")
+_V4: Final = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
+X86_64: Final = Target(name="x86-64", machine="x86_64", vector_bytes=16, cflags=_X86_64, base_cflags=_X86_64)
 X86_64_V3: Final = replace(
-    X86_64, name="x86-64-v3", vector_bytes=32, fma=True, l2=512 << 10, cflags=("-march=x86-64-v3",)
+    X86_64,
+    name="x86-64-v3",
+    vector_bytes=32,
+    fma=True,
+    l2=512 << 10,
+    cflags=("-march=x86-64-v3",),
+    features=_V3,
 )
 X86_64_V4: Final = replace(
     X86_64,
@@ -59,6 +74,7 @@ X86_64_V4: Final = replace(
     fma=True,
     l2=1 << 20,
     cflags=("-march=x86-64-v4", "-mprefer-vector-width=512"),
+    features=_V4,
 )
 AARCH64: Final = Target(
     name="aarch64",
@@ -68,23 +84,29 @@ AARCH64: Final = Target(
     fma=True,
     l1=64 << 10,
     l2=512 << 10,
-    cflags=("-march=armv8-a",),
+    cflags=_AARCH64,
+    base_cflags=_AARCH64,
 )
 RISCV64: Final = Target(
-    name="riscv64", machine="riscv64", registers=32, fma=True, cflags=("-march=rv64gc", "-mabi=lp64d")
+    name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64
 )
 """Scalar: compilers with vectors of this architecture are not common yet."""
 TARGETS: Final = {t.name: t for t in (C, X86_64, X86_64_V3, X86_64_V4, AARCH64, RISCV64)}
 
-_V3: Final = frozenset({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"})
-_V4: Final = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_PROC_NAMES: Final = {"pni": "sse3", "abm": "lzcnt"}
+"""Features that /proc/cpuinfo calls otherwise."""
+
+
+def feature_names(cpu_flags: Iterable[str]) -> frozenset[str]:
+    """The flags of a processor as /proc/cpuinfo lists them, by the names of features."""
+    return frozenset(_PROC_NAMES.get(flag, flag) for flag in cpu_flags)
 
 
 def host_target(machine: str, cpu_flags: Iterable[str]) -> Target:
     """The best target for a processor: `machine` as platform.machine() says, flags as /proc/cpuinfo lists them."""
-    flags, name = frozenset(cpu_flags), architecture(machine)
+    flags, name = feature_names(cpu_flags), architecture(machine)
     if name == X86_64.machine:
-        return X86_64_V4 if flags >= _V4 else X86_64_V3 if flags >= _V3 else X86_64
+        return next(t for t in (X86_64_V4, X86_64_V3, X86_64) if flags.issuperset(t.features))
     return next((target for target in (AARCH64, RISCV64) if target.machine == name), C)
 
 

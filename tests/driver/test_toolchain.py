@@ -57,7 +57,8 @@ def test_the_compilers_message_is_shown(tmp_path: Path) -> None:
 
 
 def test_host_targets() -> None:
-    v3 = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}
+    sse = {"pni", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "abm"}
+    v3 = sse | {"avx", "avx2", "fma", "bmi1", "bmi2", "f16c"}
     v4 = v3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
     assert [host_target("x86_64", flags).name for flags in ((), v3, v4)] == ["x86-64", "x86-64-v3", "x86-64-v4"]
     assert host_target("aarch64", ()).name == host_target("arm64", ()).name == "aarch64"

@@ -59,13 +59,39 @@ const aotc_model *aotc_model_entry(void);
 
 const aotc_model *aotc_model_entry(void) {
 #ifdef ECHO_EMPTY
-  static const aotc_model model = {
-      AOTC_ABI_VERSION,   0, 1,  0, "echo", "0", NULL,
-      outputs_of + TYPES, 0, 64, 0, run,    0};
+  static const aotc_model model = {AOTC_ABI_VERSION,
+                                   0,
+                                   1,
+                                   0,
+                                   "echo",
+                                   "0",
+                                   NULL,
+                                   outputs_of + TYPES,
+                                   0,
+                                   64,
+                                   0,
+                                   run,
+                                   0,
+                                   NULL,
+                                   NULL,
+                                   NULL};
 #else
-  static const aotc_model model = {
-      AOTC_ABI_VERSION, TYPES, TYPES + 1, 0, "echo", "0", inputs_of,
-      outputs_of,       0,     64,        0, run,    0};
+  static const aotc_model model = {AOTC_ABI_VERSION,
+                                   TYPES,
+                                   TYPES + 1,
+                                   0,
+                                   "echo",
+                                   "0",
+                                   inputs_of,
+                                   outputs_of,
+                                   0,
+                                   64,
+                                   0,
+                                   run,
+                                   0,
+                                   NULL,
+                                   NULL,
+                                   NULL};
 #endif
   return &model;
 }

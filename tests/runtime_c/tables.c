@@ -21,10 +21,11 @@ int main(void) {
   FIELD(aotc_run_options, on_step);
   FIELD(aotc_run_options, step_context);
   FIELD(aotc_run_options, threads);
+  FIELD(aotc_run_options, isa);
   FIELD(aotc_model, abi_version);
   FIELD(aotc_model, num_inputs);
   FIELD(aotc_model, num_outputs);
-  FIELD(aotc_model, reserved);
+  FIELD(aotc_model, num_isas);
   FIELD(aotc_model, name);
   FIELD(aotc_model, version);
   FIELD(aotc_model, inputs);
@@ -34,17 +35,22 @@ int main(void) {
   FIELD(aotc_model, weights_bytes);
   FIELD(aotc_model, run);
   FIELD(aotc_model, thread_workspace_bytes);
+  FIELD(aotc_model, isas);
+  FIELD(aotc_model, cpu_features);
+  FIELD(aotc_model, cpu_missing);
+  FIELD(aotc_isa, name);
+  FIELD(aotc_isa, needs);
   printf("\"end\": [0, 0]}, \"sizes\": {\"aotc_tensor\": %lu, "
-         "\"aotc_run_options\": %lu, \"aotc_model\": %lu}, ",
+         "\"aotc_run_options\": %lu, \"aotc_model\": %lu, \"aotc_isa\": %lu}, ",
          (unsigned long)sizeof(aotc_tensor),
          (unsigned long)sizeof(aotc_run_options),
-         (unsigned long)sizeof(aotc_model));
+         (unsigned long)sizeof(aotc_model), (unsigned long)sizeof(aotc_isa));
   printf("\"abi\": %d, \"entry\": \"%s\", \"bytes\": [", AOTC_ABI_VERSION,
          AOTC_ENTRY_SYMBOL);
   for (k = -1; k < 25; ++k)
     printf("%lu, ", (unsigned long)aotc_dtype_bytes(k));
   printf("0], \"messages\": [");
-  for (k = -1; k < 9; ++k)
+  for (k = -1; k < 11; ++k)
     printf("\"%s\", ", aotc_status_message(k));
   printf("\"\"]}\n");
   return 0;

@@ -93,8 +93,12 @@ const aotc_model *aotc_model_entry(void) {
       {"sum", vector, sizeof(double), 1, AOTC_FLOAT64},
   };
   static const aotc_model model = {
-      TINY_ABI,  2, 2,   0, "tiny", "0", inputs, outputs, COUNT * sizeof(float),
-      ALIGNMENT, 0, run, 0,
+      TINY_ABI,  2,       2,
+      0,         "tiny",  "0",
+      inputs,    outputs, COUNT * sizeof(float),
+      ALIGNMENT, 0,       run,
+      0,         NULL,    NULL,
+      NULL,
   };
 #ifdef TINY_NULL
   return (void)model, (const aotc_model *)NULL;

@@ -2,6 +2,7 @@
 """How emitted C is compiled.
 
 cflags(target)                         # ("-O3", "-fno-math-errno", ..., "-march=x86-64-v4")
+base_cflags(target)                    # ("-O3", "-fno-math-errno", ..., "-march=x86-64")
 """
 
 from __future__ import annotations
@@ -17,3 +18,8 @@ OPTIMISE: Final = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contrac
 def cflags(target: Target) -> tuple[str, ...]:
     """Flags of gcc and clang for kernels."""
     return (*OPTIMISE, *target.cflags)
+
+
+def base_cflags(target: Target) -> tuple[str, ...]:
+    """Flags of gcc and clang for all other code."""
+    return (*OPTIMISE, *target.base_cflags)

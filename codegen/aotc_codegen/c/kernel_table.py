@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from aotc.tir.stmt import Kernel
-from aotc_codegen.c.project import BANNER, PrintedKernels, print_kernels, render
+from aotc_codegen.c.project import BANNER, PrintedKernels, print_kernels
+from aotc_codegen.c.templates import render
 
 PREFIX: Final = "aotc"
 TABLE: Final = "aotc_kernels"

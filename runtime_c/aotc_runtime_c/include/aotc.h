@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Changes when a structure below changes in a way old loaders cannot read. */
-#define AOTC_ABI_VERSION 1
+#define AOTC_ABI_VERSION 2
 
 typedef enum aotc_status {
   AOTC_OK = 0,
@@ -36,7 +36,9 @@ typedef enum aotc_status {
   AOTC_ERROR_OPEN = 4,          /* loader: the library cannot be opened */
   AOTC_ERROR_SYMBOL = 5,        /* loader: it is not a compiled model */
   AOTC_ERROR_ABI = 6,           /* loader: compiled for another ABI version */
-  AOTC_ERROR_THREADS = 7        /* a number of threads that cannot be had */
+  AOTC_ERROR_THREADS = 7,       /* a number of threads that cannot be had */
+  AOTC_ERROR_CPU = 8, /* the processor lacks instructions of kernels */
+  AOTC_ERROR_ISA = 9  /* no kernels for the instruction set named */
 } aotc_status;
 
 /* Element types.  Floats below 32 bits are their bits; integers below 8 bits
@@ -118,18 +120,28 @@ typedef struct aotc_run_options {
   const aotc_threads *threads; /* NULL: the calling thread alone.  Otherwise
                                 * the workspace has thread_workspace_bytes
                                 * more for each part after the first. */
+  const char *isa; /* one of model->isas by name; NULL: the best that the
+                    * processor has */
 } aotc_run_options;
 
 /* A run through arrays of pointers, in the order of the descriptors. */
 typedef int (*aotc_run_fn)(const void *const *inputs, void *const *outputs,
                            void *workspace, const aotc_run_options *options);
 
-/* A compiled model. */
+/* An instruction set that a model has kernels for. */
+typedef struct aotc_isa {
+  const char *name; /* of the target, such as "x86-64-v3" */
+  uint32_t needs;   /* bit k: the processor must have cpu_features[k] */
+} aotc_isa;
+
+/* A compiled model.  Everything but the kernels runs on every processor of
+ * the architecture: where this one lacks what the kernels need, `run` gives
+ * AOTC_ERROR_CPU, and aotc_model_check says what is missing. */
 typedef struct aotc_model {
   uint32_t abi_version; /* first, so that every loader can read it */
   int32_t num_inputs;
   int32_t num_outputs;
-  int32_t reserved;
+  int32_t num_isas; /* 0: for any processor */
   const char *name;
   const char *version; /* of the compiler */
   const aotc_tensor *inputs;
@@ -139,6 +151,9 @@ typedef struct aotc_model {
   size_t weights_bytes;
   aotc_run_fn run;
   size_t thread_workspace_bytes;
+  const aotc_isa *isas;            /* the best first */
+  const char *const *cpu_features; /* names, NULL behind the last */
+  uint32_t (*cpu_missing)(void);   /* bit k: there is no cpu_features[k] here */
 } aotc_model;
 
 /* The entry that loaders look up in a shared library. */
@@ -147,6 +162,17 @@ typedef const aotc_model *(*aotc_entry_fn)(void);
 
 /* A sentence for a status; never NULL. */
 const char *aotc_status_message(int status);
+
+/* Whether a model runs on this processor: AOTC_OK, AOTC_ERROR_CPU, or
+ * AOTC_ERROR_ISA where it has no kernels for `isa`, the name of an instruction
+ * set, or NULL for the best that the processor has.
+ *
+ * `chosen`, if not NULL, receives the number in model->isas, -1 where there is
+ * none.  `message` receives what is wrong, such as the features that are
+ * missing, cut to `message_bytes` including the final zero; "" on success.
+ * It may be NULL if `message_bytes` is 0. */
+int aotc_model_check(const aotc_model *model, const char *isa, int *chosen,
+                     char *message, size_t message_bytes);
 
 /* Bytes of one element; 0 for an unknown type. */
 size_t aotc_dtype_bytes(int dtype);

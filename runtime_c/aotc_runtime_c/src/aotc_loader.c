@@ -2,6 +2,7 @@
 /* Loads compiled models through the system's dynamic linker. */
 #include "aotc_loader.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(_WIN32)
@@ -106,6 +107,28 @@ static int find_model(void *handle, const aotc_model **model, char *message,
   return AOTC_OK;
 }
 
+/* AOTC_OK where the processor has what the model needs. */
+static int choose_isa(aotc_library *library, char *message, size_t bytes) {
+  const aotc_model *const model = library->model;
+  const char *isa = model->num_isas > 1 ? getenv("AOTC_ISA") : NULL;
+  int chosen, status;
+  if (isa != NULL && *isa == '\0') isa = NULL;
+  status = aotc_model_check(model, isa, &chosen, message, bytes);
+  if (status == AOTC_OK && isa != NULL) library->isa = model->isas[chosen].name;
+  return status;
+}
+
+/* The options of a run that takes an instruction set of the library's. */
+static void with_isa(aotc_run_options *made, const aotc_run_options *given,
+                     const char *isa) {
+  const size_t known = given == NULL ? 0 : given->size;
+  memset(made, 0, sizeof *made);
+  if (known > 0)
+    memcpy(made, given, known < sizeof *made ? known : sizeof *made);
+  made->size = sizeof *made;
+  if (made->isa == NULL) made->isa = isa;
+}
+
 int aotc_library_open(aotc_library *library, const char *path, char *message,
                       size_t message_bytes) {
   int status;
@@ -113,6 +136,7 @@ int aotc_library_open(aotc_library *library, const char *path, char *message,
   if (library != NULL) {
     library->model = NULL;
     library->handle = NULL;
+    library->isa = NULL;
   }
   /* dlopen(NULL) would open the program itself */
   if (library == NULL || path == NULL) {
@@ -122,6 +146,7 @@ int aotc_library_open(aotc_library *library, const char *path, char *message,
   library->handle = open_handle(path, message, message_bytes);
   if (library->handle == NULL) return AOTC_ERROR_OPEN;
   status = find_model(library->handle, &library->model, message, message_bytes);
+  if (status == AOTC_OK) status = choose_isa(library, message, message_bytes);
   if (status != AOTC_OK) aotc_library_close(library);
   return status;
 }
@@ -129,8 +154,14 @@ int aotc_library_open(aotc_library *library, const char *path, char *message,
 int aotc_library_run(const aotc_library *library, const void *const *inputs,
                      void *const *outputs, void *workspace,
                      const aotc_run_options *options) {
+  aotc_run_options made;
   if (library == NULL || library->model == NULL)
     return AOTC_ERROR_NULL_ARGUMENT;
+  if (library->isa != NULL &&
+      (options == NULL || options->size >= sizeof(options->size))) {
+    with_isa(&made, options, library->isa);
+    options = &made;
+  }
   return library->model->run(inputs, outputs, workspace, options);
 }
 
@@ -139,4 +170,5 @@ void aotc_library_close(aotc_library *library) {
   close_handle(library->handle);
   library->handle = NULL;
   library->model = NULL;
+  library->isa = NULL;
 }

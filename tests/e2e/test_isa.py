@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processors that lack what a library was compiled for get a status or an error that says what, never a signal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aotc_codegen.c.cpu import CPUID
+from aotc_runtime_c import include_dir, loader_sources, sources
+
+import aotc
+from aotc.driver.compile import CompiledModel
+from aotc.driver.toolchain import require_cpu, resolve_target
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.machine import architecture
+from aotc.tir.target import TARGETS, X86_64, X86_64_V3
+from tests.conftest import require_tool
+from tests.e2e.projects import DIGITS, run
+
+pytestmark = pytest.mark.skipif(architecture() != "x86_64", reason="instruction sets of x86-64")
+HERE = Path(__file__).parent
+NEHALEM = ("qemu-x86_64", "-cpu", "Nehalem")
+"""A processor of 2008: SSE 4.2 is the newest that it has."""
+X = np.ones((1, 1, 8, 8), np.float32)
+
+
+@pytest.fixture(scope="module")
+def nehalem() -> tuple[str, ...]:
+    return (require_tool(NEHALEM[0]), *NEHALEM[1:])
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that opens libraries."""
+    folder = tmp_path_factory.mktemp("host")
+    files = [f for f in (HERE / "isa_host.c", *loader_sources(), *sources()) if f.suffix == ".c"]
+    run(["gcc", "-std=c99", "-O1", f"-I{include_dir()}", *files, "-ldl", "-o", folder / "host"], folder)
+    return folder / "host"
+
+
+@pytest.fixture(scope="module")
+def avx2(tmp_path_factory: pytest.TempPathFactory) -> CompiledModel:
+    return aotc.compile(DIGITS, output=tmp_path_factory.mktemp("v3") / "digits", target="x86-64-v3", cflags=["-O1"])
+
+
+def test_an_old_processor_gets_a_status(avx2: CompiledModel, host: Path, nehalem: tuple[str, ...]) -> None:
+    (line,) = run([*nehalem, host, avx2.library], avx2.path).splitlines()
+    assert line.startswith("8 the processor lacks ") and line.endswith(", which kernels for x86-64-v3 need")
+    lacks = line.removeprefix("8 the processor lacks ").partition(", which")[0].split(", ")
+    assert {"avx", "avx2", "fma"} <= set(lacks) and not {"ssse3", "sse4_2"} & set(lacks)
+
+
+def test_direct_callers_get_a_status(avx2: CompiledModel, tmp_path: Path, nehalem: tuple[str, ...]) -> None:
+    """Linked with the static library of the project's own Makefile."""
+    run(["make", "-s", "-j2", "CFLAGS=-O1", "BUILD=made", "made/libdigits.a"], avx2.path)
+    (tmp_path / "direct.c").write_text(
+        """#include <stdio.h>
+        #include "digits.h"
+        int main(void) {
+          static float x[DIGITS_INPUT_IMAGE_ELEMENTS], y[DIGITS_OUTPUT_SCORES_ELEMENTS];
+          static union { double align[8]; unsigned char bytes[DIGITS_WORKSPACE_BYTES + 64]; } memory;
+          digits_inputs in = {0};
+          digits_outputs out = {0};
+          const aotc_model *const model = digits_info();
+          in.image = x;
+          out.scores = y;
+          printf("%d %d %d\\n", model->cpu_missing() != 0, aotc_model_check(model, NULL, NULL, NULL, 0),
+                 digits_run(&in, &out, memory.bytes + (64 - (size_t)memory.bytes % 64), NULL));
+          return 0;
+        }""",
+        encoding="utf-8",
+    )
+    runtime = avx2.path / "runtime" / "aotc_rt.c"
+    parts = ["direct.c", runtime, avx2.path / "made" / "libdigits.a", "-lm", "-o", "direct"]
+    run(["gcc", "-std=c99", f"-I{avx2.path / 'include'}", *parts], tmp_path)
+    assert run([*nehalem, "./direct"], tmp_path).split() == ["1", "8", "8"]
+
+
+@pytest.fixture
+def impossible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
+    """A model for a processor that does not exist: the CPUID instruction has no such leaf."""
+    monkeypatch.setitem(CPUID, "never", (0x7FFFFFFF, 0, 0, 0))
+    target = replace(X86_64, name="x86-64-never", features=("sse3", "never"))
+    return aotc.compile(DIGITS, output=tmp_path / "digits", target=target, cflags=["-O1"], cache=False)
+
+
+def test_what_is_missing_is_named(impossible: CompiledModel, host: Path) -> None:
+    (isa,) = impossible.metadata["isas"]
+    assert isa["features"] == ["sse3", "never"] and len(isa["files"]) > 0
+    with pytest.raises(AotcError, match=r"code for x86-64-never, which needs what this processor lacks: never\n") as e:
+        impossible.session()
+    assert e.value.code == "cpu" and "--target host" in str(e.value.diagnostics[0].hint)
+    said = run([host, impossible.library], impossible.path)
+    assert said == "8 the processor lacks never, which kernels for x86-64-never need\n"
+
+
+def test_other_code_is_for_every_processor(avx2: CompiledModel) -> None:
+    """Only objects of kernels have instructions on long vectors."""
+    run(["make", "-s", "-j2", "CFLAGS=-O1", "BUILD=made", "made/libdigits.so"], avx2.path)
+    kernels = {Path(f).stem for f in avx2.metadata["isas"][0]["files"]}
+    for path in (avx2.path / "made").glob("*/*.o"):
+        text = run(["objdump", "-d", path], avx2.path)
+        assert ("%ymm" in text or "vmov" in text) == (path.stem in kernels), path.stem
+
+
+def test_kernels_are_not_compiled_for_a_processor_that_lacks_them() -> None:
+    require_cpu(resolve_target("host"))
+    with pytest.raises(AotcError, match="lacks never, which code for x86-64-v3 needs"):
+        require_cpu(replace(X86_64_V3, features=("never",)))
+
+
+def test_an_instruction_set_that_a_library_does_not_have(avx2: CompiledModel) -> None:
+    with pytest.raises(AotcError, match="no kernels for the instruction set 'x86-64-v4'") as e:
+        aotc.load(avx2.path, isa="x86-64-v4")
+    assert e.value.code == "isa"
+
+
+def test_every_feature_can_be_asked_for() -> None:
+    assert {f for t in TARGETS.values() for f in t.features} <= CPUID.keys()

@@ -140,6 +140,7 @@ def binary() -> Iterator[tuple[str, Case]]:
     yield "bitwise", (lambda x, y: (x & y, x | y, x ^ y, x & 3), (whole(8), whole(8)))
     yield "bitwise_bool", (lambda x, y: (x & y, x | y, x ^ y), (truth(8), truth(8)))
     yield "shifts", (lambda x: (torch.bitwise_left_shift(x, 2), torch.bitwise_right_shift(x, 1)), (whole(8),))
+    yield "shift_operators", (lambda x, y: (x << 1, x >> y, y << y), (whole(8), whole(8, low=0)))
     yield (
         "where",
         (
@@ -221,6 +222,7 @@ def shapes() -> Iterator[tuple[str, Case]]:
     yield "pixel_shuffle", (lambda x: (F.pixel_shuffle(x, 2), F.pixel_unshuffle(x, 2)), (real(1, 8, 4, 6),))
     yield "channel_shuffle", (lambda x: F.channel_shuffle(x, 2), (real(1, 6, 2, 2),))
     yield "unfold", (lambda x: (x.unfold(2, 2, 1), F.unfold(x[None], 2, padding=1, stride=2)), (real(2, 4, 6),))
+    yield "broadcast_tensors", (lambda x, y: torch.broadcast_tensors(x, y), (real(2, 1), real(3)))
     yield (
         "meshgrid",
         (lambda x, y: (*torch.meshgrid(x, y, indexing="ij"), *torch.meshgrid(x, y, indexing="xy")), (real(2), real(3))),

@@ -95,6 +95,29 @@ def test_dynamic_dimensions_are_named_and_pinned() -> None:
         aotc.compile(program)
 
 
+class Heads(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], 5, 2, -1).transpose(1, 2).reshape(x.shape[0], -1)
+
+
+class Filled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.arange(x.shape[0])[:, None, None]
+
+
+def test_views_of_a_dynamic_batch() -> None:
+    """-1 beside the batch is a number; where a number is needed for the batch, the hint says how to pin it."""
+    heads, shapes = Heads(), ({0: torch.export.Dim("batch", max=64)},)
+    program = torch.export.export(heads, (torch.randn(2, 5, 6),), dynamic_shapes=shapes)
+    run = relay.create_executor("vm", relay.frontend.from_exported_program(program)[0]).evaluate()
+    for rows in (1, 3):
+        x = torch.randn(rows, 5, 6)
+        compare([run(x.numpy()).numpy()], leaves(heads(x)))
+    program = torch.export.export(Filled(), (torch.randn(2, 5, 6),), dynamic_shapes=shapes)
+    with pytest.raises(aotc.AotcError, match=r"(?s)the dynamic dimension s\d+ is needed.*dims=\{\"s\d+\": "):
+        relay.frontend.from_exported_program(program)
+
+
 def test_parameters_as_inputs_have_the_names_of_the_state() -> None:
     net, data = Sequence().eval(), torch.randn(2, 5, 6)
     program = torch.export.export(net, (data,))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir.dims import Dim, SymDim
 from aotc.relay.expr import Expr
 from aotc.relay.frontend.onnx.build import (
     broadcast_to,
@@ -43,8 +45,18 @@ from aotc.relay.frontend.pytorch.values import (
 _INT64_MAX = (1 << 63) - 1
 
 
+def _solved(dims: Sequence[Dim], size: Sequence[Value]) -> Sequence[Value]:
+    """`size` with the number for -1, where the one dynamic dimension of both shapes is the same."""
+    unknown = [d for d in dims if isinstance(d, SymDim)]
+    if -1 not in size or len(unknown) != 1 or unknown != [v for v in size if isinstance(v, SymDim)]:
+        return size
+    given = math.prod(int_of(v) for v in size if not isinstance(v, SymDim) and v != -1)
+    whole = math.prod(d for d in dims if isinstance(d, int))
+    return [whole // given if v == -1 else v for v in size] if given and whole % given == 0 else size
+
+
 def _view(x: Expr, size: Sequence[Value]) -> Expr:
-    return reshape(x, target_shape(size))
+    return reshape(x, target_shape(_solved(dims_of(x), size)))
 
 
 def _reshape(x: Expr, shape: Sequence[Value]) -> Expr:
@@ -287,6 +299,11 @@ def swap_last(x: Expr, axis: int) -> Expr:
     return _movedim(x, axis, -1)
 
 
+def _broadcast_tensors(tensors: Sequence[Expr]) -> list[Expr]:
+    common = np.broadcast_shapes(*map(shape, tensors))
+    return [broadcast_to(t, common) for t in tensors]
+
+
 def _meshgrid(tensors: Sequence[Expr], indexing: str = "ij") -> list[Expr]:
     counts = [math.prod(shape(t)) for t in tensors]
     grids = [
@@ -346,6 +363,7 @@ OPS: Table = {
     "expand_as": lambda x, other: expand(x, dims_of(other)),
     "flatten": _flatten,
     "flip": _flip,
+    "broadcast_tensors": _broadcast_tensors,
     "meshgrid": _meshgrid,
     "mT": _matrix_transpose,
     "numpy_T": lambda x: transpose(x, range(rank_of(x))[::-1]),

@@ -138,8 +138,9 @@ def floating(x: Expr) -> Expr:
 
 def dynamic(dim: Dim) -> AotcError:
     """The error of a dynamic dimension where a number is needed."""
-    hint = "give the input a static shape"
-    return AotcError("torch-dynamic", f"the value of the dynamic dimension {dim} is needed", hint=hint)
+    name = dim.name if isinstance(dim, SymDim) else ""
+    hint = f'dims={{"{name}": ...}} pins it, --dim {name}=... on the command line' if name else "make it static"
+    return AotcError("torch-dynamic", f"the value of the dynamic dimension {name or dim} is needed", hint=hint)
 
 
 def ints_of(values: Value) -> list[int]:

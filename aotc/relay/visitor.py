@@ -177,5 +177,5 @@ class _Substitute(Mutator):
 
 
 def substitute(expr: Expr, mapping: dict[Var, Expr]) -> Expr:
-    """`expr` with variables replaced (by identity).  Bound variables must not be in `mapping`."""
+    """`expr` with variables replaced (by identity): those that it binds, by variables only."""
     return _Substitute(mapping).visit(expr) if mapping else expr

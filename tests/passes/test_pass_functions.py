@@ -7,6 +7,7 @@ import numpy as np
 from passes.graphs import checked, const, module_of, var
 
 from aotc.ir.types import FuncType, TensorType
+from aotc.relay.analysis import well_formed
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Var
 from aotc.relay.infer import infer_module
 from aotc.relay.interp import evaluate
@@ -45,6 +46,17 @@ def test_captures_become_parameters() -> None:
     assert [f.attrs.get("Closure") for f in closures] == [1, 1]
     assert [len(f.params) for f in closures] == [2, 1]
     assert LambdaLift()(result) is result
+
+
+def test_a_let_that_several_literals_share() -> None:
+    """It becomes part of several global functions: each binds a variable of its own."""
+    x, a, b, v, w = var("x", 4), var("a", 4), var("b", 4), Var("v"), Var("w")
+    shared = Let(v, tanh(x), add(v, v))
+    first, second = Function((a,), add(a, shared)), Function((b,), Let(w, exp(b), multiply(w, shared)))
+    module = module_of(add(Call(first, (x,)), add(Call(second, (x,)), shared)), x)
+    result = checked(LambdaLift(), module)
+    assert len(result) == 3 and literals(result.main) == 0
+    assert well_formed(result)
 
 
 def test_recursive_literals() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from aotc.ir.transform import Pass, PassContext
-from aotc.relay.analysis import free_vars
+from aotc.relay.analysis import bound_vars, free_vars
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
@@ -44,6 +44,7 @@ class _Lifter(Mutator):
         self.taken = set(taken)
         self.lifted: dict[str, Function] = {}
         self.let_of: dict[Expr, Var] = {}
+        self.bound: set[Var] = set()  # by the bodies of the functions made so far
 
     def enter(self, node: Expr) -> bool:
         if isinstance(node, Let) and isinstance(node.value, Function):
@@ -51,14 +52,17 @@ class _Lifter(Mutator):
         return not (isinstance(node, Function) and _opaque(node))
 
     def rewrite_function(self, old: Expr, new: Function) -> Expr:
-        if old is self.root or _opaque(new):
+        if _opaque(new):
             return new
+        mapping: dict[Var, Expr] = self._renamed(new)
+        if old is self.root:
+            return substitute(new, mapping) if mapping else new
         name = fresh_name(f"{self.name}_lifted", self.taken)
         self.taken.add(name)
         own = self.let_of.get(old)  # a recursive function mentions its variable
         captured = [v for v in free_vars(new) if v is not own]
         inside = {v: Var(v.name, v.checked_type, v.span) for v in captured}
-        mapping: dict[Var, Expr] = dict(inside)
+        mapping.update(inside)
         if own is not None:
             mapping[own] = _closure(name, list(inside.values()), new)
         body = substitute(new.body, mapping)
@@ -67,6 +71,13 @@ class _Lifter(Mutator):
             function = Function(inside.values(), function, new.checked_type, {"Closure": 1}, new.span)
         self.lifted[name] = function
         return _closure(name, captured, new)
+
+    def _renamed(self, function: Function) -> dict[Var, Expr]:
+        """New variables for those that another function binds, too: a let may be part of several literals."""
+        own = bound_vars(function.body)
+        again: dict[Var, Expr] = {v: Var(v.name, v.annotation, v.span) for v in own if v in self.bound}
+        self.bound.update(own)
+        return again
 
 
 def _closure(name: str, captured: list[Var], function: Function) -> Expr:

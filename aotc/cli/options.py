@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -48,6 +49,20 @@ def read_dims(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
             raise click.BadParameter(f"{value!r} is not of the form SYMBOL=8")
         dims[name] = _dimension(number, value)
     return dims
+
+
+def read_config(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
+    """KEY=VALUE: true and false, numbers, else text."""
+    config: dict[str, bool | int | float | str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{value!r} is not of the form KEY=VALUE")
+        try:
+            config[key] = json.loads(text)
+        except ValueError:
+            config[key] = text
+    return config
 
 
 def read_flags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

@@ -107,13 +107,14 @@ def model_name(model: object, name: str | None) -> str:
 class PipelineOptions:
     """How graphs are optimised; the fields are arguments of `compile`.
 
-    Raises AotcError for a level, an accuracy or a pass that does not exist.
+    Raises AotcError for a level, an accuracy, a pass or a configuration key that does not exist.
     """
 
     opt_level: int = 3
     accuracy: str = "fast"
     disabled_pass: tuple[str, ...] = ()
     threads: bool = True
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.opt_level not in range(4):
@@ -122,10 +123,13 @@ class PipelineOptions:
             hint = nearest(self.accuracy, ACCURACIES) or f"known: {', '.join(ACCURACIES)}"
             raise AotcError("accuracy", f"unknown accuracy {self.accuracy!r}", hint=hint)
         require_passes(self.disabled_pass)
+        self.context(())
 
     def context(self, instruments: Iterable[Any]) -> PassContext:
         """The pass context that they mean."""
-        config = {"relay.AlterOpLayout.winograd": self.accuracy == "fast"}
+        config = dict(self.config)
+        if self.accuracy == "strict":
+            config["relay.AlterOpLayout.winograd"] = False
         return PassContext(
             self.opt_level, disabled_pass=self.disabled_pass, instruments=list(instruments), config=config
         )
@@ -162,6 +166,7 @@ def compile(
     opt_level: int = 3,
     accuracy: str = "fast",
     disabled_pass: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
     instruments: Iterable[Any] = (),
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
@@ -183,6 +188,7 @@ def compile(
     opt_level     0 (no graph optimisation) to 3
     accuracy      "fast", or "strict": no algorithms that round more than the definitions of the operators do
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
+    config        options of passes by key, as `PassContext` takes them, such as relay.AlterOpLayout.max_growth
     instruments   pass instruments, see `aotc.ir.instrument`
     input_shapes  shapes for inputs with dynamic dimensions, by input name
     dims          values for symbolic dimensions, by symbol
@@ -196,7 +202,7 @@ def compile(
     then nothing is left behind.
     """
     resolved = resolve_target(target)
-    options = PipelineOptions(opt_level, accuracy, tuple(disabled_pass), threads)
+    options = PipelineOptions(opt_level, accuracy, tuple(disabled_pass), threads, config or {})
     toolchain = find_toolchain(cc, cflags, cache=cache, target=resolved) if build else None
     c_name = model_name(model, name)
     if output is not None:

@@ -119,7 +119,7 @@ def _check_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
             known = " ,".join(sorted(_TABLE.config))
             message = f"Invalid config option '{key}' candidates are: {known}"
             raise PassConfigError("config", message, hint=nearest(str(key), _TABLE.config))
-        accepted = (int, bool) if wanted in (int, bool) else wanted
+        accepted = (int, bool) if wanted in (int, bool) else (int, float) if wanted is float else wanted
         if not isinstance(value, accepted):
             message = f"expect config {key} to have type {wanted.__name__} but get {type(value).__name__}"
             raise PassConfigError("config", message)

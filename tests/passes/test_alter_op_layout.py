@@ -187,3 +187,10 @@ def test_parameters_grow_no_further_than_allowed(growth: float, tiles: list[int]
     with PassContext(opt_level=3, config={"relay.AlterOpLayout.max_growth": growth}):
         after = AlterOpLayout(TARGETS["x86-64-v4"])(IRModule({"main": stack(32, 32, 32)}))
     assert winograd_tiles(after) == tiles
+
+
+def test_small_networks_may_grow_by_a_megabyte_if_nobody_says_otherwise() -> None:
+    small, large = stack(32, 32, 32), stack(*[128] * 5)  # 72 KiB, 2.25 MiB
+    v4 = TARGETS["x86-64-v4"]
+    assert winograd_tiles(AlterOpLayout(v4)(IRModule({"main": small}))) == [4, 4]
+    assert sorted(winograd_tiles(AlterOpLayout(v4)(IRModule({"main": large})))) == [2, 2, 2, 4]

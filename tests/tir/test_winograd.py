@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,8 +14,8 @@ from aotc.tir import te
 from aotc.tir.expr import maximum
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.winograd import convolution_cost, strip_rows
-from aotc.tir.target import TARGETS, get_target
+from aotc.tir.schedule.winograd import convolution_cost, cut_strips
+from aotc.tir.target import TARGETS, Target, get_target
 from aotc.tir.verify import verify
 from aotc.tir.winograd import TAPS, TILES, matrices
 
@@ -43,8 +45,15 @@ def plain(x: np.ndarray, w: np.ndarray, pads: tuple[int, int], shape: tuple[int,
 
 
 def check(
-    tile: int, batch: int, channels: int, outputs: int, size: tuple[int, int], pads: tuple[int, int], target: str
+    tile: int,
+    batch: int,
+    channels: int,
+    outputs: int,
+    size: tuple[int, int],
+    pads: tuple[int, int],
+    on: str | Target,
 ) -> None:
+    target = get_target(on) if isinstance(on, str) else on
     block, alpha = 16, tile + TAPS - 1
     blocks = -(-outputs // block)
     rng = np.random.default_rng(1)
@@ -59,7 +68,7 @@ def check(
     shape = (batch, outputs, size[0] + 2 * pads[0] - 2, size[1] + 2 * pads[1] - 2)
     out = te.winograd(shape, a, b, tile=tile, pads=pads)
     relu = te.compute(shape, lambda *i: maximum(out[i], 0.0), "relu")
-    kernel = schedule("conv", [a, b], [relu], get_target(target))
+    kernel = schedule("conv", [a, b], [relu], target)
     verify(kernel)
     assert kernel.approximate
     (found,) = run_kernel(kernel, [x, np.ascontiguousarray(packed)])
@@ -91,8 +100,19 @@ def test_any_shape(
 def test_images_wider_than_a_part_and_higher_than_a_strip() -> None:
     check(4, 1, 2, 5, (6, 150), (1, 1), "x86-64-v4")
     a, b = te.placeholder((1, 64, 56, 56), "float32", "a"), te.placeholder((36, 2, 64, 32), "float32", "b")
-    strips, rows = strip_rows(te.winograd((1, 64, 56, 56), a, b, tile=4, pads=(1, 1)), V4)
-    assert strips > 1 and strips * rows == 14  # no row of tiles is computed for nothing
+    strips = cut_strips(te.winograd((1, 64, 56, 56), a, b, tile=4, pads=(1, 1)), V4)
+    assert strips.down > 1 and strips.down * strips.rows == 14  # no row of tiles is computed for nothing
+    assert (strips.across, strips.columns) == (1, 14)
+
+
+@pytest.mark.parametrize(("width", "pads"), [(150, (1, 1)), (157, (0, 0)), (149, (2, 3))])
+def test_images_of_which_a_row_does_not_fit_the_cache(width: int, pads: tuple[int, int]) -> None:
+    """The last part of a row sticks out of the image, and whole parts begin beyond the padding."""
+    small = replace(V4, name="small", l2=16 << 10)
+    a, b = te.placeholder((1, 2, 6, width), "float32", "a"), te.placeholder((36, 1, 2, 16), "float32", "b")
+    strips = cut_strips(te.winograd((1, 5, 6, width), a, b, tile=4, pads=pads), small)
+    assert strips.across > 2 and strips.rows == 1
+    check(4, 1, 2, 5, (6, width), pads, small)
 
 
 def test_cost_knows_when_weights_outweigh_the_products_saved() -> None:

@@ -34,7 +34,7 @@ from aotc.relay.op.winograd import (
     contrib_conv2d_winograd_without_weight_transform,
 )
 from aotc.relay.transform.base import FunctionPass, recall
-from aotc.relay.transform.winograd import MAX_GROWTH, choose_tiles
+from aotc.relay.transform.winograd import choose_tiles
 from aotc.relay.visitor import Mutator
 from aotc.tir.schedule.contraction import pack_block
 from aotc.tir.target import C, Target
@@ -48,8 +48,8 @@ class AlterOpLayout(FunctionPass):
     """Packs the constant weights of convolutions, nn.dense and nn.matmul for `target`.
 
     Of 3x3 convolutions, those that Winograd's algorithm makes faster are transformed, as long as the parameters
-    stay within `relay.AlterOpLayout.max_growth` (2.5) times their size; `relay.AlterOpLayout.winograd` = False
-    leaves it out.
+    stay within `relay.AlterOpLayout.max_growth` times their size (2.5, or 1 MiB more);
+    `relay.AlterOpLayout.winograd` = False leaves it out.
     """
 
     name: ClassVar[str] = "AlterOpLayout"
@@ -58,7 +58,7 @@ class AlterOpLayout(FunctionPass):
     target: Target = C
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        growth = ctx.get_config("relay.AlterOpLayout.max_growth", MAX_GROWTH)
+        growth = ctx.get_config("relay.AlterOpLayout.max_growth")
         wanted = ctx.get_config("relay.AlterOpLayout.winograd", True)
         tiles = choose_tiles(function, self.target, growth) if wanted else {}
         return _Pack(self.target, tiles).visit_function(function)

@@ -28,7 +28,7 @@ from aotc.relay.op.layout import LayoutTransformAttrs
 from aotc.relay.transform.alter_op_layout import pack_convolution
 from aotc.relay.transform.base import FunctionPass, Rewriter, Rule, is_call, op_call, recall
 from aotc.relay.transform.convert_layout import convert
-from aotc.relay.transform.winograd import MAX_GROWTH, choose_tiles
+from aotc.relay.transform.winograd import choose_tiles
 from aotc.relay.visitor import post_order
 from aotc.tir import te
 from aotc.tir.expr import Buffer
@@ -109,7 +109,7 @@ class _Estimate:
         """Convolutions, and moves that a layout makes necessary; the rest takes the same time in any layout."""
         tiles: Mapping[Expr, int] = {}
         if self.ctx.get_config("relay.AlterOpLayout.winograd", True):
-            growth = self.ctx.get_config("relay.AlterOpLayout.max_growth", MAX_GROWTH)
+            growth = self.ctx.get_config("relay.AlterOpLayout.max_growth")
             tiles = choose_tiles(function, self.target, growth)
         return sum(self._node(node, tiles) for node in post_order(function) if isinstance(node, Call))
 

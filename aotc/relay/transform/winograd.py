@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which convolutions are worth Winograd's algorithm.  A function and a target in, tile sizes out.
 
-choose_tiles(function, get_target("x86-64-v4"), 2.5)        # {%1: 4, %5: 4, %9: 2}
+choose_tiles(function, get_target("x86-64-v4"))             # {%1: 4, %5: 4, %9: 2}
 
 Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4), so that the choice is one of the whole
-network: what saves most time for its bytes comes first, until the parameters have grown by the factor given.
+network: what saves most time for its bytes comes first, until the parameters have grown as far as they may.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from aotc.tir.target import Target
 from aotc.tir.winograd import TAPS, TILES
 
 MAX_GROWTH: Final = 2.5
-"""The parameters may become so many times as large."""
+"""The parameters may become so many times as large ..."""
+ROOM: Final = 1 << 20
+"""... or, of small networks, by so many bytes larger, if nobody says otherwise."""
 WORTH: Final = 0.95
 """The share of the direct algorithm's time that the estimate must be below."""
 
@@ -40,12 +42,16 @@ class _Option:
     added: int
 
 
-def choose_tiles(function: Function, target: Target, growth: float) -> dict[Expr, int]:
-    """The tile size of every convolution that gains by it; scalar targets have none: their flash is small."""
+def choose_tiles(function: Function, target: Target, growth: float | None = None) -> dict[Expr, int]:
+    """The tile size of every convolution that gains by it; scalar targets have none: their flash is small.
+
+    growth    the parameters become at most so many times as large; None for `MAX_GROWTH`, or `ROOM` if that is more
+    """
     if target.is_scalar:
         return {}
     nodes = list(post_order(function))
-    budget = (growth - 1.0) * sum(n.data.nbytes for n in nodes if isinstance(n, Constant))
+    size = sum(n.data.nbytes for n in nodes if isinstance(n, Constant))
+    budget = max((MAX_GROWTH - 1.0) * size, ROOM) if growth is None else (growth - 1.0) * size
     users: dict[Constant, list[Call]] = {}
     for node in nodes:
         if isinstance(node, Call) and _fits(node) and isinstance(node.args[1], Constant):

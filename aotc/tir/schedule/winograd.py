@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A te.Winograd as loops: strips of tiles are transformed, multiplied as matrices, and transformed back.
 
-    for strip of tile rows:
+    for strip of tiles:
         for channel: split its rows by phase; V[6*6][channel][tile] = B^T d B
         M[6*6][tile][output channel] = V * U               # the contraction generator's
         for tile, vector of output channels: A^T M A, to the stack, then each element to `store`
 
-A strip is as high as its V and M fit the second-level cache together.  Splitting columns by their remainder modulo
-the tile's size puts the same element of neighbouring tiles side by side: the transform is vectors throughout.
+A strip is as high, or a part of a row as wide, as its V and M fit the second-level cache together.  Splitting columns
+by their remainder modulo the tile's size puts the same element of neighbouring tiles side by side: the transform is
+vectors throughout.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from aotc.tir import te
-from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, minimum
+from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction_cost import MEMORY_RATE, computed_lanes
 from aotc.tir.schedule.naive import ContractionNest, StoreFn
@@ -33,6 +33,8 @@ TINY: Final = 1e-12
 """Coefficients closer than this are equal."""
 BIG: Final = 4
 """Second-level caches that a strip may fill where the weights do not fit one."""
+LINE: Final = 16
+"""Elements of a cache line."""
 COLUMNS: Final = 64
 """Output columns that are transformed back at a time, at most."""
 
@@ -42,17 +44,31 @@ def build_winograd(w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target:
     return _Builder(w, a, b, store, target).nest()
 
 
-def strip_rows(w: te.Winograd, target: Target) -> tuple[int, int]:
-    """(strips, tile rows of each): as little waste as possible, then as few strips as the second-level cache allows.
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """How tiles are cut: `down` strips of `rows` tiles one below the other, `across` of `columns` side by side."""
+
+    down: int
+    rows: int
+    across: int
+    columns: int
+
+
+def cut_strips(w: te.Winograd, target: Target) -> Strips:
+    """As little waste as possible, then as few strips as the second-level cache allows; whole rows if one fits.
 
     Weights beyond that cache come from further away for every strip: then all rows are one.
     """
-    tiles = -(-w.shape[2] // w.tile)
-    per_row = (w.tile + 2) ** 2 * -(-w.shape[3] // w.tile) * (w.a.shape[1] + w.shape[1]) * w.dtype.itemsize
-    room = target.l2 * 3 // 4 if w.b.size * w.dtype.itemsize <= target.l2 else BIG * target.l2
-    most = min(tiles, max(1, room // per_row))
-    rows = min(range(1, most + 1), key=lambda r: (-(-tiles // r) * r, -r))
-    return -(-tiles // rows), rows
+    height, width = (-(-extent // w.tile) for extent in w.shape[2:])
+    per_tile = (w.tile + 2) ** 2 * (w.a.shape[1] + w.shape[1]) * w.dtype.itemsize
+    weights = w.b.size * w.dtype.itemsize
+    room = (target.l2 * 3 // 4 if weights <= target.l2 else BIG * target.l2) // per_tile
+    if room < width:
+        across = -(-width // max(1, room))
+        return Strips(height, 1, across, -(-width // across))
+    most = min(height, room // width)
+    rows = min(range(1, most + 1), key=lambda r: (-(-height // r) * r, -r))
+    return Strips(-(-height // rows), rows, 1, width)
 
 
 def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int, target: Target) -> float:
@@ -145,10 +161,10 @@ class _Builder:
         self.w, self.a, self.b, self.store, self.target = w, a, b, store, target
         self.at, _, self.bt = matrices(w.tile)
         self.lanes = math.gcd(computed_lanes(target, w.dtype), w.block)
-        strips, rows = strip_rows(w, target)
-        self.strips, self.rows = strips, rows
+        self.strips = cut_strips(w, target)
+        rows, self.columns = self.strips.rows, self.strips.columns
+        self.rows = rows
         self.alpha = w.tile + 2
-        self.columns = -(-w.shape[3] // w.tile)
         self.pitch = self.columns + 1
         self.places = _whole(rows * self.pitch, self.lanes)
         self.plane = self.places + self.pitch + 1
@@ -156,19 +172,22 @@ class _Builder:
         self.width = w.b.shape[1] * w.block
         self.chunk = -(-self.columns // -(-self.columns * w.tile // COLUMNS))
         self.phases = Buffer("phases", w.dtype, w.tile**2 * self.plane, "workspace", 64, private=True)
-        self.data = Buffer("data", w.dtype, self.alpha**2 * self.channels * self.places, "workspace", 64, private=True)
-        self.product = Buffer(
-            "product", w.dtype, self.alpha**2 * rows * self.columns * self.width, "workspace", 64, private=True
-        )
+        self.layer = _layer(self.channels * self.places)
+        self.step = _layer(rows * self.columns * self.width)
+        self.data = Buffer("data", w.dtype, self.alpha**2 * self.layer, "workspace", 64, private=True)
+        self.product = Buffer("product", w.dtype, self.alpha**2 * self.step, "workspace", 64, private=True)
         self.tile = Buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes, "workspace", 64, private=True)
 
     def nest(self) -> ContractionNest:
         """Everything."""
         image, strip, channel = Var("n"), Var("strip"), Var("c")
-        forward = Block((self._split(image, strip, channel), self._forward(channel)))
+        side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
+        forward = Block((self._split(image, strip, side, channel), self._forward(channel)))
         product, stack, workspace = self._product()
-        body = Block((For(channel, self.channels, forward), product, self._backward(image, strip)))
-        for var, extent in ((strip, self.strips), (image, self.w.shape[0])):
+        body = Block((For(channel, self.channels, forward), product, self._backward(image, strip, side)))
+        if isinstance(side, Var):
+            body = Block((For(side, self.strips.across, body),))
+        for var, extent in ((strip, self.strips.down), (image, self.w.shape[0])):
             body = Block((For(var, extent, body),))
         i = Var("i")
         zero = For(i, self.phases.size, Store(self.phases, i, const(0, self.w.dtype)), kind="vector")
@@ -183,43 +202,47 @@ class _Builder:
         m = self.w.tile
         return (i % m * m + j % m) * self.plane + place + (i // m * self.pitch + j // m)
 
-    def _split(self, image: Var, strip: Var, channel: Var) -> Stmt:
+    def _split(self, image: Var, strip: Var, side: Expr, channel: Var) -> Stmt:
         """Copy the rows of a channel that a strip needs, one plane for each pair of remainders."""
         m, (_, _, height, width) = self.w.tile, self.w.a.shape
+        first = side * (self.columns * m) - self.w.pads[1]
         stmts: list[Stmt] = []
         for phase in range(m):
             row = Var("row")
             y = (strip * self.rows + row) * m + (phase - self.w.pads[0])
             source = ((image * self.channels + channel) * height + y) * width
             inside = all_of(y >= 0, y < height)
-            copy = If(inside, self._copy_row(phase, row, source), self._copy_row(phase, row, None))
+            copy = If(inside, self._copy_row(phase, row, source, first), self._clear_row(phase, row))
             stmts.append(For(row, self.rows + (phase < 2), copy))
         return Block(stmts)
 
-    def _copy_row(self, phase: int, row: Var, source: Expr | None) -> Stmt:
-        """One row, its columns split by remainder; zeros without a source and beyond its ends."""
-        m, left, width = self.w.tile, self.w.pads[1], self.w.a.shape[3]
+    def _clear_row(self, phase: int, row: Var) -> Stmt:
+        t, zero = Var("t"), const(0, self.w.dtype)
+        places = (Store(self.phases, self._phase(phase, j, row * self.pitch + t), zero) for j in range(self.w.tile))
+        return For(t, self.pitch, Block(places), kind="vector")
+
+    def _copy_row(self, phase: int, row: Var, source: Expr, first: Expr) -> Stmt:
+        """One row from column `first` on, its columns split by remainder; zeros beyond its ends."""
+        m, width = self.w.tile, self.w.a.shape[3]
         zero = const(0, self.w.dtype)
+        begin = maximum((m - 1 - first) // m, 0)
+        end = maximum(minimum((width - first) // m, self.columns), begin)
 
         def element(t: Expr, j: int) -> Stmt:
-            value = zero if source is None else Load(self.a, source + (t * m + (j - left)))
-            return Store(self.phases, self._phase(phase, j, row * self.pitch + t), value)
+            return Store(
+                self.phases, self._phase(phase, j, row * self.pitch + t), Load(self.a, source + (first + t * m + j))
+            )
 
-        t = Var("t")
-        if source is None:
-            return For(t, self.pitch, Block(element(t, j) for j in range(m)), kind="vector")
-        whole = range(-(-left // m), min((width + left) // m, self.columns))
+        def border(t: Expr, j: int) -> Stmt:
+            column = first + t * m + j
+            none = Store(self.phases, self._phase(phase, j, row * self.pitch + t), zero)
+            return If(all_of(column >= 0, column < width), element(t, j), none)
+
         stmts: list[Stmt] = []
-        if len(whole):
-            stmts.append(For(t, whole.stop, Block(element(t, j) for j in range(m)), begin=whole.start, kind="vector"))
-        for place, j in itertools.product(range(self.pitch), range(m)):
-            if place in whole or (place == self.columns and j > 1):
-                continue
-            at = as_expr(place)
-            if 0 <= place * m + j - left < width:
-                stmts.append(element(at, j))
-            else:
-                stmts.append(Store(self.phases, self._phase(phase, j, row * self.pitch + at), zero))
+        for low, high, make in ((as_expr(0), begin, border), (begin, end, element), (end, as_expr(self.pitch), border)):
+            t = Var("t")
+            kind = "vector" if make is element else "serial"
+            stmts.append(For(t, high, Block(make(t, j) for j in range(m)), begin=low, kind=kind))
         return Block(stmts)
 
     def _forward(self, channel: Var) -> Stmt:
@@ -231,7 +254,7 @@ class _Builder:
             columns.append(out.products(self.bt, patch))
         for i in range(alpha):
             for j, value in enumerate(out.products(self.bt, [column[i] for column in columns])):
-                index = ((i * alpha + j) * self.channels + channel) * self.places + place
+                index = (i * alpha + j) * self.layer + channel * self.places + place
                 out.statements.append(Store(self.data, index, value))
         return For(place, self.places, Block(out.statements), step=self.lanes)
 
@@ -240,13 +263,13 @@ class _Builder:
     def _product(self) -> tuple[Stmt, tuple[Buffer, ...], tuple[Buffer, ...]]:
         """M[x] = V[x]^T U[x] for each of the alpha^2 elements of a patch."""
         count, block, dtype = self.alpha**2, self.w.block, self.w.dtype
-        data = te.placeholder((count, self.channels, self.places), dtype, "data")
+        data = te.placeholder((count, self.layer), dtype, "data")
         weights = te.placeholder((count, self.width // block, self.channels, block), dtype, "weights")
         c = te.contraction(
             (count, self.rows, self.columns, self.width),
             (self.channels,),
             data,
-            lambda x, r, t, o, k: (x, k, r * self.pitch + t),
+            lambda x, r, t, o, k: (x, k * self.places + r * self.pitch + t),
             weights,
             lambda x, r, t, o, k: (x, o // block, k, o % block),
             dtype=dtype,
@@ -256,47 +279,65 @@ class _Builder:
         )
 
         def store(indices: tuple[Expr, ...], value: Expr) -> Stmt:
-            return Store(self.product, te.flat_index(c.shape, indices), value)
+            layer, *place = indices
+            return Store(self.product, layer * self.step + te.flat_index(c.shape[1:], place), value)
 
         nest = build_contraction(c, self.data, self.b, store, self.target)
         return nest.stmt, nest.stack, nest.workspace
 
     # --- backward
 
-    def _backward(self, image: Var, strip: Var) -> Stmt:
+    def _backward(self, image: Var, strip: Var, side: Expr) -> Stmt:
         """A^T M A, a vector of output channels at a time, and the elements to `store`."""
         row, part, group = Var("row"), Var("part"), Var("group")
-        body = Block((self._transform(row, part, group), self._finish(image, strip, row, part, group)))
+        body = Block((self._transform(row, part, group), self._finish(image, strip, side, row, part, group)))
         groups = -(-self.w.shape[1] // self.lanes)
         parts = -(-self.columns // self.chunk)
         return For(row, self.rows, For(part, parts, For(group, groups, body)))
 
     def _transform(self, row: Var, part: Var, group: Var) -> Stmt:
         m, alpha, tile, out = self.w.tile, self.alpha, Var("t"), _Registers(self.lanes, [])
-        count = minimum(self.chunk, self.columns - part * self.chunk)
         place = row * self.columns + part * self.chunk + tile
-        step = self.rows * self.columns * self.width
         columns: list[list[Expr]] = []
         for j in range(alpha):
             at = place * self.width + group * self.lanes
-            values = [out.keep("p", Load(self.product, at + (i * alpha + j) * step, self.lanes)) for i in range(alpha)]
+            values = [
+                out.keep("p", Load(self.product, at + (i * alpha + j) * self.step, self.lanes)) for i in range(alpha)
+            ]
             columns.append(out.products(self.at, values))
         for i in range(m):
             for j, value in enumerate(out.products(self.at, [column[i] for column in columns])):
                 index = (i * self.chunk * m + tile * m + j) * self.lanes
                 out.statements.append(Store(self.tile, index, value))
-        return For(tile, count, Block(out.statements))
+        return For(tile, self._tiles(part), Block(out.statements))
 
-    def _finish(self, image: Var, strip: Var, row: Var, part: Var, group: Var) -> Stmt:
+    def _tiles(self, part: Var) -> Expr:
+        """The columns of tiles in a part."""
+        if self.columns % self.chunk == 0:
+            return as_expr(self.chunk)
+        return minimum(self.chunk, self.columns - part * self.chunk)
+
+    def _finish(self, image: Var, strip: Var, side: Expr, row: Var, part: Var, group: Var) -> Stmt:
         """Each element of the transformed tiles that is in the output."""
         m, (_, outputs, height, width) = self.w.tile, self.w.shape
         lane, i, x = Var("lane"), Var("y"), Var("x")
-        top, left = (strip * self.rows + row) * m, part * (self.chunk * m)
+        top, left = (strip * self.rows + row) * m, side * (self.columns * m) + part * (self.chunk * m)
         value = Load(self.tile, (i * (self.chunk * m) + x) * self.lanes + lane)
         body = self.store((image, group * self.lanes + lane, top + i, left + x), value)
-        body = For(x, minimum(self.chunk * m, width - left), body, kind="vector")
+        body = For(
+            x, minimum(minimum(self.chunk, self.columns - part * self.chunk) * m, width - left), body, kind="vector"
+        )
         body = For(i, minimum(m, height - top), body)
         return For(lane, minimum(self.lanes, outputs - group * self.lanes), body)
+
+
+def _layer(size: int) -> int:
+    """Room for `size` elements, an odd number of cache lines.
+
+    A patch has an element in each of 16 or 36 layers: at a distance of 4096 bytes, or of many a smaller power of two,
+    they would all want the same few places of the first-level cache.
+    """
+    return (-(-size // LINE) | 1) * LINE
 
 
 def _whole(count: int, unit: int) -> int:

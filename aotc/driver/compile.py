@@ -190,8 +190,7 @@ def compile(
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     config        options of passes by key, as `PassContext` takes them, such as relay.AlterOpLayout.max_growth
     instruments   pass instruments, see `aotc.ir.instrument`
-    input_shapes  shapes for inputs with dynamic dimensions, by input name
-    dims          values for symbolic dimensions, by symbol
+    input_shapes, dims  shapes of inputs with dynamic dimensions, by name; values of symbolic dimensions, by symbol
     cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none

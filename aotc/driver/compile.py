@@ -182,15 +182,14 @@ def compile(
 
     model         a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, an IRModule or a .relay file
     output        directory of the project; a temporary one, removed with the result, for None
-    target        "host", or a name of `aotc.tir.target.TARGETS`
-    name          prefix of every C symbol; made from the file name for None
+    target, name  "host", or a name of `TARGETS`; prefix of every C symbol, made from the file name for None
     params        values for some inputs, baked in
     opt_level     0 (no graph optimisation) to 3
     accuracy      "fast", or "strict": no algorithms that round more than the definitions of the operators do
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     config        options of passes by key, as `PassContext` takes them, such as relay.AlterOpLayout.max_growth
     instruments   pass instruments, see `aotc.ir.instrument`
-    input_shapes, dims  shapes of inputs with dynamic dimensions, by name; values of symbolic dimensions, by symbol
+    input_shapes  shapes of inputs with dynamic dimensions; `dims` are values of symbolic ones
     cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none

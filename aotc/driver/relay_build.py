@@ -194,8 +194,9 @@ def build(
     temporary = tempfile.TemporaryDirectory(prefix="aotc-build-")
     project = Path(temporary.name) / c_name
     project.mkdir()
-    passes = [p.info.name for p in pipeline(context.opt_level, machine) if context.pass_enabled(p.info)]
-    metadata = emit(program, project, target=machine, version=version("aotc"), passes=passes)
+    passes = pipeline(context.opt_level, machine, context.required_pass)
+    names = [p.info.name for p in passes if context.pass_enabled(p.info)]
+    metadata = emit(program, project, target=machine, version=version("aotc"), passes=names)
     built = build_library(project, metadata, toolchain, machine)
     library = CompiledLibrary(built, temporary, debug=cache(lambda: graph_machine(calls, machine)))
     return ExecutorFactory(module, machine, mod_name, program, library, project)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from passes.graphs import const, module_of, noise, ops, random_inputs, var
 
+from aotc.ir.instrument import PassTimingInstrument
 from aotc.ir.transform import PassContext, Sequential
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Constant, Expr, Function
@@ -22,9 +23,11 @@ from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, multiply, subtract
 from aotc.relay.op.conv import conv2d
-from aotc.relay.op.elementwise import exp, negative, relu
+from aotc.relay.op.elementwise import exp, negative, relu, tanh
+from aotc.relay.op.join import concatenate
 from aotc.relay.op.pool import max_pool2d
 from aotc.relay.op.shape import reshape, transpose
+from aotc.relay.op.softmax import softmax
 from aotc.relay.testing import mobilenet, resnet
 from aotc.relay.transform import (
     PASSES,
@@ -120,11 +123,40 @@ def test_level_3_packs_and_folds_everything(small_resnet: IRModule) -> None:
     assert counts["nn.contrib_dense_pack"] == 1
 
 
+LEVEL_4 = {"FastMath", "CombineParallelConv2D", "CombineParallelDense", "CombineParallelBatchMatmul"}
+
+
+def ran(module: IRModule, **context: Any) -> list[str]:
+    """The passes of the pipeline that an instrument sees, those inside of others left out."""
+    timing = PassTimingInstrument()
+    with PassContext(instruments=[timing], **context):
+        optimize(module, C)
+        lines = timing.render().splitlines()
+    return [line.split(":")[0].strip() for line in lines if line.startswith("\t") and not line.startswith("\t\t")]
+
+
+def test_required_passes_run_at_any_level(small_resnet: IRModule) -> None:
+    plain, folding = ran(small_resnet, opt_level=1), ran(small_resnet, opt_level=1, required_pass=["FoldConstant"])
+    assert "FoldConstant" not in plain and folding.count("FoldConstant") == 3
+    assert not LEVEL_4 & set(ran(small_resnet, opt_level=3))
+    assert LEVEL_4 & set(ran(small_resnet, opt_level=3, required_pass=["FastMath"])) == {"FastMath"}
+
+
+def test_level_4_combines_and_takes_fast_functions() -> None:
+    x = var("x", 1, 4, 3, 3)
+    branches = [conv2d(x, noise(2, 4, 1, 1, seed=seed), channels=2, kernel_size=(1, 1)) for seed in range(3)]
+    module = module_of(softmax(concatenate(list(map(tanh, branches)), 1), 1), x)
+    with PassContext(opt_level=4):
+        counts = count_ops(optimize(module, C))
+    assert counts["nn.conv2d"] + counts["nn.contrib_conv2d_NCHWc"] == 1
+    assert counts["fast_tanh"] == 1 and "tanh" not in counts
+
+
 def test_levels_are_lists() -> None:
     names = [[p.info.name for p in pipeline(level, C)] for level in range(-1, 6)]
     assert names[0] == names[1] == ["InferType", "SimplifyInference", "ExpandOps", "FuseOps"]
-    assert names[4] == names[5] == names[6]
-    for level in range(4):
+    assert set(names[5]) - set(names[4]) == LEVEL_4 and names[5] == names[6]
+    for level in range(5):
         assert names[level + 1][0] == "InferType"
         assert names[level + 1][-1] == "FuseOps"
         assert all(p.info.opt_level <= level for p in pipeline(level, C)), "a pass of the list would never run"
@@ -205,7 +237,7 @@ def graphs(draw: st.DrawFn) -> IRModule:
 
 
 @settings(max_examples=60, deadline=None)
-@given(graphs(), st.sampled_from([1, 2, 3]))
+@given(graphs(), st.sampled_from([1, 2, 3, 4]))
 def test_random_graphs_keep_their_values(module: IRModule, level: int) -> None:
     data = random_inputs(module)
     with PassContext(opt_level=level, instruments=[Verifier()]):

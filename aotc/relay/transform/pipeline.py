@@ -7,7 +7,7 @@ with PassContext(opt_level=3):
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Collection
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op
@@ -16,10 +16,16 @@ from aotc.relay.expr import Call, Let
 from aotc.relay.module import IRModule
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
+from aotc.relay.transform.combine_parallel_ops import (
+    CombineParallelBatchMatmul,
+    CombineParallelConv2D,
+    CombineParallelDense,
+)
 from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
 from aotc.relay.transform.dynamic_to_static import DynamicToStatic
 from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotc.relay.transform.expand_ops import ExpandOps
+from aotc.relay.transform.fast_math import FastMath
 from aotc.relay.transform.flatten_atrous_conv import FlattenAtrousConv
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
@@ -36,62 +42,47 @@ from aotc.relay.visitor import post_order
 from aotc.tir.target import Target
 
 
-def _level_0(_: Target) -> list[Pass[IRModule]]:
-    """One kernel per operator, nothing rearranged: for finding out which operator is wrong."""
-    return [InferType(), SimplifyInference(), ExpandOps(), FuseOps()]
+def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
+    """All passes in order, each with the least level whose pipeline has it.
 
-
-def _level_1(_: Target) -> list[Pass[IRModule]]:
-    """What needs no arithmetic at compile time: dead code, identities, fusion."""
-    return [InferType(), DeadCodeElimination(), SimplifyInference(), ExpandOps(), SimplifyExpr(), FuseOps()]
-
-
-def _level_2(_: Target) -> list[Pass[IRModule]]:
-    """Constants folded too."""
+    Level 0 makes one kernel of each operator and rearranges nothing: for finding out which operator is wrong.  Level 1
+    adds what needs no arithmetic at compile time, level 2 constants, and level 3 all that keeps results to rounding
+    and pays.  Level 4 adds what pays on some machines only, and less precise functions.
+    """
     return [
-        InferType(),
-        DynamicToStatic(),
-        DeadCodeElimination(),
-        SimplifyInference(),
-        ExpandOps(),
-        FoldConstant(),
-        SimplifyExpr(),
-        FoldConstant(),
-        FuseOps(),
+        (0, InferType()),
+        (2, DynamicToStatic()),
+        (1, DeadCodeElimination()),
+        (0, SimplifyInference()),
+        (4, FastMath()),
+        (0, ExpandOps()),
+        (3, EliminateCommonSubexpr()),
+        (4, CombineParallelConv2D()),
+        (4, CombineParallelDense()),
+        (4, CombineParallelBatchMatmul()),
+        (2, FoldConstant()),
+        (1, SimplifyExpr()),
+        (3, FlattenAtrousConv()),
+        (3, FoldExplicitPadding()),
+        (3, FoldScaleAxis()),
+        (3, CanonicalizeOps()),
+        (2, FoldConstant()),
+        (3, SimplifyExpr()),
+        (3, EliminateCommonSubexpr()),
+        (3, SelectLayout(target)),
+        (3, AlterOpLayout(target)),
+        (3, FoldConstant()),
+        (0, FuseOps()),
     ]
 
 
-def _level_3(target: Target) -> list[Pass[IRModule]]:
-    """Everything: weights scaled and packed, equal expressions computed once."""
-    return [
-        InferType(),
-        DynamicToStatic(),
-        DeadCodeElimination(),
-        SimplifyInference(),
-        ExpandOps(),
-        EliminateCommonSubexpr(),
-        FoldConstant(),
-        SimplifyExpr(),
-        FlattenAtrousConv(),
-        FoldExplicitPadding(),
-        FoldScaleAxis(),
-        CanonicalizeOps(),
-        FoldConstant(),
-        SimplifyExpr(),
-        EliminateCommonSubexpr(),
-        SelectLayout(target),
-        AlterOpLayout(target),
-        FoldConstant(),
-        FuseOps(),
-    ]
+def pipeline(opt_level: int, target: Target, required: Collection[str] = ()) -> list[Pass[IRModule]]:
+    """The passes of a level in order, and those of higher levels that are required by name.
 
-
-_LEVELS: Final = (_level_0, _level_1, _level_2, _level_3)
-
-
-def pipeline(opt_level: int, target: Target) -> list[Pass[IRModule]]:
-    """The passes of a level in order; levels beyond the last are the last."""
-    return _LEVELS[max(0, min(opt_level, len(_LEVELS) - 1))](target)
+    Levels below 0 are level 0, those beyond 4 are level 4.
+    """
+    level = max(opt_level, 0)
+    return [item for least, item in _stages(target) if least <= level or item.info.name in required]
 
 
 def _is_flat(module: IRModule) -> bool:
@@ -126,6 +117,7 @@ def require_lowering(context: PassContext) -> None:
 
 
 def optimize(module: IRModule, target: Target) -> IRModule:
-    """`module` through the pipeline of the current PassContext's opt_level, under that context."""
-    passes = pipeline(PassContext.current().opt_level, target)
+    """`module` through the pipeline of the current PassContext's opt_level and required passes, under that context."""
+    context = PassContext.current()
+    passes = pipeline(context.opt_level, target, context.required_pass)
     return Sequential(passes, name="optimize")(flatten(module))

@@ -342,11 +342,17 @@ def test_a_plan_must_agree_with_the_axis_map() -> None:
         ({"nn.conv2d_transpose": ["NCHW", "IOHW4o"]}, "'IOHW4o' is not an order"),
         ({"nn.conv2d": ["HWNC", "default"]}, "no kernel layout is the default"),
         ({"nn.max_pool2d": ["NWC"]}, "is not an order"),
+        ({"nn.max_pool2d": ["NHWC", "HWIO"]}, "expected one data layout"),
     ],
 )
 def test_impossible_layouts_are_refused(layouts: Any, message: str) -> None:
     with pytest.raises(AotcValueError, match=message):
         ConvertLayout(layouts)
+
+
+def test_a_default_of_what_has_no_kernel_is_left_out() -> None:
+    given = ConvertLayout({"nn.max_pool2d": ["NHWC", "default"], "image.resize2d": ["NHWC"]})
+    assert dict(given.desired_layouts) == {"nn.max_pool2d": ("NHWC",), "image.resize2d": ("NHWC",)}
 
 
 def test_a_malformed_kernel_layout_is_refused() -> None:

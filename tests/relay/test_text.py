@@ -389,6 +389,8 @@ MAIN = HEADER + "def @main(%x: Tensor[(2, 2), float32]) {\n  "
         (MAIN + "/* never", "does not end", 3, 3),
         (MAIN + "300i8\n}", "300 does not fit int8", 3, 3),
         (MAIN + "1e60f\n}", "does not fit float32", 3, 3),
+        (MAIN + "-1e400f64\n}", "1e400 does not fit any data type", 3, 4),
+        (MAIN + "1" * 5000 + "\n}", "a number of 5000 characters", 3, 3),
         (MAIN + "(%x, %x)(%x)\n}", "cannot be called", 3, 3),
         (MAIN + "%x.0\n}", "has no field 0", 3, 5),
         (MAIN + "(%x, %x).2\n}", "has no field 2", 3, 11),

@@ -19,6 +19,8 @@ from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import quoted
 
 _NUMBER: Final = re.compile(r"(inf|nan|[\d.]+(?:[eE][+-]?\d+)?)(?:([fiu])(\d*))?")
+MOST_DIGITS: Final = 1000
+"""Most characters of a number: any double has its value in fewer, and Python reads no whole number of many more."""
 _KINDS: Final = {"f": "float", "i": "int", "u": "uint"}
 
 
@@ -85,11 +87,15 @@ class Cursor:
         negative = self.accept("-")
         token = self.expect_kind("number", "a number")
         match = _NUMBER.fullmatch(token.text)
+        if len(token.text) > MOST_DIGITS:
+            self.fail(f"a number of {len(token.text)} characters", token)
         if match is None:
             self.fail(f"malformed number {token}", token)
         digits, kind, bits = match.groups()
         real = kind == "f" or not digits.isdigit()
         value = float(digits) if real else int(digits)
+        if real and value == float("inf") and "inf" not in digits:
+            self.fail(f"{digits} does not fit any data type", token)
         value = -value if negative else value
         if kind is None:
             wide = isinstance(value, int) and not -(1 << 31) <= value < 1 << 31

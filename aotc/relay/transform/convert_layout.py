@@ -50,7 +50,8 @@ class ConvertLayout(FunctionPass):
     """Brings operators into desired layouts.
 
     desired_layouts   operator name to [data layout], or to [data layout, kernel layout] for a convolution;
-                      the kernel layout "default" is the one that goes with the data layout.  Data layouts have
+                      the kernel layout "default" is the one that goes with the data layout, and may stand in
+                      entries of operators without a kernel.  Data layouts have
                       no blocks; those of kernels may end in blocks of output channels ("OIHW16o")
 
     Raises AotcValueError (code "desired-layout") for layouts that an operator cannot have.  Logs a warning for
@@ -98,6 +99,8 @@ def _checked(name: str, layouts: Sequence[str]) -> tuple[str, ...]:
     kind = CONVERTIBLE[name]
     if isinstance(layouts, str) or not all(isinstance(item, str) for item in layouts):
         raise _refuse(name, f"expected a list of layouts, got {layouts!r}")
+    if not kind.kernel and set(layouts[1:]) == {"default"}:  # as one may write for any operator
+        layouts = layouts[:1]
     count = 2 if kind.kernel else 1
     if len(layouts) != count:
         wanted = "a data and a kernel layout" if kind.kernel else "one data layout"

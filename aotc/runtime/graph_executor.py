@@ -22,6 +22,7 @@ from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.ndarray import NDArray
 from aotc.runtime.graph_machine import GraphMachine
+from aotc.runtime.params import load_param_dict
 from aotc.runtime.session import Session
 from aotc.runtime.tensor import TensorInfo, check_inputs, unknown_names
 
@@ -93,6 +94,10 @@ class GraphModule:
                 raise AotcError("input", f"input {name!r} is given twice")
             given[name] = value
         self._set(given)
+
+    def load_params(self, params_bytes: bytes) -> None:
+        """Set the inputs whose values `save_param_dict` wrote; AotcError as in `set_input`."""
+        self._set(load_param_dict(params_bytes))
 
     def _set(self, given: Mapping[str, Any]) -> None:
         known = [i for i in self._inputs if i.name in given]

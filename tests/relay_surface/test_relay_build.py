@@ -117,6 +117,7 @@ def test_executors_are_independent(lib: relay.build_module.ExecutorFactory) -> N
         (lambda g: g.set_input("x", X[:1]), r"shape \[1, 8\], expected \[2, 8\]"),
         (lambda g: g.set_input("x", [[1.0]]), "of type list"),
         (lambda g: g.set_input("x"), "of type NoneType"),
+        (lambda g: g.load_params(relay.save_param_dict({"z": X})), "no input 'z'"),
         (lambda g: g.run(x=X, y=Y, w=Y), "no input 'w'"),
         (lambda g: g.run(x=X), "not set: 'y'"),
         (lambda g: g.get_output(0), "not run yet"),
@@ -186,7 +187,8 @@ def test_parameters_may_stay_inputs() -> None:
     lib = relay.build(module_of_two(), "c", mod_name="open")
     module = GraphModule(lib["open"](aotc.cpu()))
     module.set_input("x", X)
-    module.set_input(y=Y, **PARAMS)
+    module.set_input(y=Y)
+    module.load_params(relay.save_param_dict(PARAMS))
     module.run()
     check(module)
 

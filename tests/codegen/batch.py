@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from aotc_codegen.c.ctypes import vector_typedefs
+from aotc_codegen.c.ctypes import vector_prelude
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.printer import KernelPrinter
 from aotc_codegen.c.project import render
@@ -30,7 +30,7 @@ def source_of(kernels: Iterable[Kernel]) -> str:
     helpers = Helpers()
     printer = KernelPrinter(helpers)
     texts = [printer.kernel(kernel, f"kernel{k}") for k, kernel in enumerate(kernels)]
-    vectors = "".join(vector_typedefs(dtype, lanes) for dtype, lanes in sorted(printer.vectors))
+    vectors = vector_prelude(printer.vectors)
     begin, end = '#ifdef __cplusplus\nextern "C" {\n#endif', "#ifdef __cplusplus\n}\n#endif\n"
     header = render("kernel.h", banner="test", upper="TEST")
     return "\n".join((header, begin, vectors, helpers.text(), *texts, end))

@@ -9,6 +9,7 @@ literal(0.1, DType("float32"))         # "0.1f"
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -74,6 +75,20 @@ def literal(value: int | float | bool, dtype: DType) -> str:
 def vector_name(dtype: DType, lanes: int) -> str:
     """The name of the vector type of `lanes` elements."""
     return f"aotc_{dtype}x{lanes}"
+
+
+def vector_prelude(vectors: Iterable[tuple[DType, int]]) -> str:
+    """What a file of kernels that use vectors, (element type, lanes) each, begins with; empty without any."""
+    typedefs = "".join(vector_typedefs(dtype, lanes) for dtype, lanes in sorted(vectors))
+    return _REGISTERS_ARE_FULL + typedefs if typedefs else ""
+
+
+_REGISTERS_ARE_FULL: Final = """/* Tiles fill the registers: GCC would keep values from one iteration to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
+
+"""
 
 
 def vector_typedefs(dtype: DType, lanes: int) -> str:

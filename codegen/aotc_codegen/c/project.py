@@ -26,7 +26,7 @@ from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 from aotc_codegen.c import schedule
 from aotc_codegen.c.cpu import cpu_check, isa_rows
-from aotc_codegen.c.ctypes import vector_typedefs
+from aotc_codegen.c.ctypes import vector_prelude
 from aotc_codegen.c.flags import base_cflags
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.metadata import describe
@@ -105,10 +105,10 @@ def _kernel_file(kernels: Sequence[PrintedKernel], common: dict[str, Any]) -> st
     helpers = Helpers()
     for kernel in kernels:
         helpers.include(kernel.helpers)
-    vectors = sorted(frozenset[tuple[DType, int]]().union(*(k.vectors for k in kernels)))
+    vectors = frozenset[tuple[DType, int]]().union(*(k.vectors for k in kernels))
     return render(
         "kernels.c",
-        vectors="".join(vector_typedefs(dtype, lanes) for dtype, lanes in vectors),
+        vectors=vector_prelude(vectors),
         helpers=helpers.text(),
         prototypes=[k.prototype for k in kernels],
         kernels=[k.text for k in kernels],

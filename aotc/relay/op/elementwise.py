@@ -42,8 +42,9 @@ def _relu(x: Scalar) -> Scalar:
 
 
 def _sigmoid(x: Scalar) -> Scalar:
-    e = call("exp", -call("abs", x))  # at most 1: what is far below zero underflows gradually, as it should
-    return select(x < 0, e, const(1.0, x.dtype)) / (1.0 + e)
+    # far below zero it underflows gradually, as it should; 1 / (1 + exp(-x)) would jump to zero where exp overflows
+    e = call("exp", minimum(x, math.log(x.dtype.max) - 1.0))
+    return e / (1.0 + e)
 
 
 def _is_finite(x: Scalar) -> Scalar:

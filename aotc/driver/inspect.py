@@ -16,6 +16,7 @@ from aotc.driver.compile import PipelineOptions, compile_program, import_model, 
 from aotc.driver.place import MARKER, is_ours
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.span import Span
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Constant
 from aotc.relay.visitor import post_order
@@ -29,13 +30,14 @@ def _tensors(storages: Sequence[Storage]) -> list[dict[str, Any]]:
     return [{"name": s.name, "dtype": str(s.dtype), "shape": list(s.shape)} for s in storages]
 
 
+def _places(span: Span | None) -> list[str]:
+    """The nodes of a model, or the lines of a text."""
+    origins = span.origins() if span is not None else ()
+    return [o.node or f"line {o.line}" for o in origins if o.node or o.line]
+
+
 def _largest(program: Program) -> list[dict[str, Any]]:
-    rows = [
-        {"kernel": step.kernel.name, "macs": step.kernel.macs, "nodes": [str(o.node) for o in step.span.origins()]}
-        if step.span is not None
-        else {"kernel": step.kernel.name, "macs": step.kernel.macs, "nodes": []}
-        for step in program.steps
-    ]
+    rows = [{"kernel": s.kernel.name, "macs": s.kernel.macs, "nodes": _places(s.span)} for s in program.steps]
     return sorted(rows, key=lambda row: -int(str(row["macs"])))[:LARGEST]
 
 

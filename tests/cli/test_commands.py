@@ -118,6 +118,14 @@ def test_inspect(project: Path) -> None:
     assert json.loads(call("inspect", project).out) == json.loads((project / "metadata.json").read_text())
 
 
+def test_inspect_names_lines_of_text(tmp_path: Path) -> None:
+    model = tmp_path / "net.relay"
+    text = "def @main(%x: Tensor[(2, 3), float32]) {\n  %0 = exp(%x);\n  nn.softmax(%0)\n}"
+    model.write_text(f'#[version = "0.0.5"]\n{text}\n')
+    largest = json.loads(call("inspect", model, "--json").out)["largest"]
+    assert sorted(n for row in largest for n in row["nodes"]) == ["line 3", "line 4"]
+
+
 def test_inspect_lists_what_is_unsupported(tmp_path: Path) -> None:
     nodes = [helper.make_node("Frob", ["x"], ["a"], name="p"), helper.make_node("Zork", ["a"], ["y"], name="q")]
     model = save(tmp_path / "m.onnx", nodes, [value("x")], [value("y")])

@@ -135,7 +135,7 @@ class PipelineOptions:
         )
 
 
-def compile_program(
+def compile_programs(
     module: IRModule,
     target: Target,
     *,
@@ -143,17 +143,20 @@ def compile_program(
     options: PipelineOptions,
     instruments: Iterable[Any] = (),
     progress: Progress = lambda _: None,
-) -> Program:
-    """A module through the pass pipeline and lowering, memory planned: everything before C text."""
+) -> list[Program]:
+    """A module through the pass pipeline and lowering, memory planned: everything before C text.
+
+    The program for each version of a target, else for the target alone: one graph, with kernels for each.
+    """
     progress(OPTIMISING)
     with options.context(instruments) as context:
         require_lowering(context)
         optimized = optimize(module, target)
     progress(LOWERING)
-    program = lower_calls(optimized, target, name)
+    programs = [lower_calls(optimized, version, name) for version in target.versions or (target,)]
     progress(PLANNING)
-    program = plan_memory(program)
-    return for_teams(program) if options.threads and not target.is_scalar else program
+    programs = [plan_memory(program) for program in programs]
+    return [for_teams(program) for program in programs] if options.threads and not target.is_scalar else programs
 
 
 def compile(
@@ -209,17 +212,17 @@ def compile(
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
     watching = [*instruments, passes := PassList()]
     with choosing(Recorded(tuning)):
-        program = compile_program(
+        programs = compile_programs(
             module, resolved, name=c_name, options=options, instruments=watching, progress=progress
         )
     temporary = tempfile.TemporaryDirectory(prefix="aotc-") if output is None else None
     path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
-    metadata, library = _write(program, path, resolved, passes.names, toolchain, progress)
+    metadata, library = _write(programs, path, resolved, passes.names, toolchain, progress)
     return CompiledModel(path, library, metadata, temporary)
 
 
 def _write(
-    program: Program,
+    programs: Sequence[Program],
     path: Path,
     target: Target,
     passes: Sequence[str],
@@ -229,7 +232,7 @@ def _write(
     """The project in its place, and the library if there is a toolchain; nothing where something fails."""
     with staged(path) as work:
         progress(WRITING)
-        metadata = emit(program, work, target=target, version=version("aotc"), passes=passes)
+        metadata = emit(programs[0], work, target=target, version=version("aotc"), passes=passes, others=programs[1:])
         library = None
         if toolchain is not None:
             progress(BUILDING)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aotc.driver.compile import PipelineOptions, compile_program, import_model, model_name
+from aotc.driver.compile import PipelineOptions, compile_programs, import_model, model_name
 from aotc.driver.place import MARKER, is_ours
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
@@ -69,7 +69,8 @@ def inspect_model(
         "operators": list_op_freqs(module.main),
     }
     options = PipelineOptions(opt_level, accuracy)
-    program = compile_program(module, resolve_target(target), name=model_name(path, None), options=options)
+    programs = compile_programs(module, resolve_target(target), name=model_name(path, None), options=options)
+    program = programs[0]
     plan = program.plan
     report |= {
         "inputs": _tensors(program.inputs),

@@ -48,6 +48,14 @@ def _metadata(library: Path) -> Mapping[str, Any]:
     return found
 
 
+def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
+    """The steps, with the kernels that run on an instruction set."""
+    versions = {version["name"]: version["steps"] for version in metadata.get("isas", ())}
+    rows = metadata["steps"]
+    names = versions.get(isa, [row["kernel"] for row in rows])
+    return [{**row, "kernel": name} for row, name in zip(rows, names, strict=True)]
+
+
 def _step_times(binding: Binding, probe: Probe, steps: int, repeat: int) -> np.ndarray[Any, Any]:
     """Milliseconds of each step in each run: (repeat, steps)."""
     marks = np.zeros(steps + 1, np.int64)
@@ -114,11 +122,11 @@ def profile(
     """
     path = find_library(Path(library))
     metadata = _metadata(path)
-    rows: Sequence[Mapping[str, Any]] = metadata["steps"]
     session = load(path)
+    rows = _rows(metadata, session.isa)
     types = {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
     binding = session.bind(read_inputs(inputs, types) if inputs is not None else random_inputs(types, 0))
-    probe = Probe(resolve_target(metadata["target"]), find_toolchain(cc))
+    probe = Probe(resolve_target(session.isa or metadata["target"]), find_toolchain(cc))
     binding.run()
     plain = _plain_times(binding, repeat)
     times = _step_times(binding, probe, len(rows), repeat)

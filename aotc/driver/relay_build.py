@@ -179,6 +179,9 @@ def build(
     if target is None:
         raise AotcError("target", "no target is given", hint='"llvm" compiles for the processor of this machine')
     machine = Target(target)
+    if machine.versions:
+        hint = f"aotc.compile makes libraries of several; here: {', '.join(v.name for v in machine.versions)}"
+        raise AotcError("target", f"relay.build makes kernels for one instruction set, not {machine.name}", hint=hint)
     c_name = f"{PREFIX}{mod_name}"
     if not isinstance(mod_name, str) or not mod_name or model_identifier(c_name) != c_name:
         raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")

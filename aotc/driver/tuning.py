@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.driver.compile import PipelineOptions, compile_program, import_model, model_name
+from aotc.driver.compile import PipelineOptions, compile_programs, import_model, model_name
 from aotc.driver.kernel_library import compile_table
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
@@ -112,7 +112,7 @@ def collect(model: Any, target: Target, options: PipelineOptions, **pins: Any) -
     """The contractions of a model by signature, the dearest first."""
     collector = _Collector()
     with choosing(collector):
-        compile_program(import_model(model, **pins), target, name=model_name(model, None), options=options)
+        compile_programs(import_model(model, **pins), target, name=model_name(model, None), options=options)
     return dict(sorted(collector.sites.items(), key=lambda item: -min(c.cost for c in item[1].found)))
 
 

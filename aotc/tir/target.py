@@ -29,6 +29,9 @@ class Target:
     base_cflags    the same for all other code: it runs on every processor of the architecture, since it says what
                    a processor lacks
     features       what the processor must have beyond that, by the names of `aotc_codegen.c.cpu`
+    level          what its kernels are called by in a library that has several versions of them
+    versions       the targets of which a library has kernels, the best first; the other fields are then those that
+                   graphs, weights and kernels outside such a library are made for
     """
 
     name: str
@@ -41,6 +44,8 @@ class Target:
     cflags: tuple[str, ...] = ()
     base_cflags: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    level: str = ""
+    versions: tuple[Target, ...] = ()
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register; 1 on scalar targets."""
@@ -56,7 +61,9 @@ _X86_64, _AARCH64, _RISCV64 = ("-march=x86-64",), ("-march=armv8-a",), ("-march=
 _SSE: Final = ("sse3", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "lzcnt")
 _V3: Final = (*_SSE, "avx", "f16c", "fma", "avx2", "bmi1", "bmi2")
 _V4: Final = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
-X86_64: Final = Target(name="x86-64", machine="x86_64", vector_bytes=16, cflags=_X86_64, base_cflags=_X86_64)
+X86_64: Final = Target(
+    name="x86-64", machine="x86_64", vector_bytes=16, cflags=_X86_64, base_cflags=_X86_64, level="v1"
+)
 X86_64_V3: Final = replace(
     X86_64,
     name="x86-64-v3",
@@ -65,6 +72,7 @@ X86_64_V3: Final = replace(
     l2=512 << 10,
     cflags=("-march=x86-64-v3",),
     features=_V3,
+    level="v3",
 )
 X86_64_V4: Final = replace(
     X86_64,
@@ -75,7 +83,9 @@ X86_64_V4: Final = replace(
     l2=1 << 20,
     cflags=("-march=x86-64-v4", "-mprefer-vector-width=512"),
     features=_V4,
+    level="v4",
 )
+X86_64_MULTI: Final = replace(X86_64_V3, name="x86-64-multi", versions=(X86_64_V4, X86_64_V3, X86_64))
 AARCH64: Final = Target(
     name="aarch64",
     machine="aarch64",
@@ -91,7 +101,7 @@ RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64
 )
 """Scalar: compilers with vectors of this architecture are not common yet."""
-TARGETS: Final = {t.name: t for t in (C, X86_64, X86_64_V3, X86_64_V4, AARCH64, RISCV64)}
+TARGETS: Final = {t.name: t for t in (C, X86_64, X86_64_V3, X86_64_V4, X86_64_MULTI, AARCH64, RISCV64)}
 
 _PROC_NAMES: Final = {"pni": "sse3", "abm": "lzcnt"}
 """Features that /proc/cpuinfo calls otherwise."""

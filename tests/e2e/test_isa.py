@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processors that lack what a library was compiled for get a status or an error that says what, never a signal."""
+"""Processors that lack what a library was compiled for get a status or an error that says what, never a signal.
+Libraries with several versions of their kernels take the best that the processor has, or the one that is named.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,16 @@ from aotc_runtime_c import include_dir, loader_sources, sources
 
 import aotc
 from aotc.driver.compile import CompiledModel
+from aotc.driver.profile import profile
+from aotc.driver.relay_build import build
 from aotc.driver.toolchain import require_cpu, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.machine import architecture
-from aotc.tir.target import TARGETS, X86_64, X86_64_V3
+from aotc.relay.interp import evaluate
+from aotc.tir.target import TARGETS, X86_64, X86_64_MULTI, X86_64_V3
 from tests.conftest import require_tool
-from tests.e2e.projects import DIGITS, run
+from tests.e2e.projects import DIGITS, run, run_all
+from tests.e2e.test_threads import image, network
 
 pytestmark = pytest.mark.skipif(architecture() != "x86_64", reason="instruction sets of x86-64")
 HERE = Path(__file__).parent
@@ -120,3 +126,117 @@ def test_an_instruction_set_that_a_library_does_not_have(avx2: CompiledModel) ->
 
 def test_every_feature_can_be_asked_for() -> None:
     assert {f for t in TARGETS.values() for f in t.features} <= CPUID.keys()
+
+
+# --- several versions in one library
+
+NAMES = [v.name for v in X86_64_MULTI.versions]
+HERE_TOO = [n for n in NAMES if TARGETS[n].vector_bytes <= resolve_target("host").vector_bytes]
+"""The versions that this processor can run, the best first."""
+
+
+@pytest.fixture(scope="module")
+def multi(tmp_path_factory: pytest.TempPathFactory) -> CompiledModel:
+    """Built by the project's Makefile, too."""
+    folder = tmp_path_factory.mktemp("multi") / "digits"
+    model = aotc.compile(DIGITS, output=folder, target="x86-64-multi", cflags=["-O1"])
+    run(["make", "-s", "-j2", "CFLAGS=-O1", "BUILD=made", "made/libdigits.so"], folder)
+    return model
+
+
+def scores(text: str) -> np.ndarray:
+    """What the program that opens libraries prints of a run."""
+    opened, ran, values = text.splitlines()
+    assert (opened, ran) == ("0 ", "0 success")
+    return np.array(values.split(), np.float32)
+
+
+def test_versions_agree(multi: CompiledModel, avx2: CompiledModel, host: Path) -> None:
+    (expected,) = avx2.session().run(None, {"image": X})
+    assert aotc.load(multi.path).isa == HERE_TOO[0]
+    libraries = [multi.library, multi.path / "made" / "libdigits.so"]
+    for name in HERE_TOO:
+        for library in libraries:
+            session = aotc.load(library, isa=name)
+            assert session.isa == name
+            np.testing.assert_allclose(session.run(None, {"image": X})[0], expected, rtol=1e-5, atol=1e-7)
+        found = scores(run([host, libraries[1], name], multi.path))
+        np.testing.assert_allclose(found, expected[0], rtol=1e-5, atol=1e-7)
+
+
+def test_a_network_on_all_versions_and_threads(tmp_path: Path) -> None:
+    """Packed weights and Winograd's are there once; arenas of all versions fit the workspace."""
+    module = network()
+    model = aotc.compile(module, output=tmp_path / "net", name="net", target="x86-64-multi", cflags=["-O1"])
+    single = aotc.compile(module, output=tmp_path / "single", name="net", target="x86-64-v3", build=False)
+    assert model.metadata["weights_bytes"] == single.metadata["weights_bytes"]
+    assert model.session().workspace_bytes == max(version["workspace_bytes"] for version in model.metadata["isas"])
+    expected = np.asarray(evaluate(module, image()["image"]))
+    for name in HERE_TOO:
+        alone, shared = aotc.load(model.path, isa=name), aotc.load(model.path, isa=name, threads=3)
+        (y,) = alone.run(None, image())
+        assert np.abs(y - expected).max() <= 1e-4 * expected.std()
+        np.testing.assert_array_equal(shared.run(None, image())[0], y)
+
+
+def test_an_old_processor_takes_the_oldest_version(multi: CompiledModel, host: Path, nehalem: tuple[str, ...]) -> None:
+    (expected,) = aotc.load(multi.path, isa="x86-64").run(None, {"image": X})
+    np.testing.assert_allclose(scores(run([*nehalem, host, multi.library], multi.path)), expected[0], rtol=1e-6)
+    opened, ran = run([*nehalem, host, multi.library, "x86-64-v3"], multi.path).splitlines()
+    assert opened == "0 " and ran.startswith("8 the processor lacks instructions")
+    said = run([*nehalem, host, multi.library], multi.path, AOTC_ISA="x86-64-v4")
+    assert said.startswith("8 the processor lacks ") and said.endswith("avx512vl, which kernels for x86-64-v4 need\n")
+
+
+def test_the_environment_names_a_version(
+    multi: CompiledModel, avx2: CompiledModel, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (expected,) = aotc.load(multi.path, isa="x86-64").run(None, {"image": X})
+    np.testing.assert_array_equal(scores(run([host, multi.library], multi.path, AOTC_ISA="x86-64")), expected[0])
+    wrong = "9 there are no kernels for v3, only for x86-64-v4, x86-64-v3, x86-64\n"
+    assert run([host, multi.library], multi.path, AOTC_ISA="v3") == wrong
+    monkeypatch.setenv("AOTC_ISA", "x86-64")
+    assert aotc.load(multi.path).isa == "x86-64"
+    assert aotc.load(multi.path, isa="x86-64-v3").isa == "x86-64-v3"
+    assert avx2.session().isa == "x86-64-v3", "it has no others"
+    monkeypatch.setenv("AOTC_ISA", "v3")
+    with pytest.raises(AotcError, match="no kernels for the instruction set 'v3'") as e:
+        aotc.load(multi.path)
+    assert e.value.code == "isa"
+
+
+def test_a_run_names_a_version_that_is_not_there(multi: CompiledModel, host: Path) -> None:
+    _, ran = run([host, multi.library, "x86-64-v5"], multi.path).splitlines()
+    assert ran == "9 the model has no kernels for the instruction set named"
+
+
+def test_profiles_tell_the_kernels_that_ran(multi: CompiledModel) -> None:
+    steps = {version["name"]: version["steps"] for version in multi.metadata["isas"]}
+    assert [row["kernel"] for row in profile(multi.path, repeat=1)["steps"]] == steps[HERE_TOO[0]]
+
+
+@pytest.mark.parametrize("language", [("gcc", "-std=c99"), ("clang", "-std=c99"), ("g++", "-x", "c++", "-std=c++17")])
+def test_versions_compile_without_warnings(
+    language: tuple[str, ...], multi: CompiledModel, request: pytest.FixtureRequest
+) -> None:
+    if language[0] == "clang":
+        request.getfixturevalue("clang")
+    strict = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-O1", "-fsyntax-only", "-Iinclude", "-Isrc"]
+    flags = {file: isa["cflags"] for isa in multi.metadata["isas"] for file in isa["files"]}
+    files = [path.relative_to(multi.path) for path in sorted(multi.path.glob("*/*.c"))]
+    run_all([[*language, *strict, *flags.get(str(f), ()), f] for f in files if f.parts[0] != "made"], multi.path)
+
+
+def test_cmake_gives_each_version_its_flags(multi: CompiledModel, tmp_path: Path, cmake: str) -> None:
+    run([cmake, "-S", multi.path, "-B", tmp_path, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"], tmp_path)
+    commands = (tmp_path / "compile_commands.json").read_text(encoding="utf-8").splitlines()
+    compiled = [line for line in commands if '"command"' in line]
+    for isa in multi.metadata["isas"]:
+        for file in isa["files"]:
+            (line,) = (c for c in compiled if f"/{file} " in f"{c} ".replace('",', " ").replace('" ', " "))
+            assert line.rindex(isa["cflags"][0]) == line.rindex("-march=")
+
+
+def test_relay_build_refuses_several_versions() -> None:
+    with pytest.raises(AotcError, match="kernels for one instruction set, not x86-64-multi"):
+        build(network(), target="x86-64-multi")

@@ -44,8 +44,8 @@ int main(int argc, char **argv) {
 def native_targets() -> list[str]:
     """The targets whose code this processor runs: "c" and those of no wider vectors than its own."""
     host = resolve_target("host")
-    fits = (t for t in TARGETS.values() if t.machine in ("", host.machine) and t.vector_bytes <= host.vector_bytes)
-    return [t.name for t in fits]
+    own = (t for t in TARGETS.values() if t.machine in ("", host.machine) and not t.versions)
+    return [t.name for t in own if t.vector_bytes <= host.vector_bytes]
 
 
 @dataclass(frozen=True)

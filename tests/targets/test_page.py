@@ -22,7 +22,9 @@ def row(target: Target) -> str:
 
 def test_the_table_is_that_of_the_targets() -> None:
     lines = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith("| `")] == [row(target) for target in TARGETS.values()]
+    assert [line for line in lines if line.startswith("| `")] == [
+        row(target) for target in TARGETS.values() if not target.versions
+    ]
 
 
 def test_cmake_builds_for_another_machine(tmp_path: Path, cmake: str) -> None:

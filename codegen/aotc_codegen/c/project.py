@@ -133,8 +133,8 @@ def _externals(kernels: Sequence[Kernel], taken: Names) -> dict[Kernel, External
     return found
 
 
-def print_kernels(kernels: Iterable[Kernel], prefix: str) -> PrintedKernels:
-    """Print each kernel as PREFIX_NAME; kernels with the same text are one function.
+def print_kernels(kernels: Iterable[Kernel], prefix: str, suffix: str = "") -> PrintedKernels:
+    """Print each kernel as PREFIX_NAME, a suffix behind it; kernels with the same text are one function.
 
     Where several would have a name, all have a hash of their text behind it, not a number: so a kernel's text stays
     the same when others come and go.
@@ -156,7 +156,7 @@ def print_kernels(kernels: Iterable[Kernel], prefix: str) -> PrintedKernels:
     for body, same in bodies.items():
         base = f"{prefix}_{same[0].name}"
         mark = f"_{hashlib.sha256(body.encode()).hexdigest()[:HASH_DIGITS]}" if shared[same[0].name] > 1 else ""
-        name = taken.fresh(f"{base[: LONGEST - len(mark)]}{mark}")
+        name = taken.fresh(f"{base[: LONGEST - len(mark) - len(suffix)]}{mark}{suffix}")
         names.update((kernel, name) for kernel in same)
         made = printed[body]
         text, prototype = (part.replace(_PLACEHOLDER, name) for part in (made.text, made.prototype))
@@ -187,16 +187,61 @@ def split(kernels: Sequence[PrintedKernel]) -> list[list[PrintedKernel]]:
     return [*([k] for k in kernels if len(k.text) >= FILE_CHARACTERS), *(group for group in groups if group)]
 
 
+class _Version:
+    """A program for one instruction set: its kernels, the files that they are in, and where they are called.
+
+    suffix   of the names of kernels and files; "" where there is one version
+    """
+
+    def __init__(self, program: Program, target: Target, suffix: str) -> None:
+        self.program, self.target, self.suffix = program, target, suffix
+        self.kernels = print_kernels(program.kernels, program.name, suffix)
+        self.tensors = schedule.TensorNames.of(program)
+        self.files: list[str] = []
+
+    def calls(self, params: Params) -> dict[str, Any]:
+        """What the template of the schedule takes."""
+        return {
+            "suffix": self.suffix,
+            "team_base": schedule.team_base(self.program),
+            "team_bytes": schedule.team_bytes(self.program),
+            "step_count": len(self.program.steps),
+            "steps": schedule.call_rows(self.program, self.kernels.names, self.tensors, params),
+        }
+
+    def described(self) -> dict[str, Any]:
+        """For the metadata: what the processor must have, the files of kernels and their flags, the schedule."""
+        return {
+            "name": self.target.name,
+            "features": list(self.target.features),
+            "cflags": list(self.target.cflags),
+            "files": self.files,
+            "workspace_bytes": self.program.plan.peak,
+            "steps": [self.kernels.names[step.kernel] for step in self.program.steps],
+        }
+
+
+def _versions(programs: Sequence[Program], target: Target) -> list[_Version]:
+    if not target.versions:
+        return [_Version(programs[0], target, "")]
+    found = [_Version(p, t, f"_{t.level}") for p, t in zip(programs, target.versions, strict=True)]
+    if any(v.kernels.externals != found[0].kernels.externals for v in found):
+        text = "code of the user's differs between the instruction sets of a library"
+        raise AotcError("external", text, hint="a generator that is asked twice must give the same code")
+    return found
+
+
 class _Project:
     """The files of one project, by path."""
 
-    def __init__(self, program: Program, target: Target, version: str) -> None:
-        self.program, self.target = program, target
-        self.name = program.name
-        self.team = any(kernel.team for kernel in program.kernels)
-        self.kernels = print_kernels(program.kernels, program.name)
-        self.params = Params(program.name, program.constants)
-        self.tensors = schedule.TensorNames.of(program)
+    def __init__(self, programs: Sequence[Program], target: Target, version: str) -> None:
+        plan = max((p.plan for p in programs), key=lambda plan: plan.peak)
+        self.program, self.target = replace(programs[0], plan=plan), target
+        self.name = self.program.name
+        self.team = any(kernel.team for p in programs for kernel in p.kernels)
+        self.versions = _versions(programs, target)
+        self.params = Params(self.name, [storage for p in programs for storage in p.constants])
+        self.tensors = self.versions[0].tensors
         self.inputs = [schedule.tensor_row(s, i, "input") for s, i in self.tensors.inputs.items()]
         self.outputs = [schedule.tensor_row(s, i, "output") for s, i in self.tensors.outputs.items()]
         self.common: dict[str, Any] = {
@@ -207,13 +252,12 @@ class _Project:
             "inputs": self.inputs,
             "outputs": self.outputs,
             "tensors": [*self.inputs, *self.outputs],
-            "workspace_bytes": program.plan.peak,
-            "workspace_alignment": program.plan.align,
+            "workspace_bytes": plan.peak,
+            "workspace_alignment": plan.align,
             "weights_bytes": self.params.bytes,
             "team_includes": ['#include "aotc_team.h"'] if self.team else [],
-            "thread_workspace_bytes": schedule.thread_workspace_bytes(program),
+            "thread_workspace_bytes": max(map(schedule.thread_workspace_bytes, programs)),
         }
-        self.kernel_files: list[str] = []
         self.externals: list[dict[str, str]] = []
         self.files: dict[str, str | bytes] = {}
 
@@ -228,21 +272,23 @@ class _Project:
             f"src/{name}_internal.h",
             "internal.h",
             params=self.params.declarations(),
-            prototypes=self.kernels.prototypes,
+            prototypes=list(dict.fromkeys(p for v in self.versions for p in v.kernels.prototypes)),
         )
         self.add(f"src/{name}_kernel.h", "kernel.h")
-        for k, text in enumerate(self.kernels.files(**self.common)):
-            self.kernel_files.append(f"src/{name}_kernels_{k}.c")
-            self.files[self.kernel_files[-1]] = text
-        for k, external in enumerate(self.kernels.externals):
-            self.kernel_files.append(f"src/{name}_extern_{k}.c")
-            self.files[self.kernel_files[-1]] = external.file()
-            self.externals.append(external.described(self.kernel_files[-1]))
+        for v in self.versions:
+            for k, text in enumerate(v.kernels.files(**self.common)):
+                v.files.append(f"src/{name}_kernels{v.suffix}_{k}.c")
+                self.files[v.files[-1]] = text
+        for k, external in enumerate(self.versions[0].kernels.externals):
+            path = f"src/{name}_extern_{k}.c"
+            self.files[path] = external.file()
+            self.externals.append(external.described(path))
+        features = list(dict.fromkeys(f for v in self.versions for f in v.target.features))
         self.add(
             f"src/{name}.c",
             "model.c",
-            cpu=cpu_check(self.target.features),
-            isas=isa_rows([self.target], self.target.features),
+            cpu=cpu_check(features),
+            isas=isa_rows([v.target for v in self.versions], features),
             checks=schedule.check_rows(self.program, self.tensors),
             run=self._run(),
             unpack=schedule.unpack_rows(self.tensors),
@@ -265,31 +311,25 @@ class _Project:
     def _run(self) -> str:
         """The functions that run the schedule."""
         kind = "team" if self.team else "alone"
-        steps = render(
-            f"steps_{kind}.c",
-            **self.common,
-            suffix="",
-            team_base=schedule.team_base(self.program),
-            team_bytes=schedule.team_bytes(self.program),
-            step_count=len(self.program.steps),
-            steps=schedule.call_rows(self.program, self.kernels.names, self.tensors, self.params),
-        )
-        return render(f"run_{kind}.c", **self.common, steps=[steps], suffixes=[""])
+        steps = [render(f"steps_{kind}.c", **self.common, **v.calls(self.params)) for v in self.versions]
+        return render(f"run_{kind}.c", **self.common, steps=steps, suffixes=[v.suffix for v in self.versions])
 
     def build_files(self) -> None:
         """Makefile and CMakeLists.txt."""
         name, small = self.name, self.params.small
         params_source = f"src/{name}_params.{'c' if small else 'S'}"
         params_object = f"$(BUILD)/src/{name}_params.o"
-        sources = [f"src/{name}.c", *self.kernel_files]
-        flags, march = base_cflags(self.target), self.target.cflags
+        kernel_files = {file: v.target.cflags for v in self.versions for file in v.files if v.target.cflags}
+        externals = [external["source"] for external in self.externals]
+        sources = [f"src/{name}.c", *(file for v in self.versions for file in v.files), *externals]
+        flags = base_cflags(self.target)
         runtime = ["aotc_rt", "aotc_pool"] if self.team else ["aotc_rt"]
         self.add(
             "Makefile",
             "Makefile",
             cflags=" ".join(flags),
             kernel_flags=[
-                f"$(BUILD)/{f[:-2]}.o: KERNEL_CFLAGS := {' '.join(march)}" for f in self.kernel_files if march
+                f"$(BUILD)/{f[:-2]}.o: KERNEL_CFLAGS := {' '.join(march)}" for f, march in kernel_files.items()
             ],
             libraries="-lm -pthread" if self.team else "-lm",
             runtime=runtime,
@@ -309,8 +349,7 @@ class _Project:
             cmake_cflags=";".join(flags),
             kernel_cmake=[
                 f'set_source_files_properties({file} PROPERTIES COMPILE_OPTIONS "{";".join(march)}")'
-                for file in self.kernel_files
-                if march
+                for file, march in kernel_files.items()
             ],
         )
 
@@ -333,16 +372,6 @@ class _Project:
             f"  set_source_files_properties(${{{upper}_PARAMS}} PROPERTIES OBJECT_DEPENDS {blob})",
             "endif()",
         ]
-
-    def isa(self) -> dict[str, Any]:
-        """What the metadata say of an instruction set: what the processor must have, which files use it, and how."""
-        target = self.target
-        return {
-            "name": target.name,
-            "features": list(target.features),
-            "cflags": list(target.cflags),
-            "files": self.kernel_files,
-        }
 
     def example(self) -> None:
         """main.c and README.md."""
@@ -390,10 +419,17 @@ class _Project:
 
 
 def emit(
-    program: Program, directory: Path, *, target: Target, version: str, passes: Sequence[str] = ()
+    program: Program,
+    directory: Path,
+    *,
+    target: Target,
+    version: str,
+    passes: Sequence[str] = (),
+    others: Sequence[Program] = (),
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
+    others   where the target has versions, the same program for all but the first, in order
     passes   names of the passes that made the program, for the record
 
     Raises AotcError: code "name" if the program's name will not do, "output" if a file cannot be written.
@@ -401,12 +437,13 @@ def emit(
     if model_identifier(program.name) != program.name:
         hint = f"for example: {model_identifier(program.name)}"
         raise AotcError("name", f"a model cannot be called {program.name!r} in C", hint=hint)
-    project = _Project(program, target, version)
+    project = _Project([program, *others], target, version)
     project.sources()
     project.build_files()
     project.example()
-    metadata = describe(program, target, version, project.tensors, project.kernels.names, project.params)
-    metadata["isas"] = [project.isa()]
+    names = project.versions[0].kernels.names
+    metadata = describe(project.program, target, version, project.tensors, names, project.params)
+    metadata["isas"] = [v.described() for v in project.versions]
     metadata |= {"externals": project.externals, "passes": list(passes), "sha256": project.hashes()}
     try:
         project.write(directory)

@@ -111,6 +111,22 @@ def convolutions(draw: st.DrawFn) -> Part:
 
 
 @st.composite
+def wide_convolutions(draw: st.DrawFn) -> Part:
+    """Such as networks are made of: 3x3 and 1x1, many channels, constant weights."""
+    inner, outer, last = draw(st.integers(16, 70)), draw(st.integers(16, 100)), draw(st.booleans())
+    k, padding = draw(st.sampled_from([1, 3, 3])), draw(st.integers(0, 1))
+    space = [draw(st.integers(5, 21)) for _ in range(2)]
+    order, kernel_order = LAYOUTS[2][last], KERNELS[2][last]
+    weight = (k, k, inner, outer) if last else (outer, inner, k, k)
+    attributes = {
+        "padding": (padding,) * 4, "channels": outer, "kernel_size": (k, k),
+        "data_layout": order, "kernel_layout": kernel_order,
+    }  # fmt: skip
+    data = _placed(order, 1, inner, space)
+    return Part("conv2d", (data, weight), attributes, "float32", True, draw(epilogues), 3 if last else 1)
+
+
+@st.composite
 def transposed_convolutions(draw: st.DrawFn) -> Part:
     n = draw(st.sampled_from([1, 2, 2, 3]))
     groups, inner, outer = draw(st.sampled_from([1, 1, 2, 3])), draw(st.integers(1, 9)), draw(st.integers(1, 17))
@@ -173,7 +189,7 @@ def products(draw: st.DrawFn) -> Part:
 
 def parts(count: int) -> st.SearchStrategy[list[Part]]:
     """Lists of `count` parts at most."""
-    one = st.one_of(convolutions(), convolutions(), transposed_convolutions(), products(), pools())
+    one = st.one_of(convolutions(), wide_convolutions(), transposed_convolutions(), products(), pools())
     return st.lists(one, min_size=1, max_size=count)
 
 

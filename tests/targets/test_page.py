@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from aotc_codegen.c.mathlib import ULP
+
 import aotc
 from aotc.tir.target import TARGETS, Target
 from tests.e2e.projects import DIGITS, ROOT, run
@@ -35,3 +37,10 @@ def test_cmake_builds_for_another_machine(tmp_path: Path, cmake: str) -> None:
     run([cmake, "-S", project.path, "-B", "cross", *system, "-DCMAKE_EXE_LINKER_FLAGS=-static"], tmp_path)
     run([cmake, "--build", "cross"], tmp_path)
     assert "scores:" in foreign.run(tmp_path / "cross" / "net_example")
+
+
+def test_the_page_states_the_bounds() -> None:
+    text = " ".join((ROOT / "docs" / "targets.md").read_text(encoding="utf-8").split())
+    assert "exp, tanh and rsqrt are within 1.5, log within 1, erf and sigmoid within 2.5" in text
+    within = {"1.5": ("exp", "tanh", "rsqrt"), "1": ("log", "sin", "cos", "power"), "2.5": ("erf", "sigmoid")}
+    assert {name: float(bound) for bound, names in within.items() for name in names} == ULP

@@ -14,15 +14,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+static double sigmoid(double a) { return 1.0 / (1.0 + exp(-a)); }
+static double rsqrt(double a) { return 1.0 / sqrt(a); }
 
-typedef double (*function)(double);
+/* In the order of the kernels. */
 static const struct {
   const char *name;
-  function exact;
-} FUNCTIONS[] = {{"exp", exp}, {"log", log}, {"tanh", tanh}, {"erf", erf}, {"sigmoid", sigmoid}, {"sin", sin}, {"cos", cos}};
+  double (*unary)(double);
+  double (*binary)(double, double);
+} FUNCTIONS[] = {
+    {"exp", exp, NULL}, {"log", log, NULL}, {"tanh", tanh, NULL},   {"erf", erf, NULL},  {"sigmoid", sigmoid, NULL},
+    {"sin", sin, NULL}, {"cos", cos, NULL}, {"rsqrt", rsqrt, NULL}, {"power", NULL, pow}};
 
-static float x[CHUNK], y[MACHINES][CHUNK];
+static float x[CHUNK], second[CHUNK], y[MACHINES][CHUNK];
+
+/* A float by its bits; signalling NaN, which C99 leaves open, as quiet ones. */
+static float quiet(uint32_t bits) {
+  float value;
+  if ((bits & 0x7fffffffu) > 0x7f800000u) bits |= 0x00400000u;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/* The second argument that goes with a first one: whole, halves, ordinary, or any float. */
+static float partner(uint32_t bits) {
+  const uint32_t mixed = (bits ^ bits >> 15) * UINT32_C(2654435761), h = mixed ^ mixed >> 13;
+  switch (h & 3) {
+    case 0: return (float)(int)(h >> 2 & 31) - 16;
+    case 1: return 0.5f * ((float)(int)(h >> 2 & 15) - 8);
+    case 2: return ((float)(int)(h >> 8) - 0x1p23f) * 0x1p-21f;
+    default: return quiet(mixed);
+  }
+}
 
 /* The distance of floats around a double. */
 static double unit(double exact) {
@@ -57,11 +80,12 @@ int main(int argc, char **argv) {
     int k, m, count = 0;
     for (; count < CHUNK && next < UINT64_C(1) << 32; next += step) {
       const uint32_t bits = (uint32_t)next;
-      memcpy(&x[count++], &bits, sizeof bits);
+      second[count] = partner(bits);
+      x[count++] = quiet(bits);
     }
-    for (m = 0; m < MACHINES; ++m) KERNELS[m][f](x, y[m]);
+    for (m = 0; m < MACHINES; ++m) KERNELS[m][f](x, second, y[m]);
     for (k = 0; k < count; ++k) {
-      const double exact = FUNCTIONS[f].exact((double)x[k]);
+      const double a = x[k], exact = FUNCTIONS[f].unary ? FUNCTIONS[f].unary(a) : FUNCTIONS[f].binary(a, second[k]);
       for (m = 0; m < MACHINES; ++m) {
         const double off = error(y[m][k], exact);
         if (off < 0 || off > worst[m]) memcpy(&where[m], &x[k], sizeof *where);

@@ -23,7 +23,7 @@ from tests.codegen.batch import source_of
 from tests.e2e.projects import run, run_all
 from tests.targets.machines import Machine, machine
 
-NAMES = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")
+NAMES = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "rsqrt", "power")
 """In the order of ulp.c."""
 CHUNK = 1 << 14
 
@@ -46,26 +46,28 @@ class Program:
 
 
 def kernels(target: Target) -> str:
-    """A C file: the kernel of each operator on CHUNK numbers, called kernel0, kernel1, ..."""
-    x = Var("x", TensorType((CHUNK,), "float32"))
-    return source_of(lower_function(Function([x], call(REGISTRY[name], [x])), name, target) for name in NAMES)
+    """A C file: the kernel of each operator on pairs of CHUNK numbers, called kernel0, kernel1, ..."""
+    x, y = (Var(name, TensorType((CHUNK,), "float32")) for name in "xy")
+    calls = (call(REGISTRY[name], [x, y] if name == "power" else [x]) for name in NAMES)
+    return source_of(lower_function(Function([x, y], c), "f", target) for c in calls)
 
 
 def build(targets: Sequence[str], folder: Path) -> Program:
     """The program for targets that one machine runs, each compiled with its own flags."""
     machines = [machine(name) for name in targets]
     runner, commands, lines = machines[-1], [], []
+    takes = "(const float *, const float *, float *)"
     for k, here in enumerate(machines):
         (folder / f"kernels{k}.c").write_text(kernels(here.target), encoding="utf-8")
         renamed = [f"-Dkernel{n}=kernel{n}_{k}" for n in range(len(NAMES))]
         commands.append([runner.cc, "-std=c99", "-w", *cflags(here.target), *renamed, "-c", f"kernels{k}.c"])
-        lines += [f"void kernel{n}_{k}(const float *, float *);" for n in range(len(NAMES))]
+        lines += [f"void kernel{n}_{k}{takes};" for n in range(len(NAMES))]
     table = ", ".join("{" + ", ".join(f"kernel{n}_{k}" for n in range(len(NAMES))) + "}" for k in range(len(machines)))
     names = ", ".join(f'"{name}"' for name in targets)
     lines += [
         f"enum {{ MACHINES = {len(machines)}, CHUNK = {CHUNK} }};",
         f"static const char *const NAMES[] = {{{names}}};",
-        f"static void (*const KERNELS[][{len(NAMES)}])(const float *, float *) = {{{table}}};",
+        f"static void (*const KERNELS[][{len(NAMES)}]){takes} = {{{table}}};",
         f'#include "{Path(__file__).with_name("ulp.c")}"',
     ]
     (folder / "main.c").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -199,6 +199,16 @@ def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Arr
     return rng.standard_normal(shape).astype(dtype)
 
 
+def distance(found: Array, expected: Array) -> float:
+    """The largest difference; infinities and NaN must be in the same places (a window may see nothing but padding)."""
+    if not np.array_equal(
+        np.where(np.isfinite(found), 0, found), np.where(np.isfinite(expected), 0, expected), equal_nan=True
+    ):
+        return float("inf")
+    finite = np.isfinite(expected)
+    return float(np.abs(found[finite].astype(np.float64) - expected[finite].astype(np.float64)).max(initial=0.0))
+
+
 @dataclass(frozen=True)
 class Model:
     """The parts as one module, with inputs and the results that they should give.
@@ -217,7 +227,7 @@ class Model:
         """With random operands."""
         made, positive = (_Builder(np.random.default_rng(seed), part) for part in (False, True))
         module, terms = made.module(parts), positive.module(parts)
-        sizes = [float(np.abs(s).max(initial=0)) for s in evaluate(terms, params=positive.inputs)]
+        sizes = [float(np.abs(s)[np.isfinite(s)].max(initial=0)) for s in evaluate(terms, params=positive.inputs)]
         return cls(parts, module, made.inputs, evaluate(module, params=made.inputs), sizes)
 
     def problems(self, found: Sequence[Array], bound: float) -> str:
@@ -225,8 +235,8 @@ class Model:
         wrong = []
         for part, a, e, size in zip(self.parts, found, self.expected, self.magnitudes, strict=True):
             limit = bound * UNIT.get(part.dtype, 1.0) * size
-            error = np.abs(a.astype(np.float64) - e.astype(np.float64)).max(initial=0.0)
-            if a.shape != e.shape or a.dtype != e.dtype or not error <= limit:
+            error = distance(a, e) if a.shape == e.shape and a.dtype == e.dtype else np.inf
+            if not error <= limit:
                 wrong.append(f"{part}: {a.dtype}{a.shape} for {e.dtype}{e.shape}, off by {error}, at most {limit}")
         return "\n".join(wrong)
 

@@ -16,7 +16,7 @@ from tests.targets.shapes import Model, Part, parts
 
 BOUND = {"strict": 2e-6, "fast": 1e-5}
 """Of the error, relative to the sum of the magnitudes of all terms."""
-AT_ONCE = 8
+AT_ONCE = 6
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
@@ -45,7 +45,7 @@ random_models = given(
 
 @pytest.mark.parametrize("target", native_targets())
 def test_any_shape(target: str) -> None:
-    @settings(relaxed, max_examples=16)
+    @settings(relaxed, max_examples=10)
     @random_models
     def run(drawn: list[Part], seed: int, level: int, accuracy: str) -> None:
         check(drawn, seed, target, level, accuracy)

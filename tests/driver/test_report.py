@@ -77,6 +77,23 @@ def test_live_memory_of_small_programs() -> None:
     assert measure(Function((x,), x)).live == 0
 
 
+def test_programs_without_types_have_no_figures_that_need_them() -> None:
+    """As the passes inside of a pass see them: InferType comes last."""
+
+    @function_pass(opt_level=0, name="Untyped")
+    def untyped(function: Function, module: IRModule, ctx: PassContext) -> Function:
+        dense = relay.nn.dense(*function.params)
+        return Function(function.params, relay.Call(dense.op, dense.args, dense.attrs))
+
+    x, w = relay.var("x", shape=(2, 3)), relay.var("w", shape=(4, 3))
+    report = PassReport()
+    with PassContext(instruments=[report]):
+        untyped(IRModule.from_expr(Function([x, w], x)))
+    outer, inner = report.passes
+    assert outer.name == "Untyped" and outer.after is not None and outer.after.flops == 2 * 2 * 4 * 3
+    assert inner.name == "InferType" and inner.before.flops == inner.before.live == 0
+
+
 def test_passes_are_recorded_with_their_depth() -> None:
     report = PassReport("small")
     with PassContext(opt_level=3, instruments=[report]):

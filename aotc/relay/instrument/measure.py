@@ -18,10 +18,11 @@ from functools import reduce
 from typing import Protocol, TypeAlias
 
 from aotc.ir.instrument import PassInstrument
+from aotc.ir.op import Op
 from aotc.ir.transform import PassContext, PassInfo
 from aotc.ir.types import FuncType, TensorType, tensor_types
 from aotc.relay.analysis import get_total_mac_number, list_op_freqs
-from aotc.relay.expr import Call, Constant, Expr, Function, Let, Tuple, TupleGetItem
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay.visitor import children, post_order
@@ -35,8 +36,9 @@ class Measure:
     parameters   bytes of constants; a constant of one repeated value is one element
     flops        twice the multiply-adds of convolutions and products by their definitions: an algorithm that needs
                  fewer changes nothing
-    live         the most bytes of intermediate results at a time, if they were computed in program order; 0 where a
-                 shape is not known
+    live         the most bytes of intermediate results at a time, if they were computed in program order
+
+    The last two are 0 where a type or a shape is not known.
     """
 
     operators: Counter[str] = field(default_factory=Counter)
@@ -54,9 +56,10 @@ def measure(function: Function) -> Measure:
     nodes = list(post_order(function))
     constants = (n for n in nodes if isinstance(n, Constant))
     parameters = sum(c.data.dtype.itemsize if c.is_splat else c.data.nbytes for c in constants)
-    static = all(t.is_static for n in nodes for t in _tensors(n))
-    flops = 2 * get_total_mac_number(function) if static else 0
-    return Measure(Counter(list_op_freqs(function)), parameters, flops, _live(function) if static else 0)
+    typed = all(n.checked_type is not None for n in nodes if not isinstance(n, (Op, GlobalVar)))
+    known = typed and all(t.is_static for n in nodes for t in _tensors(n))
+    flops = 2 * get_total_mac_number(function) if known else 0
+    return Measure(Counter(list_op_freqs(function)), parameters, flops, _live(function) if known else 0)
 
 
 def _tensors(node: Expr) -> tuple[TensorType, ...]:

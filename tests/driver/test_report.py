@@ -301,3 +301,13 @@ def test_one_check_for_two_programs_and_passes_that_bind() -> None:
         with PassContext(instruments=[check]):
             assert len(bind(module).main.params) == 1
     assert list(check.inputs) == ["w"]
+
+
+def test_one_context_for_several_programs() -> None:
+    with PassContext(instruments=[aotc.instrument.NumericCheck()]):
+        for names in ("x", "yz"):
+            params = [Var(name, relay.TensorType((2,), "float32")) for name in names]
+            module = relay.transform.InferType()(IRModule.from_expr(Function(params, relay.exp(params[-1]))))
+            relay.transform.FoldConstant()(module)
+            with pytest.raises(aotc.AotcError, match="Wrong changes the result"):
+                wrong_by(0.1)(module)

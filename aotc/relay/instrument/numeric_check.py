@@ -33,6 +33,8 @@ REMEMBERED = 8
 class NumericCheck(PassInstrument):
     """Compares the result of @main after every pass with that of the program that the first pass got.
 
+    A program that is not what the pass before it gave begins anew, so that one context may compile several.
+
     inputs      values of @main's parameters by name; those not given are random, from `seed`
     tolerance   what differences may be, relative to the largest value of a result; by dtype (TOLERANCE) for None
 
@@ -45,28 +47,33 @@ class NumericCheck(PassInstrument):
         self.seed = seed
         self.tolerance = tolerance
         self._drawn: dict[str, Any] = {}
-        self._expected: list[Array] | None = None
+        self._expected: list[Array] = []
+        self._last: IRModule | None = None  # what the last of the outermost passes gave
         self._entries: list[bool] = []  # of each pass that runs: whether it got a right program
         self._known: dict[int, tuple[IRModule, list[str]]] = {}
         self._contexts = 0
 
     def enter_pass_ctx(self) -> None:
         if self._contexts == 0:
-            self._drawn, self._expected, self._entries, self._known = {}, None, [], {}
+            self._entries, self._last = [], None
         self._contexts += 1
 
     def exit_pass_ctx(self) -> None:
         self._contexts = max(0, self._contexts - 1)
 
     def run_before_pass(self, module: IRModule, info: PassInfo) -> None:
-        if self._expected is None:
-            rng = np.random.default_rng(self.seed)
-            for param in module.main.params:
-                if param.name not in self.inputs:
-                    self._drawn[param.name] = _random(type_of(param), rng)
-            with np.errstate(all="ignore"):
-                self._expected = _flat(evaluate(module, params={**self._drawn, **self.inputs}))
+        if not self._entries and (self._last is None or module is not self._last):
+            self._start(module)
         self._entries.append(not self._problems(module))
+
+    def _start(self, module: IRModule) -> None:
+        """Take the results of a program that comes from elsewhere for right."""
+        rng = np.random.default_rng(self.seed)
+        wanted = [p for p in module.main.params if p.name not in self.inputs]
+        self._drawn = {p.name: _random(type_of(p), rng) for p in wanted}
+        self._known = {}
+        with np.errstate(all="ignore"):
+            self._expected = _flat(evaluate(module, params={**self._drawn, **self.inputs}))
 
     def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
         problems = self._problems(module)
@@ -74,6 +81,8 @@ class NumericCheck(PassInstrument):
             text = f"{info.name} changes the result: {'; '.join(problems)}"
             hint = f"dump_ir shows the program before and after it; inputs not given are random, of seed {self.seed}"
             raise AotcError("numeric-check", text, hint=hint)
+        if not self._entries:
+            self._last = module
 
     def pass_failed(self, info: PassInfo) -> None:
         self._entries.pop()
@@ -87,7 +96,7 @@ class NumericCheck(PassInstrument):
     def _problems(self, module: IRModule) -> list[str]:
         """What is wrong with the results of a program; those of the last few are remembered."""
         if id(module) not in self._known:
-            expected, actual = self._expected or [], self._result(module)
+            expected, actual = self._expected, self._result(module)
             pairs = enumerate(zip(expected, actual, strict=False))
             found = [problem for k, pair in pairs if (problem := self._problem(k, *pair))]
             if len(actual) != len(expected):

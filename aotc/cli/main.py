@@ -145,6 +145,7 @@ def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None
     "--profile", "profiling", is_flag=True, help="Tell where the time goes, kernel by kernel; needs the project."
 )
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a run.")
+@click.option("--isa", metavar="NAME", help="Instruction set, where the library has several [default: the best].")
 @output_options
 def run_command(
     library: Path,
@@ -153,6 +154,7 @@ def run_command(
     repeat: int | None,
     profiling: bool,
     threads: int,
+    isa: str | None,
     quiet: bool,
     as_json: bool,
     verbose: int,
@@ -164,10 +166,10 @@ def run_command(
         raise click.UsageError("--profile tells the times of one thread")
     with reporting(quiet, as_json, verbose) as out:
         if profiling:
-            found = profile(library, inputs=inputs, repeat=repeat or 20)
+            found = profile(library, inputs=inputs, repeat=repeat or 20, isa=isa)
             out.result(found, lambda console: tables.show_profile(console, found))
             return
-        result = run_library(library, inputs=inputs, outputs=outputs, repeat=repeat or 1, threads=threads)
+        result = run_library(library, inputs=inputs, outputs=outputs, repeat=repeat or 1, threads=threads, isa=isa)
 
         def show(console: Console) -> None:
             for row in result["outputs"]:

@@ -105,7 +105,12 @@ def _by_kernel(steps: Sequence[Mapping[str, Any]], peak: float, bandwidth: float
 
 
 def profile(
-    library: str | Path, *, inputs: Path | None = None, repeat: int = 20, cc: str | None = None
+    library: str | Path,
+    *,
+    inputs: Path | None = None,
+    repeat: int = 20,
+    cc: str | None = None,
+    isa: str | None = None,
 ) -> dict[str, Any]:
     """Times of a project's steps and kernels, ready for JSON.
 
@@ -113,6 +118,7 @@ def profile(
     inputs    an .npz file; seeded random inputs for None
     repeat    runs with the clock and runs without it; a step's time is the median of the former
     cc        the C compiler for the measuring program
+    isa       the instruction set, as for `load`
 
     In the result, "milliseconds" has the minimum and median of plain runs and the median of watched ones; "machine" the
     measured peak and bandwidth; "steps" follow the schedule, "kernels" are sums over the steps of one kernel, the most
@@ -122,7 +128,7 @@ def profile(
     """
     path = find_library(Path(library))
     metadata = _metadata(path)
-    session = load(path)
+    session = load(path, isa=isa)
     rows = _rows(metadata, session.isa)
     types = {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
     binding = session.bind(read_inputs(inputs, types) if inputs is not None else random_inputs(types, 0))

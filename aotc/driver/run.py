@@ -21,10 +21,19 @@ PREVIEW = 6
 
 
 def run_library(
-    library: str | Path, *, inputs: Path | None = None, outputs: Path | None = None, repeat: int = 1, threads: int = 1
+    library: str | Path,
+    *,
+    inputs: Path | None = None,
+    outputs: Path | None = None,
+    repeat: int = 1,
+    threads: int = 1,
+    isa: str | None = None,
 ) -> dict[str, Any]:
-    """Run `repeat` times on the inputs of a file (or seeded random ones); outputs and times in milliseconds."""
-    session = load(library, threads=threads)
+    """Run `repeat` times on the inputs of a file (or seeded random ones); outputs and times in milliseconds.
+
+    threads, isa   as for `load`
+    """
+    session = load(library, threads=threads, isa=isa)
     types = {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
     arrays = read_inputs(inputs, types) if inputs is not None else random_inputs(types, 0)
     results = session.run(None, arrays)

@@ -22,6 +22,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.machine import architecture
 from aotc.relay.interp import evaluate
 from aotc.tir.target import TARGETS, X86_64, X86_64_MULTI, X86_64_V3
+from tests.cli.invoke import call
 from tests.conftest import require_tool
 from tests.e2e.projects import DIGITS, run, run_all
 from tests.e2e.test_threads import image, network
@@ -169,8 +170,14 @@ def test_a_network_on_all_versions_and_threads(tmp_path: Path) -> None:
     module = network()
     model = aotc.compile(module, output=tmp_path / "net", name="net", target="x86-64-multi", cflags=["-O1"])
     single = aotc.compile(module, output=tmp_path / "single", name="net", target="x86-64-v3", build=False)
+    memory = model.metadata["memory"]
+    assert all(buffer["first_step"] is not None for buffer in memory["buffers"])
     assert model.metadata["weights_bytes"] == single.metadata["weights_bytes"]
-    assert model.session().workspace_bytes == max(version["workspace_bytes"] for version in model.metadata["isas"])
+    assert (
+        model.session().workspace_bytes
+        == memory["peak"]
+        == max(version["workspace_bytes"] for version in model.metadata["isas"])
+    )
     expected = np.asarray(evaluate(module, image()["image"]))
     for name in HERE_TOO:
         alone, shared = aotc.load(model.path, isa=name), aotc.load(model.path, isa=name, threads=3)
@@ -212,7 +219,15 @@ def test_a_run_names_a_version_that_is_not_there(multi: CompiledModel, host: Pat
 
 def test_profiles_tell_the_kernels_that_ran(multi: CompiledModel) -> None:
     steps = {version["name"]: version["steps"] for version in multi.metadata["isas"]}
-    assert [row["kernel"] for row in profile(multi.path, repeat=1)["steps"]] == steps[HERE_TOO[0]]
+    for name in (None, "x86-64"):
+        rows = profile(multi.path, repeat=1, isa=name)["steps"]
+        assert [row["kernel"] for row in rows] == steps[name or HERE_TOO[0]]
+
+
+def test_the_command_names_a_version(multi: CompiledModel) -> None:
+    assert call("run", multi.path, "--isa", "x86-64").code == 0
+    wrong = call("run", multi.path, "--isa", "x86-64-v5")
+    assert wrong.code != 0 and "no kernels for the instruction set 'x86-64-v5'" in " ".join(wrong.err.split())
 
 
 @pytest.mark.parametrize("language", [("gcc", "-std=c99"), ("clang", "-std=c99"), ("g++", "-x", "c++", "-std=c++17")])

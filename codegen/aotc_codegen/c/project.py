@@ -235,13 +235,13 @@ class _Project:
     """The files of one project, by path."""
 
     def __init__(self, programs: Sequence[Program], target: Target, version: str) -> None:
-        plan = max((p.plan for p in programs), key=lambda plan: plan.peak)
-        self.program, self.target = replace(programs[0], plan=plan), target
-        self.name = self.program.name
+        self.target, self.name = target, programs[0].name
         self.team = any(kernel.team for p in programs for kernel in p.kernels)
         self.versions = _versions(programs, target)
+        self.largest = max(self.versions, key=lambda v: v.program.plan.peak)  # what callers provide memory for
+        self.program = self.largest.program
         self.params = Params(self.name, [storage for p in programs for storage in p.constants])
-        self.tensors = self.versions[0].tensors
+        self.tensors = self.largest.tensors
         self.inputs = [schedule.tensor_row(s, i, "input") for s, i in self.tensors.inputs.items()]
         self.outputs = [schedule.tensor_row(s, i, "output") for s, i in self.tensors.outputs.items()]
         self.common: dict[str, Any] = {
@@ -252,8 +252,8 @@ class _Project:
             "inputs": self.inputs,
             "outputs": self.outputs,
             "tensors": [*self.inputs, *self.outputs],
-            "workspace_bytes": plan.peak,
-            "workspace_alignment": plan.align,
+            "workspace_bytes": self.program.plan.peak,
+            "workspace_alignment": self.program.plan.align,
             "weights_bytes": self.params.bytes,
             "team_includes": ['#include "aotc_team.h"'] if self.team else [],
             "thread_workspace_bytes": max(map(schedule.thread_workspace_bytes, programs)),
@@ -441,7 +441,7 @@ def emit(
     project.sources()
     project.build_files()
     project.example()
-    names = project.versions[0].kernels.names
+    names = project.largest.kernels.names
     metadata = describe(project.program, target, version, project.tensors, names, project.params)
     metadata["isas"] = [v.described() for v in project.versions]
     metadata |= {"externals": project.externals, "passes": list(passes), "sha256": project.hashes()}

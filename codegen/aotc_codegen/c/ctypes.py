@@ -83,7 +83,8 @@ def vector_prelude(vectors: Iterable[tuple[DType, int]]) -> str:
     return _REGISTERS_ARE_FULL + typedefs if typedefs else ""
 
 
-_REGISTERS_ARE_FULL: Final = """/* Tiles fill the registers: GCC would keep values from one iteration to the next in memory. */
+_REGISTERS_ARE_FULL: Final = """/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("no-predictive-commoning")
 #endif

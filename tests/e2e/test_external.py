@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from aotc import relay
 from aotc.contrib import external, graph_executor
 from aotc.contrib.debugger import debug_executor
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.machine import architecture
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.dataflow_pattern import is_op, wildcard
@@ -75,6 +77,28 @@ def test_the_users_code_is_called(opt_level: int, tmp_path: Path) -> None:
     for build_file in ("Makefile", "CMakeLists.txt"):
         assert "src/net_extern_0.c" in (tmp_path / "net" / build_file).read_text()
     assert "void mine_0(" in (tmp_path / "net/src/net_internal.h").read_text()
+
+
+@pytest.mark.skipif(architecture() != "x86_64", reason="instruction sets of x86-64")
+def test_several_instruction_sets_share_it(tmp_path: Path) -> None:
+    """It runs on each, so it is compiled for the oldest; alone with one, it is compiled as kernels are."""
+    external.register("mine", generate)
+    models = [aotc.compile(module(), output=tmp_path / t, name="net", target=t) for t in ("x86-64-multi", "x86-64-v3")]
+    for isa in ("x86-64", "x86-64-v3"):
+        result = aotc.load(models[0].path, isa=isa).run(None, {"x": X, "y": Y})[0]
+        np.testing.assert_allclose(result, EXPECTED, rtol=1e-6)
+    for model, own in zip(models, (False, True), strict=True):
+        assert any("src/net_extern_0.c" in version["files"] for version in model.metadata["isas"]) == own
+        flags = [line for line in (model.path / "Makefile").read_text().splitlines() if "extern_0.o: KERNEL" in line]
+        assert len(flags) == own
+
+
+def test_code_that_differs_between_instruction_sets_is_refused(tmp_path: Path) -> None:
+    numbers = itertools.count()
+    external.register("mine", lambda function, symbol: f"/* {next(numbers)} */{generate(function, symbol)}")
+    with pytest.raises(AotcError, match="code of the user's differs between the instruction sets") as caught:
+        aotc.compile(module(), output=tmp_path / "net", target="x86-64-multi", build=False)
+    assert caught.value.code == "external"
 
 
 def test_relay_build_calls_it_too() -> None:

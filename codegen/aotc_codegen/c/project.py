@@ -283,6 +283,8 @@ class _Project:
             path = f"src/{name}_extern_{k}.c"
             self.files[path] = external.file()
             self.externals.append(external.described(path))
+            if not self.target.versions:  # else it is called by kernels for every processor, too
+                self.versions[0].files.append(path)
         features = list(dict.fromkeys(f for v in self.versions for f in v.target.features))
         self.add(
             f"src/{name}.c",
@@ -321,7 +323,7 @@ class _Project:
         params_object = f"$(BUILD)/src/{name}_params.o"
         kernel_files = {file: v.target.cflags for v in self.versions for file in v.files if v.target.cflags}
         externals = [external["source"] for external in self.externals]
-        sources = [f"src/{name}.c", *(file for v in self.versions for file in v.files), *externals]
+        sources = dict.fromkeys([f"src/{name}.c", *(file for v in self.versions for file in v.files), *externals])
         flags = base_cflags(self.target)
         runtime = ["aotc_rt", "aotc_pool"] if self.team else ["aotc_rt"]
         self.add(

@@ -138,6 +138,19 @@ def loop_kernel(body: For, *buffers: Buffer, stack: tuple[Buffer, ...] = ()) -> 
 X, Y = Buffer("x", FLOAT, 1024), Buffer("y", FLOAT, 1024)
 
 
+def test_loops_by_vectors_are_divided_by_what_they_write() -> None:
+    """Rows of 64 elements, a vector of 16 at a time, to two layers 1040 elements apart."""
+    layers = Buffer("layers", FLOAT, 2080)
+    c, place = Var("c"), Var("place")
+    vector = Load(X, c * 64 + place, 16)
+    stores = Block(Store(layers, layer * 1040 + c * 64 + place, vector) for layer in range(2))
+    kernel = loop_kernel(For(c, 16, For(place, 64, stores, step=16)), X, layers)
+    team = for_team(kernel)
+    assert team.team
+    (loop,) = (s for s in walk_stmts(team.body) if isinstance(s, For) and s.var is c)
+    assert isinstance(loop.begin, Binary)  # a participant's share of the channels
+
+
 def test_what_reads_its_own_results_is_not_divided() -> None:
     i = Var("i")
     chain = loop_kernel(For(i, 1000, Store(Y, i + 1, Load(Y, i) + Load(X, i))), X, Y)

@@ -302,7 +302,10 @@ def _units(loop: For) -> int:
 
 
 def _range(loop: For, ranges: Ranges) -> Interval:
-    return bounds(loop.begin, ranges)[0], bounds(loop.end, ranges)[1] - 1
+    low, high = bounds(loop.begin, ranges)[0], bounds(loop.end, ranges)[1] - 1
+    if isinstance(loop.begin, Const) and high < math.inf:
+        high = low + (high - low) // loop.step * loop.step
+    return low, high
 
 
 _Access = tuple[Linear, int, Ranges]

@@ -59,7 +59,7 @@ def test_any_shape(target: str) -> None:
 def test_many_shapes(target: str) -> None:
     machine(target)
 
-    @settings(relaxed, max_examples=100 if target in FOREIGN else 300)
+    @settings(relaxed, max_examples=60 if target in FOREIGN else 150)
     @random_models
     def run(drawn: list[Part], seed: int, level: int, accuracy: str) -> None:
         check(drawn, seed, target, level, accuracy)

@@ -4,9 +4,10 @@
  *
  *   ulp FUNCTION STEP FIRST
  *
- * Takes every STEP-th of the 2^32 floats from the FIRST on and prints, for each machine, the largest error in units of
- * the last place, the bits of the argument where it is, and the number of results that are no number, infinite or of
- * the wrong zero where they must not be.  MACHINES and the tables of kernels come from the file that includes this one.
+ * Takes special numbers and every STEP-th of the 2^32 floats from the FIRST on, and prints, for each machine, the
+ * largest error in units of the last place, the bits of the argument where it is, and the number of results that are no
+ * number, infinite or of the wrong zero where they must not be.  MACHINES and the tables of kernels come from the file
+ * that includes this one.
  */
 #include <math.h>
 #include <stdint.h>
@@ -27,6 +28,10 @@ static const struct {
     {"sin", sin, NULL}, {"cos", cos, NULL}, {"rsqrt", rsqrt, NULL}, {"power", NULL, pow}};
 
 static float x[CHUNK], second[CHUNK], y[MACHINES][CHUNK];
+
+/* Zeros, ones, infinities, NaN, and the least and largest subnormal and normal numbers, of both signs. */
+static const uint32_t SPECIAL[] = {0, 1, 0x7fffff, 0x800000, 0x3f800000, 0x7f7fffff, 0x7f800000, 0x7fc00000};
+enum { SPECIALS = 2 * sizeof SPECIAL / sizeof *SPECIAL };
 
 /* A float by its bits; signalling NaN, which C99 leaves open, as quiet ones. */
 static float quiet(uint32_t bits) {
@@ -73,13 +78,17 @@ int main(int argc, char **argv) {
   const uint64_t step = argc == 4 ? strtoull(argv[2], NULL, 10) : 0;
   uint64_t next = argc == 4 ? strtoull(argv[3], NULL, 10) : 0;
   size_t f = 0;
+  int seen = 0;
   if (step == 0) return 2;
   while (f < sizeof FUNCTIONS / sizeof *FUNCTIONS && strcmp(FUNCTIONS[f].name, argv[1]) != 0) ++f;
   if (f == sizeof FUNCTIONS / sizeof *FUNCTIONS) return 2;
   while (next < UINT64_C(1) << 32) {
     int k, m, count = 0;
-    for (; count < CHUNK && next < UINT64_C(1) << 32; next += step) {
-      const uint32_t bits = (uint32_t)next;
+    while (count < CHUNK && next < UINT64_C(1) << 32) {
+      const int special = seen < SPECIALS;
+      const uint32_t bits = special ? SPECIAL[seen / 2] | (uint32_t)(seen & 1) << 31 : (uint32_t)next;
+      next += special ? 0 : step;
+      seen += special;
       second[count] = partner(bits);
       x[count++] = quiet(bits);
     }

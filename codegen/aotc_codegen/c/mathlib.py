@@ -71,7 +71,7 @@ static inline float aotc_tanh_f32(float x) {
   p = p * s + 1.333090e-1f;
   p = p * s - 3.3333263e-1f;
   p = (p * s) * x + x;
-  return a < 0.65f ? p : copysignf(big, x);
+  return copysignf(a < 0.65f ? p : big, x);
 }
 """
 

@@ -14,8 +14,9 @@ from aotc.ir.diagnostics import AotcError
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import mlp, squeezenet
 from aotc.tir.interp import run_kernel
+from aotc.tir.target import TARGETS
 from tests.codegen.cases import all_cases, difference
-from tests.e2e.projects import DIGITS
+from tests.e2e.projects import DIGITS, run
 from tests.targets.machines import FOREIGN, Machine, machine
 
 Array = np.ndarray
@@ -67,6 +68,18 @@ def test_a_trained_model(foreign: Machine, models: Path, tmp_path: Path) -> None
         ]
     model = aotc.compile(models / f"{name}.onnx", output=tmp_path / name, target=foreign.target, build=False)
     close(foreign.run_model(model, [x])[0], expected)
+
+
+@pytest.mark.parametrize("target", [name for name in FOREIGN if not TARGETS[name].is_scalar])
+def test_threads_share_runs(target: str, tmp_path: Path) -> None:
+    """The pool, its waiting and the kernels' shares, in a program of the other architecture."""
+    here = machine(target)
+    module, params = squeezenet.get_workload(image_shape=(3, 48, 48), num_classes=10)
+    model = aotc.compile(module, params=params, output=tmp_path / "net", name="net", target=target, build=False)
+    run(["make", "-s", "-j2", f"CC={here.cc}", "CFLAGS=-O1", "build/libnet.a"], model.path)
+    files = (Path(__file__).with_name("teams.c"), "runtime/aotc_rt.c", "runtime/aotc_pool.c", "build/libnet.a")
+    run([here.cc, "-std=c99", "-static", "-pthread", "-Iinclude", *files, "-lm", "-o", "teams"], model.path)
+    assert here.run(model.path / "teams") == "ok\n"
 
 
 def test_the_cross_compiler_is_found(foreign: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

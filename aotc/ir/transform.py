@@ -142,6 +142,9 @@ def _pass_names(what: str, names: Iterable[str] | None) -> tuple[str, ...]:
 
 
 def _checked_instruments(instruments: Iterable[PassInstrument] | None) -> tuple[PassInstrument, ...]:
+    if isinstance(instruments, PassInstrument):
+        hint = "write instruments=[instrument]"
+        raise AotcTypeError("instrument", "instruments must be a list of pass instruments, not one", hint=hint)
     items = tuple(instruments or ())
     for item in items:
         if not isinstance(item, PassInstrument):

@@ -141,6 +141,14 @@ def test_the_virtual_machine_wants_a_generator_too() -> None:
         relay.create_executor("vm", mod=module()).evaluate()
 
 
+def test_main_cannot_be_external_itself() -> None:
+    external.register("mine", generate)
+    program = module()
+    program["main"] = program["mine_0"]
+    with pytest.raises(AotcError, match="@main is one kernel, not calls of kernels"):
+        aotc.compile(program, build=False)
+
+
 def test_a_source_without_the_symbol() -> None:
     external.register("mine", lambda *_: "void other(const float *a, float *b) { *b = *a; }")
     with pytest.raises(AotcError, match=r"does not define void mine_0"):

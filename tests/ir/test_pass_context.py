@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.instrument import pass_instrument
+from aotc.ir.instrument import PassInstrument, pass_instrument
 from aotc.ir.transform import (
     ModulePass,
     PassContext,
@@ -129,6 +129,7 @@ def test_leaving_out_of_order_is_an_error() -> None:
         ({"disabled_pass": "FuseOps"}, TypeError, "must be a list"),
         ({"disabled_pass": [3]}, TypeError, "pass names"),
         ({"instruments": [object()]}, TypeError, "is not a pass instrument"),
+        ({"instruments": PassInstrument()}, TypeError, "must be a list of pass instruments"),
         ({"config": {"relay.FuseOps.max_depht": 1}}, AttributeError, "Invalid config option 'relay.FuseOps.max_depht'"),
         ({"config": {"relay.FuseOps.max_depth": "1"}}, AttributeError, "to have type int but get str"),
         ({"config": {"relay.FuseOps.max_depth": None}}, AttributeError, "to have type int but get NoneType"),

@@ -218,6 +218,9 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
     Raises AotcError for dynamic shapes, run-time control flow and operators without a tensor program.
     """
     main = module.main
+    if main.is_primitive or "Compiler" in main.attrs:
+        hint = "a function without the attributes Primitive and Compiler calls it"
+        raise AotcError("not-fused", "@main is one kernel, not calls of kernels", span=main.span, hint=hint)
     state = _Lowering(_KernelTable(target), module, _let_values(main))
     inputs: list[Storage] = []
     for param in main.params:

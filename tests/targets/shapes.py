@@ -223,12 +223,14 @@ class Model:
     magnitudes: Sequence[float]
 
     @classmethod
-    def of(cls, parts: Sequence[Part], seed: int) -> Model:
-        """With random operands."""
-        made, positive = (_Builder(np.random.default_rng(seed), part) for part in (False, True))
+    def of(cls, parts: Sequence[Part], seed: int, special: bool = False) -> Model:
+        """With random operands; `special`: infinities and NaN among the data, not among weights."""
+        made, positive = (_Builder(np.random.default_rng(seed), part, special) for part in (False, True))
         module, terms = made.module(parts), positive.module(parts)
-        sizes = [float(np.abs(s)[np.isfinite(s)].max(initial=0)) for s in evaluate(terms, params=positive.inputs)]
-        return cls(parts, module, made.inputs, evaluate(module, params=made.inputs), sizes)
+        with np.errstate(all="ignore"):
+            expected, sizes = evaluate(module, params=made.inputs), evaluate(terms, params=positive.inputs)
+        largest = [float(np.abs(s)[np.isfinite(s)].max(initial=0)) for s in sizes]
+        return cls(parts, module, made.inputs, expected, largest)
 
     def problems(self, found: Sequence[Array], bound: float) -> str:
         """Which parts are wrong; `bound` is relative, for float32."""
@@ -244,8 +246,8 @@ class Model:
 class _Builder:
     """Makes expressions for parts, and inputs for their operands."""
 
-    def __init__(self, rng: np.random.Generator, positive: bool) -> None:
-        self.rng, self.positive = rng, positive
+    def __init__(self, rng: np.random.Generator, positive: bool, special: bool) -> None:
+        self.rng, self.positive, self.special = rng, positive, special
         self.params: list[relay.Var] = []
         self.inputs: dict[str, Array] = {}
 
@@ -274,7 +276,9 @@ class _Builder:
 
     def variable(self, name: str, shape: tuple[int, ...], dtype: str) -> relay.Var:
         self.params.append(relay.var(name, shape=shape, dtype=dtype))
-        self.inputs[name] = self.value(shape, dtype)
+        value = self.inputs[name] = self.value(shape, dtype)
+        if self.special and dtype.startswith("float") and not name.endswith("_1"):
+            value.flat[self.rng.integers(value.size)] = self.rng.choice([np.nan, np.inf, -np.inf])
         return self.params[-1]
 
     def operand(self, name: str, shape: tuple[int, ...], part: Part, second: bool) -> relay.Expr:

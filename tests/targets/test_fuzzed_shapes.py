@@ -22,7 +22,8 @@ relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, H
 
 def check(drawn: list[Part], seed: int, target: str, level: int, accuracy: str) -> None:
     """One model of all parts, compiled and run."""
-    model, here = Model.of(drawn, seed), machine(target)
+    # Winograd's algorithm spreads NaN over tiles
+    model, here = Model.of(drawn, seed, special=accuracy == "strict" and seed % 3 == 0), machine(target)
     if here.emulator:
         with tempfile.TemporaryDirectory() as folder:
             made = aotc.compile(

@@ -247,6 +247,8 @@ def test_generated_code_is_deterministic() -> None:
         (64, "x86-64-v4", "float32", 32),
         (48, "x86-64-v4", "float32", 48),
         (16, "x86-64-v4", "float32", 16),
+        (24, "x86-64-v4", "float32", 24),  # three halves of vectors
+        (40, "x86-64-v4", "float32", 8),
         (2, "x86-64-v4", "float32", 0),
         (64, "x86-64-v3", "float32", 16),
         (64, "x86-64-v4", "int8", 32),

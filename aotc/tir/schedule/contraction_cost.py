@@ -21,6 +21,8 @@ MEMORY_RATE: Final = 5.4
 """Bytes that arrive from memory in a cycle."""
 VECTORS: Final = (1, 2, 3, 4)
 """Vectors of weights in a tile."""
+WORTH: Final = 0.9
+"""Packing in halves of vectors must take no more than this share of the time."""
 
 
 def tile_columns(target: Target, vectors: int, lanes: int = 0) -> int:
@@ -55,7 +57,26 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0) -> int:
         return lanes * min(4, vectors)
     waste = {v: -(-vectors // v) * v for v in (2, 3, 1) if v <= vectors}
     least = min(waste.values())
-    return lanes * next(v for v, w in waste.items() if w == least or w * 8 <= least * 9)
+    block = lanes * next(v for v, w in waste.items() if w == least or w * 8 <= least * 9)
+    if not _is_widest(lanes):
+        return block
+    # vectors of half the length, two at a time, may fit the channels better: 24 are 3 of 8, but 2 of 16
+    halves = [lanes // 2 * v for v in (3, 1)]
+    best = min(halves, key=lambda b: _position_cost(n, b, lanes // 2, target))
+    worth = _position_cost(n, best, lanes // 2, target) < WORTH * _position_cost(n, block, lanes, target)
+    return best if worth else block
+
+
+def _is_widest(lanes: int) -> bool:
+    """Whether there is one unit for multiply-adds of such vectors, and two for those of half the length."""
+    return lanes * 4 >= 64
+
+
+def _position_cost(n: int, block: int, lanes: int, target: Target) -> float:
+    """Cycles of one product step for `n` channels at one position, weights packed in blocks."""
+    vectors = block // lanes
+    columns = tile_columns(target, vectors, lanes)
+    return -(-n // block) * step_cost(target, vectors, columns, lanes) / columns
 
 
 def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False) -> float:
@@ -63,7 +84,7 @@ def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False)
 
     `along` says that both operands are vectors, and every product needs one of its own.
     """
-    per_cycle = 1 if lanes * 4 >= 64 else 2
+    per_cycle = 1 if _is_widest(lanes) else 2
     penalty = 1 if target.fma or lanes == 1 else 2
     chains = max(xs * ys, min(MIN_CHAINS, 4) * per_cycle)
     if along:

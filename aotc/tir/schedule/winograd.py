@@ -162,18 +162,17 @@ class _Builder:
         self.at, _, self.bt = matrices(w.tile)
         self.lanes = math.gcd(computed_lanes(target, w.dtype), w.block)
         self.strips = cut_strips(w, target)
-        rows, self.columns = self.strips.rows, self.strips.columns
-        self.rows = rows
+        self.rows, self.columns = self.strips.rows, self.strips.columns
         self.alpha = w.tile + 2
         self.pitch = self.columns + 1
-        self.places = _whole(rows * self.pitch, self.lanes)
+        self.places = _whole(self.rows * self.pitch, self.lanes)
         self.plane = self.places + self.pitch + 1
         self.channels = w.a.shape[1]
         self.width = w.b.shape[1] * w.block
         self.chunk = -(-self.columns // -(-self.columns * w.tile // COLUMNS))
         self.phases = Buffer("phases", w.dtype, w.tile**2 * self.plane, "workspace", 64, private=True)
         self.layer = _layer(self.channels * self.places)
-        self.step = _layer(rows * self.columns * self.width)
+        self.step = _layer(self.rows * self.columns * self.width)
         self.data = Buffer("data", w.dtype, self.alpha**2 * self.layer, "workspace", 64, private=True)
         self.product = Buffer("product", w.dtype, self.alpha**2 * self.step, "workspace", 64, private=True)
         self.tile = Buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes, "workspace", 64, private=True)
@@ -229,9 +228,8 @@ class _Builder:
         end = maximum(minimum((width - first) // m, self.columns), begin)
 
         def element(t: Expr, j: int) -> Stmt:
-            return Store(
-                self.phases, self._phase(phase, j, row * self.pitch + t), Load(self.a, source + (first + t * m + j))
-            )
+            value = Load(self.a, source + (first + t * m + j))
+            return Store(self.phases, self._phase(phase, j, row * self.pitch + t), value)
 
         def border(t: Expr, j: int) -> Stmt:
             column = first + t * m + j
@@ -324,9 +322,7 @@ class _Builder:
         top, left = (strip * self.rows + row) * m, side * (self.columns * m) + part * (self.chunk * m)
         value = Load(self.tile, (i * (self.chunk * m) + x) * self.lanes + lane)
         body = self.store((image, group * self.lanes + lane, top + i, left + x), value)
-        body = For(
-            x, minimum(minimum(self.chunk, self.columns - part * self.chunk) * m, width - left), body, kind="vector"
-        )
+        body = For(x, minimum(self._tiles(part) * m, width - left), body, kind="vector")
         body = For(i, minimum(m, height - top), body)
         return For(lane, minimum(self.lanes, outputs - group * self.lanes), body)
 

@@ -16,6 +16,13 @@ import numpy as np
 
 from aotc.ir.dtype import DType
 
+_REGISTERS_ARE_FULL: Final = """/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
+
+"""
 _PLAIN: Final = {"float32": "float", "float64": "double", "bool": "uint8_t"}
 
 
@@ -81,15 +88,6 @@ def vector_prelude(vectors: Iterable[tuple[DType, int]]) -> str:
     """What a file of kernels that use vectors, (element type, lanes) each, begins with; empty without any."""
     typedefs = "".join(vector_typedefs(dtype, lanes) for dtype, lanes in sorted(vectors))
     return _REGISTERS_ARE_FULL + typedefs if typedefs else ""
-
-
-_REGISTERS_ARE_FULL: Final = """/* Tiles fill the registers: GCC would keep values from one iteration
- * to the next in memory. */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-predictive-commoning")
-#endif
-
-"""
 
 
 def vector_typedefs(dtype: DType, lanes: int) -> str:

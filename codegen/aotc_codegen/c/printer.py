@@ -425,12 +425,9 @@ class KernelPrinter:
         return _paren(f"{side(expr.a)} {symbol} {side(expr.b)}", level, needed)
 
     def _extreme(self, expr: Binary) -> str:
-        for a, b in ((expr.a, expr.b), (expr.b, expr.a)):
-            if expr.dtype.is_float and isinstance(b, Const) and b.value == b.value:
-                helper = self.helpers.use(f"{expr.op}c", _carrier(expr.dtype))
-                return f"{helper}({self.value(a)}, {self.value(b)})"
-        helper = self.helpers.use(expr.op, _carrier(expr.dtype) if expr.dtype.is_float else expr.dtype)
-        return f"{helper}({self.value(expr.a)}, {self.value(expr.b)})"
+        what, a, b = _bounded(expr) if expr.dtype.is_float else (expr.op, expr.a, expr.b)
+        helper = self.helpers.use(what, _carrier(expr.dtype) if expr.dtype.is_float else expr.dtype)
+        return f"{helper}({self.value(a)}, {self.value(b)})"
 
     def _call(self, expr: Call, needed: int) -> str:
         dtype, args = expr.args[0].dtype, [self.value(a) for a in expr.args]
@@ -492,12 +489,8 @@ class KernelPrinter:
     def _vector_extreme(self, expr: Binary) -> str:
         for dtype in (expr.dtype, DType(f"int{expr.dtype.bits}")):
             self.vector(dtype, expr.lanes)
-        for a, b in ((expr.a, expr.b), (expr.b, expr.a)):
-            if isinstance(b, Const) and b.value == b.value:
-                helper = self.helpers.use_lanes(f"{expr.op}c", expr.dtype, expr.lanes)
-                return f"{helper}({self.value(a)}, {self.value(b)})"
-        helper = self.helpers.use_lanes(expr.op, expr.dtype, expr.lanes)
-        return f"{helper}({self.value(expr.a)}, {self.value(expr.b)})"
+        what, a, b = _bounded(expr)
+        return f"{self.helpers.use_lanes(what, expr.dtype, expr.lanes)}({self.value(a)}, {self.value(b)})"
 
     def _mask(self, cond: Expr) -> str:
         """A comparison of vectors: all bits of a lane are set where it holds."""
@@ -516,6 +509,14 @@ class KernelPrinter:
             return _paren(text, UNARY, needed)
         text = f"{self.value(expr.a, level)} {symbol} {self.value(expr.b, level + 1)}"
         return _paren(text, level, needed)
+
+
+def _bounded(expr: Binary) -> tuple[str, Expr, Expr]:
+    """The helper for a minimum or maximum of floats and its operands; a number that is not NaN comes second."""
+    for a, b in ((expr.a, expr.b), (expr.b, expr.a)):
+        if isinstance(b, Const) and b.value == b.value:
+            return f"{expr.op}c", a, b
+    return expr.op, expr.a, expr.b
 
 
 def _carrier(dtype: DType) -> DType:

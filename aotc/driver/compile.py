@@ -123,7 +123,7 @@ class PipelineOptions:
             hint = nearest(self.accuracy, ACCURACIES) or f"known: {', '.join(ACCURACIES)}"
             raise AotcError("accuracy", f"unknown accuracy {self.accuracy!r}", hint=hint)
         require_passes(self.disabled_pass)
-        self.context(())
+        self.context(())  # looks at the configuration
 
     def context(self, instruments: Iterable[Any]) -> PassContext:
         """The pass context that they mean."""
@@ -138,8 +138,8 @@ class PipelineOptions:
 def compile_programs(
     module: IRModule,
     target: Target,
-    *,
     name: str,
+    *,
     options: PipelineOptions,
     instruments: Iterable[Any] = (),
     progress: Progress = lambda _: None,
@@ -185,14 +185,16 @@ def compile(
 
     model         a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, an IRModule or a .relay file
     output        directory of the project; a temporary one, removed with the result, for None
-    target, name  "host", or a name of `TARGETS`; prefix of every C symbol, made from the file name for None
+    target        "host", or a name of `aotc.tir.target.TARGETS`
+    name          prefix of every C symbol; made from the file name for None
     params        values for some inputs, baked in
     opt_level     0 (no graph optimisation) to 3
     accuracy      "fast", or "strict": no algorithms that round more than the definitions of the operators do
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     config        options of passes by key, as `PassContext` takes them, such as relay.AlterOpLayout.max_growth
     instruments   pass instruments, see `aotc.ir.instrument`
-    input_shapes  shapes of inputs with dynamic dimensions; `dims` are values of symbolic ones
+    input_shapes  shapes for inputs with dynamic dimensions, by input name
+    dims          values for symbolic dimensions, by symbol
     cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
@@ -210,11 +212,9 @@ def compile(
         check_destination(Path(output))
     progress(IMPORTING)
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
-    watching = [*instruments, passes := PassList()]
+    seen = [*instruments, passes := PassList()]
     with choosing(Recorded(tuning)):
-        programs = compile_programs(
-            module, resolved, name=c_name, options=options, instruments=watching, progress=progress
-        )
+        programs = compile_programs(module, resolved, c_name, options=options, instruments=seen, progress=progress)
     temporary = tempfile.TemporaryDirectory(prefix="aotc-") if output is None else None
     path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
     metadata, library = _write(programs, path, resolved, passes.names, toolchain, progress)

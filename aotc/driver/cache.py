@@ -3,9 +3,9 @@
 
 cache = default_cache()                              # ~/.cache/aotc, $XDG_CACHE_HOME/aotc or $AOTC_CACHE_DIR
 key = digest(preprocessed_source, flags, compiler)
-if not cache.fetch(key, Path("net.o")):
-    ...                                              # make net.o
-    cache.store(key, Path("net.o"))
+if (data := cache.get(key)) is None:
+    data = ...                                       # make net.o
+    cache.put(key, data)
 cache.trim()
 
 An entry is a file: a SHA-256 of the object, then the object.  Entries appear by renaming, so other processes see a
@@ -18,13 +18,18 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
+
+import aotc_codegen
+import numpy as np
 
 from aotc.ir.diagnostics import AotcError
 
@@ -53,7 +58,7 @@ class ObjectCache:
     """The entries in a folder.
 
     limit    bytes that `trim` leaves at most
-    hits, misses    of `fetch`
+    hits, misses    of `get`
     """
 
     folder: Path
@@ -70,17 +75,16 @@ class ObjectCache:
             LOG.warning(text)
         self._warned = True
 
-    def fetch(self, key: str, destination: Path) -> bool:
-        """Write the object of a key to `destination`, and True; False where there is none."""
+    def get(self, key: str) -> bytes | None:
+        """The object of a key; None where there is none."""
         data = self._read(self._path(key))
         if data is None:
             self.misses += 1
-            return False
-        destination.write_bytes(data)
+            return None
         self.hits += 1
         with suppress(OSError):  # another process removed it, or it belongs to another user
             os.utime(self._path(key))  # its modification time is that of its last use
-        return True
+        return data
 
     def _read(self, path: Path) -> bytes | None:
         """The object in an entry; None for an entry that does not exist, cannot be read or is corrupt."""
@@ -96,11 +100,10 @@ class ObjectCache:
             self._warn(f"cannot read the cache in {self.folder}: {error.strerror}")
         return None
 
-    def store(self, key: str, source: Path) -> None:
-        """Keep a file as the object of a key."""
+    def put(self, key: str, data: bytes) -> None:
+        """Keep bytes as the object of a key."""
         path = self._path(key)
         try:
-            data = source.read_bytes()
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.NamedTemporaryFile(dir=path.parent, suffix=_UNFINISHED, delete=False) as file:
                 file.write(hashlib.sha256(data).digest() + data)
@@ -151,6 +154,14 @@ def _remove(paths: Iterable[Path]) -> None:
             path.unlink(missing_ok=True)
         except OSError as error:
             LOG.warning("cannot remove %s: %s", path, error.strerror)
+
+
+@lru_cache
+def code_digest() -> str:
+    """What tells one compiler of ours from another: its own code, and what runs it."""
+    folders = (Path(__file__).parents[1], Path(aotc_codegen.__file__).parent)
+    files = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    return digest(sys.version, np.__version__, *(part for f in files for part in (str(f), f.read_bytes())))
 
 
 def cache_folder() -> Path | None:

@@ -8,7 +8,8 @@ model.session().run(None, {"input": array})
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +20,7 @@ from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library
+from aotc.driver.cache import code_digest, default_cache, digest
 from aotc.driver.observe import PassList, require_passes
 from aotc.driver.place import check_destination, staged
 from aotc.driver.relay_frontend import import_exported, is_exported_program, is_relay_text, read_relay_text
@@ -26,6 +28,7 @@ from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.memo import remembering
 from aotc.ir.transform import PassContext
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.binding import bind_params_by_name
@@ -213,12 +216,23 @@ def compile(
     progress(IMPORTING)
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
     seen = [*instruments, passes := PassList()]
-    with choosing(Recorded(tuning)):
-        programs = compile_programs(module, resolved, c_name, options=options, instruments=seen, progress=progress)
     temporary = tempfile.TemporaryDirectory(prefix="aotc-") if output is None else None
     path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
-    metadata, library = _write(programs, path, resolved, passes.names, toolchain, progress)
+    with _remembering(Recorded(tuning), cache):
+        programs = compile_programs(module, resolved, c_name, options=options, instruments=seen, progress=progress)
+        metadata, library = _write(programs, path, resolved, passes.names, toolchain, progress)
     return CompiledModel(path, library, metadata, temporary)
+
+
+@contextmanager
+def _remembering(chooser: Recorded, cache: bool) -> Iterator[None]:
+    """Kernels as the chooser has them, and those made before from the user's cache, if that is wanted."""
+    kept = default_cache() if cache else None
+    salt = digest(code_digest(), chooser.digest) if kept is not None else ""
+    with choosing(chooser), remembering(kept, salt):
+        yield
+    if kept is not None and kept.misses:
+        kept.trim()
 
 
 def _write(

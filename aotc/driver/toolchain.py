@@ -201,12 +201,13 @@ class ObjectCompiler:
     def compile(self, source: Path, target: Path) -> None:
         """Make an object; AotcError (code "compiler-failed") with the compiler's message."""
         cache, key = self.toolchain.cache, self._key(source)
-        if cache is not None and key is not None and cache.fetch(key, target):
+        if cache is not None and key is not None and (data := cache.get(key)) is not None:
+            target.write_bytes(data)
             return
         name = str(source.relative_to(self.directory))
         run_compiler((*self.toolchain.cc, *self._flags(source), "-c", name, "-o", str(target)), self.directory)
         if cache is not None and key is not None:
-            cache.store(key, target)
+            cache.put(key, target.read_bytes())
 
     def _key(self, source: Path) -> str | None:
         """None for what is not kept: assembler includes files that the preprocessor does not see."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aotc.driver.cache import cache_folder
+from aotc.driver.cache import cache_folder, digest
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.schedule.choice import Site
 
@@ -159,8 +159,18 @@ class Recorded:
         self._path = Path(wanted) if wanted else None
         self._known: Mapping[str, Record] | None = None
 
-    def __call__(self, site: Site) -> str | None:
+    @property
+    def known(self) -> Mapping[str, Record]:
+        """The records by signature."""
         if self._known is None:
             self._known = TuningStore(self._path).choices(cpu_model()) if self._path is not None else {}
-        record = self._known.get(site.signature) if self._known else None
+        return self._known
+
+    @property
+    def digest(self) -> str:
+        """What tells one chooser from another that answers otherwise."""
+        return digest(*(part for key in sorted(self.known) for part in (key, self.known[key].candidate)))
+
+    def __call__(self, site: Site) -> str | None:
+        record = self.known.get(site.signature) if self.known else None
         return record.candidate if record is not None else None

@@ -12,12 +12,22 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from aotc.ir.diagnostics import assert_never
+from aotc.ir.memo import alike, remembered
 from aotc.ir.span import Span
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Operand, Var, as_expr
 
-PART: Final = Var("part", INDEX)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Common(Var):
+    """A variable that all programs share: one that is read from disk again has the very same."""
+
+    def __reduce__(self) -> str:
+        return self.name.upper()
+
+
+PART: Final = _Common("part", INDEX)
 """The number of a participant of a team, from 0."""
-PARTS: Final = Var("parts", INDEX)
+PARTS: Final = _Common("parts", INDEX)
 """How many participants there are."""
 
 
@@ -175,6 +185,12 @@ class Kernel:
     def params(self) -> tuple[Buffer, ...]:
         """All buffers that the caller passes."""
         return (*self.inputs, *self.outputs, *self.workspace)
+
+
+def remembered_kernel(kind: str, source: object, span: Span | None, make: Callable[[], Kernel]) -> Kernel:
+    """`make()`, or the kernel that it gave for an equal source before (see `aotc.ir.memo`), with another span."""
+    made = remembered(kind, source, make)
+    return alike(replace(made, span=span), made)
 
 
 def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:

@@ -161,6 +161,9 @@ class ExternGroup:
     macs: int = 0
     outputs: list[Extern] = field(default_factory=list)
 
+    def __reduce__(self) -> str:
+        raise TypeError(f"{self.name} holds code, which is no data")
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Extern(Tensor):

@@ -14,12 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 import aotc
 from aotc.driver.cache import ObjectCache, cache_folder, default_cache, digest
 from aotc.driver.toolchain import ObjectCompiler, Toolchain
+from aotc.driver.tuning_store import Record, TuningStore, cpu_model
 from aotc.ir.diagnostics import AotcError
+from aotc.tir.schedule.lower import Lowering
+from aotc.tir.stmt import Kernel
 from tests.cli.invoke import DIGITS, call, refused
 
 Compile = Callable[..., bytes]
@@ -48,12 +53,11 @@ def compile_c(cache: ObjectCache, tmp_path: Path) -> Compile:
     return compiled
 
 
-def filled(cache: ObjectCache, count: int, size: int, tmp_path: Path) -> list[str]:
+def filled(cache: ObjectCache, count: int, size: int) -> list[str]:
     """Keys of entries, the one used longest ago first."""
-    (tmp_path / "object").write_bytes(bytes(size))
     keys = [digest(str(k)) for k in range(count)]
     for k, key in enumerate(keys):
-        cache.store(key, tmp_path / "object")
+        cache.put(key, bytes(size))
         os.utime(cache._path(key), (k, k))
     return keys
 
@@ -136,21 +140,20 @@ def test_useless_cache_is_one_warning(
     assert len([r for r in caplog.records if "cannot" in r.getMessage()]) == 1
 
 
-def test_entries_used_longest_ago_go_first(cache: ObjectCache, tmp_path: Path) -> None:
-    keys = filled(cache, 10, 1000, tmp_path)
-    (tmp_path / "out").touch()
-    assert cache.fetch(keys[0], tmp_path / "out")
+def test_entries_used_longest_ago_go_first(cache: ObjectCache) -> None:
+    keys = filled(cache, 10, 1000)
+    assert cache.get(keys[0]) == bytes(1000)
     cache.limit = 8000
     cache.trim()
     count, used = cache.usage()
     assert used <= 8000 and 0 < count < 10
-    assert [cache.fetch(k, tmp_path / "out") for k in keys] == [True, *[False] * (10 - count), *[True] * (count - 1)]
+    assert [cache.get(k) is not None for k in keys] == [True, *[False] * (10 - count), *[True] * (count - 1)]
     cache.trim()
     assert cache.usage() == (count, used)
 
 
-def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache, tmp_path: Path) -> None:
-    filled(cache, 2, 10, tmp_path)
+def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache) -> None:
+    filled(cache, 2, 10)
     old, new = (cache.folder / "ab" / name for name in ("old.tmp", "new.tmp"))
     old.parent.mkdir(exist_ok=True)
     old.touch()
@@ -163,20 +166,18 @@ def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache, tmp_path: 
     assert [p.name for p in cache.folder.rglob("*") if p.is_file()] == ["mine.txt"]
 
 
-def test_many_writers_and_a_trimmer(cache: ObjectCache, tmp_path: Path) -> None:
+def test_many_writers_and_a_trimmer(cache: ObjectCache) -> None:
     data = {digest(str(k)): bytes([k]) * 5000 for k in range(8)}
-    for key, content in data.items():
-        (tmp_path / key).write_bytes(content)
     cache.limit = 20_000
 
-    def work(worker: int) -> bool:
+    def work(_: int) -> bool:
         own = ObjectCache(cache.folder, cache.limit)
         for key, content in list(data.items()) * 20:
-            target = tmp_path / f"out{worker}"
-            if not own.fetch(key, target):
-                own.store(key, tmp_path / key)
+            found = own.get(key)
+            if found is None:
+                own.put(key, content)
                 own.trim()
-            elif target.read_bytes() != content:
+            elif found != content:
                 return False
         return True
 
@@ -199,6 +200,60 @@ def test_models_compile_from_the_cache(cache: ObjectCache, tmp_path: Path) -> No
     assert all(p.stat().st_mtime_ns > t for p, t in times.items())  # every one was used
     for session in (again.session(), aotc.load(tmp_path / "a"), aotc.load(tmp_path / "b")):
         np.testing.assert_array_equal(session.run(None, x)[0], expected)
+
+
+def _network(path: Path, scale: float, stride: int = 1) -> Path:
+    """Three convolutions, the middle one's weights and stride as given, and a softmax."""
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((16, 16, 3, 3)).astype(np.float32) for _ in range(3)]
+    weights[1] *= np.float32(scale)
+    values = [numpy_helper.from_array(w, f"w{k}") for k, w in enumerate(weights)]
+    strides = (1, stride, 1)
+    nodes = [
+        helper.make_node("Conv", [f"x{k}", f"w{k}"], [f"x{k + 1}"], pads=[1] * 4, strides=[strides[k]] * 2)
+        for k in range(3)
+    ]
+    nodes.append(helper.make_node("Softmax", ["x3"], ["y"], axis=1))
+    float32 = onnx.TensorProto.FLOAT
+    ends = [helper.make_tensor_value_info(n, float32, [1, 16, *hw]) for n, hw in (("x0", [8, 8]), ("y", [None] * 2))]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], values)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_a_small_change_makes_few_kernels_anew(
+    cache: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    make = Lowering.kernel
+
+    def watched(self: Lowering) -> Kernel:
+        made.append(self.name)
+        return make(self)
+
+    monkeypatch.setattr(Lowering, "kernel", watched)
+
+    def compiled(number: int, *change: float, use: bool = True) -> tuple[int, Path]:
+        """How many kernels were made, and the sources."""
+        made.clear()
+        model = _network(tmp_path / f"{number}.onnx", *change)  # type: ignore[arg-type]
+        output = tmp_path / f"out{number}{use}"
+        aotc.compile(model, output=output, name="net", build=False, cache=use, target="x86-64-v3")
+        return len(made), output
+
+    first, _ = compiled(0, 1.0)
+    for number, change, share in ((1, (2.0,), 0), (2, (1.0, 2), 1)):
+        few, kept = compiled(number, *change)
+        anew, fresh = compiled(number, *change, use=False)
+        assert few < anew and bool(few) == share
+        for path in (p for p in fresh.rglob("*") if p.is_file()):
+            assert (kept / path.relative_to(fresh)).read_bytes() == path.read_bytes(), path
+    store = tmp_path / "tuning.sqlite"
+    TuningStore(store).write([Record("5f3a", cpu_model(), "lanes axis=1", 1.0, 1)])
+    made.clear()
+    model = _network(tmp_path / "0.onnx", 1.0)
+    aotc.compile(model, name="net", build=False, target="x86-64-v3", tuning=store)
+    assert len(made) == first  # records may change any kernel
 
 
 def test_command(cache: ObjectCache, tmp_path: Path) -> None:

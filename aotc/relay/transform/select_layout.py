@@ -14,10 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from aotc.ir.attrs import Attrs
 from aotc.ir.dims import is_static
+from aotc.ir.memo import remembered
 from aotc.ir.op import Op
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
@@ -142,9 +144,14 @@ class _Estimate:
         assert isinstance(tensor, te.Tensor)
         if not isinstance(tensor, te.Contraction):  # with a conversion of types, in any layout
             return 0.0
-        a, b = (Buffer("x", x.dtype, x.size) for x in (data, weight))
-        found = candidates(tensor, a, b, lambda indices, value: Block(()), self.target)
-        return min((c.cost for c in found), default=float(tensor.macs))
+        return remembered("cost", (tensor, self.target), partial(_least_cost, tensor, self.target))
+
+
+def _least_cost(c: te.Contraction, target: Target) -> float:
+    """Cycles of the best tiling."""
+    a, b = (Buffer("x", x.dtype, x.size) for x in (c.a, c.b))
+    found = candidates(c, a, b, lambda indices, value: Block(()), target)
+    return min((candidate.cost for candidate in found), default=float(c.macs))
 
 
 def _moved(node: Call) -> float:

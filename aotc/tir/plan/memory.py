@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from aotc.tir.expr import Buffer, Expr, Load, operands, with_operands
 from aotc.tir.plan.arena import Block, place
 from aotc.tir.plan.program import MemoryPlan, Program, Step, Storage
-from aotc.tir.stmt import Kernel, Stmt, map_exprs
+from aotc.tir.stmt import Kernel, Stmt, map_exprs, remembered_kernel
 
 ALIGN = 64
 """Bytes to which every temporary is aligned: a cache line, and the widest vector."""
@@ -63,10 +63,14 @@ def _replace_buffers(expr: Expr, mapping: dict[Buffer, Buffer]) -> Expr:
 
 def work_in_place(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> Kernel:
     """The kernel with each (output, input) pair merged into the one output parameter."""
-    mapping = {kernel.inputs[i]: kernel.outputs[o] for o, i in pairs}
-    body: Stmt = map_exprs(kernel.body, lambda e: _replace_buffers(e, mapping))
-    inputs = tuple(b for b in kernel.inputs if b not in mapping)
-    return replace(kernel, inputs=inputs, body=body, inplace=())
+
+    def merged() -> Kernel:
+        mapping = {kernel.inputs[i]: kernel.outputs[o] for o, i in pairs}
+        body: Stmt = map_exprs(kernel.body, lambda e: _replace_buffers(e, mapping))
+        inputs = tuple(b for b in kernel.inputs if b not in mapping)
+        return replace(kernel, inputs=inputs, body=body, inplace=())
+
+    return remembered_kernel(f"in place {pairs}", kernel, kernel.span, merged)
 
 
 def plan_memory(program: Program) -> Program:
@@ -80,10 +84,11 @@ def plan_memory(program: Program) -> Program:
         if pairs:
             for o, i in pairs:
                 home[step.outputs[o].storage] = step.inputs[i].storage
-            kernel = kernels.setdefault((step.kernel, pairs), work_in_place(step.kernel, pairs))
+            if (step.kernel, pairs) not in kernels:
+                kernels[step.kernel, pairs] = work_in_place(step.kernel, pairs)
             gone = {i for _, i in pairs}
             inputs = tuple(view for i, view in enumerate(step.inputs) if i not in gone)
-            step = replace(step, kernel=kernel, args=(*inputs, *step.outputs, *step.workspace))
+            step = replace(step, kernel=kernels[step.kernel, pairs], args=(*inputs, *step.outputs, *step.workspace))
         steps.append(step)
     plan = _place(lives, home)
     return replace(program, steps=tuple(steps), plan=plan)

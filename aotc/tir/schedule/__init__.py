@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from aotc.ir.span import Span
 from aotc.tir import te
 from aotc.tir.schedule.lower import Lowering
-from aotc.tir.stmt import Kernel
+from aotc.tir.stmt import Kernel, remembered_kernel
 from aotc.tir.target import Target
 
 
@@ -25,4 +25,5 @@ def schedule(
     Kernel parameters are `inputs`, then `outputs`, in the order given, then workspace.
     Raises AotcError (code "schedule") if an output needs a placeholder that is not among the inputs.
     """
-    return Lowering(name, inputs, outputs, target).kernel(span)
+    source = (name, tuple(inputs), tuple(outputs), target)
+    return remembered_kernel("schedule", source, span, lambda: Lowering(name, inputs, outputs, target).kernel())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From stages to one kernel: buffers are assigned, loop nests built and simplified.
 
-kernel = Lowering(name, inputs, outputs, target).kernel(span)
+kernel = Lowering(name, inputs, outputs, target).kernel()
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Final
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
-from aotc.ir.span import Span
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Load, Var, substitute
 from aotc.tir.schedule import graph
@@ -62,7 +61,7 @@ class Lowering:
         self._place_outputs()
         self._place_scratch()
 
-    def kernel(self, span: Span | None = None) -> Kernel:
+    def kernel(self) -> Kernel:
         """The finished kernel."""
         body = drop_dead(Block([*(self._group(g) for g in self.groups), *self._copies()]))
         macs = sum(_macs(stage.anchor) for stage in self.stages)
@@ -76,7 +75,6 @@ class Lowering:
             inplace=inplace_pairs(self.plan, self.groups, self.inputs, self.outputs),
             macs=macs,
             approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
-            span=span,
         )
 
     def _place_outputs(self) -> None:

@@ -37,6 +37,7 @@ from aotc.tir.stmt import (
     Sync,
     Transpose,
     While,
+    remembered_kernel,
     stmt_exprs,
     walk_stmts,
 )
@@ -70,6 +71,11 @@ def for_team(kernel: Kernel) -> Kernel:
     nbytes = sum(b.nbytes for b in kernel.params)
     if kernel.source is not None or max(kernel.macs / _MACS_PER_NS, nbytes / _BYTES_PER_NS) < _WORTH_NS:
         return kernel
+    made = remembered_kernel("team", kernel, kernel.span, lambda: _divided(kernel))
+    return made if made.team else kernel
+
+
+def _divided(kernel: Kernel) -> Kernel:
     splitter = _Splitter(kernel)
     stmts = splitter.region(_stmts(kernel.body), {}, frozenset())
     if stmts is None or not splitter.divided:

@@ -122,7 +122,7 @@ class KernelPrinter:
         used = _mentioned(kernel.body)
         lines += [f"  (void){self.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
         lines += self.block(_without_dead_registers(kernel.body), 1)
-        return "\n".join([*_origin(kernel), *lines, "}", ""])
+        return "\n".join([*origin(kernel), *lines, "}", ""])
 
     def _parameters(self, kernel: Kernel) -> list[str]:
         rows = []
@@ -562,7 +562,7 @@ def _without_dead_registers(body: Stmt) -> Stmt:
     return keep(body)
 
 
-def _origin(kernel: Kernel) -> Sequence[str]:
+def origin(kernel: Kernel) -> Sequence[str]:
     """A comment that names the nodes of the model a kernel computes."""
     if kernel.span is None:
         return []

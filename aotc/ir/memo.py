@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that are kept from one run of the compiler to the next, under a hash of all that they are made from.
+
+    with remembering(store, salt):                                    # the salt stands for the code that makes them
+        kernel = remembered("kernel", (name, outputs, target), lambda: make(name, outputs, target))
+        text = remembered("text", kernel, lambda: printed(kernel))    # known by what the kernel was made from
+
+Sources and results are data: they are pickled.  What cannot be, because it holds code or is nested too deeply, is made
+anew each time; so is everything outside of `remembering`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+T = TypeVar("T")
+_UNFIT: Final = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
+"""What pickling raises for what is no data."""
+
+
+class Store(Protocol):
+    """Bytes by key; what it does not know, or has lost, is None."""
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+
+@dataclass(slots=True)
+class _Memory:
+    """names: the keys of results that came out of here, by identity (the results are kept alive with them)."""
+
+    store: Store
+    salt: str
+    names: dict[int, tuple[object, str]] = field(default_factory=dict)
+
+    def key(self, kind: str, source: object) -> str | None:
+        """None where the source is no data."""
+        known = self.names.get(id(source))
+        try:
+            data = known[1].encode() if known is not None else pickle.dumps(source, protocol=5)
+        except _UNFIT:
+            return None
+        found = hashlib.sha256(f"{self.salt} {kind} {known is not None}\n".encode())
+        found.update(data)
+        return found.hexdigest()
+
+
+_MEMORY: Final[ContextVar[_Memory | None]] = ContextVar("aotc_memory", default=None)
+
+
+@contextmanager
+def remembering(store: Store | None, salt: str) -> Iterator[None]:
+    """Keep results in `store` (None: nowhere); `salt` tells apart what the sources do not, such as versions of code."""
+    token = _MEMORY.set(_Memory(store, salt) if store is not None else None)
+    try:
+        yield
+    finally:
+        _MEMORY.reset(token)
+
+
+def remembered(kind: str, source: object, make: Callable[[], T]) -> T:
+    """`make()`, or what it gave for an equal source before.
+
+    source    all that the result depends on, or itself a result of `remembered`
+    """
+    memory = _MEMORY.get()
+    key = memory.key(kind, source) if memory is not None else None
+    if memory is None or key is None:
+        return make()
+    data = memory.store.get(key)
+    result: Any = make() if data is None else pickle.loads(data)
+    if data is None:
+        try:
+            memory.store.put(key, pickle.dumps(result, protocol=5))
+        except _UNFIT:
+            return result  # type: ignore[no-any-return]
+    memory.names.setdefault(id(result), (result, key))
+    return result  # type: ignore[no-any-return]
+
+
+def alike(new: T, old: object) -> T:
+    """`new`, of which nothing is different from `old` that a result depends on."""
+    memory = _MEMORY.get()
+    if memory is not None and id(old) in memory.names:
+        memory.names[id(new)] = (new, memory.names[id(old)][1])
+    return new

@@ -6,10 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from aotc_codegen.c.flags import cflags
 from aotc_codegen.c.mathlib import ULP
 
-from tests.targets.machines import FOREIGN, native_targets
-from tests.targets.ulp import Error, Program, build, measure
+from tests.e2e.projects import run
+from tests.targets.machines import FOREIGN, machine, native_targets
+from tests.targets.ulp import NAMES, Error, Program, build, kernels, measure
 
 NATIVE = native_targets()
 
@@ -30,6 +32,17 @@ def test_bounds_hold_for_samples(function: str, program: Program) -> None:
     errors = measure(program, function, step=4099)
     assert list(errors) == NATIVE
     require(errors, ULP[function])
+
+
+@pytest.mark.parametrize("target", [t for t in NATIVE if t in ("x86-64-v3", "x86-64-v4")])
+def test_every_function_is_vector_code(target: str, tmp_path: Path) -> None:
+    """gcc says of each loop that it vectorised it."""
+    here = machine(target)
+    (tmp_path / "kernels.c").write_text(kernels(here.target), encoding="utf-8")
+    command = ["gcc", "-std=c99", *cflags(here.target), "-fopt-info-vec-optimized=report", "-c", "kernels.c"]
+    run(command, tmp_path)
+    lines = {line.split(":")[1] for line in (tmp_path / "report").read_text(encoding="utf-8").splitlines()}
+    assert len(lines) == len(NAMES)
 
 
 @pytest.mark.parametrize("target", FOREIGN)

@@ -4,10 +4,10 @@
  *
  *   ulp FUNCTION STEP FIRST
  *
- * Takes special numbers and every STEP-th of the 2^32 floats from the FIRST on, and prints, for each machine, the
- * largest error in units of the last place, the bits of the argument where it is, and the number of results that are no
- * number, infinite or of the wrong zero where they must not be.  MACHINES and the tables of kernels come from the file
- * that includes this one.
+ * Takes all pairs of special numbers and every STEP-th of the 2^32 floats from the FIRST on, and prints, for each
+ * machine, the largest error in units of the last place, the bits of the argument where it is, and the number of
+ * results that are no number, infinite or of the wrong zero where they must not be.  MACHINES and the tables of kernels
+ * come from the file that includes this one.
  */
 #include <math.h>
 #include <stdint.h>
@@ -25,13 +25,18 @@ static const struct {
   double (*binary)(double, double);
 } FUNCTIONS[] = {
     {"exp", exp, NULL}, {"log", log, NULL}, {"tanh", tanh, NULL},   {"erf", erf, NULL},  {"sigmoid", sigmoid, NULL},
-    {"sin", sin, NULL}, {"cos", cos, NULL}, {"rsqrt", rsqrt, NULL}, {"power", NULL, pow}};
+    {"sin", sin, NULL}, {"cos", cos, NULL}, {"tan", tan, NULL},     {"rsqrt", rsqrt, NULL}, {"power", NULL, pow}};
 
 static float x[CHUNK], second[CHUNK], y[MACHINES][CHUNK];
 
-/* Zeros, ones, infinities, NaN, and the least and largest subnormal and normal numbers, of both signs. */
-static const uint32_t SPECIAL[] = {0, 1, 0x7fffff, 0x800000, 0x3f800000, 0x7f7fffff, 0x7f800000, 0x7fc00000};
+/* Zeros, infinities, NaN, the least and largest subnormal and normal numbers, those around 1, 1/2, 2, 3, 100.5, and
+ * around the largest that are halves, odd or even; of both signs. */
+static const uint32_t SPECIAL[] = {0,          1,          0x7fffff,   0x800000,   0x7f7fffff, 0x7f800000,
+                                   0x7fc00000, 0x3f7fffff, 0x3f800000, 0x3f800001, 0x3f000000, 0x40000000,
+                                   0x40400000, 0x42c90000, 0x4affffff, 0x4b000001, 0x4b7fffff, 0x4b800001};
 enum { SPECIALS = 2 * sizeof SPECIAL / sizeof *SPECIAL };
+
+static uint32_t special_bits(int k) { return SPECIAL[k / 2] | (uint32_t)(k & 1) << 31; }
 
 /* A float by its bits; signalling NaN, which C99 leaves open, as quiet ones. */
 static float quiet(uint32_t bits) {
@@ -85,11 +90,11 @@ int main(int argc, char **argv) {
   while (next < UINT64_C(1) << 32) {
     int k, m, count = 0;
     while (count < CHUNK && next < UINT64_C(1) << 32) {
-      const int special = seen < SPECIALS;
-      const uint32_t bits = special ? SPECIAL[seen / 2] | (uint32_t)(seen & 1) << 31 : (uint32_t)next;
+      const int special = seen < SPECIALS * SPECIALS;
+      const uint32_t bits = special ? special_bits(seen % SPECIALS) : (uint32_t)next;
       next += special ? 0 : step;
+      second[count] = special ? quiet(special_bits(seen / SPECIALS)) : partner(bits);
       seen += special;
-      second[count] = partner(bits);
       x[count++] = quiet(bits);
     }
     for (m = 0; m < MACHINES; ++m) KERNELS[m][f](x, second, y[m]);

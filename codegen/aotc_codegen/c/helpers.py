@@ -222,6 +222,10 @@ def _elementary(function: str) -> Callable[[str, DType, Helpers], str]:
     return make
 
 
+def _pow(name: str, d: DType, helpers: Helpers) -> str:
+    return (_elementary("pow") if d.is_float else _pow_int)(name, d, helpers)
+
+
 def _round_narrow(name: str, d: DType, helpers: Helpers) -> str:
     load, store = helpers.use("load", d), helpers.use("store", d)
     return _function("float", name, "float x", f"return {load}({store}(x));")
@@ -242,7 +246,6 @@ _MAKERS: Final[dict[str, Callable[[str, DType, Helpers], str]]] = {
     "index_min": _index_min,
     "shl": _shl,
     "shr": _shr,
-    "pow": _pow_int,
     "abs": _abs_int,
     "popcount": _popcount,
     "clz": _clz,
@@ -256,6 +259,7 @@ _MAKERS: Final[dict[str, Callable[[str, DType, Helpers], str]]] = {
     "round": _round_narrow,
     "odd": _odd,
     **{function: _elementary(function) for function in FUNCTIONS},
+    "pow": _pow,
 }
 
 

@@ -3,7 +3,7 @@
 
 The C library's functions are calls, one element each; these inline into loops.  `ULP` states how far off they are.
 Infinities, NaN and subnormal results are those of C99 Annex F.  Polynomials are Lawson-weighted
-least-squares fits on Chebyshev nodes.
+least-squares fits on Chebyshev nodes, those in double of Remez's algorithm.
 
     text, calls = FUNCTIONS["tanh"]               # static inline float aotc_tanh_f32(float x) ..., ("exp",)
 """
@@ -101,11 +101,170 @@ static inline float aotc_erf_f32(float x) {
 }
 """
 
+# Where vectors of double and shifts by lanes are instructions; elsewhere the C library's calls are faster.
+_WIDE: Final = "#if defined(__AVX2__) || defined(__aarch64__)\n"
+
+# Payne and Hanek's reduction (1983) in 96 bits of 2/pi, from the place on where m * 2^e * 2/pi is no multiple of 4: the
+# product has two bits of the quarter of the turn and 62 of the rest.  For |x| < 1 there is nothing to reduce.
+TURN: Final = (
+    _WIDE
+    + """\
+static inline uint32_t aotc_turn_f32(float x, double *rest) {
+  const uint32_t a = aotc_bits(x) & 0x7fffffffu;
+  const uint32_t e = (a >> 23) - 127u, m = (a & 0x007fffffu) | 0x00800000u;
+  const uint32_t s = e & 31u, r = 31u - s;
+  const int small = a < 0x3f800000u, far = (e & 64u) != 0u, next = (e & 32u) != 0u;
+  const uint32_t a0 = far ? 0x220a94feu : 0x00000051u;
+  const uint32_t a1 = far ? 0x13abe8fau : 0x7cc1b727u;
+  const uint32_t a2 = far ? 0x9a6ee06du : 0x220a94feu;
+  const uint32_t a3 = far ? 0xb14acc9eu : 0x13abe8fau;
+  const uint32_t a4 = far ? 0x21c820ffu : 0x9a6ee06du;
+  const uint32_t b0 = next ? a1 : a0, b1 = next ? a2 : a1, b2 = next ? a3 : a2, b3 = next ? a4 : a3;
+  const uint32_t w0 = (b0 << s) | ((b1 >> 1) >> r);
+  const uint32_t w1 = (b1 << s) | ((b2 >> 1) >> r);
+  const uint32_t w2 = (b2 << s) | ((b3 >> 1) >> r);
+  const uint64_t product = (uint64_t)m * w1 + ((uint64_t)m * w2 >> 32);
+  const uint32_t high = (uint32_t)(product >> 32) + m * w0, low = (uint32_t)product;
+  const double top = (double)(int32_t)(high << 2 | low >> 30) * 3.6572951981678992e-10;
+  const double turn = top + (double)(int32_t)((low << 2) >> 1) * 1.7030607900432773e-19;
+  *rest = small ? (double)aotc_from_bits(a) : turn;
+  return small ? 0u : (high + 0x20000000u) >> 30;
+}
+#endif
+"""
+)
+
+# Both polynomials in one: b + b s p(s), where b is r for the sine and 1 for the cosine.
+WAVE: Final = (
+    _WIDE
+    + """\
+static inline float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
+  double r;
+  const uint32_t q = aotc_turn_f32(x, &r) + quarter;
+  const int odd = (q & 1u) != 0u;
+  const double s = r * r, b = odd ? 1.0 : r;
+  double p = odd ? 2.4138246562584954e-5 : 2.6953126420295278e-6;
+  p = p * s + (odd ? -1.3883339756449393e-3 : -1.9836212114933676e-4);
+  p = p * s + (odd ? 4.1666483357577685e-2 : 8.3333166195992582e-3);
+  p = p * s + (odd ? -4.9999998116461878e-1 : -1.6666666494885057e-1);
+  p = b + (b * s) * p;
+  return fabsf(x) <= 3.40282347e+38f ? aotc_from_bits(aotc_bits((float)p) ^ ((q & 2u) << 30) ^ sign) : NAN;
+}
+#endif
+"""
+)
+
+TAN: Final = (
+    _WIDE
+    + """\
+static inline float aotc_tan_f32(float x) {
+  double r;
+  const uint32_t q = aotc_turn_f32(x, &r);
+  const int odd = (q & 1u) != 0u;
+  const double s = r * r;
+  double p = 2.6953126420295278e-6, c = 2.4138246562584954e-5;
+  p = p * s - 1.9836212114933676e-4;
+  p = p * s + 8.3333166195992582e-3;
+  p = p * s - 1.6666666494885057e-1;
+  p = r + (r * s) * p;
+  c = c * s - 1.3883339756449393e-3;
+  c = c * s + 4.1666483357577685e-2;
+  c = c * s - 4.9999998116461878e-1;
+  c = 1.0 + c * s;
+  p = (odd ? -c : p) / (odd ? p : c);
+  return fabsf(x) <= 3.40282347e+38f ? aotc_from_bits(aotc_bits((float)p) ^ (aotc_bits(x) & 0x80000000u)) : NAN;
+}
+#else
+static inline float aotc_tan_f32(float x) {
+  return tanf(x);
+}
+#endif
+"""
+)
+
+
+def _wave(name: str, quarter: int, sign: str) -> str:
+    head = f"static inline float aotc_{name}_f32(float x) {{\n  return "
+    return f"{_WIDE}{head}aotc_wave_f32(x, {quarter}u, {sign});\n}}\n#else\n{head}{name}f(x);\n}}\n#endif\n"
+
+
+# 2^(y log2 |x|): m in [sqrt(1/2), sqrt(2)) as for the logarithm, log2(m) by powers of s = (m - 1) / (m + 1).  y is cut
+# where the result is 0, 1 or infinity, on an even number; w then has its whole part in the low bits of a sum.
+# Conditions are joined by & and |: with branches between them, gcc 12 does not vectorise.
+POW: Final = (
+    _WIDE
+    + """\
+static inline float aotc_pow_f32(float x, float y) {
+  const float a = fabsf(x);
+  const int tiny = a < 1.17549435e-38f;
+  const uint32_t u = aotc_bits(tiny ? a * 8388608.0f : a) - 0x3f3504f3u;
+  const float e = (float)((int32_t)u >> 23) - (tiny ? 23.0f : 0.0f);
+  const float m = aotc_from_bits((u & 0x007fffffu) + 0x3f3504f3u);
+  const float c = y > 1e12f ? 1e12f : y < -1e12f ? -1e12f : y;
+  const float half = c * 0.5f, whole = rintf(c), even = rintf(half);
+  const float edge = ((a == 0.0f) | (a > 3.40282347e+38f)) ? INFINITY : 1.0f;
+  const uint32_t odd = ((whole == c) & (even != half)) ? 0x80000000u : 0u;
+  const double s = ((double)m - 1.0) / ((double)m + 1.0), q = s * s;
+  double p = 0.34074045710414318, z = 1.5345789109373779e-4, w, t, r;
+  float f, v;
+  p = p * q + 0.41167210928805631;
+  p = p * q + 0.57708359619079403;
+  p = p * q + 0.96179667327563884;
+  p = p * q + 2.8853900817901471;
+  w = (double)c * (p * s + (double)e);
+  t = w + 6755399441055744.0;
+  r = w - (t - 6755399441055744.0);
+  z = z * r + 1.3399957587004336e-3;
+  z = z * r + 9.6184892437084544e-3;
+  z = z * r + 5.5503287119397479e-2;
+  z = z * r + 2.4022646886090252e-1;
+  z = z * r + 6.9314720576707142e-1;
+  z = z * r + 1.000000000555048;
+  f = (float)aotc_from_bits64(aotc_bits64(z) + (aotc_bits64(t) << 52));
+  v = (float)w * edge;
+  f = v > 130.0f ? INFINITY : v < -152.0f ? 0.0f : f;
+  f = aotc_from_bits(aotc_bits(f) | (aotc_bits(x) & odd));
+  f = ((x < 0.0f) & (whole != c) & (a <= 3.40282347e+38f)) ? NAN : f;
+  f = x != x ? x : y != y ? y : f;
+  return ((y == 0.0f) | (x == 1.0f)) ? 1.0f : f;
+}
+#else
+static inline float aotc_pow_f32(float x, float y) {
+  return powf(x, y);
+}
+#endif
+"""
+)
+
+BITS64: Final = (
+    _WIDE
+    + """\
+static inline uint64_t aotc_bits64(double x) {
+  uint64_t u;
+  memcpy(&u, &x, sizeof u);
+  return u;
+}
+static inline double aotc_from_bits64(uint64_t u) {
+  double x;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
+#endif
+"""
+)
+
 FUNCTIONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "exp": (EXP, ()),
     "log": (LOG, ()),
     "tanh": (TANH, ("exp",)),
     "erf": (ERF, ("exp",)),
+    "turn": (TURN, ()),
+    "wave": (WAVE, ("turn",)),
+    "sin": (_wave("sin", 0, "(aotc_bits(x) & 0x80000000u)"), ("wave",)),
+    "cos": (_wave("cos", 1, "0u"), ("wave",)),
+    "tan": (TAN, ("turn",)),
+    "bits64": (BITS64, ()),
+    "pow": (POW, ("bits64",)),
 }
 """The definition of each function, called aotc_NAME_f32, and the other functions that it calls."""
 
@@ -118,11 +277,12 @@ ULP: Final = {
     "rsqrt": 1.5,
     "sin": 1.0,
     "cos": 1.0,
+    "tan": 1.0,
     "power": 1.0,
 }
 """The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
 
 A unit is the distance of floats around the exact value; for subnormal ones it is the smallest subnormal.  Tests compare
-every float with the C library's functions in double.  sigmoid uses exp; sin, cos and power are calls of the C library,
-and their figures those of glibc.
+every float with the C library's functions in double.  sigmoid uses exp.  Where sin, cos, tan and power are calls of the
+C library, their figures are those of glibc.
 """

@@ -32,6 +32,7 @@ from aotc.relay.transform.flatten_atrous_conv import FlattenAtrousConv
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
 from aotc.relay.transform.fold_scale_axis import BackwardFoldScaleAxis, FoldScaleAxis, ForwardFoldScaleAxis
+from aotc.relay.transform.fuse_attention import FuseAttention
 from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.infer_type import InferType
 from aotc.relay.transform.inline import Inline
@@ -70,6 +71,7 @@ _PASSES: tuple[type[Pass[Any]], ...] = (
     FoldExplicitPadding,
     FoldScaleAxis,
     ForwardFoldScaleAxis,
+    FuseAttention,
     FuseOps,
     InferType,
     Inline,

@@ -188,6 +188,13 @@ def rewrite_report() -> Iterator[RewriteReport]:
         _REPORT.reset(token)
 
 
+def record(name: str, outcome: Outcome, seconds: float) -> None:
+    """Count an outcome of a rule in the report that is being made, if any."""
+    report = _REPORT.get()
+    if report is not None:
+        report.setdefault(name, RuleStats()).add(outcome, seconds)
+
+
 class Rewriter:
     """Applies rules everywhere in a function, operands first, until none applies.
 
@@ -238,9 +245,7 @@ class Rewriter:
             outcome = _checked(rule, node, outcome)
         seconds = time.perf_counter() - start
         self.stats.setdefault(rule.name, RuleStats()).add(outcome, seconds)
-        report = _REPORT.get()
-        if report is not None:
-            report.setdefault(rule.name, RuleStats()).add(outcome, seconds)
+        record(rule.name, outcome, seconds)
         return outcome
 
 

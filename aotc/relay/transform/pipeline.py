@@ -30,6 +30,7 @@ from aotc.relay.transform.flatten_atrous_conv import FlattenAtrousConv
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
 from aotc.relay.transform.fold_scale_axis import FoldScaleAxis
+from aotc.relay.transform.fuse_attention import FuseAttention
 from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.infer_type import InferType
 from aotc.relay.transform.inline import Inline
@@ -72,6 +73,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (3, SelectLayout(target)),
         (3, AlterOpLayout(target)),
         (3, FoldConstant()),
+        (3, FuseAttention(target)),
         (0, FuseOps()),
     ]
 

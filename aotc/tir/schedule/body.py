@@ -10,24 +10,50 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from aotc.tir import te
-from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, walk, with_operands
+from aotc.tir.expr import (
+    INDEX,
+    Binary,
+    Buffer,
+    Const,
+    Element,
+    Expr,
+    Load,
+    Select,
+    Var,
+    const,
+    operands,
+    walk,
+    with_operands,
+)
 from aotc.tir.schedule import graph
 from aotc.tir.schedule.inline import Plan
 from aotc.tir.simplify import Ranges, bounds, simplify
 from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, stmt_exprs, walk_stmts
 
 _Task: TypeAlias = "Generator[_Task, Expr, Expr]"
+_START: Final = Const(0, INDEX)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a tensor is stored: `skip` leading axes are not in memory (the stages share those loops)."""
+    """Where a tensor is stored: `skip` leading axes are not in memory (the stages share those loops).
+
+    start    the position of what is first in memory, a part of the tensor
+    pitch    elements from one row to the next, if it is not the length of a row
+    """
 
     buffer: Buffer
     skip: int = 0
+    start: Expr = _START
+    pitch: int = 0
+
+    def offset(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
+        """Where an element is in the buffer."""
+        shape = (*tensor.shape[self.skip : -1], self.pitch) if self.pitch else tensor.shape[self.skip :]
+        return te.flat_index(shape, indices[self.skip :]) - self.start
 
 
 Memory: TypeAlias = "Mapping[te.Tensor, Slot]"
@@ -35,7 +61,7 @@ Memory: TypeAlias = "Mapping[te.Tensor, Slot]"
 
 def slot_index(slot: Slot, tensor: te.Tensor, indices: Sequence[Expr], ranges: Ranges) -> Expr:
     """The flat index of an element in the memory of its tensor."""
-    return simplify(te.flat_index(tensor.shape[slot.skip :], indices[slot.skip :]), ranges)
+    return simplify(slot.offset(tensor, indices), ranges)
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ kernel = Lowering(name, inputs, outputs, target).kernel()
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
@@ -19,20 +19,17 @@ from aotc.tir.schedule.body import Body, Slot
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.inline import plan_storage
 from aotc.tir.schedule.inplace import inplace_pairs
-from aotc.tir.schedule.nest import (
-    hoist_invariants,
-    mark_vector,
-    merge_loops,
-    split_loops,
-    tile_transposes,
-    unroll_bounds,
-)
+from aotc.tir.schedule.naive import ContractionNest, StoreFn
+from aotc.tir.schedule.nest import hoist_invariants, mark_vector, polished
 from aotc.tir.schedule.reduce import reduce_nest
 from aotc.tir.schedule.stages import Group, Stage, form_groups, form_stages
+from aotc.tir.schedule.strips import build_chain, find_chains
 from aotc.tir.schedule.winograd import build_winograd
 from aotc.tir.simplify import drop_dead, simplify_stmt
 from aotc.tir.stmt import Block, Declare, Kernel, Stmt, Store, loops, map_exprs
 from aotc.tir.target import Target
+
+Indices: TypeAlias = tuple[Expr, ...]
 
 STACK_BYTES: Final = 4096
 """How much of a kernel's scratch may lie on the stack."""
@@ -51,6 +48,8 @@ class Lowering:
         self.plan = plan_storage(outputs)
         self.stages = form_stages(self.plan)
         self.groups = form_groups(self.stages, self.plan)
+        self.chains = find_chains(self.plan, self.groups, outputs)
+        self.absorbed = {group for chain in self.chains.values() for group in chain.absorbed}
         self.stack: list[Buffer] = []
         self.workspace: list[Buffer] = []
         self.memory: dict[te.Tensor, Slot] = {}
@@ -63,7 +62,8 @@ class Lowering:
 
     def kernel(self) -> Kernel:
         """The finished kernel."""
-        body = drop_dead(Block([*(self._group(g) for g in self.groups), *self._copies()]))
+        groups = (self._group(g) for g in self.groups if g not in self.absorbed)
+        body = drop_dead(Block([*groups, *self._copies()]))
         macs = sum(_macs(stage.anchor) for stage in self.stages)
         return Kernel(
             name=self.name,
@@ -97,12 +97,13 @@ class Lowering:
     def _place_scratch(self) -> None:
         home = {root: group for group in self.groups for stage in group.stages for root in stage.roots}
         stage_of = {root: stage for stage in self.stages for root in stage.roots}
+        elsewhere = {root for chain in self.chains.values() for root in chain.roots}
         for stage in self.stages:
             for root in stage.roots:
                 readers = {read.stage for read in self.plan.reads.get(root, ())}
-                elsewhere = any(stage_of[reader] is not stage for reader in readers)
+                kept = any(stage_of[reader] is not stage for reader in readers)
                 whole = root in self.plan.operands or isinstance(root, te.Extern)
-                if root in self.memory or not (elsewhere or whole):
+                if root in self.memory or root in elsewhere or not (kept or whole):
                     continue
                 local = not whole and all(home[reader] is home[root] for reader in readers)
                 skip = home[root].depth if local else 0
@@ -120,8 +121,15 @@ class Lowering:
         return self.workspace[-1]
 
     def _group(self, group: Group) -> Stmt:
+        if group in self.chains:
+            return mark_vector(hoist_invariants(build_chain(self, self.chains[group])))
         if len(group.stages) == 1:
             return self._alone(group.stages[0])
+        bodies = self.inside(group)
+        return polished(loops(group.stages[0].axes[: group.depth], Block(bodies))) if bodies else Block(())
+
+    def inside(self, group: Group) -> list[Stmt]:
+        """The stages of a group, one after the other, inside the loops that they share: those of the first."""
         shared = group.stages[0].axes[: group.depth]
         bodies: list[Stmt] = []
         for stage in group.stages:
@@ -130,7 +138,7 @@ class Lowering:
             own = {var: outer for (var, _), (outer, _) in zip(stage.axes, shared, strict=False)}
             stmt = self._stage(stage, group.depth)
             bodies.append(stmt if stage is group.stages[0] else _substituted(stmt, dict(own)))
-        return polished(loops(shared, Block(bodies))) if bodies else Block(())
+        return bodies
 
     def _alone(self, stage: Stage) -> Stmt:
         if any(extent == 0 for extent in stage.extents):
@@ -154,21 +162,30 @@ class Lowering:
                 return loops(stage.axes[depth:], self.finish(stage, None))
 
     def _contraction(self, stage: Stage, c: te.Contraction | te.Winograd) -> Stmt:
-        def store(indices: tuple[Expr, ...], value: Expr) -> Stmt:
-            mapping = {var: index for (var, _), index in zip(c.axes, indices, strict=True)}
-            if isinstance(value, Var) and value not in mapping:
-                return _substituted(self.finish(stage, value), mapping)
-            register = Var(c.name, c.dtype)  # the value may use the axes as loop variables of its own
-            return Block((Declare(register, value), _substituted(self.finish(stage, register), mapping)))
-
+        store = self.finisher(stage)
         a, b = (self.memory[graph.base(t)].buffer for t in (c.a, c.b))
         if isinstance(c, te.Winograd):
-            nest = build_winograd(c, a, b, store, self.target)
-        else:
-            nest = build_contraction(c, a, b, store, self.target)
+            return self.placed(build_winograd(c, a, b, store, self.target))
+        return self.placed(build_contraction(c, a, b, store, self.target))
+
+    def placed(self, nest: ContractionNest) -> Stmt:
+        """The statement of a nest, its scratch being the kernel's."""
         self.stack.extend(nest.stack)
         self.workspace.extend(nest.workspace)
         return nest.stmt
+
+    def finisher(self, stage: Stage, place: Callable[[Indices], Indices] = lambda indices: indices) -> StoreFn:
+        """What stores the elements of a contraction's stage; `place` gives an element's indices for those of a nest."""
+        anchor = stage.anchor
+
+        def store(indices: Indices, value: Expr) -> Stmt:
+            mapping = {var: index for (var, _), index in zip(stage.axes, place(indices), strict=True)}
+            if isinstance(value, Var) and value not in mapping:
+                return _substituted(self.finish(stage, value), mapping)
+            register = Var(anchor.name, anchor.dtype)  # the value may use the axes as loop variables of its own
+            return Block((Declare(register, value), _substituted(self.finish(stage, register), mapping)))
+
+        return store
 
     def _extern(self, group: te.ExternGroup) -> Stmt:
         for output in group.outputs:
@@ -198,17 +215,8 @@ class Lowering:
                 result = body.keep(root, result)
             if root in self.memory:
                 slot = self.memory[root]
-                offset = te.flat_index(root.shape[slot.skip :], indices[slot.skip :])
-                body.statements.append(Store(slot.buffer, offset, result))
+                body.statements.append(Store(slot.buffer, slot.offset(root, indices), result))
         return Block(body.statements)
-
-
-def polished(stmt: Stmt) -> Stmt:
-    """Indices simplified, loops merged, split where conditions change, and marked where independent."""
-    stmt = merge_loops(simplify_stmt(stmt, {}))
-    stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}), {}))
-    stmt = tile_transposes(simplify_stmt(merge_loops(stmt), {}))
-    return mark_vector(hoist_invariants(stmt))
 
 
 def _substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:

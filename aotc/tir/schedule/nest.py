@@ -299,3 +299,11 @@ def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Exp
                 return expr
             return found.setdefault(expr, Var("hoisted", expr.dtype, expr.lanes))
     return with_operands(expr, tuple(_without_invariants(o, changing, found) for o in operands(expr)))
+
+
+def polished(stmt: Stmt) -> Stmt:
+    """Indices simplified, loops merged, split where conditions change, and marked where independent."""
+    stmt = merge_loops(simplify_stmt(stmt, {}))
+    stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}), {}))
+    stmt = tile_transposes(simplify_stmt(merge_loops(stmt), {}))
+    return mark_vector(hoist_invariants(stmt))

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FuseAttention: two products of matrices and the softmax between them, as one kernel.
+
+%0 = nn.batch_matmul(%q, %k);              %0 = fn (%p0, %p1, %p2, %p3, Primitive=1) {
+%1 = add(%0 * 0.125f, %mask);       =>       ... the same operators ... };
+%2 = nn.softmax(%1);                       %0(%q, %k, %mask, %v)
+nn.batch_matmul(%2, %v)
+
+In: typed functions.  Out: the same operators, those of attention in primitive functions, which the scheduler computes
+strip by strip: the scores never are in memory as a whole.  What only moves elements of q, k and v comes with them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from aotc.ir.dims import is_static
+from aotc.ir.op import Op, OpPattern
+from aotc.ir.span import merge_spans
+from aotc.ir.transform import PassContext
+from aotc.relay.expr import Call, Constant, Expr, Function, Var, tensor_type_of, type_of
+from aotc.relay.module import IRModule
+from aotc.relay.op.softmax import SoftmaxAttrs
+from aotc.relay.transform.base import FunctionPass, WhyNot, op_call, record, uniform_value, use_counts
+from aotc.relay.visitor import Mutator, post_order, rebuild
+from aotc.tir.target import C, Target
+
+RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
+MOST: Final = 32
+"""Operators between the products, and before each operand."""
+_PRODUCT: Final = "nn.batch_matmul"
+_SOFTMAX: Final = ("nn.softmax", "nn.fast_softmax")
+_MOVES: Final = ("reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "repeat", "strided_slice")
+
+
+@dataclass(frozen=True, repr=False)
+class FuseAttention(FunctionPass):
+    """Attention of float32 as one kernel, where its scores are larger than `target`'s caches hold.
+
+    min_bytes    the least size of all scores; None for the configuration's "relay.FuseAttention.min_bytes", or, if
+                 there is none, the second-level cache's
+    """
+
+    name: ClassVar[str] = "FuseAttention"
+    opt_level: ClassVar[int] = 3
+
+    target: Target = C
+    min_bytes: int | None = None
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        least = ctx.get_config("relay.FuseAttention.min_bytes") if self.min_bytes is None else self.min_bytes
+        finder = _Finder(use_counts(function), self.target.l2 if least is None else int(least))
+        regions: dict[Expr, list[Call]] = {}
+        for node in post_order(function, lambda n: not (isinstance(n, Function) and n.is_primitive)):
+            last = op_call(node, _PRODUCT)
+            if last is not None:
+                start = time.perf_counter()
+                found = finder.region(last)
+                record(RULE, last if isinstance(found, list) else found, time.perf_counter() - start)
+                if isinstance(found, list):
+                    regions[last] = found
+        return _Fuse(regions).visit_function(function) if regions else function
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    """Looks for what can be one kernel; `uses` counts the users of each node by its id."""
+
+    uses: dict[int, int]
+    least: int
+
+    def region(self, last: Call) -> list[Call] | WhyNot | None:
+        """The operators of the attention that ends with a product, that one last."""
+        chain = self._chain(last)
+        if chain is None:
+            return None
+        first = chain[-1]
+        members = [*chain, *(n for arg in (*first.args, last.args[1]) for n in self._moves(arg))]
+        if not all(is_static(tensor_type_of(n).shape) for call in members for n in (call, *call.args)):
+            return WhyNot("a shape is not static")
+        if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *last.args, *chain)):
+            return WhyNot("the data type is not float32")
+        if tensor_type_of(first).nbytes < self.least:
+            return WhyNot("the scores are small")
+        return members
+
+    def _only(self, expr: Expr) -> Call | None:
+        """An operator's result that has one user."""
+        call = op_call(expr)
+        return call if call is not None and self.uses[id(call)] == 1 else None
+
+    def _chain(self, last: Call) -> list[Call] | None:
+        """From the last product to the first: every result has one user, and one softmax of rows is among them."""
+        chain = [last]
+        node = self._only(last.args[0])
+        softmax = 0
+        while node is not None and len(chain) < MOST:
+            chain.append(node)
+            if _op(node).name == _PRODUCT:
+                return chain if softmax == 1 else None
+            softmax += _op(node).name in _SOFTMAX
+            node = self._below(node)
+        return None
+
+    def _below(self, node: Call) -> Call | None:
+        """The operand by which the way to the first product leads on."""
+        if isinstance(node.attrs, SoftmaxAttrs):
+            last = node.attrs.axis in (-1, tensor_type_of(node).rank - 1)
+            return self._only(node.args[0]) if last and _op(node).name in _SOFTMAX else None
+        if _op(node).pattern > OpPattern.BROADCAST and _op(node).name != "reshape":
+            return None
+        size = _size(node)
+        whole = [c for arg in node.args if (c := self._only(arg)) is not None and size and _size(c) == size]
+        ways = [c for c in whole if len(whole) == 1 or self._leads(c)]
+        return ways[0] if len(ways) == 1 else None
+
+    def _leads(self, start: Call) -> bool:
+        """Whether a softmax or a product comes within a few operators that have one operand of their size."""
+        node: Call | None = start
+        for _ in range(MOST):
+            if node is None or _op(node).name in (_PRODUCT, *_SOFTMAX):
+                return node is not None
+            below = [c for arg in node.args if (c := self._only(arg)) is not None]
+            node = below[0] if len(below) == 1 else None
+        return False
+
+    def _moves(self, operand: Expr) -> Iterator[Call]:
+        """The operators before an operand, the last of them one that moves elements: copying it takes them in."""
+        pending: list[Call] = []
+        node = self._only(operand)
+        while node is not None and len(pending) < MOST:
+            scaled = [a for a in node.args if uniform_value(a) is None]
+            moves = _op(node).name in _MOVES
+            if not moves and (_op(node).pattern > OpPattern.BROADCAST or len(scaled) != 1):
+                return
+            pending.append(node)
+            if moves:
+                yield from pending
+                pending = []
+            node = self._only(scaled[0])
+
+
+def _op(call: Call) -> Op:
+    assert isinstance(call.op, Op)
+    return call.op
+
+
+def _size(expr: Expr) -> int | None:
+    """Elements of a tensor; None if that is not known."""
+    shape = tensor_type_of(expr).shape
+    return math.prod(d for d in shape if isinstance(d, int)) if is_static(shape) else None
+
+
+class _Fuse(Mutator):
+    """Puts regions, given by their last operators, into functions."""
+
+    def __init__(self, regions: dict[Expr, list[Call]]) -> None:
+        super().__init__()
+        self.regions = regions
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and node.is_primitive)
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        if old not in self.regions:
+            return new
+        members = set(self.regions[old])
+        params: dict[Expr, Var] = {}
+        inside: dict[Expr, Expr] = {}
+
+        def place(expr: Expr) -> Expr:
+            outer = self.memo.get(id(expr), expr)
+            if expr in inside or isinstance(expr, Op):
+                return inside.get(expr, expr)
+            if isinstance(expr, Constant) and uniform_value(expr) is not None:
+                return expr
+            return params.setdefault(outer, Var(f"p{len(params)}", type_of(expr)))
+
+        for node in post_order(old, lambda n: n in members):
+            if node in members:
+                inside[node] = rebuild(node, place)
+        span = merge_spans(m.span for m in members)
+        ty = type_of(old)
+        function = Function(params.values(), inside[old], ty, {"Primitive": 1}, span)
+        return Call(function, params, span=span, checked_type=ty)

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of products, row by row: what lies between two matrix products never is a whole matrix.
+
+In: the groups of a kernel in which one contraction is, after computations along rows, the data of another; attention
+is softmax(q k^T) v.  Out: one nest over strips of rows that stay in the cache:
+
+    for head:
+        k, v packed for the register tiles
+        for strip of rows:
+            strip[rows][columns] = q k^T, scaled and masked        # the contraction generator's
+            for row of strip: softmax                              # the group's own loops
+            out[rows] = strip v                                    # the contraction generator's
+
+What feeds the operands (transposes, repeats) is computed where they are packed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from aotc.tir import te
+from aotc.tir.expr import Buffer, Expr, Var, as_expr, substitute, walk
+from aotc.tir.schedule import graph
+from aotc.tir.schedule.body import Body, Slot
+from aotc.tir.schedule.contraction import build_contraction
+from aotc.tir.schedule.contraction_cost import computed_lanes, pack_block, tile_columns
+from aotc.tir.schedule.inline import Plan
+from aotc.tir.schedule.nest import polished
+from aotc.tir.schedule.stages import Group, Stage
+from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
+from aotc.tir.stmt import Block, For, Stmt, Store, map_exprs
+from aotc.tir.target import Target
+
+if TYPE_CHECKING:
+    from aotc.tir.schedule.lower import Lowering
+
+SHARE: Final = 2
+"""A strip takes one part in so many of the second-level cache."""
+LINE: Final = 64
+"""Bytes of a cache line."""
+LEAST: Final = 16
+"""Rows of a strip, however long they are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """A contraction as matrix products, one for each head: rows x depth by depth x columns."""
+
+    stage: Stage
+    c: te.Contraction
+    batch: tuple[te.Axis, ...]
+    row: te.Axis
+    column: te.Axis
+    inner: te.Axis
+
+    @property
+    def heads(self) -> int:
+        return math.prod(n for _, n in self.batch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """Two products, and the group of stages that makes the data of the second one of the result of the first.
+
+    scores    what the group reads of the first product's stage
+    weights   what it hands to the second one
+    absorbed  groups that the nest takes the place of, the second product's apart
+    """
+
+    first: Product
+    middle: Group
+    second: Product
+    scores: te.Tensor
+    weights: te.Tensor
+    absorbed: tuple[Group, ...]
+
+    @property
+    def roots(self) -> list[te.Tensor]:
+        """Tensors that get no memory of their own."""
+        groups = [g for g in self.absorbed if g is not self.middle]
+        return [self.weights, *(root for g in groups for stage in g.stages for root in stage.roots)]
+
+
+def find_chains(plan: Plan, groups: Sequence[Group], outputs: Sequence[te.Tensor]) -> dict[Group, Chain]:
+    """The chains of a kernel, by the group of the second product."""
+    finder = _Finder(plan, groups, frozenset(graph.base(t) for t in outputs))
+    found = {group: finder.chain(group) for group in groups}
+    return {group: chain for group, chain in found.items() if chain is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    plan: Plan
+    groups: Sequence[Group]
+    outputs: frozenset[te.Tensor]
+
+    def chain(self, last: Group) -> Chain | None:
+        """The chain that ends with a group, if there is one."""
+        second = _product(last.stages[0]) if len(last.stages) == 1 else None
+        if second is None:
+            return None
+        weights = graph.base(second.c.a)
+        middle = self._home(weights)
+        scores = self._scores(middle) if middle is not None and len(middle.stages) > 1 else None
+        before = None if scores is None else self._home(scores)
+        first = None if before is None or len(before.stages) != 1 else _product(before.stages[0])
+        if middle is None or scores is None or before is None or first is None:
+            return None
+        fits = _fits(first, second) and self._by_rows(middle, first, scores, weights)
+        if not fits or not self._is_private(before, middle, scores, weights, second):
+            return None
+        fed = tuple(g for t in (first.c.a, first.c.b, second.c.b) if (g := self._feeding(t)) is not None)
+        return Chain(first, middle, second, scores, weights, (before, middle, *fed))
+
+    def _home(self, tensor: te.Tensor) -> Group | None:
+        return next((g for g in self.groups if any(tensor in s.roots for s in g.stages)), None)
+
+    def _scores(self, middle: Group) -> te.Tensor | None:
+        """The one tensor of another stage that a group reads."""
+        own = {root for stage in middle.stages for root in stage.roots}
+        reads = self.plan.reads
+        outside = [t for t in self.plan.stored if t not in own and any(r.stage in own for r in reads.get(t, ()))]
+        return outside[0] if len(outside) == 1 else None
+
+    def _is_private(self, before: Group, middle: Group, scores: te.Tensor, weights: te.Tensor, second: Product) -> bool:
+        """Whether nobody else wants what lies between the products."""
+        own = {root for g in (before, middle) for stage in g.stages for root in stage.roots}
+        readers = {r.stage for t in own for r in self.plan.reads.get(t, ())}
+        takers = {taker for t in own for taker in self.plan.operands.get(t, ())}
+        return not own & self.outputs and readers <= own and takers <= {second.c} and second.c.b not in own
+
+    def _by_rows(self, middle: Group, first: Product, scores: te.Tensor, weights: te.Tensor) -> bool:
+        """Whether a row of the group's tensors needs the same row of the scores and no other."""
+        shared = middle.stages[0].axes[: middle.depth]
+        rows, columns = first.row[1], first.column[1]
+        if not shared or [n for _, n in shared][-1] != rows or math.prod(n for _, n in shared) != first.heads * rows:
+            return False
+        if scores.shape[-2:] != (rows, columns) or weights.shape[-2:] != (rows, columns):
+            return False
+        reads = self.plan.reads.get(scores, ())
+        return all(_same_row(r.stage, middle.depth, te.flat_index(scores.shape, r.indices), columns) for r in reads)
+
+    def _feeding(self, tensor: te.Tensor) -> Group | None:
+        """The group that computes an operand for the products only: it is computed where it is packed."""
+        base = graph.base(tensor)
+        group = self._home(base)
+        alone = group is not None and len(group.stages) == 1 and group.stages[0].roots == [base]
+        single = len(self.plan.operands.get(base, ())) == 1 and not self.plan.reads.get(base)
+        wanted = isinstance(base, te.Compute) and base not in self.outputs
+        return group if alone and single and wanted else None
+
+
+def _same_row(reader: te.Tensor, depth: int, place: Expr, columns: int) -> bool:
+    """Whether what is read at `place` of a matrix is in the row that the first axes of the reader count."""
+    axes = graph.domain(reader)
+    ranges = graph.axis_ranges(axes)
+    rows = te.flat_index([n for _, n in axes[:depth]], [v for v, _ in axes[:depth]])
+    column = linear(place - rows * columns, ranges)
+    low, high = bounds(column.expr(), ranges)
+    used = {n for term in column.terms for n in walk(term) if isinstance(n, Var)}
+    return 0 <= low <= high < columns and not used & {v for v, _ in axes[:depth]}
+
+
+def _product(stage: Stage) -> Product | None:
+    """The contraction of a stage, if it is a matrix product of floats for each of some heads."""
+    c = stage.anchor
+    if not isinstance(c, te.Contraction) or len(c.axes) < 2 or len(c.reduce_axes) != 1 or c.size == 0:
+        return None
+    if not c.dtype.is_float or {c.a.dtype, c.b.dtype} != {c.dtype}:
+        return None
+    *batch, row, column = c.axes
+    ((k, depth),) = c.reduce_axes
+    of_a, of_b = ({n for i in index for n in walk(i) if isinstance(n, Var)} for index in (c.a_index, c.b_index))
+    if column[0] in of_a or row[0] in of_b or depth == 0:
+        return None
+    return Product(stage, c, tuple(batch), row, column, (k, depth))
+
+
+def _fits(first: Product, second: Product) -> bool:
+    """Whether row i of the second product's data is row i of the first one's result."""
+    sizes = (first.heads, first.row[1], first.column[1]) == (second.heads, second.row[1], second.inner[1])
+    c = second.c
+    ranges = graph.axis_ranges(graph.domain(c))
+    rows = te.flat_index([n for _, n in c.axes[:-1]], [v for v, _ in c.axes[:-1]])
+    wanted = rows * second.inner[1] + second.inner[0]
+    return sizes and simplify(te.flat_index(c.a.shape, c.a_index) - wanted, ranges) == as_expr(0)
+
+
+def strip_rows(rows: int, columns: int, itemsize: int, tile: int, target: Target) -> int:
+    """As many rows as a part of the second-level cache holds, preferably in strips of one height, of whole tiles."""
+    most = min(rows, max(LEAST, target.l2 // SHARE // (columns * itemsize)))
+    few = range(most // 2 + 1, most + 1)
+    return min(few, key=lambda r: (rows % r != 0, -(-r // tile) * tile / r, -r))
+
+
+def padded_pitch(columns: int, itemsize: int) -> int:
+    """Elements from row to row: an odd number of cache lines, lest a column want the same few places of the cache."""
+    line = LINE // itemsize
+    return columns if columns < line else (-(-columns // line) | 1) * line
+
+
+def build_chain(lowering: Lowering, chain: Chain) -> Stmt:
+    """The nest of a chain."""
+    return _Builder(lowering, chain).nest()
+
+
+class _Builder:
+    """The statements of one chain, outside in."""
+
+    def __init__(self, lowering: Lowering, chain: Chain) -> None:
+        self.low, self.chain = lowering, chain
+        self.target = lowering.target
+        first = chain.first
+        self.dtype = first.c.dtype
+        self.head = Var("head")
+        self.rows, self.columns = first.row[1], first.column[1]
+        lanes = computed_lanes(self.target, self.dtype)
+        tile = tile_columns(self.target, max(1, self._block(chain.second, self.rows) // lanes), lanes)
+        self.height = strip_rows(self.rows, self.columns, self.dtype.itemsize, tile, self.target)
+        self.keys = self._scratch("keys", self._panels(first))
+        self.values = self._scratch("values", self._panels(chain.second))
+        self.queries = self._scratch("queries", self.height * first.inner[1])
+        self.pitch = padded_pitch(self.columns, self.dtype.itemsize)
+        self.strip = self._scratch("strip", self.height * self.pitch)
+        self.softened = self.strip if self._in_place() else self._scratch("weights", self.height * self.pitch)
+
+    def _scratch(self, name: str, size: int) -> Buffer:
+        return self.low.scratch(name, self.dtype, size, private=True)
+
+    def _in_place(self) -> bool:
+        """Whether a row of the result may lie where its scores were: they are not read any more."""
+        return not any(r.stage is self.chain.weights for r in self.low.plan.reads[self.chain.scores])
+
+    def _block(self, product: Product, rows: int) -> int:
+        """Columns of a panel of packed weights."""
+        return pack_block(product.column[1], self.target, self.dtype, columns=rows) or product.column[1]
+
+    def _panels(self, product: Product) -> int:
+        """Elements of all panels."""
+        block = self._block(product, self.rows)
+        return -(-product.column[1] // block) * block * product.inner[1]
+
+    # --- the nest
+
+    def nest(self) -> Stmt:
+        """Everything."""
+        chain, strip = self.chain, Var("strip")
+        whole, rest = divmod(self.rows, self.height)
+        body = [self._pack(chain.first, self.keys), self._pack(chain.second, self.values)]
+        if whole > 1:
+            body.append(For(strip, whole, self._strip(strip * self.height, self.height, {strip: (0, whole - 1)})))
+        else:
+            body.append(self._strip(as_expr(0), self.height, {}))
+        if rest:
+            body.append(self._strip(as_expr(whole * self.height), rest, {}))
+        return simplify_stmt(For(self.head, chain.first.heads, Block(body)), {})
+
+    def _batch(self, axes: Sequence[te.Axis]) -> dict[Var, Expr]:
+        """The axes of the heads in terms of the number of a head."""
+        places = graph.unflatten(self.head, [n for _, n in axes])
+        return {var: place for (var, _), place in zip(axes, places, strict=True)}
+
+    def _element(
+        self, product: Product, operand: te.Tensor, index: Sequence[Expr], names: Mapping[Var, Expr], ranges: Ranges
+    ) -> Body:
+        """A body whose `current[operand]` is an element of an operand of a product."""
+        ranges = {self.head: (0, product.heads - 1), **ranges}
+        mapping = {**self._batch(product.batch), **names}
+        body = Body(self.low.plan, self.low.memory, ranges)
+        value = body.element(operand, [simplify(substitute(i, mapping), ranges) for i in index])
+        body.current[operand] = value
+        return body
+
+    def _pack(self, product: Product, panels: Buffer) -> Stmt:
+        """The second operand of a product, for one head, in panels of `block` columns."""
+        extent, depth = product.column[1], product.inner[1]
+        block = self._block(product, self.rows)
+        whole, rest = divmod(extent, block)
+
+        def panel(number: Expr, width: int, count: int) -> Stmt:
+            lane, k = Var("lane"), Var("k")
+            names = {product.column[0]: number * block + lane, product.inner[0]: k}
+            ranges: dict[Var, tuple[int, int]] = {lane: (0, width - 1), k: (0, depth - 1)}
+            if isinstance(number, Var):
+                ranges[number] = (0, count - 1)
+            body = self._element(product, product.c.b, product.c.b_index, names, ranges)
+            store = Store(panels, (number * depth + k) * block + lane, body.current[product.c.b])
+            return For(k, depth, For(lane, width, Block((*body.statements, store))))
+
+        number = Var("panel")
+        stmts: list[Stmt] = [For(number, whole, panel(number, block, whole))] if whole else []
+        if rest:
+            stmts.append(panel(as_expr(whole), rest, 1))
+        return polished(Block(stmts))
+
+    def _strip(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
+        """Rows `start` and following of one head."""
+        first, second = self.chain.first, self.chain.second
+        for tensor, buffer in ((self.chain.scores, self.strip), (self.chain.weights, self.softened)):
+            self.low.memory[tensor] = Slot(buffer, tensor.rank - 2, start * self.pitch, self.pitch)
+        return Block(
+            (
+                self._gather(start, height, ranges),
+                self._multiply(first, self.queries, first.inner[1], self.keys, start, height),
+                self._middle(start, height, ranges),
+                self._multiply(second, self.softened, self.pitch, self.values, start, height),
+            )
+        )
+
+    def _gather(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
+        """The rows of the first product's data, side by side."""
+        product = self.chain.first
+        row, k, depth = Var("row"), Var("k"), product.inner[1]
+        names = {product.row[0]: start + row, product.inner[0]: k}
+        inner = {**ranges, row: (0, height - 1), k: (0, depth - 1)}
+        body = self._element(product, product.c.a, product.c.a_index, names, inner)
+        store = Store(self.queries, row * depth + k, body.current[product.c.a])
+        return polished(For(row, height, For(k, depth, Block((*body.statements, store)))))
+
+    def _multiply(self, product: Product, data: Buffer, pitch: int, panels: Buffer, start: Expr, height: int) -> Stmt:
+        """A strip of rows, which are `pitch` elements apart, by the panels of one head."""
+        extent, depth = product.column[1], product.inner[1]
+        block = self._block(product, self.rows)
+        packed = pack_block(extent, self.target, self.dtype, columns=self.rows)
+        c = te.contraction(
+            (height, extent),
+            (depth,),
+            te.placeholder((height, pitch), self.dtype, data.name),
+            lambda i, j, k: (i, k),
+            te.placeholder((-(-extent // block), depth, block), self.dtype, panels.name),
+            lambda i, j, k: (j // block, k, j % block),
+            dtype=self.dtype,
+            name=product.c.name,
+            lane=1,
+            block=packed,
+        )
+        outer = self._batch(product.batch)
+
+        def place(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+            return (*outer.values(), start + indices[0], indices[1])
+
+        finish = self.low.finisher(product.stage, place)
+        return self.low.placed(build_contraction(c, data, panels, finish, self.target))
+
+    def _middle(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
+        """What is done to each row."""
+        group, row = self.chain.middle, Var("row")
+        *batch, last = group.stages[0].axes[: group.depth]
+        names = {**self._batch(batch), last[0]: start + row}
+        body = map_exprs(Block(self.low.inside(group)), lambda e: substitute(e, names))
+        known: Ranges = {**ranges, self.head: (0, self.chain.first.heads - 1)}
+        return polished(simplify_stmt(For(row, height, body), known))

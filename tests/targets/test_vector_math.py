@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from aotc_codegen.c.flags import cflags
 from aotc_codegen.c.mathlib import ULP
 
-from tests.e2e.projects import run
+from tests.codegen.batch import STRICT
+from tests.conftest import require_tool
 from tests.targets.machines import FOREIGN, machine, native_targets
 from tests.targets.ulp import NAMES, Error, Program, build, kernels, measure
 
@@ -35,14 +38,14 @@ def test_bounds_hold_for_samples(function: str, program: Program) -> None:
 
 
 @pytest.mark.parametrize("target", [t for t in NATIVE if t in ("x86-64-v3", "x86-64-v4")])
-def test_every_function_is_vector_code(target: str, tmp_path: Path) -> None:
-    """gcc says of each loop that it vectorised it."""
+@pytest.mark.parametrize("cc, remarks", [("gcc", "-fopt-info-vec-optimized"), ("clang", "-Rpass=loop-vectorize")])
+def test_every_function_is_vector_code(cc: str, remarks: str, target: str, tmp_path: Path) -> None:
+    """Compilers say of each loop that they vectorised it."""
     here = machine(target)
     (tmp_path / "kernels.c").write_text(kernels(here.target), encoding="utf-8")
-    command = ["gcc", "-std=c99", *cflags(here.target), "-fopt-info-vec-optimized=report", "-c", "kernels.c"]
-    run(command, tmp_path)
-    lines = {line.split(":")[1] for line in (tmp_path / "report").read_text(encoding="utf-8").splitlines()}
-    assert len(lines) == len(NAMES)
+    command = [require_tool(cc), "-std=c99", *cflags(here.target), *STRICT, remarks, "-c", "kernels.c"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    assert len(set(re.findall(r"^kernels\.c:(\d+):\d+: (?:remark|optimized)", found, re.MULTILINE))) == len(NAMES)
 
 
 @pytest.mark.parametrize("target", FOREIGN)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementary functions of float32 as straight-line C, which compilers turn into vector code.
 
-The C library's functions are calls, one element each; these inline into loops.  `ULP` states how far off they are.
-Infinities, NaN and subnormal results are those of C99 Annex F.  Polynomials are Lawson-weighted
-least-squares fits on Chebyshev nodes, those in double of Remez's algorithm.
+The C library's functions are calls, one element each; these inline into loops, the longer ones because they must.
+`ULP` states how far off they are.  Infinities, NaN and subnormal results are those of C99 Annex F.  Polynomials are
+Lawson-weighted least-squares fits on Chebyshev nodes, those in double of Remez's algorithm.
 
     text, calls = FUNCTIONS["tanh"]               # static inline float aotc_tanh_f32(float x) ..., ("exp",)
 """
@@ -77,7 +77,7 @@ static inline float aotc_tanh_f32(float x) {
 
 # |x| < 1: x * p(x^2); else 1 - exp(-q(|x|)), which is 1 from 4 on.
 ERF: Final = """\
-static inline float aotc_erf_f32(float x) {
+AOTC_INLINE float aotc_erf_f32(float x) {
   const float a = fabsf(x);
   const float c = a > 4.0f ? 4.0f : a;
   const float s = c * c;
@@ -109,7 +109,7 @@ _WIDE: Final = "#if defined(__AVX2__) || defined(__aarch64__)\n"
 TURN: Final = (
     _WIDE
     + """\
-static inline uint32_t aotc_turn_f32(float x, double *rest) {
+AOTC_INLINE uint32_t aotc_turn_f32(float x, double *rest) {
   const uint32_t a = aotc_bits(x) & 0x7fffffffu;
   const uint32_t e = (a >> 23) - 127u, m = (a & 0x007fffffu) | 0x00800000u;
   const uint32_t s = e & 31u, r = 31u - s;
@@ -138,7 +138,7 @@ static inline uint32_t aotc_turn_f32(float x, double *rest) {
 WAVE: Final = (
     _WIDE
     + """\
-static inline float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
+AOTC_INLINE float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
   double r;
   const uint32_t q = aotc_turn_f32(x, &r) + quarter;
   const int odd = (q & 1u) != 0u;
@@ -157,7 +157,7 @@ static inline float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
 TAN: Final = (
     _WIDE
     + """\
-static inline float aotc_tan_f32(float x) {
+AOTC_INLINE float aotc_tan_f32(float x) {
   double r;
   const uint32_t q = aotc_turn_f32(x, &r);
   const int odd = (q & 1u) != 0u;
@@ -175,7 +175,7 @@ static inline float aotc_tan_f32(float x) {
   return fabsf(x) <= 3.40282347e+38f ? aotc_from_bits(aotc_bits((float)p) ^ (aotc_bits(x) & 0x80000000u)) : NAN;
 }
 #else
-static inline float aotc_tan_f32(float x) {
+AOTC_INLINE float aotc_tan_f32(float x) {
   return tanf(x);
 }
 #endif
@@ -184,7 +184,7 @@ static inline float aotc_tan_f32(float x) {
 
 
 def _wave(name: str, quarter: int, sign: str) -> str:
-    head = f"static inline float aotc_{name}_f32(float x) {{\n  return "
+    head = f"AOTC_INLINE float aotc_{name}_f32(float x) {{\n  return "
     return f"{_WIDE}{head}aotc_wave_f32(x, {quarter}u, {sign});\n}}\n#else\n{head}{name}f(x);\n}}\n#endif\n"
 
 
@@ -194,7 +194,7 @@ def _wave(name: str, quarter: int, sign: str) -> str:
 POW: Final = (
     _WIDE
     + """\
-static inline float aotc_pow_f32(float x, float y) {
+AOTC_INLINE float aotc_pow_f32(float x, float y) {
   const float a = fabsf(x);
   const int tiny = a < 1.17549435e-38f;
   const uint32_t u = aotc_bits(tiny ? a * 8388608.0f : a) - 0x3f3504f3u;
@@ -229,7 +229,7 @@ static inline float aotc_pow_f32(float x, float y) {
   return ((y == 0.0f) | (x == 1.0f)) ? 1.0f : f;
 }
 #else
-static inline float aotc_pow_f32(float x, float y) {
+AOTC_INLINE float aotc_pow_f32(float x, float y) {
   return powf(x, y);
 }
 #endif

@@ -54,8 +54,8 @@ def build_library(
         compiler = ObjectCompiler.of(toolchain, flags, directory, special)
         externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
         _compile_externals(compiler, {source: (objects[source], e) for source, e in externals.items()})
-        # the largest first: they take longest
-        rest = sorted(objects.keys() - externals.keys(), key=lambda source: (-source.stat().st_size, source))
+        # the largest first, after the parameters: they take longest
+        rest = sorted(objects.keys() - externals.keys(), key=lambda s: (s.suffix == ".c", -s.stat().st_size, s))
         compiler.compile_all([(source, objects[source]) for source in rest])
         threads = ("-pthread",) if any(s.name == "aotc_pool.c" for s in sources) else ()
         files = (*map(str, objects.values()), *threads, "-lm", *_LINK_FLAGS, "-o", str(metadata["library"]))

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.ir.diagnostics import AotcError
@@ -161,6 +163,28 @@ UNCACHED = ("--coverage", "-fprofile", "-ftest-coverage", "-save-temps", "-M", "
 """Flags that make files beside the object, or read ones that the preprocessor does not show."""
 
 
+_COMMENT: Final = rb"/\*.*?\*/"
+_INCLUDE: Final = rb"#[ \t]*include[ \t]+(?:<[^>\n]+>|\"[^\"\n]+\")(?=[ \t]*\n)"
+_HEADERS: Final = re.compile(rb"(?:\s+|" + _COMMENT + rb"|" + _INCLUDE + rb")*", re.DOTALL)
+_STRING_OR_COMMENT: Final = re.compile(
+    rb"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|" + _COMMENT + rb"|//[^\n]*", re.DOTALL
+)
+_PLACE_MATTERS: Final = re.compile(
+    rb"include|embed|__has_|__(?:FILE|BASE_FILE|LINE|DATE|TIME|TIMESTAMP|COUNTER|INCLUDE_LEVEL)__|\\\n|\?\?"
+)
+"""What the preprocessor answers with something else than the text and the macros before it."""
+
+
+def _behind_headers(text: bytes) -> tuple[bytes, bytes] | None:
+    """The headers that a C file begins with, and the rest without comments; None where that does not say all."""
+    found = _HEADERS.match(text)
+    begin = found[0] if found is not None else b""
+    rest = _STRING_OR_COMMENT.sub(lambda part: part[1] or b" ", text[len(begin) :])
+    if _PLACE_MATTERS.search(rest):
+        return None
+    return b"\n".join([*re.findall(_INCLUDE, re.sub(_COMMENT, b" ", begin, flags=re.DOTALL)), b""]), rest
+
+
 def _machine_matters(flags: Sequence[str]) -> bool:
     return any("native" in flag for flag in flags)
 
@@ -173,6 +197,8 @@ class ObjectCompiler:
     special   those that some files have behind them; the user's come last
 
     The key of an object is what the preprocessor makes of the file, so headers and macros count, and comments do not.
+    Where the files of a project begin with the same headers, it is asked once for these, and the text behind counts
+    as it stands.
     """
 
     toolchain: Toolchain
@@ -180,6 +206,7 @@ class ObjectCompiler:
     directory: Path
     special: Mapping[Path, Sequence[str]]
     salt: str
+    _headers: dict[tuple[str, ...], bytes | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -215,13 +242,31 @@ class ObjectCompiler:
         uncached = any(flag.startswith(UNCACHED) for flag in (*self.toolchain.cc[1:], *flags))
         if self.toolchain.cache is None or source.suffix != ".c" or uncached:
             return None
-        lines = () if any(flag.startswith("-g") for flag in flags) else ("-P",)  # debuggers want line numbers
-        command = (*self.toolchain.cc, *flags, "-E", *lines, str(source.relative_to(self.directory)))
+        debugging = any(flag.startswith("-g") for flag in flags)  # debuggers want line numbers
+        parts = None if debugging else _behind_headers(source.read_bytes())
+        if parts is not None:
+            headers, rest = parts
+            known = self._meaning(headers, (*flags, "-iquote", str(source.parent.relative_to(self.directory))))
+            if known is not None:
+                return digest("behind headers", self.salt, *flags, known, rest)
+        text = self._preprocessed(*flags, *(() if debugging else ("-P",)), str(source.relative_to(self.directory)))
+        return digest(self.salt, *flags, text) if text else None
+
+    def _preprocessed(self, *arguments: str, text: bytes = b"") -> bytes | None:
+        """What the preprocessor prints; None where it fails."""
+        command = (*self.toolchain.cc, *arguments, "-E")
         try:
-            done = subprocess.run(command, cwd=self.directory, capture_output=True, check=False)
+            done = subprocess.run(command, cwd=self.directory, input=text, capture_output=True, check=False)
         except OSError:
             return None
-        return digest(self.salt, *flags, done.stdout) if done.returncode == 0 and done.stdout else None
+        return done.stdout if done.returncode == 0 else None
+
+    def _meaning(self, headers: bytes, flags: Sequence[str]) -> bytes | None:
+        """What headers declare, and the macros that they define."""
+        key = (headers.decode("latin-1"), *flags)
+        if key not in self._headers:
+            self._headers[key] = self._preprocessed(*flags, "-dD", "-P", "-x", "c", "-", text=headers)
+        return self._headers[key]
 
     def compile_all(self, jobs: Sequence[tuple[Path, Path]]) -> None:
         """(source, object) of each, as many at once as there are processors."""

@@ -77,6 +77,29 @@ def test_what_matters_is_in_the_key(compile_c: Compile, cache: ObjectCache, tmp_
     assert (cache.hits, cache.misses) == (2, 5)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('const char s[] = "/* a */";', 'const char s[] = "/* b */";'),
+        ("const char s[] = {'\"', '/', '*', 'a', '\"'};/*", "const char s[] = {'\"', '/', '*', 'b', '\"'};/*"),
+        ("int f(void) { return __LINE__; }", "\nint f(void) { return __LINE__; }"),
+        ("int f(void) { return 1 //\\\n; }\n;}", "int f(void) { return 1 //\\\n; }\n+ 1;}"),
+    ],
+)
+def test_what_looks_like_a_comment_counts(compile_c: Compile, before: str, after: str) -> None:
+    end = " */\n" if before.endswith("/*") else "\n"
+    assert compile_c("#include <stdint.h>\n" + before + end) != compile_c("#include <stdint.h>\n" + after + end)
+
+
+@pytest.mark.parametrize("text", ['#include "h.h"\n', 'int a;\n#include "h.h"\n', '#define H "h.h"\n#include H\n'])
+def test_headers_count_wherever_they_are_included(compile_c: Compile, tmp_path: Path, text: str) -> None:
+    made = []
+    for value in ("#define N 1\n", "#define N 2\n", "enum { N = 3 };\n"):
+        (tmp_path / "c" / "h.h").write_text(value)
+        made.append(compile_c(text + "int f(void) { return N; }\n"))
+    assert len(set(made)) == 3
+
+
 def test_another_compiler_is_another_key(compile_c: Compile, cache: ObjectCache, tmp_path: Path) -> None:
     wrapper = tmp_path / "mycc"
     for version in ("1", "2"):

@@ -9,7 +9,6 @@ Either way a kernel call names a parameter by the same symbol.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,6 +22,8 @@ SMALL_BYTES: Final = 64 << 10
 """Below this, all parameters together are written as C arrays."""
 ALIGN: Final = 64
 _LINE: Final = 110
+_BEGIN: Final = 4096
+"""Bytes that tell most constants apart."""
 
 
 def _align(value: int) -> int:
@@ -36,11 +37,6 @@ def packed(storage: Storage) -> np.ndarray[Any, Any]:
     return data.astype(data.dtype.newbyteorder("<")) if data.dtype.byteorder == ">" else data
 
 
-def _raw(storage: Storage) -> memoryview:
-    """The bytes of a constant, without a copy where it is stored so already."""
-    return packed(storage).reshape(-1).view(np.uint8).data
-
-
 class Params:
     """Where each constant of a program lies."""
 
@@ -48,14 +44,18 @@ class Params:
         self.model = model
         self.constants = tuple(constants)
         self.offsets: dict[Storage, int] = {}
-        self._same: dict[tuple[str, bytes], Storage] = {}
+        self._raw: dict[Storage, np.ndarray[Any, Any]] = {}
         self._home: dict[Storage, Storage] = {}
         self.bytes = 0
+        alike: dict[tuple[str, bytes, int], list[Storage]] = {}
         for storage in constants:
-            key = (str(storage.dtype), hashlib.sha256(_raw(storage)).digest())
-            home = self._same.setdefault(key, storage)  # equal constants are stored once
-            self._home[storage] = home
+            raw = packed(storage).reshape(-1).view(np.uint8)
+            others = alike.setdefault((str(storage.dtype), raw[:_BEGIN].tobytes(), raw.size), [])
+            home = next((s for s in others if np.array_equal(self._raw[s], raw)), storage)
+            self._home[storage] = home  # equal constants are stored once
             if home is storage:
+                others.append(storage)
+                self._raw[storage] = raw
                 self.offsets[storage] = self.bytes
                 self.bytes = _align(self.bytes + storage.nbytes)
 
@@ -93,15 +93,15 @@ class Params:
             line += f" {item},"
         return "\n".join([*lines, line, "};"])
 
-    def blob(self) -> bytes:
-        """The contents of the binary file."""
+    def blob(self) -> list[memoryview | bytes]:
+        """The contents of the binary file, in pieces."""
         parts: list[memoryview | bytes] = []
         end = 0
         for storage, offset in self.offsets.items():
-            raw = _raw(storage)
+            raw = self._raw[storage].data
             parts += [bytes(offset - end), raw]
             end = offset + raw.nbytes
-        return b"".join([*parts, bytes(self.bytes - end)])
+        return [*parts, bytes(self.bytes - end)]
 
 
 def element_texts(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:

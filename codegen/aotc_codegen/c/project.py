@@ -265,7 +265,7 @@ class _Project:
             "thread_workspace_bytes": max(map(schedule.thread_workspace_bytes, programs)),
         }
         self.externals: list[dict[str, str]] = []
-        self.files: dict[str, str | bytes] = {}
+        self.files: dict[str, str | Sequence[bytes | memoryview]] = {}
 
     def add(self, path: str, template: str, **values: Any) -> None:
         self.files[path] = render(template, **self.common, **values)
@@ -408,22 +408,22 @@ class _Project:
             output_list=", ".join(f"output_{r['ident']}" for r in self.outputs),
         )
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path) -> dict[str, str]:
+        """Write the files; SHA-256 of each that is generated."""
+        hashes: dict[str, str] = {}
         for path, content in sorted(self.files.items()):
             destination = directory / path
             destination.parent.mkdir(parents=True, exist_ok=True)
-            data = content.encode("utf-8") if isinstance(content, str) else content
-            destination.write_bytes(data)
+            found = hashlib.sha256()
+            with destination.open("wb") as file:
+                for piece in [content.encode("utf-8")] if isinstance(content, str) else content:
+                    file.write(piece)
+                    found.update(piece)
+            hashes[path] = found.hexdigest()
         (directory / "runtime").mkdir(exist_ok=True)
         for source in runtime_sources(pool=self.team):
             shutil.copyfile(source, directory / ("include" if source.suffix == ".h" else "runtime") / source.name)
-
-    def hashes(self) -> dict[str, str]:
-        """SHA-256 of every generated file."""
-        return {
-            path: hashlib.sha256(c.encode("utf-8") if isinstance(c, str) else c).hexdigest()
-            for path, c in sorted(self.files.items())
-        }
+        return hashes
 
 
 def emit(
@@ -452,9 +452,9 @@ def emit(
     names = project.largest.kernels.names
     metadata = describe(project.program, target, version, project.tensors, names, project.params)
     metadata["isas"] = [v.described() for v in project.versions]
-    metadata |= {"externals": project.externals, "passes": list(passes), "sha256": project.hashes()}
+    metadata |= {"externals": project.externals, "passes": list(passes)}
     try:
-        project.write(directory)
+        metadata["sha256"] = project.write(directory)
         text = json.dumps(metadata, indent=2, ensure_ascii=True) + "\n"
         (directory / "metadata.json").write_text(text, encoding="utf-8")
     except OSError as error:

@@ -36,7 +36,7 @@ from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import Arrays, random_inputs, read_inputs
 from aotc.driver.reference import reference_runner
 from aotc.driver.relay_frontend import is_exported_program, is_relay_text
-from aotc.driver.toolchain import compiler_version
+from aotc.driver.toolchain import compiler_version, require_cpu, resolve_target
 from aotc.driver.verify import Run, judged, with_static_inputs
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
@@ -218,6 +218,7 @@ def bench(
     Rivals with wrong outputs are measured, but are not the fastest.
     """
     require_rivals(against)
+    require_cpu(resolve_target(options.get("target", "host")))
     path = Path(model)
     if is_relay_text(path):
         raise AotcError("rival", f"{path} is Relay text, which no rival reads", hint="`aotc run --repeat` measures it")

@@ -116,12 +116,18 @@ def resolve_target(target: str | Target) -> Target:
 
 
 def require_cpu(target: Target) -> None:
-    """Raise AotcError (code "cpu") where this machine's processor is known to lack what code for a target needs."""
+    """Raise AotcError (code "cpu") where code for a target cannot run: on another architecture, or on a processor that is
+    known to lack what it, or each of its versions, needs.
+    """
+    hint = "take --target host for what runs here; `aotc compile` builds libraries for other machines"
+    if foreign := _foreign(target):
+        text = f"code for {target.name} cannot run here: it is for {foreign}, this machine is {architecture()}"
+        raise AotcError("cpu", text, hint=hint)
     flags = feature_names(_cpu_flags())
-    lacks = [feature for feature in target.features if feature not in flags] if flags else []
-    if lacks:
-        text = f"the processor lacks {', '.join(lacks)}, which code for {target.name} needs"
-        raise AotcError("cpu", text, hint="compile with --target host to run it here")
+    lacks = [[f for f in version.features if f not in flags] for version in target.versions or (target,)]
+    if flags and all(lacks):
+        text = f"code for {target.name} cannot run here: the processor lacks {', '.join(sorted(lacks, key=len)[0])}"
+        raise AotcError("cpu", text, hint=hint)
 
 
 def run_compiler(command: Sequence[str], cwd: Path) -> None:

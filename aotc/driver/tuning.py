@@ -24,7 +24,7 @@ import numpy as np
 
 from aotc.driver.compile import PipelineOptions, compile_programs, import_model, model_name
 from aotc.driver.kernel_library import compile_table
-from aotc.driver.toolchain import find_toolchain, resolve_target
+from aotc.driver.toolchain import find_toolchain, require_cpu, resolve_target
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.kernels import KernelLibrary
@@ -152,7 +152,7 @@ def measure(job: Job, compiler: Compiler) -> Measured:
 
     Raises AotcError (code "tuning") where the machine cannot run the target's code, and for a failing C compiler.
     """
-    _require_runnable(job.target)
+    require_cpu(job.target)
     toolchain = find_toolchain(compiler.cc, compiler.cflags, cache=compiler.cache)
     library = compile_table({k.name: k for k in job.kernels.values()}, job.target, toolchain=toolchain)
     with _ALONE:
@@ -193,13 +193,6 @@ def _sample(call: Call, repeat: int) -> float:
     for _ in range(repeat):
         call()
     return (time.perf_counter() - begin) / repeat
-
-
-def _require_runnable(target: Target) -> None:
-    """A machine runs portable code, its own, and that of narrower vectors of its architecture."""
-    host = resolve_target("host")
-    if target.machine not in ("", host.machine) or target.vector_bytes > host.vector_bytes:
-        raise AotcError("tuning", f"this machine ({host.name}) cannot run code for {target.name}")
 
 
 def run_here(jobs: Sequence[Job], compiler: Compiler) -> Results:

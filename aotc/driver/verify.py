@@ -21,6 +21,7 @@ from aotc.driver.inputs import Arrays, input_types, random_inputs, read_inputs
 from aotc.driver.reference import Reference, reference_runner
 from aotc.driver.reference_relay import relay_reference
 from aotc.driver.relay_frontend import is_exported_program, is_relay_text, load_exported, read_relay_text
+from aotc.driver.toolchain import require_cpu, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
@@ -182,6 +183,7 @@ def verify(
     bisect    on a difference, name the first node whose result differs; of ONNX models only
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
+    require_cpu(resolve_target(options.get("target", "host")))
     model = _loaded(path)
     if bisect and not isinstance(model, onnx.ModelProto):
         hint = "`aotc compile --check-passes` names the first pass that changes a result"

@@ -121,7 +121,7 @@ def _check_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
             message = f"Invalid config option '{key}' candidates are: {known}"
             raise PassConfigError("config", message, hint=nearest(str(key), _TABLE.config))
         accepted = (int, bool) if wanted in (int, bool) else (int, float) if wanted is float else wanted
-        if not isinstance(value, accepted):
+        if not isinstance(value, accepted) or (wanted is float and isinstance(value, bool)):
             message = f"expect config {key} to have type {wanted.__name__} but get {type(value).__name__}"
             raise PassConfigError("config", message)
     return MappingProxyType(dict(config or {}))

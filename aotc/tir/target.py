@@ -23,6 +23,7 @@ class Target:
     machine        the architecture, as `uname -m` names it on Linux; "" for any
     vector_bytes   width of a vector register, 0 for scalar C99 without extensions
     registers      number of vector registers (of scalar ones for scalar targets)
+    fma_bytes      bytes that a core begins to multiply and add in a cycle, by two instructions at most
     fma            whether a multiply-add is one instruction
     l1, l2         data cache sizes, bytes per core
     cflags         what gcc and clang need for kernels, beyond the defaults
@@ -38,6 +39,7 @@ class Target:
     machine: str = ""
     vector_bytes: int = 0
     registers: int = 16
+    fma_bytes: int = 8
     fma: bool = False
     l1: int = 32 << 10
     l2: int = 256 << 10
@@ -62,12 +64,13 @@ _SSE: Final = ("sse3", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "lzcnt")
 _V3: Final = (*_SSE, "avx", "f16c", "fma", "avx2", "bmi1", "bmi2")
 _V4: Final = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
 X86_64: Final = Target(
-    name="x86-64", machine="x86_64", vector_bytes=16, cflags=_X86_64, base_cflags=_X86_64, level="v1"
+    name="x86-64", machine="x86_64", vector_bytes=16, fma_bytes=32, cflags=_X86_64, base_cflags=_X86_64, level="v1"
 )
 X86_64_V3: Final = replace(
     X86_64,
     name="x86-64-v3",
     vector_bytes=32,
+    fma_bytes=64,
     fma=True,
     l2=512 << 10,
     cflags=("-march=x86-64-v3",),
@@ -79,6 +82,7 @@ X86_64_V4: Final = replace(
     name="x86-64-v4",
     vector_bytes=64,
     registers=32,
+    fma_bytes=64,
     fma=True,
     l2=1 << 20,
     cflags=("-march=x86-64-v4", "-mprefer-vector-width=512"),
@@ -91,6 +95,7 @@ AARCH64: Final = Target(
     machine="aarch64",
     vector_bytes=16,
     registers=32,
+    fma_bytes=32,
     fma=True,
     l1=64 << 10,
     l2=512 << 10,

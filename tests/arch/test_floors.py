@@ -44,6 +44,7 @@ FLOORS: dict[str, set[str]] = {
     "aotc.relay.backend": GRAPH | {"aotc.tir"},
     "aotc.driver": BELOW_DRIVER,
     "aotc.cli": {"aotc.driver", "aotc.ir", "aotc"},
+    "aotc.__main__": {"aotc.cli"},
 }
 DOORS = {
     "aotc",

@@ -33,9 +33,10 @@ def test_version_and_help() -> None:
         assert "--json" in call(command, "-h").out
 
 
-def test_module_form() -> None:
+@pytest.mark.parametrize("module", ["aotc", "aotc.cli"])
+def test_module_form(module: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "aotc.cli", "--version"], cwd=DIGITS.parents[2], capture_output=True, text=True
+        [sys.executable, "-m", module, "--version"], cwd=DIGITS.parents[2], capture_output=True, text=True
     )
     assert done.returncode == 0 and aotc.__version__ in done.stdout
 

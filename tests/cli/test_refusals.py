@@ -14,6 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from aotc.ir.machine import architecture
 from tests.cli.invoke import DIGITS, call, refused, relu, save, value
 
 QUICK = "--cflags=-O1"
@@ -131,6 +132,14 @@ def test_wrong_machinery(tmp_path: Path, options: list[str], complaint: str) -> 
     output = tmp_path / "deep" / "out"
     assert complaint in refused("compile", DIGITS, "-o", output, *options)
     assert not output.exists() and everything(tmp_path) <= {"deep"}
+
+
+@pytest.mark.parametrize("command", ["verify", "bench"])
+def test_targets_that_cannot_run_here(tmp_path: Path, command: str) -> None:
+    """Known before anything is compiled, even before the model is read."""
+    foreign = "x86-64" if architecture() == "aarch64" else "aarch64"
+    text = refused(command, tmp_path / "absent.onnx", "--target", foreign)
+    assert f"code for {foreign} cannot run here" in text and architecture() in text and "--target host" in text
 
 
 def test_no_compiler(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_check_passes(tmp_path: Path) -> None:
         (("--disable-pass", "FuseOps"), "makes the kernels"),
         (("--config", "relay.AlterOpLayout.growth=2"), "relay.AlterOpLayout.max_growth"),
         (("--config", "relay.AlterOpLayout.max_growth=much"), "to have type float"),
+        (("--config", "relay.AlterOpLayout.max_growth=true"), "to have type float but get bool"),
         (("--config", "max_growth"), "KEY=VALUE"),
         (("--report", "missing/folder/report.html"), "there is no directory missing/folder"),
         (("--report", str(DIGITS)), "it is the model"),

@@ -115,8 +115,11 @@ def test_other_code_is_for_every_processor(avx2: CompiledModel) -> None:
 
 def test_kernels_are_not_compiled_for_a_processor_that_lacks_them() -> None:
     require_cpu(resolve_target("host"))
-    with pytest.raises(AotcError, match="lacks never, which code for x86-64-v3 needs"):
-        require_cpu(replace(X86_64_V3, features=("never",)))
+    never = replace(X86_64_V3, features=("sse3", "never"))
+    for target in (never, replace(never, versions=(replace(never, features=("not", "ever")), never))):
+        with pytest.raises(AotcError, match="code for x86-64-v3 cannot run here: the processor lacks never"):
+            require_cpu(target)
+    require_cpu(replace(never, versions=(never, X86_64)))
 
 
 def test_an_instruction_set_that_a_library_does_not_have(avx2: CompiledModel) -> None:

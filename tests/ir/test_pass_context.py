@@ -131,6 +131,7 @@ def test_leaving_out_of_order_is_an_error() -> None:
         ({"instruments": [object()]}, TypeError, "is not a pass instrument"),
         ({"instruments": PassInstrument()}, TypeError, "must be a list of pass instruments"),
         ({"config": {"relay.FuseOps.max_depht": 1}}, AttributeError, "Invalid config option 'relay.FuseOps.max_depht'"),
+        ({"config": {"relay.AlterOpLayout.max_growth": True}}, AttributeError, "to have type float but get bool"),
         ({"config": {"relay.FuseOps.max_depth": "1"}}, AttributeError, "to have type int but get str"),
         ({"config": {"relay.FuseOps.max_depth": None}}, AttributeError, "to have type int but get NoneType"),
     ],

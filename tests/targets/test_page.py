@@ -19,7 +19,7 @@ def row(target: Target) -> str:
     sizes = f"{target.l1 >> 10} | {target.l2 >> 10}"
     fma = "yes" if target.fma else "no"
     begin = f"| `{target.name}` | {target.machine or 'any'} | {target.vector_bytes} | {target.registers}"
-    return f"{begin} | {fma} | {sizes} |{flags} |"
+    return f"{begin} | {fma} | {target.fma_bytes} | {sizes} |{flags} |"
 
 
 def test_the_table_is_that_of_the_targets() -> None:

@@ -58,7 +58,7 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0) -> int:
     waste = {v: -(-vectors // v) * v for v in (2, 3, 1) if v <= vectors}
     least = min(waste.values())
     block = lanes * next(v for v, w in waste.items() if w == least or w * 8 <= least * 9)
-    if not _is_widest(lanes):
+    if _per_cycle(target, lanes) > 1:
         return block
     # vectors of half the length, two at a time, may fit the channels better: 24 are 3 of 8, but 2 of 16
     halves = [lanes // 2 * v for v in (3, 1)]
@@ -67,9 +67,9 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0) -> int:
     return best if worth else block
 
 
-def _is_widest(lanes: int) -> bool:
-    """Whether there is one unit for multiply-adds of such vectors, and two for those of half the length."""
-    return lanes * 4 >= 64
+def _per_cycle(target: Target, lanes: int) -> int:
+    """Multiply-adds of vectors of so many 4-byte elements that begin in a cycle."""
+    return min(2, max(1, target.fma_bytes // (4 * lanes)))
 
 
 def _position_cost(n: int, block: int, lanes: int, target: Target) -> float:
@@ -84,7 +84,7 @@ def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False)
 
     `along` says that both operands are vectors, and every product needs one of its own.
     """
-    per_cycle = 1 if _is_widest(lanes) else 2
+    per_cycle = _per_cycle(target, lanes)
     penalty = 1 if target.fma or lanes == 1 else 2
     chains = max(xs * ys, min(MIN_CHAINS, 4) * per_cycle)
     if along:

@@ -215,6 +215,15 @@ class _Version:
             "steps": schedule.call_rows(self.program, self.kernels.names, self.tensors, params),
         }
 
+    def make_flags(self) -> tuple[str, str]:
+        """The flags of its files, for make."""
+        kernels, flags = f"KERNELS{self.suffix}", " ".join(self.target.cflags)
+        return f"{kernels} := {' '.join(self.files)}", f"$({kernels}:%.c=$(BUILD)/%.o): KERNEL_CFLAGS := {flags}"
+
+    def cmake_flags(self) -> str:
+        files, flags = " ".join(self.files), ";".join(self.target.cflags)
+        return f'set_source_files_properties({files} PROPERTIES COMPILE_OPTIONS "{flags}")'
+
     def described(self) -> dict[str, Any]:
         """For the metadata: what the processor must have, the files of kernels and their flags, the schedule."""
         return {
@@ -327,7 +336,7 @@ class _Project:
         name, small = self.name, self.params.small
         params_source = f"src/{name}_params.{'c' if small else 'S'}"
         params_object = f"$(BUILD)/src/{name}_params.o"
-        kernel_files = {file: v.target.cflags for v in self.versions for file in v.files if v.target.cflags}
+        own_flags = [v for v in self.versions if v.target.cflags and v.files]
         externals = [external["source"] for external in self.externals]
         sources = dict.fromkeys([f"src/{name}.c", *(file for v in self.versions for file in v.files), *externals])
         flags = base_cflags(self.target)
@@ -336,9 +345,7 @@ class _Project:
             "Makefile",
             "Makefile",
             cflags=" ".join(flags),
-            kernel_flags=[
-                f"$(BUILD)/{f[:-2]}.o: KERNEL_CFLAGS := {' '.join(march)}" for f, march in kernel_files.items()
-            ],
+            kernel_flags=[row for v in own_flags for row in v.make_flags()],
             libraries="-lm -pthread" if self.team else "-lm",
             runtime=runtime,
             loaded=[f"{name}_entry", f"{name}_threads"] if self.team else [f"{name}_entry"],
@@ -355,10 +362,7 @@ class _Project:
             pool_cmake=_POOL_CMAKE if self.team else (),
             params_cmake=self._params_cmake(),
             cmake_cflags=";".join(flags),
-            kernel_cmake=[
-                f'set_source_files_properties({file} PROPERTIES COMPILE_OPTIONS "{";".join(march)}")'
-                for file, march in kernel_files.items()
-            ],
+            kernel_cmake=[v.cmake_flags() for v in own_flags],
         )
 
     def _params_cmake(self) -> list[str]:

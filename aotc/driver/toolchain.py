@@ -116,8 +116,8 @@ def resolve_target(target: str | Target) -> Target:
 
 
 def require_cpu(target: Target) -> None:
-    """Raise AotcError (code "cpu") where code for a target cannot run: on another architecture, or on a processor that is
-    known to lack what it, or each of its versions, needs.
+    """Raise AotcError (code "cpu") where code for a target cannot run: on another architecture, or on a processor that
+    is known to lack what it, or each of its versions, needs.
     """
     hint = "take --target host for what runs here; `aotc compile` builds libraries for other machines"
     if foreign := _foreign(target):

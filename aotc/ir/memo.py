@@ -11,6 +11,7 @@ anew each time; so is everything outside of `remembering`.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import pickle
 from collections.abc import Callable, Iterator
@@ -65,6 +66,17 @@ def remembering(store: Store | None, salt: str) -> Iterator[None]:
         _MEMORY.reset(token)
 
 
+def _unpickled(data: bytes) -> object:
+    """The object; in the meantime nobody looks for garbage among the many that it is made of."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return pickle.loads(data)
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def remembered(kind: str, source: object, make: Callable[[], T]) -> T:
     """`make()`, or what it gave for an equal source before.
 
@@ -75,7 +87,7 @@ def remembered(kind: str, source: object, make: Callable[[], T]) -> T:
     if memory is None or key is None:
         return make()
     data = memory.store.get(key)
-    result: Any = make() if data is None else pickle.loads(data)
+    result: Any = make() if data is None else _unpickled(data)
     if data is None:
         try:
             memory.store.put(key, pickle.dumps(result, protocol=5))

@@ -45,6 +45,10 @@ class _Operators:
 
     __slots__ = ()
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # kernels have very many: what dataclasses would do looks for the fields of each
+        return type(self), tuple([getattr(self, name) for name in self.__slots__])
+
     def __add__(self, other: Operand) -> Expr:
         return binary("add", self, other)
 

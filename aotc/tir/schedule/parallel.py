@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, as_expr, maximum, minimum, walk
@@ -221,6 +222,10 @@ class _Splitter:
             current = shared[0] if len(shared) == 1 else None
         return chain
 
+    @cached_property
+    def _all_read(self) -> set[Buffer]:
+        return _read(self.kernel.body)
+
     def _is_plain(self, loop: For) -> bool:
         return loop.step == 1 and _extent(loop) > 0
 
@@ -229,7 +234,7 @@ class _Splitter:
         if any(True for _ in _outer_assigns(loop.body)):
             return False
         kept = {b for b in _written(loop.body) if self._is_local(b) and not b.private}
-        if kept & _read(self.kernel.body):  # what one iteration leaves there another one may read
+        if kept & self._all_read:  # what one iteration leaves there another one may read
             return False
         accesses: dict[Buffer, list[_Access]] = {b: [] for b in self._writes(loop.body)}
         if not _collect(loop.body, {**ranges, loop.var: _range(loop, ranges)}, accesses):

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 from aotc.ir.dtype import DType
 from aotc.tir.expr import INDEX, Buffer, Element, Expr, Operand, Var, as_expr
 from aotc.tir.stmt import Stmt
+from aotc.tir.target import Target
 
 Axis: TypeAlias = "tuple[Var, int]"
 """A loop variable and its extent; the loop runs from 0."""
@@ -147,17 +148,21 @@ class Winograd(Tensor):
 BuildFn: TypeAlias = Callable[[Sequence[Buffer], Sequence[Buffer], Sequence[Buffer]], Stmt]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ExternProgram:
+    """`build(inputs, outputs, scratch) -> Stmt`, where `scratch` are temporary buffers of (dtype, elements)."""
+
+    build: BuildFn
+    scratch: tuple[tuple[DType, int], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ExternGroup:
-    """A tensor program written with the builder: `build(inputs, outputs, scratch) -> Stmt`.
-
-    `scratch` lists (dtype, elements) of temporary buffers; `macs` counts its multiply-accumulates.
-    """
+    """A tensor program written with the builder, for each target its own; `macs` counts its multiply-accumulates."""
 
     name: str
     inputs: tuple[Tensor, ...]
-    build: BuildFn
-    scratch: tuple[tuple[DType, int], ...] = ()
+    program: Callable[[Target], ExternProgram]
     macs: int = 0
     outputs: list[Extern] = field(default_factory=list)
 
@@ -277,8 +282,20 @@ def extern(
     macs: int = 0,
 ) -> tuple[Extern, ...]:
     """Tensors of the given (shape, dtype) that the hand-written program `build` fills."""
-    pairs = tuple((DType(d), n) for d, n in scratch)
-    group = ExternGroup(name=name, inputs=tuple(inputs), build=build, scratch=pairs, macs=macs)
+    program = ExternProgram(build, tuple((DType(d), n) for d, n in scratch))
+    return extern_for(name, outputs, inputs, lambda _: program, macs=macs)
+
+
+def extern_for(
+    name: str,
+    outputs: Sequence[tuple[Sequence[int], str]],
+    inputs: Sequence[Tensor],
+    program: Callable[[Target], ExternProgram],
+    *,
+    macs: int = 0,
+) -> tuple[Extern, ...]:
+    """The same where the program depends on the target."""
+    group = ExternGroup(name=name, inputs=tuple(inputs), program=program, macs=macs)
     for k, (shape, dtype) in enumerate(outputs):
         tensor = Extern(name=f"{name}{k}", shape=tuple(shape), dtype=DType(dtype), group=group, index=k)
         group.outputs.append(tensor)

@@ -31,6 +31,7 @@ from aotc.relay.op import (
     norm,
     pad,
     pool,
+    recurrent,
     reduce,
     resize,
     scan,
@@ -46,7 +47,7 @@ from aotc.relay.op.opdef import OpDef
 _FAMILIES = (
     elementwise, fast_math, binary, cast, reduce, shape, layout, join, pad, slice, index, scatter, create,
     conv, conv_transpose, winograd, dense, pool, adaptive_pool, norm, softmax, resize, depth, batch_space,
-    grid, sort, scan, dyn, annotation,
+    grid, sort, scan, recurrent, dyn, annotation,
 )  # fmt: skip
 
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})

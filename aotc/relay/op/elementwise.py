@@ -41,7 +41,8 @@ def _relu(x: Scalar) -> Scalar:
     return maximum(x, 0) if x.dtype.is_signed else x
 
 
-def _sigmoid(x: Scalar) -> Scalar:
+def logistic(x: Scalar) -> Scalar:
+    """The sigmoid function of one element."""
     # far below zero it underflows gradually, as it should; 1 / (1 + exp(-x)) would jump to zero where exp overflows
     e = call("exp", minimum(x, math.log(x.dtype.max) - 1.0))
     return e / (1.0 + e)
@@ -89,7 +90,7 @@ asinh = Unary.row("asinh", np.arcsinh, intrinsic("asinh"), FLOAT)
 acosh = Unary.row("acosh", np.arccosh, intrinsic("acosh"), FLOAT)
 atanh = Unary.row("atanh", np.arctanh, intrinsic("atanh"), FLOAT)
 erf = Unary.row("erf", wide_numpy(_erf), intrinsic("erf"), FLOAT)
-sigmoid = Unary.row("sigmoid", wide_numpy(lambda x: 1 / (1 + np.exp(-x))), wide(_sigmoid), FLOAT)
+sigmoid = Unary.row("sigmoid", wide_numpy(lambda x: 1 / (1 + np.exp(-x))), wide(logistic), FLOAT)
 logical_not = Unary.row("logical_not", np.logical_not, lambda x: ~x, BOOL)
 bitwise_not = Unary.row("bitwise_not", np.invert, lambda x: ~x, BITS)
 isnan = Unary.row("isnan", np.isnan, intrinsic("isnan"), FLOAT, result="bool")

@@ -4,6 +4,7 @@
 nn.conv2d(%x, %w, ...)    =>    nn.conv2d(%x, layout_transform(%w, "OIHW", "OIHW32o"), kernel_layout="OIHW32o", ...)
 nn.conv2d(%x, %w, data_layout="NHWC", groups=channels)    =>    ... kernel_layout="HWOI"
 nn.dense(%x, %w)          =>    nn.contrib_dense_pack(%x, layout_transform(%w, "NC", "NC32n"), weight_layout="NC32n")
+nn.lstm(%x, %w, %r, ...)  =>    nn.lstm(%x, layout_transform(%w, "CN", "NC128n"), layout_transform(%r, ...), ...)
 nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transform(%x, layout_transform(
                                     nn.contrib_conv2d_winograd_weight_transform(%w3x3), "HWOI", "HWOI32o"))
 
@@ -28,6 +29,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.conv import Conv1DAttrs, Conv2DAttrs, Conv3DAttrs, ConvAttrs
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
+from aotc.relay.op.recurrent import RecurrentAttrs
 from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, pick, positions
 from aotc.relay.op.winograd import (
     contrib_conv2d_winograd_weight_transform,
@@ -37,6 +39,7 @@ from aotc.relay.transform.base import FunctionPass, recall
 from aotc.relay.transform.winograd import choose_tiles
 from aotc.relay.visitor import Mutator
 from aotc.tir.schedule.contraction import pack_block
+from aotc.tir.schedule.recurrence import recurrent_block
 from aotc.tir.target import C, Target
 
 _CONVOLUTIONS: Final = {"nn.conv1d": 1, "nn.conv2d": 2, "nn.conv3d": 3}
@@ -45,7 +48,7 @@ _CONVOLUTIONS: Final = {"nn.conv1d": 1, "nn.conv2d": 2, "nn.conv3d": 3}
 
 @dataclass(frozen=True, repr=False)
 class AlterOpLayout(FunctionPass):
-    """Packs the constant weights of convolutions, nn.dense and nn.matmul for `target`.
+    """Packs the constant weights of convolutions, nn.dense, nn.matmul and recurrent layers for `target`.
 
     Of 3x3 convolutions, those that Winograd's algorithm makes faster are transformed, as long as the parameters
     stay within `relay.AlterOpLayout.max_growth` times their size (2.5, or 1 MiB more);
@@ -128,10 +131,12 @@ class _Pack(Mutator):
         return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
-        if not isinstance(new.op, Op) or len(new.args) != 2 or not isinstance(new.args[1], Constant):
+        if not isinstance(new.op, Op) or len(new.args) < 2 or not isinstance(new.args[1], Constant):
             return new
         with span_scope(new.span):
             match new.attrs:
+                case RecurrentAttrs():
+                    return self._recurrent(new)
                 case Conv2DAttrs() as attrs if old in self.tiles:
                     return self._winograd(new, new.args[1], attrs, self.tiles[old])
                 case Conv1DAttrs() | Conv2DAttrs() | Conv3DAttrs() as attrs if new.op.name in _CONVOLUTIONS:
@@ -145,6 +150,15 @@ class _Pack(Mutator):
 
     def _block(self, channels: int, columns: int, call: Call) -> int:
         return pack_block(channels, self.target, tensor_type_of(call).dtype, columns=columns)
+
+    def _recurrent(self, call: Call) -> Expr:
+        """Both weights of a recurrent layer, of which the second may be no constant, in blocks of columns."""
+        args = list(call.args)
+        for number, weight in enumerate(args[1:3], 1):
+            if isinstance(weight, Constant) and weight.data.ndim == 2:
+                block = recurrent_block(weight.data.shape[1], tensor_type_of(weight).dtype, self.target)
+                args[number] = self.packed.get(weight, "CN", f"NC{block}n") if block else weight
+        return recall(call, args)
 
     def _winograd(self, call: Call, weight: Constant, attrs: Conv2DAttrs, tile: int) -> Expr:
         channels = weight.data.shape[0]

@@ -193,8 +193,9 @@ class Lowering:
                 self.memory[output] = Slot(self.scratch(output.name, output.dtype, output.size))
         inputs = [self.memory[graph.base(t)].buffer for t in group.inputs]
         outputs = [self.memory[t].buffer for t in group.outputs]
-        scratch = [self.scratch(f"{group.name}_tmp{k}", dtype, size) for k, (dtype, size) in enumerate(group.scratch)]
-        return group.build(inputs, outputs, scratch)
+        program = group.program(self.target)
+        scratch = [self.scratch(f"{group.name}_tmp{k}", dtype, size) for k, (dtype, size) in enumerate(program.scratch)]
+        return program.build(inputs, outputs, scratch)
 
     def body(self, stage: Stage) -> Body:
         """An empty body at the place of a stage's elements."""

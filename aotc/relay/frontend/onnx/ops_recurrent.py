@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of recurrent layers: unrolled over a sequence of known length, with one product for all of its inputs.
+"""Converters of recurrent layers.  What the operators lack is unrolled, with one product for the inputs of all steps.
 
 OPS["LSTM"](node)                       # [Y, Y_h, Y_c]
 """
@@ -33,9 +33,10 @@ from aotc.relay.frontend.onnx.build import (
 )
 from aotc.relay.frontend.onnx.node import Node, Table
 from aotc.relay.frontend.onnx.ops_activation import softplus
+from aotc.relay.frontend.recurrent import Weights, whole_layer
 
 MAX_STEPS: Final = 1024
-"""Longer sequences are refused: each step becomes code of its own."""
+"""Longer unrolled sequences are refused: each step becomes code of its own."""
 
 _Activation = Callable[[Expr], Expr]
 
@@ -67,7 +68,15 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> _Activati
     return table[name.lower()]
 
 
-def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[list[_Activation]]:
+@dataclass(frozen=True, slots=True)
+class _Activations:
+    """Those of one direction, by (lower-case) names and as functions."""
+
+    names: tuple[str, ...]
+    functions: list[_Activation]
+
+
+def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[_Activations]:
     """The activations of each direction."""
     names = list(node.attrs.get("activations") or [*defaults] * directions)
     if names == ["Tanh", "Tanh"] and len(defaults) == 1:  # the definition's default of RNN is for two directions
@@ -79,7 +88,11 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[l
         _activation(name, alphas[k] if k < len(alphas) else None, betas[k] if k < len(betas) else None)
         for k, name in enumerate(names)
     ]
-    return [found[k : k + len(defaults)] for k in range(0, len(found), len(defaults))]
+    step = len(defaults)
+    return [
+        _Activations(tuple(n.lower() for n in names[k : k + step]), found[k : k + step])
+        for k in range(0, len(found), step)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,8 @@ class _Layer:
 
 
 _State = list[Expr]
+_Result = tuple[Expr, _State]
+"""The outputs (steps, batch, hidden) and the last state of a direction."""
 _Cell = Callable[[_Layer, Expr, _State], _State]
 """The new state for the product of one step's input with the weights, and the last state."""
 
@@ -157,18 +172,25 @@ def _lstm_cell(layer: _Layer, x: Expr, state: _State) -> _State:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What tells the three layers apart."""
+    """What tells the three layers apart.
 
-    gates: int
+    order   the gates that the operators expect, as places in those of ONNX
+    """
+
+    order: tuple[int, ...]
     states: int
     activations: tuple[str, ...]
     cell: _Cell
 
+    @property
+    def gates(self) -> int:
+        return len(self.order)
+
 
 _KINDS: Final = {
-    "RNN": _Kind(1, 1, ("Tanh",), _rnn_cell),
-    "GRU": _Kind(3, 1, ("Sigmoid", "Tanh"), _gru_cell),
-    "LSTM": _Kind(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_cell),
+    "RNN": _Kind((0,), 1, ("Tanh",), _rnn_cell),
+    "GRU": _Kind((1, 0, 2), 1, ("Sigmoid", "Tanh"), _gru_cell),
+    "LSTM": _Kind((0, 2, 3, 1), 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_cell),
 }
 
 
@@ -178,7 +200,7 @@ def _part(x: Expr, direction: int) -> Expr:
     return reshape(slice_axes(x, [direction], [direction + 1], [0]), shape[1:])
 
 
-def _layer(node: Node, kind: _Kind, direction: int, act: list[_Activation]) -> _Layer:
+def _layer(node: Node, kind: _Kind, direction: int, act: _Activations) -> _Layer:
     w, r = _part(node.input(1), direction), _part(node.input(2), direction)
     hidden = shape_of(r)[1]
     bias = node.optional(3)
@@ -187,7 +209,7 @@ def _layer(node: Node, kind: _Kind, direction: int, act: list[_Activation]) -> _
     wb, rb = split(both, [rows, rows], 0)
     peephole = node.optional(7) if node.op_type == "LSTM" else None
     peepholes = split(_part(peephole, direction), [hidden] * 3, 0) if peephole is not None else []
-    return _Layer(node, w, r, wb, rb, peepholes, act, hidden)
+    return _Layer(node, w, r, wb, rb, peepholes, act.functions, hidden)
 
 
 def _initial(node: Node, kind: _Kind, direction: int, shape: tuple[int, int], swap: bool) -> _State:
@@ -201,33 +223,57 @@ def _initial(node: Node, kind: _Kind, direction: int, shape: tuple[int, int], sw
     return states
 
 
-def _run(layer: _Layer, kind: _Kind, steps: list[Expr], state: _State, lengths: Expr | None) -> tuple[_State, _State]:
-    """Outputs per step and the last state; beyond its length a sequence keeps its state and puts out zeros."""
-    outputs: _State = []
-    for t, x in enumerate(steps):
-        new = kind.cell(layer, x, state)
+def _is_plain(node: Node, kind: _Kind, names: tuple[str, ...], lengths: Expr | None) -> bool:
+    """Whether an operator computes a direction of the layer."""
+    usual = names == tuple(n.lower() for n in kind.activations) or (node.op_type == "RNN" and names == ("relu",))
+    reset = node.op_type != "GRU" or bool(node.integer("linear_before_reset"))
+    other = "clip" in node.attrs or bool(node.integer("input_forget")) or node.optional(7) is not None
+    return usual and reset and not other and lengths is None
+
+
+def _whole(layer: _Layer, kind: _Kind, x: Expr, state: _State, names: tuple[str, ...], backwards: bool) -> _Result:
+    """The layer as one operator."""
+
+    def ordered(weight: Expr) -> Expr:
+        parts = split(weight, [layer.hidden] * kind.gates, 0)
+        return concatenate([parts[k] for k in kind.order], 0) if kind.gates > 1 else weight
+
+    weights = Weights(*(ordered(w) for w in (layer.w, layer.r, layer.wb, layer.rb)))
+    op_type = layer.node.op_type
+    activation = {"activation": names[0]} if op_type == "RNN" else {}
+    return whole_layer(op_type.lower(), x, weights, state, reverse=backwards, **activation)
+
+
+def _unrolled(layer: _Layer, kind: _Kind, x: Expr, state: _State, lengths: Expr | None, backwards: bool) -> _Result:
+    """Step by step; beyond its length a sequence keeps its state and puts out zeros."""
+    length, batch, _ = shape_of(x)
+    if length > MAX_STEPS:
+        what = "this kind of layer over"
+        raise AotcError(
+            "onnx-recurrent", f"{what} a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)"
+        )
+    if backwards and lengths is not None:
+        raise AotcError("onnx-recurrent", "reversed sequences of different lengths are not supported")
+    steps = list(enumerate(layer.inputs(x)))
+    outputs: list[Expr] = []
+    for t, part in reversed(steps) if backwards else steps:
+        new = kind.cell(layer, part, state)
+        output = new[0]
         if lengths is not None:
             running = binary("greater", lengths, constant(t, dtype_of(lengths)))
-            outputs.append(where(running, new[0], 0.0))
-            state = [where(running, n, old) for n, old in zip(new, state, strict=True)]
-        else:
-            outputs.append(new[0])
-            state = new
-    return outputs, state
-
-
-def _reversed(steps: list[Expr], lengths: Expr | None) -> list[Expr]:
-    if lengths is not None:
-        raise AotcError("onnx-recurrent", "reversed sequences of different lengths are not supported")
-    return list(reversed(steps))
+            output = where(running, output, 0.0)
+            new = [where(running, n, old) for n, old in zip(new, state, strict=True)]
+        outputs.append(reshape(output, (1, batch, layer.hidden)))
+        state = new
+    return concatenate(outputs[::-1] if backwards else outputs, 0), state
 
 
 def _recurrent(node: Node) -> list[Expr | None]:
     kind, swap = _KINDS[node.op_type], bool(node.integer("layout"))
     x = transpose(node.input(0), (1, 0, 2)) if swap else node.input(0)
     length, batch, _ = shape_of(x)
-    if not 1 <= length <= MAX_STEPS:
-        raise AotcError("onnx-recurrent", f"a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)")
+    if length == 0:
+        raise AotcError("onnx-recurrent", "a sequence of no steps is not supported")
     directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(
         node.text("direction", "forward").lower()
     )
@@ -236,15 +282,16 @@ def _recurrent(node: Node) -> list[Expr | None]:
     given = node.optional(4)
     lengths = None if given is None else _lengths(given, length, batch)
     acts = _activations(node, kind.activations, len(directions))
-    outputs: list[_State] = []
+    outputs: list[Expr] = []
     finals: list[_State] = []
     for k, backwards in enumerate(directions):
         layer = _layer(node, kind, k, acts[k])
         state = _initial(node, kind, k, (batch, layer.hidden), swap)
-        steps = layer.inputs(x)
-        order = _reversed(steps, lengths) if backwards else steps
-        out, last = _run(layer, kind, order, state, lengths)
-        outputs.append(_reversed(out, None) if backwards else out)
+        if _is_plain(node, kind, acts[k].names, lengths):
+            y, last = _whole(layer, kind, x, state, acts[k].names, backwards)
+        else:
+            y, last = _unrolled(layer, kind, x, state, lengths, backwards)
+        outputs.append(y)
         finals.append(last)
     return _collected(outputs, finals, swap)
 
@@ -256,14 +303,10 @@ def _lengths(given: Expr, length: int, batch: int) -> Expr | None:
     return reshape(cast(given, "int32"), (batch, 1))
 
 
-def _collected(outputs: list[_State], finals: list[_State], swap: bool) -> list[Expr | None]:
+def _collected(outputs: list[Expr], finals: list[_State], swap: bool) -> list[Expr | None]:
     """Y (steps, directions, batch, hidden), then the last states (directions, batch, hidden)."""
-    batch, hidden = shape_of(outputs[0][0])
-    steps = [
-        concatenate([reshape(direction[t], (1, 1, batch, hidden)) for direction in outputs], 1)
-        for t in range(len(outputs[0]))
-    ]
-    y = concatenate(steps, 0)
+    length, batch, hidden = shape_of(outputs[0])
+    y = concatenate([reshape(o, (length, 1, batch, hidden)) for o in outputs], 1)
     last: list[Expr] = [
         concatenate([reshape(final[k], (1, batch, hidden)) for final in finals], 0) for k in range(len(finals[0]))
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of recurrent layers: unrolled, with one product for the inputs of all steps.
+"""Converters of recurrent layers, and of single steps of them.
 
 OPS["lstm.input"](x=a, hx=[h, c], params=[...], ...)    # outputs, last h, last c
 """
@@ -7,16 +7,14 @@ OPS["lstm.input"](x=a, hx=[h, c], params=[...], ...)    # outputs, last h, last 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import add, concatenate, emit, mul, reshape, split, squeeze, sub, unsqueeze
+from aotc.relay.frontend.onnx.build import add, concatenate, emit, mul, split, squeeze, sub, unsqueeze
 from aotc.relay.frontend.pytorch.ops_shape import swap
 from aotc.relay.frontend.pytorch.values import Converter, Table, shape
-
-MAX_STEPS: Final = 1024
-"""Longer sequences are refused: each step becomes code of its own."""
+from aotc.relay.frontend.recurrent import Weights, whole_layer
 
 _State = list[Expr]
 _Cell = Callable[[Expr, Expr, _State], _State]
@@ -49,40 +47,24 @@ def _rnn_cell(activation: str) -> _Cell:
     return lambda x, h, state: [emit(activation, add(x, h))]
 
 
-def _direction(x: Expr, state: _State, weights: Sequence[Expr], cell: _Cell, backwards: bool) -> tuple[_State, _State]:
-    """One direction of one layer over (steps, batch, features): outputs by step, and the last state."""
-    w, r, *biases = weights
-    wb, rb = biases if biases else (None, None)
-    steps, batch, features = shape(x)
-    products = reshape(_product(reshape(x, (steps * batch, features)), w, wb), (steps, batch, shape(w)[0]))
-    inputs = [squeeze(p, [0]) for p in split(products, [1] * steps, 0)]
-    outputs: _State = []
-    for step in reversed(inputs) if backwards else inputs:
-        state = cell(step, _product(state[0], r, rb), state)
-        outputs.append(state[0])
-    return outputs[::-1] if backwards else outputs, state
-
-
 def _layers(
-    x: Expr, states: Sequence[Expr], weights: Sequence[Expr], cell: _Cell, layers: int, directions: int, biases: bool
+    kind: str, attributes: dict[str, str], x: Expr, states: Sequence[Expr], weights: Sequence[Weights], directions: int
 ) -> tuple[Expr, list[Expr]]:
     """All layers; `states` and the result hold (layers * directions, batch, features)."""
-    per = 4 if biases else 2
-    first = [[squeeze(s, [0]) for s in split(state, [1] * (layers * directions), 0)] for state in states]
+    first = [[squeeze(s, [0]) for s in split(state, [1] * len(weights), 0)] for state in states]
     finals: list[_State] = []
-    for layer in range(layers):
+    for layer in range(0, len(weights), directions):
         columns = []
-        for direction in range(directions):
-            k = layer * directions + direction
+        for k in range(layer, layer + directions):
             start = [state[k] for state in first]
-            outputs, final = _direction(x, start, weights[k * per : (k + 1) * per], cell, direction == 1)
-            columns.append(concatenate([unsqueeze(o, [0]) for o in outputs], 0))
+            y, final = whole_layer(kind, x, weights[k], start, reverse=k > layer, **attributes)
+            columns.append(y)
             finals.append(final)
-        x = concatenate(columns, 2)
+        x = concatenate(columns, 2) if directions > 1 else columns[0]
     return x, [concatenate([unsqueeze(f[k], [0]) for f in finals], 0) for k in range(len(states))]
 
 
-def _recurrent(cell: _Cell, states: int) -> Converter:
+def _recurrent(kind: str, **attributes: str) -> Converter:
     def convert(
         x: Expr,
         hx: Any,
@@ -94,7 +76,7 @@ def _recurrent(cell: _Cell, states: int) -> Converter:
         bidirectional: bool,
         batch_first: bool,
     ) -> list[Expr]:
-        first = list(hx) if states == 2 else [hx]
+        first = list(hx) if kind == "lstm" else [hx]
         directions = 2 if bidirectional else 1
         per = 4 if has_biases else 2
         if len(params) != per * num_layers * directions:
@@ -102,10 +84,11 @@ def _recurrent(cell: _Cell, states: int) -> Converter:
         if train and dropout:
             raise AotcError("torch-training", "a recurrent layer is in training mode", hint="call .eval() first")
         data = swap(x, 0, 1) if batch_first else x
-        steps = shape(data)[0]
-        if not 1 <= steps <= MAX_STEPS:
-            raise AotcError("torch-op", f"a sequence of {steps} steps is not supported (1 to {MAX_STEPS} are)")
-        y, last = _layers(data, first, params, cell, num_layers, directions, has_biases)
+        if shape(data)[0] == 0:
+            raise AotcError("torch-op", "a sequence of no steps is not supported")
+        biases = [] if has_biases else [None, None]
+        weights = [Weights(*params[k : k + per], *biases) for k in range(0, len(params), per)]
+        y, last = _layers(kind, attributes, data, first, weights, directions)
         return [swap(y, 0, 1) if batch_first else y, *last]
 
     return convert
@@ -123,12 +106,12 @@ def _cell(cell: _Cell, states: int) -> Converter:
 
 
 OPS: Table = {
-    "gru.input": _recurrent(_gru_cell, 1),
+    "gru.input": _recurrent("gru"),
     "gru_cell": _cell(_gru_cell, 1),
-    "lstm.input": _recurrent(_lstm_cell, 2),
+    "lstm.input": _recurrent("lstm"),
     "lstm_cell": _cell(_lstm_cell, 2),
-    "rnn_relu.input": _recurrent(_rnn_cell("nn.relu"), 1),
+    "rnn_relu.input": _recurrent("rnn", activation="relu"),
     "rnn_relu_cell": _cell(_rnn_cell("nn.relu"), 1),
-    "rnn_tanh.input": _recurrent(_rnn_cell("tanh"), 1),
+    "rnn_tanh.input": _recurrent("rnn", activation="tanh"),
     "rnn_tanh_cell": _cell(_rnn_cell("tanh"), 1),
 }

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recurrent layers over whole sequences: nn.lstm, nn.gru, nn.rnn.
+
+lstm(x, w, r, bias, h, c)              # x[50, 1, 40], w[40, 512], r[128, 512] -> (y[50, 1, 128], h, c)
+
+One direction of one layer.  Weights lie inputs first, (inputs, gates * hidden), or in blocks of columns,
+(gates * hidden / block, inputs, block), as AlterOpLayout makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.dims import same_dim
+from aotc.ir.dtype import DType
+from aotc.ir.op import OpPattern, require
+from aotc.ir.types import TensorType, TupleType, Type
+from aotc.relay.expr import Call, Expr, call
+from aotc.relay.op.elementwise import logistic
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rules import shape_text, tensor
+from aotc.relay.op.samples import random_array
+from aotc.tir import te
+from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import call as intrinsic
+from aotc.tir.expr import maximum
+from aotc.tir.schedule.recurrence import Cell, Recurrence, Scalars, recurrence
+
+DTYPES: Final = ("float32", "float64")
+
+
+@attrs
+class RecurrentAttrs(Attrs):
+    """`reverse`: from the last step to the first; outputs stay at the place of their step."""
+
+    reverse: bool = False
+
+
+@attrs
+class RNNAttrs(RecurrentAttrs):
+    """`activation`: "tanh" or "relu"."""
+
+    activation: str = "tanh"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What tells the layers apart.
+
+    extras      vectors (hidden) beside weights and states
+    cell        the new states of an element, as tir and numpy have it: from its parts of x W + b, those of h R, its
+                states, and its extras
+    """
+
+    gates: int
+    states: int
+    extras: int
+    cell: Callable[[Any], Cell]
+    reference: Callable[[Any], Callable[..., Sequence[Array]]]
+
+
+def _tanh(x: Scalar) -> Scalar:
+    return intrinsic("tanh", x)
+
+
+def _sigmoid(x: Array) -> Array:
+    result: Array = 1 / (1 + np.exp(-x))
+    return result
+
+
+def _lstm(xs: Scalars, hs: Scalars, states: Scalars, extras: Scalars) -> Sequence[Scalar]:
+    i, f, g, o = (x + h for x, h in zip(xs, hs, strict=True))
+    c = logistic(f) * states[1] + logistic(i) * _tanh(g)
+    return logistic(o) * _tanh(c), c
+
+
+def _lstm_reference(xs: Sequence[Array], hs: Sequence[Array], states: Sequence[Array], _: object) -> Sequence[Array]:
+    i, f, g, o = (x + h for x, h in zip(xs, hs, strict=True))
+    c = _sigmoid(f) * states[1] + _sigmoid(i) * np.tanh(g)
+    return _sigmoid(o) * np.tanh(c), c
+
+
+def _gru(xs: Scalars, hs: Scalars, states: Scalars, extras: Scalars) -> Sequence[Scalar]:
+    r, z = logistic(xs[0] + hs[0]), logistic(xs[1] + hs[1])
+    n = _tanh(xs[2] + r * (hs[2] + extras[0]))
+    return ((1.0 - z) * n + z * states[0],)
+
+
+def _gru_reference(
+    xs: Sequence[Array], hs: Sequence[Array], states: Sequence[Array], extras: Sequence[Array]
+) -> Sequence[Array]:
+    r, z = _sigmoid(xs[0] + hs[0]), _sigmoid(xs[1] + hs[1])
+    n = np.tanh(xs[2] + r * (hs[2] + extras[0]))
+    return ((1 - z) * n + z * states[0],)
+
+
+def _rnn(a: RNNAttrs) -> Cell:
+    if a.activation == "relu":
+        return lambda xs, hs, states, extras: (maximum(xs[0] + hs[0], 0),)
+    return lambda xs, hs, states, extras: (_tanh(xs[0] + hs[0]),)
+
+
+def _rnn_reference(a: RNNAttrs) -> Callable[..., Sequence[Array]]:
+    if a.activation == "relu":
+        return lambda xs, hs, states, extras: (np.maximum(xs[0] + hs[0], 0),)
+    return lambda xs, hs, states, extras: (np.tanh(xs[0] + hs[0]),)
+
+
+_LSTM: Final = _Kind(4, 2, 0, lambda _: _lstm, lambda _: _lstm_reference)
+_GRU: Final = _Kind(3, 1, 1, lambda _: _gru, lambda _: _gru_reference)
+_RNN: Final = _Kind(1, 1, 0, _rnn, _rnn_reference)
+
+
+def _check_weight(ty: Type, name: str, rows: Any, columns: int, dtype: DType) -> None:
+    """Weights of (rows, columns), or in whole blocks of columns."""
+    weight = tensor(ty, name)
+    shape = weight.shape
+    if len(shape) == 3 and isinstance(shape[0], int) and isinstance(shape[2], int):
+        fits = same_dim(shape[1], rows) and shape[0] * shape[2] == columns
+    else:
+        fits = len(shape) == 2 and same_dim(shape[0], rows) and same_dim(shape[1], columns)
+    require("recurrent.weight", fits, lambda: f"{name} must have shape ({rows}, {columns}), got {shape_text(shape)}")
+    require("dtype", weight.dtype == dtype, lambda: f"{name} must be {dtype}, got {weight.dtype}")
+
+
+def _infer(kind: _Kind, a: RecurrentAttrs, types: Sequence[Type]) -> Type:
+    data, r = tensor(types[0], "data"), tensor(types[2], "the recurrent weight")
+    require("dtype", str(data.dtype) in DTYPES, lambda: f"data must be one of {', '.join(DTYPES)}, got {data.dtype}")
+    require("recurrent.data", data.rank == 3, lambda: f"data must be (steps, batch, inputs), got {data}")
+    require("recurrent.weight", r.rank in (2, 3), lambda: f"the recurrent weight must be a matrix, got {r}")
+    steps, batch, inputs = data.shape
+    require("recurrent.steps", steps != 0, "data has no steps")
+    hidden = r.shape[-2]
+    require("recurrent.hidden", isinstance(hidden, int), lambda: f"the size of the state must be known, got {r}")
+    assert isinstance(hidden, int)
+    columns = kind.gates * hidden
+    _check_weight(types[1], "the weight", inputs, columns, data.dtype)
+    _check_weight(types[2], "the recurrent weight", hidden, columns, data.dtype)
+    state = TensorType((batch, hidden), data.dtype)
+    vector = TensorType((hidden,), data.dtype)
+    wanted = [TensorType((columns,), data.dtype), *[state] * kind.states, *[vector] * kind.extras]
+    for number, (ty, want) in enumerate(zip(types[3:], wanted, strict=True), 3):
+        same = tensor(ty).dtype == want.dtype and len(tensor(ty).shape) == want.rank
+        same = same and all(same_dim(p, q) for p, q in zip(tensor(ty).shape, want.shape, strict=True))
+        require("recurrent.argument", same, f"argument {number} must be {want}, got {ty}")
+    if isinstance(a, RNNAttrs):
+        known = a.activation in ("tanh", "relu")
+        require("recurrent.activation", known, lambda: f"activation {a.activation!r} is none of tanh, relu")
+    return TupleType((TensorType((steps, batch, hidden), data.dtype), *[state] * kind.states))
+
+
+def _plain(weight: Array) -> Array:
+    """A weight without blocks."""
+    return weight if weight.ndim == 2 else np.moveaxis(weight, 0, 1).reshape(weight.shape[1], -1)
+
+
+def _reference(kind: _Kind, a: RecurrentAttrs, x: Array, w: Array, r: Array, bias: Array, *rest: Array) -> Any:
+    cell, r = kind.reference(a), _plain(r)
+    states, extras = list(rest[: kind.states]), rest[kind.states :]
+    outputs = np.empty((*x.shape[:2], r.shape[0]), x.dtype)
+    with np.errstate(all="ignore"):
+        products = x @ _plain(w) + bias
+        for t in reversed(range(len(x))) if a.reverse else range(len(x)):
+            parts = (np.split(p, kind.gates, axis=1) for p in (products[t], states[0] @ r))
+            states = list(cell(*parts, states, extras))
+            outputs[t] = states[0]
+    return (outputs, *states)
+
+
+def _compute(kind: _Kind, a: RecurrentAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor, ...]:
+    x, w, r, *_ = args
+    steps, batch, inputs = x.shape
+    layer = Recurrence(
+        dtype=x.dtype,
+        steps=steps,
+        batch=batch,
+        inputs=inputs,
+        hidden=r.shape[-2],
+        gates=kind.gates,
+        states=kind.states,
+        extras=kind.extras,
+        reverse=a.reverse,
+        blocks=(w.shape[2] if w.rank == 3 else 0, r.shape[2] if r.rank == 3 else 0),
+        cell=kind.cell(a),
+    )
+    state = ((batch, layer.hidden), x.dtype)
+    shapes = [((steps, batch, layer.hidden), x.dtype), *[state] * kind.states]
+    return te.extern_for("layer", shapes, args, lambda target: recurrence(layer, target), macs=layer.macs)
+
+
+def _samples(kind: _Kind, make: type[RecurrentAttrs]) -> Iterator[Sample]:
+    def sample(
+        steps: int, batch: int, inputs: int, hidden: int, block: int = 0, dtype: str = "float32", **rest: Any
+    ) -> Sample:
+        columns = kind.gates * hidden
+        shapes = [(inputs, columns), (hidden, columns), (columns,), *[(batch, hidden)] * kind.states]
+        shapes += [(hidden,)] * kind.extras
+        w, r, *others = (random_array(s, dtype, seed=k) / 2 for k, s in enumerate(shapes, 1))
+        if block:
+            w, r = (np.ascontiguousarray(np.moveaxis(m.reshape(len(m), -1, block), 1, 0)) for m in (w, r))
+        args = (random_array((steps, batch, inputs), dtype), w, r, *others)
+        return Sample(args=args, attrs=make(**rest), accuracy=Accuracy.LOOSE)
+
+    yield sample(1, 1, 3, 4)
+    yield sample(21, 1, 5, 12)
+    yield sample(19, 1, 40, 32, block=32)
+    yield sample(7, 3, 4, 8, block=4, reverse=True)
+    yield sample(30, 1, 2, 3, reverse=True)
+    yield sample(5, 14, 6, 5)
+    yield sample(4, 2, 3, 6, dtype="float64")
+    if make is RNNAttrs:
+        yield sample(9, 1, 3, 5, activation="relu")
+
+
+def _op(name: str, kind: _Kind, make: type[RecurrentAttrs] = RecurrentAttrs) -> OpDef:
+    return OpDef(
+        name=name,
+        attrs=make,
+        arity=4 + kind.states + kind.extras,
+        infer=lambda a, types: _infer(kind, a, types),
+        reference=lambda a, *args: _reference(kind, a, *args),
+        pattern=OpPattern.OPAQUE,
+        compute=lambda a, args: _compute(kind, a, args),
+        samples=lambda: _samples(kind, make),
+    )
+
+
+LSTM: Final = _op("nn.lstm", _LSTM)
+GRU: Final = _op("nn.gru", _GRU)
+RNN: Final = _op("nn.rnn", _RNN, RNNAttrs)
+OPS: tuple[OpDef, ...] = (LSTM, GRU, RNN)
+
+
+def lstm(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, c: Expr, reverse: bool = False) -> Call:
+    """A layer of long short-term memory (Hochreiter and Schmidhuber, 1997): (outputs, last h, last c).
+
+    data (steps, batch, inputs); weights (inputs, 4 * hidden) and (hidden, 4 * hidden), gates in the order input,
+    forget, cell, output; bias (4 * hidden); h, c (batch, hidden).
+    """
+    return call(LSTM, (data, weight, recurrent, bias, h, c), RecurrentAttrs(reverse=reverse))
+
+
+def gru(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, inner: Expr, reverse: bool = False) -> Call:
+    """A layer of gated recurrent units (Cho et al., 2014): (outputs, last h).
+
+    data (steps, batch, inputs); weights (inputs, 3 * hidden) and (hidden, 3 * hidden), gates in the order reset,
+    update, new; bias (3 * hidden); h (batch, hidden); `inner` (hidden) is added to the new gate's part of the state's
+    product before the reset gate scales that.
+    """
+    return call(GRU, (data, weight, recurrent, bias, h, inner), RecurrentAttrs(reverse=reverse))
+
+
+def rnn(
+    data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, activation: str = "tanh", reverse: bool = False
+) -> Call:
+    """A layer of h = activation(x W + bias + h R): (outputs, last h); shapes as in `lstm`, with one gate."""
+    return call(RNN, (data, weight, recurrent, bias, h), RNNAttrs(activation=activation, reverse=reverse))

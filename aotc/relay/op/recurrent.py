@@ -3,8 +3,8 @@
 
 lstm(x, w, r, bias, h, c)              # x[50, 1, 40], w[40, 512], r[128, 512] -> (y[50, 1, 128], h, c)
 
-One direction of one layer.  Weights lie inputs first, (inputs, gates * hidden), or in blocks of columns,
-(gates * hidden / block, inputs, block), as AlterOpLayout makes them.
+One direction of one layer.  Weights lie inputs first, (inputs, gates * hidden), or in blocks of units,
+(hidden / block, inputs, gates, block), as AlterOpLayout makes them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.dims import same_dim
+from aotc.ir.dims import Dim, same_dim
 from aotc.ir.dtype import DType
 from aotc.ir.op import OpPattern, require
 from aotc.ir.types import TensorType, TupleType, Type
@@ -116,15 +116,16 @@ _GRU: Final = _Kind(3, 1, 1, lambda _: _gru, lambda _: _gru_reference)
 _RNN: Final = _Kind(1, 1, 0, _rnn, _rnn_reference)
 
 
-def _check_weight(ty: Type, name: str, rows: Any, columns: int, dtype: DType) -> None:
-    """Weights of (rows, columns), or in whole blocks of columns."""
+def _check_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: int, dtype: DType) -> None:
+    """Weights of (rows, gates * hidden), or in whole blocks of units."""
     weight = tensor(ty, name)
     shape = weight.shape
-    if len(shape) == 3 and isinstance(shape[0], int) and isinstance(shape[2], int):
-        fits = same_dim(shape[1], rows) and shape[0] * shape[2] == columns
-    else:
-        fits = len(shape) == 2 and same_dim(shape[0], rows) and same_dim(shape[1], columns)
-    require("recurrent.weight", fits, lambda: f"{name} must have shape ({rows}, {columns}), got {shape_text(shape)}")
+    wanted: tuple[Dim, ...] = (rows, gates * hidden)
+    block = shape[3] if weight.rank == 4 else 0
+    if isinstance(block, int) and block > 0 and hidden % block == 0:
+        wanted = (hidden // block, rows, gates, block)
+    fits = len(shape) == len(wanted) and all(map(same_dim, shape, wanted))
+    require("recurrent.weight", fits, lambda: f"{name} must have shape {shape_text(wanted)}, got {shape_text(shape)}")
     require("dtype", weight.dtype == dtype, lambda: f"{name} must be {dtype}, got {weight.dtype}")
 
 
@@ -132,18 +133,17 @@ def _infer(kind: _Kind, a: RecurrentAttrs, types: Sequence[Type]) -> Type:
     data, r = tensor(types[0], "data"), tensor(types[2], "the recurrent weight")
     require("dtype", str(data.dtype) in DTYPES, lambda: f"data must be one of {', '.join(DTYPES)}, got {data.dtype}")
     require("recurrent.data", data.rank == 3, lambda: f"data must be (steps, batch, inputs), got {data}")
-    require("recurrent.weight", r.rank in (2, 3), lambda: f"the recurrent weight must be a matrix, got {r}")
+    require("recurrent.weight", r.rank in (2, 4), lambda: f"the recurrent weight must be a matrix, got {r}")
     steps, batch, inputs = data.shape
     require("recurrent.steps", steps != 0, "data has no steps")
-    hidden = r.shape[-2]
+    hidden = r.shape[r.rank // 2 - 1]
     require("recurrent.hidden", isinstance(hidden, int), lambda: f"the size of the state must be known, got {r}")
     assert isinstance(hidden, int)
-    columns = kind.gates * hidden
-    _check_weight(types[1], "the weight", inputs, columns, data.dtype)
-    _check_weight(types[2], "the recurrent weight", hidden, columns, data.dtype)
+    _check_weight(types[1], "the weight", inputs, kind.gates, hidden, data.dtype)
+    _check_weight(types[2], "the recurrent weight", hidden, kind.gates, hidden, data.dtype)
     state = TensorType((batch, hidden), data.dtype)
     vector = TensorType((hidden,), data.dtype)
-    wanted = [TensorType((columns,), data.dtype), *[state] * kind.states, *[vector] * kind.extras]
+    wanted = [TensorType((kind.gates * hidden,), data.dtype), *[state] * kind.states, *[vector] * kind.extras]
     for number, (ty, want) in enumerate(zip(types[3:], wanted, strict=True), 3):
         same = tensor(ty).dtype == want.dtype and len(tensor(ty).shape) == want.rank
         same = same and all(same_dim(p, q) for p, q in zip(tensor(ty).shape, want.shape, strict=True))
@@ -156,7 +156,7 @@ def _infer(kind: _Kind, a: RecurrentAttrs, types: Sequence[Type]) -> Type:
 
 def _plain(weight: Array) -> Array:
     """A weight without blocks."""
-    return weight if weight.ndim == 2 else np.moveaxis(weight, 0, 1).reshape(weight.shape[1], -1)
+    return weight if weight.ndim == 2 else np.moveaxis(weight, 0, 2).reshape(weight.shape[1], -1)
 
 
 def _reference(kind: _Kind, a: RecurrentAttrs, x: Array, w: Array, r: Array, bias: Array, *rest: Array) -> Any:
@@ -180,12 +180,12 @@ def _compute(kind: _Kind, a: RecurrentAttrs, args: Sequence[te.Tensor]) -> tuple
         steps=steps,
         batch=batch,
         inputs=inputs,
-        hidden=r.shape[-2],
+        hidden=r.shape[r.rank // 2 - 1],
         gates=kind.gates,
         states=kind.states,
         extras=kind.extras,
         reverse=a.reverse,
-        blocks=(w.shape[2] if w.rank == 3 else 0, r.shape[2] if r.rank == 3 else 0),
+        blocks=(w.shape[3] if w.rank == 4 else 0, r.shape[3] if r.rank == 4 else 0),
         cell=kind.cell(a),
     )
     state = ((batch, layer.hidden), x.dtype)
@@ -202,13 +202,14 @@ def _samples(kind: _Kind, make: type[RecurrentAttrs]) -> Iterator[Sample]:
         shapes += [(hidden,)] * kind.extras
         w, r, *others = (random_array(s, dtype, seed=k) / 2 for k, s in enumerate(shapes, 1))
         if block:
-            w, r = (np.ascontiguousarray(np.moveaxis(m.reshape(len(m), -1, block), 1, 0)) for m in (w, r))
+            split = (m.reshape(len(m), kind.gates, -1, block) for m in (w, r))
+            w, r = (np.ascontiguousarray(np.moveaxis(m, 2, 0)) for m in split)
         args = (random_array((steps, batch, inputs), dtype), w, r, *others)
         return Sample(args=args, attrs=make(**rest), accuracy=Accuracy.LOOSE)
 
     yield sample(1, 1, 3, 4)
     yield sample(21, 1, 5, 12)
-    yield sample(19, 1, 40, 32, block=32)
+    yield sample(19, 1, 40, 64, block=32)
     yield sample(7, 3, 4, 8, block=4, reverse=True)
     yield sample(30, 1, 2, 3, reverse=True)
     yield sample(5, 14, 6, 5)

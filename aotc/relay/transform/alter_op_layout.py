@@ -4,7 +4,7 @@
 nn.conv2d(%x, %w, ...)    =>    nn.conv2d(%x, layout_transform(%w, "OIHW", "OIHW32o"), kernel_layout="OIHW32o", ...)
 nn.conv2d(%x, %w, data_layout="NHWC", groups=channels)    =>    ... kernel_layout="HWOI"
 nn.dense(%x, %w)          =>    nn.contrib_dense_pack(%x, layout_transform(%w, "NC", "NC32n"), weight_layout="NC32n")
-nn.lstm(%x, %w, %r, ...)  =>    nn.lstm(%x, layout_transform(%w, "CN", "NC128n"), layout_transform(%r, ...), ...)
+nn.lstm(%x, %w, %r, ...)  =>    nn.lstm(%x, layout_transform(reshape(%w, ...), "CGN", "NCG32n"), ...)
 nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transform(%x, layout_transform(
                                     nn.contrib_conv2d_winograd_weight_transform(%w3x3), "HWOI", "HWOI32o"))
 
@@ -152,12 +152,15 @@ class _Pack(Mutator):
         return pack_block(channels, self.target, tensor_type_of(call).dtype, columns=columns)
 
     def _recurrent(self, call: Call) -> Expr:
-        """Both weights of a recurrent layer, of which the second may be no constant, in blocks of columns."""
+        """Both weights of a recurrent layer, of which the second may be no constant, in blocks of units."""
         args = list(call.args)
+        hidden = int(tensor_type_of(call.args[4]).static_shape[1])
         for number, weight in enumerate(args[1:3], 1):
             if isinstance(weight, Constant) and weight.data.ndim == 2:
-                block = recurrent_block(weight.data.shape[1], tensor_type_of(weight).dtype, self.target)
-                args[number] = self.packed.get(weight, "CN", f"NC{block}n") if block else weight
+                inputs, columns = weight.data.shape
+                block = recurrent_block(hidden, columns // hidden, tensor_type_of(weight).dtype, self.target)
+                gates = Constant(weight.data.reshape(inputs, columns // hidden, hidden))
+                args[number] = self.packed.get(gates, "CGN", f"NCG{block}n") if block else weight
         return recall(call, args)
 
     def _winograd(self, call: Call, weight: Constant, attrs: Conv2DAttrs, tile: int) -> Expr:

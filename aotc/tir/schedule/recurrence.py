@@ -3,9 +3,9 @@
 
     for block of steps:
         for step:
-            for tile of columns:                       # gates = h R, beside it a part of x W of the next block
+            for tile of units:                         # h R for all gates, beside it a part of x W of the next block
                 for k: acc0 += r0 * h[k] ... acc7 += r7 * h[k]; next0 += w * x0[k] ... next7 += w * x7[k]
-            for unit: h, c = cell(x W, h R, c)
+                for unit: h', c = cell(x W, h R, c)
 
 The weights of the recurrence are read once per step: where they do not fit the first-level cache, half of the
 arithmetic that could be done waits for them.  The products of inputs and weights, which depend on no step before, use
@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, minimum
-from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, loops
+from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store
 from aotc.tir.target import Target
 from aotc.tir.te import ExternProgram
 
@@ -39,7 +39,7 @@ class Recurrence:
 
     The program's arguments are x, the weights W (inputs, gates * hidden) and R (hidden, gates * hidden), the bias of W,
     `states` first states (batch, hidden), and `extras` vectors (hidden); its results are y and the last states.  Where
-    `blocks` is not 0, W or R is in blocks of so many columns: (gates * hidden / block, rows, block).
+    `blocks` is not 0, W or R is in blocks of so many units: (hidden / block, rows, gates, block).
     """
 
     dtype: DType
@@ -67,19 +67,19 @@ def recurrence(layer: Recurrence, target: Target) -> ExternProgram:
     """The program of a layer for a target."""
     plan = _Plan.of(layer, target)
     elements = layer.batch * layer.columns
-    scratch = ((layer.dtype, elements), (layer.dtype, 2 * plan.block * elements))
-    return ExternProgram(lambda i, o, s: _Builder(plan, i, o, s).statement(), scratch)
+    sizes = (elements, 2 * plan.block * elements, 2 * layer.batch * layer.hidden)
+    return ExternProgram(lambda i, o, s: _Builder(plan, i, o, s).statement(), tuple((layer.dtype, n) for n in sizes))
 
 
-def recurrent_block(columns: int, dtype: DType, target: Target) -> int:
-    """Columns that weights had best be kept in blocks of; 0 for whole rows."""
-    block = _vectors(target) * target.lanes(dtype)
-    return 0 if target.is_scalar or columns % block or columns == block else block
+def recurrent_block(hidden: int, gates: int, dtype: DType, target: Target) -> int:
+    """Units that weights had best be kept in blocks of; 0 for whole rows."""
+    block = _vectors(gates, target) * target.lanes(dtype)
+    return 0 if target.is_scalar or hidden % block or hidden == block else block
 
 
-def _vectors(target: Target) -> int:
-    """Accumulators of the recurrence in a tile: with as many for the inputs they fill half of the registers."""
-    return target.registers // 4
+def _vectors(gates: int, target: Target) -> int:
+    """Vectors of units in a tile of one row: with as many for the inputs, its sums fill half of the registers."""
+    return max(1, target.registers // 4 // gates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ class _Plan:
     """How a layer is cut.
 
     lanes     elements of a vector
-    vectors   vectors side by side in a tile of one row
+    vectors   vectors of units side by side in a tile of one row
+    wide      the same in a tile of several rows, and `rows` how many these are, at most
     block     steps whose inputs are multiplied together
     beside    the next block's inputs are multiplied beside the recurrence
     """
@@ -95,58 +96,66 @@ class _Plan:
     layer: Recurrence
     lanes: int
     vectors: int
+    wide: int
+    rows: int
     block: int
     beside: bool
 
     @staticmethod
     def of(layer: Recurrence, target: Target) -> _Plan:
         lanes = target.lanes(layer.dtype)
-        while lanes > layer.columns or any(block % lanes for block in layer.blocks):
+        while lanes > layer.hidden or any(block % lanes for block in layer.blocks):
             lanes //= 2
-        vectors = min(_vectors(target), layer.columns // lanes)
-        beside = layer.batch == 1 and layer.steps > vectors
-        block = vectors if beside else min(layer.steps, -(-2 * ROWS // layer.batch))
-        return _Plan(layer, lanes, vectors, block, beside)
+        most = layer.hidden // lanes
+        vectors = min(_vectors(layer.gates, target), most)
+        wide = min(max(1, target.registers // 8 // layer.gates), most)
+        rows = max(1, min(ROWS, target.registers * 3 // 4 // (wide * layer.gates)))
+        beside = layer.batch == 1 and layer.steps > vectors * layer.gates
+        block = vectors * layer.gates if beside else min(layer.steps, -(-2 * rows // layer.batch))
+        return _Plan(layer, lanes, vectors, wide, rows, block, beside)
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """A matrix (depth, columns), in blocks of columns."""
+    """A matrix (depth, gates * hidden), in blocks of units."""
 
     buffer: Buffer
     depth: int
-    columns: int
+    gates: int
+    hidden: int
     block: int
 
-    def at(self, k: Operand, column: Expr) -> Expr:
-        if self.block in (0, self.columns):
-            return k * as_expr(self.columns) + column
-        return column // self.block * (self.depth * self.block) + k * as_expr(self.block) + column % self.block
+    def at(self, k: Expr, gate: Operand, unit: Expr) -> Expr:
+        block = self.block or self.hidden
+        place = k * (self.gates * block) + gate * as_expr(block)
+        if block == self.hidden:
+            return place + unit
+        return unit // block * (self.depth * self.gates * block) + place + unit % block
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """Part of a product of matrices: rows that begin at `starts` of `a`, and `vectors` vectors from `column` on."""
+    """Part of a product of matrices: rows that begin at `starts` of `a`, and a vector of each of `columns`.
+
+    columns   the gate and the first unit of vectors
+    """
 
     name: str
     a: Buffer
     starts: Sequence[Expr]
     weights: _Weights
-    column: Expr
-    vectors: int
+    columns: Sequence[tuple[Operand, Expr]]
     lanes: int
 
     def sums(self) -> list[list[Var]]:
         """A register for each row and vector."""
-        names = [[f"{self.name}{r}_{v}" for v in range(self.vectors)] for r in range(len(self.starts))]
+        names = [[f"{self.name}{r}_{v}" for v in range(len(self.columns))] for r in range(len(self.starts))]
         return [[Var(name, self.weights.buffer.dtype, self.lanes) for name in row] for row in names]
 
     def step(self, sums: Sequence[Sequence[Var]], k: Expr) -> list[Stmt]:
         """What element k of the rows adds."""
-        stmts: list[Stmt] = []
-        lanes = self.lanes
-        places = [self.weights.at(k, self.column + v * lanes) for v in range(self.vectors)]
-        xs: list[Expr] = [Load(self.weights.buffer, place, lanes) for place in places]
+        lanes, stmts = self.lanes, list[Stmt]()
+        xs: list[Expr] = [Load(self.weights.buffer, self.weights.at(k, *column), lanes) for column in self.columns]
         if len(self.starts) > 1:
             registers = [Var("w", x.dtype, lanes) for x in xs]
             stmts.extend(Declare(register, x) for register, x in zip(registers, xs, strict=True))
@@ -177,7 +186,12 @@ def _accumulate(products: Sequence[_Product]) -> tuple[list[Stmt], list[list[lis
 
 
 class _Builder:
-    """The statements of one layer over its buffers."""
+    """The statements of one layer over its buffers.
+
+    gates      h R of a step
+    products   x W + b of two blocks: this one and the next
+    h          the first state before and after a step, in turns
+    """
 
     def __init__(
         self, plan: _Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]
@@ -185,17 +199,18 @@ class _Builder:
         self.plan = plan
         layer = self.layer = plan.layer
         self.x, w, r, self.bias, *rest = inputs
-        self.w = _Weights(w, layer.inputs, layer.columns, layer.blocks[0])
-        self.r = _Weights(r, layer.hidden, layer.columns, layer.blocks[1])
+        self.w = _Weights(w, layer.inputs, layer.gates, layer.hidden, layer.blocks[0])
+        self.r = _Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
         self.first, self.extras = rest[: layer.states], rest[layer.states :]
         self.y, *self.states = outputs
-        self.gates, self.products = scratch
+        self.gates, self.products, self.h = scratch
         self.blocks = -(-layer.steps // plan.block)
 
     def statement(self) -> Stmt:
         layer, plan = self.layer, self.plan
         last = self.blocks - 1
-        stmts = [self._copy(source, state) for source, state in zip(self.first, self.states, strict=True)]
+        kept = [self.h, *self.states[1:]]
+        stmts = [_copied(source, as_expr(0), state) for source, state in zip(self.first, kept, strict=True)]
         if plan.beside:
             stmts.append(self._project(as_expr(0)))
         block, s = Var("block"), Var("s")
@@ -205,11 +220,8 @@ class _Builder:
             stmts.append(self._project(as_expr(last)))
         s = Var("s")
         stmts.append(For(s, layer.steps - last * plan.block, self._step(as_expr(last), s, False)))
+        stmts.append(_copied(self.h, as_expr(layer.steps % 2 * self.states[0].size), self.states[0]))
         return Block(stmts)
-
-    def _copy(self, source: Buffer, target: Buffer) -> Stmt:
-        i = Var("i")
-        return loops([(i, target.size)], Store(target, i, Load(source, i)), kind="vector")
 
     # --- where things are
 
@@ -228,6 +240,20 @@ class _Builder:
         batch, row = self.layer.batch, as_expr(row)
         return (self._place(block * self.plan.block + row // batch) * batch + row % batch) * self.layer.inputs
 
+    def _before(self, block: Expr, s: Expr) -> Expr:
+        """The place of the first state before a step."""
+        return (block * self.plan.block + s) % 2 * self.states[0].size
+
+    def _after(self, block: Expr, s: Expr) -> Expr:
+        return self._before(block, s + 1)
+
+    def _tile(self, unit: Expr, vectors: int) -> list[tuple[int, Expr]]:
+        """The columns of a tile from a unit on."""
+        return [(gate, unit + v * self.plan.lanes) for gate in range(self.layer.gates) for v in range(vectors)]
+
+    def _column(self, gate: Operand, unit: Expr) -> Expr:
+        return gate * as_expr(self.layer.hidden) + unit
+
     # --- products
 
     def _project(self, block: Expr) -> Stmt:
@@ -238,13 +264,14 @@ class _Builder:
 
         return self._matrix(self.x, lambda row: self._x(block, row), self.plan.block * self.layer.batch, self.w, store)
 
-    def _recur(self) -> Stmt:
-        """h R."""
+    def _recur(self, block: Expr, s: Expr) -> Stmt:
+        """h R for the sequences of a batch."""
+        first = self._before(block, s)
 
         def store(row: Expr, column: Expr, value: Expr) -> Stmt:
             return Store(self.gates, row * self.layer.columns + column, value)
 
-        return self._matrix(self.states[0], lambda row: row * self.layer.hidden, self.layer.batch, self.r, store)
+        return self._matrix(self.h, lambda row: first + row * self.layer.hidden, self.layer.batch, self.r, store)
 
     def _matrix(
         self,
@@ -255,62 +282,78 @@ class _Builder:
         store: Callable[[Expr, Expr, Expr], Stmt],
     ) -> Stmt:
         """A product in tiles; the last tile of an axis overlaps the one before it."""
-        lanes = self.plan.lanes
-        height = -(-rows // -(-rows // ROWS))
-        vectors = self.plan.vectors if rows == 1 else max(1, self.plan.vectors // 2)
-        width, columns = vectors * lanes, weights.columns
-        i, j = Var("i"), Var("j")
-        row, column = _within(i * height, height, rows), _within(j * width, width, columns)
-        product = _Product("acc", a, [start(row + k) for k in range(height)], weights, column, vectors, lanes)
+        plan, hidden = self.plan, self.layer.hidden
+        height = -(-rows // -(-rows // plan.rows))
+        width, i, j = plan.wide * plan.lanes, Var("i"), Var("j")
+        row, unit = _within(i * height, height, rows), _within(j * width, width, hidden)
+        columns = self._tile(unit, plan.wide)
+        product = _Product("acc", a, [start(row + k) for k in range(height)], weights, columns, plan.lanes)
         stmts, (sums,) = _accumulate([product])
-        stmts.extend(
-            store(row + k, column + v * lanes, acc) for k, accs in enumerate(sums) for v, acc in enumerate(accs)
-        )
-        return For(j, -(-columns // width), For(i, -(-rows // height), Block(stmts)))
-
-    def _both(self, block: Expr, s: Expr) -> Stmt:
-        """h R, and beside it x W + b of the next block: of each tile's columns the s-th vector, for all its steps."""
-        plan, columns = self.plan, self.layer.columns
-        lanes, vectors = plan.lanes, plan.vectors
-        width, j = vectors * lanes, Var("j")
-        column, part = _within(j * width, width, columns), _within(j * width + s * lanes, lanes, columns, width)
-        steps = range(plan.block)
-        recur = _Product("acc", self.states[0], [as_expr(0)], self.r, column, vectors, lanes)
-        following = [self._x(block + 1, step) for step in steps]
-        project = _Product("next", self.x, following, self.w, part, 1, lanes)
-        stmts, (mine, others) = _accumulate([recur, project])
-        stmts.extend(Store(self.gates, column + v * lanes, acc) for v, acc in enumerate(mine[0]))
-        bias = Load(self.bias, part, lanes)
-        stmts.extend(
-            Store(self.products, self._slot(block + 1, step) + part, acc + bias)
-            for step, (acc,) in zip(steps, others, strict=True)
-        )
-        return For(j, -(-columns // width), Block(stmts))
+        for k, accs in enumerate(sums):
+            stmts.extend(store(row + k, self._column(*c), acc) for c, acc in zip(columns, accs, strict=True))
+        return For(j, -(-hidden // width), For(i, -(-rows // height), Block(stmts)))
 
     # --- a step
 
     def _step(self, block: Expr, s: Expr, beside: bool) -> Stmt:
-        return Block((self._both(block, s) if beside else self._recur(), self._cell(block, s)))
-
-    def _cell(self, block: Expr, s: Expr) -> Stmt:
-        """The new states and the output of all units."""
         layer = self.layer
-        b, i = Var("b"), Var("i")
+        if layer.batch == 1:
+            return self._single(block, s, beside)
+        b = Var("b")
+        cell = For(b, layer.batch, self._cell(block, s, b, as_expr(0), as_expr(layer.hidden)))
+        return Block((self._recur(block, s), cell))
+
+    def _single(self, block: Expr, s: Expr, beside: bool) -> Stmt:
+        """A step of one sequence, tile by tile: the cell of a tile's units computes while the next weights come."""
+        plan, hidden = self.plan, self.layer.hidden
+        width, j = plan.vectors * plan.lanes, Var("j")
+        unit = _within(j * width, width, hidden)
+        columns = self._tile(unit, plan.vectors)
+        recur = _Product("acc", self.h, [self._before(block, s)], self.r, columns, plan.lanes)
+        following = self._following(block + 1, s, j * width) if beside else None
+        stmts, sums = _accumulate([recur, following] if following else [recur])
+        stmts.extend(Store(self.gates, self._column(*c), acc) for c, acc in zip(columns, sums[0][0], strict=True))
+        if following:
+            column = self._column(*following.columns[0])
+            bias = Load(self.bias, column, plan.lanes)
+            for step, (acc,) in enumerate(sums[1]):
+                stmts.append(Store(self.products, self._slot(block + 1, step) + column, acc + bias))
+        end = minimum((j + 1) * width, hidden) if hidden % width else (j + 1) * width
+        stmts.append(self._cell(block, s, as_expr(0), j * width, end))
+        return For(j, -(-hidden // width), Block(stmts))
+
+    def _following(self, block: Expr, s: Expr, unit: Expr) -> _Product:
+        """Of x W of another block the s-th vector of a tile's columns, for all its steps."""
+        plan = self.plan
+        gate, vector = s // plan.vectors, s % plan.vectors
+        unit = _within(unit + vector * plan.lanes, plan.lanes, self.layer.hidden, plan.vectors * plan.lanes)
+        starts = [self._x(block, step) for step in range(plan.block)]
+        return _Product("next", self.x, starts, self.w, [(gate, unit)], plan.lanes)
+
+    def _cell(self, block: Expr, s: Expr, b: Expr, begin: Expr, end: Expr) -> Stmt:
+        """The new states and the output of units of one sequence."""
+        layer, i = self.layer, Var("i")
         here = b * layer.hidden + i
         row = self._slot(block, s * layer.batch + b)
-        parts = [gate * layer.hidden + i for gate in range(layer.gates)]
+        parts = [self._column(gate, i) for gate in range(layer.gates)]
         xs = [Load(self.products, row + part) for part in parts]
         hs = [Load(self.gates, b * layer.columns + part) for part in parts]
-        old = [Load(state, here) for state in self.states]
+        old = [Load(self.h, self._before(block, s) + here), *(Load(state, here) for state in self.states[1:])]
         new = [_named("state", value) for value in layer.cell(xs, hs, old, [Load(e, i) for e in self.extras])]
+        (_, output), *others = new
         place = self._place(block * self.plan.block + s) * (layer.batch * layer.hidden)
-        stores = [Store(state, here, var) for state, (_, var) in zip(self.states, new, strict=True)]
-        body = Block((*(stmt for stmt, _ in new), Store(self.y, place + here, new[0][1]), *stores))
-        return loops([(b, layer.batch), (i, layer.hidden)], body, kind="vector")
+        stores = [Store(self.y, place + here, output), Store(self.h, self._after(block, s) + here, output)]
+        stores += [Store(state, here, var) for state, (_, var) in zip(self.states[1:], others, strict=True)]
+        return For(i, end, Block((*(stmt for stmt, _ in new), *stores)), begin=begin, kind="vector")
+
+
+def _copied(source: Buffer, first: Expr, target: Buffer) -> Stmt:
+    i, size = Var("i"), min(source.size, target.size)
+    return For(i, size, Store(target, i, Load(source, first + i)), kind="vector")
 
 
 def _within(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:
-    """Where a tile begins, shifted back if it would end beyond the axis, which multiples of its unit do not."""
+    """Where a tile, or a part of a tile of `unit`, begins: shifted back if it would end beyond the axis."""
     return begin if extent % (unit or size) == 0 else minimum(begin, extent - size)
 
 

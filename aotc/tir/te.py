@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import INDEX, Buffer, Element, Expr, Operand, Var, as_expr
@@ -148,12 +148,20 @@ class Winograd(Tensor):
 BuildFn: TypeAlias = Callable[[Sequence[Buffer], Sequence[Buffer], Sequence[Buffer]], Stmt]
 
 
+class Scratch(NamedTuple):
+    """A temporary buffer; `private` as in Buffer."""
+
+    dtype: DType
+    elements: int
+    private: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ExternProgram:
-    """`build(inputs, outputs, scratch) -> Stmt`, where `scratch` are temporary buffers of (dtype, elements)."""
+    """`build(inputs, outputs, scratch) -> Stmt`, and the temporary buffers that it wants."""
 
     build: BuildFn
-    scratch: tuple[tuple[DType, int], ...] = ()
+    scratch: tuple[Scratch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -282,7 +290,7 @@ def extern(
     macs: int = 0,
 ) -> tuple[Extern, ...]:
     """Tensors of the given (shape, dtype) that the hand-written program `build` fills."""
-    program = ExternProgram(build, tuple((DType(d), n) for d, n in scratch))
+    program = ExternProgram(build, tuple(Scratch(DType(d), n) for d, n in scratch))
     return extern_for(name, outputs, inputs, lambda _: program, macs=macs)
 
 

@@ -194,7 +194,10 @@ class Lowering:
         inputs = [self.memory[graph.base(t)].buffer for t in group.inputs]
         outputs = [self.memory[t].buffer for t in group.outputs]
         program = group.program(self.target)
-        scratch = [self.scratch(f"{group.name}_tmp{k}", dtype, size) for k, (dtype, size) in enumerate(program.scratch)]
+        scratch = [
+            self.scratch(f"{group.name}_tmp{k}", s.dtype, s.elements, private=s.private)
+            for k, s in enumerate(program.scratch)
+        ]
         return program.build(inputs, outputs, scratch)
 
     def body(self, stage: Stage) -> Body:

@@ -39,6 +39,7 @@ from aotc.tir.stmt import (
     Transpose,
     While,
     remembered_kernel,
+    stmt_children,
     stmt_exprs,
     walk_stmts,
 )
@@ -193,7 +194,8 @@ class _Splitter:
 
     def _together(self, loop: For, ranges: Ranges, fixed: frozenset[Var]) -> Stmt | None:
         """A loop that all go round together, its body divided; None if each would do most of it for itself."""
-        if any(isinstance(s, (For, While)) and not self._writes(s) for s in _stmts(loop.body)):
+        inside = _stmts(loop.body)
+        if 2 * sum(_rounds(s) for s in inside if not self._writes(s)) > sum(map(_rounds, inside)):
             return None
         before = set(self.private), self.divided
         inner = {**ranges, loop.var: _range(loop, ranges)}
@@ -305,6 +307,18 @@ def _extent(loop: For) -> int:
 
 def _is_innermost(loop: For) -> bool:
     return not any(isinstance(s, (For, While)) for s in walk_stmts(loop.body))
+
+
+def _rounds(stmt: Stmt) -> int:
+    """A measure of a statement's work: how often the bodies of its loops run, those of unknown extent once."""
+    match stmt:
+        case For():
+            inside = sum(_rounds(s) for s in _stmts(stmt.body))
+            return max(1, _extent(stmt)) * max(1, inside)
+        case While() | If():
+            return 1 + sum(_rounds(s) for s in stmt_children(stmt))
+        case _:
+            return 0
 
 
 def _units(loop: For) -> int:

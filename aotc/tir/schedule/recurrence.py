@@ -3,9 +3,10 @@
 
     for block of steps:
         for step:
+            before = h
             for tile of units:                         # h R for all gates, beside it a part of x W of the next block
-                for k: acc0 += r0 * h[k] ... acc7 += r7 * h[k]; next0 += w * x0[k] ... next7 += w * x7[k]
-                for unit: h', c = cell(x W, h R, c)
+                for k: acc0 += r0 * before[k] ... acc7 += r7 * before[k]; next0 += w * x0[k] ... next7 += w * x7[k]
+                for unit: h, c = cell(x W, h R, c)
 
 The weights of the recurrence are read once per step: where they do not fit the first-level cache, half of the
 arithmetic that could be done waits for them.  The products of inputs and weights, which depend on no step before, use
@@ -23,7 +24,7 @@ from aotc.ir.dtype import DType
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, minimum
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store
 from aotc.tir.target import Target
-from aotc.tir.te import ExternProgram
+from aotc.tir.te import ExternProgram, Scratch
 
 ROWS: Final = 6
 """Rows of a register tile, at most."""
@@ -31,6 +32,9 @@ ROWS: Final = 6
 Scalars: TypeAlias = "Sequence[Expr]"
 Cell: TypeAlias = Callable[[Scalars, Scalars, Scalars, Scalars], Sequence[Expr]]
 """The new states of a unit, the output first, from its parts of x W + b, of h R, its states and its extra inputs."""
+Places: TypeAlias = Callable[[Expr], Expr]
+StoreVector: TypeAlias = Callable[[Expr, Expr, Expr], Stmt]
+"""Stores a vector at a row and a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,10 @@ class Recurrence:
 def recurrence(layer: Recurrence, target: Target) -> ExternProgram:
     """The program of a layer for a target."""
     plan = _Plan.of(layer, target)
-    elements = layer.batch * layer.columns
-    sizes = (elements, 2 * plan.block * elements, 2 * layer.batch * layer.hidden)
-    return ExternProgram(lambda i, o, s: _Builder(plan, i, o, s).statement(), tuple((layer.dtype, n) for n in sizes))
+    rows = layer.batch * layer.columns
+    gates, state = Scratch(layer.dtype, rows, private=True), Scratch(layer.dtype, layer.batch * layer.hidden)
+    products = Scratch(layer.dtype, 2 * plan.block * rows)
+    return ExternProgram(lambda i, o, s: _Builder(plan, i, o, s).statement(), (gates, products, state))
 
 
 def recurrent_block(hidden: int, gates: int, dtype: DType, target: Target) -> int:
@@ -188,9 +193,9 @@ def _accumulate(products: Sequence[_Product]) -> tuple[list[Stmt], list[list[lis
 class _Builder:
     """The statements of one layer over its buffers.
 
-    gates      h R of a step
+    gates      h R of a tile's units
     products   x W + b of two blocks: this one and the next
-    h          the first state before and after a step, in turns
+    before     h before a step
     """
 
     def __init__(
@@ -203,24 +208,22 @@ class _Builder:
         self.r = _Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
         self.first, self.extras = rest[: layer.states], rest[layer.states :]
         self.y, *self.states = outputs
-        self.gates, self.products, self.h = scratch
+        self.gates, self.products, self.before = scratch
         self.blocks = -(-layer.steps // plan.block)
 
     def statement(self) -> Stmt:
         layer, plan = self.layer, self.plan
         last = self.blocks - 1
-        kept = [self.h, *self.states[1:]]
-        stmts = [_copied(source, as_expr(0), state) for source, state in zip(self.first, kept, strict=True)]
+        stmts = [_copied(source, state) for source, state in zip(self.first, self.states, strict=True)]
         if plan.beside:
             stmts.append(self._project(as_expr(0)))
         block, s = Var("block"), Var("s")
-        before = Block(()) if plan.beside else self._project(block)
-        stmts.append(For(block, last, Block((before, For(s, plan.block, self._step(block, s, plan.beside))))))
+        steps = For(s, plan.block, self._step(block, s, plan.beside))
+        stmts.append(For(block, last, steps if plan.beside else Block((self._project(block), steps))))
         if not plan.beside:
             stmts.append(self._project(as_expr(last)))
         s = Var("s")
         stmts.append(For(s, layer.steps - last * plan.block, self._step(as_expr(last), s, False)))
-        stmts.append(_copied(self.h, as_expr(layer.steps % 2 * self.states[0].size), self.states[0]))
         return Block(stmts)
 
     # --- where things are
@@ -240,87 +243,69 @@ class _Builder:
         batch, row = self.layer.batch, as_expr(row)
         return (self._place(block * self.plan.block + row // batch) * batch + row % batch) * self.layer.inputs
 
-    def _before(self, block: Expr, s: Expr) -> Expr:
-        """The place of the first state before a step."""
-        return (block * self.plan.block + s) % 2 * self.states[0].size
-
-    def _after(self, block: Expr, s: Expr) -> Expr:
-        return self._before(block, s + 1)
-
-    def _tile(self, unit: Expr, vectors: int) -> list[tuple[int, Expr]]:
-        """The columns of a tile from a unit on."""
-        return [(gate, unit + v * self.plan.lanes) for gate in range(self.layer.gates) for v in range(vectors)]
-
     def _column(self, gate: Operand, unit: Expr) -> Expr:
         return gate * as_expr(self.layer.hidden) + unit
+
+    def _columns(self, unit: Expr, vectors: int) -> list[tuple[int, Expr]]:
+        """The gates and first units of a tile's vectors."""
+        return [(gate, unit + v * self.plan.lanes) for gate in range(self.layer.gates) for v in range(vectors)]
 
     # --- products
 
     def _project(self, block: Expr) -> Stmt:
         """x W + b for all steps of a block."""
+        rows, width, j = self.plan.block * self.layer.batch, self.plan.wide * self.plan.lanes, Var("j")
 
         def store(row: Expr, column: Expr, value: Expr) -> Stmt:
             return Store(self.products, self._slot(block, row) + column, value + Load(self.bias, column, value.lanes))
 
-        return self._matrix(self.x, lambda row: self._x(block, row), self.plan.block * self.layer.batch, self.w, store)
+        unit = _within(j * width, width, self.layer.hidden)
+        body = self._rows(self.x, lambda row: self._x(block, row), rows, self.w, unit, store)
+        return For(j, -(-self.layer.hidden // width), body)
 
-    def _recur(self, block: Expr, s: Expr) -> Stmt:
-        """h R for the sequences of a batch."""
-        first = self._before(block, s)
-
-        def store(row: Expr, column: Expr, value: Expr) -> Stmt:
-            return Store(self.gates, row * self.layer.columns + column, value)
-
-        return self._matrix(self.h, lambda row: first + row * self.layer.hidden, self.layer.batch, self.r, store)
-
-    def _matrix(
-        self,
-        a: Buffer,
-        start: Callable[[Expr], Expr],
-        rows: int,
-        weights: _Weights,
-        store: Callable[[Expr, Expr, Expr], Stmt],
-    ) -> Stmt:
-        """A product in tiles; the last tile of an axis overlaps the one before it."""
-        plan, hidden = self.plan, self.layer.hidden
+    def _rows(self, a: Buffer, start: Places, rows: int, weights: _Weights, unit: Expr, store: StoreVector) -> Stmt:
+        """All rows of a product, for the units of a tile; the last rows overlap those before."""
+        plan, i = self.plan, Var("i")
         height = -(-rows // -(-rows // plan.rows))
-        width, i, j = plan.wide * plan.lanes, Var("i"), Var("j")
-        row, unit = _within(i * height, height, rows), _within(j * width, width, hidden)
-        columns = self._tile(unit, plan.wide)
+        row, columns = _within(i * height, height, rows), self._columns(unit, plan.wide)
         product = _Product("acc", a, [start(row + k) for k in range(height)], weights, columns, plan.lanes)
         stmts, (sums,) = _accumulate([product])
         for k, accs in enumerate(sums):
             stmts.extend(store(row + k, self._column(*c), acc) for c, acc in zip(columns, accs, strict=True))
-        return For(j, -(-hidden // width), For(i, -(-rows // height), Block(stmts)))
+        return For(i, -(-rows // height), Block(stmts))
 
     # --- a step
 
     def _step(self, block: Expr, s: Expr, beside: bool) -> Stmt:
-        layer = self.layer
+        """The tiles one after the other: the cell of a tile's units computes while the next weights come."""
+        plan, layer, j, b = self.plan, self.layer, Var("j"), Var("b")
+        width = (plan.vectors if layer.batch == 1 else plan.wide) * plan.lanes
+        unit = _within(j * width, width, layer.hidden)
         if layer.batch == 1:
-            return self._single(block, s, beside)
-        b = Var("b")
-        cell = For(b, layer.batch, self._cell(block, s, b, as_expr(0), as_expr(layer.hidden)))
-        return Block((self._recur(block, s), cell))
+            following = self._following(block + 1, s, j * width) if beside else None
+            products = self._single(block, s, unit, following)
+        else:
+            products = self._rows(self.before, lambda row: row * layer.hidden, layer.batch, self.r, unit, self._keep)
+        count = minimum(width, layer.hidden - j * width) if layer.hidden % width else as_expr(width)
+        cell = For(b, layer.batch, self._cell(block, s, b, j * width, count))
+        tiles = For(j, -(-layer.hidden // width), Block((products, cell)))
+        return Block((_copied(self.states[0], self.before), tiles))
 
-    def _single(self, block: Expr, s: Expr, beside: bool) -> Stmt:
-        """A step of one sequence, tile by tile: the cell of a tile's units computes while the next weights come."""
-        plan, hidden = self.plan, self.layer.hidden
-        width, j = plan.vectors * plan.lanes, Var("j")
-        unit = _within(j * width, width, hidden)
-        columns = self._tile(unit, plan.vectors)
-        recur = _Product("acc", self.h, [self._before(block, s)], self.r, columns, plan.lanes)
-        following = self._following(block + 1, s, j * width) if beside else None
+    def _keep(self, row: Expr, column: Expr, value: Expr) -> Stmt:
+        return Store(self.gates, row * self.layer.columns + column, value)
+
+    def _single(self, block: Expr, s: Expr, unit: Expr, following: _Product | None) -> Stmt:
+        """h R of one sequence for the units of a tile, beside it x W + b of the next block."""
+        plan, columns = self.plan, self._columns(unit, self.plan.vectors)
+        recur = _Product("acc", self.before, [as_expr(0)], self.r, columns, plan.lanes)
         stmts, sums = _accumulate([recur, following] if following else [recur])
-        stmts.extend(Store(self.gates, self._column(*c), acc) for c, acc in zip(columns, sums[0][0], strict=True))
+        stmts.extend(self._keep(as_expr(0), self._column(*c), acc) for c, acc in zip(columns, sums[0][0], strict=True))
         if following:
             column = self._column(*following.columns[0])
             bias = Load(self.bias, column, plan.lanes)
             for step, (acc,) in enumerate(sums[1]):
                 stmts.append(Store(self.products, self._slot(block + 1, step) + column, acc + bias))
-        end = minimum((j + 1) * width, hidden) if hidden % width else (j + 1) * width
-        stmts.append(self._cell(block, s, as_expr(0), j * width, end))
-        return For(j, -(-hidden // width), Block(stmts))
+        return Block(stmts)
 
     def _following(self, block: Expr, s: Expr, unit: Expr) -> _Product:
         """Of x W of another block the s-th vector of a tile's columns, for all its steps."""
@@ -330,26 +315,26 @@ class _Builder:
         starts = [self._x(block, step) for step in range(plan.block)]
         return _Product("next", self.x, starts, self.w, [(gate, unit)], plan.lanes)
 
-    def _cell(self, block: Expr, s: Expr, b: Expr, begin: Expr, end: Expr) -> Stmt:
+    def _cell(self, block: Expr, s: Expr, b: Expr, first: Expr, count: Expr) -> Stmt:
         """The new states and the output of units of one sequence."""
         layer, i = self.layer, Var("i")
-        here = b * layer.hidden + i
+        unit = first + i
+        here = b * layer.hidden + unit
         row = self._slot(block, s * layer.batch + b)
-        parts = [self._column(gate, i) for gate in range(layer.gates)]
+        parts = [self._column(gate, unit) for gate in range(layer.gates)]
         xs = [Load(self.products, row + part) for part in parts]
         hs = [Load(self.gates, b * layer.columns + part) for part in parts]
-        old = [Load(self.h, self._before(block, s) + here), *(Load(state, here) for state in self.states[1:])]
-        new = [_named("state", value) for value in layer.cell(xs, hs, old, [Load(e, i) for e in self.extras])]
-        (_, output), *others = new
+        old = [Load(state, here) for state in (self.before, *self.states[1:])]
+        new = [_named("state", value) for value in layer.cell(xs, hs, old, [Load(e, unit) for e in self.extras])]
         place = self._place(block * self.plan.block + s) * (layer.batch * layer.hidden)
-        stores = [Store(self.y, place + here, output), Store(self.h, self._after(block, s) + here, output)]
-        stores += [Store(state, here, var) for state, (_, var) in zip(self.states[1:], others, strict=True)]
-        return For(i, end, Block((*(stmt for stmt, _ in new), *stores)), begin=begin, kind="vector")
+        stores = [Store(state, here, var) for state, (_, var) in zip(self.states, new, strict=True)]
+        body = Block((*(stmt for stmt, _ in new), Store(self.y, place + here, new[0][1]), *stores))
+        return For(i, count, body, kind="vector")
 
 
-def _copied(source: Buffer, first: Expr, target: Buffer) -> Stmt:
-    i, size = Var("i"), min(source.size, target.size)
-    return For(i, size, Store(target, i, Load(source, first + i)), kind="vector")
+def _copied(source: Buffer, target: Buffer) -> Stmt:
+    i = Var("i")
+    return For(i, target.size, Store(target, i, Load(source, i)), kind="vector")
 
 
 def _within(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:

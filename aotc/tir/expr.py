@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir.dtype import DType
 
@@ -43,7 +43,7 @@ bool; `pow` on integers is repeated multiplication modulo the width."""
 class _Operators:
     """Operator syntax for every expression class; each builds through the folding constructors."""
 
-    __slots__ = ()
+    __slots__: ClassVar[tuple[str, ...]] = ()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         # kernels have very many: what dataclasses would do looks for the fields of each

@@ -32,11 +32,16 @@ PINS: dict[str, dict[str, list[int]]] = {
     "superres10": {"input": [1, 1, 224, 224]},
     "ppocr_cls": {"x": [1, 3, 48, 192]},
     "magika_v3_3": {"bytes": [1, 2048]},
+    "ppocrv3_det": {"x": [1, 3, 320, 320]},
+    "silero_vad_16k_op15": {"input": [1, 576], "state": [2, 1, 128]},
+    "tinystories260k_prefill": {"tokens": [1, 64]},
+    "tinystories260k_decode": {f"past_{kind}{layer}": [1, 4, 63, 8] for kind in "kv" for layer in range(5)},
 }
 """Shapes for models with dynamic dimensions."""
 TRAINED = (
     "mnist8", "superres10", "squeezenet10_fp32", "ppocr_cls", "ultraface_rfb320", "yunet_n_320", "yolox_nano",
-    "selfie_seg", "vittrack", "dtln_2", "kws_fp32", "magika_v3_3",
+    "selfie_seg", "vittrack", "dtln_1", "dtln_2", "kws_fp32", "magika_v3_3", "gtcrn_simple", "ppocrv3_det",
+    "silero_vad_16k_op15", "tinystories260k_prefill", "tinystories260k_decode",
 )  # fmt: skip
 
 

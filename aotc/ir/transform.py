@@ -75,7 +75,6 @@ _TABLE: Final = _Table(
         "relay.AlterOpLayout.max_growth": float,
         "relay.AlterOpLayout.winograd": bool,
         "relay.FoldConstant.max_bytes": int,
-        "relay.FuseAttention.min_bytes": int,
         "relay.FuseOps.link_params": bool,
         "relay.FuseOps.max_depth": int,
         "relay.ToMixedPrecision.keep_orig_output_dtype": bool,

@@ -27,7 +27,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.softmax import SoftmaxAttrs
 from aotc.relay.transform.base import FunctionPass, WhyNot, op_call, record, uniform_value, use_counts
 from aotc.relay.visitor import Mutator, post_order, rebuild
-from aotc.tir.target import C, Target
+from aotc.tir.schedule.contraction_plan import PANEL_ROWS
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
 MOST: Final = 32
@@ -39,21 +39,13 @@ _MOVES: Final = ("reshape", "transpose", "expand_dims", "squeeze", "broadcast_to
 
 @dataclass(frozen=True, repr=False)
 class FuseAttention(FunctionPass):
-    """Attention of float32 as one kernel, where its scores are larger than `target`'s caches hold.
-
-    min_bytes    the least size of all scores; None for the configuration's "relay.FuseAttention.min_bytes", or, if
-                 there is none, the second-level cache's
-    """
+    """Attention of float32 as one kernel, if there are rows enough for keys to be worth packing."""
 
     name: ClassVar[str] = "FuseAttention"
     opt_level: ClassVar[int] = 3
 
-    target: Target = C
-    min_bytes: int | None = None
-
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        least = ctx.get_config("relay.FuseAttention.min_bytes") if self.min_bytes is None else self.min_bytes
-        finder = _Finder(use_counts(function), self.target.l2 if least is None else int(least))
+        finder = _Finder(use_counts(function))
         regions: dict[Expr, list[Call]] = {}
         for node in post_order(function, lambda n: not (isinstance(n, Function) and n.is_primitive)):
             last = op_call(node, _PRODUCT)
@@ -71,7 +63,6 @@ class _Finder:
     """Looks for what can be one kernel; `uses` counts the users of each node by its id."""
 
     uses: dict[int, int]
-    least: int
 
     def region(self, last: Call) -> list[Call] | WhyNot | None:
         """The operators of the attention that ends with a product, that one last."""
@@ -84,8 +75,9 @@ class _Finder:
             return WhyNot("a shape is not static")
         if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *last.args, *chain)):
             return WhyNot("the data type is not float32")
-        if tensor_type_of(first).nbytes < self.least:
-            return WhyNot("the scores are small")
+        _, rows, columns = tensor_type_of(first).static_shape
+        if rows < PANEL_ROWS or columns < 2:
+            return WhyNot("the scores have few rows or columns")
         return members
 
     def _only(self, expr: Expr) -> Call | None:

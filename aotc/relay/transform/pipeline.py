@@ -73,7 +73,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (3, SelectLayout(target)),
         (3, AlterOpLayout(target)),
         (3, FoldConstant()),
-        (3, FuseAttention(target)),
+        (3, FuseAttention()),
         (0, FuseOps()),
     ]
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aotc.tir import te
-from aotc.tir.expr import Buffer, Expr, Var, as_expr, substitute, walk
+from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, substitute, walk
 from aotc.tir.schedule import graph
 from aotc.tir.schedule.body import Body, Slot
 from aotc.tir.schedule.contraction import build_contraction
@@ -31,7 +31,7 @@ from aotc.tir.schedule.inline import Plan
 from aotc.tir.schedule.nest import polished
 from aotc.tir.schedule.stages import Group, Stage
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
-from aotc.tir.stmt import Block, For, Stmt, Store, map_exprs
+from aotc.tir.stmt import Block, For, Stmt, Store, Transpose, map_exprs
 from aotc.tir.target import Target
 
 if TYPE_CHECKING:
@@ -217,8 +217,8 @@ class _Builder:
         self.dtype = first.c.dtype
         self.head = Var("head")
         self.rows, self.columns = first.row[1], first.column[1]
-        lanes = computed_lanes(self.target, self.dtype)
-        tile = tile_columns(self.target, max(1, self._block(chain.second, self.rows) // lanes), lanes)
+        self.lanes = computed_lanes(self.target, self.dtype)
+        tile = tile_columns(self.target, max(1, self._block(chain.second) // self.lanes), self.lanes)
         self.height = strip_rows(self.rows, self.columns, self.dtype.itemsize, tile, self.target)
         self.keys = self._scratch("keys", self._panels(first))
         self.values = self._scratch("values", self._panels(chain.second))
@@ -234,13 +234,17 @@ class _Builder:
         """Whether a row of the result may lie where its scores were: they are not read any more."""
         return not any(r.stage is self.chain.weights for r in self.low.plan.reads[self.chain.scores])
 
-    def _block(self, product: Product, rows: int) -> int:
-        """Columns of a panel of packed weights."""
-        return pack_block(product.column[1], self.target, self.dtype, columns=rows) or product.column[1]
+    def _packed(self, product: Product) -> int:
+        """Columns of a panel that is packed for vectors, 0 if vectors would not gain by it."""
+        return pack_block(product.column[1], self.target, self.dtype, columns=self.rows) if self.lanes > 1 else 0
+
+    def _block(self, product: Product) -> int:
+        """Columns of a panel."""
+        return self._packed(product) or product.column[1]
 
     def _panels(self, product: Product) -> int:
         """Elements of all panels."""
-        block = self._block(product, self.rows)
+        block = self._block(product)
         return -(-product.column[1] // block) * block * product.inner[1]
 
     # --- the nest
@@ -277,7 +281,7 @@ class _Builder:
     def _pack(self, product: Product, panels: Buffer) -> Stmt:
         """The second operand of a product, for one head, in panels of `block` columns."""
         extent, depth = product.column[1], product.inner[1]
-        block = self._block(product, self.rows)
+        block = self._block(product)
         whole, rest = divmod(extent, block)
 
         def panel(number: Expr, width: int, count: int) -> Stmt:
@@ -288,13 +292,36 @@ class _Builder:
                 ranges[number] = (0, count - 1)
             body = self._element(product, product.c.b, product.c.b_index, names, ranges)
             store = Store(panels, (number * depth + k) * block + lane, body.current[product.c.b])
-            return For(k, depth, For(lane, width, Block((*body.statements, store))))
+            turned = self._turned(store, (k, depth), (lane, width)) if not body.statements else None
+            return turned or For(k, depth, For(lane, width, Block((*body.statements, store))))
 
         number = Var("panel")
         stmts: list[Stmt] = [For(number, whole, panel(number, block, whole))] if whole else []
         if rest:
             stmts.append(panel(as_expr(whole), rest, 1))
         return polished(Block(stmts))
+
+    def _turned(self, store: Store, row: te.Axis, lane: te.Axis) -> Stmt | None:
+        """A copy of what lies the other way, whole squares of it turned in registers; None if it is no such copy."""
+        side, load = self.lanes, store.value
+        squares = {var: extent // side for var, extent in (row, lane)}
+        if not isinstance(load, Load) or side == 1 or not all(squares.values()):
+            return None
+        (k, depth), (j, width) = row, lane
+        source, panel = linear(load.index, {}), linear(store.index, {})
+        stride, pitch = source.coefficient(j), panel.coefficient(k)
+        if (source.coefficient(k), panel.coefficient(j)) != (1, 1) or min(stride or 0, pitch or 0) < side:
+            return None
+        corner: dict[Var, Expr] = {var: var * side for var in squares}
+        first = Load(load.buffer, substitute(load.index, corner), side)
+        turn = Transpose(store.buffer, substitute(store.index, corner), int(pitch or 0), first, int(stride or 0))
+        return Block(
+            (
+                For(j, squares[j], For(k, squares[k], turn)),
+                For(k, squares[k] * side, For(j, width, store, begin=squares[j] * side)),
+                For(k, depth, For(j, width, store), begin=squares[k] * side),
+            )
+        )
 
     def _strip(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
         """Rows `start` and following of one head."""
@@ -323,8 +350,7 @@ class _Builder:
     def _multiply(self, product: Product, data: Buffer, pitch: int, panels: Buffer, start: Expr, height: int) -> Stmt:
         """A strip of rows, which are `pitch` elements apart, by the panels of one head."""
         extent, depth = product.column[1], product.inner[1]
-        block = self._block(product, self.rows)
-        packed = pack_block(extent, self.target, self.dtype, columns=self.rows)
+        block = self._block(product)
         c = te.contraction(
             (height, extent),
             (depth,),
@@ -335,7 +361,7 @@ class _Builder:
             dtype=self.dtype,
             name=product.c.name,
             lane=1,
-            block=packed,
+            block=self._packed(product),
         )
         outer = self._batch(product.batch)
 

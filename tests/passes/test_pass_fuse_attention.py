@@ -103,6 +103,13 @@ def test_repeated_keys_are_repeated_where_they_are_packed() -> None:
     assert list_op_freqs(function)["repeat"] == 2
 
 
+def test_the_result_is_transposed_as_it_is_stored() -> None:
+    _, _, result, params = attention()
+    merged = reshape(transpose(reshape(result, (B, H, M, D)), (0, 2, 1, 3)), (B, M, H * D))
+    (function,) = fused(run(relu(merged), *params))
+    assert list_op_freqs(function)["transpose"] == 4
+
+
 def test_operators_that_are_no_moves_stay_outside() -> None:
     _, _, result, params = attention(key=lambda x: heads(relu(x)))
     assert "nn.relu" not in list_op_freqs(fused(run(result, *params))[0])

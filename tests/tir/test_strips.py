@@ -31,7 +31,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Attention:
-    """softmax(q k^T / 4 + mask) v for `heads` heads of `batch` items; `keep` says which axes the mask has."""
+    """softmax(q k^T / 4 + mask) v for `heads` heads of `batch` items; `keep` says which axes the mask has.
+
+    moved    the heads come last but one in the result
+    """
 
     batch: int = 1
     heads: int = 2
@@ -40,6 +43,7 @@ class Attention:
     depth: int = 8
     outputs: int = 9
     mask: str = ""
+    moved: bool = False
     keep: tuple[bool, bool, bool, bool] = (False, False, True, True)
 
     @property
@@ -78,7 +82,7 @@ class Attention:
         masked = te.compute(self.whole, lambda *i: self._masked(whole[i] * 0.25, inputs, i))
         assert SOFTMAX.compute is not None
         soft = SOFTMAX.compute(SoftmaxAttrs(), [masked])
-        return te.contraction(
+        result = te.contraction(
             (b * h, m, self.outputs),
             (t,),
             te.view(soft, (b * h, m, t)),
@@ -88,6 +92,10 @@ class Attention:
             dtype="float32",
             lane=2,
         )
+        if not self.moved:
+            return result
+        split = te.view(result, (b, h, m, self.outputs))
+        return te.compute((b, m, h, self.outputs), lambda b, i, h, j: split[b, h, i, j])
 
     def _masked(self, value: Any, inputs: list[te.Placeholder], place: Any) -> Any:
         if not self.mask:
@@ -125,8 +133,9 @@ def check(case: Attention, target: Target) -> None:
     kernel = case.kernel(target)
     verify(kernel)
     arrays = case.values()
-    found = run_kernel(kernel, arrays)[0].reshape(case.batch, case.heads, case.rows, case.outputs)
-    np.testing.assert_allclose(found, case.expected(arrays), rtol=0, atol=2e-6)
+    expected = case.expected(arrays)
+    expected = expected.swapaxes(1, 2) if case.moved else expected
+    np.testing.assert_allclose(run_kernel(kernel, arrays)[0].reshape(expected.shape), expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
@@ -147,6 +156,16 @@ def test_scores_are_nowhere_as_a_whole() -> None:
     kernel = Attention(heads=4, rows=256, columns=512, depth=16, outputs=16).kernel(SMALL)
     assert max(b.size for b in kernel.workspace) < 256 * 512 // 8
     assert all(b.private for b in kernel.workspace)
+
+
+def test_results_are_stored_where_they_belong() -> None:
+    case = Attention(batch=2, heads=3, rows=40, moved=True)
+    (output,) = case.kernel(V4).outputs
+    assert output.name not in {b.name for b in case.kernel(V4).workspace}
+    inputs = case.inputs()
+    (chain,) = Lowering("attention", inputs, [case.output(inputs)], V4).chains.values()
+    assert chain.moved is not None
+    check(case, V4)
 
 
 def test_teams_share_heads_and_strips() -> None:
@@ -181,6 +200,7 @@ def test_large_scores_do_not_overflow() -> None:
         depth=st.integers(1, 20),
         outputs=st.integers(1, 40),
         mask=st.sampled_from(MASKS),
+        moved=st.booleans(),
         keep=st.tuples(*[st.booleans()] * 4),
     ),
     target=st.sampled_from([SMALL, get_target("c"), get_target("x86-64-v3")]),

@@ -22,10 +22,11 @@ from aotc.ir.dims import is_static
 from aotc.ir.op import Op, OpPattern
 from aotc.ir.span import merge_spans
 from aotc.ir.transform import PassContext
+from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, tensor_type_of, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.softmax import SoftmaxAttrs
-from aotc.relay.transform.base import FunctionPass, WhyNot, op_call, record, uniform_value, use_counts
+from aotc.relay.transform.base import FunctionPass, WhyNot, op_call, record, uniform_value
 from aotc.relay.visitor import Mutator, post_order, rebuild
 from aotc.tir.schedule.contraction_plan import PANEL_ROWS
 
@@ -45,7 +46,7 @@ class FuseAttention(FunctionPass):
     opt_level: ClassVar[int] = 3
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        finder = _Finder(use_counts(function))
+        finder = _Finder(users(function))
         regions: dict[Expr, list[Call]] = {}
         for node in post_order(function, lambda n: not (isinstance(n, Function) and n.is_primitive)):
             last = op_call(node, _PRODUCT)
@@ -54,23 +55,23 @@ class FuseAttention(FunctionPass):
                 found = finder.region(last)
                 record(RULE, last if isinstance(found, list) else found, time.perf_counter() - start)
                 if isinstance(found, list):
-                    regions[last] = found
+                    regions[found[0]] = found
         return _Fuse(regions).visit_function(function) if regions else function
 
 
 @dataclass(frozen=True, slots=True)
 class _Finder:
-    """Looks for what can be one kernel; `uses` counts the users of each node by its id."""
+    """Looks for what can be one kernel."""
 
-    uses: dict[int, int]
+    users: dict[Expr, list[Expr]]
 
     def region(self, last: Call) -> list[Call] | WhyNot | None:
-        """The operators of the attention that ends with a product, that one last."""
+        """The operators of the attention whose second product is `last`, the one that gives the result first."""
         chain = self._chain(last)
         if chain is None:
             return None
         first = chain[-1]
-        members = [*chain, *(n for arg in (*first.args, last.args[1]) for n in self._moves(arg))]
+        members = [*self._after(last), *chain, *(n for arg in (*first.args, last.args[1]) for n in self._moves(arg))]
         if not all(is_static(tensor_type_of(n).shape) for call in members for n in (call, *call.args)):
             return WhyNot("a shape is not static")
         if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *last.args, *chain)):
@@ -83,7 +84,21 @@ class _Finder:
     def _only(self, expr: Expr) -> Call | None:
         """An operator's result that has one user."""
         call = op_call(expr)
-        return call if call is not None and self.uses[id(call)] == 1 else None
+        return call if call is not None and len(self.users[call]) == 1 else None
+
+    def _after(self, last: Call) -> list[Call]:
+        """What transposes the result, the last operator first: elements are stored where they belong at once."""
+        found: list[Call] = []
+        node = last
+        while len(self.users[node]) == 1 and len(found) < MOST:
+            user = op_call(self.users[node][0], "reshape", "transpose")
+            if user is None:
+                break
+            found.append(user)
+            node = user
+        while found and _op(found[-1]).name == "reshape":
+            found.pop()
+        return found[::-1]
 
     def _chain(self, last: Call) -> list[Call] | None:
         """From the last product to the first: every result has one user, and one softmax of rows is among them."""

@@ -8,13 +8,12 @@ body.statements                            # ... and the registers it needs, to 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from aotc.tir import te
 from aotc.tir.expr import (
-    INDEX,
     Binary,
     Buffer,
     Const,
@@ -34,26 +33,24 @@ from aotc.tir.simplify import Ranges, bounds, simplify
 from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, stmt_exprs, walk_stmts
 
 _Task: TypeAlias = "Generator[_Task, Expr, Expr]"
-_START: Final = Const(0, INDEX)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """Where a tensor is stored: `skip` leading axes are not in memory (the stages share those loops).
 
-    start    the position of what is first in memory, a part of the tensor
-    pitch    elements from one row to the next, if it is not the length of a row
+    place    where an element is in the buffer, by its indices, if the buffer does not hold them one after the other
     """
 
     buffer: Buffer
     skip: int = 0
-    start: Expr = _START
-    pitch: int = 0
+    place: Callable[[Sequence[Expr]], Expr] | None = None
 
     def offset(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
         """Where an element is in the buffer."""
-        shape = (*tensor.shape[self.skip : -1], self.pitch) if self.pitch else tensor.shape[self.skip :]
-        return te.flat_index(shape, indices[self.skip :]) - self.start
+        if self.place is not None:
+            return self.place(indices)
+        return te.flat_index(tensor.shape[self.skip :], indices[self.skip :])
 
 
 Memory: TypeAlias = "Mapping[te.Tensor, Slot]"
@@ -135,7 +132,7 @@ class Body:
         indices = tuple(simplify(i, self.ranges) for i in indices)
         while isinstance(tensor, te.View):
             slot = self.memory.get(graph.base(tensor))
-            if slot is not None and slot.skip == 0 and graph.base(tensor) not in self.current:
+            if slot is not None and slot.skip == 0 and not slot.place and graph.base(tensor) not in self.current:
                 return Load(slot.buffer, slot_index(slot, tensor, indices, self.ranges))
             indices = graph.reindex(tensor, indices, tensor.source, self.ranges)
             tensor = tensor.source

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aotc.tir import te
@@ -62,11 +63,25 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Moved:
+    """The elements of `source` in another order: where each one is in `tensor`, an expression of the source's axes."""
+
+    tensor: te.Compute
+    source: te.Compute | te.Contraction
+    place: Expr
+
+    def at(self, indices: Sequence[Expr]) -> Expr:
+        """The place of an element of the source."""
+        return substitute(self.place, {var: i for (var, _), i in zip(self.source.axes, indices, strict=True)})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Chain:
     """Two products, and the group of stages that makes the data of the second one of the result of the first.
 
     scores    what the group reads of the first product's stage
     weights   what it hands to the second one
+    moved     another order of the second product's results, in which they are stored
     absorbed  groups that the nest takes the place of, the second product's apart
     """
 
@@ -75,13 +90,15 @@ class Chain:
     second: Product
     scores: te.Tensor
     weights: te.Tensor
+    moved: Moved | None
     absorbed: tuple[Group, ...]
 
     @property
     def roots(self) -> list[te.Tensor]:
         """Tensors that get no memory of their own."""
         groups = [g for g in self.absorbed if g is not self.middle]
-        return [self.weights, *(root for g in groups for stage in g.stages for root in stage.roots)]
+        found = [self.weights, *(root for g in groups for stage in g.stages for root in stage.roots)]
+        return found if self.moved is None else [self.moved.source, *(t for t in found if t is not self.moved.tensor)]
 
 
 def find_chains(plan: Plan, groups: Sequence[Group], outputs: Sequence[te.Tensor]) -> dict[Group, Chain]:
@@ -113,7 +130,10 @@ class _Finder:
         if not fits or not self._is_private(before, middle, scores, weights, second):
             return None
         fed = tuple(g for t in (first.c.a, first.c.b, second.c.b) if (g := self._feeding(t)) is not None)
-        return Chain(first, middle, second, scores, weights, (before, middle, *fed))
+        moved = self._moved(second.stage)
+        after = () if moved is None else (self._home(moved.tensor),)
+        absorbed = (before, middle, *fed, *(g for g in after if g is not None))
+        return Chain(first, middle, second, scores, weights, moved, absorbed)
 
     def _home(self, tensor: te.Tensor) -> Group | None:
         return next((g for g in self.groups if any(tensor in s.roots for s in g.stages)), None)
@@ -143,6 +163,19 @@ class _Finder:
         reads = self.plan.reads.get(scores, ())
         return all(_same_row(r.stage, middle.depth, te.flat_index(scores.shape, r.indices), columns) for r in reads)
 
+    def _moved(self, stage: Stage) -> Moved | None:
+        """The one tensor that takes the results of a stage, if all it does is to put them in another order."""
+        source = stage.roots[-1]
+        reads = self.plan.reads.get(source, ())
+        if len(reads) != 1 or source in self.plan.operands or any(t in self.outputs for t in stage.roots):
+            return None
+        tensor, group = reads[0].stage, self._home(reads[0].stage)
+        alone = group is not None and len(group.stages) == 1 and group.stages[0].roots == [tensor]
+        if not alone or not isinstance(tensor, te.Compute) or not isinstance(source, (te.Compute, te.Contraction)):
+            return None
+        place = _inverse(tensor, reads[0].indices, source) if _is_move(tensor, source, self.plan) else None
+        return None if place is None else Moved(tensor, source, place)
+
     def _feeding(self, tensor: te.Tensor) -> Group | None:
         """The group that computes an operand for the products only: it is computed where it is packed."""
         base = graph.base(tensor)
@@ -151,6 +184,29 @@ class _Finder:
         single = len(self.plan.operands.get(base, ())) == 1 and not self.plan.reads.get(base)
         wanted = isinstance(base, te.Compute) and base not in self.outputs
         return group if alone and single and wanted else None
+
+
+def _is_move(tensor: te.Compute, source: te.Tensor, plan: Plan) -> bool:
+    """Whether the elements of a tensor are elements of another one as they are."""
+    body = Body(plan, {source: Slot(Buffer("source", source.dtype, source.size))}, graph.axis_ranges(tensor.axes))
+    value = body.computed(tensor, [var for var, _ in tensor.axes])
+    return isinstance(value, Load) and not body.statements
+
+
+def _inverse(tensor: te.Compute, read: Sequence[Expr], source: te.Compute | te.Contraction) -> Expr | None:
+    """Where the elements of `source` are in a tensor that reads it at `read`, if that permutes axes."""
+    form = linear(te.flat_index(source.shape, read), graph.axis_ranges(tensor.axes))
+    long = [(form.coefficient(var) or 0, n) for var, n in tensor.axes if n > 1]
+    size = 1
+    for stride, n in sorted(long):
+        if stride != size:
+            return None
+        size *= n
+    if size != source.size or size != tensor.size or form.const or len(form.terms) != len(long):
+        return None
+    flat = te.flat_index(source.shape, [var for var, _ in source.axes])
+    places = [flat // (form.coefficient(var) or 1) % n if n > 1 else as_expr(0) for var, n in tensor.axes]
+    return simplify(te.flat_index(tensor.shape, places), graph.axis_ranges(source.axes))
 
 
 def _same_row(reader: te.Tensor, depth: int, place: Expr, columns: int) -> bool:
@@ -202,6 +258,12 @@ def padded_pitch(columns: int, itemsize: int) -> int:
     return columns if columns < line else (-(-columns // line) | 1) * line
 
 
+def _in_strip(start: Expr, pitch: int, indices: Sequence[Expr]) -> Expr:
+    """The place of an element in a strip that begins with row `start`."""
+    *_, row, column = indices
+    return (row - start) * pitch + column
+
+
 def build_chain(lowering: Lowering, chain: Chain) -> Stmt:
     """The nest of a chain."""
     return _Builder(lowering, chain).nest()
@@ -225,6 +287,8 @@ class _Builder:
         self.queries = self._scratch("queries", self.height * first.inner[1])
         self.pitch = padded_pitch(self.columns, self.dtype.itemsize)
         self.strip = self._scratch("strip", self.height * self.pitch)
+        if chain.moved is not None:
+            lowering.memory[chain.moved.source] = Slot(lowering.memory[chain.moved.tensor].buffer, place=chain.moved.at)
         self.softened = self.strip if self._in_place() else self._scratch("weights", self.height * self.pitch)
 
     def _scratch(self, name: str, size: int) -> Buffer:
@@ -327,7 +391,7 @@ class _Builder:
         """Rows `start` and following of one head."""
         first, second = self.chain.first, self.chain.second
         for tensor, buffer in ((self.chain.scores, self.strip), (self.chain.weights, self.softened)):
-            self.low.memory[tensor] = Slot(buffer, tensor.rank - 2, start * self.pitch, self.pitch)
+            self.low.memory[tensor] = Slot(buffer, place=partial(_in_strip, start, self.pitch))
         return Block(
             (
                 self._gather(start, height, ranges),

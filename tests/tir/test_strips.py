@@ -158,6 +158,13 @@ def test_scores_are_nowhere_as_a_whole() -> None:
     assert all(b.private for b in kernel.workspace)
 
 
+def test_results_are_not_written_over_what_later_strips_read() -> None:
+    """A mask, queries, keys and values as large as the result: nothing of them may be gone before the last strip."""
+    case = Attention(heads=1, rows=24, columns=24, depth=24, outputs=24, mask="added")
+    kernel = case.kernel(SMALL)
+    assert {b.size for b in (*kernel.inputs, *kernel.outputs)} == {24 * 24} and kernel.inplace == ()
+
+
 def test_results_are_stored_where_they_belong() -> None:
     case = Attention(batch=2, heads=3, rows=40, moved=True)
     (output,) = case.kernel(V4).outputs

@@ -72,7 +72,8 @@ class Lowering:
             body=body,
             workspace=tuple(self.workspace),
             stack=tuple(self.stack),
-            inplace=inplace_pairs(self.plan, self.groups, self.inputs, self.outputs),
+            # strips read and write by turns: no group is over before the next one begins
+            inplace=() if self.chains else inplace_pairs(self.plan, self.groups, self.inputs, self.outputs),
             macs=macs,
             approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
         )

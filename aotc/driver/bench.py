@@ -32,7 +32,6 @@ from aotc_codegen.c.metadata import APPROXIMATE_BOUND
 
 from aotc.driver.compile import CompiledModel, Progress, compile
 from aotc.driver.contestants import RIVALS, Array, Contestant, Entrant, ours, prepare, require_rivals, started
-from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import Arrays, random_inputs, read_inputs
 from aotc.driver.reference import reference_runner
 from aotc.driver.relay_frontend import is_exported_program, is_relay_text
@@ -113,6 +112,8 @@ class Judge:
     @cached_property
     def _exact(self) -> Arrays | None:
         """The outputs in double precision: slow, and the same for every contestant."""
+        from aotc.driver.exact import exact_runner  # onnx's evaluator takes long to import
+
         return exact_runner(self._model)(self._inputs) if self._model is not None else None
 
     def __call__(self, contestant: Contestant, bound: float) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import onnx
 
 from aotc.driver.compare import Comparison, compare, exact_error, judge_by_exact
 from aotc.driver.compile import Progress, compile, import_model
-from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import Arrays, input_types, random_inputs, read_inputs
 from aotc.driver.reference import Reference, reference_runner
 from aotc.driver.reference_relay import relay_reference
@@ -137,6 +136,8 @@ def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) 
 
 
 def _onnx_reference(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> Reference:
+    from aotc.driver.exact import exact_runner  # onnx's evaluator takes long to import
+
     pinned = with_static_inputs(model, types)
     runner = reference_runner(pinned)
     return Reference(runner.name, runner, exact_runner(pinned))

@@ -5,8 +5,8 @@
         kernel = remembered("kernel", (name, outputs, target), lambda: make(name, outputs, target))
         text = remembered("text", kernel, lambda: printed(kernel))    # known by what the kernel was made from
 
-Sources and results are data: they are pickled, so a store must be as trusted as code.  What cannot be pickled, because it
-holds code or is nested too deeply, is made anew each time; so is everything outside of `remembering`.
+Sources and results are data: they are pickled, so a store must be as trusted as code.  What cannot be pickled, because
+it holds code or is nested too deeply, is made anew each time; so is everything outside of `remembering`.
 """
 
 from __future__ import annotations

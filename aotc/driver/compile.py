@@ -40,6 +40,7 @@ from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.choice import choosing
 from aotc.tir.schedule.parallel import for_teams
+from aotc.tir.schedule.widen import widened
 from aotc.tir.target import Target
 
 if TYPE_CHECKING:
@@ -156,10 +157,13 @@ def compile_programs(
         require_lowering(context)
         optimized = optimize(module, target)
     progress(LOWERING)
-    programs = [lower_calls(optimized, version, name) for version in target.versions or (target,)]
+    versions = target.versions or (target,)
+    programs = [lower_calls(optimized, version, name) for version in versions]
     progress(PLANNING)
     programs = [plan_memory(program) for program in programs]
-    return [for_teams(program) for program in programs] if options.threads and not target.is_scalar else programs
+    if options.threads and not target.is_scalar:
+        programs = [for_teams(program) for program in programs]
+    return [widened(program, version) for program, version in zip(programs, versions, strict=True)]
 
 
 def compile(

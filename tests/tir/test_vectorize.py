@@ -56,7 +56,7 @@ def kernel_of(function: Callable[[Expr, Expr], Expr], dtype: str, turned: bool) 
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_all_at_once_is_one_after_the_other(dtype: str, tmp_path: Path) -> None:
     arrays = [PAIRS[:, k].astype(dtype) for k in (0, 1)]
     plain = [run_kernel(kernel_of(f, dtype, False), arrays)[0] for f in EPILOGUES.values()]
@@ -71,7 +71,7 @@ def test_all_at_once_is_one_after_the_other(dtype: str, tmp_path: Path) -> None:
 def test_compilers_do_not_warn(cc: str, tmp_path: Path) -> None:
     if shutil.which(cc) is None:
         pytest.skip(f"{cc} is not installed")
-    kernels = [kernel_of(f, "float32", True) for f in EPILOGUES.values()]
+    kernels = [kernel_of(f, dtype, True) for f in EPILOGUES.values() for dtype in ("float16", "float32")]
     assert build(source_of(kernels), tmp_path, *STRICT, cc=cc).exists()
 
 

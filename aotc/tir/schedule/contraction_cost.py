@@ -17,6 +17,8 @@ from aotc.tir.target import Target
 
 _SCALAR_TILES: Final = {1: 8, 2: 4, 4: 4}
 """Columns for so many scalars of weights: what C compilers keep in registers."""
+CONVERTED: Final = frozenset({"float16"})
+"""Narrow floats whose vectors become vectors of float32 in an instruction or a few."""
 MEMORY_RATE: Final = 5.4
 """Bytes that arrive from memory in a cycle."""
 VECTORS: Final = (1, 2, 3, 4)
@@ -35,9 +37,9 @@ def tile_columns(target: Target, vectors: int, lanes: int = 0) -> int:
 def computed_lanes(target: Target, *dtypes: str) -> int:
     """Elements of a vector of accumulators (the first type); 1 where C vectors cannot hold a type."""
     types = [DType(d) for d in dtypes]
-    if any(t.is_narrow_float or t.is_bool or t.bits < 8 for t in types):
+    if any(t.is_bool or t.bits < 8 or (t.is_narrow_float and t not in CONVERTED) for t in types):
         return 1
-    return target.lanes(types[0])
+    return 1 if types[0].is_narrow_float else target.lanes(types[0])
 
 
 def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0) -> int:
@@ -45,7 +47,7 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0) -> int:
 
     columns    output positions that share the weights, 0 if not known
     """
-    acc = DType(dtype)
+    acc = DType("float32") if dtype in CONVERTED else DType(dtype)
     acc = DType("int32") if acc.is_integer and acc.bits < 32 else acc
     lanes = computed_lanes(target, acc)
     if lanes == 1:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Var, substitute
 from aotc.tir.schedule.contraction_cost import VECTORS, tile_columns, tiling_cost, waiting_cost
@@ -75,6 +76,14 @@ class Request:
     @property
     def c(self) -> te.Contraction:
         return self.analysis.c
+
+    def scratch_dtype(self, operand: Buffer) -> DType:
+        """The element type of a copy of an operand: narrow floats are converted on the way."""
+        return self.c.dtype if operand.dtype.is_narrow_float and self.lanes > 1 else operand.dtype
+
+    def broadcasts(self, operand: Buffer) -> bool:
+        """Whether the elements of an operand can be broadcast as they lie, without a conversion for each use."""
+        return self.scratch_dtype(operand) == operand.dtype
 
     @property
     def reduction_vars(self) -> set[Var]:
@@ -294,7 +303,8 @@ class _ByLanes:
         self.along = not independent(self.a, self.lane)
         if self.along:
             return self._along()
-        found = self._assemble(None) or self._assemble(self._padded())
+        direct = self._assemble(None) if self.req.broadcasts(self.req.a) else None
+        found = direct or self._assemble(self._padded())
         if found is None:
             raise Irregular("borders that are not known when a tile is written")
         return found
@@ -312,7 +322,8 @@ class _ByLanes:
     def _padded(self) -> Staging:
         """The data with its border of zeros in scratch."""
         inner = {v for v, _ in self.req.analysis.pixel} | self.req.reduction_vars
-        return stage("padded", self.req.a, self.a, inner, Var("none"), self.ranges, dtype=self.req.a.dtype, slack=0)
+        dtype = self.req.scratch_dtype(self.req.a)
+        return stage("padded", self.req.a, self.a, inner, Var("none"), self.ranges, dtype=dtype, slack=0)
 
     def _assemble(self, padded: Staging | None, rows: bool = True) -> Candidate | None:
         """The candidate; None if the data's borders take too much code, and a padded copy of it is needed.
@@ -377,9 +388,8 @@ class _ByLanes:
         if self.along:
             raise Irregular("weights that do not lie as the data does")
         inner = {self.lane} | self.req.reduction_vars
-        return stage(
-            "panel", self.req.b, self.b, inner, self.lane, self.ranges, dtype=self.req.b.dtype, slack=0, clipped=True
-        )
+        dtype = self.req.scratch_dtype(self.req.b)
+        return stage("panel", self.req.b, self.b, inner, self.lane, self.ranges, dtype=dtype, slack=0, clipped=True)
 
     def _levels(
         self,
@@ -470,9 +480,16 @@ class _ByPixels:
         column = self.req.analysis.pixel[-1][0]
         if sum(column in linear_variables(d.index) for d in self.a) != 1:
             raise Irregular("columns along a diagonal")
-        return stage(
-            "rows", self.req.a, self.a, inner, column, self.ranges, dtype=self.req.a.dtype, slack=self.req.lanes
-        )
+        dtype = self.req.scratch_dtype(self.req.a)
+        return stage("rows", self.req.a, self.a, inner, column, self.ranges, dtype=dtype, slack=self.req.lanes)
+
+    def _weights(self) -> Staging | None:
+        """The weights converted; None where they can be broadcast as they lie."""
+        if self.req.broadcasts(self.req.b):
+            return None
+        inner = {self.tile, self.lane} | self.req.reduction_vars
+        dtype = self.req.scratch_dtype(self.req.b)
+        return stage("weights", self.req.b, self.b, inner, Var("none"), self.ranges, dtype=dtype, slack=0)
 
     def _alone(self, var: Var) -> bool:
         """Whether an axis is a dimension of the data by itself, as the batch is."""
@@ -487,6 +504,7 @@ class _ByPixels:
         while self.lanes > 4 and pixels.axes[-1][1] * 2 <= self.lanes:
             self.lanes //= 2
         x = Operand(req.a, pixels.position.expr()) if staging is None else staging.at(pixels.position)
+        weights = self._weights()
         column = req.analysis.pixel[-1][0]
         written: list[te.Axis] = []
         if staging is not None and staging.phases > 1:
@@ -496,12 +514,12 @@ class _ByPixels:
             req,
             f"pixels axis={_position(req.c, self.axis)} vectors={self.vectors} count={self.count}",
             x,
-            Operand(req.b, flat(self.b).expr()),
+            Operand(req.b, flat(self.b).expr()) if weights is None else weights.operand,
             pixels.unfuse,
             self._levels(pixels, staging),
             written=written,
             short=True,
-            stagings=[] if staging is None else [staging],
+            stagings=[s for s in (staging, weights) if s is not None],
         ).candidate()
 
     def _staged_pixels(self, staging: Staging) -> _Pixels:

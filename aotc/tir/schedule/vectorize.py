@@ -3,7 +3,7 @@
 
     y[i + lane] = max(acc + bias[lane], 0)       ->    y[i:16] = max(acc + bias[0:16], 0)
 
-Only float arithmetic in its own type is turned; the results are the same bits.
+Only float arithmetic, each operation in its own type, is turned; the results are the same bits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,26 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import COMPARE, Binary, Broadcast, Call, Const, Expr, Load, Select, Unary, Var, substitute, walk
+from aotc.tir.expr import (
+    COMPARE,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    Var,
+    cast,
+    substitute,
+    walk,
+)
 from aotc.tir.simplify import linear, simplify
-from aotc.tir.stmt import Block, Declare, Stmt, Store, stmt_exprs, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, Stmt, Store, stmt_exprs, walk_stmts
 
-_FLOATS: Final = frozenset({"float32", "float64"})
+_FLOATS: Final = frozenset({"float16", "float32", "float64"})
 _ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
 MOST: Final = 32
 """A statement of more operations is left alone: written out for each vector of a tile it would be long."""
@@ -61,6 +76,8 @@ class _Turning:
                     register = Var(stmt.var.name, self._float(stmt.var.dtype), self.lanes)
                     found.append(Declare(register, self.value(stmt.value)))
                     self.vectors[stmt.var] = register
+                case Assign() if isinstance(own := self.vectors.get(stmt.var), Var):
+                    found.append(Assign(own, self.value(stmt.value)))
                 case Store():
                     step, index = self._place(stmt.index)
                     if step != 1 or stmt.buffer.dtype != stmt.value.dtype:
@@ -88,6 +105,8 @@ class _Turning:
                 return Binary(expr.op, self.value(expr.a), self.value(expr.b))
             case Unary(op="neg"):
                 return Unary("neg", self.value(expr.a))
+            case Cast() if {expr.dtype, expr.a.dtype} == {"float16", "float32"}:
+                return cast(self.value(expr.a), expr.dtype)
             case Select(cond=Binary() as cond) if _is_test(cond, expr) and not _gathers(expr.a, expr.b):
                 test = Binary(cond.op, self.value(cond.a), self.value(cond.b))
                 return Select(test, self.value(expr.a), self.value(expr.b))

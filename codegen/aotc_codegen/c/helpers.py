@@ -16,7 +16,7 @@ from typing import Final
 from aotc.ir.dtype import DType
 from aotc_codegen.c.ctypes import memory_type, unsigned_type, value_type, vector_name
 from aotc_codegen.c.mathlib import FUNCTIONS
-from aotc_codegen.c.narrow import narrow_text, odd_text
+from aotc_codegen.c.narrow import lanes_text, narrow_text, odd_text
 
 
 def suffix(dtype: DType) -> str:
@@ -321,9 +321,14 @@ class Helpers:
         return name
 
     def use_lanes(self, what: str, dtype: DType, lanes: int) -> str:
-        """The name of a function of float vectors: `blend` chooses by a mask, the others are `max` and its kin."""
+        """The name of a function of float vectors.
+
+        `blend` chooses by a mask; `load`, `store` and `round` are of narrow floats; the others are `max` and its kin.
+        """
         name = f"aotc_{what}_{suffix(dtype)}x{lanes}"
-        if name not in self._definitions:
+        if name not in self._definitions and dtype.is_narrow_float:
+            self._definitions[name] = self._narrow_lanes(what, name, dtype, lanes)
+        elif name not in self._definitions:
             vector, mask = vector_name(dtype, lanes), vector_name(DType(f"int{dtype.bits}"), lanes)
             params = f"{vector} a, {vector} b"
             if what == "blend":
@@ -337,6 +342,14 @@ class Helpers:
                     body += f"\n  return {blend}(({mask})(a != a), a, m);"
             self._definitions[name] = _function(vector, name, params, body)
         return name
+
+    def _narrow_lanes(self, what: str, name: str, dtype: DType, lanes: int) -> str:
+        vector = vector_name(DType("float32"), lanes)
+        if what != "round":
+            return lanes_text(what, name, dtype, lanes, vector, self.use(what, dtype))
+        load, store = (self.use_lanes(w, dtype, lanes) for w in ("load", "store"))
+        body = f"{memory_type(dtype)} bits[{lanes}];\n  {store}(bits, v);\n  return {load}(bits);"
+        return _function(vector, name, f"{vector} v", body)
 
     def use_transpose(self, dtype: DType, lanes: int) -> str:
         """The name of the function that turns a square of vectors."""

@@ -5,6 +5,8 @@
 and signed zeros are ml_dtypes'.  The code has no branches, so that compilers vectorise it.
 
     narrow_text("load", "aotc_load_f16", DType("float16"))    # static inline float aotc_load_f16(uint16_t bits) ...
+
+Vectors of them are vectors of float32: `lanes_text` has what loads and stores these.
 """
 
 from __future__ import annotations
@@ -145,6 +147,89 @@ def narrow_text(what: str, name: str, dtype: DType) -> str:
     if dtype != "float16":
         return text
     return (_HARDWARE_LOAD if what == "load" else _HARDWARE_STORE).replace("NAME", name) + text + "#endif\n"
+
+
+_LANES: Final = {
+    "load": Template("""\
+static inline $vector $name(const $storage *from) {
+$hardware  $vector v;
+  float x[$lanes];
+  for (int i = 0; i < $lanes; ++i) x[i] = $scalar(from[i]);
+  memcpy(&v, x, sizeof v);
+  return v;
+$end}
+"""),
+    "store": Template("""\
+static inline void $name($storage *to, $vector v) {
+$hardware  float x[$lanes];
+  memcpy(x, &v, sizeof v);
+  for (int i = 0; i < $lanes; ++i) to[i] = $scalar(x[i]);
+$end}
+"""),
+}
+
+# gcc has no conversions of vectors but these functions; clang makes the instructions of ordinary conversions.
+_HARDWARE_LANES: Final = {
+    "load": Template("""\
+#if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
+  typedef __fp16 half __attribute__((__vector_size__(2 * $lanes)));
+  half h;
+  memcpy(&h, from, sizeof h);
+  return __builtin_convertvector(h, $vector);
+#elif defined($feature)
+  typedef short bits __attribute__((__vector_size__($width)));
+  bits h = {0};
+  const $vector none = {0};
+  memcpy(&h, from, 2 * $lanes);
+  (void)none;
+  return $load;
+#else
+"""),
+    "store": Template("""\
+#if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
+  typedef __fp16 half __attribute__((__vector_size__(2 * $lanes)));
+  const half h = __builtin_convertvector(v, half);
+  memcpy(to, &h, sizeof h);
+#elif defined($feature)
+  typedef short bits __attribute__((__vector_size__($width)));
+  const bits none = {0}, h = $store;
+  (void)none;
+  memcpy(to, &h, 2 * $lanes);
+#else
+"""),
+}
+_CONVERSIONS: Final = {
+    4: ("__F16C__", "__builtin_ia32_vcvtph2ps(h)", "__builtin_ia32_vcvtps2ph(v, 0)"),
+    8: ("__F16C__", "__builtin_ia32_vcvtph2ps256(h)", "__builtin_ia32_vcvtps2ph256(v, 0)"),
+    16: (
+        "__AVX512F__",
+        "__builtin_ia32_vcvtph2ps512_mask(h, none, -1, 4)",
+        "__builtin_ia32_vcvtps2ph512_mask(v, 0, none, 65535)",
+    ),
+}
+
+
+def lanes_text(what: str, name: str, dtype: DType, lanes: int, vector: str, scalar: str) -> str:
+    """The definition of the function `name` that loads ("load") or stores ("store") several neighbours.
+
+    vector   the name of the type of as many float32
+    scalar   the name of the function that does it for the bits of one
+    """
+    hardware = ""
+    if dtype == "float16" and lanes in _CONVERSIONS:
+        feature, load, store = _CONVERSIONS[lanes]
+        hardware = _HARDWARE_LANES[what].substitute(
+            lanes=lanes, vector=vector, feature=feature, width=max(16, 2 * lanes), load=load, store=store
+        )
+    return _LANES[what].substitute(
+        name=name,
+        storage=memory_type(dtype),
+        vector=vector,
+        lanes=lanes,
+        scalar=scalar,
+        hardware=hardware,
+        end="#endif\n" if hardware else "",
+    )
 
 
 def odd_text(name: str) -> str:

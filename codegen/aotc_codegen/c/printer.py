@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from aotc.ir.diagnostics import AotcError, assert_never
@@ -160,7 +161,7 @@ class KernelPrinter:
                     lines += [f"{pad}}} else {{", *self.block(stmt.orelse, depth + 1)]
                 return [*lines, f"{pad}}}"]
             case Store():
-                return [f"{pad}{self._place(stmt.buffer, stmt.index, stmt.value.lanes)} = {self._stored(stmt)};"]
+                return [f"{pad}{self._store(stmt)};"]
             case Transpose():
                 return [f"{pad}{self._transpose(stmt)};"]
             case Declare():
@@ -185,8 +186,8 @@ class KernelPrinter:
     def _transpose(self, stmt: Transpose) -> str:
         self.vector(stmt.buffer.dtype, stmt.size)
         name = self.helpers.use_transpose(stmt.buffer.dtype, stmt.size)
-        to = f"{self.name(stmt.buffer)} + {self.index(stmt.index, 13)}"
-        source = f"{self.name(stmt.source.buffer)} + {self.index(stmt.source.index, 13)}"
+        to = self._address(stmt.buffer, stmt.index)
+        source = self._address(stmt.source.buffer, stmt.source.index)
         return f"{name}({to}, {stmt.stride}, {source}, {stmt.source_stride})"
 
     def _assigned(self, stmt: Declare | Assign) -> str:
@@ -198,7 +199,8 @@ class KernelPrinter:
         return self.vector(var.dtype, var.lanes) if var.lanes > 1 else value_type(var.dtype)
 
     def vector(self, dtype: DType, lanes: int) -> str:
-        """The name of a vector type, noted for its definition."""
+        """The name of the type of a vector's values, noted for its definition."""
+        dtype = _carrier(dtype)
         self.vectors[dtype, lanes] = None
         return vector_name(dtype, lanes)
 
@@ -206,7 +208,17 @@ class KernelPrinter:
         """The memory of an element, or of several consecutive ones."""
         if lanes == 1:
             return f"{self.name(buffer)}[{self.index(index)}]"
-        return f"*({const}{self.vector(buffer.dtype, lanes)}u *)({self.name(buffer)} + {self.index(index, 13)})"
+        return f"*({const}{self.vector(buffer.dtype, lanes)}u *)({self._address(buffer, index)})"
+
+    def _address(self, buffer: Buffer, index: Expr) -> str:
+        return f"{self.name(buffer)} + {self.index(index, 13)}"
+
+    def _store(self, stmt: Store) -> str:
+        dtype, lanes = stmt.buffer.dtype, stmt.value.lanes
+        if lanes > 1 and dtype.is_narrow_float:
+            address, value = self._address(stmt.buffer, stmt.index), self._unrounded(stmt.value)
+            return f"{self.helpers.use_lanes('store', dtype, lanes)}({address}, {value})"
+        return f"{self._place(stmt.buffer, stmt.index, lanes)} = {self._stored(stmt)}"
 
     def _stored(self, store: Store) -> str:
         dtype = store.buffer.dtype
@@ -224,7 +236,8 @@ class KernelPrinter:
 
     def _unrounded(self, expr: Expr) -> str:
         """A narrow float that is about to be rounded: the rounding of the last operation would be for nothing."""
-        text, rounding = self.value(expr), f"{self.helpers.use('round', expr.dtype)}("
+        use = self.helpers.use if expr.lanes == 1 else partial(self.helpers.use_lanes, lanes=expr.lanes)
+        text, rounding = self.value(expr), f"{use('round', expr.dtype)}("
         if isinstance(expr, (Binary, Call, Cast)) and text.startswith(rounding):
             return text[len(rounding) : -1]
         return text
@@ -359,11 +372,12 @@ class KernelPrinter:
             text = f"{self.helpers.use('to_i32', carrier)}({inner})"
         return text if target in ("int64", "int32") else _paren(f"({memory_type(target)}){text}", UNARY, needed)
 
-    def _rounded(self, dtype: DType, text: str, level: int, needed: int) -> str:
+    def _rounded(self, dtype: DType, text: str, level: int, needed: int, lanes: int = 1) -> str:
         """Narrow floats round after each operation."""
-        if dtype.is_narrow_float:
-            return f"{self.helpers.use('round', dtype)}({text})"
-        return _paren(text, level, needed)
+        if not dtype.is_narrow_float:
+            return _paren(text, level, needed)
+        helper = self.helpers.use("round", dtype) if lanes == 1 else self.helpers.use_lanes("round", dtype, lanes)
+        return f"{helper}({text})"
 
     def _unary(self, expr: Unary, needed: int) -> str:
         inner, dtype = self.value(expr.a, UNARY), expr.dtype
@@ -453,22 +467,21 @@ class KernelPrinter:
 
     def _vector(self, expr: Expr, needed: int) -> str:
         dtype, lanes = expr.dtype, expr.lanes
+        carrier = _carrier(dtype)
+        vector = self.vector(dtype, lanes)
         match expr:
             case Var():
                 return self.name(expr)
             case Const():
                 if expr.value == 0:
-                    return f"({self.vector(dtype, lanes)}){{0}}"
-                self.vector(dtype, lanes)
-                return f"{self.helpers.use_splat(dtype, lanes)}({literal(expr.value, dtype)})"
+                    return f"({vector}){{0}}"
+                return f"{self.helpers.use_splat(carrier, lanes)}({literal(expr.value, dtype)})"
             case Broadcast():
-                self.vector(dtype, lanes)
-                return f"{self.helpers.use_splat(dtype, lanes)}({self.value(expr.a)})"
+                return f"{self.helpers.use_splat(carrier, lanes)}({self.value(expr.a)})"
             case Load():
-                return _paren(self._place(expr.buffer, expr.index, lanes, "const "), UNARY, needed)
+                return self._vector_load(expr, needed)
             case Cast():
-                self.vector(expr.a.dtype, lanes)
-                return f"__builtin_convertvector({self.value(expr.a)}, {self.vector(dtype, lanes)})"
+                return self._vector_cast(expr, needed)
             case Unary(op="neg"):
                 return _paren(f"-{self.value(expr.a, UNARY)}", UNARY, needed)
             case Binary(op="add" | "sub" | "mul" | "div"):
@@ -476,8 +489,7 @@ class KernelPrinter:
             case Binary(op="min" | "max"):
                 return self._vector_extreme(expr)
             case Select() if expr.cond.lanes > 1:
-                blend = self.helpers.use_lanes("blend", dtype, lanes)
-                self.vector(dtype, lanes)
+                blend = self.helpers.use_lanes("blend", carrier, lanes)
                 return f"{blend}({self._mask(expr.cond)}, {self.value(expr.a)}, {self.value(expr.b)})"
             case Call(name="fma"):
                 a, b, c = expr.args
@@ -486,17 +498,32 @@ class KernelPrinter:
             case _:
                 raise AotcError("c-vector", f"{type(expr).__name__} on vectors of {lanes} x {dtype} cannot be printed")
 
+    def _vector_load(self, expr: Load, needed: int) -> str:
+        if expr.dtype.is_narrow_float:
+            load = self.helpers.use_lanes("load", expr.dtype, expr.lanes)
+            return f"{load}({self._address(expr.buffer, expr.index)})"
+        return _paren(self._place(expr.buffer, expr.index, expr.lanes, "const "), UNARY, needed)
+
+    def _vector_cast(self, expr: Cast, needed: int) -> str:
+        dtype, lanes = expr.dtype, expr.lanes
+        if _carrier(dtype) == _carrier(expr.a.dtype):
+            return self._rounded(dtype, self.value(expr.a, needed), needed, needed, lanes)
+        self.vector(expr.a.dtype, lanes)
+        text = f"__builtin_convertvector({self.value(expr.a)}, {self.vector(dtype, lanes)})"
+        return self._rounded(dtype, text, PRIMARY, needed, lanes)
+
     def _vector_extreme(self, expr: Binary) -> str:
-        for dtype in (expr.dtype, DType(f"int{expr.dtype.bits}")):
+        carrier = _carrier(expr.dtype)
+        for dtype in (carrier, DType(f"int{carrier.bits}")):
             self.vector(dtype, expr.lanes)
         what, a, b = _bounded(expr)
-        return f"{self.helpers.use_lanes(what, expr.dtype, expr.lanes)}({self.value(a)}, {self.value(b)})"
+        return f"{self.helpers.use_lanes(what, carrier, expr.lanes)}({self.value(a)}, {self.value(b)})"
 
     def _mask(self, cond: Expr) -> str:
         """A comparison of vectors: all bits of a lane are set where it holds."""
         if not (isinstance(cond, Binary) and cond.op in COMPARE and cond.a.dtype.is_float):
             raise AotcError("c-vector", f"a selection by {type(cond).__name__} on {cond.lanes} lanes cannot be printed")
-        mask = self.vector(DType(f"int{cond.a.dtype.bits}"), cond.lanes)
+        mask = self.vector(DType(f"int{_carrier(cond.a.dtype).bits}"), cond.lanes)
         symbol = _LEVELS[cond.op][1]
         return f"({mask})({self.value(cond.a, 11)} {symbol} {self.value(cond.b, 11)})"
 
@@ -508,7 +535,7 @@ class KernelPrinter:
             text = f"({signed})({cast}{self.value(expr.a, UNARY)} {symbol} {cast}{self.value(expr.b, UNARY)})"
             return _paren(text, UNARY, needed)
         text = f"{self.value(expr.a, level)} {symbol} {self.value(expr.b, level + 1)}"
-        return _paren(text, level, needed)
+        return self._rounded(expr.dtype, text, level, needed, expr.lanes)
 
 
 def _bounded(expr: Binary) -> tuple[str, Expr, Expr]:

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops over float16 with vectors: C compilers do not turn conversions of one number into those of several.
+
+A finished program in, one with vector loops out; what is left of a loop, and what has no vector form, stays as it is:
+
+    for i in 0..100: y[i] = max(x[i], 0)    ->    for i in 0..96 by 16: y[i:16] = max(x[i:16], 0)
+                                                  for i in 96..100: y[i] = max(x[i], 0)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from aotc.tir.expr import INDEX, Const, Load, Var, maximum, substitute, walk
+from aotc.tir.plan.program import Program
+from aotc.tir.schedule.contraction_cost import CONVERTED
+from aotc.tir.schedule.nest import refreshed, with_children
+from aotc.tir.schedule.vectorize import vectorized
+from aotc.tir.simplify import simplify
+from aotc.tir.stmt import (
+    Block,
+    Declare,
+    For,
+    Kernel,
+    Stmt,
+    Store,
+    map_exprs,
+    remembered_kernel,
+    stmt_children,
+    stmt_exprs,
+    walk_stmts,
+)
+from aotc.tir.target import Target
+
+LEAST: Final = 4
+"""The shortest vectors."""
+
+
+def widened(program: Program, target: Target) -> Program:
+    """The program with vectors in its loops over narrow floats; itself for a scalar target."""
+    if target.is_scalar:
+        return program
+    made = {kernel: widen(kernel, target.lanes("float32")) for kernel in program.kernels}
+    return replace(program, steps=tuple(replace(step, kernel=made[step.kernel]) for step in program.steps))
+
+
+def widen(kernel: Kernel, lanes: int) -> Kernel:
+    """The kernel with vectors of `lanes` elements; itself if it has nothing to do with narrow floats."""
+    if kernel.source is not None or not _is_narrow(kernel.body):
+        return kernel
+    source = ("widen", kernel, lanes)
+    return remembered_kernel("widen", source, kernel.span, lambda: replace(kernel, body=_wide(kernel.body, lanes)))
+
+
+def _is_narrow(stmt: Stmt) -> bool:
+    """Whether anything reads or writes narrow floats."""
+    return any(
+        (isinstance(s, Store) and s.buffer.dtype in CONVERTED)
+        or any(isinstance(n, Load) and n.buffer.dtype in CONVERTED for e in stmt_exprs(s) for n in walk(e))
+        for s in walk_stmts(stmt)
+    )
+
+
+def _wide(stmt: Stmt, lanes: int) -> Stmt:
+    if isinstance(stmt, For) and stmt.kind == "vector" and stmt.step == 1 and _is_narrow(stmt.body):
+        return _loops(stmt, lanes) or stmt
+    return with_children(stmt, tuple(_wide(s, lanes) for s in stmt_children(stmt)))
+
+
+def _loops(loop: For, lanes: int) -> Stmt | None:
+    """A loop with vectors and one over the rest, which may have shorter ones; None where no vector fits."""
+    if lanes < LEAST:
+        return None
+    first, lane = Var(loop.var.name), Var("lane")
+    body = map_exprs(refreshed(loop.body), lambda e: substitute(e, {loop.var: first + lane}))
+    vectors = vectorized(body, lane, lanes, {})
+    count = simplify(maximum(loop.end - loop.begin, 0) // lanes * lanes, {})
+    if vectors is None:
+        return None
+    if isinstance(count, Const) and count.value == 0:
+        return _loops(loop, lanes // 2)
+    whole = simplify(loop.begin + count, {})
+    if isinstance(whole, Const):
+        most = For(first, whole, vectors, begin=loop.begin, step=lanes)
+        rest = For(loop.var, loop.end, refreshed(loop.body), begin=whole, kind="vector")
+        return most if rest.begin == rest.end else Block((most, _loops(rest, lanes // 2) or rest))
+    end = Var("whole", INDEX)
+    return Block(
+        (
+            Declare(end, whole),
+            For(first, end, vectors, begin=loop.begin, step=lanes),
+            For(loop.var, loop.end, loop.body, begin=end, kind="vector"),
+        )
+    )

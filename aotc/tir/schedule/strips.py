@@ -27,7 +27,7 @@ from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, substitute, walk
 from aotc.tir.schedule import graph
 from aotc.tir.schedule.body import Body, Slot
 from aotc.tir.schedule.contraction import build_contraction
-from aotc.tir.schedule.contraction_cost import computed_lanes, pack_block, tile_columns
+from aotc.tir.schedule.contraction_cost import computed_lanes, pack_block
 from aotc.tir.schedule.inline import Plan
 from aotc.tir.schedule.nest import polished
 from aotc.tir.schedule.stages import Group, Stage
@@ -38,7 +38,7 @@ from aotc.tir.target import Target
 if TYPE_CHECKING:
     from aotc.tir.schedule.lower import Lowering
 
-SHARE: Final = 2
+SHARE: Final = 8
 """A strip takes one part in so many of the second-level cache."""
 LINE: Final = 64
 """Bytes of a cache line."""
@@ -245,11 +245,10 @@ def _fits(first: Product, second: Product) -> bool:
     return sizes and simplify(te.flat_index(c.a.shape, c.a_index) - wanted, ranges) == as_expr(0)
 
 
-def strip_rows(rows: int, columns: int, itemsize: int, tile: int, target: Target) -> int:
-    """As many rows as a part of the second-level cache holds, preferably in strips of one height, of whole tiles."""
+def strip_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
+    """As many rows as a part of the second-level cache holds, in strips of one height if one is nearly as high."""
     most = min(rows, max(LEAST, target.l2 // SHARE // (columns * itemsize)))
-    few = range(most // 2 + 1, most + 1)
-    return min(few, key=lambda r: (rows % r != 0, -(-r // tile) * tile / r, -r))
+    return next((r for r in range(most, most // 2, -1) if rows % r == 0), most)
 
 
 def padded_pitch(columns: int, itemsize: int) -> int:
@@ -280,8 +279,7 @@ class _Builder:
         self.head = Var("head")
         self.rows, self.columns = first.row[1], first.column[1]
         self.lanes = computed_lanes(self.target, self.dtype)
-        tile = tile_columns(self.target, max(1, self._block(chain.second) // self.lanes), self.lanes)
-        self.height = strip_rows(self.rows, self.columns, self.dtype.itemsize, tile, self.target)
+        self.height = strip_rows(self.rows, self.columns, self.dtype.itemsize, self.target)
         self.keys = self._scratch("keys", self._panels(first))
         self.values = self._scratch("values", self._panels(chain.second))
         self.queries = self._scratch("queries", self.height * first.inner[1])

@@ -14,9 +14,11 @@ from typing import Final
 
 # n = round(x / ln 2) is read from the low bits of a sum with 1.5 * 2^23: no conversion, so no trap for NaN.
 # The scale 2^n is applied in two halves, because n reaches beyond the exponents of normal numbers.
+# Limits come in two steps: GCC would compute with x as it is, and choose among three results in the end.
 EXP: Final = """\
 static inline float aotc_exp_f32(float x) {
-  const float y = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x;
+  const float high = 89.0f < x ? 89.0f : x;
+  const float y = -104.0f > high ? -104.0f : high;
   const float t = y * 1.44269504f + 12582912.0f;
   const float n = t - 12582912.0f;
   const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;

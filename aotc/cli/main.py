@@ -228,7 +228,11 @@ def verify_command(model: Path, quiet: bool, as_json: bool, verbose: int, **opti
 @tuning_option
 @quiet_options
 def bench_command(model: Path, json_file: Path | None, quiet: bool, verbose: int, **options: Any) -> None:
-    """Measure the compiled MODEL beside other implementations, in turns, and compare the outputs."""
+    """Measure the compiled MODEL beside other implementations, in turns, and compare the outputs.
+
+    Milliseconds: the minimum and the median of all runs, the first run, and the time until the model was loaded.  MB is
+    by how much memory the process grew for both of these.  The ratio is our minimum over the rival's.
+    """
     with reporting(quiet, False, verbose) as out:
         result = bench(model, progress=out.stage, **options)
         if json_file is not None:

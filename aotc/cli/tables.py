@@ -106,9 +106,9 @@ def _bench_row(row: Mapping[str, Any], threads: int) -> list[str]:
         f"{times['median']:.3f}",
         f"{times['first']:.3f}",
         f"{times['load']:.1f}",
+        "" if row["memory"] is None else f"{row['memory'] / 1e6:.1f}",
         "" if row["ratio"] is None else f"{row['ratio']:.2f}",
-        "" if row["relative"] is None else f"{row['relative']:.1e}",
-        "[green]right[/]" if row["agrees"] else "[red]differs[/]",
+        ("" if row["relative"] is None else f"{row['relative']:.1e}") if row["agrees"] else "[red]differs[/]",
     ]
 
 
@@ -119,8 +119,10 @@ def show_bench(console: Console, result: Mapping[str, Any]) -> None:
     console.print(f"{result['model']} on {where}", markup=False)
     for turn in result["rounds"]:
         console.print()
-        table = _grid(_threads(turn["threads"]), "version", "min ms", "median", "first", "load", "ratio", "error", "")
-        for column in table.columns[2:8]:
+        head = ("version", "min ms", "median", "first", "load", "MB", "ratio", "error")
+        table = _grid(_threads(turn["threads"]), *head)
+        table.padding = (0, 1, 0, 0)  # nine columns in 80 characters
+        for column in table.columns[2:]:
             column.justify = "right"
         for row in turn["contestants"]:
             table.add_row(*_bench_row(row, turn["threads"]))

@@ -188,7 +188,7 @@ class _Bench:
         verdict = self.judge(contestant, self.compiled.metadata["error_bound"] if is_own else self.judge.bound)
         least = min(times)
         figures = {"min": least, "median": statistics.median(times), "all": times}
-        head = {key: getattr(contestant, key) for key in ("name", "version", "threads")}
+        head = {key: getattr(contestant, key) for key in ("name", "version", "threads", "memory")}
         figures |= {"load": contestant.load, "first": contestant.first}
         return head | {"milliseconds": figures, "ratio": None if is_own else own / least} | verdict
 
@@ -214,8 +214,8 @@ def bench(
     options   as for `aotc.compile`
 
     Times are wall clock in milliseconds: minimum, median and all of the turns, the time until the contestant was ready
-    ("load") and that of its first run, before anything else.  Ratios are our minimum over theirs,
-    so that below 1 we are faster.
+    ("load") and that of its first run, before anything else; "memory" is by how many bytes the process grew in the
+    meantime.  Ratios are our minimum over theirs, so that below 1 we are faster.
     Rivals with wrong outputs are measured, but are not the fastest.
     """
     require_rivals(against)

@@ -50,6 +50,7 @@ class Contestant:
     run        once, on the bound inputs
     outputs    of the last run, in the model's order; shapes may lack dimensions of extent 1
     load, first    milliseconds until it was ready, files on disk converted before, and of its first run
+    memory     bytes by which the process grew in the meantime, at most; None where the system does not tell
     """
 
     name: str
@@ -59,16 +60,31 @@ class Contestant:
     outputs: Callable[[], list[Array]]
     load: float = 0.0
     first: float = 0.0
+    memory: int | None = None
 
 
 def started(make: Callable[[], Contestant]) -> Contestant:
-    """A contestant that has run once, with the times that took."""
+    """A contestant that has run once, with the times and the memory that took."""
+    before = _resident("VmRSS", forget_peak=True)
     begin = time.perf_counter()
     contestant = make()
     ready = time.perf_counter()
     contestant.run()
     end = time.perf_counter()
-    return replace(contestant, load=1e3 * (ready - begin), first=1e3 * (end - ready))
+    peak = _resident("VmHWM")
+    memory = None if before is None or peak is None else max(0, peak - before)
+    return replace(contestant, load=1e3 * (ready - begin), first=1e3 * (end - ready), memory=memory)
+
+
+def _resident(which: str, *, forget_peak: bool = False) -> int | None:
+    """Bytes of memory that this process has ("VmRSS"), or has had since its peak was forgotten ("VmHWM"), on Linux."""
+    try:
+        if forget_peak:
+            Path("/proc/self/clear_refs").write_text("5")
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{which}:")), None)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def test_every_rival_that_is_installed_agrees(tmp_path: Path) -> None:
             assert row["agrees"], row
             times = row["milliseconds"]
             assert 0 < times["min"] <= times["median"] <= max(times["all"]) and times["load"] > 0 and times["first"] > 0
+            assert sys.platform != "linux" or 0 <= row["memory"] < 1 << 32
             assert row["name"] in outcome.out and row["version"].split()[0] in outcome.out
     assert data["machine"]["processors"] and data["versions"]["compiler"]
 
@@ -110,7 +112,7 @@ def test_program_of_torch(tmp_path: Path) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(8, 5), torch.nn.ReLU())
     torch.export.save(torch.export.export(net, (torch.zeros(2, 8),)), tmp_path / "net.pt2")
     outcome = call("bench", tmp_path / "net.pt2", *QUICK, "--against", "torch,onnxruntime")
-    assert outcome.code == 0 and "right" in outcome.out
+    assert outcome.code == 0 and "differs" not in outcome.out
     if importlib.util.find_spec("onnxruntime"):
         assert "left out: onnxruntime: it reads ONNX models only" in outcome.out
 

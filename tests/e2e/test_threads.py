@@ -67,6 +67,18 @@ def test_the_same_bits(model: CompiledModel, threads: int) -> None:
         np.testing.assert_array_equal(next(iter(binding.outputs.values())), expected)
 
 
+def test_long_sums_give_the_same_bits(tmp_path: Path) -> None:
+    x = Var("x", TensorType((1, 40, 40, 48)))
+    module = IRModule({"main": Function((x,), global_avg_pool2d(relu(x), layout="NHWC"))})
+    made = compile(module, output=tmp_path / "mean", name="mean", target="x86-64-v3")
+    given = {"x": np.random.default_rng(1).standard_normal((1, 40, 40, 48)).astype(np.float32)}
+    (expected,) = load(made.path).run(None, given)
+    np.testing.assert_allclose(expected, np.maximum(given["x"], 0).mean((1, 2), keepdims=True), rtol=1e-5)
+    for threads in (2, 3, 5):
+        (found,) = load(made.path, threads=threads).run(None, given)
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_sessions_share_threads(model: CompiledModel) -> None:
     first = load(model.path, threads=2)
     second = load(model.path, threads=first.threads)  # type: ignore[arg-type]

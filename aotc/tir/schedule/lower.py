@@ -121,6 +121,11 @@ class Lowering:
         self.workspace.append(Buffer(name, dt, size, "workspace", private=private))
         return self.workspace[-1]
 
+    def shared(self, name: str, dtype: str, size: int) -> Buffer:
+        """A temporary buffer that participants hand to each other."""
+        self.workspace.append(Buffer(name, DType(dtype), size, "workspace"))
+        return self.workspace[-1]
+
     def _group(self, group: Group) -> Stmt:
         if group in self.chains:
             return mark_vector(hoist_invariants(build_chain(self, self.chains[group])))

@@ -16,18 +16,30 @@ same memory the participants wait for each other (`Sync`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, as_expr, maximum, minimum, walk
+from aotc.tir.expr import INDEX, Binary, Buffer, Expr, Load, Var, walk
 from aotc.tir.plan.program import Program, Step
-from aotc.tir.simplify import Interval, Linear, bounds, linear
+from aotc.tir.schedule.accesses import (
+    Access,
+    Ranges,
+    apart,
+    collect,
+    disjoint,
+    extent_of,
+    is_innermost,
+    outer_assigns,
+    range_of,
+    read,
+    written,
+)
+from aotc.tir.schedule.division import Leaf, Nest, alone, divided
 from aotc.tir.stmt import (
     PART,
-    PARTS,
-    Assign,
     Block,
     Declare,
     For,
@@ -36,8 +48,6 @@ from aotc.tir.stmt import (
     Stmt,
     Store,
     Sync,
-    Transpose,
-    While,
     remembered_kernel,
     stmt_children,
     stmt_exprs,
@@ -45,22 +55,33 @@ from aotc.tir.stmt import (
 )
 
 _ENOUGH: Final = 64
-"""Iterations that any team can share evenly enough."""
-_FEW: Final = 8
-"""Iterations below this leave some participants with much less to do than others."""
-_RUN: Final = 64
-"""Iterations of an innermost loop that stay together: whole vectors, which the C compiler rounds in its own way."""
+"""Units that any team can share evenly enough."""
+_TEAMS: Final = (2, 4)
+"""Numbers of participants that divisions are compared for."""
 _MACS_PER_NS: Final = 50
 _BYTES_PER_NS: Final = 80
-_WORTH_NS: Final = 4000.0
+_FETCHED_BYTES_PER_NS: Final = 40
+"""How fast comes what another participant has in its cache: it is fetched ahead."""
+_OWNED_BYTES_PER_NS: Final = 10
+"""How fast memory can be written that another participant has touched since: each line waits for its answer."""
+_MEETING_NS: Final = 100
+_TURNED: Final = 1.1
+"""The order of loops suits the caches; it must be worth this much to go round the outer ones for parts of the inner."""
+_CACHED: Final = 1 << 19
+"""Bytes that a processor keeps for itself while it works on them."""
+_WORTH_NS: Final = 300.0
 """Kernels that take less time by this rough measure are not worth a meeting."""
-
-Ranges = dict[Var, Interval]
+_WORTH_MOVING_NS: Final = 1000.0
+"""The same for those that only move data: much of it would move between caches."""
 
 
 def for_teams(program: Program) -> Program:
     """The program with each kernel that is worth it for a team; the plan stays as it is."""
-    made = {kernel: for_team(kernel) for kernel in program.kernels}
+    constants: dict[Kernel, set[Buffer]] = {}
+    for step in program.steps:
+        fixed = {b for b, v in zip(step.kernel.inputs, step.inputs, strict=True) if v.storage.kind == "constant"}
+        constants[step.kernel] = constants.get(step.kernel, fixed) & fixed
+    made = {kernel: for_team(kernel, constants[kernel]) for kernel in program.kernels}
     return replace(program, steps=tuple(_step(step, made[step.kernel]) for step in program.steps))
 
 
@@ -68,62 +89,108 @@ def _step(step: Step, kernel: Kernel) -> Step:
     return step if kernel is step.kernel else replace(step, kernel=kernel)
 
 
-def for_team(kernel: Kernel) -> Kernel:
-    """The kernel for a team; itself if it is too small, or nothing in it can be divided."""
+def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset()) -> Kernel:
+    """The kernel for a team; itself if it is too small, or nothing in it can be divided.
+
+    constants    those of its inputs that nobody writes
+    """
     nbytes = sum(b.nbytes for b in kernel.params)
-    if kernel.source is not None or max(kernel.macs / _MACS_PER_NS, nbytes / _BYTES_PER_NS) < _WORTH_NS:
+    computing, moving = kernel.macs / _MACS_PER_NS, nbytes / _BYTES_PER_NS
+    if kernel.source is not None or (computing < _WORTH_NS and moving < _WORTH_MOVING_NS):
         return kernel
-    made = remembered_kernel("team", kernel, kernel.span, lambda: _divided(kernel))
+    kind = " ".join(["team", *(str(k) for k, b in enumerate(kernel.inputs) if b in constants)])
+    made = remembered_kernel(kind, kernel, kernel.span, lambda: _divided(kernel, constants, max(computing, moving)))
     return made if made.team else kernel
 
 
-def _divided(kernel: Kernel) -> Kernel:
-    splitter = _Splitter(kernel)
-    stmts = splitter.region(_stmts(kernel.body), {}, frozenset())
-    if stmts is None or not splitter.divided:
+def _divided(kernel: Kernel, constants: AbstractSet[Buffer], time: float) -> Kernel:
+    splitter = _Splitter(kernel, constants, time / max(1.0, _operations(kernel.body, {})))
+    made = splitter.region(_stmts(kernel.body), {}, frozenset())
+    if made is None or not made.divided or made.time >= splitter.alone():
         return kernel
-    return replace(
-        kernel, body=Block(stmts), team=True, private=tuple(b for b in kernel.workspace if b in splitter.private)
-    )
+    private = tuple(b for b in kernel.workspace if b in splitter.private)
+    return replace(kernel, body=Block(made.stmts), team=True, private=private)
 
 
 def _stmts(stmt: Stmt) -> tuple[Stmt, ...]:
     return stmt.stmts if isinstance(stmt, Block) else (stmt,)
 
 
-def _loads(stmt: Stmt) -> Iterable[Load]:
-    return (n for e in stmt_exprs(stmt) for n in walk(e) if isinstance(n, Load))
+def _operations(stmt: Stmt, ranges: Ranges) -> float:
+    """Operations on values, and places written, over all iterations."""
+    if isinstance(stmt, For):
+        low, high = range_of(stmt, ranges)
+        times = (high - low + 1) / stmt.step if high < math.inf else 1
+        return max(0.0, times) * _operations(stmt.body, {**ranges, stmt.var: (low, high)})
+    values = [n for e in stmt_exprs(stmt) for n in walk(e)]
+    own = sum(isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX) for n in values)
+    return own + isinstance(stmt, Store) + sum(_operations(s, ranges) for s in stmt_children(stmt))
+
+
+def _average(of_parts: Sequence[float]) -> float:
+    return sum(of_parts) / len(of_parts)
+
+
+def _largest(units: int) -> float:
+    """The share of the participant that has most to do."""
+    return _average([-(-units // p) / units for p in _TEAMS])
+
+
+_OTHERS: Final = _average([1 - 1 / p for p in _TEAMS])
+"""The part of a buffer that other participants have touched last."""
+_MINE: Final = _average([1 / p for p in _TEAMS])
+"""A participant's own part."""
+_MINE_OF_OTHERS: Final = _average([(1 - 1 / p) / p for p in _TEAMS])
+"""The same of a participant's own share, if it is dealt out in another way than before."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """The shared buffers that a statement reads, and those that it writes, with the places where.
+    """The shared buffers that a statement reads and writes, with the places where (none if they cannot be told).
 
     single    one participant does it alone
     """
 
-    reads: frozenset[Buffer]
-    writes: dict[Buffer, list[_Access]]
+    reads: dict[Buffer, list[Access]]
+    writes: dict[Buffer, list[Access]]
     single: bool = False
 
     def conflicts(self, other: _Use) -> bool:
         """Whether one must be over before the other begins."""
         if self.single and other.single:
             return False
-        read = any(b in other.reads for b in self.writes) or any(b in self.reads for b in other.writes)
-        both = self.writes.keys() & other.writes.keys()
-        return read or not all(_disjoint(self.writes[b], other.writes[b]) for b in both)
+        pairs = ((self.writes, other.writes), (self.writes, other.reads), (self.reads, other.writes))
+        return not all(disjoint(a[b], c[b]) for a, c in pairs for b in a.keys() & c.keys())
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Statements that all participants run through together, and the time of the one that has most to do."""
+
+    stmts: list[Stmt]
+    time: float
+    divided: bool
 
 
 @dataclass
 class _Splitter:
-    """One kernel's division.  `private`: scratch of which each participant needs its own."""
+    """One kernel's division.
+
+    constants  inputs that nobody writes
+    pace       nanoseconds of an operation
+    private    scratch of which each participant needs its own
+    """
 
     kernel: Kernel
+    constants: AbstractSet[Buffer]
+    pace: float
     private: set[Buffer] = field(default_factory=set)
-    divided: bool = False
 
-    def region(self, stmts: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> list[Stmt] | None:
+    def alone(self) -> float:
+        """The time if the first participant does it all."""
+        return self._alone(self._use(self.kernel.body, {}), self.kernel.body, {})
+
+    def region(self, stmts: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> _Made | None:
         """Statements that all participants run through together; None if they cannot.
 
         ranges   of the variables of loops outside, in which all participants go round together (`fixed`)
@@ -131,280 +198,250 @@ class _Splitter:
         self._classify(stmts)
         found: list[Stmt] = []
         pending: list[_Use] = []
-        for stmt in stmts:
-            use = self._use(stmt, ranges)
+        time, divided = 0.0, False
+        for group in self._joined(stmts, ranges, fixed):
+            block = Block(group)
+            use = self._use(block, ranges)
+            made = _Made(list(group), self._time(block, ranges) + self._moving(group, None, ranges, fixed), False)
             if use.writes:
-                made = self._shared(stmt, ranges, fixed)
-                if made is None and not self._can_be_single(stmt):
+                shared = self._shared(group, ranges, fixed)
+                if shared is None and not self._can_be_single(group):
                     return None
-                use = use if made is not None else replace(use, single=True)
-                new = made if made is not None else If(PART.equal(0), stmt)
-            else:
-                new = stmt
+                use = use if shared is not None else replace(use, single=True)
+                made = shared or _Made([If(PART.equal(0), block)], self._alone(use, block, ranges), False)
             if any(use.conflicts(other) for other in pending):
                 found.append(Sync())
+                time += _MEETING_NS
                 pending = []
-            found.append(new)
+            found += made.stmts
+            time, divided = time + made.time, divided or made.divided
             pending.append(use)
-        return found
+        return _Made(found, time, divided)
 
     def _classify(self, stmts: Sequence[Stmt]) -> None:
         """Scratch is private where a statement of this region fills it and reads it; else one hands it to another."""
         for buffer in self.kernel.workspace:
-            if not buffer.private:
-                continue
-            if any(buffer in _written(s) and buffer in _read(s) for s in stmts):
+            if buffer.private and any(buffer in written(s) and buffer in read(s) for s in stmts):
                 self.private.add(buffer)
 
     def _is_local(self, buffer: Buffer) -> bool:
         return buffer.scope == "stack" or buffer in self.private
 
     def _writes(self, stmt: Stmt) -> set[Buffer]:
-        return {b for b in _written(stmt) if not self._is_local(b)}
+        return {b for b in written(stmt) if not self._is_local(b)}
 
     def _use(self, stmt: Stmt, ranges: Ranges) -> _Use:
-        reads = frozenset(b for b in _read(stmt) if not self._is_local(b))
-        accesses: dict[Buffer, list[_Access]] = {b: [] for b in self._writes(stmt)}
-        known = _collect(stmt, ranges, accesses, reads=False)
-        return _Use(reads, {b: found if known else [] for b, found in accesses.items()})
+        reads: dict[Buffer, list[Access]] = {b: [] for b in read(stmt) if not self._is_local(b)}
+        writes: dict[Buffer, list[Access]] = {b: [] for b in self._writes(stmt)}
+        collect(stmt, ranges, reads, stores=False)
+        collect(stmt, ranges, writes, reads=False)
+        return _Use(reads, writes)
 
-    def _can_be_single(self, stmt: Stmt) -> bool:
+    def _can_be_single(self, group: Sequence[Stmt]) -> bool:
         """Whether nothing that every participant needs is left in registers or on the stack."""
-        if isinstance(stmt, (Declare, Assign)) or any(isinstance(s, Assign) for s in _outer_assigns(stmt)):
+        local = {b for s in group for b in written(s) if self._is_local(b)}
+        return self._is_closed(group) and not any(isinstance(n, Load) and n.buffer in local for n in self._used(group))
+
+    def _is_closed(self, stmts: Sequence[Stmt]) -> bool:
+        """Whether the statements leave nothing in registers or on the stack, and change no registers."""
+        if any(True for _ in outer_assigns(Block(stmts))):
             return False
-        local = {b for b in _written(stmt) if self._is_local(b)}
-        others = [s for s in walk_stmts(self.kernel.body) if s is not stmt]
-        inside = set(walk_stmts(stmt))
-        return not any(load.buffer in local for s in others if s not in inside for load in _loads(s))
+        declared = {s.var for s in stmts if isinstance(s, Declare)}
+        local = {b for s in stmts for b in written(s) if self._is_local(b) and not b.private}
+        return not any(n in declared or (isinstance(n, Load) and n.buffer in local) for n in self._used(stmts))
 
-    # --- loops
+    def _used(self, stmts: Sequence[Stmt]) -> Iterator[Expr]:
+        """What all other statements of the kernel compute with."""
+        inside = set(walk_stmts(Block(stmts)))
+        others = (s for s in walk_stmts(self.kernel.body) if s not in inside)
+        return (n for s in others for e in stmt_exprs(s) for n in walk(e))
 
-    def _shared(self, stmt: Stmt, ranges: Ranges, fixed: frozenset[Var]) -> Stmt | None:
-        """A loop divided, or one whose body is; None if neither can be."""
-        if not isinstance(stmt, For):
+    # --- what may be dealt out
+
+    def _groups(self, stmts: Sequence[Stmt]) -> Iterator[list[Stmt]]:
+        """Loops that write, each by itself, and what stands between them in one piece, if it writes."""
+        between: list[Stmt] = []
+        for stmt in (*stmts, None):
+            if stmt is not None and not (isinstance(stmt, For) and self._writes(stmt)):
+                between.append(stmt)
+                continue
+            if any(self._writes(s) for s in between):
+                yield between
+            else:
+                yield from ([s] for s in between)
+            between = []
+            if stmt is not None:
+                yield [stmt]
+
+    def _joined(self, stmts: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> Iterator[list[Stmt]]:
+        """The same; the rest of a loop, done after it, is dealt out with it."""
+        groups = list(self._groups(stmts))
+        while groups:
+            group = groups.pop(0)
+            if len(group) > 1 and not self._is_closed(group):
+                groups = [[s] for s in group] + groups
+                group = groups.pop(0)
+            while groups and self._is_rest(group, groups[0], ranges, fixed):
+                group = [*group, *groups.pop(0)]
+            yield group
+
+    def _is_rest(self, group: Sequence[Stmt], after: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> bool:
+        loop = group[0]
+        if not isinstance(loop, For) or is_innermost(loop) or isinstance(after[0], For):
+            return False
+        leaves = self._leaves([*group, *after], ranges, fixed)
+        return leaves is not None and len(leaves) > 1 and leaves[0].loop is loop
+
+    def _leaves(self, stmts: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> tuple[Leaf, ...] | None:
+        """What of these statements can be dealt out; None if some of it must be done after the rest."""
+        groups = [g for g in self._groups(stmts) if any(self._writes(s) for s in g)]
+        uses = [self._use(Block(g), ranges) for g in groups]
+        if any(a.conflicts(b) for k, a in enumerate(uses) for b in uses[:k]):
             return None
-        chain = self._chain(stmt, ranges, fixed)
-        count = math.prod(_units(loop) for loop in chain)
-        if count >= _FEW:
-            return self._divided(chain)
-        together = self._together(stmt, ranges, fixed)
-        if together is not None:
-            return together
-        return self._divided(chain) if count > 1 else None
+        if not all(self._is_closed(g) for g in groups):
+            return None
+        return tuple(Leaf(tuple(g), self._dealt(g, ranges, fixed, len(groups) == 1)) for g in groups)
 
-    def _together(self, loop: For, ranges: Ranges, fixed: frozenset[Var]) -> Stmt | None:
+    def _dealt(self, group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var], only: bool) -> For | None:
+        loop = group[0] if len(group) == 1 else None
+        if not isinstance(loop, For) or not self._is_plain(loop) or not self._is_parallel(loop, ranges, fixed):
+            return None
+        return loop if not is_innermost(loop) or (only and not fixed) else None
+
+    def _nests(self, group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> Iterator[tuple[Nest, ...]]:
+        """Nests of the loops whose iterations may be dealt out, from the outermost one alone to all.
+
+        Several, to be counted through, where there are rests; they are done after all of what they are rests of.
+        """
+        leaves = self._leaves(group, ranges, fixed)
+        loops: tuple[For, ...] = ()
+        while leaves:
+            if len(leaves) > 1 and loops and not self._can_be_parted(loops, leaves):
+                return
+            nests = tuple(Nest(loops if len(leaves) == 1 else alone(loops, leaf), leaf) for leaf in leaves)
+            yield nests
+            loop = leaves[0].loop
+            if len(leaves) > 1 or loop is None or nests[0].in_runs or (loops and nests[0].units >= _ENOUGH):
+                return
+            loops, fixed = (*loops, loop), fixed | {loop.var}
+            ranges = {**ranges, loop.var: range_of(loop, ranges)}
+            leaves = self._leaves(_stmts(loop.body), ranges, fixed)
+
+    def _can_be_parted(self, loops: Sequence[For], leaves: Sequence[Leaf]) -> bool:
+        """Whether nothing else is in the loops, and what is read once more for the rests stays in the cache."""
+        inside = {s for leaf in leaves for s in leaf.stmts} | set(loops)
+        again = sum(b.nbytes for b in read(loops[0]) & self.constants)
+        return again <= _CACHED and all(s in inside for loop in loops for s in _stmts(loop.body))
+
+    def _shared(self, group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> _Made | None:
+        """The division that takes the least time; None if there is none."""
+        found: list[_Made] = []
+        for nests in self._nests(group, ranges, fixed):
+            turned = tuple(replace(n, inner_first=bool(n.loops) and n.leaf.loop is not None) for n in nests)
+            for some in (nests, turned) if turned[0].inner_first else (nests,):
+                if sum(n.units for n in some) > 1:
+                    found.append(_Made([divided(some)], self._time_of(some, group, ranges, fixed), True))
+        if len(group) == 1 and isinstance(group[0], For):
+            together = self._together(group[0], ranges, fixed)
+            found += [together] if together is not None else []
+        return min(found, key=lambda made: made.time, default=None)
+
+    def _together(self, loop: For, ranges: Ranges, fixed: frozenset[Var]) -> _Made | None:
         """A loop that all go round together, its body divided; None if each would do most of it for itself."""
-        inside = _stmts(loop.body)
-        if 2 * sum(_rounds(s) for s in inside if not self._writes(s)) > sum(map(_rounds, inside)):
+        inside, inner = _stmts(loop.body), {**ranges, loop.var: range_of(loop, ranges)}
+        common = sum(self._time(s, inner) for s in inside if not self._writes(s))
+        if 2 * common > sum(self._time(s, inner) for s in inside):
             return None
-        before = set(self.private), self.divided
-        inner = {**ranges, loop.var: _range(loop, ranges)}
-        self.divided = False
-        body = self.region(_stmts(loop.body), inner, fixed | {loop.var})
-        if body is None or not self.divided:
-            self.private, self.divided = before
+        before = set(self.private)
+        made = self.region(_stmts(loop.body), inner, fixed | {loop.var})
+        if made is None or not made.divided:
+            self.private = before
             return None
-        end = () if self._is_parallel(loop, ranges, fixed) else (Sync(),)
-        return For(loop.var, loop.end, Block([*body, *end]), begin=loop.begin, step=loop.step, kind=loop.kind)
-
-    def _chain(self, loop: For, ranges: Ranges, fixed: frozenset[Var]) -> list[For]:
-        """Loops one in the other, beginning with this one, whose iterations may be dealt out."""
-        chain: list[For] = []
-        ranges = dict(ranges)
-        current: Stmt | None = loop
-        while isinstance(current, For) and self._is_plain(current) and self._is_parallel(current, ranges, fixed):
-            if chain and _is_innermost(current):
-                break
-            chain.append(current)
-            ranges[current.var] = _range(current, ranges)
-            fixed = fixed | {current.var}
-            if math.prod(_units(c) for c in chain) >= _ENOUGH:
-                break
-            shared = [s for s in _stmts(current.body) if self._writes(s)]
-            current = shared[0] if len(shared) == 1 else None
-        return chain
+        parallel = self._is_parallel(loop, ranges, fixed)
+        end = () if parallel else (Sync(),)
+        body = Block([*made.stmts, *end])
+        time = max(1, extent_of(loop)) * (made.time + len(end) * _MEETING_NS) * (_TURNED if parallel else 1.0)
+        new = For(loop.var, loop.end, body, begin=loop.begin, step=loop.step, kind=loop.kind)
+        return _Made([new], time, True)
 
     @cached_property
     def _all_read(self) -> set[Buffer]:
-        return _read(self.kernel.body)
+        return read(self.kernel.body)
 
     def _is_plain(self, loop: For) -> bool:
-        return loop.step == 1 and _extent(loop) > 0
+        return loop.step == 1 and extent_of(loop) > 0
 
     def _is_parallel(self, loop: For, ranges: Ranges, fixed: frozenset[Var]) -> bool:
         """Whether the iterations leave nothing for each other, in registers or in memory that they share."""
-        if any(True for _ in _outer_assigns(loop.body)):
+        if any(True for _ in outer_assigns(loop.body)):
             return False
-        kept = {b for b in _written(loop.body) if self._is_local(b) and not b.private}
+        kept = {b for b in written(loop.body) if self._is_local(b) and not b.private}
         if kept & self._all_read:  # what one iteration leaves there another one may read
             return False
-        accesses: dict[Buffer, list[_Access]] = {b: [] for b in self._writes(loop.body)}
-        if not _collect(loop.body, {**ranges, loop.var: _range(loop, ranges)}, accesses):
+        accesses: dict[Buffer, list[Access]] = {b: [] for b in self._writes(loop.body)}
+        if not collect(loop.body, {**ranges, loop.var: range_of(loop, ranges)}, accesses):
             return False
-        return all(_apart(found, loop.var, _extent(loop), fixed) for found in accesses.values())
+        return all(apart(found, loop.var, extent_of(loop), fixed) for found in accesses.values())
 
-    def _divided(self, chain: Sequence[For]) -> Stmt:
-        """The loops over a participant's share of all their iterations, counted through."""
-        self.divided = True
-        sizes = [_extent(loop) for loop in chain]
-        run = _RUN if _is_innermost(chain[0]) else 1
-        total = math.prod(map(_units, chain))
-        low, high = Var("lo", INDEX), Var("hi", INDEX)
-        return Block(
-            (
-                Declare(low, _share(total, PART) * run),
-                Declare(high, _share(total, PART + 1) * run),
-                _counted(chain, sizes, low, high),
-            )
-        )
+    # --- how long it takes
 
+    def _time(self, stmt: Stmt, ranges: Ranges) -> float:
+        return self.pace * _operations(stmt, ranges)
 
-def _share(total: int, part: Expr) -> Expr:
-    return Binary("truncdiv", part * total, PARTS)
+    def _time_of(self, nests: Sequence[Nest], group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> float:
+        """Of the participant that has most to do, with waiting for what is in other caches."""
+        inner, common, times = ranges, 0.0, 1
+        for loop in nests[0].loops:
+            inner, times = {**inner, loop.var: range_of(loop, inner)}, times * extent_of(loop)
+            common += times * sum(self._time(s, inner) for s in _stmts(loop.body) if not self._writes(s))
+        share = _largest(sum(n.units for n in nests))
+        turned = nests[0].inner_first
+        repeated = common * (1 - share) if turned else 0.0
+        work = self._time(Block(group), ranges) * share + repeated
+        return (work + self._moving(group, nests[0].key, ranges, fixed)) * (_TURNED if turned else 1.0)
 
+    def _moving(self, group: Sequence[Stmt], key: Var | None, ranges: Ranges, fixed: frozenset[Var]) -> float:
+        """Waiting for what other participants have in their caches, if all had their parts of everything.
 
-def _counted(chain: Sequence[For], sizes: Sequence[int], low: Expr, high: Expr) -> Stmt:
-    """The loops from iteration `low` to `high` of all; bounds of inner ones clipped in the first and last round."""
-    loop, *rest = chain
-    if not rest:
-        begin, end = maximum(low, 0), minimum(high, sizes[0])
-        return For(loop.var, end, loop.body, begin=begin, kind=loop.kind)
-    inside = math.prod(sizes[1:])
-    begin, end = maximum(_quotient(low, inside), 0), minimum(_quotient(high + (inside - 1), inside), sizes[0])
-    done = loop.var * inside
-    inner = _counted(rest, sizes[1:], low - done, high - done)
-    body = Block(inner if s is rest[0] else s for s in _stmts(loop.body))
-    return For(loop.var, end, body, begin=begin, kind=loop.kind)
+        Nobody waits if parts are dealt out by `key` and it goes through all of a buffer: every buffer is dealt out so.
+        """
+        use = self._use(Block(group), ranges)
+        total = 0.0
+        for buffer, found in (*use.reads.items(), *use.writes.items()):
+            span = max((_reach(access, key) for access in found), default=0)
+            if 2 * span < buffer.size:
+                read_part, own_part = (_MINE_OF_OTHERS, _MINE_OF_OTHERS) if span else (_OTHERS, _MINE)
+                total += self._waiting(buffer, _touched(buffer, found, fixed), read_part, own_part, use)
+        return total
 
+    def _waiting(self, buffer: Buffer, nbytes: int, read_part: float, own_part: float, use: _Use) -> float:
+        """For parts of a buffer: to be read from other caches, and to be written here or by who writes there next."""
+        fetching = nbytes * read_part / _FETCHED_BYTES_PER_NS if buffer in use.reads else 0.0
+        return fetching + (0.0 if buffer in self.constants else nbytes * own_part / _OWNED_BYTES_PER_NS)
 
-def _quotient(value: Expr, divisor: int) -> Expr:
-    """Rounded to zero: what is negative is clipped to 0 anyway."""
-    return Binary("truncdiv", value, as_expr(divisor))
-
-
-# --- what statements touch
-
-
-def _written(stmt: Stmt) -> set[Buffer]:
-    return {s.buffer for s in walk_stmts(stmt) if isinstance(s, (Store, Transpose))}
+    def _alone(self, use: _Use, stmt: Stmt, ranges: Ranges) -> float:
+        """If one participant does it."""
+        places = {**use.reads, **use.writes}
+        moving = sum(self._waiting(b, _touched(b, f, frozenset()), _OTHERS, _OTHERS, use) for b, f in places.items())
+        return self._time(stmt, ranges) + moving
 
 
-def _read(stmt: Stmt) -> set[Buffer]:
-    return {load.buffer for s in walk_stmts(stmt) for load in _loads(s)}
+def _reach(access: Access, key: Var | None) -> int:
+    """Elements from the first to the last value of a variable; all, if it cannot be told."""
+    form, _, ranges = access
+    if key is None or not form.depends_on(key):
+        return 0
+    low, high = ranges[key]
+    step = form.coefficient(key)
+    return 1 << 62 if step is None or high == math.inf else int(abs(step) * (high - low + 1))
 
 
-def _outer_assigns(stmt: Stmt) -> Iterable[Assign]:
-    """Assignments to registers that were declared outside."""
-    inside = {s.var for s in walk_stmts(stmt) if isinstance(s, Declare)}
-    return (s for s in walk_stmts(stmt) if isinstance(s, Assign) and s.var not in inside)
-
-
-def _extent(loop: For) -> int:
-    """How often a loop from 0 runs; 0 if that is not known."""
-    begin, end = loop.begin, loop.end
-    return int(end.value) if isinstance(begin, Const) and isinstance(end, Const) and begin.value == 0 else 0
-
-
-def _is_innermost(loop: For) -> bool:
-    return not any(isinstance(s, (For, While)) for s in walk_stmts(loop.body))
-
-
-def _rounds(stmt: Stmt) -> int:
-    """A measure of a statement's work: how often the bodies of its loops run, those of unknown extent once."""
-    match stmt:
-        case For():
-            inside = sum(_rounds(s) for s in _stmts(stmt.body))
-            return max(1, _extent(stmt)) * max(1, inside)
-        case While() | If():
-            return 1 + sum(_rounds(s) for s in stmt_children(stmt))
-        case _:
-            return 0
-
-
-def _units(loop: For) -> int:
-    """The parts of a loop that can be dealt out."""
-    return -(-_extent(loop) // _RUN) if _is_innermost(loop) else _extent(loop)
-
-
-def _range(loop: For, ranges: Ranges) -> Interval:
-    low, high = bounds(loop.begin, ranges)[0], bounds(loop.end, ranges)[1] - 1
-    if isinstance(loop.begin, Const) and high < math.inf:
-        high = low + (high - low) // loop.step * loop.step
-    return low, high
-
-
-_Access = tuple[Linear, int, Ranges]
-"""The place of a first element as a sum of terms, how many follow one another, the ranges of variables."""
-
-
-def _disjoint(a: Sequence[_Access], b: Sequence[_Access]) -> bool:
-    """Whether two statements write apart from each other: in different parts of the buffer, or of each of its rows."""
-    strides = {abs(c) for form, _, _ in (*a, *b) for c in form.terms.values()}
-    return bool(a and b) and any(_parted(_window(a, n), _window(b, n), n) for n in sorted(strides | {0}))
-
-
-def _parted(a: Interval, b: Interval, row: int) -> bool:
-    inside = row == 0 or (min(a[0], b[0]) >= 0 and max(a[1], b[1]) < row)
-    return inside and (a[1] < b[0] or b[1] < a[0])
-
-
-def _window(accesses: Sequence[_Access], row: int) -> Interval:
-    """From the first element to the last; within rows of a length, if it is not 0."""
-    first, last = math.inf, -math.inf
+def _touched(buffer: Buffer, accesses: Sequence[Access], fixed: frozenset[Var]) -> int:
+    """Bytes at these places, roughly."""
+    elements = 0.0 if accesses else math.inf
     for form, lanes, ranges in accesses:
-        terms = {atom: c for atom, c in form.terms.items() if not row or c % row}
-        low, high = bounds(Linear(terms, form.const % row if row else form.const).expr(), ranges)
-        first, last = min(first, low), max(last, high + lanes - 1)
-    return first, last
-
-
-def _collect(stmt: Stmt, ranges: Ranges, accesses: dict[Buffer, list[_Access]], reads: bool = True) -> bool:
-    """All places where the buffers are written, and read; False if a statement's cannot be told."""
-    ranges = dict(ranges)
-    for s in walk_stmts(stmt):  # outer before inner
-        if isinstance(s, For):
-            ranges[s.var] = _range(s, ranges)
-        if isinstance(s, Transpose) and s.buffer in accesses:
-            return False
-        if isinstance(s, Store) and s.buffer in accesses:
-            accesses[s.buffer].append((linear(s.index, ranges), s.value.lanes, ranges))
-        for load in _loads(s) if reads else ():
-            if load.buffer in accesses:
-                accesses[load.buffer].append((linear(load.index, ranges), load.lanes, ranges))
-    return True
-
-
-def _apart(accesses: Sequence[_Access], var: Var, extent: int, fixed: frozenset[Var]) -> bool:
-    """Whether places of different values of `var` are always different.
-
-    Every place is step * var + low + high, where all of `high` is a multiple of a number (that of a row of the output,
-    of which loops or the statements of an unrolled tile make several) that step * var + low never reaches across, and
-    `low` never reaches across a step.
-    """
-    steps = {form.coefficient(var) for form, _, _ in accesses}
-    step = next(iter(steps)) if len(steps) == 1 else None
-    if not step:
-        return False
-    span = abs(step) * extent
-    rests = [{a: c for a, c in form.terms.items() if a is not var and a not in fixed} for form, _, _ in accesses]
-    unit = math.gcd(*(c for rest in rests for c in rest.values() if abs(c) >= span))
-    consts = sorted({form.const for form, _, _ in accesses})
-    rows = {math.gcd(unit, c - consts[0]) for c in consts if c - consts[0] >= span}
-    return any(_steps_apart(accesses, rests, abs(step), extent, u) for u in (unit, *sorted(rows)))
-
-
-def _steps_apart(
-    accesses: Sequence[_Access], rests: Sequence[dict[Expr, int]], step: int, extent: int, unit: int
-) -> bool:
-    """Whether what is left of the places without multiples of `unit` stays within its step."""
-    span = step * extent
-    least, most = math.inf, -math.inf
-    for (form, lanes, ranges), rest in zip(accesses, rests, strict=True):
-        const = form.const % unit if unit else form.const
-        low = Linear({a: c for a, c in rest.items() if abs(c) < span}, const)
-        begin, end = bounds(low.expr(), ranges)
-        least, most = min(least, begin), max(most, end + lanes)
-    reach = most - least
-    if not reach <= step:  # infinite ones too
-        return False
-    return unit == 0 or step * (extent - 1) + reach <= unit
+        sizes = [
+            ranges[v][1] - ranges[v][0] + 1 for v in form.terms if isinstance(v, Var) and v in ranges and v not in fixed
+        ]
+        elements += lanes * math.prod(sizes)
+    return int(min(elements, buffer.size)) * buffer.dtype.itemsize

@@ -4,7 +4,8 @@
 Four shapes, after how many elements are combined and which axis lies contiguous in memory:
 
     window     a few elements:              for j: acc = x[j]; acc += x[j + 1]; ...; y[j] = acc
-    rows       the last output axis:    for k: for j: row[j] += x[k, j]        a row of accumulators
+    rows       the last output axis:    for k: for j: row[j] += x[k, j]        a row of accumulators, or a few rows
+                                                                               of them for parts of many k
     partial    a reduction axis:        for k by 16: for l in 0..16: part[l] += x[i, k + l]
     scalar     neither:                 for k: acc += x[...]
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from aotc.ir.dtype import DType
@@ -49,6 +50,10 @@ _WINDOW: Final = 32
 _WINDOW_GUARDED: Final = 9
 _ROW_BYTES: Final = 1024
 """The most that a row of accumulators takes: it stays in the first-level cache beside what is read."""
+_PARTS: Final = 8
+"""Parts of a long reduction that can be done at the same time; always the same, so that results are, too."""
+_LONG: Final = 16384
+"""Elements from which on a reduction is done in parts: a participant can read what it has written itself."""
 _SCALAR_LANES: Final = 4
 """Partial accumulators on targets without vectors: enough to hide the latency of an addition."""
 
@@ -96,7 +101,7 @@ def reduce_nest(lowering: Lowering, stage: Stage, depth: int) -> Stmt:
     if not isinstance(nest, Block):
         raise AssertionError("a reduction is a block")
     parts = _Reduction(lowering, COMBINE[anchor.combiner], acc, start, nest.stmts[1], nest.stmts[2:])
-    return _shaped(parts, free, nest)
+    return _shaped(parts, free, nest, depth)
 
 
 def _update(lowering: Lowering, stage: Stage, anchor: te.Reduce, acc: Var) -> Stmt:
@@ -128,7 +133,7 @@ def _stride(stmt: Stmt, var: Var) -> int | None:
     return largest
 
 
-def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt) -> Stmt:
+def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, depth: int) -> Stmt:
     lowering, dtype = parts.lowering, parts.acc.dtype
     lanes = max(lowering.target.lanes(dtype), _SCALAR_LANES)
     row = _stride(parts.update, free[-1][0]) if free and not _stores(parts.update) else None
@@ -137,6 +142,8 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt) ->
         if window is not None:
             return loops(free, Block((Declare(parts.acc, parts.start), *window, *parts.finish)))
     if row is not None and row <= 1 and free[-1][1] >= ROW:
+        if depth == 0 and _is_long(parts, free):
+            return loops(free[:-1], _in_parts(parts, *free[-1]))
         return loops(free[:-1], _rows(parts, *free[-1]))
     inner = _innermost(parts.update)
     if inner is not None and (_stride(inner.body, inner.var) or 2) <= 1 and dtype.is_float:
@@ -182,6 +189,38 @@ def _innermost(stmt: Stmt) -> For | None:
             return stmt if simple else None
         stmt = stmt.body
     return None
+
+
+def _is_long(parts: _Reduction, free: Sequence[tuple[Var, int]]) -> bool:
+    """Whether many rows become one."""
+    begin, end = const_extent(parts.update) or (0, 0) if isinstance(parts.update, For) else (0, 0)
+    one = math.prod(extent for _, extent in free[:-1]) == 1
+    return (
+        not parts.lowering.target.is_scalar
+        and one
+        and begin == 0
+        and end >= 4 * _PARTS
+        and (end * free[-1][1] >= _LONG)
+    )
+
+
+def _in_parts(parts: _Reduction, var: Var, extent: int) -> Stmt:
+    """A row of accumulators for each part of the outermost reduction loop, then the rows combined."""
+    loop = parts.update
+    if not isinstance(loop, For):
+        raise AssertionError("a long reduction is a loop")
+    part, lane = Var("part"), Var("l")
+    kept = parts.lowering.shared(f"{parts.acc.name}_parts", parts.acc.dtype, _PARTS * extent)
+    limits = (at * as_expr(loop.end) // _PARTS for at in (part, part + 1))
+    begin, end = limits
+    update = For(loop.var, end, loop.body, begin=begin, kind=loop.kind)
+    store = Store(kept, part * extent + var, parts.acc)
+    rows = For(part, _PARTS, _rows(replace(parts, update=update, finish=(store,)), var, extent))
+    total: Expr = Load(kept, lane)
+    for k in range(1, _PARTS):
+        total = binary(parts.op, total, Load(kept, lane + k * extent))
+    finish = Block((Declare(parts.acc, total), *parts.finish))
+    return Block((rows, For(lane, extent, _replaced(finish, {var: lane}))))
 
 
 def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:

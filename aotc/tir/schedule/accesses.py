@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What statements touch, and whether that is apart: the proofs behind sharing a kernel.
+
+In: statements over flat buffers, the ranges of variables outside.  Out: places, and whether they never meet:
+
+    for i in 0..8: for c in 0..16: y[16 * i + c] = ...        # iterations of i write apart, those of c too
+    for i in 0..8: for c in 0..17: y[16 * i + c] = ...        # neighbours in i meet
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from aotc.tir.expr import Buffer, Const, Expr, Load, Var, walk
+from aotc.tir.simplify import Interval, Linear, bounds, linear
+from aotc.tir.stmt import Assign, Declare, For, Stmt, Store, Transpose, While, stmt_exprs, walk_stmts
+
+Ranges = dict[Var, Interval]
+
+
+def loads(stmt: Stmt) -> Iterable[Load]:
+    return (n for e in stmt_exprs(stmt) for n in walk(e) if isinstance(n, Load))
+
+
+def written(stmt: Stmt) -> set[Buffer]:
+    return {s.buffer for s in walk_stmts(stmt) if isinstance(s, (Store, Transpose))}
+
+
+def read(stmt: Stmt) -> set[Buffer]:
+    return {load.buffer for s in walk_stmts(stmt) for load in loads(s)}
+
+
+def outer_assigns(stmt: Stmt) -> Iterable[Assign]:
+    """Assignments to registers that were declared outside."""
+    inside = {s.var for s in walk_stmts(stmt) if isinstance(s, Declare)}
+    return (s for s in walk_stmts(stmt) if isinstance(s, Assign) and s.var not in inside)
+
+
+def extent_of(loop: For) -> int:
+    """How often a loop from 0 runs; 0 if that is not known."""
+    begin, end = loop.begin, loop.end
+    return int(end.value) if isinstance(begin, Const) and isinstance(end, Const) and begin.value == 0 else 0
+
+
+def is_innermost(loop: For) -> bool:
+    return not any(isinstance(s, (For, While)) for s in walk_stmts(loop.body))
+
+
+def range_of(loop: For, ranges: Ranges) -> Interval:
+    low, high = bounds(loop.begin, ranges)[0], bounds(loop.end, ranges)[1] - 1
+    if isinstance(loop.begin, Const) and high < math.inf:
+        high = low + (high - low) // loop.step * loop.step
+    return low, high
+
+
+Access = tuple[Linear, int, Ranges]
+"""The place of a first element as a sum of terms, how many follow one another, the ranges of variables."""
+
+
+def disjoint(a: Sequence[Access], b: Sequence[Access]) -> bool:
+    """Whether two statements write apart from each other: in different parts of the buffer, or of each of its rows."""
+    strides = {abs(c) for form, _, _ in (*a, *b) for c in form.terms.values()}
+    return bool(a and b) and any(_parted(_window(a, n), _window(b, n), n) for n in sorted(strides | {0}))
+
+
+def _parted(a: Interval, b: Interval, row: int) -> bool:
+    inside = row == 0 or (min(a[0], b[0]) >= 0 and max(a[1], b[1]) < row)
+    return inside and (a[1] < b[0] or b[1] < a[0])
+
+
+def _window(accesses: Sequence[Access], row: int) -> Interval:
+    """From the first element to the last; within rows of a length, if it is not 0."""
+    first, last = math.inf, -math.inf
+    for form, lanes, ranges in accesses:
+        terms = {atom: c for atom, c in form.terms.items() if not row or c % row}
+        low, high = bounds(Linear(terms, form.const % row if row else form.const).expr(), ranges)
+        first, last = min(first, low), max(last, high + lanes - 1)
+    return first, last
+
+
+def collect(
+    stmt: Stmt, ranges: Ranges, accesses: dict[Buffer, list[Access]], *, reads: bool = True, stores: bool = True
+) -> bool:
+    """All places where the buffers are written, and read; False, and none of a buffer, if some cannot be told."""
+    ranges, unknown = dict(ranges), set()
+    for s in walk_stmts(stmt):  # outer before inner
+        if isinstance(s, For):
+            ranges[s.var] = range_of(s, ranges)
+        if isinstance(s, Transpose):
+            unknown |= {b for b, wanted in ((s.buffer, stores), (s.source.buffer, reads)) if wanted and b in accesses}
+        if isinstance(s, Store) and stores and s.buffer in accesses:
+            accesses[s.buffer].append((linear(s.index, ranges), s.value.lanes, ranges))
+        for load in loads(s) if reads else ():
+            if load.buffer in accesses:
+                accesses[load.buffer].append((linear(load.index, ranges), load.lanes, ranges))
+    for buffer in unknown:
+        accesses[buffer].clear()
+    return not unknown
+
+
+def apart(accesses: Sequence[Access], var: Var, extent: int, fixed: frozenset[Var]) -> bool:
+    """Whether places of different values of `var` are always different.
+
+    Every place is step * var + low + high, where all of `high` is a multiple of a number (that of a row of the output,
+    of which loops or the statements of an unrolled tile make several) that step * var + low never reaches across, and
+    `low` never reaches across a step.
+    """
+    steps = {form.coefficient(var) for form, _, _ in accesses}
+    step = next(iter(steps)) if len(steps) == 1 else None
+    if not step:
+        return False
+    span = abs(step) * extent
+    rests = [{a: c for a, c in form.terms.items() if a is not var and a not in fixed} for form, _, _ in accesses]
+    unit = math.gcd(*(c for rest in rests for c in rest.values() if abs(c) >= span))
+    consts = sorted({form.const for form, _, _ in accesses})
+    rows = {math.gcd(unit, c - consts[0]) for c in consts if c - consts[0] >= span}
+    return any(_steps_apart(accesses, rests, abs(step), extent, u) for u in (unit, *sorted(rows)))
+
+
+def _steps_apart(
+    accesses: Sequence[Access], rests: Sequence[dict[Expr, int]], step: int, extent: int, unit: int
+) -> bool:
+    """Whether what is left of the places without multiples of `unit` stays within its step."""
+    span = step * extent
+    least, most = math.inf, -math.inf
+    for (form, lanes, ranges), rest in zip(accesses, rests, strict=True):
+        const = form.const % unit if unit else form.const
+        low = Linear({a: c for a, c in rest.items() if abs(c) < span}, const)
+        begin, end = bounds(low.expr(), ranges)
+        least, most = min(least, begin), max(most, end + lanes)
+    reach = most - least
+    if not reach <= step:  # infinite ones too
+        return False
+    return unit == 0 or step * (extent - 1) + reach <= unit

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dealing out the iterations of a nest of loops among participants.
+
+In: a nest whose iterations are independent.  Out: the same nest over a participant's share of them:
+
+    for i in 0..3: for j in 0..4: ...                        # 12 units
+    lo = 12 * part / parts; hi = 12 * (part + 1) / parts     # all of i = 0 first, or all of j = 0 first
+
+Units are counted through: every participant has the same number, or one less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, minimum
+from aotc.tir.schedule.accesses import extent_of, is_innermost
+from aotc.tir.stmt import PART, PARTS, Block, Declare, For, If, Stmt
+
+_RUN: Final = 64
+"""Iterations of an innermost loop that stay together: whole vectors, which the C compiler rounds in its own way."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """What can be dealt out: a loop by iterations, or consecutive statements as a whole (`loop` is None)."""
+
+    stmts: tuple[Stmt, ...]
+    loop: For | None = None
+
+    @property
+    def units(self) -> int:
+        return 1 if self.loop is None else extent_of(self.loop)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nest:
+    """Loops one in the other, and what is dealt out of the last one; all else in them every participant does.
+
+    inner_first    the units of a participant follow one another in the leaf's loop, not in the outermost one
+    """
+
+    loops: tuple[For, ...]
+    leaf: Leaf
+    inner_first: bool = False
+
+    @property
+    def rounds(self) -> int:
+        """Iterations of the outer loops."""
+        return math.prod(map(extent_of, self.loops))
+
+    @property
+    def in_runs(self) -> bool:
+        """Whether it is an innermost loop, of which only whole runs are dealt out."""
+        return not self.loops and self.leaf.loop is not None and is_innermost(self.leaf.loop)
+
+    @property
+    def units(self) -> int:
+        """What is dealt out."""
+        return -(-self.leaf.units // _RUN) if self.in_runs else self.rounds * self.leaf.units
+
+    @property
+    def key(self) -> Var | None:
+        """The variable whose range differs most between participants."""
+        inner = () if self.leaf.loop is None else (self.leaf.loop,)
+        order = (*inner, *self.loops) if self.inner_first else (*self.loops, *inner)
+        return next((loop.var for loop in order if extent_of(loop) > 1), None)
+
+    def share(self, low: Expr, high: Expr) -> Stmt:
+        """The units from `low` to `high`, of which some may lie before the first or after the last one."""
+        if self.inner_first:
+            return self._inner_first(maximum(low, 0), minimum(high, self.units))
+        run = _RUN if self.in_runs else 1
+        return self._counted(self.loops, low * run, high * run)
+
+    def _counted(self, loops: Sequence[For], low: Expr, high: Expr) -> Stmt:
+        """One after the other; bounds of inner loops clipped in the first and last round."""
+        if not loops:
+            # a round that is entered does its only unit
+            return Block(self.leaf.stmts) if self.loops and self.leaf.loop is None else self._of_leaf(low, high)
+        loop, *rest = loops
+        inside = self.leaf.units * math.prod(map(extent_of, rest))
+        begin = maximum(_quotient(low, inside), 0)
+        end = minimum(_quotient(high + (inside - 1), inside), extent_of(loop))
+        done = loop.var * inside
+        body = self._inside(loop, rest, self._counted(rest, low - done, high - done))
+        return For(loop.var, end, body, begin=begin, kind=loop.kind)
+
+    def _inner_first(self, low: Expr, high: Expr) -> Stmt:
+        """All rounds; those iterations of the leaf whose number, times all rounds, plus this round is mine."""
+        number = as_expr(0)
+        for loop in self.loops:
+            number = number * extent_of(loop) + loop.var
+        bounds = (_quotient(limit - number + (self.rounds - 1), self.rounds) for limit in (low, high))
+        made = self._of_leaf(*bounds)
+        for k in reversed(range(len(self.loops))):
+            loop = self.loops[k]
+            made = For(loop.var, loop.end, self._inside(loop, self.loops[k + 1 :], made), kind=loop.kind)
+        return made
+
+    def _of_leaf(self, low: Expr, high: Expr) -> Stmt:
+        loop = self.leaf.loop
+        if loop is None:
+            return If(all_of(low <= 0, high > 0), Block(self.leaf.stmts))
+        return For(loop.var, minimum(high, self.leaf.units), loop.body, begin=maximum(low, 0), kind=loop.kind)
+
+    def _inside(self, loop: For, rest: Sequence[For], made: Stmt) -> Block:
+        """The body of a loop with its part that is dealt out replaced."""
+        first, *others = (rest[0],) if rest else self.leaf.stmts
+        stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
+        return Block(made if s is first else s for s in stmts if s not in others)
+
+
+def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
+    """The same loops with nothing else in them."""
+    body: Stmt = Block(leaf.stmts)
+    made: list[For] = []
+    for loop in reversed(loops):
+        made.insert(0, For(loop.var, loop.end, body, kind=loop.kind))
+        body = made[0]
+    return tuple(made)
+
+
+def divided(nests: Sequence[Nest]) -> Block:
+    """A participant's share of all units of some nests, counted through."""
+    low, high = Var("lo", INDEX), Var("hi", INDEX)
+    total = sum(nest.units for nest in nests)
+    found: list[Stmt] = [Declare(low, _share(total, PART)), Declare(high, _share(total, PART + 1))]
+    at = 0
+    for nest in nests:
+        found.append(nest.share(low - at, high - at))
+        at += nest.units
+    return Block(found)
+
+
+def _share(total: int, part: Expr) -> Expr:
+    return Binary("truncdiv", part * total, PARTS)
+
+
+def _quotient(value: Expr, divisor: int) -> Expr:
+    """Rounded to zero: what is negative is clipped to 0 anyway."""
+    return value if divisor == 1 else Binary("truncdiv", value, as_expr(divisor))

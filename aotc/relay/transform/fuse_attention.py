@@ -190,7 +190,7 @@ class _Fuse(Mutator):
         for node in post_order(old, lambda n: n in members):
             if node in members:
                 inside[node] = rebuild(node, place)
-        span = merge_spans(m.span for m in members)
+        span = merge_spans(n.span for n in inside)
         ty = type_of(old)
         function = Function(params.values(), inside[old], ty, {"Primitive": 1}, span)
         return Call(function, params, span=span, checked_type=ty)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import INDEX, Buffer, Load, Var, as_expr, cast, maximum
+from aotc.tir.expr import INDEX, Buffer, Load, Var, as_expr, call, cast, maximum, select
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule.widen import widen
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Store, walk_stmts
@@ -38,6 +38,28 @@ def pooled(extent: int, begin: int = 0, *, open_end: bool = False) -> Kernel:
     return Kernel(name="k", inputs=(x,), outputs=(y,), body=Block((clear, Declare(n, as_expr(extent)), loop)))
 
 
+def strided(extent: int, *, open_end: bool = False) -> Kernel:
+    """y[i] = sqrt(abs(x[2 i + 1] * 3 + s[0])) + x[2 i] for large x[2 i + 2], rounded each time; z[i] = x[2 i] > 0."""
+    x, s, y = Buffer("x", HALF, 2 * extent + 2), Buffer("s", HALF, 1), Buffer("y", HALF, extent)
+    z, i, r, n = Buffer("z", DType("bool"), extent), Var("i"), Var("r", HALF), Var("n", INDEX)
+    here, after, last = (Load(x, i * 2 + k) for k in range(3))
+    root = call("sqrt", call("abs", after * 3.0 + Load(s, 0 * n)))
+    body = Block(
+        (
+            Declare(r, root),
+            Assign(r, r + select(last > 0.5, r, cast(i, "float16"))),
+            Store(y, i, r + here),
+            Store(z, i, here > 0.0),
+        )
+    )
+    loop = For(i, n if open_end else extent, body, kind="vector")
+    clear = For(j := Var("j"), extent, Store(y, j, cast(as_expr(0.0), "float16")))
+    unset = For(k := Var("k"), extent, Store(z, k, as_expr(False)))
+    return Kernel(
+        name="k", inputs=(x, s), outputs=(y, z), body=Block((clear, unset, Declare(n, as_expr(extent)), loop))
+    )
+
+
 def converted(to: DType, size: int) -> Kernel:
     """Numbers of the other type of the two as `to`."""
     x, y, i = Buffer("x", SINGLE if to == HALF else HALF, size), Buffer("y", to, size), Var("i")
@@ -56,6 +78,18 @@ def test_a_loop_is_cut_into_vectors_and_a_rest() -> None:
     assert steps(widen(pooled(7), 16))[1:] == [4, 1]
     assert steps(widen(pooled(3), 16))[1:] == [1]
     assert steps(widen(pooled(45, open_end=True), 16))[1:] == [16, 1]
+
+
+def test_what_has_no_vector_form_is_computed_in_float32() -> None:
+    made = widen(strided(600), 16)
+    assert [b.size for b in made.stack] == [256, 2 * 255 + 3]
+    assert all(b.dtype == SINGLE for b in made.stack)
+    x, y, i = Buffer("x", HALF, 64), Buffer("y", HALF, 64), Var("i")
+    places = [Load(x, i * 7 % 64), Load(x, 63 - i), Load(y, i)]  # no pattern, backwards, of what is written
+    for value in places:
+        body = For(i, 64, Store(y, i, call("sqrt", value)), kind="vector")
+        kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=body)
+        assert widen(kernel, 16).body is body or not widen(kernel, 16).stack
 
 
 def test_what_has_no_narrow_floats_stays() -> None:
@@ -81,13 +115,15 @@ def test_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> None:
         (pooled(45, 3, open_end=True), [rng.standard_normal(46).astype(np.float16)]),
         (pooled(6), [rng.standard_normal(7).astype(np.float16)]),
     ]
+    for kernel in (strided(600), strided(97, open_end=True), strided(5)):
+        jobs.append((kernel, [rng.standard_normal(b.size).astype(np.float16) for b in kernel.inputs]))
     for lanes in (4, 16):
         wide = [(widen(kernel, lanes), inputs) for kernel, inputs in jobs]
         (folder := tmp_path / str(lanes)).mkdir()
-        for (kernel, inputs), (plain, _), (found,) in zip(wide, jobs, run_batch(wide, folder, *flags), strict=True):
+        for (kernel, inputs), (plain, _), found in zip(wide, jobs, run_batch(wide, folder, *flags), strict=True):
             verify(kernel)
-            (expected,) = run_kernel(plain, inputs)
-            np.testing.assert_array_equal(run_kernel(kernel, inputs)[0], expected)
-            np.testing.assert_array_equal(found, expected)
-            zero = found == 0
-            np.testing.assert_array_equal(np.signbit(found[zero]), np.signbit(expected[zero]))
+            for expected, seen, c in zip(run_kernel(plain, inputs), run_kernel(kernel, inputs), found, strict=True):
+                np.testing.assert_array_equal(seen, expected)
+                np.testing.assert_array_equal(c, expected)
+                if c.dtype != bool:
+                    np.testing.assert_array_equal(np.signbit(c[c == 0]), np.signbit(expected[c == 0]))

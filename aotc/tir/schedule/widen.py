@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loops over float16 with vectors: C compilers do not turn conversions of one number into those of several.
 
-A finished program in, one with vector loops out; what is left of a loop, and what has no vector form, stays as it is:
+A finished program in, one with vector loops out; what has no vector form is left to C compilers in float32
+(`aotc.tir.schedule.converted`):
 
     for i in 0..100: y[i] = max(x[i], 0)    ->    for i in 0..96 by 16: y[i:16] = max(x[i:16], 0)
                                                   for i in 96..100: y[i] = max(x[i], 0)
@@ -9,12 +10,13 @@ A finished program in, one with vector loops out; what is left of a loop, and wh
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.tir.expr import INDEX, Const, Load, Var, maximum, substitute, walk
+from aotc.tir.expr import INDEX, Buffer, Const, Load, Var, maximum, substitute, walk
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.contraction_cost import CONVERTED
+from aotc.tir.schedule.converted import in_single
 from aotc.tir.schedule.nest import refreshed, with_children
 from aotc.tir.schedule.vectorize import vectorized
 from aotc.tir.simplify import simplify
@@ -35,6 +37,8 @@ from aotc.tir.target import Target
 
 LEAST: Final = 4
 """The shortest vectors."""
+STACK_BYTES: Final = 16 << 10
+"""The most scratch for conversions in a kernel."""
 
 
 def widened(program: Program, target: Target) -> Program:
@@ -50,7 +54,7 @@ def widen(kernel: Kernel, lanes: int) -> Kernel:
     if kernel.source is not None or not _is_narrow(kernel.body):
         return kernel
     source = ("widen", kernel, lanes)
-    return remembered_kernel("widen", source, kernel.span, lambda: replace(kernel, body=_wide(kernel.body, lanes)))
+    return remembered_kernel("widen", source, kernel.span, lambda: _Widening(lanes).kernel(kernel))
 
 
 def _is_narrow(stmt: Stmt) -> bool:
@@ -62,10 +66,26 @@ def _is_narrow(stmt: Stmt) -> bool:
     )
 
 
-def _wide(stmt: Stmt, lanes: int) -> Stmt:
-    if isinstance(stmt, For) and stmt.kind == "vector" and stmt.step == 1 and _is_narrow(stmt.body):
-        return _loops(stmt, lanes) or stmt
-    return with_children(stmt, tuple(_wide(s, lanes) for s in stmt_children(stmt)))
+@dataclass(frozen=True, slots=True)
+class _Widening:
+    lanes: int
+    stack: list[Buffer] = field(default_factory=list)
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        body = self.statement(kernel.body)
+        return replace(kernel, body=body, stack=(*kernel.stack, *self.stack))
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For) and stmt.kind == "vector" and stmt.step == 1 and _is_narrow(stmt.body):
+            return _loops(stmt, self.lanes) or self._in_single(stmt) or stmt
+        return with_children(stmt, tuple(self.statement(s) for s in stmt_children(stmt)))
+
+    def _in_single(self, loop: For) -> Stmt | None:
+        found = in_single(loop)
+        if found is None or sum(b.nbytes for b in (*self.stack, *found[1])) > STACK_BYTES:
+            return None
+        self.stack.extend(found[1])
+        return with_children(found[0], tuple(self.statement(s) for s in stmt_children(found[0])))
 
 
 def _loops(loop: For, lanes: int) -> Stmt | None:

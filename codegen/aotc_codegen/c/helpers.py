@@ -16,7 +16,7 @@ from typing import Final
 from aotc.ir.dtype import DType
 from aotc_codegen.c.ctypes import memory_type, unsigned_type, value_type, vector_name
 from aotc_codegen.c.mathlib import FUNCTIONS
-from aotc_codegen.c.narrow import lanes_text, narrow_text, odd_text
+from aotc_codegen.c.narrow import lanes_text, narrow_text, odd_text, round_text
 
 
 def suffix(dtype: DType) -> str:
@@ -227,6 +227,9 @@ def _pow(name: str, d: DType, helpers: Helpers) -> str:
 
 
 def _round_narrow(name: str, d: DType, helpers: Helpers) -> str:
+    if d == "float16":
+        helpers.use_bits()
+        return round_text(name)
     load, store = helpers.use("load", d), helpers.use("store", d)
     return _function("float", name, "float x", f"return {load}({store}(x));")
 

@@ -122,6 +122,20 @@ static inline uint16_t NAME(float value) {
 #else
 """
 
+# float32 to the nearest float16 as float32: compilers vectorise it, which they do not with instructions of one number.
+_ROUND_F16: Final = """\
+static inline float NAME(float value) {
+  const uint32_t u = aotc_bits(value);
+  const uint32_t a = u & 0x7fffffffu;
+  const uint32_t small = aotc_bits((aotc_from_bits(a) + 0.5f) - 0.5f);
+  const uint32_t normal = (a + 0xfffu + ((a >> 13) & 1u)) & 0xffffe000u;
+  uint32_t rounded = a < 0x38800000u ? small : normal;
+  rounded = rounded > 0x477fe000u ? 0x7f800000u : rounded;
+  rounded = a > 0x7f800000u ? 0x7fc00000u : rounded;
+  return aotc_from_bits(rounded | (u & 0x80000000u));
+}
+"""
+
 # Rounding twice is exact if the first rounding leaves an odd last digit wherever it is inexact.
 _FROM_F64: Final = """\
 static inline float NAME(double value) {
@@ -230,6 +244,11 @@ def lanes_text(what: str, name: str, dtype: DType, lanes: int, vector: str, scal
         hardware=hardware,
         end="#endif\n" if hardware else "",
     )
+
+
+def round_text(name: str) -> str:
+    """The definition of the rounding from float32 to float16, kept as float32."""
+    return _ROUND_F16.replace("NAME", name)
 
 
 def odd_text(name: str) -> str:

@@ -136,6 +136,7 @@ KEPT: dict[str, Build] = {
     "cast through integers": lambda x: cast(cast(x, "int32"), "float32"),
     "x / 3": lambda x: divide(x, const(3.0)),
     "x ^ 4": lambda x: power(x, const(4.0)),
+    "a root of what may be negative": lambda x: power(x + x, const(0.5)),
     "padding cut off": lambda x: layout_transform(x, "NC", "NC4c"),
     "tile twice": lambda x: tile(x, (2, 1)),
 }
@@ -151,6 +152,9 @@ def test_what_matters_stays(name: str) -> None:
 SHORTER: dict[str, tuple[Build, list[str]]] = {
     "x / 8": (lambda x: divide(x, const(8.0)), ["multiply"]),
     "x ^ 3": (lambda x: power(x, const(3.0)), ["multiply"]),
+    "x ^ -1": (lambda x: power(x, const(-1.0)), ["divide"]),
+    "a root": (lambda x: power(multiply(x, x) + const(1e-6), const(0.5)), ["add", "multiply", "sqrt"]),
+    "a root below": (lambda x: power(exp(x), const(-0.5)), ["exp", "rsqrt"]),
     "relu of relu": (lambda x: relu(relu(x)), ["nn.relu"]),
     "max(x, 0)": (lambda x: maximum(const(0.0), x), ["nn.relu"]),
     "clip of clip": (lambda x: clip(clip(x, -2, 6), 0, 9), ["clip"]),

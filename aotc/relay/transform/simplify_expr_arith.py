@@ -17,12 +17,14 @@ import numpy as np
 
 from aotc.ir.dtype import DType
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
-from aotc.relay.op.binary import multiply
+from aotc.relay.op.binary import divide, multiply
 from aotc.relay.op.cast import CastAttrs, ClipAttrs
 from aotc.relay.op.cast import cast as make_cast
-from aotc.relay.op.elementwise import relu
+from aotc.relay.op.elementwise import relu, rsqrt, sqrt
 from aotc.relay.transform.base import Outcome, Rule, WhyNot, is_uniform, op_call, recall, uniform_value
 
+_LOOKS: Final = 16
+"""Nodes that are looked at to see whether something can be negative."""
 _ENLARGES: Final = WhyNot("the constant broadcasts the other operand")
 
 
@@ -60,13 +62,37 @@ def _maximum_zero(node: Call) -> Outcome:
     return None
 
 
+def _is_natural(x: Expr) -> bool:
+    """Whether no element is negative or a negative zero; by sums, means and scalings of squares and the like."""
+    todo, seen = [x], 0
+    while todo:
+        node, seen = todo.pop(), seen + 1
+        value = uniform_value(node)
+        if value is not None and math.copysign(1.0, float(value)) > 0:
+            continue
+        if not isinstance(node, Call) or seen > _LOOKS:
+            return False
+        square = str(node.op) == "multiply" and node.args[0] is node.args[1]
+        if square or str(node.op) in ("abs", "exp", "sigmoid"):
+            continue
+        if str(node.op) not in ("add", "multiply", "divide", "sum", "mean", "reshape", "expand_dims", "squeeze"):
+            return False
+        todo.extend(node.args)
+    return True
+
+
 def _power(node: Call) -> Outcome:
     x, exponent = node.args
     value = uniform_value(exponent)
-    if value is None or not tensor_type_of(x).dtype.is_float or value not in (1, 2, 3):
+    if value is None or not tensor_type_of(x).dtype.is_float or value not in (1, 2, 3, -1, 0.5, -0.5):
         return None
     if x.checked_type != node.checked_type:
         return _ENLARGES
+    if value == -1:
+        return divide(Constant(np.ones_like(exponent.data)), x) if isinstance(exponent, Constant) else None
+    if abs(value) == 0.5:
+        # the power is no root for -inf and the negative zero
+        return (sqrt(x) if value > 0 else rsqrt(x)) if _is_natural(x) else WhyNot("the base may be negative")
     squared = multiply(x, x)
     return x if value == 1 else squared if value == 2 else multiply(squared, x)
 
@@ -175,7 +201,7 @@ RULES: Final = (
     Rule("x * 1 => x", ("multiply",), _neutral(1, (1, 0))),
     Rule("x / 1 => x", ("divide",), _neutral(1, (1,))),
     Rule("x / 2^k => x * 2^-k", ("divide",), _divide_by_power_of_two),
-    Rule("x ^ n => x * ... * x", ("power",), _power),
+    Rule("x ^ n => x * ... * x, 1 / x or a root", ("power",), _power),
     Rule("(x op c1) op c2 => x op (c1 op c2)", ("add", "multiply"), _regroup),
     Rule("copy(x) => x", ("copy",), _identity),
     Rule("relu(relu(x)) => relu(x)", ("nn.relu",), _twice("nn.relu", 1)),

@@ -475,7 +475,8 @@ def walk(expr: Expr) -> Iterator[Expr]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(operands(node)))
+        if not isinstance(node, (Var, Const)):
+            stack.extend(reversed(operands(node)))
 
 
 def substitute(expr: Expr, mapping: dict[Var, Expr]) -> Expr:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-from aotc.tir.expr import INDEX, Binary, Buffer, Expr, Load, Var, walk
+from aotc.tir.expr import INDEX, Binary, Buffer, Load, Var, walk
 from aotc.tir.plan.program import Program, Step
 from aotc.tir.schedule.accesses import (
     Access,
@@ -240,7 +240,7 @@ class _Splitter:
     def _can_be_single(self, group: Sequence[Stmt]) -> bool:
         """Whether nothing that every participant needs is left in registers or on the stack."""
         local = {b for s in group for b in written(s) if self._is_local(b)}
-        return self._is_closed(group) and not any(isinstance(n, Load) and n.buffer in local for n in self._used(group))
+        return self._is_closed(group) and not self._is_used(local, group)
 
     def _is_closed(self, stmts: Sequence[Stmt]) -> bool:
         """Whether the statements leave nothing in registers or on the stack, and change no registers."""
@@ -248,13 +248,22 @@ class _Splitter:
             return False
         declared = {s.var for s in stmts if isinstance(s, Declare)}
         local = {b for s in stmts for b in written(s) if self._is_local(b) and not b.private}
-        return not any(n in declared or (isinstance(n, Load) and n.buffer in local) for n in self._used(stmts))
+        return not self._is_used(declared | local, stmts)
 
-    def _used(self, stmts: Sequence[Stmt]) -> Iterator[Expr]:
-        """What all other statements of the kernel compute with."""
-        inside = set(walk_stmts(Block(stmts)))
-        others = (s for s in walk_stmts(self.kernel.body) if s not in inside)
-        return (n for s in others for e in stmt_exprs(s) for n in walk(e))
+    def _is_used(self, kept: AbstractSet[Var | Buffer], stmts: Sequence[Stmt]) -> bool:
+        """Whether another statement of the kernel than these computes with one of the registers or buffers."""
+        inside = set(walk_stmts(Block(stmts))) if kept else set()
+        return bool(kept) and any(not kept.isdisjoint(used) for s, used in self._uses if s not in inside)
+
+    @cached_property
+    def _uses(self) -> list[tuple[Stmt, frozenset[Var | Buffer]]]:
+        """The registers that each statement of the kernel computes with, and the buffers that it loads from."""
+        found = []
+        for stmt in walk_stmts(self.kernel.body):
+            nodes = (n for e in stmt_exprs(stmt) for n in walk(e))
+            used = (n.buffer if isinstance(n, Load) else n for n in nodes if isinstance(n, (Load, Var)))
+            found.append((stmt, frozenset[Var | Buffer](used)))
+        return found
 
     # --- what may be dealt out
 

@@ -185,6 +185,7 @@ class _Splitter:
     constants: AbstractSet[Buffer]
     pace: float
     private: set[Buffer] = field(default_factory=set)
+    _known_uses: dict[object, _Use] = field(default_factory=dict)
 
     def alone(self) -> float:
         """The time if the first participant does it all."""
@@ -231,6 +232,12 @@ class _Splitter:
         return {b for b in written(stmt) if not self._is_local(b)}
 
     def _use(self, stmt: Stmt, ranges: Ranges) -> _Use:
+        key = (_stmts(stmt), tuple(ranges.items()), frozenset(self.private))
+        if key not in self._known_uses:
+            self._known_uses[key] = self._found_use(stmt, ranges)
+        return self._known_uses[key]
+
+    def _found_use(self, stmt: Stmt, ranges: Ranges) -> _Use:
         reads: dict[Buffer, list[Access]] = {b: [] for b in read(stmt) if not self._is_local(b)}
         writes: dict[Buffer, list[Access]] = {b: [] for b in self._writes(stmt)}
         collect(stmt, ranges, reads, stores=False)

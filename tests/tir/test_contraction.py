@@ -265,6 +265,13 @@ def test_packing_for_one_row_takes_more_vectors() -> None:
     assert pack_block(1000, V4, "float32", columns=1) == 64
 
 
+def test_pack_block_of_rows_that_share_a_place_of_the_cache() -> None:
+    """Rows a multiple of 4096 bytes apart: fewer of them at a time, and more channels."""
+    blocks = [pack_block(768, V4, "float32", columns=n, pitch=p) for n, p in ((64, 4096), (64, 3072), (16, 12288))]
+    assert blocks == [48, 32, 32]
+    assert pack_block(768, get_target("x86-64-v3"), "float32", columns=64, pitch=4096) == 16
+
+
 def test_the_plain_nest_agrees() -> None:
     """The definition itself, as the reference of the reference."""
     case = CASES["unpacked"]

@@ -93,7 +93,9 @@ def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
         return f"{spatial}OI" if attrs.data_layout == last and not target.is_scalar else kernel
     outer = [d for d, letter in zip(ty.shape, attrs.out_layout or attrs.data_layout, strict=True) if letter != "C"]
     columns = math.prod(d for d in outer if isinstance(d, int)) if is_static(outer) else 0
-    block = pack_block(per_group, target, ty.dtype, columns=columns)
+    inputs = tensor_type_of(call.args[0]).shape[-1]  # with the channels last
+    pitch = inputs * ty.dtype.itemsize if attrs.data_layout == last and isinstance(inputs, int) else 0
+    block = pack_block(per_group, target, ty.dtype, columns=columns, pitch=pitch)
     if block == 0 or per_group == 1 or (attrs.groups > 1 and per_group % block):
         return kernel
     return f"{canonical if attrs.data_layout == first else f'O{spatial}I'}{block}o"
@@ -148,8 +150,10 @@ class _Pack(Mutator):
                 case _:
                     return new
 
-    def _block(self, channels: int, columns: int, call: Call) -> int:
-        return pack_block(channels, self.target, tensor_type_of(call).dtype, columns=columns)
+    def _block(self, channels: int, columns: int, call: Call, inputs: object = 0) -> int:
+        dtype = tensor_type_of(call).dtype
+        pitch = inputs * dtype.itemsize if isinstance(inputs, int) else 0
+        return pack_block(channels, self.target, dtype, columns=columns, pitch=pitch)
 
     def _recurrent(self, call: Call) -> Expr:
         """Both weights of a recurrent layer, of which the second may be no constant, in blocks of units."""
@@ -178,7 +182,7 @@ class _Pack(Mutator):
         units = weight.data.shape[layout.index("N")]
         outer = tensor_type_of(call).shape[:-1]
         columns = math.prod(d for d in outer if isinstance(d, int)) if is_static(outer) else 0
-        block = self._block(units, columns, call)
+        block = self._block(units, columns, call, tensor_type_of(call.args[0]).shape[-1])
         if block == 0:
             return call
         target = f"NC{block}n"

@@ -23,6 +23,12 @@ MEMORY_RATE: Final = 5.4
 """Bytes that arrive from memory in a cycle."""
 VECTORS: Final = (1, 2, 3, 4)
 """Vectors of weights in a tile."""
+PAGE: Final = 4096
+"""Rows so many bytes apart, or a multiple, all want the same place of the first-level cache ..."""
+WAYS: Final = 8
+"""... which holds so many lines: higher tiles lose lines before all of their elements are used."""
+MANY: Final = 32
+"""Rows from which on tiles of three vectors and fewer rows are faster then."""
 WORTH: Final = 0.9
 """Packing in halves of vectors must take no more than this share of the time."""
 
@@ -42,10 +48,11 @@ def computed_lanes(target: Target, *dtypes: str) -> int:
     return 1 if types[0].is_narrow_float else target.lanes(types[0])
 
 
-def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0) -> int:
+def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: int = 0) -> int:
     """The block of weights of `n` output channels packed at compile time, 0 if they are better left alone.
 
     columns    output positions that share the weights, 0 if not known
+    pitch      bytes from the data of one position to those of the next, 0 if they are not one after the other
     """
     acc = DType("float32") if dtype in CONVERTED else DType(dtype)
     acc = DType("int32") if acc.is_integer and acc.bits < 32 else acc
@@ -57,7 +64,8 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0) -> int:
     vectors = -(-n // lanes)
     if columns == 1:
         return lanes * min(4, vectors)
-    waste = {v: -(-vectors // v) * v for v in (2, 3, 1) if v <= vectors}
+    crowded = pitch > 0 and pitch % PAGE == 0 and columns >= MANY and tile_columns(target, 2, lanes) > WAYS
+    waste = {v: -(-vectors // v) * v for v in ((3, 2, 1) if crowded else (2, 3, 1)) if v <= vectors}
     least = min(waste.values())
     block = lanes * next(v for v, w in waste.items() if w == least or w * 8 <= least * 9)
     if _per_cycle(target, lanes) > 1:

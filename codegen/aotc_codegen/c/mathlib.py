@@ -5,7 +5,7 @@ The C library's functions are calls, one element each; these inline into loops, 
 `ULP` states how far off they are.  Infinities, NaN and subnormal results are those of C99 Annex F.  Polynomials are
 Lawson-weighted least-squares fits on Chebyshev nodes, those in double of Remez's algorithm.
 
-    text, calls = FUNCTIONS["tanh"]               # static inline float aotc_tanh_f32(float x) ..., ("exp",)
+    text, calls = FUNCTIONS["tanh"]               # static inline float aotc_tanh_f32(float x) ..., ("exp_normal",)
 """
 
 from __future__ import annotations
@@ -13,17 +13,10 @@ from __future__ import annotations
 from typing import Final
 
 # n = round(x / ln 2) is read from the low bits of a sum with 1.5 * 2^23: no conversion, so no trap for NaN.
-# The scale 2^n is applied in two halves, because n reaches beyond the exponents of normal numbers.
-# Limits come in two steps: GCC would compute with x as it is, and choose among three results in the end.
-EXP: Final = """\
-static inline float aotc_exp_f32(float x) {
-  const float high = 89.0f < x ? 89.0f : x;
-  const float y = -104.0f > high ? -104.0f : high;
+_EXP: Final = """\
   const float t = y * 1.44269504f + 12582912.0f;
   const float n = t - 12582912.0f;
   const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  const uint32_t k = aotc_bits(t) - 0x4b400000u + 256u;
-  const uint32_t half = k >> 1;
   float p = 1.3950489e-3f;
   p = p * r + 8.36889e-3f;
   p = p * r + 4.1666206e-2f;
@@ -31,8 +24,27 @@ static inline float aotc_exp_f32(float x) {
   p = p * r + 0.5f;
   p = (p * r) * r + r;
   p = p + 1.0f;
+"""
+
+# The scale 2^n is applied in two halves, because n reaches beyond the exponents of normal numbers.
+# Limits come in two steps: GCC would compute with x as it is, and choose among three results in the end.
+EXP: Final = f"""\
+static inline float aotc_exp_f32(float x) {{
+  const float high = 89.0f < x ? 89.0f : x;
+  const float y = -104.0f > high ? -104.0f : high;
+{_EXP}\
+  const uint32_t k = aotc_bits(t) - 0x4b400000u + 256u;
+  const uint32_t half = k >> 1;
   return (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
-}
+}}
+"""
+
+# The same result where it is normal: -87 <= y <= 88.
+EXP_NORMAL: Final = f"""\
+static inline float aotc_exp_normal_f32(float y) {{
+{_EXP}\
+  return p * aotc_from_bits((aotc_bits(t) - 0x4b400000u + 127u) << 23);
+}}
 """
 
 # x = m * 2^e with m in [sqrt(1/2), sqrt(2)); log(m) = f - f^2/2 + f^3 p(f), f = m - 1.
@@ -66,7 +78,8 @@ TANH: Final = """\
 static inline float aotc_tanh_f32(float x) {
   const float a = fabsf(x);
   const float s = x * x;
-  const float big = 1.0f - 2.0f / (aotc_exp_f32(a + a) + 1.0f);
+  const float c = 10.0f < a ? 10.0f : a;
+  const float big = 1.0f - 2.0f / (aotc_exp_normal_f32(c + c) + 1.0f);
   float p = -5.5286246e-3f;
   p = p * s + 2.0483306e-2f;
   p = p * s - 5.3692963e-2f;
@@ -98,7 +111,7 @@ AOTC_INLINE float aotc_erf_f32(float x) {
   q = q * c + 6.332199e-1f;
   q = q * c + 1.1295785f;
   q = q * c - 1.8804023e-4f;
-  q = 1.0f - aotc_exp_f32(-q);
+  q = 1.0f - aotc_exp_normal_f32(-q);
   return c < 1.0f ? p * x : copysignf(q, x);
 }
 """
@@ -257,9 +270,10 @@ static inline double aotc_from_bits64(uint64_t u) {
 
 FUNCTIONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "exp": (EXP, ()),
+    "exp_normal": (EXP_NORMAL, ()),
     "log": (LOG, ()),
-    "tanh": (TANH, ("exp",)),
-    "erf": (ERF, ("exp",)),
+    "tanh": (TANH, ("exp_normal",)),
+    "erf": (ERF, ("exp_normal",)),
     "turn": (TURN, ()),
     "wave": (WAVE, ("turn",)),
     "sin": (_wave("sin", 0, "(aotc_bits(x) & 0x80000000u)"), ("wave",)),

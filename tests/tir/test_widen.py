@@ -38,6 +38,13 @@ def pooled(extent: int, begin: int = 0, *, open_end: bool = False) -> Kernel:
     return Kernel(name="k", inputs=(x,), outputs=(y,), body=Block((clear, Declare(n, as_expr(extent)), loop)))
 
 
+def in_place(extent: int) -> Kernel:
+    """y[i] = x[i] * 2, where y may be x."""
+    x, y, i = Buffer("x", HALF, extent), Buffer("y", HALF, extent), Var("i")
+    body = For(i, extent, Store(y, i, Load(x, i) * 2.0), kind="vector")
+    return Kernel(name="k", inputs=(x,), outputs=(y,), body=body, inplace=((0, 0),))
+
+
 def strided(extent: int, *, open_end: bool = False) -> Kernel:
     """y[i] = sqrt(abs(x[2 i + 1] * 3 + s[0])) + x[2 i] for large x[2 i + 2], rounded each time; z[i] = x[2 i] > 0."""
     x, s, y = Buffer("x", HALF, 2 * extent + 2), Buffer("s", HALF, 1), Buffer("y", HALF, extent)
@@ -74,10 +81,11 @@ def steps(kernel: Kernel) -> list[int]:
 
 def test_a_loop_is_cut_into_vectors_and_a_rest() -> None:
     assert steps(widen(pooled(64), 16))[1:] == [16]
-    assert steps(widen(pooled(45), 16))[1:] == [16, 8, 4, 1]
-    assert steps(widen(pooled(7), 16))[1:] == [4, 1]
+    assert steps(widen(pooled(45), 16))[1:] == [16]  # and a vector that overlaps with the one before
     assert steps(widen(pooled(3), 16))[1:] == [1]
     assert steps(widen(pooled(45, open_end=True), 16))[1:] == [16, 1]
+    assert steps(widen(in_place(45), 16)) == [16, 8, 4, 1]
+    assert steps(widen(in_place(7), 16)) == [4, 1]
 
 
 def test_what_has_no_vector_form_is_computed_in_float32() -> None:
@@ -113,6 +121,7 @@ def test_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> None:
         (converted(HALF, singles.size), [singles]),
         (pooled(45), [rng.standard_normal(46).astype(np.float16)]),
         (pooled(45, 3, open_end=True), [rng.standard_normal(46).astype(np.float16)]),
+        (in_place(45), [rng.standard_normal(45).astype(np.float16)]),
         (pooled(6), [rng.standard_normal(7).astype(np.float16)]),
     ]
     for kernel in (strided(600), strided(97, open_end=True), strided(5)):

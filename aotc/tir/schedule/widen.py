@@ -5,7 +5,7 @@ A finished program in, one with vector loops out; what has no vector form is lef
 (`aotc.tir.schedule.converted`):
 
     for i in 0..100: y[i] = max(x[i], 0)    ->    for i in 0..96 by 16: y[i:16] = max(x[i:16], 0)
-                                                  for i in 96..100: y[i] = max(x[i], 0)
+                                                  y[84:16] = max(x[84:16], 0)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.tir.expr import INDEX, Buffer, Const, Load, Var, maximum, substitute, walk
+from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, maximum, substitute, walk
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.contraction_cost import CONVERTED
 from aotc.tir.schedule.converted import in_single
@@ -54,7 +54,8 @@ def widen(kernel: Kernel, lanes: int) -> Kernel:
     if kernel.source is not None or not _is_narrow(kernel.body):
         return kernel
     source = ("widen", kernel, lanes)
-    return remembered_kernel("widen", source, kernel.span, lambda: _Widening(lanes).kernel(kernel))
+    shared = frozenset((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
+    return remembered_kernel("widen", source, kernel.span, lambda: _Widening(lanes, shared).kernel(kernel))
 
 
 def _is_narrow(stmt: Stmt) -> bool:
@@ -68,7 +69,10 @@ def _is_narrow(stmt: Stmt) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Widening:
+    """Makes the loops; `shared` are pairs of buffers that may be the same memory."""
+
     lanes: int
+    shared: frozenset[tuple[Buffer, Buffer]]
     stack: list[Buffer] = field(default_factory=list)
 
     def kernel(self, kernel: Kernel) -> Kernel:
@@ -77,7 +81,7 @@ class _Widening:
 
     def statement(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, For) and stmt.kind == "vector" and stmt.step == 1 and _is_narrow(stmt.body):
-            return _loops(stmt, self.lanes) or self._in_single(stmt) or stmt
+            return self._vectors(stmt, self.lanes) or self._in_single(stmt) or stmt
         return with_children(stmt, tuple(self.statement(s) for s in stmt_children(stmt)))
 
     def _in_single(self, loop: For) -> Stmt | None:
@@ -87,29 +91,42 @@ class _Widening:
         self.stack.extend(found[1])
         return with_children(found[0], tuple(self.statement(s) for s in stmt_children(found[0])))
 
-
-def _loops(loop: For, lanes: int) -> Stmt | None:
-    """A loop with vectors and one over the rest, which may have shorter ones; None where no vector fits."""
-    if lanes < LEAST:
-        return None
-    first, lane = Var(loop.var.name), Var("lane")
-    body = map_exprs(refreshed(loop.body), lambda e: substitute(e, {loop.var: first + lane}))
-    vectors = vectorized(body, lane, lanes, {})
-    count = simplify(maximum(loop.end - loop.begin, 0) // lanes * lanes, {})
-    if vectors is None:
-        return None
-    if isinstance(count, Const) and count.value == 0:
-        return _loops(loop, lanes // 2)
-    whole = simplify(loop.begin + count, {})
-    if isinstance(whole, Const):
+    def _vectors(self, loop: For, lanes: int) -> Stmt | None:
+        """A loop with vectors, and what does the rest; None where no vector fits."""
+        if lanes < LEAST:
+            return None
+        first = Var(loop.var.name)
+        count = simplify(maximum(loop.end - loop.begin, 0) // lanes * lanes, {})
+        vectors = _vector_body(loop, first, lanes)
+        if vectors is None:
+            return None
+        if isinstance(count, Const) and count.value == 0:
+            return self._vectors(loop, lanes // 2)
+        whole = simplify(loop.begin + count, {})
+        if not isinstance(whole, Const):
+            end = Var("whole", INDEX)
+            most = For(first, end, vectors, begin=loop.begin, step=lanes)
+            rest = For(loop.var, loop.end, loop.body, begin=end, kind="vector")
+            return Block((Declare(end, whole), most, rest))
         most = For(first, whole, vectors, begin=loop.begin, step=lanes)
+        if whole == loop.end:
+            return most
+        last = _vector_body(loop, loop.end - lanes, lanes) if self._repeats(loop) else None
+        if last is not None:  # some elements are computed twice
+            return Block((most, last))
         rest = For(loop.var, loop.end, refreshed(loop.body), begin=whole, kind="vector")
-        return most if rest.begin == rest.end else Block((most, _loops(rest, lanes // 2) or rest))
-    end = Var("whole", INDEX)
-    return Block(
-        (
-            Declare(end, whole),
-            For(first, end, vectors, begin=loop.begin, step=lanes),
-            For(loop.var, loop.end, loop.body, begin=end, kind="vector"),
-        )
-    )
+        return Block((most, self._vectors(rest, lanes // 2) or rest))
+
+    def _repeats(self, loop: For) -> bool:
+        """Whether an iteration gives the same once more: nothing that is written is read."""
+        stmts = tuple(walk_stmts(loop.body))
+        written = {s.buffer for s in stmts if isinstance(s, Store)}
+        read = {n.buffer for s in stmts for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load)}
+        return not written & read and not any((w, r) in self.shared for w in written for r in read)
+
+
+def _vector_body(loop: For, first: Expr, lanes: int) -> Stmt | None:
+    """The body for `lanes` iterations from `first` on."""
+    lane = Var("lane")
+    body = map_exprs(refreshed(loop.body), lambda e: substitute(e, {loop.var: first + lane}))
+    return vectorized(body, lane, lanes, {})

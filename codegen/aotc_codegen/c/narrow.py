@@ -192,10 +192,8 @@ _HARDWARE_LANES: Final = {
   return __builtin_convertvector(h, $vector);
 #elif defined($feature)
   typedef short bits __attribute__((__vector_size__($width)));
-  bits h = {0};
   const $vector none = {0};
-  memcpy(&h, from, 2 * $lanes);
-  (void)none;
+$read  (void)none;
   return $load;
 #else
 """),
@@ -212,6 +210,19 @@ _HARDWARE_LANES: Final = {
 #else
 """),
 }
+# Half a register is filled by way of a number: a store of both halves and a load of the whole would wait.
+_READ: Final = """\
+  bits h;
+  memcpy(&h, from, sizeof h);
+"""
+_READ_HALF: Final = """\
+  typedef long long pair __attribute__((__vector_size__(16)));
+  pair both = {0, 0};
+  long long low;
+  memcpy(&low, from, sizeof low);
+  both[0] = low;
+  const bits h = (bits)both;
+"""
 _CONVERSIONS: Final = {
     4: ("__F16C__", "__builtin_ia32_vcvtph2ps(h)", "__builtin_ia32_vcvtps2ph(v, 0)"),
     8: ("__F16C__", "__builtin_ia32_vcvtph2ps256(h)", "__builtin_ia32_vcvtps2ph256(v, 0)"),
@@ -233,7 +244,13 @@ def lanes_text(what: str, name: str, dtype: DType, lanes: int, vector: str, scal
     if dtype == "float16" and lanes in _CONVERSIONS:
         feature, load, store = _CONVERSIONS[lanes]
         hardware = _HARDWARE_LANES[what].substitute(
-            lanes=lanes, vector=vector, feature=feature, width=max(16, 2 * lanes), load=load, store=store
+            lanes=lanes,
+            vector=vector,
+            feature=feature,
+            width=max(16, 2 * lanes),
+            read=_READ_HALF if lanes == 4 else _READ,
+            load=load,
+            store=store,
         )
     return _LANES[what].substitute(
         name=name,

@@ -225,6 +225,14 @@ def test_rests_of_loops_are_dealt_out_with_them() -> None:
     assert max(sizes) <= 1.2 * min(sizes)
 
 
+def test_borders_belong_to_the_rows_beside_them() -> None:
+    """A first and a last row have loops of their own; who does the first rows does the border there."""
+    case = conv(ic=64, oc=64, size=(25, 5), groups=64, padding=1, last=True)
+    first, second = (written_by(case.kernel(V4), list(case.values(0)), part, 2) for part in range(2))
+    assert np.isin(np.arange(5 * 64), first).all()
+    assert np.isin(np.arange(20 * 5 * 64, 25 * 5 * 64), second).all()
+
+
 def test_parts_lie_one_after_the_other_in_memory() -> None:
     """Where data outweighs the weights, each does its positions for all channels, as the kernels around it do."""
     case = CASES["many positions"]

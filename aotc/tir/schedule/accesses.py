@@ -64,6 +64,11 @@ def disjoint(a: Sequence[Access], b: Sequence[Access]) -> bool:
     return bool(a and b) and any(_parted(_window(a, n), _window(b, n), n) for n in sorted(strides | {0}))
 
 
+def follows(b: Sequence[Access], a: Sequence[Access]) -> bool:
+    """Whether all of the places `b` lie behind those of `a`."""
+    return bool(a and b) and _window(a, 0)[1] < _window(b, 0)[0]
+
+
 def _parted(a: Interval, b: Interval, row: int) -> bool:
     inside = row == 0 or (min(a[0], b[0]) >= 0 and max(a[1], b[1]) < row)
     return inside and (a[1] < b[0] or b[1] < a[0])

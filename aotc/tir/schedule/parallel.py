@@ -31,6 +31,7 @@ from aotc.tir.schedule.accesses import (
     collect,
     disjoint,
     extent_of,
+    follows,
     is_innermost,
     outer_assigns,
     range_of,
@@ -290,23 +291,43 @@ class _Splitter:
                 yield [stmt]
 
     def _joined(self, stmts: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> Iterator[list[Stmt]]:
-        """The same; the rest of a loop, done after it, is dealt out with it."""
+        """The same; what continues the results of a loop is dealt out with it."""
         groups = list(self._groups(stmts))
         while groups:
             group = groups.pop(0)
             if len(group) > 1 and not self._is_closed(group):
                 groups = [[s] for s in group] + groups
                 group = groups.pop(0)
-            while groups and self._is_rest(group, groups[0], ranges, fixed):
+            while groups and self._continues(group, groups[0], ranges, fixed):
                 group = [*group, *groups.pop(0)]
             yield group
 
-    def _is_rest(self, group: Sequence[Stmt], after: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> bool:
-        loop = group[0]
-        if not isinstance(loop, For) or is_innermost(loop) or isinstance(after[0], For):
+    def _continues(self, group: Sequence[Stmt], after: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> bool:
+        """Whether statements are the rest of a loop, or loops like it write behind it: borders, one row after all."""
+        if not isinstance(group[0], For) or any(is_innermost(s) for s in (group[0], *after[:1]) if isinstance(s, For)):
             return False
         leaves = self._leaves([*group, *after], ranges, fixed)
-        return leaves is not None and len(leaves) > 1 and leaves[0].loop is loop
+        if leaves is None or len(leaves) < 2 or leaves[0].loop is not group[0]:
+            return False
+        if not isinstance(after[0], For):
+            return True
+        uses = [self._use(Block(part), ranges).writes for part in (group, after)]
+        behind = uses[0].keys() == uses[1].keys() and all(follows(uses[1][b], uses[0][b]) for b in uses[0])
+        return behind and leaves[-1].loop is not None and self._are_alike(leaves, ranges, fixed)
+
+    def _are_alike(self, leaves: Sequence[Leaf], ranges: Ranges, fixed: frozenset[Var]) -> bool:
+        """Whether units take much the same time."""
+        times = [
+            self._time(Block(leaf.stmts), ranges) / sum(n.units for n in self._finest(leaf, ranges, fixed))
+            for leaf in leaves
+        ]
+        return max(times) <= 2 * min(times)
+
+    def _finest(self, leaf: Leaf, ranges: Ranges, fixed: frozenset[Var]) -> tuple[Nest, ...]:
+        """The leaf as a nest of its own, with as many loops as can be dealt out."""
+        if leaf.loop is None:
+            return (Nest((), leaf),)
+        return max(self._nests([leaf.loop], ranges, fixed), key=lambda nests: sum(n.units for n in nests))
 
     def _leaves(self, stmts: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> tuple[Leaf, ...] | None:
         """What of these statements can be dealt out; None if some of it must be done after the rest."""
@@ -334,7 +355,12 @@ class _Splitter:
         while leaves:
             if len(leaves) > 1 and loops and not self._can_be_parted(loops, leaves):
                 return
-            nests = tuple(Nest(loops if len(leaves) == 1 else alone(loops, leaf), leaf) for leaf in leaves)
+            if len(leaves) == 1 or loops:
+                nests = tuple(Nest(loops if len(leaves) == 1 else alone(loops, leaf), leaf) for leaf in leaves)
+            elif sum(leaf.loop is not None for leaf in leaves) > 1:
+                nests = tuple(nest for leaf in leaves for nest in self._finest(leaf, ranges, fixed))
+            else:
+                nests = tuple(Nest((), leaf) for leaf in leaves)
             yield nests
             loop = leaves[0].loop
             if len(leaves) > 1 or loop is None or nests[0].in_runs or (loops and nests[0].units >= _ENOUGH):
@@ -411,10 +437,11 @@ class _Splitter:
             inner, times = {**inner, loop.var: range_of(loop, inner)}, times * extent_of(loop)
             common += times * sum(self._time(s, inner) for s in _stmts(loop.body) if not self._writes(s))
         share = _largest(sum(n.units for n in nests))
+        largest = max(nests, key=lambda nest: nest.units)
         turned = nests[0].inner_first
         repeated = common * (1 - share) if turned else 0.0
         work = self._time(Block(group), ranges) * share + repeated
-        return (work + self._moving(group, nests[0].key, ranges, fixed)) * (_TURNED if turned else 1.0)
+        return (work + self._moving(group, largest.key, ranges, fixed)) * (_TURNED if turned else 1.0)
 
     def _moving(self, group: Sequence[Stmt], key: Var | None, ranges: Ranges, fixed: frozenset[Var]) -> float:
         """Waiting for what other participants have in their caches, if all had their parts of everything.

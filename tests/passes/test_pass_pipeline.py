@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +39,7 @@ from aotc.relay.transform import (
 from aotc.relay.transform.pipeline import optimize, pipeline
 from aotc.relay.visitor import post_order
 from aotc.tir.target import C, get_target
+from tests.effort import grows_linearly
 
 V4 = get_target("x86-64-v4")
 
@@ -193,28 +193,13 @@ def test_every_pass_takes_a_long_chain(make: Callable[[], Any]) -> None:
     make()(chain(LINKS["multiply"], LENGTH))
 
 
-def calls_of(run: Callable[[], object]) -> int:
-    """How many functions are called: a measure of work that does not depend on the machine."""
-    count = 0
-
-    def seen(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(seen)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 @pytest.mark.parametrize("make", PASSES.values(), ids=PASSES)
 def test_the_work_of_a_pass_grows_with_the_chain(make: Callable[[], Any]) -> None:
-    short, long = (chain(LINKS["multiply"], length) for length in (200, 800))
-    make()(chain(LINKS["multiply"], 8))  # what is looked up once
-    once, four_times = calls_of(lambda: make()(short)), calls_of(lambda: make()(long))
-    assert four_times < 6 * once
+    def prepare(length: int) -> Callable[[], object]:
+        module = chain(LINKS["multiply"], length)
+        return lambda: make()(module)
+
+    assert grows_linearly(prepare)
 
 
 @pytest.mark.parametrize("name", LINKS)

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from aotc.relay.op.pool import max_pool1d as max_pool1d
     from aotc.relay.op.pool import max_pool2d as max_pool2d
     from aotc.relay.op.pool import max_pool3d as max_pool3d
+    from aotc.relay.op.recurrent import gru as gru
+    from aotc.relay.op.recurrent import lstm as lstm
+    from aotc.relay.op.recurrent import rnn as rnn
     from aotc.relay.op.resize import upsampling as upsampling
     from aotc.relay.op.shape import batch_flatten as batch_flatten
     from aotc.relay.op.softmax import fast_softmax as fast_softmax

@@ -27,15 +27,18 @@ _EXP: Final = """\
 """
 
 # The scale 2^n is applied in two halves, because n reaches beyond the exponents of normal numbers.
-# Limits come in two steps: GCC would compute with x as it is, and choose among three results in the end.
+# The limits 89 and -104 are minima of integers, which positive floats, and negative ones without their sign, are ordered
+# as: comparisons of floats GCC pulls apart into cases of their own, also together with those of callers.
 EXP: Final = f"""\
 static inline float aotc_exp_f32(float x) {{
-  const float high = 89.0f < x ? 89.0f : x;
-  const float y = -104.0f > high ? -104.0f : high;
+  const int32_t bits = (int32_t)aotc_bits(x);
+  const uint32_t high = (uint32_t)(bits < 0x42b20000 ? bits : 0x42b20000);
+  const float y = aotc_from_bits(high < 0xc2d00000u ? high : 0xc2d00000u);
 {_EXP}\
   const uint32_t k = aotc_bits(t) - 0x4b400000u + 256u;
   const uint32_t half = k >> 1;
-  return (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
+  p = (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
+  return x == x ? p : x;
 }}
 """
 

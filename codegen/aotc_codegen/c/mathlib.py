@@ -27,8 +27,8 @@ _EXP: Final = """\
 """
 
 # The scale 2^n is applied in two halves, because n reaches beyond the exponents of normal numbers.
-# The limits 89 and -104 are minima of integers, which positive floats, and negative ones without their sign, are ordered
-# as: comparisons of floats GCC pulls apart into cases of their own, also together with those of callers.
+# The limits 89 and -104 are minima of integers, since floats of one sign are ordered as these are: comparisons of
+# floats GCC pulls apart into cases of their own, also together with those of callers.
 EXP: Final = f"""\
 static inline float aotc_exp_f32(float x) {{
   const int32_t bits = (int32_t)aotc_bits(x);

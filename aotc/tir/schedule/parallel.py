@@ -335,9 +335,14 @@ class _Splitter:
         uses = [self._use(Block(g), ranges) for g in groups]
         if any(a.conflicts(b) for k, a in enumerate(uses) for b in uses[:k]):
             return None
-        if not all(self._is_closed(g) for g in groups):
+        if not all(self._is_closed(g) and not self._hands_on(g, stmts) for g in groups):
             return None
         return tuple(Leaf(tuple(g), self._dealt(g, ranges, fixed, len(groups) == 1)) for g in groups)
+
+    def _hands_on(self, group: Sequence[Stmt], stmts: Sequence[Stmt]) -> bool:
+        """Whether a statement behind the group reads what this has left in private scratch."""
+        left = {b for s in group for b in written(s) if b.private and self._is_local(b)}
+        return any(left & (read(s) - written(s)) for s in stmts if s not in group)
 
     def _dealt(self, group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var], only: bool) -> For | None:
         loop = group[0] if len(group) == 1 else None

@@ -95,6 +95,7 @@ CASES = {
     "depthwise": conv(ic=8, oc=8, size=(14, 14), groups=8, padding=1),
     "channels last": conv(ic=9, oc=40, size=(8, 9), padding=1, block=16, last=True),
     "channels last depthwise": conv(ic=40, oc=40, size=(14, 14), groups=40, padding=1, last=True),
+    "a last vector that overlaps": conv(batch=2, ic=4, oc=4, size=(1, 72), kernel=(1, 8)),
     "with rests": conv(ic=16, oc=96, size=(7, 7), kernel=(1, 1), block=32, last=True),
     "many positions": conv(ic=8, oc=72, size=(28, 28), kernel=(1, 1), block=16, last=True),
     "gemm": matmul(m=33, k=19, n=80, block=16),

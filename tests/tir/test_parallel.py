@@ -187,6 +187,15 @@ def test_what_carries_an_array_is_not_divided() -> None:
     assert for_team(kernel) is kernel
 
 
+def test_what_hands_on_an_array_is_not_divided() -> None:
+    """A loop that writes results, and leaves behind it what the next one reads."""
+    i, j, tile = Var("i"), Var("j"), Buffer("tile", FLOAT, 512, "stack", private=True)
+    fill = For(i, 512, Block((Store(tile, i, Load(X, i)), Store(Y, i, Load(X, i)))))
+    use = For(j, 512, Store(Y, j + 512, Load(tile, j)))
+    kernel = Kernel(name="k", inputs=(X,), outputs=(Y,), body=Block((fill, use)), stack=(tile,))
+    assert for_team(kernel) is kernel
+
+
 def test_meetings_stand_between_what_depends() -> None:
     """Two loops over the same memory, the second in another order; one more statement that one participant does."""
     i, j = Var("i"), Var("j")

@@ -206,7 +206,7 @@ class _Splitter:
             use = self._use(block, ranges)
             made = _Made(list(group), self._time(block, ranges) + self._moving(group, None, ranges, fixed), False)
             if use.writes:
-                shared = self._shared(group, ranges, fixed)
+                shared = None if self._hands_on(group, stmts) else self._shared(group, ranges, fixed)
                 if shared is None and not self._can_be_single(group):
                     return None
                 use = use if shared is not None else replace(use, single=True)

@@ -10,7 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import aotc
+from aotc import relay
 from aotc.driver.compile import CompiledModel, compile
+from aotc.relay.op.recurrent import LSTM
 from aotc.runtime.session import load
 
 STEPS, INPUTS = 1030, 24
@@ -96,3 +99,19 @@ def test_the_same_bits_on_threads(
     alone = load(compiled.path).run(names, data)
     for one, other in zip(alone, load(compiled.path, threads=threads).run(names, data), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("steps", [3, relay.Any()], ids=["steps", "any steps"])
+def test_unknown_batch_and_steps(steps: Any) -> None:
+    rng = np.random.default_rng(2)
+    weights = [rng.standard_normal(shape).astype(np.float32) / 8 for shape in ((8, 256), (64, 256), (256,))]
+    x, state = relay.var("x", shape=(steps, relay.Any(), 8)), ("h", "c")
+    states = [relay.var(name, shape=(relay.Any(), 64)) for name in state]
+    body = relay.nn.lstm(x, *map(relay.const, weights), *states)
+    module = aotc.IRModule.from_expr(relay.Function([x, *states], body))
+    data = [rng.standard_normal(shape).astype(np.float32) for shape in ((3, 2, 8), (2, 64), (2, 64))]
+    with aotc.transform.PassContext(opt_level=3):
+        found = relay.create_executor("vm", mod=module, target="x86-64-v3").evaluate()(*data)
+    expected = LSTM.reference(LSTM.attrs(), data[0], *weights, *data[1:])
+    for actual, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(actual.numpy(), wanted, rtol=1e-5, atol=1e-5)

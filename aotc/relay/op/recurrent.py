@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.dims import Dim, same_dim
+from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
 from aotc.ir.op import OpPattern, require
 from aotc.ir.types import TensorType, TupleType, Type
@@ -25,6 +25,7 @@ from aotc.relay.op.elementwise import logistic
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import random_array
+from aotc.relay.op.window import may_equal
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import call as intrinsic
@@ -124,7 +125,7 @@ def _check_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: int, dtype
     block = shape[3] if weight.rank == 4 else 0
     if isinstance(block, int) and block > 0 and hidden % block == 0:
         wanted = (hidden // block, rows, gates, block)
-    fits = len(shape) == len(wanted) and all(map(same_dim, shape, wanted))
+    fits = len(shape) == len(wanted) and all(map(may_equal, shape, wanted))
     require("recurrent.weight", fits, lambda: f"{name} must have shape {shape_text(wanted)}, got {shape_text(shape)}")
     require("dtype", weight.dtype == dtype, lambda: f"{name} must be {dtype}, got {weight.dtype}")
 
@@ -146,7 +147,7 @@ def _infer(kind: _Kind, a: RecurrentAttrs, types: Sequence[Type]) -> Type:
     wanted = [TensorType((kind.gates * hidden,), data.dtype), *[state] * kind.states, *[vector] * kind.extras]
     for number, (ty, want) in enumerate(zip(types[3:], wanted, strict=True), 3):
         same = tensor(ty).dtype == want.dtype and len(tensor(ty).shape) == want.rank
-        same = same and all(same_dim(p, q) for p, q in zip(tensor(ty).shape, want.shape, strict=True))
+        same = same and all(map(may_equal, tensor(ty).shape, want.shape))
         require("recurrent.argument", same, f"argument {number} must be {want}, got {ty}")
     if isinstance(a, RNNAttrs):
         known = a.activation in ("tanh", "relu")

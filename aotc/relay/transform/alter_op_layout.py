@@ -158,7 +158,8 @@ class _Pack(Mutator):
     def _recurrent(self, call: Call) -> Expr:
         """Both weights of a recurrent layer, of which the second may be no constant, in blocks of units."""
         args = list(call.args)
-        hidden = int(tensor_type_of(call.args[4]).static_shape[1])
+        state = tensor_type_of(call.args[2])
+        hidden = int(state.static_shape[state.rank // 2 - 1])
         for number, weight in enumerate(args[1:3], 1):
             if isinstance(weight, Constant) and weight.data.ndim == 2:
                 inputs, columns = weight.data.shape

@@ -6,11 +6,13 @@ become numpy operations, with the results that the loop would give, in the loop'
 
     run_kernel(kernel, [x, w])                 # [y], flat
     run = compile_kernel(kernel)               # for repeated runs: run([x, w])
+
+Of kernels for teams the participants take turns: each goes on until it waits for the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -39,6 +41,8 @@ from aotc.tir.expr import (
 )
 from aotc.tir.numerics import NAMESPACE
 from aotc.tir.stmt import (
+    PART,
+    PARTS,
     Assign,
     Block,
     Comment,
@@ -68,26 +72,44 @@ _FEW: Final = 4
 """Loops of fewer iterations are not worth a numpy call."""
 
 
-def run_kernel(kernel: Kernel, inputs: Sequence[Array], *, output_init: Sequence[Array] | None = None) -> list[Array]:
+def run_kernel(
+    kernel: Kernel,
+    inputs: Sequence[Array],
+    *,
+    output_init: Sequence[Array] | None = None,
+    participants: int = 1,
+    backwards: bool = False,
+) -> list[Array]:
     """The outputs of a kernel, as flat arrays, in order.
 
-    inputs       one array for each input buffer, of its dtype and size, any shape
-    output_init  what the outputs hold before; without it NaN, or a bit pattern that is unlikely to be right
+    inputs        one array for each input buffer, of its dtype and size, any shape
+    output_init   what the outputs hold before; without it NaN, or a bit pattern that is unlikely to be right
+    participants  how many share a kernel for teams
+    backwards     whether the last of them goes first; results that change with it lack a meeting
 
-    Raises AotcError (code "tir-run") for wrong arguments and for any access outside a buffer.
+    Raises AotcError (code "tir-run") for wrong arguments, for any access outside a buffer, and for participants that
+    do not meet equally often.
     """
-    return compile_kernel(kernel)(inputs, output_init=output_init)
+    run = compile_kernel(kernel)
+    return run(inputs, output_init=output_init, participants=participants, backwards=backwards)
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """A kernel as a Python function; `source` is for the curious."""
+    """A kernel as a Python generator, which stops where participants meet; `source` is for the curious."""
 
     kernel: Kernel
     source: str
-    function: Callable[..., None]
+    function: Callable[..., Iterator[None]]
 
-    def __call__(self, inputs: Sequence[Array], *, output_init: Sequence[Array] | None = None) -> list[Array]:
+    def __call__(
+        self,
+        inputs: Sequence[Array],
+        *,
+        output_init: Sequence[Array] | None = None,
+        participants: int = 1,
+        backwards: bool = False,
+    ) -> list[Array]:
         """Run on `inputs`; see run_kernel."""
         kernel = self.kernel
         arguments = _checked(kernel, "input", kernel.inputs, inputs)
@@ -95,12 +117,25 @@ class CompiledKernel:
             outputs = [_poison(b) for b in kernel.outputs]
         else:
             outputs = [a.copy() for a in _checked(kernel, "output", kernel.outputs, output_init)]
-        scratch = [_poison(b) for b in (*kernel.workspace, *kernel.stack)]
+        common = {b: _poison(b) for b in kernel.workspace if b not in kernel.private}
         for array in arguments:
             array.flags.writeable = False
+        runs = []
+        for part in range(participants if kernel.team else 1):
+            scratch = [common[b] if b in common else _poison(b) for b in (*kernel.workspace, *kernel.stack)]
+            runs.append(self.function(*arguments, *outputs, *scratch, part, participants))
         with np.errstate(all="ignore"):
-            self.function(*arguments, *outputs, *scratch)
+            self._take_turns(runs[::-1] if backwards else runs)
         return outputs
+
+    def _take_turns(self, runs: Sequence[Iterator[None]]) -> None:
+        """All participants, one after the other, from each meeting to the next; the end of the kernel is one."""
+        met = len(runs)
+        while met:
+            met = sum(next(run, self) is None for run in runs)
+            if met not in (0, len(runs)):
+                text = f"kernel {self.kernel.name}: {met} of {len(runs)} participants wait for the others, who are done"
+                raise AotcError("tir-run", text, span=self.kernel.span)
 
 
 def compile_kernel(kernel: Kernel) -> CompiledKernel:
@@ -150,10 +185,10 @@ class _Writer:
     mask: str = ""
 
     def kernel(self, kernel: Kernel) -> str:
-        names = ", ".join(self.name(b) for b in (*kernel.params, *kernel.stack))
-        self.lines.append(f"def kernel({names}):")
+        arguments: tuple[Var | Buffer, ...] = (*kernel.params, *kernel.stack, PART, PARTS)
+        self.lines.append(f"def kernel({', '.join(map(self.name, arguments))}):")
         self.stmt(kernel.body, 1)
-        self.lines.append("    return None")
+        self.line(1, "yield")
         return "\n".join(self.lines) + "\n"
 
     def name(self, item: Var | Buffer) -> str:
@@ -189,7 +224,9 @@ class _Writer:
             case Block():
                 for inner in stmt.stmts:
                     self.stmt(inner, depth)
-            case Comment() | Sync():
+            case Sync():
+                self.line(depth, "yield")
+            case Comment():
                 pass
             case _:
                 assert_never(stmt)

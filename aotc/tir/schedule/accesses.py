@@ -10,13 +10,17 @@ In: statements over flat buffers, the ranges of variables outside.  Out: places,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, walk
 from aotc.tir.simplify import Interval, Linear, bounds, linear
-from aotc.tir.stmt import Assign, Declare, For, Stmt, Store, Transpose, While, stmt_exprs, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, Transpose, While, stmt_exprs, walk_stmts
 
 Ranges = dict[Var, Interval]
+
+_MANY: Final = 1 << 16
+"""Elements of scratch that are followed one by one."""
 
 
 def loads(stmt: Stmt) -> Iterable[Load]:
@@ -102,6 +106,76 @@ def collect(
     for buffer in unknown:
         accesses[buffer].clear()
     return not unknown
+
+
+def is_filled_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges) -> bool:
+    """Whether statements read from scratch only what they themselves have written there before.
+
+    A statement that both writes and reads it fills it first: so scratch is used.
+    """
+    filled: set[int] = set()
+    for stmt in stmts:
+        if buffer in written(stmt):
+            filled |= _written_places(stmt, buffer, {})
+        elif buffer in read(stmt):
+            places = _read_places(stmt, buffer, ranges)
+            if places is None or not places <= filled:
+                return False
+    return True
+
+
+def _written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> set[int]:
+    """Elements of a buffer that a statement writes whatever happens, as far as that can be told."""
+    match stmt:
+        case Block():
+            return {n for inner in stmt.stmts for n in _written_places(inner, buffer, values)}
+        case For(begin=Const() as begin, end=Const() as end):
+            counted = range(int(begin.value), int(end.value), stmt.step)
+            return _written_places(stmt.body, buffer, {**values, stmt.var: counted}) if counted else set()
+        case Store() if stmt.buffer is buffer:
+            return _elements(stmt.index, stmt.value.lanes, values) or set()
+        case Transpose() if stmt.buffer is buffer:
+            return _square(stmt.index, stmt.stride, stmt.size, values) or set()
+        case _:
+            return set()
+
+
+def _read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
+    """All elements of a buffer that a statement may read; None if that cannot be told."""
+    ranges = dict(ranges)
+    values: dict[Var, range] = {}
+    found: set[int] = set()
+    for s in walk_stmts(stmt):  # outer before inner
+        if isinstance(s, For):
+            low, high = ranges[s.var] = range_of(s, ranges)
+            if -math.inf < low and high < math.inf:
+                values[s.var] = range(int(low), int(max(low, high)) + 1)
+        for load in (load for load in loads(s) if load.buffer is buffer):
+            if isinstance(s, Transpose):
+                places = _square(load.index, s.source_stride, s.size, values)
+            else:
+                places = _elements(load.index, load.lanes, values)
+            if places is None:
+                return None
+            found |= places
+    return found
+
+
+def _square(index: Expr, stride: int, size: int, values: Mapping[Var, range]) -> set[int] | None:
+    rows = [_elements(index + row * stride, size, values) for row in range(size)]
+    return None if None in rows else {n for row in rows for n in row or ()}
+
+
+def _elements(index: Expr, lanes: int, values: Mapping[Var, range]) -> set[int] | None:
+    """Elements from `index` on, over all values of variables; None if it depends on others, or they are too many."""
+    form = linear(index, {var: (counted[0], counted[-1]) for var, counted in values.items()})
+    found = set(range(form.const, form.const + lanes))
+    for atom, factor in form.terms.items():
+        counted = values.get(atom) if isinstance(atom, Var) else None
+        if counted is None or len(found) * len(counted) > _MANY:
+            return None
+        found = {n + factor * value for n in found for value in counted}
+    return found
 
 
 def apart(accesses: Sequence[Access], var: Var, extent: int, fixed: frozenset[Var]) -> bool:

@@ -32,6 +32,7 @@ from aotc.tir.schedule.accesses import (
     disjoint,
     extent_of,
     follows,
+    is_filled_before_read,
     is_innermost,
     outer_assigns,
     range_of,
@@ -206,7 +207,7 @@ class _Splitter:
             use = self._use(block, ranges)
             made = _Made(list(group), self._time(block, ranges) + self._moving(group, None, ranges, fixed), False)
             if use.writes:
-                shared = None if self._hands_on(group, stmts) else self._shared(group, ranges, fixed)
+                shared = None if self._hands_on(group, stmts, ranges) else self._shared(group, ranges, fixed)
                 if shared is None and not self._can_be_single(group):
                     return None
                 use = use if shared is not None else replace(use, single=True)
@@ -310,7 +311,7 @@ class _Splitter:
         if leaves is None or len(leaves) < 2 or leaves[0].loop is not group[0]:
             return False
         if not isinstance(after[0], For):
-            return True
+            return any(self._writes(s) for s in after)
         uses = [self._use(Block(part), ranges).writes for part in (group, after)]
         behind = uses[0].keys() == uses[1].keys() and all(follows(uses[1][b], uses[0][b]) for b in uses[0])
         return behind and leaves[-1].loop is not None and self._are_alike(leaves, ranges, fixed)
@@ -330,19 +331,21 @@ class _Splitter:
         return max(self._nests([leaf.loop], ranges, fixed), key=lambda nests: sum(n.units for n in nests))
 
     def _leaves(self, stmts: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> tuple[Leaf, ...] | None:
-        """What of these statements can be dealt out; None if some of it must be done after the rest."""
-        groups = [g for g in self._groups(stmts) if any(self._writes(s) for s in g)]
-        uses = [self._use(Block(g), ranges) for g in groups]
+        """What of these statements can be dealt out; None if some of it must be done before or after the rest."""
+        all_groups = list(self._groups(stmts))
+        groups = [g for g in all_groups if any(self._writes(s) for s in g)]
+        uses = [self._use(Block(g), ranges) for g in all_groups]  # those without writes every participant does
         if any(a.conflicts(b) for k, a in enumerate(uses) for b in uses[:k]):
             return None
-        if not all(self._is_closed(g) and not self._hands_on(g, stmts) for g in groups):
+        if not all(self._is_closed(g) and not self._hands_on(g, stmts, ranges) for g in groups):
             return None
         return tuple(Leaf(tuple(g), self._dealt(g, ranges, fixed, len(groups) == 1)) for g in groups)
 
-    def _hands_on(self, group: Sequence[Stmt], stmts: Sequence[Stmt]) -> bool:
+    def _hands_on(self, group: Sequence[Stmt], stmts: Sequence[Stmt], ranges: Ranges) -> bool:
         """Whether a statement behind the group reads what this has left in private scratch."""
         left = {b for s in group for b in written(s) if b.private and self._is_local(b)}
-        return any(left & (read(s) - written(s)) for s in stmts if s not in group)
+        last = max(k for k, s in enumerate(stmts) if s is group[-1])
+        return any(not is_filled_before_read(b, stmts[last + 1 :], ranges) for b in left)
 
     def _dealt(self, group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var], only: bool) -> For | None:
         loop = group[0] if len(group) == 1 else None

@@ -30,6 +30,7 @@ LANGUAGES = {
     "clang-c++17": ("clang++", "-x", "c++", "-std=c++17"),
 }
 SANITIZE = "-fsanitize=address,undefined -fno-sanitize-recover=all"
+RACES = "-fsanitize=thread"
 HEAP = {"malloc", "calloc", "realloc", "free", "aligned_alloc", "posix_memalign", "memalign", "strdup", "mmap"}
 
 
@@ -112,6 +113,12 @@ def check_threads(session: aotc.Session) -> None:
                 np.testing.assert_array_equal(a, b)
 
 
+def build_of_exact(name: str, sanitize: str) -> list[str | Path]:
+    """The command that links a built project with exact_buffers.c."""
+    driver = ["gcc", "-std=c99", f"-DMODEL={name}_info", "-Iinclude", Path(__file__).with_name("exact_buffers.c")]
+    return [*driver, *sanitize.split(), "-g", f"build/lib{name}.a", "build/libaotc_rt.a", "-lm", "-pthread"]
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_sanitizers(emitted: Emitted, tmp_path: Path, name: str, target: str) -> None:
@@ -129,9 +136,21 @@ def test_sanitizers(emitted: Emitted, tmp_path: Path, name: str, target: str) ->
     text = run([f"build/{name}_example", *files, *outputs.values()], project)
     assert re.search(r"1 runs, best [\d.]+ ms", text)
     check_outputs(model.metadata, outputs)
-    archives = [f"build/lib{name}.a", "build/libaotc_rt.a"]
-    driver = ["gcc", "-std=c99", f"-DMODEL={name}_info", "-Iinclude", Path(__file__).with_name("exact_buffers.c")]
-    run([*driver, *SANITIZE.split(), "-g", *archives, "-lm", "-o", "exact"], project)
+    run([*build_of_exact(name, SANITIZE), "-o", "exact"], project)
+    assert run(["./exact"], project) == "0 outputs differ\n"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_races(emitted: Emitted, tmp_path: Path, name: str) -> None:
+    """Three threads share one run, under the sanitizer that sees whatever nobody waits for."""
+    target = next(t for t in reversed(TARGETS) if supported(t))
+    if resolve_target(target).is_scalar:
+        pytest.skip("this machine runs no target with threads")
+    project = tmp_path / name
+    shutil.copytree(emitted(name, target).path, project)
+    flags = " ".join(("-O1", "-g", *resolve_target(target).cflags, RACES))
+    run(["make", "-j2", f"CFLAGS={flags}", f"LDFLAGS={RACES}", f"build/{name}_example"], project)
+    assert run([*build_of_exact(name, RACES), "-DTHREADS=3", "-o", "exact"], project) == ""
     assert run(["./exact"], project) == "0 outputs differ\n"
 
 

@@ -31,8 +31,10 @@ from aotc.tir.stmt import (
     map_exprs,
     walk_stmts,
 )
-from aotc.tir.target import get_target
+from aotc.tir.target import C, Target, get_target
 from aotc.tir.text import parse_kernel, to_text
+from tests.tir.graphs import Graph, graphs
+from tests.tir.teams import TEAMS, wrong_teams
 
 V4 = get_target("x86-64-v4")
 FLOAT = DType("float32")
@@ -117,6 +119,33 @@ def test_any_product(m: int, k: int, n: int, block: int, parts: int) -> None:
     kernel = case.kernel(V4)
     if not any(isinstance(s, Sync) for s in walk_stmts(for_team(kernel).body)) and for_team(kernel).team:
         check(kernel, list(case.values(0)), parts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(graph=graphs(), target=st.sampled_from([C, V4]), meeting=st.sampled_from([0.0, 100.0]))
+def test_any_graph(graph: Graph, target: Target, meeting: float) -> None:
+    """Divisions that meet often, and those that would rather not, with meetings in the right places."""
+    kernel = schedule("k", graph.inputs, graph.outputs, target)
+    rng = np.random.default_rng(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "_MEETING_NS", meeting)
+        assert not wrong_teams(kernel, [rng.integers(-4, 5, t.shape).astype(t.dtype.numpy) for t in graph.inputs])
+
+
+def test_what_others_still_read_is_not_overwritten() -> None:
+    """Every row begins with its sum: whoever does a part of it needs all of it as it was."""
+    row, j, k = Var("row"), Var("j"), Var("k")
+    rows, kept = Buffer("rows", FLOAT, 2000), Buffer("kept", FLOAT, 1, "stack", private=True)
+    total = For(j, 1000, Store(kept, ZERO, Load(kept, ZERO) + Load(rows, row * 1000 + j)))
+    scale = For(k, 1000, Store(rows, row * 1000 + k, Load(rows, row * 1000 + k) * Load(kept, ZERO)))
+    body = For(row, 2, Block((Store(kept, ZERO, Const(0.0, FLOAT)), total, scale)))
+    kernel = Kernel(name="k", inputs=(), outputs=(rows,), body=body, stack=(kept,))
+    (before,) = np.random.default_rng(0).standard_normal((1, 2000)).astype(np.float32)
+    (whole,) = run_kernel(kernel, [], output_init=[before])
+    for participants, backwards in TEAMS:
+        team = for_team(kernel)
+        (found,) = run_kernel(team, [], output_init=[before], participants=participants, backwards=backwards)
+        np.testing.assert_array_equal(found, whole)
 
 
 def elementwise(shape: tuple[int, ...]) -> Kernel:

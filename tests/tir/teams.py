@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Divided kernels against undivided ones: the very same bytes, whoever of the participants comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from aotc.tir.interp import run_kernel
+from aotc.tir.plan.memory import work_in_place
+from aotc.tir.schedule.parallel import for_team
+from aotc.tir.stmt import Kernel
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Form: TypeAlias = "tuple[Kernel, Sequence[Array], list[Array] | None]"
+TEAMS = ((2, True), (3, False))
+"""Numbers of participants, and whether the last one goes first."""
+
+
+def forms(kernel: Kernel, inputs: Sequence[Array]) -> Iterator[Form]:
+    """The kernel, its inputs, what its outputs hold at first; the same of the kernel that works over its inputs."""
+    yield kernel, inputs, None
+    if len(kernel.inplace) == len(kernel.outputs):
+        source = dict(kernel.inplace)
+        remaining = [array for i, array in enumerate(inputs) if i not in source.values()]
+        before = [inputs[source[o]].reshape(-1) for o in range(len(kernel.outputs))]
+        yield work_in_place(kernel, kernel.inplace), remaining, before
+
+
+def wrong_teams(kernel: Kernel, inputs: Sequence[Array]) -> list[str]:
+    """What is wrong with the kernel for teams, in each form of it: text of the kernel and of the team."""
+    found = []
+    for form, arrays, before in forms(kernel, inputs):
+        team = for_team(form)
+        whole = [array.tobytes() for array in run_kernel(form, arrays, output_init=before)] if team.team else []
+        for participants, backwards in TEAMS if team.team else ():
+            made = run_kernel(team, arrays, output_init=before, participants=participants, backwards=backwards)
+            if [array.tobytes() for array in made] != whole:
+                found.append(f"{participants} participants of {form.name}, in place: {before is not None}")
+    return found

@@ -16,6 +16,7 @@ from aotc.tir import te
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, operands, with_operands
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import parallel, schedule
+from aotc.tir.schedule.division import Leaf, Nest, divided, largest_share
 from aotc.tir.schedule.parallel import for_team
 from aotc.tir.stmt import (
     PART,
@@ -262,6 +263,39 @@ def test_rests_of_loops_are_dealt_out_with_them() -> None:
     case = CASES["with rests"]
     sizes = [written_by(case.kernel(V4), list(case.values(0)), part, 2).size for part in range(2)]
     assert max(sizes) <= 1.2 * min(sizes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 40), st.integers(1, 8)), min_size=1, max_size=3), min_size=1, max_size=2
+    ),
+    st.integers(1, 5),
+)
+def test_units_are_dealt_out_by_weight(sizes: list[list[tuple[int, int]]], participants: int) -> None:
+    """Each to one participant, in order, and no participant has more than what the division is valued at."""
+    owner = Buffer("owner", INDEX, sum(units for part in sizes for units, _ in part))
+    parts, weights = [], []
+    for part in sizes:
+        nests = []
+        for units, weight in part:
+            i, j = Var("i"), Var("j")
+            inner = For(j, 1, Store(owner, i + len(weights), PART))  # not innermost: in runs of one
+            nests.append(Nest((), Leaf((loop := For(i, units, inner),), loop), weight=weight))
+            weights += [weight] * units
+        parts.append(nests)
+    kernel = Kernel(name="k", inputs=(), outputs=(owner,), body=divided(parts), team=True)
+    (found,) = run_kernel(kernel, [], participants=participants)
+    begin = 0
+    for part in sizes:
+        end = begin + sum(units for units, _ in part)
+        assert (np.diff(found[begin:end]) >= 0).all()
+        begin = end
+    loads = [int(np.array(weights)[found == p].sum()) for p in range(participants)]
+    assert sum(loads) == sum(weights)
+    assert max(loads) / sum(weights) == pytest.approx(largest_share(parts, participants))
+    heaviest = sum(max(weight for _, weight in part) for part in sizes)
+    assert max(loads) <= sum(weights) / participants + 2 * heaviest
 
 
 def test_borders_belong_to_the_rows_beside_them() -> None:

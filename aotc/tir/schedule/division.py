@@ -6,7 +6,7 @@ In: a nest whose iterations are independent.  Out: the same nest over a particip
     for i in 0..3: for j in 0..4: ...                        # 12 units
     lo = 12 * part / parts; hi = 12 * (part + 1) / parts     # all of i = 0 first, or all of j = 0 first
 
-Units are counted through: every participant has the same number, or one less.
+Units are counted through, by the time that they take: every participant has as much to do, give or take half a unit.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ class Nest:
     """Loops one in the other, and what is dealt out of the last one; all else in them every participant does.
 
     inner_first    the units of a participant follow one another in the leaf's loop, not in the outermost one
+    weight         the time of a unit, relative to those of other nests
     """
 
     loops: tuple[For, ...]
     leaf: Leaf
     inner_first: bool = False
+    weight: int = 1
 
     @property
     def rounds(self) -> int:
@@ -124,20 +126,51 @@ def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
     return tuple(made)
 
 
-def divided(nests: Sequence[Nest]) -> Block:
-    """A participant's share of all units of some nests, counted through."""
-    low, high = Var("lo", INDEX), Var("hi", INDEX)
-    total = sum(nest.units for nest in nests)
-    found: list[Stmt] = [Declare(low, _share(total, PART)), Declare(high, _share(total, PART + 1))]
-    at = 0
-    for nest in nests:
-        found.append(nest.share(low - at, high - at))
-        at += nest.units
+def divided(parts: Sequence[Sequence[Nest]]) -> Block:
+    """A participant's share of all units of some nests; the nests of a part are counted through together."""
+    found: list[Stmt] = []
+    for nests in parts:
+        low, high = Var("lo", INDEX), Var("hi", INDEX)
+        common = math.gcd(*(nest.weight for nest in nests))
+        total, at = _total(nests) // common, 0
+        found += [Declare(low, _share(total, PART)), Declare(high, _share(total, PART + 1))]
+        for nest in nests:
+            weight = nest.weight // common
+            found.append(nest.share(*(_units_before(weight, limit - at) for limit in (low, high))))
+            at += nest.units * weight
     return Block(found)
+
+
+def largest_share(parts: Sequence[Sequence[Nest]], participants: int) -> float:
+    """What the participant that has most to do has of the whole, by weight; 0.5 if two have the same."""
+    most = max(sum(_weight_of_share(nests, part, participants) for nests in parts) for part in range(participants))
+    return most / sum(map(_total, parts))
+
+
+def _weight_of_share(nests: Sequence[Nest], part: int, participants: int) -> int:
+    """The same as `divided` says, of one participant."""
+    common = math.gcd(*(nest.weight for nest in nests))
+    total, at, mine = _total(nests) // common, 0, 0
+    for nest in nests:
+        weight = nest.weight // common
+        limits = (total * p // participants - at for p in (part, part + 1))
+        low, high = (min(max((2 * x + weight) // (2 * weight), 0), nest.units) for x in limits)
+        mine += (high - low) * nest.weight
+        at += nest.units * weight
+    return mine
+
+
+def _total(nests: Sequence[Nest]) -> int:
+    return sum(nest.units * nest.weight for nest in nests)
 
 
 def _share(total: int, part: Expr) -> Expr:
     return Binary("truncdiv", part * total, PARTS)
+
+
+def _units_before(weight: int, limit: Expr) -> Expr:
+    """How many units of a weight lie before a limit, at least with their first half."""
+    return limit if weight == 1 else _quotient(limit * 2 + weight, 2 * weight)
 
 
 def _quotient(value: Expr, divisor: int) -> Expr:

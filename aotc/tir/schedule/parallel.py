@@ -39,7 +39,7 @@ from aotc.tir.schedule.accesses import (
     read,
     written,
 )
-from aotc.tir.schedule.division import Leaf, Nest, alone, divided
+from aotc.tir.schedule.division import Leaf, Nest, alone, divided, largest_share
 from aotc.tir.stmt import (
     PART,
     Block,
@@ -67,8 +67,11 @@ _FETCHED_BYTES_PER_NS: Final = 40
 _OWNED_BYTES_PER_NS: Final = 10
 """How fast memory can be written that another participant has touched since: each line waits for its answer."""
 _MEETING_NS: Final = 100
+_WEIGHTS: Final = 8
+"""Units of different loops are told apart by this many times."""
 _TURNED: Final = 1.1
-"""The order of loops suits the caches; it must be worth this much to go round the outer ones for parts of the inner."""
+"""The order of loops suits the caches: it must be worth this much to go round the outer ones for parts of the inner,
+and to deal out rests and borders by themselves."""
 _CACHED: Final = 1 << 19
 """Bytes that a processor keeps for itself while it works on them."""
 _WORTH_NS: Final = 300.0
@@ -133,9 +136,9 @@ def _average(of_parts: Sequence[float]) -> float:
     return sum(of_parts) / len(of_parts)
 
 
-def _largest(units: int) -> float:
+def _largest(parts: Sequence[Sequence[Nest]]) -> float:
     """The share of the participant that has most to do."""
-    return _average([-(-units // p) / units for p in _TEAMS])
+    return _average([largest_share(parts, p) for p in _TEAMS])
 
 
 _OTHERS: Final = _average([1 - 1 / p for p in _TEAMS])
@@ -386,15 +389,29 @@ class _Splitter:
     def _shared(self, group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> _Made | None:
         """The division that takes the least time; None if there is none."""
         found: list[_Made] = []
-        for nests in self._nests(group, ranges, fixed):
+        for made in self._nests(group, ranges, fixed):
+            nests = self._weighed(made, ranges)
             turned = tuple(replace(n, inner_first=bool(n.loops) and n.leaf.loop is not None) for n in nests)
             for some in (nests, turned) if turned[0].inner_first else (nests,):
-                if sum(n.units for n in some) > 1:
-                    found.append(_Made([divided(some)], self._time_of(some, group, ranges, fixed), True))
+                apart = tuple((nest,) for nest in some)
+                for parts in ((some,), apart) if len(some) > 1 else (apart,):
+                    if largest_share(parts, 2) < 1:
+                        found.append(_Made([divided(parts)], self._time_of(parts, group, ranges, fixed), True))
         if len(group) == 1 and isinstance(group[0], For):
             together = self._together(group[0], ranges, fixed)
             found += [together] if together is not None else []
         return min(found, key=lambda made: made.time, default=None)
+
+    def _weighed(self, nests: Sequence[Nest], ranges: Ranges) -> tuple[Nest, ...]:
+        """With the time of a unit in each of them."""
+        times = []
+        for nest in nests:
+            inner = ranges
+            for loop in nest.loops:
+                inner = {**inner, loop.var: range_of(loop, inner)}
+            times.append(nest.rounds * self._time(Block(nest.leaf.stmts), inner) / nest.units)
+        weights = [max(1, round(_WEIGHTS * time / max(times))) if max(times) else 1 for time in times]
+        return tuple(replace(nest, weight=weight) for nest, weight in zip(nests, weights, strict=True))
 
     def _together(self, loop: For, ranges: Ranges, fixed: frozenset[Var]) -> _Made | None:
         """A loop that all go round together, its body divided; None if each would do most of it for itself."""
@@ -438,18 +455,22 @@ class _Splitter:
     def _time(self, stmt: Stmt, ranges: Ranges) -> float:
         return self.pace * _operations(stmt, ranges)
 
-    def _time_of(self, nests: Sequence[Nest], group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> float:
+    def _time_of(
+        self, parts: Sequence[Sequence[Nest]], group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]
+    ) -> float:
         """Of the participant that has most to do, with waiting for what is in other caches."""
+        nests = [nest for part in parts for nest in part]
         inner, common, times = ranges, 0.0, 1
         for loop in nests[0].loops:
             inner, times = {**inner, loop.var: range_of(loop, inner)}, times * extent_of(loop)
             common += times * sum(self._time(s, inner) for s in _stmts(loop.body) if not self._writes(s))
-        share = _largest(sum(n.units for n in nests))
+        share = _largest(parts)
         largest = max(nests, key=lambda nest: nest.units)
         turned = nests[0].inner_first
         repeated = common * (1 - share) if turned else 0.0
         work = self._time(Block(group), ranges) * share + repeated
-        return (work + self._moving(group, largest.key, ranges, fixed)) * (_TURNED if turned else 1.0)
+        order = (_TURNED if turned else 1.0) * (_TURNED if len(parts) > 1 else 1.0)
+        return (work + self._moving(group, largest.key, ranges, fixed)) * order
 
     def _moving(self, group: Sequence[Stmt], key: Var | None, ranges: Ranges, fixed: frozenset[Var]) -> float:
         """Waiting for what other participants have in their caches, if all had their parts of everything.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aotc.ir.dtype import DType
 from aotc.tir import te
-from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, operands, with_operands
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, minimum, operands, with_operands
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import parallel, schedule
 from aotc.tir.schedule.division import Leaf, Nest, divided, largest_share
@@ -183,6 +183,23 @@ def test_loops_by_vectors_are_divided_by_what_they_write() -> None:
     assert team.team
     (loop,) = (s for s in walk_stmts(team.body) if isinstance(s, For) and s.var is c)
     assert isinstance(loop.begin, Binary)  # a participant's share of the channels
+
+
+@pytest.mark.parametrize("rows", [53, 55, 56])
+def test_strips_of_which_the_last_is_smaller_are_divided(rows: int) -> None:
+    """Strips of 8 rows of 4 elements, in each of 3 planes."""
+    planes, source = Buffer("planes", FLOAT, 3 * rows * 4), Buffer("source", FLOAT, rows * 4)
+    strip, plane, y, x = Var("strip"), Var("plane"), Var("y"), Var("x")
+    row = strip * 8 + y
+    store = Store(planes, plane * (rows * 4) + row * 4 + x, Load(source, row * 4 + x))
+    inside = For(plane, 3, For(y, minimum(8, strip * -8 + rows), For(x, 4, store)))
+    kernel = loop_kernel(For(strip, 7, inside), source, planes)
+    assert for_team(kernel).team
+    check(kernel, [np.arange(rows * 4, dtype=np.float32)], 3)
+    longer = loop_kernel(For(strip, 7, For(plane, 3, For(y, 8, For(x, 4, store)))), source, planes)
+    if rows < 56:  # the last strip of a plane reaches into the next one
+        (loop,) = (s for s in walk_stmts(for_team(longer).body) if isinstance(s, For) and s.var is strip)
+        assert isinstance(loop.begin, Const)
 
 
 def test_what_reads_its_own_results_is_not_divided() -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from aotc.tir.expr import Buffer, Const, Expr, Load, Var, walk
+from aotc.tir.expr import Binary, Buffer, Const, Expr, Load, Var, walk
 from aotc.tir.simplify import Interval, Linear, bounds, linear
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, Transpose, While, stmt_exprs, walk_stmts
 
@@ -58,13 +58,30 @@ def range_of(loop: For, ranges: Ranges) -> Interval:
     return low, high
 
 
-Access = tuple[Linear, int, Ranges]
-"""The place of a first element as a sum of terms, how many follow one another, the ranges of variables."""
+class Access(NamedTuple):
+    """The place of a first element as a sum of terms, how many follow one another, the ranges of variables.
+
+    lasts   what the last value of a variable is no larger than, where others are in it
+    """
+
+    form: Linear
+    lanes: int
+    ranges: Ranges
+    lasts: Mapping[Var, Sequence[Linear]]
+
+    def highest(self, form: Linear) -> float:
+        """No less than the form at these places, where a loop may end sooner in some rounds of others."""
+        high = bounds(form.expr(), self.ranges)[1]
+        for var in [a for a, factor in form.terms.items() if isinstance(a, Var) and factor > 0]:
+            rest = Linear({a: factor for a, factor in form.terms.items() if a is not var}, form.const)
+            for last in self.lasts.get(var, ()):
+                high = min(high, bounds(rest.plus(last, form.terms[var]).expr(), self.ranges)[1])
+        return high
 
 
 def disjoint(a: Sequence[Access], b: Sequence[Access]) -> bool:
     """Whether two statements write apart from each other: in different parts of the buffer, or of each of its rows."""
-    strides = {abs(c) for form, _, _ in (*a, *b) for c in form.terms.values()}
+    strides = {abs(c) for access in (*a, *b) for c in access.form.terms.values()}
     return bool(a and b) and any(_parted(_window(a, n), _window(b, n), n) for n in sorted(strides | {0}))
 
 
@@ -81,7 +98,7 @@ def _parted(a: Interval, b: Interval, row: int) -> bool:
 def _window(accesses: Sequence[Access], row: int) -> Interval:
     """From the first element to the last; within rows of a length, if it is not 0."""
     first, last = math.inf, -math.inf
-    for form, lanes, ranges in accesses:
+    for form, lanes, ranges, _ in accesses:
         terms = {atom: c for atom, c in form.terms.items() if not row or c % row}
         low, high = bounds(Linear(terms, form.const % row if row else form.const).expr(), ranges)
         first, last = min(first, low), max(last, high + lanes - 1)
@@ -93,19 +110,28 @@ def collect(
 ) -> bool:
     """All places where the buffers are written, and read; False, and none of a buffer, if some cannot be told."""
     ranges, unknown = dict(ranges), set()
+    lasts: dict[Var, list[Linear]] = {}
     for s in walk_stmts(stmt):  # outer before inner
         if isinstance(s, For):
             ranges[s.var] = range_of(s, ranges)
+            lasts[s.var] = [linear(end, ranges).plus(Linear(const=-1)) for end in _smallest(s.end)]
         if isinstance(s, Transpose):
             unknown |= {b for b, wanted in ((s.buffer, stores), (s.source.buffer, reads)) if wanted and b in accesses}
         if isinstance(s, Store) and stores and s.buffer in accesses:
-            accesses[s.buffer].append((linear(s.index, ranges), s.value.lanes, ranges))
+            accesses[s.buffer].append(Access(linear(s.index, ranges), s.value.lanes, ranges, lasts))
         for load in loads(s) if reads else ():
             if load.buffer in accesses:
-                accesses[load.buffer].append((linear(load.index, ranges), load.lanes, ranges))
+                accesses[load.buffer].append(Access(linear(load.index, ranges), load.lanes, ranges, lasts))
     for buffer in unknown:
         accesses[buffer].clear()
     return not unknown
+
+
+def _smallest(expr: Expr) -> list[Expr]:
+    """Of what an expression is the smallest; nothing if it is a number."""
+    if isinstance(expr, Binary) and expr.op == "min":
+        return [*_smallest(expr.a), *_smallest(expr.b)]
+    return [] if isinstance(expr, Const) else [expr]
 
 
 def is_filled_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges) -> bool:
@@ -185,30 +211,37 @@ def apart(accesses: Sequence[Access], var: Var, extent: int, fixed: frozenset[Va
     of which loops or the statements of an unrolled tile make several) that step * var + low never reaches across, and
     `low` never reaches across a step.
     """
-    steps = {form.coefficient(var) for form, _, _ in accesses}
+    steps = {access.form.coefficient(var) for access in accesses}
     step = next(iter(steps)) if len(steps) == 1 else None
     if not step:
         return False
-    span = abs(step) * extent
-    rests = [{a: c for a, c in form.terms.items() if a is not var and a not in fixed} for form, _, _ in accesses]
-    unit = math.gcd(*(c for rest in rests for c in rest.values() if abs(c) >= span))
-    consts = sorted({form.const for form, _, _ in accesses})
-    rows = {math.gcd(unit, c - consts[0]) for c in consts if c - consts[0] >= span}
-    return any(_steps_apart(accesses, rests, abs(step), extent, u) for u in (unit, *sorted(rows)))
+    span = _span(step, extent)
+    rests = [{a: c for a, c in f.terms.items() if a is not var and a not in fixed} for f, *_ in accesses]
+    unit = math.gcd(*(c for rest in rests for c in rest.values() if abs(c) > span))
+    consts = sorted({access.form.const for access in accesses})
+    rows = {math.gcd(unit, c - consts[0]) for c in consts if c - consts[0] > span}
+    return any(_steps_apart(accesses, rests, var, extent, u) for u in (unit, *sorted(rows)))
+
+
+def _span(step: int, extent: int) -> int:
+    """From the first step to the last one, which may be cut short; what goes further leads to other rows."""
+    return abs(step) * max(1, extent - 1)
 
 
 def _steps_apart(
-    accesses: Sequence[Access], rests: Sequence[dict[Expr, int]], step: int, extent: int, unit: int
+    accesses: Sequence[Access], rests: Sequence[dict[Expr, int]], var: Var, extent: int, unit: int
 ) -> bool:
-    """Whether what is left of the places without multiples of `unit` stays within its step."""
-    span = step * extent
-    least, most = math.inf, -math.inf
-    for (form, lanes, ranges), rest in zip(accesses, rests, strict=True):
-        const = form.const % unit if unit else form.const
-        low = Linear({a: c for a, c in rest.items() if abs(c) < span}, const)
-        begin, end = bounds(low.expr(), ranges)
-        least, most = min(least, begin), max(most, end + lanes)
+    """Whether what is left of the places without multiples of `unit` stays within its step, and all steps in a unit."""
+    step = accesses[0].form.terms[var]
+    span = _span(step, extent)
+    least, most, last = math.inf, -math.inf, -math.inf
+    for access, rest in zip(accesses, rests, strict=True):
+        const = access.form.const % unit if unit else access.form.const
+        low = Linear({a: c for a, c in rest.items() if abs(c) <= span}, const)
+        begin, end = bounds(low.expr(), access.ranges)
+        least, most = min(least, begin), max(most, end + access.lanes)
+        last = max(last, access.highest(low.plus(Linear({var: step}))) + access.lanes)
     reach = most - least
-    if not reach <= step:  # infinite ones too
+    if not reach <= abs(step):  # infinite ones too
         return False
-    return unit == 0 or step * (extent - 1) + reach <= unit
+    return unit == 0 or abs(step) * (extent - 1) + reach <= unit or (step > 0 and last - least <= unit)

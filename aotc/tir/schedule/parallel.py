@@ -500,7 +500,7 @@ class _Splitter:
 
 def _reach(access: Access, key: Var | None) -> int:
     """Elements from the first to the last value of a variable; all, if it cannot be told."""
-    form, _, ranges = access
+    form, _, ranges, _ = access
     if key is None or not form.depends_on(key):
         return 0
     low, high = ranges[key]
@@ -511,7 +511,7 @@ def _reach(access: Access, key: Var | None) -> int:
 def _touched(buffer: Buffer, accesses: Sequence[Access], fixed: frozenset[Var]) -> int:
     """Bytes at these places, roughly."""
     elements = 0.0 if accesses else math.inf
-    for form, lanes, ranges in accesses:
+    for form, lanes, ranges, _ in accesses:
         sizes = [
             ranges[v][1] - ranges[v][0] + 1 for v in form.terms if isinstance(v, Var) and v in ranges and v not in fixed
         ]

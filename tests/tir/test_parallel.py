@@ -202,6 +202,34 @@ def test_strips_of_which_the_last_is_smaller_are_divided(rows: int) -> None:
         assert isinstance(loop.begin, Const)
 
 
+def blocked_transposition(size: int) -> Kernel:
+    """Rows 5 to 84 by squares, which are smaller at the ends, or overlap if `size` is over 16."""
+    source, turned = Buffer("source", FLOAT, 80 * 100), Buffer("turned", FLOAT, 85 * 100)
+    rows, columns, row, column = Var("rows"), Var("columns"), Var("row"), Var("column")
+    store = Store(turned, row * 100 + column, Load(source, column * 80 + row - 5))
+    inside = For(column, minimum(columns + 16, 100), store, begin=columns)
+    square = For(row, minimum(rows + size, 85), inside, begin=rows)
+    nest = For(rows, Const(85, INDEX), For(columns, 100, square, step=16), begin=Const(5, INDEX), step=16)
+    first = Var("first")
+    body = Block((For(first, 500, Store(turned, first, Const(0.0, FLOAT))), nest))
+    return Kernel(name="k", inputs=(source,), outputs=(turned,), body=body)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 6])
+def test_loops_from_anywhere_by_any_step_are_divided(parts: int) -> None:
+    kernel = blocked_transposition(16)
+    check(kernel, [np.arange(8000, dtype=np.float32)], parts)
+    if parts == 2:
+        shares = [written_by(kernel, [np.ones(8000, np.float32)], part, 2).size for part in range(2)]
+        assert max(shares) < 0.65 * 8500
+
+
+def test_squares_that_overlap_are_not_divided() -> None:
+    """Their rows, that is: columns may be, of each round."""
+    loops = [s for s in walk_stmts(for_team(blocked_transposition(17)).body) if isinstance(s, For) and s.step == 16]
+    assert isinstance(loops[0].begin, Const)
+
+
 def test_what_reads_its_own_results_is_not_divided() -> None:
     i = Var("i")
     chain = loop_kernel(For(i, 1000, Store(Y, i + 1, Load(Y, i) + Load(X, i))), X, Y)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aotc.tir.expr import Binary, Buffer, Const, Expr, Load, Var, walk
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, walk
 from aotc.tir.simplify import Interval, Linear, bounds, linear
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, Transpose, While, stmt_exprs, walk_stmts
 
@@ -42,9 +43,11 @@ def outer_assigns(stmt: Stmt) -> Iterable[Assign]:
 
 
 def extent_of(loop: For) -> int:
-    """How often a loop from 0 runs; 0 if that is not known."""
+    """How often a loop runs; 0 if that is not known."""
     begin, end = loop.begin, loop.end
-    return int(end.value) if isinstance(begin, Const) and isinstance(end, Const) and begin.value == 0 else 0
+    if not (isinstance(begin, Const) and isinstance(end, Const)):
+        return 0
+    return len(range(int(begin.value), int(end.value), loop.step))
 
 
 def is_innermost(loop: For) -> bool:
@@ -98,10 +101,11 @@ def _parted(a: Interval, b: Interval, row: int) -> bool:
 def _window(accesses: Sequence[Access], row: int) -> Interval:
     """From the first element to the last; within rows of a length, if it is not 0."""
     first, last = math.inf, -math.inf
-    for form, lanes, ranges, _ in accesses:
-        terms = {atom: c for atom, c in form.terms.items() if not row or c % row}
-        low, high = bounds(Linear(terms, form.const % row if row else form.const).expr(), ranges)
-        first, last = min(first, low), max(last, high + lanes - 1)
+    for access in accesses:
+        terms = {atom: c for atom, c in access.form.terms.items() if not row or c % row}
+        rest = Linear(terms, access.form.const % row if row else access.form.const)
+        first = min(first, bounds(rest.expr(), access.ranges)[0])
+        last = max(last, access.highest(rest) + access.lanes - 1)
     return first, last
 
 
@@ -109,29 +113,58 @@ def collect(
     stmt: Stmt, ranges: Ranges, accesses: dict[Buffer, list[Access]], *, reads: bool = True, stores: bool = True
 ) -> bool:
     """All places where the buffers are written, and read; False, and none of a buffer, if some cannot be told."""
-    ranges, unknown = dict(ranges), set()
-    lasts: dict[Var, list[Linear]] = {}
+    places, unknown = _Places(dict(ranges)), set()
     for s in walk_stmts(stmt):  # outer before inner
         if isinstance(s, For):
-            ranges[s.var] = range_of(s, ranges)
-            lasts[s.var] = [linear(end, ranges).plus(Linear(const=-1)) for end in _smallest(s.end)]
+            places.enter(s)
         if isinstance(s, Transpose):
             unknown |= {b for b, wanted in ((s.buffer, stores), (s.source.buffer, reads)) if wanted and b in accesses}
         if isinstance(s, Store) and stores and s.buffer in accesses:
-            accesses[s.buffer].append(Access(linear(s.index, ranges), s.value.lanes, ranges, lasts))
+            accesses[s.buffer].append(places.access(s.index, s.value.lanes))
         for load in loads(s) if reads else ():
             if load.buffer in accesses:
-                accesses[load.buffer].append(Access(linear(load.index, ranges), load.lanes, ranges, lasts))
+                accesses[load.buffer].append(places.access(load.index, load.lanes))
     for buffer in unknown:
         accesses[buffer].clear()
     return not unknown
 
 
+@dataclass
+class _Places:
+    """Indices as sums of terms.  The variable of a loop from 5 * i on becomes 5 * i + another, which is from 0 on."""
+
+    ranges: Ranges
+    lasts: dict[Var, list[Linear]] = field(default_factory=dict)
+    moved: dict[Var, Linear] = field(default_factory=dict)
+
+    def enter(self, loop: For) -> None:
+        self.ranges[loop.var] = range_of(loop, self.ranges)
+        var, begin = loop.var, self.form(loop.begin)
+        if begin.terms:
+            var = Var(loop.var.name, INDEX)
+            self.moved[loop.var] = begin.plus(Linear({var: 1}))
+        else:
+            begin = Linear()
+        self.lasts[var] = [self.form(end).plus(begin, -1).plus(Linear(const=-1)) for end in _smallest(loop.end)]
+        if begin.terms:
+            self.ranges[var] = (0, max(0, min(bounds(last.expr(), self.ranges)[1] for last in self.lasts[var])))
+
+    def form(self, index: Expr) -> Linear:
+        found = linear(index, self.ranges)
+        for var in [a for a in found.terms if isinstance(a, Var) and a in self.moved]:
+            factor = found.terms[var]
+            found = found.plus(Linear({var: factor}), -1).plus(self.moved[var], factor)
+        return found
+
+    def access(self, index: Expr, lanes: int) -> Access:
+        return Access(self.form(index), lanes, self.ranges, self.lasts)
+
+
 def _smallest(expr: Expr) -> list[Expr]:
-    """Of what an expression is the smallest; nothing if it is a number."""
+    """Of what an expression is the smallest."""
     if isinstance(expr, Binary) and expr.op == "min":
         return [*_smallest(expr.a), *_smallest(expr.b)]
-    return [] if isinstance(expr, Const) else [expr]
+    return [expr]
 
 
 def is_filled_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges) -> bool:
@@ -204,44 +237,41 @@ def _elements(index: Expr, lanes: int, values: Mapping[Var, range]) -> set[int] 
     return found
 
 
-def apart(accesses: Sequence[Access], var: Var, extent: int, fixed: frozenset[Var]) -> bool:
-    """Whether places of different values of `var` are always different.
+def apart(accesses: Sequence[Access], loop: For, fixed: frozenset[Var]) -> bool:
+    """Whether places of different iterations are always different.
 
-    Every place is step * var + low + high, where all of `high` is a multiple of a number (that of a row of the output,
-    of which loops or the statements of an unrolled tile make several) that step * var + low never reaches across, and
-    `low` never reaches across a step.
+    Every place is step * iteration + low + high, where all of `high` is a multiple of a number (that of a row of the
+    output, of which loops or the statements of an unrolled tile make several) that step * iteration + low never reaches
+    across, and `low` never reaches across a step.
     """
-    steps = {access.form.coefficient(var) for access in accesses}
-    step = next(iter(steps)) if len(steps) == 1 else None
-    if not step:
+    factors = {access.form.coefficient(loop.var) for access in accesses}
+    factor = next(iter(factors)) if len(factors) == 1 else None
+    if not factor:
         return False
-    span = _span(step, extent)
-    rests = [{a: c for a, c in f.terms.items() if a is not var and a not in fixed} for f, *_ in accesses]
+    span = _span(factor, loop)
+    rests = [{a: c for a, c in f.terms.items() if a is not loop.var and a not in fixed} for f, *_ in accesses]
     unit = math.gcd(*(c for rest in rests for c in rest.values() if abs(c) > span))
     consts = sorted({access.form.const for access in accesses})
     rows = {math.gcd(unit, c - consts[0]) for c in consts if c - consts[0] > span}
-    return any(_steps_apart(accesses, rests, var, extent, u) for u in (unit, *sorted(rows)))
+    return any(_steps_apart(accesses, rests, loop, factor, u) for u in (unit, *sorted(rows)))
 
 
-def _span(step: int, extent: int) -> int:
+def _span(factor: int, loop: For) -> int:
     """From the first step to the last one, which may be cut short; what goes further leads to other rows."""
-    return abs(step) * max(1, extent - 1)
+    return abs(factor) * loop.step * max(1, extent_of(loop) - 1)
 
 
 def _steps_apart(
-    accesses: Sequence[Access], rests: Sequence[dict[Expr, int]], var: Var, extent: int, unit: int
+    accesses: Sequence[Access], rests: Sequence[dict[Expr, int]], loop: For, factor: int, unit: int
 ) -> bool:
     """Whether what is left of the places without multiples of `unit` stays within its step, and all steps in a unit."""
-    step = accesses[0].form.terms[var]
-    span = _span(step, extent)
-    least, most, last = math.inf, -math.inf, -math.inf
+    step, span = abs(factor) * loop.step, _span(factor, loop)
+    least, most, first, last = math.inf, -math.inf, math.inf, -math.inf
     for access, rest in zip(accesses, rests, strict=True):
         const = access.form.const % unit if unit else access.form.const
         low = Linear({a: c for a, c in rest.items() if abs(c) <= span}, const)
-        begin, end = bounds(low.expr(), access.ranges)
-        least, most = min(least, begin), max(most, end + access.lanes)
-        last = max(last, access.highest(low.plus(Linear({var: step}))) + access.lanes)
-    reach = most - least
-    if not reach <= abs(step):  # infinite ones too
-        return False
-    return unit == 0 or abs(step) * (extent - 1) + reach <= unit or (step > 0 and last - least <= unit)
+        least, most = min(least, bounds(low.expr(), access.ranges)[0]), max(most, access.highest(low) + access.lanes)
+        whole = low.plus(Linear({loop.var: factor}))
+        first = min(first, bounds(whole.expr(), access.ranges)[0])
+        last = max(last, access.highest(whole) + access.lanes)
+    return most - least <= step and (unit == 0 or last - first <= unit)  # neither if it is infinite

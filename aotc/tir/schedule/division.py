@@ -85,29 +85,27 @@ class Nest:
             return Block(self.leaf.stmts) if self.loops and self.leaf.loop is None else self._of_leaf(low, high)
         loop, *rest = loops
         inside = self.leaf.units * math.prod(map(extent_of, rest))
-        begin = maximum(_quotient(low, inside), 0)
-        end = minimum(_quotient(high + (inside - 1), inside), extent_of(loop))
-        done = loop.var * inside
+        done = _iteration(loop) * inside
         body = self._inside(loop, rest, self._counted(rest, low - done, high - done))
-        return For(loop.var, end, body, begin=begin, kind=loop.kind)
+        return _between(loop, _quotient(low, inside), _quotient(high + (inside - 1), inside), body)
 
     def _inner_first(self, low: Expr, high: Expr) -> Stmt:
         """All rounds; those iterations of the leaf whose number, times all rounds, plus this round is mine."""
         number = as_expr(0)
         for loop in self.loops:
-            number = number * extent_of(loop) + loop.var
+            number = number * extent_of(loop) + _iteration(loop)
         bounds = (_quotient(limit - number + (self.rounds - 1), self.rounds) for limit in (low, high))
         made = self._of_leaf(*bounds)
         for k in reversed(range(len(self.loops))):
             loop = self.loops[k]
-            made = For(loop.var, loop.end, self._inside(loop, self.loops[k + 1 :], made), kind=loop.kind)
+            made = _with_body(loop, self._inside(loop, self.loops[k + 1 :], made))
         return made
 
     def _of_leaf(self, low: Expr, high: Expr) -> Stmt:
         loop = self.leaf.loop
         if loop is None:
             return If(all_of(low <= 0, high > 0), Block(self.leaf.stmts))
-        return For(loop.var, minimum(high, self.leaf.units), loop.body, begin=maximum(low, 0), kind=loop.kind)
+        return _between(loop, low, high, loop.body)
 
     def _inside(self, loop: For, rest: Sequence[For], made: Stmt) -> Block:
         """The body of a loop with its part that is dealt out replaced."""
@@ -116,12 +114,27 @@ class Nest:
         return Block(made if s is first else s for s in stmts if s not in others)
 
 
+def _iteration(loop: For) -> Expr:
+    """Which iteration of a loop it is, from 0 on."""
+    return _quotient(loop.var - loop.begin, loop.step)
+
+
+def _between(loop: For, low: Expr, high: Expr, body: Stmt) -> For:
+    """The iterations from `low` to `high`, as far as there are any."""
+    begin, end = (loop.begin + n * loop.step for n in (maximum(low, 0), minimum(high, extent_of(loop))))
+    return For(loop.var, end, body, begin=begin, step=loop.step, kind=loop.kind)
+
+
+def _with_body(loop: For, body: Stmt) -> For:
+    return For(loop.var, loop.end, body, begin=loop.begin, step=loop.step, kind=loop.kind)
+
+
 def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
     """The same loops with nothing else in them."""
     body: Stmt = Block(leaf.stmts)
     made: list[For] = []
     for loop in reversed(loops):
-        made.insert(0, For(loop.var, loop.end, body, kind=loop.kind))
+        made.insert(0, _with_body(loop, body))
         body = made[0]
     return tuple(made)
 

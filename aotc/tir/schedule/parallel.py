@@ -352,7 +352,7 @@ class _Splitter:
 
     def _dealt(self, group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var], only: bool) -> For | None:
         loop = group[0] if len(group) == 1 else None
-        if not isinstance(loop, For) or not self._is_plain(loop) or not self._is_parallel(loop, ranges, fixed):
+        if not isinstance(loop, For) or extent_of(loop) == 0 or not self._is_parallel(loop, ranges, fixed):
             return None
         return loop if not is_innermost(loop) or (only and not fixed) else None
 
@@ -435,9 +435,6 @@ class _Splitter:
     def _all_read(self) -> set[Buffer]:
         return read(self.kernel.body)
 
-    def _is_plain(self, loop: For) -> bool:
-        return loop.step == 1 and extent_of(loop) > 0
-
     def _is_parallel(self, loop: For, ranges: Ranges, fixed: frozenset[Var]) -> bool:
         """Whether the iterations leave nothing for each other, in registers or in memory that they share."""
         if any(True for _ in outer_assigns(loop.body)):
@@ -448,7 +445,7 @@ class _Splitter:
         accesses: dict[Buffer, list[Access]] = {b: [] for b in self._writes(loop.body)}
         if not collect(loop.body, {**ranges, loop.var: range_of(loop, ranges)}, accesses):
             return False
-        return all(apart(found, loop.var, extent_of(loop), fixed) for found in accesses.values())
+        return all(apart(found, loop, fixed) for found in accesses.values())
 
     # --- how long it takes
 

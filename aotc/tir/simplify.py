@@ -141,10 +141,10 @@ def _product(a: Linear, b: Linear) -> Linear:
 
 def _division(op: str, a: Linear, b: Linear, ranges: Ranges) -> Linear:
     divisor = b.const
-    if b.terms or divisor <= 0 or (op.startswith("trunc") and _bounds_linear(a, ranges)[0] < 0):
+    if b.terms or divisor <= 0 or (op.startswith("trunc") and linear_bounds(a, ranges)[0] < 0):
         return _atom(Binary(op, a.expr(), b.expr()))
     quotient, rest = _split_by(a, divisor)
-    low, high = _bounds_linear(rest, ranges)
+    low, high = linear_bounds(rest, ranges)
     inner = _floordiv_atom(rest, divisor)
     if low > -math.inf and high < math.inf and low // divisor == high // divisor:
         inner = Linear(const=int(low // divisor))
@@ -186,7 +186,7 @@ def _floormod_atom(a: Linear, divisor: int) -> Linear:
 
 
 def _extreme(op: str, a: Linear, b: Linear, ranges: Ranges) -> Linear:
-    low, high = _bounds_linear(a.plus(b, -1), ranges)
+    low, high = linear_bounds(a.plus(b, -1), ranges)
     if low >= 0:
         return a if op == "max" else b
     if high <= 0:
@@ -208,10 +208,11 @@ def _recombined(a: Linear) -> Linear:
 
 def bounds(expr: Expr, ranges: Ranges) -> Interval:
     """The least and greatest value of an integer expression (infinite where unknown)."""
-    return _bounds_linear(linear(expr, ranges), ranges) if expr.dtype == INDEX else _bounds_atom(expr, ranges)
+    return linear_bounds(linear(expr, ranges), ranges) if expr.dtype == INDEX else _bounds_atom(expr, ranges)
 
 
-def _bounds_linear(a: Linear, ranges: Ranges) -> Interval:
+def linear_bounds(a: Linear, ranges: Ranges) -> Interval:
+    """The least and greatest value of a sum of terms (infinite where unknown)."""
     low: Bound = a.const
     high: Bound = a.const
     for atom, c in a.terms.items():
@@ -301,7 +302,7 @@ def _rebuilt(expr: Expr, ranges: Ranges) -> Expr:
 
 def _comparison(expr: Binary, ranges: Ranges) -> Expr:
     a, b = linear(expr.a, ranges), linear(expr.b, ranges)
-    low, high = _bounds_linear(_recombined(a.plus(b, -1)), ranges)
+    low, high = linear_bounds(_recombined(a.plus(b, -1)), ranges)
     verdict = _decide(expr.op, low, high)
     return binary(expr.op, a.expr(), b.expr()) if verdict is None else Const(verdict, BOOL)
 
@@ -380,7 +381,7 @@ def is_empty(stmt: Stmt) -> bool:
 def _simplify_for(loop: For, ranges: Ranges) -> Stmt:
     begin, end = simplify(loop.begin, ranges), simplify(loop.end, ranges)
     extent = linear(end, ranges).plus(linear(begin, ranges), -1)
-    low, high = _bounds_linear(extent, ranges)
+    low, high = linear_bounds(extent, ranges)
     if high <= 0:
         return Block(())
     if low > 0 and high <= loop.step:

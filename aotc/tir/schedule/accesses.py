@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, walk
-from aotc.tir.simplify import Interval, Linear, bounds, linear
+from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, Transpose, While, stmt_exprs, walk_stmts
 
 Ranges = dict[Var, Interval]
@@ -74,11 +74,11 @@ class Access(NamedTuple):
 
     def highest(self, form: Linear) -> float:
         """No less than the form at these places, where a loop may end sooner in some rounds of others."""
-        high = bounds(form.expr(), self.ranges)[1]
+        high = linear_bounds(form, self.ranges)[1]
         for var in [a for a, factor in form.terms.items() if isinstance(a, Var) and factor > 0]:
             rest = Linear({a: factor for a, factor in form.terms.items() if a is not var}, form.const)
             for last in self.lasts.get(var, ()):
-                high = min(high, bounds(rest.plus(last, form.terms[var]).expr(), self.ranges)[1])
+                high = min(high, linear_bounds(rest.plus(last, form.terms[var]), self.ranges)[1])
         return high
 
 
@@ -104,7 +104,7 @@ def _window(accesses: Sequence[Access], row: int) -> Interval:
     for access in accesses:
         terms = {atom: c for atom, c in access.form.terms.items() if not row or c % row}
         rest = Linear(terms, access.form.const % row if row else access.form.const)
-        first = min(first, bounds(rest.expr(), access.ranges)[0])
+        first = min(first, linear_bounds(rest, access.ranges)[0])
         last = max(last, access.highest(rest) + access.lanes - 1)
     return first, last
 
@@ -145,9 +145,10 @@ class _Places:
             self.moved[loop.var] = begin.plus(Linear({var: 1}))
         else:
             begin = Linear()
-        self.lasts[var] = [self.form(end).plus(begin, -1).plus(Linear(const=-1)) for end in _smallest(loop.end)]
+        lasts = [self.form(end).plus(begin, -1).plus(Linear(const=-1)) for end in _smallest(loop.end)]
+        self.lasts[var] = [last for last in lasts if last.terms]  # the others are in the ranges
         if begin.terms:
-            self.ranges[var] = (0, max(0, min(bounds(last.expr(), self.ranges)[1] for last in self.lasts[var])))
+            self.ranges[var] = (0, max(0, min(linear_bounds(last, self.ranges)[1] for last in lasts)))
 
     def form(self, index: Expr) -> Linear:
         found = linear(index, self.ranges)
@@ -270,8 +271,8 @@ def _steps_apart(
     for access, rest in zip(accesses, rests, strict=True):
         const = access.form.const % unit if unit else access.form.const
         low = Linear({a: c for a, c in rest.items() if abs(c) <= span}, const)
-        least, most = min(least, bounds(low.expr(), access.ranges)[0]), max(most, access.highest(low) + access.lanes)
+        least, most = min(least, linear_bounds(low, access.ranges)[0]), max(most, access.highest(low) + access.lanes)
         whole = low.plus(Linear({loop.var: factor}))
-        first = min(first, bounds(whole.expr(), access.ranges)[0])
+        first = min(first, linear_bounds(whole, access.ranges)[0])
         last = max(last, access.highest(whole) + access.lanes)
     return most - least <= step and (unit == 0 or last - first <= unit)  # neither if it is infinite

@@ -109,7 +109,7 @@ def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset()) -> Ke
 
 
 def _divided(kernel: Kernel, constants: AbstractSet[Buffer], time: float) -> Kernel:
-    splitter = _Splitter(kernel, constants, time / max(1.0, _operations(kernel.body, {})))
+    splitter = _Splitter(kernel, constants, time)
     made = splitter.region(_stmts(kernel.body), {}, frozenset())
     if made is None or not made.divided or made.time >= splitter.alone():
         return kernel
@@ -119,17 +119,6 @@ def _divided(kernel: Kernel, constants: AbstractSet[Buffer], time: float) -> Ker
 
 def _stmts(stmt: Stmt) -> tuple[Stmt, ...]:
     return stmt.stmts if isinstance(stmt, Block) else (stmt,)
-
-
-def _operations(stmt: Stmt, ranges: Ranges) -> float:
-    """Operations on values, and places written, over all iterations."""
-    if isinstance(stmt, For):
-        low, high = range_of(stmt, ranges)
-        times = (high - low + 1) / stmt.step if high < math.inf else 1
-        return max(0.0, times) * _operations(stmt.body, {**ranges, stmt.var: (low, high)})
-    values = [n for e in stmt_exprs(stmt) for n in walk(e)]
-    own = sum(isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX) for n in values)
-    return own + isinstance(stmt, Store) + sum(_operations(s, ranges) for s in stmt_children(stmt))
 
 
 def _average(of_parts: Sequence[float]) -> float:
@@ -182,15 +171,16 @@ class _Splitter:
     """One kernel's division.
 
     constants  inputs that nobody writes
-    pace       nanoseconds of an operation
+    whole      nanoseconds that one participant needs for it
     private    scratch of which each participant needs its own
     """
 
     kernel: Kernel
     constants: AbstractSet[Buffer]
-    pace: float
+    whole: float
     private: set[Buffer] = field(default_factory=set)
     _known_uses: dict[object, _Use] = field(default_factory=dict)
+    _own_operations: dict[Stmt, int] = field(default_factory=dict)
 
     def alone(self) -> float:
         """The time if the first participant does it all."""
@@ -337,7 +327,8 @@ class _Splitter:
         """What of these statements can be dealt out; None if some of it must be done before or after the rest."""
         all_groups = list(self._groups(stmts))
         groups = [g for g in all_groups if any(self._writes(s) for s in g)]
-        uses = [self._use(Block(g), ranges) for g in all_groups]  # those without writes every participant does
+        common = Block(s for g in all_groups if g not in groups for s in g)
+        uses = [self._use(part, ranges) for part in (common, *map(Block, groups))]
         if any(a.conflicts(b) for k, a in enumerate(uses) for b in uses[:k]):
             return None
         if not all(self._is_closed(g) and not self._hands_on(g, stmts, ranges) for g in groups):
@@ -450,7 +441,24 @@ class _Splitter:
     # --- how long it takes
 
     def _time(self, stmt: Stmt, ranges: Ranges) -> float:
-        return self.pace * _operations(stmt, ranges)
+        return self._pace * self._operations(stmt, ranges)
+
+    @cached_property
+    def _pace(self) -> float:
+        """Nanoseconds of an operation."""
+        return self.whole / max(1.0, self._operations(self.kernel.body, {}))
+
+    def _operations(self, stmt: Stmt, ranges: Ranges) -> float:
+        """Operations on values, and places written, over all iterations."""
+        if isinstance(stmt, For):
+            low, high = range_of(stmt, ranges)
+            times = (high - low + 1) / stmt.step if high < math.inf else 1
+            return max(0.0, times) * self._operations(stmt.body, {**ranges, stmt.var: (low, high)})
+        if stmt not in self._own_operations:
+            values = [n for e in stmt_exprs(stmt) for n in walk(e)]
+            own = sum(isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX) for n in values)
+            self._own_operations[stmt] = own + isinstance(stmt, Store)
+        return self._own_operations[stmt] + sum(self._operations(s, ranges) for s in stmt_children(stmt))
 
     def _time_of(
         self, parts: Sequence[Sequence[Nest]], group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]

@@ -211,6 +211,19 @@ def test_borders_cost_no_scratch() -> None:
     assert sum(b.nbytes for b in kernel.stack) <= 4096
 
 
+@pytest.mark.parametrize("target", ALL)
+def test_single_products_have_the_plain_nest(target: str) -> None:
+    """Nothing of the data follows another element, so nothing can be copied before."""
+    case = matmul(m=1, k=1, n=10, transposed=True, dtype="float16", acc="float32")
+    check(case, case.kernel(get_target(target)))
+
+
+def test_positions_counted_through_rows_are_finished_in_registers() -> None:
+    kernel = conv(ic=64, oc=64, size=(56, 56), kernel=(1, 1), block=32).kernel(V4)
+    stored = {s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Store)}
+    assert stored == set(kernel.outputs)
+
+
 def test_empty_contractions_have_the_plain_nest() -> None:
     case = matmul(m=3, k=0, n=4)
     a, b, out = operands(case)

@@ -116,6 +116,8 @@ def stage(
     clipped   what is left of a previous copy does no harm (lanes that are never stored)
     """
     staged = [s for d in dims if (s := _staged(d, inner, vector, ranges, clipped)) is not None]
+    if not staged:
+        raise Irregular("nothing but one element at a time")
     staged.sort(key=lambda s: vector in s.inner.terms)
     size = math.prod(s.runs * s.phases for s in staged)
     scratch = Buffer(name, dtype, size + slack, "workspace", 64, private=True)

@@ -115,6 +115,7 @@ class _Turning:
     def _place(self, index: Expr) -> tuple[int | None, Expr]:
         """How far an index moves from lane to lane, and where it begins."""
         ranges = {self.lane: (0, self.lanes - 1)}
+        index = simplify(index, {})  # rows and columns of positions that are counted through become one again
         step = linear(index, ranges).coefficient(self.lane)
         return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
 

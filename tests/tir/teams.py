@@ -30,7 +30,7 @@ def forms(kernel: Kernel, inputs: Sequence[Array]) -> Iterator[Form]:
 
 
 def wrong_teams(kernel: Kernel, inputs: Sequence[Array]) -> list[str]:
-    """What is wrong with the kernel for teams, in each form of it: text of the kernel and of the team."""
+    """The teams that the kernel, or its form that works in place, gives other bytes for; none of one left undivided."""
     found = []
     for form, arrays, before in forms(kernel, inputs):
         team = for_team(form)

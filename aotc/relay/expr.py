@@ -322,6 +322,19 @@ def tensor_type_of(expr: Expr) -> TensorType:
     return ty
 
 
+def known_data(expr: Expr) -> np.ndarray[Any, Any] | None:
+    """The elements of a tensor that are known at compile time: a constant's, or none where there are none.
+
+    A tensor of a static shape without elements has one value, whoever computes it; None for all other expressions.
+    """
+    if isinstance(expr, Constant):
+        return expr.data
+    ty = expr.checked_type
+    if isinstance(ty, TensorType) and ty.is_static and 0 in ty.shape:
+        return np.zeros(ty.static_shape, ty.dtype.numpy)
+    return None
+
+
 def with_type(expr: ExprT, ty: Type | None) -> ExprT:
     """`expr` with `checked_type` set; the same object if it has that type already."""
     if expr.checked_type == ty:

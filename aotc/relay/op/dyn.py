@@ -20,7 +20,7 @@ from aotc.ir.dims import Dim, SymDim
 from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, known_data, tensor_type_of
 from aotc.relay.expr import call as node
 from aotc.relay.op import create, index, join, resize, shape, slice, sort
 from aotc.relay.op import pad as padding
@@ -77,7 +77,7 @@ def _dynamic(
         return target.reference(known, *own)
 
     def static(a: Any, args: Sequence[Expr]) -> Call | None:
-        known = [arg.data for arg in (args[k] for k in values) if isinstance(arg, Constant)]
+        known = [data for data in (known_data(args[k]) for k in values) if data is not None]
         if len(known) != len(values):
             return None
         result = node(target, [args[k] for k in kept], to_static(a, known))

@@ -16,7 +16,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.expr import Constant, Expr
+from aotc.relay.expr import Expr, known_data
 from aotc.relay.frontend.onnx.load import Array
 
 
@@ -74,9 +74,10 @@ class Node:
         found = self.optional(index)
         if found is None:
             return None
-        if not isinstance(found, Constant):
+        value = known_data(found)
+        if value is None:
             raise AotcError("onnx-runtime-shape", f"{what} of {self.op_type} is not known at compile time")
-        return found.data
+        return value
 
     def const_ints(self, index: int, what: str) -> list[int] | None:
         """An integer vector (or scalar) known at compile time, None where it is left out."""

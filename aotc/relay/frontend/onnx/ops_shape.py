@@ -180,7 +180,8 @@ def _slice(node: Node) -> Expr:
     starts, ends = node.ints_or_input("starts", 1), node.ints_or_input("ends", 2)
     assert starts is not None and ends is not None
     axes = node.ints_or_input("axes", 3)
-    steps = node.const_ints(4, "`steps`") or [1] * len(starts)
+    given = node.const_ints(4, "`steps`")
+    steps = [1] * len(starts) if given is None else given
     places = [axis_index(a, rank_of(x)) for a in (axes if axes is not None else range(len(starts)))]
     if not len(starts) == len(ends) == len(places) == len(steps) or 0 in steps or len(set(places)) != len(places):
         raise AotcError("onnx-slice", f"starts {starts}, ends {ends}, axes {places} and steps {steps} do not agree")

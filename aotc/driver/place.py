@@ -3,20 +3,31 @@
 
 with staged(Path("build/net")) as work:          # a scratch folder on the same file system
     ...                                          # write into `work`; its files take their places on success
+
+Files move one by one where the destination exists.  A plan of the moves lies in the scratch meanwhile: if the process
+is killed, the next compile, here or beside, brings back what was there before, or clears up behind what is complete.
+The old files leave before the new ones come, and the marker is exchanged between: a project that is being replaced may
+lack files, is never a mixture, and is always known as ours.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from aotc.driver.scratch import PLAN, abandoned, discard, exclusively, is_scratch, scratch_folder, scratches
 from aotc.ir.diagnostics import AotcError
 
-MARKER = "metadata.json"
+MARKER: Final = "metadata.json"
+_NEW, _OLD = "new", "old"
+"""What a scratch holds: the files that come, those that go."""
+_DONE = "done.json"
+"""What the plan in a scratch is called after all of its moves."""
 
 
 def is_ours(directory: Path) -> bool:
@@ -29,13 +40,18 @@ def is_ours(directory: Path) -> bool:
 
 
 def check_destination(output: Path) -> None:
-    """Raise AotcError (code "output") unless `output` is absent, empty, or an earlier project of ours."""
-    if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise AotcError("output", f"{output} is not a directory", hint="give another path with -o")
+    """Raise AotcError (code "output") unless `output` is absent, empty, or an earlier project of ours.
+
+    What killed processes left there and beside it is brought in order before.
+    """
     try:
-        empty = not output.is_dir() or not any(output.iterdir())
+        if output.is_symlink() or (output.exists() and not output.is_dir()):
+            raise AotcError("output", f"{output} is not a directory", hint="give another path with -o")
+        _recover(output.parent)
+        _recover(output)
+        empty = not output.is_dir() or all(map(is_scratch, output.iterdir()))
     except OSError as error:
-        raise AotcError("output", f"cannot look into {output}: {error.strerror}") from error
+        raise AotcError("output", f"cannot use {output}: {error.strerror}") from error
     if not empty and not is_ours(output):
         raise AotcError(
             "output",
@@ -52,40 +68,138 @@ def _files(directory: Path) -> list[Path]:
     return sorted(p.relative_to(directory) for p in directory.rglob("*") if _is_file(p))
 
 
+def _inside(paths: Iterable[object]) -> list[Path]:
+    """The paths that lead nowhere else."""
+    found = (Path(p) for p in paths if isinstance(p, str))
+    return [p for p in found if not p.is_absolute() and ".." not in p.parts]
+
+
 def _former(output: Path) -> list[Path]:
     """The files that an earlier run of ours wrote into `output`, and what its Makefile built from them."""
     if not is_ours(output):
         return []
     metadata = json.loads((output / MARKER).read_text(encoding="utf-8"))
     hashes = metadata.get("sha256")
-    written = [*(hashes if isinstance(hashes, dict) else ()), str(metadata.get("library", MARKER)), MARKER]
-    inside = [p for p in map(Path, written) if not p.is_absolute() and ".." not in p.parts]
-    return [*inside, *(Path("build") / p for p in _files(output / "build"))]
+    written = [*(hashes if isinstance(hashes, dict) else ()), metadata.get("library"), MARKER]
+    return [*_inside(written), *(Path("build") / p for p in _files(output / "build"))]
 
 
-def _move(moves: Iterable[tuple[Path, Path]]) -> None:
-    """Rename files, all or none."""
-    done: list[tuple[Path, Path]] = []
-    try:
-        for source, destination in moves:
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            source.replace(destination)
-            done.append((source, destination))
-    except OSError:
-        for source, destination in reversed(done):
-            destination.replace(source)
-        raise
+def _move(source: Path, destination: Path) -> None:
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    source.replace(destination)
 
 
-def _install(work: Path, output: Path, aside: Path) -> None:
-    """Put the files of `work` into the directory `output` in place of our former ones; others stay."""
-    new = _files(work)
-    old = [p for p in dict.fromkeys([*_former(output), *new]) if _is_file(output / p)]
-    folders = {output / f for p in old for f in p.parents if f != Path()}
-    _move([*((output / p, aside / p) for p in old), *((work / p, output / p) for p in new)])
+def _remove_empty(output: Path, folders: Iterable[Path]) -> None:
     for folder in sorted(folders, reverse=True):  # the deepest first
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        with suppress(OSError):  # not empty, or gone
+            (output / folder).rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The moves of an installation: files that go, files that come, folders that these make or may leave empty."""
+
+    old: list[Path]
+    new: list[Path]
+    made: list[Path]
+    left: list[Path]
+
+    @classmethod
+    def of(cls, work: Path, output: Path) -> _Plan:
+        new = _files(work)
+        old = [p for p in dict.fromkeys([*_former(output), *new]) if _is_file(output / p)]
+        folders = [{f for p in files for f in p.parents if f != Path()} for files in (old, new)]
+        return cls(old, new, [f for f in folders[1] if not (output / f).exists()], list(folders[0]))
+
+    @classmethod
+    def read(cls, path: Path) -> _Plan | None:
+        """The one in a file; None where there is none."""
+        if not path.is_file():
+            return None
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**{name: _inside(found[name]) for name in ("old", "new", "made", "left")})
+        except (ValueError, KeyError, TypeError) as error:
+            hint = f"what was there before is in {path.parent / _OLD}; remove {path.parent} when it is saved"
+            raise AotcError("output", f"{path}, of a run that was killed, is damaged", hint=hint) from error
+
+    def write(self, path: Path) -> None:
+        """As a whole or not at all."""
+        text = json.dumps({name: [str(p) for p in getattr(self, name)] for name in ("old", "new", "made", "left")})
+        unfinished = path.with_suffix(".part")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+
+
+def _carry_out(plan: _Plan, scratch: Path) -> None:
+    output, work, aside = scratch.parent, scratch / _NEW, scratch / _OLD
+    marker = Path(MARKER)
+    for p in plan.old:
+        if p != marker:
+            _move(output / p, aside / p)
+    for p in sorted(plan.new, key=lambda p: p != marker):
+        _move(work / p, output / p)
+
+
+def _roll_back(plan: _Plan, scratch: Path) -> None:
+    """Undo those moves that were made; doing so again changes nothing."""
+    output, work, aside = scratch.parent, scratch / _NEW, scratch / _OLD
+    for p in plan.new:
+        if p not in plan.old and not _is_file(work / p):
+            (output / p).unlink(missing_ok=True)
+    for p in plan.old:
+        if _is_file(aside / p):
+            _move(aside / p, output / p)
+    _remove_empty(output, plan.made)
+    (scratch / PLAN).unlink()
+
+
+def _install(scratch: Path) -> None:
+    """Put the new files of a scratch into the directory that it is in, in place of our former ones; others stay."""
+    output = scratch.parent
+    with exclusively(output):
+        _settle_all(output)
+        plan = _Plan.of(scratch / _NEW, output)
+        if Path(MARKER) in plan.old:
+            (scratch / _OLD).mkdir()
+            shutil.copy2(output / MARKER, scratch / _OLD / MARKER)
+        plan.write(scratch / PLAN)
+        try:
+            _carry_out(plan, scratch)
+            (scratch / PLAN).replace(scratch / _DONE)
+        except BaseException:
+            _roll_back(plan, scratch)
+            raise
+        _remove_empty(output, plan.left)
+
+
+def _settle_all(home: Path) -> None:
+    """Bring in order what dead processes left in a directory, which nobody else does meanwhile."""
+    for scratch in abandoned(home):
+        if (plan := _Plan.read(scratch / PLAN)) is not None:
+            _roll_back(plan, scratch)
+        elif (plan := _Plan.read(scratch / _DONE)) is not None:
+            _remove_empty(home, plan.left)
+        discard(scratch)
+
+
+def _recover(home: Path) -> None:
+    if scratches(home):
+        with exclusively(home):
+            _settle_all(home)
+
+
+def _place(work: Path, output: Path) -> None:
+    """Make a new directory of `work`; another process may have done so in the meantime."""
+    try:
+        work.replace(output)
+    except OSError:
+        if not output.is_dir():
+            raise
+        check_destination(output)
+        with scratch_folder(output) as scratch:
+            work.replace(scratch / _NEW)
+            _install(scratch)
 
 
 @contextmanager
@@ -95,23 +209,18 @@ def staged(output: Path) -> Iterator[Path]:
     Raises AotcError (code "output") where `check_destination` does and where nothing can be written.
     """
     check_destination(output)
-    existed = output.is_dir()
-    home = output if existed else output.parent
+    home = output if output.is_dir() else output.parent
+    at = home
     try:
         home.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".aotc-", dir=home))
-    except OSError as error:
-        raise AotcError("output", f"cannot write to {home}: {error.strerror}") from error
-    try:
-        work = scratch / "new"
-        work.mkdir()
-        yield work
-        try:
-            if existed:
-                _install(work, output, scratch / "old")
+        with scratch_folder(home) as scratch:
+            work = scratch / _NEW
+            work.mkdir()
+            yield work
+            at = output
+            if home == output:
+                _install(scratch)
             else:
-                work.replace(output)
-        except OSError as error:
-            raise AotcError("output", f"cannot write to {output}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+                _place(work, output)
+    except OSError as error:
+        raise AotcError("output", f"cannot write to {at}: {error.strerror or error}") from error

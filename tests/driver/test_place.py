@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import aotc
 from aotc.driver.place import is_ours, staged
 from aotc.ir.diagnostics import AotcError
+from tests.e2e.projects import affine
 
 
 def emit(work: Path, text: str) -> None:
@@ -83,6 +85,14 @@ def test_files_of_the_user_stay(tmp_path: Path) -> None:
     found = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
     assert found == {"x", "net/notes.txt", "net/src/mine.c", "net/metadata.json", "net/file"}
     assert not (output / "only").exists() and not (output / "build").exists()
+
+
+def test_parts_of_the_runtime_that_are_no_longer_needed_go(tmp_path: Path) -> None:
+    found = []
+    for threads in (True, False):
+        aotc.compile(affine(300, 0), output=tmp_path / "net", target="x86-64-v3", build=False, threads=threads)
+        found.append({p.name for p in (tmp_path / "net" / "runtime").iterdir()})
+    assert found == [{"aotc_rt.c", "aotc_pool.c"}, {"aotc_rt.c"}]
 
 
 def test_the_current_directory_can_be_the_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

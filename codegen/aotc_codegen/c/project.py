@@ -413,7 +413,7 @@ class _Project:
         )
 
     def write(self, directory: Path) -> dict[str, str]:
-        """Write the files; SHA-256 of each that is generated."""
+        """Write the files; SHA-256 of each."""
         hashes: dict[str, str] = {}
         for path, content in sorted(self.files.items()):
             destination = directory / path
@@ -426,7 +426,9 @@ class _Project:
             hashes[path] = found.hexdigest()
         (directory / "runtime").mkdir(exist_ok=True)
         for source in runtime_sources(pool=self.team):
-            shutil.copyfile(source, directory / ("include" if source.suffix == ".h" else "runtime") / source.name)
+            path = f"{'include' if source.suffix == '.h' else 'runtime'}/{source.name}"
+            shutil.copyfile(source, directory / path)
+            hashes[path] = hashlib.sha256(source.read_bytes()).hexdigest()
         return hashes
 
 

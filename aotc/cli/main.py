@@ -264,6 +264,7 @@ def tune_command(
     scheduler: str | None,
     cc: str | None,
     cflags: tuple[str, ...],
+    cc_timeout: float | None,
     cache: bool,
     quiet: bool,
     as_json: bool,
@@ -273,7 +274,8 @@ def tune_command(
     """Measure tilings of MODEL's contractions on this machine; later compiles take the fastest."""
     with reporting(quiet, as_json, verbose) as out, out.bar("measuring contractions") as advance:
         runner = cluster_runner(scheduler) if scheduler is not None else run_here
-        report = tune(model, runner=runner, compiler=Compiler(cc, cflags, cache), advance=advance, **options)
+        compiler = Compiler(cc, cflags, cache, cc_timeout)
+        report = tune(model, runner=runner, compiler=compiler, advance=advance, **options)
         out.result(report, lambda console: tables.show_tuning(console, report))
 
 

@@ -99,6 +99,14 @@ def read_seconds(_: click.Context, __: click.Parameter, value: str) -> float:
     return seconds
 
 
+def read_timeout(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """As `read_seconds`, but more than none."""
+    seconds = read_seconds(context, option, value) if value is not None else None
+    if seconds == 0:
+        raise click.BadParameter("nothing can be done in no time")
+    return seconds
+
+
 def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     def apply(function: F) -> F:
         for decorator in reversed(decorators):
@@ -135,8 +143,12 @@ target_options = _all(
 compiler_options = _all(
     click.option("--cc", default=None, help="C compiler [default: $CC; cc, gcc, clang or the cross compiler]."),
     click.option("--cflags", multiple=True, callback=read_flags, metavar="FLAGS", help="Flags after the default ones."),
+    click.option(
+        "--cc-timeout", callback=read_timeout, metavar="TIME",
+        help="A run of the C compiler that takes longer is ended (30s, 5m, 1h) [default: 30m].",
+    ),
     click.option("--no-cache", "cache", is_flag=True, flag_value=False, default=True, help="Compile all C anew."),
-)
+)  # fmt: skip
 
 tuning_option = click.option(
     "--no-tuning", "tuning", is_flag=True, flag_value=False, default=None, help="Leave records of `aotc tune` alone."

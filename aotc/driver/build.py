@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -59,7 +60,8 @@ def build_library(
         compiler.compile_all([(source, objects[source]) for source in rest])
         threads = ("-pthread",) if any(s.name == "aotc_pool.c" for s in sources) else ()
         files = (*map(str, objects.values()), *threads, "-lm", *_LINK_FLAGS, "-o", str(metadata["library"]))
-        _link((*toolchain.cc, "-shared", *toolchain.cflags, *files), directory, list(externals.values()))
+        link = partial(run_compiler, cwd=directory, seconds=toolchain.seconds, made=library)
+        _link(link, (*toolchain.cc, "-shared", *toolchain.cflags, *files), list(externals.values()))
     return library
 
 
@@ -85,12 +87,12 @@ def _compile_externals(compiler: ObjectCompiler, jobs: Mapping[Path, tuple[Path,
         raise AotcError.collect(problems)
 
 
-def _link(command: Sequence[str], directory: Path, externals: Sequence[External]) -> None:
+def _link(link: Callable[[Sequence[str]], None], command: Sequence[str], externals: Sequence[External]) -> None:
     """Link the library; what the user's code does not define is an error here, not when the library is loaded."""
     mac = sys.platform == "darwin"
     required = [f"-Wl,-u,_{e['kernel']}" if mac else f"-Wl,--require-defined={e['kernel']}" for e in externals]
     try:
-        run_compiler((*command, *required), directory)
+        link((*command, *required))
     except AotcError as error:
         said = [line for d in error.diagnostics for line in d.notes if re.search("undefined|not defined", line, re.I)]
         lines = {e["kernel"]: [line for line in said if re.search(rf"\b_?{e['kernel']}\b", line)] for e in externals}
@@ -99,4 +101,4 @@ def _link(command: Sequence[str], directory: Path, externals: Sequence[External]
             raise AotcError.collect(missing) from error
         if not required:
             raise
-        run_compiler(command, directory)  # a linker that cannot be asked
+        link(command)  # a linker that cannot be asked

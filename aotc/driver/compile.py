@@ -182,6 +182,7 @@ def compile(
     dims: Mapping[str, int] | None = None,
     cc: str | None = None,
     cflags: Sequence[str] = (),
+    cc_timeout: float | None = None,
     build: bool = True,
     cache: bool = True,
     tuning: str | Path | bool | None = None,
@@ -200,20 +201,19 @@ def compile(
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     config        options of passes by key, as `PassContext` takes them, such as relay.AlterOpLayout.max_growth
     instruments   pass instruments, see `aotc.ir.instrument`
-    input_shapes  shapes for inputs with dynamic dimensions, by input name
-    dims          values for symbolic dimensions, by symbol
+    input_shapes, dims   shapes of inputs with dynamic dimensions, by input name; values of symbolic ones, by symbol
     cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
+    cc_timeout    seconds that one run of the C compiler may take, before it is ended; half an hour for None
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
     threads       make kernels that threads can share, for targets with vectors; their number is chosen at `load`
     progress      called with the name of each stage as it begins
 
-    Raises AotcError for whatever is wrong with the model, the arguments, the machine or the destination;
-    then nothing is left behind.
+    Raises AotcError for what is wrong with model, arguments, machine or destination; then nothing is left behind.
     """
     resolved = resolve_target(target)
     options = PipelineOptions(opt_level, accuracy, tuple(disabled_pass), threads, config or {})
-    toolchain = find_toolchain(cc, cflags, cache=cache, target=resolved) if build else None
+    toolchain = find_toolchain(cc, cflags, cache=cache, target=resolved, seconds=cc_timeout) if build else None
     c_name = model_name(model, name)
     if output is not None:
         check_destination(Path(output))

@@ -12,7 +12,6 @@ import platform
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from types import MappingProxyType
 from typing import Final
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
+from aotc.driver.process import Finished, end_all, run
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.machine import architecture
 from aotc.tir.target import Target, feature_names, get_target, host_target
@@ -28,46 +28,65 @@ from aotc.tir.target import Target, feature_names, get_target, host_target
 CANDIDATES = ("cc", "gcc", "clang")
 MESSAGE_LINES = 30
 """How much of a compiler's complaint is shown."""
+CC_SECONDS: Final = 1800.0
+"""What a run of the C compiler may take."""
+PROBE_SECONDS: Final = 60.0
+"""What it may take to say its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C compiler command, the user's extra flags, and where objects are kept, if anywhere."""
+    """A C compiler command, the user's extra flags, where objects are kept, if anywhere, and what a run may take."""
 
     cc: tuple[str, ...]
     cflags: tuple[str, ...] = ()
     cache: ObjectCache | None = None
+    seconds: float = CC_SECONDS
 
 
 def find_toolchain(
-    cc: str | None = None, cflags: Sequence[str] = (), *, cache: bool = True, target: Target | None = None
+    cc: str | None = None,
+    cflags: Sequence[str] = (),
+    *,
+    cache: bool = True,
+    target: Target | None = None,
+    seconds: float | None = None,
 ) -> Toolchain:
     """The compiler `cc`, else $CC, else the first of cc, gcc and clang on the path.
 
     cache    use the user's cache of compiled objects
     target   what is compiled for: if that is another architecture than this machine's, its GNU cross compiler for
              Linux takes the place of cc, gcc and clang
+    seconds  one run of the compiler may take so long, then it is ended; half an hour for None
 
     Raises AotcError (code "no-compiler") if there is none.
     """
-    kept = default_cache() if cache else None
+    limit = CC_SECONDS if seconds is None else seconds
+    if not limit > 0:
+        raise AotcError("cc-timeout", f"a C compiler cannot do its work in {limit:g} seconds")
+    return Toolchain(_command(cc, target), tuple(cflags), default_cache() if cache else None, limit)
+
+
+def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
+    """What runs the C compiler, from whatever directory."""
     wanted = cc or os.environ.get("CC") or ""
     try:
         command = tuple(shlex.split(wanted))
     except ValueError as error:
         raise AotcError("no-compiler", f"C compiler {wanted!r} is not a command: {error}") from error
     if command:
-        if shutil.which(command[0]) is None:
+        path = shutil.which(command[0])
+        if path is None:
             raise AotcError(
                 "no-compiler",
                 f"C compiler {command[0]!r} not found",
                 hint="give its path with --cc, or emit sources only with --no-build",
             )
-        return Toolchain(command, tuple(cflags), kept)
+        return command if Path(path).is_absolute() else (str(Path(path).absolute()), *command[1:])
     foreign = _foreign(target)
     for name in (cross_compiler(foreign),) if foreign else CANDIDATES:
-        if shutil.which(name):
-            return Toolchain((name,), tuple(cflags), kept)
+        if path := shutil.which(name):
+            return (name if Path(path).is_absolute() else str(Path(path).absolute()),)
     if foreign:
         raise _no_cross_compiler(foreign)
     raise AotcError(
@@ -130,38 +149,50 @@ def require_cpu(target: Target) -> None:
         raise AotcError("cpu", text, hint=hint)
 
 
-def run_compiler(command: Sequence[str], cwd: Path) -> None:
-    """Run one compiler command; AotcError (code "compiler-failed") with its message if it fails."""
+def _run(command: Sequence[str], seconds: float, cwd: Path | None = None, given: bytes = b"") -> Finished:
     try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace", check=False)
+        return run(command, cwd=cwd, given=given, seconds=seconds)
+    except TimeoutError:
+        text = f"{command[0]} was ended: it was not done after {seconds:g} seconds"
+        hint = "--cc-timeout gives it more; the command was: " + shlex.join(command)
+        raise AotcError("compiler-failed", text, hint=hint) from None
     except OSError as error:
-        raise AotcError("compiler-failed", f"cannot run {command[0]}: {error}") from error
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise AotcError("compiler-failed", f"cannot run {command[0]}: {error.strerror or error}") from error
+
+
+def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS, made: Path | None = None) -> None:
+    """Run one compiler command; AotcError (code "compiler-failed") with its message if it fails.
+
+    seconds   it may take
+    made      the file that it is to write
+    """
+    done = _run(command, seconds, cwd)
+    problem = f"failed with exit code {done.code}" if done.code else ""
+    if not problem and made is not None and not (made.is_file() and made.stat().st_size):
+        problem = "did not fail, but wrote nothing"
+    if problem:
         raise AotcError(
             "compiler-failed",
-            f"{command[0]} failed with exit code {done.returncode}",
-            notes=lines[:MESSAGE_LINES],
+            f"{command[0]} {problem}",
+            notes=done.lines()[:MESSAGE_LINES],
             hint="the command was: " + shlex.join(command),
         )
 
 
 def compiler_version(cc: str | None = None, target: Target | None = None) -> str:
     """What the compiler that `find_toolchain` finds says of itself, in a line: "cc (Debian 12.2.0-14) 12.2.0"."""
-    done = subprocess.run(
-        [*find_toolchain(cc, target=target).cc, "--version"], capture_output=True, text=True, check=False
-    )
-    return (done.stdout.splitlines() or ["unknown"])[0]
+    said = _run([*find_toolchain(cc, target=target).cc, "--version"], PROBE_SECONDS).output
+    return (said.decode("utf-8", "backslashreplace").splitlines() or ["unknown"])[0]
 
 
 def compiler_identity(toolchain: Toolchain) -> str:
     """What tells one compiler from another: its file, and what it says of its version."""
     path = Path(shutil.which(toolchain.cc[0]) or toolchain.cc[0]).resolve()
+    said = _run([*toolchain.cc, "--version"], min(toolchain.seconds, PROBE_SECONDS)).output
     try:
         stat = path.stat()
-        said = subprocess.run([*toolchain.cc, "--version"], capture_output=True, check=False).stdout
     except OSError as error:
-        raise AotcError("compiler-failed", f"cannot run {toolchain.cc[0]}: {error}") from error
+        raise AotcError("compiler-failed", f"cannot run {toolchain.cc[0]}: {error.strerror}") from error
     return digest(str(path), f"{stat.st_size} {stat.st_mtime_ns}", said)
 
 
@@ -238,7 +269,8 @@ class ObjectCompiler:
             target.write_bytes(data)
             return
         name = str(source.relative_to(self.directory))
-        run_compiler((*self.toolchain.cc, *self._flags(source), "-c", name, "-o", str(target)), self.directory)
+        command = (*self.toolchain.cc, *self._flags(source), "-c", name, "-o", str(target))
+        run_compiler(command, self.directory, self.toolchain.seconds, target)
         if cache is not None and key is not None:
             cache.put(key, target.read_bytes())
 
@@ -261,11 +293,8 @@ class ObjectCompiler:
     def _preprocessed(self, *arguments: str, text: bytes = b"") -> bytes | None:
         """What the preprocessor prints; None where it fails."""
         command = (*self.toolchain.cc, *arguments, "-E")
-        try:
-            done = subprocess.run(command, cwd=self.directory, input=text, capture_output=True, check=False)
-        except OSError:
-            return None
-        return done.stdout if done.returncode == 0 else None
+        done = _run(command, self.toolchain.seconds, self.directory, text)
+        return done.output if done.code == 0 else None
 
     def _meaning(self, headers: bytes, flags: Sequence[str]) -> bytes | None:
         """What headers declare, and the macros that they define."""
@@ -277,7 +306,13 @@ class ObjectCompiler:
     def compile_all(self, jobs: Sequence[tuple[Path, Path]]) -> None:
         """(source, object) of each, as many at once as there are processors."""
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            for result in [pool.submit(self.compile, *job) for job in jobs]:
-                result.result()
+            try:
+                for result in [pool.submit(self.compile, *job) for job in jobs]:
+                    result.result()
+            except BaseException as error:
+                pool.shutdown(wait=False, cancel_futures=True)
+                if not isinstance(error, Exception):  # an interrupt
+                    end_all()
+                raise
         if self.toolchain.cache is not None and self.toolchain.cache.misses:
             self.toolchain.cache.trim()

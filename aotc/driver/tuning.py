@@ -74,6 +74,7 @@ class Compiler:
     cc: str | None = None
     cflags: tuple[str, ...] = ()
     cache: bool = True
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def measure(job: Job, compiler: Compiler) -> Measured:
     Raises AotcError (code "tuning") where the machine cannot run the target's code, and for a failing C compiler.
     """
     require_cpu(job.target)
-    toolchain = find_toolchain(compiler.cc, compiler.cflags, cache=compiler.cache)
+    toolchain = find_toolchain(compiler.cc, compiler.cflags, cache=compiler.cache, seconds=compiler.seconds)
     library = compile_table({k.name: k for k in job.kernels.values()}, job.target, toolchain=toolchain)
     with _ALONE:
         a, b, out = (_values(buffer, seed) for seed, buffer in enumerate(next(iter(job.kernels.values())).params[:3]))

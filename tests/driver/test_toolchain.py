@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import time
 from pathlib import Path
 
 import pytest
 
-from aotc.driver.toolchain import ObjectCompiler, Toolchain, find_toolchain, resolve_target, run_compiler
+from aotc.driver.toolchain import (
+    ObjectCompiler,
+    Toolchain,
+    compiler_version,
+    find_toolchain,
+    resolve_target,
+    run_compiler,
+)
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.target import get_target, host_target
 
@@ -54,6 +63,59 @@ def test_the_compilers_message_is_shown(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match="failed with exit code"):
         jobs = [(tmp_path / "bad.c", tmp_path / f"{k}.o") for k in range(3)]
         ObjectCompiler.of(Toolchain(("gcc",)), (), tmp_path).compile_all(jobs)
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_relative_path_is_that_of_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilers run in the directory of the project."""
+    script(tmp_path / "mycc", 'exec gcc "$@"')
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = find_toolchain("./mycc -O1").cc
+    assert found == (str(tmp_path / "mycc"), "-O1")
+    run_compiler([*found, "--version"], tmp_path / "project")
+    monkeypatch.setenv("CC", "mycc")
+    monkeypatch.setenv("PATH", f".{os.pathsep}{os.environ['PATH']}")
+    assert find_toolchain().cc == found[:1]
+
+
+def test_a_compiler_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    hanging = script(tmp_path / "cc", f"sleep 300 & echo $! > {tmp_path}/child; wait")
+    with pytest.raises(AotcError, match=r"was not done after 0\.5 seconds") as caught:
+        run_compiler([str(hanging)], tmp_path, 0.5)
+    assert "--cc-timeout" in caught.value.diagnostics[0].hint
+    child = Path("/proc") / (tmp_path / "child").read_text().strip()
+    for _ in range(100):  # until its new parent has taken note
+        if not child.is_dir() or "Z (zombie)" in (child / "status").read_text():
+            break
+        time.sleep(0.02)
+    else:
+        pytest.fail("what the compiler started goes on")
+    (tmp_path / "x.c").write_text("int x;")
+    for seconds in (0, -1, float("nan")):
+        with pytest.raises(AotcError, match="cannot do its work"):
+            find_toolchain(seconds=seconds)
+
+
+def test_a_compiler_that_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x.c").write_text("int x;")
+    toolchain = Toolchain((str(script(tmp_path / "cc", "echo done")),))
+    with pytest.raises(AotcError, match="did not fail, but wrote nothing") as caught:
+        ObjectCompiler.of(toolchain, (), tmp_path).compile_all([(tmp_path / "x.c", tmp_path / "x.o")])
+    assert caught.value.diagnostics[0].notes == ("done",)
+
+
+def test_compilers_may_write_in_any_encoding(tmp_path: Path) -> None:
+    strange = script(tmp_path / "cc", r"printf 'gcc \344\377\n'; printf 'Fehl\344\n' >&2; exit 1")
+    assert compiler_version(str(strange)) == r"gcc \xe4\xff"
+    with pytest.raises(AotcError) as caught:
+        run_compiler([str(strange)], tmp_path)
+    assert caught.value.diagnostics[0].notes == (r"Fehl\xe4",)
 
 
 def test_host_targets() -> None:

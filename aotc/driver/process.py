@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that are run to their end, or ended with all that they started.
+
+done = run(["cc", "--version"], seconds=60)
+done.code, done.output, done.errors
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_RUNNING: Final[set[int]] = set()
+"""The process groups of programs that are running now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program ended, and what it wrote."""
+
+    code: int
+    output: bytes
+    errors: bytes
+
+    def lines(self) -> list[str]:
+        """What it said, in whatever encoding, as text: of errors, else on its output."""
+        return (self.errors or self.output).decode("utf-8", "backslashreplace").strip().splitlines()
+
+
+def run(command: Sequence[str], *, seconds: float, cwd: Path | None = None, given: bytes = b"") -> Finished:
+    """Run a program, with `given` as its input, in a process group of its own.
+
+    Raises OSError if it cannot be run, TimeoutError if it is not done within `seconds`: it is ended then.
+    """
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+    _RUNNING.add(process.pid)
+    try:
+        output, errors = process.communicate(given, seconds)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    finally:
+        _RUNNING.discard(process.pid)
+        if process.returncode is None:
+            _kill(process.pid)
+            process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+    return Finished(process.returncode, output, errors)
+
+
+def end_all() -> None:
+    """End what `run` runs, in other threads: an interrupt of this process does not reach it by itself."""
+    for group in list(_RUNNING):
+        _kill(group)
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs on pools of all sizes: every part runs once, meetings keep order, two
- * callers share a pool.  Prints "ok". */
+ * callers share a pool, children of fork have pools that work.  Prints "ok". */
+#ifndef _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE 1 /* usleep under -std=c99 */
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +12,8 @@
 
 #ifndef AOTC_NO_THREADS
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #endif
 
 enum { ROUNDS = 50 };
@@ -69,8 +74,89 @@ static void share(void) {
   pthread_join(other, NULL);
   aotc_pool_destroy(threads);
 }
+
+/* --- forks, while another thread is in a run */
+
+/* What the sanitizers can follow: that for threads none that a child starts,
+ * that for leaks no child at its exit. */
+#if defined(__SANITIZE_THREAD__)
+enum { KINDS = 2 };
+#else
+enum { KINDS = 4 };
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define LEAVE _exit
+#else
+#define LEAVE exit
+#endif
+
+typedef struct background {
+  const aotc_threads *threads;
+  pthread_t thread;
+  int32_t stop;
+} background;
+
+static void *run_on(void *argument) {
+  background *const b = (background *)argument;
+  while (!__atomic_load_n(&b->stop, __ATOMIC_SEQ_CST))
+    run_job(b->threads);
+  return NULL;
+}
+
+/* The child: 0 nothing, 1 ends the pool, 2 runs by two threads at once, 3 runs,
+ * then has a child that does the same. */
+static void child(const aotc_threads *threads, int kind);
+
+static void fork_once(const aotc_threads *threads, int kind) {
+  int status = 0;
+  const pid_t pid = fork();
+  if (pid < 0) fail("fork");
+  if (pid == 0) child(threads, kind);
+  if (waitpid(pid, &status, 0) != pid) fail("wait");
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail("child");
+}
+
+static void child(const aotc_threads *threads, int kind) {
+  pthread_t other;
+  alarm(60); /* instead of hanging */
+  if (kind == 2) {
+    if (pthread_create(&other, NULL, caller, (void *)(uintptr_t)threads) != 0)
+      fail("thread");
+    caller((void *)(uintptr_t)threads);
+    pthread_join(other, NULL);
+  }
+  if (kind == 3) {
+    run_job(threads);
+    fork_once(threads, 2);
+    run_job(threads);
+  }
+  if (kind > 0) aotc_pool_destroy(threads);
+  LEAVE(0);
+}
+
+static void forks(void) {
+  background b;
+  int kind;
+  if (aotc_pool_create(3, &b.threads) != AOTC_OK) fail("create");
+  run_job(b.threads);
+  for (kind = 0; kind < KINDS; ++kind)
+    fork_once(b.threads, kind); /* the workers rest */
+  b.stop = 0;
+  if (pthread_create(&b.thread, NULL, run_on, &b) != 0) fail("thread");
+  for (kind = 0; kind < 12; ++kind) {
+    usleep(1000);
+    fork_once(b.threads, kind % KINDS);
+  }
+  __atomic_store_n(&b.stop, 1, __ATOMIC_SEQ_CST);
+  pthread_join(b.thread, NULL);
+  run_job(b.threads);
+  aotc_pool_destroy(b.threads);
+}
 #else
 static void share(void) {
+}
+
+static void forks(void) {
 }
 #endif
 
@@ -99,6 +185,7 @@ int main(int argc, char **argv) {
     aotc_pool_destroy(threads);
   }
   share();
+  forks();
   puts("ok");
   return 0;
 }

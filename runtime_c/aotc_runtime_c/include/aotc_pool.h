@@ -28,7 +28,11 @@ extern "C" {
  * AOTC_ERROR_NULL_ARGUMENT.  `*threads` is NULL on failure.
  *
  * Several sessions may share a pool: runs that come at the same time follow
- * one another.  A job must not run another one on its own pool. */
+ * one another.  A job must not run another one on its own pool, nor fork.
+ *
+ * A process may fork while pools exist, and while other threads run jobs: in
+ * the child the first run on a pool makes threads of its own, and gives
+ * AOTC_ERROR_THREADS where the system refuses them. */
 int aotc_pool_create(int32_t parts, const aotc_threads **threads);
 
 /* Ends the threads, after the last run has returned; NULL is left alone. */

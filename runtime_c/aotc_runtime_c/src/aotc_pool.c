@@ -83,6 +83,10 @@ static void lock_wake(lock_t *lock) {
   WakeAllConditionVariable(&lock->condition);
 }
 
+static void give_way(void) {
+  SwitchToThread();
+}
+
 static int32_t processors(void) {
   SYSTEM_INFO info;
   GetSystemInfo(&info);
@@ -91,6 +95,7 @@ static int32_t processors(void) {
 
 #else
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 typedef pthread_t thread_t;
@@ -137,6 +142,10 @@ static void lock_wake(lock_t *lock) {
   pthread_cond_broadcast(&lock->condition);
 }
 
+static void give_way(void) {
+  sched_yield();
+}
+
 static int32_t processors(void) {
   return (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
 }
@@ -158,6 +167,10 @@ static int32_t word_add(word_t *word, int32_t value) {
 static void word_set(word_t *word, int32_t value) {
   InterlockedExchange(word, value);
 }
+
+static int word_swap(word_t *word, int32_t old, int32_t value) {
+  return InterlockedCompareExchange(word, value, old) == old;
+}
 #else
 typedef int32_t word_t;
 static int32_t word_get(word_t *word) {
@@ -171,6 +184,12 @@ static int32_t word_add(word_t *word, int32_t value) {
 static void word_set(word_t *word, int32_t value) {
   __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
 }
+
+/* Whether the word was `old`, and is `value` now. */
+static int word_swap(word_t *word, int32_t old, int32_t value) {
+  return __atomic_compare_exchange_n(word, &old, value, 0, __ATOMIC_SEQ_CST,
+                                     __ATOMIC_SEQ_CST);
+}
 #endif
 
 static void rest(void) {
@@ -180,6 +199,48 @@ static void rest(void) {
   __asm__ __volatile__("yield");
 #endif
 }
+
+/* --- forks: a child has the memory of its parent, and none of its threads.
+ * `process` is a positive number that differs between the two. */
+
+#if defined(_WIN32)
+static int watch_forks(void) {
+  return 0;
+}
+
+static int32_t process(void) {
+  return 1;
+}
+#elif defined(__APPLE__)
+/* a library that is closed would leave its handlers behind; asking is cheap */
+static int watch_forks(void) {
+  return 0;
+}
+
+static int32_t process(void) {
+  return (int32_t)getpid();
+}
+#else
+static word_t forks; /* between the first process and this one */
+static int unwatched;
+
+static void count_fork(void) {
+  word_add(&forks, 1);
+}
+
+static void add_handler(void) {
+  unwatched = pthread_atfork(NULL, NULL, count_fork);
+}
+
+static int watch_forks(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  return pthread_once(&once, add_handler) != 0 || unwatched != 0;
+}
+
+static int32_t process(void) {
+  return word_get(&forks) + 1;
+}
+#endif
 
 /* --- the pool */
 
@@ -195,6 +256,7 @@ typedef struct worker {
 
 typedef struct pool {
   aotc_threads threads; /* first: what callers hold */
+  word_t owner; /* the process with the workers; negative while it makes them */
   lock_t sleep;
   lock_t turn; /* one run after the other */
   int32_t looks;
@@ -255,20 +317,6 @@ static THREAD_RESULT work(void *argument) {
   }
 }
 
-static int run_together(const aotc_threads *threads, aotc_job_fn job,
-                        void *argument) {
-  pool *const p = (pool *)threads->state;
-  lock_take(&p->turn);
-  p->job = job;
-  p->argument = argument;
-  word_add(&p->runs, 1);
-  wake_sleepers(p);
-  job(argument, &p->workers[0].team);
-  meet(p); /* nobody is in the job any more */
-  lock_give(&p->turn);
-  return AOTC_OK;
-}
-
 static int start_workers(pool *p) {
   int32_t k;
   for (k = 0; k < p->threads.parts; ++k) {
@@ -284,6 +332,63 @@ static int start_workers(pool *p) {
   return 0;
 }
 
+static void end_workers(pool *p) {
+  int32_t k;
+  word_set(&p->stop, 1);
+  word_add(&p->runs, 1);
+  wake_sleepers(p);
+  for (k = 1; k <= p->started; ++k)
+    thread_join(p->workers[k].thread);
+  lock_free(&p->turn);
+  lock_free(&p->sleep);
+}
+
+/* Whatever the locks and words were when a process forked, they begin anew. */
+static int start(pool *p) {
+  p->runs = p->sleepers = p->arrived = p->meetings = p->stop = 0;
+  p->started = 0;
+  if (lock_init(&p->sleep) != 0) return 1;
+  if (lock_init(&p->turn) != 0) {
+    lock_free(&p->sleep);
+    return 1;
+  }
+  if (start_workers(p) == 0) return 0;
+  end_workers(p);
+  return 1;
+}
+
+/* Sees to it that this process has the workers: 0, or it cannot.  Of threads
+ * that come together one makes them. */
+static int own(pool *p) {
+  const int32_t me = process();
+  for (;;) {
+    const int32_t owner = word_get(&p->owner);
+    if (owner == me) return 0;
+    if (owner == -me)
+      give_way();
+    else if (word_swap(&p->owner, owner, -me)) {
+      const int failed = start(p);
+      word_set(&p->owner, failed ? 0 : me);
+      if (failed) return 1;
+    }
+  }
+}
+
+static int run_together(const aotc_threads *threads, aotc_job_fn job,
+                        void *argument) {
+  pool *const p = (pool *)threads->state;
+  if (own(p) != 0) return AOTC_ERROR_THREADS;
+  lock_take(&p->turn);
+  p->job = job;
+  p->argument = argument;
+  word_add(&p->runs, 1);
+  wake_sleepers(p);
+  job(argument, &p->workers[0].team);
+  meet(p); /* nobody is in the job any more */
+  lock_give(&p->turn);
+  return AOTC_OK;
+}
+
 int aotc_pool_create(int32_t parts, const aotc_threads **threads) {
   pool *p;
   if (threads == NULL) return AOTC_ERROR_NULL_ARGUMENT;
@@ -296,17 +401,8 @@ int aotc_pool_create(int32_t parts, const aotc_threads **threads) {
   p->threads.state = p;
   /* looking would keep others from working where processors are few */
   p->looks = parts <= processors() ? LOOKS : 0;
-  if (lock_init(&p->sleep) != 0) {
+  if (watch_forks() != 0 || own(p) != 0) {
     free(p);
-    return AOTC_ERROR_THREADS;
-  }
-  if (lock_init(&p->turn) != 0) {
-    lock_free(&p->sleep);
-    free(p);
-    return AOTC_ERROR_THREADS;
-  }
-  if (start_workers(p) != 0) {
-    aotc_pool_destroy(&p->threads);
     return AOTC_ERROR_THREADS;
   }
   *threads = &p->threads;
@@ -315,16 +411,9 @@ int aotc_pool_create(int32_t parts, const aotc_threads **threads) {
 
 void aotc_pool_destroy(const aotc_threads *threads) {
   pool *p;
-  int32_t k;
   if (threads == NULL) return;
   p = (pool *)threads->state;
-  word_set(&p->stop, 1);
-  word_add(&p->runs, 1);
-  wake_sleepers(p);
-  for (k = 1; k <= p->started; ++k)
-    thread_join(p->workers[k].thread);
-  lock_free(&p->turn);
-  lock_free(&p->sleep);
+  if (word_get(&p->owner) == process()) end_workers(p);
   free(p);
 }
 

@@ -7,7 +7,6 @@ model.session().run(None, {"input": array})
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from aotc.relay.binding import bind_params_by_name
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
 from aotc.relay.transform.pipeline import optimize, require_lowering
+from aotc.runtime.process import ScratchDirectory
 from aotc.runtime.session import Session, load
 from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program
@@ -62,7 +62,7 @@ class CompiledModel:
     path: Path
     library: Path | None
     metadata: Mapping[str, Any]
-    _temporary: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+    _temporary: ScratchDirectory | None = field(default=None, repr=False)
 
     def session(self) -> Session:
         """The library, loaded."""
@@ -220,7 +220,7 @@ def compile(
     progress(IMPORTING)
     module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
     seen = [*instruments, passes := PassList()]
-    temporary = tempfile.TemporaryDirectory(prefix="aotc-") if output is None else None
+    temporary = ScratchDirectory("aotc-") if output is None else None
     path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
     with _remembering(Recorded(tuning), cache):
         programs = compile_programs(module, resolved, c_name, options=options, instruments=seen, progress=progress)

@@ -7,7 +7,6 @@ library.call("relu", [x], [y])
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +20,7 @@ from aotc.relay.backend.external import external_kernel
 from aotc.relay.backend.kernels import anchor_name, lower_function
 from aotc.relay.expr import Function, type_of
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
+from aotc.runtime.process import ScratchDirectory
 from aotc.runtime.tensor import TensorInfo
 from aotc.tir.expr import Buffer
 from aotc.tir.stmt import Kernel
@@ -73,7 +73,7 @@ def compile_table(
     toolchain: Toolchain | None = None,
 ) -> KernelLibrary:
     """The library of `kernels`, each described by the entry of `infos` of its name; None stands for flat memory."""
-    folder = tempfile.TemporaryDirectory(prefix="aotc-kernels-")
+    folder = ScratchDirectory("aotc-kernels-")
     path = Path(folder.name)
     if kernels:
         require_cpu(target)

@@ -11,7 +11,6 @@ The program also has a clock for the steps of a schedule, `step_function`.
 from __future__ import annotations
 
 import ctypes
-import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -24,6 +23,7 @@ from aotc_codegen.c.ctypes import vector_name, vector_typedefs
 from aotc.driver.build import build_library
 from aotc.driver.toolchain import Toolchain, require_cpu
 from aotc.ir.dtype import DType
+from aotc.runtime.process import ScratchDirectory
 from aotc.runtime.tensor import aligned
 from aotc.tir.target import Target
 
@@ -55,7 +55,7 @@ class Probe:
 
     def __init__(self, target: Target, toolchain: Toolchain) -> None:
         require_cpu(target)
-        self._folder = tempfile.TemporaryDirectory(prefix="aotc-probe-")
+        self._folder = ScratchDirectory("aotc-probe-")
         folder = Path(self._folder.name)
         (folder / "src").mkdir()
         (folder / "src" / "probe.c").write_text(_source(target), encoding="utf-8")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -38,6 +37,7 @@ from aotc.relay.text.printer import astext
 from aotc.relay.transform.pipeline import optimize, pipeline, require_lowering
 from aotc.runtime.module import PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
+from aotc.runtime.process import ScratchDirectory
 from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program
 from aotc.tir.target import Target as MachineTarget
@@ -194,7 +194,7 @@ def build(
     if not calls.outputs:
         raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")
     program = plan_memory(calls)
-    temporary = tempfile.TemporaryDirectory(prefix="aotc-build-")
+    temporary = ScratchDirectory("aotc-build-")
     project = Path(temporary.name) / c_name
     project.mkdir()
     passes = pipeline(context.opt_level, machine, context.required_pass)

@@ -8,11 +8,12 @@ assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from aotc.runtime.process import ScratchDirectory
 
 
 class TempDirectory:
@@ -22,7 +23,7 @@ class TempDirectory:
     """
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="aotc-")
+        self._directory = ScratchDirectory("aotc-")
         self.temp_dir = self._directory.name
 
     @property
@@ -39,7 +40,7 @@ class TempDirectory:
 
     def remove(self) -> None:
         """Remove it now."""
-        self._directory.cleanup()
+        self._directory.remove()
 
 
 def tempdir() -> TempDirectory:

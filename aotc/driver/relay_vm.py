@@ -40,6 +40,7 @@ from aotc.relay.transform.pipeline import optimize
 from aotc.relay.transform.to_a_normal_form import ToANormalForm
 from aotc.relay.visitor import post_order, substitute
 from aotc.runtime.kernels import KernelLibrary
+from aotc.runtime.process import renew_in_children
 from aotc.runtime.vm import Executable, Value
 from aotc.tir.target import Target as MachineTarget
 
@@ -105,6 +106,7 @@ class Kernels:
         self._target = target
         self._limit = limit
         self._lock = Lock()
+        renew_in_children(self)
         self._found: OrderedDict[tuple[Any, ...], Run] = OrderedDict()
         static = {n: f for n, f in zip(names, functions, strict=True) if _is_compiled(f)}
         library = compile_kernels(static, target)

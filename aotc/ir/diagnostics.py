@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from aotc.ir.span import Span
@@ -58,6 +58,9 @@ class AotcError(Exception):
         error.diagnostics = items
         error.args = ("\n".join(map(str, items)),)
         return error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).collect, (self.diagnostics,)
 
     @property
     def code(self) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span
 from aotc.runtime.kernels import KernelLibrary
+from aotc.runtime.process import renew_in_children
 from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs
 
 ALIGNMENT = 64
@@ -104,6 +105,7 @@ class GraphBinding:
     def __init__(self, machine: GraphMachine, inputs: Mapping[int, Array]) -> None:
         graph = machine.graph
         self._lock = threading.Lock()
+        renew_in_children(self)
         given = {**machine.constants, **inputs}
         self._tensors = [given[k] if k in given else _memory(info) for k, info in enumerate(graph.tensors)]
         self._nodes = graph.nodes

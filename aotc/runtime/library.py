@@ -18,6 +18,7 @@ from typing import Any, Final
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.machine import architecture, elf_architecture
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
+from aotc.runtime.process import renew_in_children
 from aotc.runtime.tensor import TensorInfo
 
 _METADATA: Final = "metadata.json"
@@ -73,6 +74,7 @@ class _Spellings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        renew_in_children(self)
         self._seen: dict[Path, list[tuple[int, int]]] = {}
 
     def of(self, path: Path) -> str:
@@ -179,6 +181,7 @@ def _tensors(path: Path, pointer: Any, count: int) -> tuple[TensorInfo, ...]:
 class Library:
     """An open library; it is closed when nothing refers to it any more.
 
+    path, absolute                           as given, and whatever the working directory becomes
     name, version                            of the model, and of the compiler that made it
     inputs, outputs                          in the order in which `run` takes them
     workspace_bytes, workspace_alignment     what a run needs, in bytes
@@ -195,6 +198,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.absolute = path.absolute()
         self.handle = open_library(path)
         model = _model(path, self.handle)
         self.isas = _isas(path, model)
@@ -248,9 +252,32 @@ class Threads:
     """Threads that wait for runs; they end when nothing refers to them any more.
 
     count   how many share a run, the calling thread included
+
+    Forked children have threads of their own.  Pickled, they are the path of the library and their number.
     """
 
     def __init__(self, library: Library, count: int, pointer: Any) -> None:
         self.count = count
-        self.pointer: Any = ffi.gc(pointer, library.handle.aotc_model_threads_destroy)
+        self.pointer = pointer
         self._library = library  # whose code the threads run
+        # looked up here: `__del__` may run within cffi, where looking up would wait for cffi's lock for ever
+        self._destroy = library.handle.aotc_model_threads_destroy
+
+    def __del__(self) -> None:
+        # called before the library is closed: `ffi.gc` is not, where both are parts of one cycle
+        self._destroy(self.pointer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _threads, (str(self._library.absolute), self.count)
+
+
+def _threads(path: str, count: int) -> Threads | None:
+    return reopen(path).start_threads(count)
+
+
+def reopen(path: str) -> Library:
+    """The library of an object that was pickled; AotcError (code "load") where it is gone."""
+    if not Path(path).exists():
+        hint = "where it lay in a temporary directory, that went with its process: compile with an output directory"
+        raise AotcError("load", f"the library of what was pickled is gone: {path}", hint=hint)
+    return Library(Path(path))

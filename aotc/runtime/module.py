@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -18,6 +17,7 @@ from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.library import Library, find_library
+from aotc.runtime.process import ScratchDirectory
 from aotc.runtime.session import Session
 
 PREFIX: Final = "aotcgen_"
@@ -83,7 +83,7 @@ def load_module(path: str | Path) -> CompiledLibrary:
     file = Path(path)
     if file.suffix != ".tar" or not file.is_file():
         return CompiledLibrary(find_library(file))
-    folder = tempfile.TemporaryDirectory(prefix="aotc-load-")
+    folder = ScratchDirectory("aotc-load-")
     _extract(file, Path(folder.name))
     return CompiledLibrary(find_library(Path(folder.name)), folder)
 

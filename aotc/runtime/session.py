@@ -7,7 +7,8 @@ binding = session.bind({"input": array})                        # fixed buffers 
 binding.run(); binding.outputs["logits"]
 
 Neither a C compiler nor onnx is needed.  Calls into C release the interpreter lock, and threads may run one
-session at the same time: each has a workspace of its own.
+session at the same time: each run has a workspace of its own.  Sessions work in forked children, and can be pickled:
+they are loaded again from their path, with the same options.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final, NoReturn, TypeAlias
 
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
-from aotc.runtime.library import Library, Threads, find_library
+from aotc.runtime.library import Library, Threads, find_library, reopen
+from aotc.runtime.process import renew_in_children
 from aotc.runtime.tensor import (
     Array,
     TensorInfo,
@@ -37,6 +39,12 @@ from aotc.runtime.tensor import (
     transfer,
     unknown_names,
 )
+
+_POINTERS: Final = ffi.typeof("void *[]")
+_IN_PLACE: Final = 0x101
+"""Flags of numpy arrays that are aligned and C-contiguous."""
+_memory: Final = ffi.from_buffer
+"""An array's memory, as C sees it."""
 
 
 def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None) -> Session:
@@ -60,12 +68,16 @@ def _threads(library: Library, threads: int | Threads) -> Threads | None:
     return threads if isinstance(threads, Threads) else library.start_threads(threads)
 
 
-def _pointers(arrays: Sequence[Array]) -> Any:
-    """A C array of the addresses; never NULL, since a model without inputs still takes a list of them."""
-    pointers = ffi.new("void *[]", max(1, len(arrays)))
+def _pointers(arrays: Sequence[Any], count: int = 1) -> Any:
+    """A C array of addresses; never NULL, since a model without inputs still takes a list of them."""
+    pointers = ffi.new(_POINTERS, max(1, count, len(arrays)))
     for k, array in enumerate(arrays):
-        pointers[k] = ffi.cast("void *", address(array))
+        pointers[k] = _memory(array)
     return pointers
+
+
+def _restored(path: str, threads: int | Threads, isa: str | None) -> Session:
+    return Session(reopen(path), threads, isa)
 
 
 def _require_mapping(value: object, role: str) -> None:
@@ -77,6 +89,10 @@ def _require_mapping(value: object, role: str) -> None:
 def _require(problems: Sequence[Diagnostic]) -> None:
     if problems:
         raise AotcError.collect(problems)
+
+
+_Frame: TypeAlias = tuple[Any, Any, Any, Array]
+"""Pointers to inputs, to outputs, to the workspace; the workspace's memory."""
 
 
 class Session:
@@ -99,11 +115,17 @@ class Session:
         self.isa = library.choose_isa(isa)
         self._isa = ffi.new("char[]", self.isa.encode()) if len(library.isas) > 1 else ffi.NULL
         self.threads = _threads(library, threads)
+        self._arguments = self.threads or threads, isa
         self._options = self._options_with(ffi.NULL, ffi.NULL)
         self._call = library.run
         self._lock = threading.Lock()
+        renew_in_children(self)
         self._calls = 0
-        self._local = threading.local()
+        self._frames: list[_Frame] = []
+        self._expected = [(i.name, i.dtype.numpy, tuple(i.shape), i.memory == i.dtype.numpy) for i in library.inputs]
+        self._results = [(tuple(i.shape), i.memory) for i in library.outputs]
+        self._converted = [(k, i.dtype.numpy) for k, i in enumerate(library.outputs) if i.memory != i.dtype.numpy]
+        self._places = {info.name: k for k, info in enumerate(library.outputs)}
         self.name = library.name
         self.version = library.version
         self.path = library.path
@@ -114,6 +136,9 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session of {self.name!r} from {str(self.path)!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (str(self._library.absolute), *self._arguments)
 
     @property
     def calls(self) -> int:
@@ -136,18 +161,59 @@ class Session:
 
         The outputs are new arrays.  Raises AotcError with one diagnostic for each thing that is wrong.
         """
+        sources = self._in_place(inputs)
+        chosen = self._chosen(output_names)
+        if sources is None or chosen is None:
+            sources, chosen = self._prepared(output_names, inputs)
+        frame = self._take_frame()
+        try:
+            read, written, workspace, _ = frame
+            for k, source in enumerate(sources):
+                read[k] = source
+            results: list[Array] = []
+            for k, (shape, dtype) in enumerate(self._results):
+                results.append(result := np.empty(shape, dtype))
+                written[k] = _memory(result)
+            self._invoke(read, written, workspace)
+        finally:
+            self._frames.append(frame)
+        for k, dtype in self._converted:
+            results[k] = results[k].astype(dtype)
+        return [results[k] for k in chosen]
+
+    def _in_place(self, inputs: Mapping[str, Any]) -> list[Any] | None:
+        """The memory of inputs that are as they must be and that C can read as they are; None where one is not."""
+        if type(inputs) is not dict or len(inputs) != len(self._expected):
+            return None
+        found = []
+        for name, dtype, shape, direct in self._expected:
+            array = inputs.get(name)
+            if type(array) is not np.ndarray or not direct or array.shape != shape:
+                return None
+            if (array.dtype is not dtype and array.dtype != dtype) or array.flags.num & _IN_PLACE != _IN_PLACE:
+                return None
+            found.append(_memory(array))  # while that exists, the array cannot be resized
+        return found
+
+    def _chosen(self, names: Iterable[str] | None) -> Iterable[int] | None:
+        """The numbers of the outputs with these names; None for what needs a closer look."""
+        if names is None:
+            return self._places.values()
+        try:
+            return [self._places[name] for name in names] if type(names) is list and names else None
+        except (KeyError, TypeError):
+            return None
+
+    def _prepared(self, names: Iterable[str] | None, inputs: Mapping[str, Any]) -> tuple[list[Any], Iterable[int]]:
+        """The inputs' memory, copies where C cannot read them as they are, and the numbers of the outputs named."""
         _require_mapping(inputs, "input")
-        infos = self._library.outputs
-        if isinstance(output_names, str):
-            raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{output_names!r}]")
+        if isinstance(names, str):
+            raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{names!r}]")
         arrays, problems = check_inputs(inputs, self._library.inputs)
-        wanted = list(output_names or ()) or [info.name for info in infos]
-        _require([*problems, *unknown_names("output", wanted, infos)])
-        sources = [in_memory(a, info) for a, info in zip(arrays, self._library.inputs, strict=True)]
-        results = [empty(info) for info in infos]
-        self._invoke(_pointers(sources), _pointers(results), self._workspace())
-        named = {i.name: r.astype(i.dtype.numpy, copy=False) for i, r in zip(infos, results, strict=True)}
-        return [named[name] for name in wanted]
+        wanted = list(names or ()) or list(self._places)
+        _require([*problems, *unknown_names("output", wanted, self._library.outputs)])
+        sources = [_memory(in_memory(a, info)) for a, info in zip(arrays, self._library.inputs, strict=True)]
+        return sources, [self._places[name] for name in wanted]
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
         """Fix the buffers of repeated runs; change the contents of the arrays between them.
@@ -166,12 +232,15 @@ class Session:
         _require([*problems, *check_outputs(given, self._library.outputs)])
         return Binding(self, arrays, given)
 
-    def _workspace(self) -> Any:
-        """The calling thread's workspace."""
-        local = self._local
-        if not hasattr(local, "pointer"):
-            local.memory, local.pointer = self._new_workspace()
-        return local.pointer
+    def _take_frame(self) -> _Frame:
+        """What one run at a time has for itself: kept for the next one, taken by one thread (or one signal handler
+        within it) at a time."""
+        try:
+            return self._frames.pop()
+        except IndexError:
+            library = self._library
+            memory, workspace = self._new_workspace()
+            return _pointers((), len(library.inputs)), _pointers((), len(library.outputs)), workspace, memory
 
     def _new_workspace(self) -> tuple[Array, Any]:
         memory = aligned(self.workspace_bytes, self._library.workspace_alignment)
@@ -204,6 +273,7 @@ class Binding:
         results = [outputs[i.name] if i.name in outputs else np.empty(i.shape, i.dtype.numpy) for i in infos_out]
         self._session = session
         self._lock = threading.Lock()
+        renew_in_children(self)
         self.inputs: Mapping[str, Array] = _by_name(infos_in, inputs)
         self.outputs: Mapping[str, Array] = _by_name(infos_out, results)
         sources = [a if is_direct(a, i) else empty(i) for a, i in zip(inputs, infos_in, strict=True)]
@@ -215,6 +285,10 @@ class Binding:
         self._memory, workspace = session._new_workspace()
         self._keep = sources, targets
         self._arguments = _pointers(sources), _pointers(targets), workspace
+
+    def __reduce__(self) -> NoReturn:
+        text = "a binding cannot be pickled: its buffers are memory of this process"
+        raise AotcTypeError("pickle", text, hint="pickle the session, and bind there")
 
     def run(self) -> None:
         """Run once on the bound buffers."""

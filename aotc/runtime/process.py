@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forked child must not take over from its parent as it is: locks, and the removal of files.
+
+renew_in_children(self)                     # children get a new `self._lock`
+folder = ScratchDirectory("aotc-")          # folder.name; removed by this process, not by its children
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from typing import Any, Final
+
+_OWNERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def renew_in_children(owner: Any) -> None:
+    """Give the attribute `_lock` of an object a new lock in forked children.
+
+    A thread that held the old one when the process forked does not exist there, so nobody would release it.
+    """
+    _OWNERS.add(owner)
+
+
+def _renew() -> None:
+    for owner in _OWNERS:
+        owner._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+class ScratchDirectory:
+    """A temporary directory, removed when nothing refers to it any more and at exit.
+
+    name      its path
+    remove    a function that removes it at once
+
+    The process that made it removes it: forked children that exit leave it to their parent.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.name: Final = tempfile.mkdtemp(prefix=prefix)
+        self.remove: Final = weakref.finalize(self, _remove, self.name, os.getpid())
+
+
+def _remove(path: str, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(path, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import aotc
@@ -115,3 +116,10 @@ def test_a_destination_that_cannot_be_replaced_keeps_what_it_had(tmp_path: Path)
         (work / "sub").write_text("a file where a directory of the user's is")
     assert (output / "file").read_text() == "1" and (output / "sub" / "mine").read_text() == "mine"
     assert sorted(p.name for p in output.iterdir()) == ["file", "metadata.json", "sub"]
+
+
+def test_a_relative_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C compilers run in the project, wherever that is seen from."""
+    monkeypatch.chdir(tmp_path)
+    model = aotc.compile(affine(4, 0), output="net", cflags=["-O1"], cache=False)
+    assert model.session().run(None, {"x": np.zeros((1, 4), np.float32)})[0].shape == (1, 4)

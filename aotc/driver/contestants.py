@@ -29,6 +29,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.driver.inputs import Arrays
+from aotc.driver.relay_frontend import load_exported
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.runtime.session import load
 
@@ -176,7 +177,7 @@ def _openvino(entrant: Entrant, threads: int) -> Contestant:
     if entrant.is_onnx:
         model = core.read_model(entrant.path)
     else:
-        model = openvino.convert_model(importlib.import_module("torch").export.load(entrant.path))
+        model = openvino.convert_model(load_exported(entrant.path))
     config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
     config |= {"PERFORMANCE_HINT": "LATENCY", "ENABLE_HYPER_THREADING": True}
     request = core.compile_model(model, "CPU", config).create_infer_request()
@@ -231,9 +232,8 @@ def _ncnn(entrant: Entrant, threads: int) -> Contestant:
 
 def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
     """The model as a module of torch, and what it came through."""
-    torch = importlib.import_module("torch")
     if not entrant.is_onnx:
-        return torch.export.load(entrant.path).module(), ""
+        return load_exported(entrant.path).module(), ""
     # the module reads its weights from where pnnx put them, by a relative path
     path = entrant.pnnx / "m_pnnx.py"
     text = path.read_text(encoding="utf-8").replace("'m.pnnx.bin'", repr(str(entrant.pnnx / "m.pnnx.bin")))

@@ -3,6 +3,7 @@
 
 script    the walk over a TorchScript graph
 exported  the walk over an ExportedProgram
+archive   the .pt2 files of exported programs, read as data; `program` checks the graph in them
 ops_*     one converter per PyTorch operator, in families, shared by both; `table` lists them
 values    arguments and data types as PyTorch sees them
 
@@ -13,7 +14,8 @@ Importing this package needs torch: `pip install aotc[pytorch]`.
 
 from __future__ import annotations
 
-from aotc.relay.frontend.pytorch.exported import from_exported, load_exported
+from aotc.relay.frontend.pytorch.archive import load_exported
+from aotc.relay.frontend.pytorch.exported import from_exported
 from aotc.relay.frontend.pytorch.script import from_script
 from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The walk over a program of torch.export.
 
-In: an ExportedProgram, or the .pt2 file of one.  Out: a module, whose variables have the names of the program's inputs,
+In: an ExportedProgram.  Out: a module, whose variables have the names of the program's inputs,
 and its parameters under the names of the state dictionary.  The program is functionalised first; operators without a
 converter are decomposed into core operators.
 
@@ -10,10 +10,8 @@ converter are decomposed into core operators.
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +24,7 @@ from aotc.ir.span import Span
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend.pytorch.table import converter_of
-from aotc.relay.frontend.pytorch.values import Value, array_of, dtype_name, dynamic
+from aotc.relay.frontend.pytorch.values import NUMERIC, Value, array_of, dtype_name, dynamic
 from aotc.relay.frontend.pytorch.walk import (
     POISON,
     Problems,
@@ -43,18 +41,6 @@ _ROUNDS: Final = 4
 _IGNORED: Final = {
     "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size",
 }  # fmt: skip
-
-
-def load_exported(path: str | Path) -> Any:
-    """The program in a .pt2 file; AotcError if there is no such file, or it holds no exported program."""
-    if not Path(path).is_file():
-        raise AotcError("torch-file", f"{path}: no such file")
-    try:
-        return torch.export.load(str(path))
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        hint = "torch.export.save(program, path) writes one"
-        raise AotcError("torch-file", f"{path} cannot be read as an exported program: {reason}", hint=hint) from error
 
 
 def _prepared(program: Any) -> Any:
@@ -80,7 +66,7 @@ def _needs_work(node: Any) -> bool:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return bool(target._schema.is_mutable) or _is_unknown(target)
-    return target is not operator.getitem and target not in _NUMERIC
+    return target is not operator.getitem and target not in NUMERIC
 
 
 def _is_unknown(target: Any) -> bool:
@@ -186,15 +172,6 @@ def _read(arg: Any, values: Mapping[str, Value]) -> Value:
     return arg
 
 
-_NUMERIC: Final[tuple[Callable[..., Any], ...]] = (
-    operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
-    operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_,
-    math.ceil, math.floor, math.trunc, round, torch.sym_int, torch.sym_float, torch.sym_max, torch.sym_min,
-    torch.sym_not, torch.sym_ite,
-)  # fmt: skip
-"""What programs compute on dimensions."""
-
-
 def _call(node: Any, values: Mapping[str, Value]) -> Value:
     args = [_read(a, values) for a in node.args]
     kwargs = {k: _read(v, values) for k, v in node.kwargs.items()}
@@ -205,7 +182,7 @@ def _call(node: Any, values: Mapping[str, Value]) -> Value:
         return call_operator(target._schema, args, kwargs)
     if target is operator.getitem:
         return args[0][args[1]]
-    if target in _NUMERIC:
+    if target in NUMERIC:
         for arg in args:
             if isinstance(arg, SymDim):
                 raise dynamic(arg)

@@ -11,6 +11,8 @@ rules, in which tensors with dimensions weigh more than those without, and these
 from __future__ import annotations
 
 import inspect
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +41,14 @@ IGNORED: Final = {
     "scale_grad_by_freq", "padding_idx", "stable", "momentum", "half_to_float", "sorted", "sparse_grad", "check_errors",
 }  # fmt: skip
 """Arguments that say where and how to compute, or how to train, not what the result is."""
+
+NUMERIC: Final[tuple[Callable[..., Any], ...]] = (
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
+    operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_,
+    math.ceil, math.floor, math.trunc, round, torch.sym_int, torch.sym_float, torch.sym_max, torch.sym_min,
+    torch.sym_not, torch.sym_ite,
+)  # fmt: skip
+"""What programs compute on dimensions."""
 
 _DTYPE_NUMBERS: Final = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),

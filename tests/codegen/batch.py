@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from aotc_codegen.c.ctypes import vector_prelude
 from aotc_codegen.c.helpers import Helpers
-from aotc_codegen.c.printer import KernelPrinter
+from aotc_codegen.c.printer import GUARD, KernelPrinter
 from aotc_codegen.c.project import render
 
 from aotc.tir.stmt import Kernel
@@ -33,7 +33,8 @@ def source_of(kernels: Iterable[Kernel]) -> str:
     vectors = vector_prelude(printer.vectors)
     begin, end = '#ifdef __cplusplus\nextern "C" {\n#endif', "#ifdef __cplusplus\n}\n#endif\n"
     header = render("kernel.h", banner="test", upper="TEST")
-    return "\n".join((header, begin, vectors, helpers.text(), *texts, end))
+    guard = GUARD if printer.guarded else ""
+    return "\n".join((header, guard, begin, vectors, helpers.text(), *texts, end))
 
 
 def build(source: str, folder: Path, *flags: str, cc: str = "gcc") -> Path:

@@ -53,6 +53,7 @@ from aotc.tir.stmt import (
     stmt_exprs,
     walk_stmts,
 )
+from aotc_codegen.c.bodies import has_guarded_access, prepared
 from aotc_codegen.c.ctypes import literal, memory_type, unsigned_type, value_type, vector_name
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
@@ -70,6 +71,8 @@ _LEVELS: Final = {
 _BIT_SYMBOLS: Final = {"and": "&", "or": "|", "xor": "^"}
 TERNARY: Final = 3
 ANY: Final = 0
+GUARD: Final = "AOTC_GUARD_ACCESSES"
+"""What is before functions that access memory under conditions, up to the end of a file."""
 SMALL_ARRAY: Final = 64
 """Bytes of a stack array that is zero at first."""
 
@@ -91,11 +94,14 @@ def _paren(text: str, level: int, needed: int) -> str:
 
 
 class KernelPrinter:
-    """Prints kernels; collects the helper functions and vector types they need."""
+    """Prints kernels; collects the helper functions and vector types they need, and whether one is `guarded`: its file
+    must begin with GUARD then.
+    """
 
     def __init__(self, helpers: Helpers) -> None:
         self.helpers = helpers
         self.vectors: dict[tuple[DType, int], None] = {}
+        self.guarded = False
         self._names = Names(_RESERVED)
         self._of: dict[Var | Buffer, str] = {}
         self._indices = Indices()
@@ -113,8 +119,9 @@ class KernelPrinter:
         self._of, self._indices, self._ranges = {}, Indices(kernel.body), {}
         if kernel.team:
             self._of = {PART: "(ptrdiff_t)team->part", PARTS: "team->parts"}
-        head = self.signature(kernel, name)
-        lines = [f"{head} {{"]
+        body = prepared(kernel)
+        self.guarded |= has_guarded_access(body)
+        lines = [f"{self.signature(kernel, name)} {{"]
         for buffer in kernel.stack:
             # compilers take small arrays for registers, and cannot see that they are written before they are read
             start = " = {0}" if buffer.nbytes <= SMALL_ARRAY else ""
@@ -122,7 +129,7 @@ class KernelPrinter:
             lines.append(f"  {memory_type(buffer.dtype)} {self.name(buffer)}[{size}] AOTC_ALIGNED(64){start};")
         used = _mentioned(kernel.body)
         lines += [f"  (void){self.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
-        lines += self.block(_without_dead_registers(kernel.body), 1)
+        lines += self.block(body, 1)
         return "\n".join([*origin(kernel), *lines, "}", ""])
 
     def _parameters(self, kernel: Kernel) -> list[str]:
@@ -565,28 +572,6 @@ def _mentioned(body: Stmt) -> set[Buffer]:
         for expr in stmt_exprs(stmt):
             found.update(e.buffer for e in walk(expr) if isinstance(e, Load))
     return found
-
-
-def _without_dead_registers(body: Stmt) -> Stmt:
-    """The body without registers that nothing reads: C compilers warn of them."""
-    read = {e for s in walk_stmts(body) for x in stmt_exprs(s) for e in walk(x) if isinstance(e, Var)}
-
-    def keep(stmt: Stmt) -> Stmt:
-        match stmt:
-            case Declare() | Assign():
-                return stmt if stmt.var in read else Block(())
-            case Block():
-                return Block(keep(s) for s in stmt.stmts)
-            case For():
-                return For(stmt.var, stmt.end, keep(stmt.body), begin=stmt.begin, step=stmt.step, kind=stmt.kind)
-            case While():
-                return While(stmt.cond, keep(stmt.body))
-            case If():
-                return If(stmt.cond, keep(stmt.then), None if stmt.orelse is None else keep(stmt.orelse))
-            case _:
-                return stmt
-
-    return keep(body)
 
 
 def origin(kernel: Kernel) -> Sequence[str]:

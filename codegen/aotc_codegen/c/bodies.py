@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The body of a kernel made ready for C compilers, and what they must be told about it.
+
+    body = prepared(kernel)               # no register that nothing reads; loads in front of selections
+    has_guarded_access(body)              # whether memory is read or written under a condition
+
+    y[i] = t < 0 ? t * s[i] : t           ->    e = s[i];  y[i] = t < 0 ? t * e : t
+
+gcc vectorises a loop with an access under a condition by accessing under a mask, and versions before 12.4 and 13.3
+confuse the elements of a load under a mask that belongs to a group (decision 0012). What can be read in any case is
+therefore read before it is selected, which is the faster code, too. Kernels where an access stays under a condition,
+because its place may be outside of the buffer, are compiled without such loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from aotc.tir.expr import Binary, Buffer, Expr, Load, Select, Var, operands, walk, with_operands
+from aotc.tir.simplify import Interval, bounds
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    While,
+    map_exprs,
+    stmt_children,
+    stmt_exprs,
+    walk_stmts,
+)
+
+UNROLLED: Final = 16
+"""The iterations of loops that gcc writes out in whole, at most."""
+
+
+def prepared(kernel: Kernel) -> Stmt:
+    """The body without registers that nothing reads, and with loads in front of the selections that use them."""
+    return _Preparation(frozenset(kernel.inputs)).statement(_without_dead_registers(kernel.body))
+
+
+def has_guarded_access(body: Stmt) -> bool:
+    """Whether a loop reads or writes elements under a condition, as far as they are not read in any case.
+
+    Vectors are not what compilers vectorise, and a loop of many iterations under a condition is vectorised by itself.
+    """
+    stack = [(body, False, False)]
+    while stack:
+        stmt, looped, guarded = stack.pop()
+        scalars = any(load.lanes == 1 for expr in stmt_exprs(stmt) for load, _ in _loads(expr))
+        if guarded and (scalars or (isinstance(stmt, Store) and stmt.value.lanes == 1)):
+            return True
+        if looped and any(load.lanes == 1 for expr in stmt_exprs(stmt) for load in guarded_loads(expr)):
+            return True
+        if isinstance(stmt, (For, While)):
+            looped, guarded = True, guarded and _may_unroll(stmt)
+        guarded = guarded or (looped and isinstance(stmt, If))
+        stack += [(child, looped, guarded) for child in stmt_children(stmt)]
+    return False
+
+
+def _may_unroll(loop: For | While) -> bool:
+    """Whether a compiler may write a loop out, so that its body belongs to what is around it."""
+    if isinstance(loop, While):
+        return False
+    low, _ = bounds(loop.end - loop.begin, {})
+    return not low > UNROLLED * loop.step
+
+
+def guarded_loads(expr: Expr) -> Sequence[Load]:
+    """The loads of an expression that are evaluated under a condition only, in order."""
+    found = list(_loads(expr))
+    always = {load for load, guarded in found if not guarded}
+    return [load for load in dict.fromkeys(load for load, guarded in found if guarded) if load not in always]
+
+
+def _loads(expr: Expr) -> Iterator[tuple[Load, bool]]:
+    """The loads of an expression, each with whether it is under a condition."""
+    stack = [(expr, False)]
+    while stack:
+        node, guarded = stack.pop()
+        if isinstance(node, Load):
+            yield node, guarded
+        inner = _guarded_operands(node)
+        below = [(o, guarded or k in inner) for k, o in enumerate(operands(node))]
+        stack += reversed(below)
+
+
+def _guarded_operands(expr: Expr) -> Sequence[int]:
+    """Which operands C evaluates only if another one says so; selections of vectors evaluate all."""
+    match expr:
+        case Select() if expr.cond.lanes == 1:
+            return (1, 2)
+        case Binary(op="and" | "or") if expr.dtype.is_bool and expr.lanes == 1:
+            return (1,)
+        case _:
+            return ()
+
+
+@dataclass
+class _Preparation:
+    """Moves loads; `ranges` are those of the loops around."""
+
+    inputs: frozenset[Buffer]
+    ranges: dict[Var, Interval] = field(default_factory=dict)
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case For():
+                begin, end = bounds(stmt.begin, self.ranges)[0], bounds(stmt.end, self.ranges)[1]
+                self.ranges[stmt.var] = (begin, end - 1)
+                body = self.statement(stmt.body)
+                return For(stmt.var, stmt.end, body, begin=stmt.begin, step=stmt.step, kind=stmt.kind)
+            case While():
+                return While(stmt.cond, self.statement(stmt.body))
+            case If():
+                orelse = None if stmt.orelse is None else self.statement(stmt.orelse)
+                return If(stmt.cond, self.statement(stmt.then), orelse)
+            case Block():
+                return self.block(stmt)
+            case Store():
+                return self.behind_loads(stmt)
+            case _:
+                return stmt
+
+    def block(self, block: Block) -> Block:
+        """Loads are moved where a store follows: compilers move none behind a condition that a store follows."""
+        stores = [k for k, s in enumerate(block.stmts) if isinstance(s, Store)]
+        last = stores[-1] if stores else -1
+        return Block(
+            self.behind_loads(s) if k < last and isinstance(s, (Declare, Assign)) else self.statement(s)
+            for k, s in enumerate(block.stmts)
+        )
+
+    def behind_loads(self, stmt: Store | Declare | Assign) -> Stmt:
+        """A statement behind the loads that its value may do in any case."""
+        loads = [load for load in guarded_loads(stmt.value) if self.is_safe(load)]
+        if not loads:
+            return stmt
+        registers = {load: Var(f"{load.buffer.name}_e", load.dtype) for load in loads}
+        declared = [Declare(register, load) for load, register in registers.items()]
+        return Block([*declared, map_exprs(stmt, lambda expr: _replaced(expr, registers))])
+
+    def is_safe(self, load: Load) -> bool:
+        """Whether a load may be done at any time: of an input, and nowhere outside of it."""
+        if load.lanes > 1 or load.buffer not in self.inputs or any(isinstance(n, Load) for n in walk(load.index)):
+            return False
+        low, high = bounds(load.index, self.ranges)
+        return low >= 0 and high < load.buffer.size
+
+
+def _replaced(expr: Expr, registers: Mapping[Load, Var]) -> Expr:
+    if isinstance(expr, Load) and expr in registers:
+        return registers[expr]
+    return with_operands(expr, tuple(_replaced(o, registers) for o in operands(expr)))
+
+
+def _without_dead_registers(body: Stmt) -> Stmt:
+    """The body without registers that nothing reads: C compilers warn of them."""
+    read = {e for s in walk_stmts(body) for x in stmt_exprs(s) for e in walk(x) if isinstance(e, Var)}
+
+    def keep(stmt: Stmt) -> Stmt:
+        match stmt:
+            case Declare() | Assign():
+                return stmt if stmt.var in read else Block(())
+            case Block():
+                return Block(keep(s) for s in stmt.stmts)
+            case For():
+                return For(stmt.var, stmt.end, keep(stmt.body), begin=stmt.begin, step=stmt.step, kind=stmt.kind)
+            case While():
+                return While(stmt.cond, keep(stmt.body))
+            case If():
+                return If(stmt.cond, keep(stmt.then), None if stmt.orelse is None else keep(stmt.orelse))
+            case _:
+                return stmt
+
+    return keep(body)

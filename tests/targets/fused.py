@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused functions from seeds: what real networks put into one kernel where C compilers see short rows and branches.
+
+made = fused(7)                       # always the same
+made.function, made.inputs            # one primitive function, and an array for each of its parameters
+
+A stem (a pool, padding, a strided slice, an upsampling, a sum or a product, a reduction, a convolution or nothing) is
+followed by one to four elementwise steps: sums, selects, PReLU with slopes of several shapes, clip, hard-swish and
+others. Results have rows of 1 to 17 elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aotc import relay
+from aotc.ir.types import TensorType
+from aotc.relay.expr import type_of
+from aotc.relay.infer import infer_module
+from aotc.relay.module import IRModule
+
+Array = np.ndarray[Any, Any]
+LONGEST_ROW = 17
+DTYPES = ("float32",) * 7 + ("float64", "float16", "int32", "int8")
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A function that becomes one kernel, and values for its parameters."""
+
+    seed: int
+    function: relay.Function
+    inputs: Sequence[Array]
+
+
+class _Drawing:
+    """A function under construction: `value` is the last result."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.dtype = self.pick(*DTYPES)
+        self.special = self.is_float and self.chance(0.2)
+        self.params: list[relay.Var] = []
+        self.inputs: list[Array] = []
+        self.value: relay.Expr = self.stem()
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.startswith("float")
+
+    def pick(self, *choices: Any) -> Any:
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def chance(self, share: float) -> bool:
+        return bool(self.rng.random() < share)
+
+    def between(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high, endpoint=True))
+
+    # --- operands
+
+    def array(self, shape: Sequence[int]) -> Array:
+        if not self.is_float:
+            return self.rng.integers(-90, 90, shape).astype(self.dtype)
+        values = (3 * self.rng.standard_normal(shape)).astype(self.dtype)
+        if self.special:
+            places = self.rng.random(shape) < 0.1
+            odd = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0], self.dtype)
+            values = np.where(places, odd[self.rng.integers(odd.size, size=shape)], values)
+        return values
+
+    def tensor(self, shape: Sequence[int]) -> relay.Var:
+        """Another parameter of the function."""
+        name = f"x{len(self.params)}"
+        self.params.append(relay.var(name, shape=tuple(shape), dtype=self.dtype))
+        self.inputs.append(self.array(shape))
+        return self.params[-1]
+
+    def number(self, low: float, high: float) -> relay.Expr:
+        value = self.rng.uniform(low, high)
+        return relay.const(np.asarray(value if self.is_float else round(value), self.dtype))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        module = infer_module(IRModule.from_expr(relay.Function(self.params, self.value)))
+        ty = module.main.ret_type
+        assert isinstance(ty, TensorType)
+        return ty.static_shape
+
+    def other(self) -> relay.Expr:
+        """An operand for the last result: of its shape, or broadcast to it."""
+        shape = self.shape
+        some = tuple(n if self.chance(0.5) else 1 for n in shape)
+        return self.pick(
+            lambda: self.tensor(shape),
+            lambda: self.tensor(shape),
+            lambda: self.tensor(some),
+            lambda: self.tensor(shape[-1:]),
+            lambda: self.number(-2, 2),
+        )()
+
+    # --- stems
+
+    def stem(self) -> relay.Expr:
+        n, c, h = self.pick(1, 1, 2), self.pick(1, 2, 3, 4, 5, 8, 16), self.between(1, 6)
+        w = self.between(1, LONGEST_ROW)
+        stems: list[Callable[[int, int, int, int], relay.Expr]]
+        stems = [self.pool, self.pool, self.pool, self.pad, self.slice, self.binary, self.plain, self.joined]
+        if self.is_float:
+            stems += [self.average, self.reduce, self.convolve, self.upsample]
+        return self.pick(*stems)(n, c, h, w)
+
+    def window(self, h: int, w: int) -> tuple[tuple[int, int], dict[str, Any]]:
+        """The extents of an image whose windows make h rows of w, and the attributes of the windows."""
+        size = self.pick((2, 2), (2, 2), (3, 3), (1, 3), (1, 2))
+        stride = tuple(self.pick(1, s) for s in size)
+        before = tuple(self.pick(0, (s - 1) // 2) for s in size)
+        extents = tuple((o - 1) * t + s - b for o, t, s, b in zip((h, w), stride, size, before, strict=True))
+        return (extents[0], extents[1]), {"pool_size": size, "strides": stride, "padding": (*before, 0, 0)}
+
+    def pool(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        extents, attributes = self.window(h, w)
+        return relay.nn.max_pool2d(self.tensor((n, c, *extents)), **attributes)
+
+    def average(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        extents, attributes = self.window(h, w)
+        x = self.tensor((n, c, *extents))
+        return relay.nn.avg_pool2d(x, **attributes, count_include_pad=self.chance(0.5))
+
+    def convolve(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        extents, window = self.window(h, w)
+        x, weight = self.tensor((n, c, *extents)), self.tensor((c, 1, *window["pool_size"]))
+        del window["pool_size"]
+        return relay.nn.conv2d(x, weight, **window, groups=c)
+
+    def reduce(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        x = self.tensor((n, c, self.between(1, 9), h, w))
+        return self.pick(relay.sum, relay.max, relay.min, relay.mean)(x, axis=[2])
+
+    def upsample(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        return relay.nn.upsampling(self.tensor((n, c, h, (w + 1) // 2)), scale_h=2.0, scale_w=2.0)
+
+    def pad(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        before, after = self.between(0, 2), self.between(0, 2)
+        room = max(1, w - before - after)
+        widths = ((0, 0), (0, 0), (self.between(0, 1), self.between(0, 1)), (before, after))
+        return relay.nn.pad(self.tensor((n, c, h, room)), pad_width=widths, pad_value=self.pick(0.0, 1.0))
+
+    def slice(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        step, begin = self.pick(1, 2, 3), self.between(0, 3)
+        length = begin + (w - 1) * step + 1
+        x = self.tensor((n, c, h, length + self.between(0, 3)))
+        return relay.strided_slice(x, begin=[0, 0, 0, begin], end=[n, c, h, length], strides=[1, 1, 1, step])
+
+    def binary(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        a, b = self.tensor((n, c, h, w)), self.tensor((n, c, h, w))
+        return self.pick(relay.add, relay.subtract, relay.multiply)(a, b)
+
+    def plain(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        return self.tensor((n, c, h, w))
+
+    def joined(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        a, b = self.tensor((n, c, h, (w + 1) // 2)), self.tensor((n, c, h, max(1, w // 2)))
+        return relay.concatenate([a, b], axis=3)
+
+    # --- steps
+
+    def step(self) -> relay.Expr:
+        x = self.value
+        steps: list[Callable[[relay.Expr], relay.Expr]] = [
+            lambda x: relay.add(x, self.other()),
+            lambda x: relay.subtract(x, self.other()),
+            lambda x: relay.multiply(x, self.other()),
+            lambda x: relay.maximum(x, self.other()),
+            lambda x: relay.minimum(self.other(), x),
+            relay.nn.relu,
+            lambda x: relay.clip(x, a_min=self.pick(-1.0, 0.0), a_max=self.pick(1.0, 6.0)),
+            self.prelu,
+            self.prelu,
+            self.select,
+            self.select,
+        ]
+        if self.is_float:
+            steps += [
+                lambda x: relay.nn.leaky_relu(x, alpha=0.1),
+                self.hard_swish,
+                self.hard_swish,
+                self.channel_prelu,
+                lambda x: relay.divide(x, self.other()),
+                self.pick(relay.abs, relay.negative, relay.sqrt, relay.floor, relay.sigmoid, relay.tanh),
+            ]
+        return self.pick(*steps)(x)
+
+    def test(self, x: relay.Expr) -> relay.Expr:
+        compare = self.pick(relay.less, relay.less_equal, relay.greater, relay.greater_equal, relay.equal)
+        return compare(x, self.pick(lambda: self.number(-1, 1), self.other)())
+
+    def prelu(self, x: relay.Expr) -> relay.Expr:
+        zero = relay.const(np.asarray(0, self.dtype))
+        return relay.where(relay.less(x, zero), relay.multiply(x, self.other()), x)
+
+    def channel_prelu(self, x: relay.Expr) -> relay.Expr:
+        return relay.nn.prelu(x, self.tensor(self.shape[1:2]), axis=1)
+
+    def select(self, x: relay.Expr) -> relay.Expr:
+        def arm() -> relay.Expr:
+            return self.pick(self.other, lambda: x, lambda: relay.add(x, self.other()))()
+
+        return relay.where(self.test(x), arm(), arm())
+
+    def hard_swish(self, x: relay.Expr) -> relay.Expr:
+        three, sixth = (relay.const(np.asarray(v, self.dtype)) for v in (3, 1 / 6))
+        gate = relay.multiply(relay.clip(relay.add(x, three), a_min=0.0, a_max=6.0), sixth)
+        return relay.multiply(x, gate)
+
+
+def fused(seed: int) -> Fused:
+    """The function of a seed."""
+    drawing = _Drawing(seed)
+    for _ in range(drawing.between(1, 4)):
+        drawing.value = drawing.step()
+    function = infer_module(IRModule.from_expr(relay.Function(drawing.params, drawing.value))).main
+    assert type_of(function.body) is not None
+    return Fused(seed, function, drawing.inputs)

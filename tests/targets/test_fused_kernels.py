@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused kernels as C compilers optimise them, against the same kernels without the compilers' vectorisers: equal bits.
+
+Contraction is off on both sides, so that nothing but a fault of the compiler, or code that means nothing certain, can
+tell the results apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aotc_codegen.c.flags import OPTIMISE
+from onnx import TensorProto, helper, numpy_helper
+
+import aotc
+from aotc.relay.backend.kernels import lower_function
+from aotc.tir.expr import Binary, Buffer, Const, DType, Expr, Load, Select, Var, const
+from aotc.tir.stmt import Block, For, Kernel, Store
+from tests.targets.fused import LONGEST_ROW, Array, Fused, fused
+from tests.targets.machines import FOREIGN, Machine, machine, native_targets
+
+PLAIN = ("-O1", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-ffp-contract=off")
+SEEDS, AT_ONCE = 540, 60
+WAS_WRONG = (24, 45, 181, 221, 320)
+"""Seeds of kernels that gcc 12 compiles wrongly for x86-64-v3 or -v4 where loads stay under conditions."""
+SAMPLE = sorted({*WAS_WRONG, *range(0, SEEDS, 30)})
+VECTORS = [t for t in native_targets() if t != "c"]
+
+
+def same(a: Array, b: Array) -> bool:
+    """Whether two results have the same bits; NaN is NaN whatever its bits."""
+    odd = np.isnan(a) if a.dtype.kind == "f" else np.zeros(a.shape, bool)
+    return np.array_equal(odd, np.isnan(b) if b.dtype.kind == "f" else odd) and (
+        np.where(odd, 0, a).astype(a.dtype).tobytes() == np.where(odd, 0, b).astype(b.dtype).tobytes()
+    )
+
+
+def kernels(seeds: Iterable[int], here: Machine) -> list[tuple[Kernel, Sequence[Array]]]:
+    return [(lower_function(f.function, f"k{f.seed}", here.target), f.inputs) for f in map(fused, seeds)]
+
+
+def wrong(jobs: Sequence[tuple[Kernel, Sequence[Array]]], here: Machine, folder: Path, *flags: str) -> list[str]:
+    """The kernels whose results depend on what the compiler's optimisations do; `flags` come last."""
+    found = []
+    for name, chosen in (("used", (*OPTIMISE, "-ffp-contract=off", *flags)), ("plain", PLAIN)):
+        (folder / name).mkdir()
+        found.append(here.run_kernels(jobs, folder / name, *chosen))
+    pairs = zip(jobs, *found, strict=True)
+    return [job[0].name for job, used, plain in pairs if not all(map(same, used, plain))]
+
+
+@pytest.mark.parametrize("target", VECTORS)
+def test_some_fused_kernels(target: str, tmp_path: Path) -> None:
+    here = machine(target)
+    assert wrong(kernels(SAMPLE, here), here, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+@pytest.mark.parametrize("target", [*native_targets(), *FOREIGN])
+def test_all_fused_kernels(target: str, first: int, tmp_path: Path) -> None:
+    here = machine(target)
+    assert wrong(kernels(range(first, first + AT_ONCE), here), here, tmp_path) == []
+
+
+def test_the_comparison_finds_what_a_compiler_does_wrong(tmp_path: Path) -> None:
+    """Arithmetic that may not be rearranged is."""
+    here = machine("c")
+    jobs = kernels(range(16), here)
+    assert 0 < len(wrong(jobs, here, tmp_path, "-ffast-math")) < len(jobs)
+
+
+def test_the_corpus_is_what_it_says() -> None:
+    made: list[Fused] = [fused(seed) for seed in range(60)]
+    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(fused(7).inputs, made[7].inputs, strict=True))
+    rows = {f.function.ret_type.static_shape[-1] for f in made}  # type: ignore[union-attr]
+    assert min(rows) == 1 and max(rows) <= LONGEST_ROW + 1 and len(rows) > 12
+
+
+@pytest.mark.parametrize("target", VECTORS)
+def test_a_pool_a_sum_and_a_slope_for_each_element(target: str) -> None:
+    """One kernel with rows of 4, compiled as users compile it."""
+    rng = np.random.default_rng(0)
+    x, other, slope = (rng.standard_normal(s).astype(np.float32) for s in ((1, 3, 8, 8), (1, 3, 4, 4), (3, 4, 4)))
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Add", ["p", "a"], ["q"]),
+        helper.make_node("PRelu", ["q", "s"], ["y"]),
+    ]
+    types = {"x": x.shape, "a": other.shape, "y": other.shape}
+    x_type, a_type, y_type = (helper.make_tensor_value_info(n, TensorProto.FLOAT, t) for n, t in types.items())
+    graph = helper.make_graph(nodes, "net", [x_type, a_type], [y_type], [numpy_helper.from_array(slope, "s")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (found,) = aotc.compile(model, target=target, cache=False).session().run(None, {"x": x, "a": other})
+    q = x.reshape(1, 3, 4, 2, 4, 2).max(axis=(3, 5)) + other
+    np.testing.assert_array_equal(found, np.where(q < 0, q * slope, q))
+
+
+def guarded_kernel(size: int) -> Kernel:
+    """y[i] = x[i] < 0 ? s[i] : x[i] + 1, or x[i] * 3 in the second half of each four; s is shorter than the loop says,
+    so that loads stay under the condition."""
+    x, s = Buffer("x", DType("float32"), size), Buffer("s", DType("float32"), size - 1)
+    y, i = Buffer("y", DType("float32"), size), Var("i")
+
+    def four(lane: int) -> Store:
+        at: Expr = i * 4 + lane
+        value = Load(x, at)
+        other = Binary("add" if lane < 2 else "mul", value, Const(1.0 if lane < 2 else 3.0, DType("float32")))
+        return Store(y, at, Select(value < const(0.0, "float32"), Load(s, at), other))
+
+    return Kernel(
+        name="guarded", inputs=(x, s), outputs=(y,), body=For(i, const(size // 4), Block(four(k) for k in range(4)))
+    )
+
+
+@pytest.mark.parametrize("target", [*VECTORS, *FOREIGN])
+def test_loads_under_a_condition(target: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, s = rng.standard_normal((2, 64)).astype(np.float32)
+    x[-1] = 1.0
+    here = machine(target)
+    (found,) = here.run_kernels([(guarded_kernel(64), [x, s[:-1]])], tmp_path, *OPTIMISE)[0]
+    other = np.where(np.arange(64) % 4 < 2, x + np.float32(1), x * np.float32(3))
+    np.testing.assert_array_equal(found, np.where(x < 0, s, other))

@@ -2,23 +2,25 @@
 """Results that are kept from one run of the compiler to the next, under a hash of all that they are made from.
 
     with remembering(store, salt):                                    # the salt stands for the code that makes them
-        kernel = remembered("kernel", (name, outputs, target), lambda: make(name, outputs, target))
-        text = remembered("text", kernel, lambda: printed(kernel))    # known by what the kernel was made from
+        kernel = remembered("kernel", (name, outputs, target), lambda: make(name, outputs, target), KERNELS)
+        text = remembered("text", kernel, lambda: printed(kernel), Form(str))  # known by what it was made from
 
-Sources and results are data: they are pickled, so a store must be as trusted as code.  What cannot be pickled, because
-it holds code or is nested too deeply, is made anew each time; so is everything outside of `remembering`.
+Sources and results are data.  Sources are pickled for their hash, and no pickle is ever read; results are kept in a
+`Form`, so that what is read is data, whoever wrote it.  What is no data, because it holds code or is nested too deeply,
+is made anew each time; so is everything outside of `remembering`.
 """
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
+
+from aotc.ir.plain import Form
 
 T = TypeVar("T")
 _UNFIT: Final = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
@@ -66,35 +68,34 @@ def remembering(store: Store | None, salt: str) -> Iterator[None]:
         _MEMORY.reset(token)
 
 
-def _unpickled(data: bytes) -> object:
-    """The object; in the meantime nobody looks for garbage among the many that it is made of."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return pickle.loads(data)
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def remembered(kind: str, source: object, make: Callable[[], T]) -> T:
+def remembered(kind: str, source: object, make: Callable[[], T], form: Form[T]) -> T:
     """`make()`, or what it gave for an equal source before.
 
     source    all that the result depends on, or itself a result of `remembered`
+    form      of the result; one that is not of it is made anew each time
     """
     memory = _MEMORY.get()
     key = memory.key(kind, source) if memory is not None else None
     if memory is None or key is None:
         return make()
-    data = memory.store.get(key)
-    result: Any = make() if data is None else _unpickled(data)
-    if data is None:
+    result = _kept(memory.store, key, form)
+    if result is None:
+        result = make()
         try:
-            memory.store.put(key, pickle.dumps(result, protocol=5))
-        except _UNFIT:
-            return result  # type: ignore[no-any-return]
+            memory.store.put(key, form.dump(result))
+        except TypeError:
+            return result
     memory.names.setdefault(id(result), (result, key))
-    return result  # type: ignore[no-any-return]
+    return result
+
+
+def _kept(store: Store, key: str, form: Form[T]) -> T | None:
+    """The result in the store; None where there is none, or something else."""
+    data = store.get(key)
+    try:
+        return None if data is None else form.load(data)
+    except ValueError:
+        return None
 
 
 def alike(new: T, old: object) -> T:

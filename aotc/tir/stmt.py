@@ -12,14 +12,32 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from aotc.ir.diagnostics import assert_never
+from aotc.ir.dtype import DType
 from aotc.ir.memo import alike, remembered
+from aotc.ir.plain import Form
 from aotc.ir.span import Span
-from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Operand, Var, as_expr
+from aotc.tir.expr import (
+    INDEX,
+    Binary,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Element,
+    Expr,
+    Load,
+    Operand,
+    Select,
+    Unary,
+    Var,
+    as_expr,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Common(Var):
-    """A variable that all programs share: one that is read from disk again has the very same."""
+    """A variable that all programs share: one that is read again has the very same."""
 
     def __reduce__(self) -> str:
         return self.name.upper()
@@ -187,9 +205,19 @@ class Kernel:
         return (*self.inputs, *self.outputs, *self.workspace)
 
 
+_KERNELS: Final = Form(
+    Kernel,
+    [
+        *(DType, Buffer, Var, Const, Binary, Unary, Cast, Select, Load, Broadcast, Call, Element),
+        *(For, While, If, Store, Transpose, Declare, Assign, Block, Comment, Sync, UserSource, Kernel, Span),
+    ],
+    shared=[PART, PARTS],
+)
+
+
 def remembered_kernel(kind: str, source: object, span: Span | None, make: Callable[[], Kernel]) -> Kernel:
     """`make()`, or the kernel that it gave for an equal source before (see `aotc.ir.memo`), with another span."""
-    made = remembered(kind, source, make)
+    made = remembered(kind, source, make, _KERNELS)
     return alike(replace(made, span=span), made)
 
 

@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results are kept under all that they are made from, and what holds code is not kept."""
+"""Results are kept under all that they are made from; what holds code is not kept, and what is read is data."""
 
 from __future__ import annotations
 
+import json
+import math
 import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from aotc.ir.dtype import DType
 from aotc.ir.memo import alike, remembered, remembering
+from aotc.ir.plain import Form
 from aotc.tir import te
-from aotc.tir.expr import Var
-from aotc.tir.stmt import PART, PARTS, Block
+from aotc.tir.expr import Buffer, Load, Var
+from aotc.tir.stmt import PART, PARTS, Block, For, Kernel, Store, remembered_kernel
+from aotc.tir.text import to_text
+
+LISTS: Form[list[int]] = Form(list)
 
 
 class Shelf(dict[str, bytes]):
@@ -29,7 +38,7 @@ def asked(store: Shelf | None, kind: str, source: object, salt: str = "s") -> bo
         return [7]
 
     with remembering(store, salt):
-        assert remembered(kind, source, make) == [7]
+        assert remembered(kind, source, make, LISTS) == [7]
     return bool(made)
 
 
@@ -42,7 +51,7 @@ def test_the_key_is_kind_source_and_salt() -> None:
 
 
 def test_nothing_is_kept_outside() -> None:
-    assert [remembered("k", 1, iter([k]).__next__) for k in (1, 2)] == [1, 2]
+    assert [remembered("k", 1, iter([k]).__next__, Form(int)) for k in (1, 2)] == [1, 2]
 
 
 def test_what_holds_code_or_is_too_deep_is_made_anew() -> None:
@@ -69,16 +78,91 @@ def test_results_are_known_by_their_sources(other: int) -> None:
             return value
 
         with remembering(shelf, "s"):
-            first = remembered("first", source, lambda: step("first", [5]))
+            first = remembered("first", source, lambda: step("first", [5]), LISTS)
             again = alike([*first, 9], first)  # another object, of the same worth
-            remembered("second", again, lambda: step("second", [6]))
+            remembered("second", again, lambda: step("second", [6]), LISTS)
         return steps
 
     assert chain(1) == ["first", "second"]
     assert chain(other) == ([] if other == 1 else ["first", "second"])
 
 
+@dataclass(frozen=True)
+class Leaf:
+    name: str
+    value: object = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    left: object
+    right: object
+    note: str = field(default="", compare=False)
+
+
+LEAF = Leaf("shared")
+FORM: Form[Pair] = Form(Pair, [Pair, Leaf, DType], [LEAF])
+
+
+def test_values_come_back_as_they_were() -> None:
+    leaf = Leaf("a", (1, True, 1.0, 0.0, -0.0, None, "\x00\ud800", math.inf, frozenset({(1,)}), [], {"b": 2, 3: "c"}))
+    back = FORM.load(FORM.dump(Pair(left=leaf, right=(leaf, LEAF, DType("float32")), note="n")))
+    assert back.left == leaf and repr(back.left) == repr(leaf) and back.note == "n"
+    assert back.right[0] is back.left and back.right[1] is LEAF and isinstance(back.right[2], DType)
+    assert math.isnan(Form(float).load(Form(float).dump(math.nan)))
+    deep: object = ()
+    for _ in range(100_000):
+        deep = (deep,)
+    assert len(Form(tuple).load(Form(tuple).dump(deep))) == 1
+
+
+@pytest.mark.parametrize("value", [b"bytes", 1j, print, Shelf(), object, -math.nan, {1: {2: {3}}}])
+def test_other_classes_are_not_kept(value: object) -> None:
+    with pytest.raises(TypeError):
+        FORM.dump(Pair(left=value, right=1))
+    shelf = Shelf()
+    with remembering(shelf, "s"):
+        assert remembered("k", 1, lambda: Pair(left=value, right=1), FORM).left is value
+    assert not shelf
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\xff", b"[", b"[" * 100_000, b"{}", b"[]", b"7", b"[[0,1]]", b"[1]", b"[[99]]", b"[[-9]]", b"[[5,0]]",
+        b"[[4,1,1,1,1],[0,1]]", b'["x",[0,1]]', b'["int7",[6,1],[0,2]]', b"[[0],[3,1],[0,2]]", b"[[[0]]]", b"[1,[0,1]]",
+        b'["Z",[5,1],[0,2]]', b"[1e999999,[0,1,1]]", b"[" + b"9" * 5000 + b"]",
+    ],
+)  # fmt: skip
+def test_other_texts_are_no_values(data: bytes) -> None:
+    with pytest.raises(ValueError, match="this is no"):
+        FORM.load(data)
+    assert Form(Leaf, [Leaf]).load(b'["Z",null,[4,0,1],[0,2]]') == Leaf("Z")
+
+
+def test_nothing_that_is_kept_runs(tmp_path: Path) -> None:
+    """Pickles among what is kept are not read: the results are made again."""
+
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return eval, (f"__import__('pathlib').Path('{tmp_path / 'proof'}').touch()",)
+
+    shelf = Shelf()
+    assert asked(shelf, "k", 1) and not asked(shelf, "k", 1)
+    for hostile in (pickle.dumps(Bomb()), pickle.dumps([7]), json.dumps(["os.system"]).encode()):
+        shelf[next(iter(shelf))] = hostile
+        assert asked(shelf, "k", 1) and not asked(shelf, "k", 1)
+    assert not (tmp_path / "proof").exists()
+
+
 def test_the_variables_of_teams_stay_themselves() -> None:
-    i = Var("part")
-    part, parts, j = pickle.loads(pickle.dumps((PART, PARTS, i)))
-    assert part is PART and parts is PARTS and j is not i and j is not PART and j.name == "part"
+    i, x = Var("part"), Buffer("x", DType("float32"), 4)
+    kernel = Kernel(name="k", inputs=(), outputs=(x,), body=For(i, PARTS, Store(x, PART, Load(x, i)), kind="vector"))
+    shelf = Shelf()
+    for made in (kernel, None):
+        with remembering(shelf, "s"):
+            back = remembered_kernel("kernel", 1, None, lambda made=made: made)
+    assert back is not kernel and to_text(back) == to_text(kernel)
+    assert isinstance(back.body, For) and isinstance(back.body.body, Store) and isinstance(back.body.body.value, Load)
+    assert back.body.end is PARTS and back.body.body.index is PART
+    assert back.body.body.value.index is back.body.var and back.body.var is not i and back.body.var is not PART

@@ -21,6 +21,7 @@ from aotc.ir.attrs import Attrs
 from aotc.ir.dims import is_static
 from aotc.ir.memo import remembered
 from aotc.ir.op import Op
+from aotc.ir.plain import Form
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of, type_of
@@ -144,7 +145,7 @@ class _Estimate:
         assert isinstance(tensor, te.Tensor)
         if not isinstance(tensor, te.Contraction):  # with a conversion of types, in any layout
             return 0.0
-        return remembered("cost", (tensor, self.target), partial(_least_cost, tensor, self.target))
+        return remembered("cost", (tensor, self.target), partial(_least_cost, tensor, self.target), Form(float))
 
 
 def _least_cost(c: te.Contraction, target: Target) -> float:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.ir.dtype import DType
@@ -295,11 +296,11 @@ def _transpose(name: str, element: str, vector: str, lanes: int) -> str:
     )
 
 
+@dataclass(slots=True, eq=False)
 class Helpers:
     """The helper functions in use, in an order in which each comes after what it calls."""
 
-    def __init__(self) -> None:
-        self._definitions: dict[str, str] = {}
+    _definitions: dict[str, str] = field(default_factory=dict)
 
     def use(self, what: str, dtype: DType) -> str:
         """The name of the helper `what` for a dtype; its definition will be part of `text`."""

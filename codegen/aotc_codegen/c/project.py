@@ -22,6 +22,7 @@ from aotc_runtime_c import sources as runtime_sources
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.memo import remembered
+from aotc.ir.plain import Form
 from aotc.tir.plan.program import Program
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
@@ -65,6 +66,9 @@ class PrintedKernel:
     helpers: Helpers
     vectors: frozenset[tuple[DType, int]]
     guarded: bool
+
+
+_PRINTED: Final = Form(PrintedKernel, [PrintedKernel, Helpers, DType])
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,7 @@ def print_kernels(kernels: Iterable[Kernel], prefix: str, suffix: str = "") -> P
 
 
 def _print_kernel(kernel: Kernel) -> PrintedKernel:
-    made = remembered("c", kernel, lambda: _printed(replace(kernel, span=None)))
+    made = remembered("c", kernel, lambda: _printed(replace(kernel, span=None)), _PRINTED)
     return replace(made, text="\n".join([*origin(kernel), made.text]))
 
 

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of known classes as JSON, and back: reading makes nothing else, so that what is read need not be trusted.
+
+form = Form(Kernel, [Kernel, Block, Store, Const, DType], shared=[PART])
+form.load(form.dump(kernel))                         # equal; what was one object in many places still is
+
+The text is a list in which each value comes after those that it is made of: a number, a text, true, false or null
+stands for itself; [k, i, j] is of the class number k, made from the values number i and j.  The last is a tuple of
+the whole value.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
+_ATOMS: Final = frozenset({type(None), bool, int, float, str})
+
+
+class Form(Generic[T]):
+    """What values of one kind are made of.
+
+    result    the class of a whole value
+    classes   dataclasses and subclasses of str among their parts; Python's containers and what JSON has are known
+    shared    objects that are themselves after reading, too
+    """
+
+    def __init__(self, result: type[T], classes: Sequence[type] = (), shared: Sequence[object] = ()) -> None:
+        self._result = result
+        self._shared = tuple(shared)
+        self._numbers: dict[type, int] = {cls: k for k, cls in enumerate((tuple, frozenset, list, dict, *classes))}
+        self._makers = [_maker(cls) for cls in self._numbers]
+        self._parts = {cls: _parts(cls) for cls in self._numbers}
+
+    def dump(self, value: T) -> bytes:
+        """The text of a value; TypeError where it is made of anything else."""
+        entries: list[Any] = []
+        places: dict[object, int] = {id(item): k for k, item in enumerate(self._shared)}
+
+        def place(key: object, entry: Any) -> None:
+            if key not in places:
+                places[key] = len(self._shared) + len(entries)
+                entries.append(entry)
+
+        work: list[tuple[Any, Sequence[Any] | None]] = [((value,), None)]
+        while work:
+            item, parts = work.pop()
+            if parts is not None:
+                place(id(item), [self._numbers[type(item)], *[places[_key(part)] for part in parts]])
+            elif id(item) not in places:
+                parts = self._parts_of(item)
+                work.append((item, parts))
+                for part in parts:
+                    if type(part) in _ATOMS:
+                        place(_key(part), part)
+                    else:
+                        work.append((part, None))
+        return json.dumps(entries, separators=(",", ":")).encode()
+
+    def _parts_of(self, item: object) -> Sequence[Any]:
+        known = self._parts.get(type(item))
+        if known is None:
+            raise TypeError(f"{type(item).__name__} is not among the classes that are kept")
+        return known(item)
+
+    def load(self, data: bytes) -> T:
+        """The value of a text; ValueError for anything that `dump` does not write."""
+        collecting = gc.isenabled()
+        gc.disable()  # nobody need look for garbage among the many objects that it is made of
+        try:
+            value = self._made(json.loads(data))
+        except Exception as error:  # whatever the constructors of wrong parts raise
+            raise ValueError("this is no value that was kept") from error
+        finally:
+            if collecting:
+                gc.enable()
+        if not isinstance(value, self._result):
+            raise ValueError(f"this is no {self._result.__name__}")
+        return value
+
+    def _made(self, entries: list[Any]) -> object:
+        values: list[Any] = list(self._shared)
+        makers = self._makers
+        put, get = values.append, values.__getitem__
+        for entry in entries:
+            put(makers[entry[0]](map(get, entry[1:])) if type(entry) is list else entry)
+        (whole,) = values[-1]
+        return whole
+
+
+def _key(item: object) -> object:
+    """What tells values apart: those that compare equal are not always the same (0.0 and -0.0, 1 and True)."""
+    kind = type(item)
+    if kind is float:
+        if math.isnan(item) and math.copysign(1.0, item) < 0:  # type: ignore[arg-type]
+            raise TypeError("JSON does not tell the sign of what is no number")
+        return kind, repr(item)
+    return (kind, item) if kind in _ATOMS else id(item)
+
+
+def _parts(cls: type) -> Callable[[Any], Sequence[Any]]:
+    if is_dataclass(cls):
+        names = [field.name for field in fields(cls)]
+        return attrgetter(*names) if len(names) > 1 else lambda item: [getattr(item, name) for name in names]
+    if cls is dict:
+        return lambda item: [part for pair in item.items() for part in pair]
+    return (lambda item: [str(item)]) if issubclass(cls, str) else tuple
+
+
+def _maker(cls: type) -> Callable[[Iterable[Any]], Any]:
+    """A function of an iterable of the parts."""
+    if cls is dict:
+        return lambda parts: dict(zip(each := iter(parts), each, strict=True))
+    if not is_dataclass(cls):
+        return (lambda parts: cls(*parts)) if issubclass(cls, str) else cls
+    names = [field.name for field in fields(cls)]
+    takes = inspect.signature(cls).parameters.values()
+    if [p.name for p in takes if p.kind is p.POSITIONAL_OR_KEYWORD] == names:
+        return lambda parts: cls(*parts)
+
+    def make(parts: Iterable[Any]) -> Any:
+        made = object.__new__(cls)
+        for name, part in zip(names, parts, strict=True):
+            object.__setattr__(made, name, part)
+        return made
+
+    return make

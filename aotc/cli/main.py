@@ -146,6 +146,7 @@ def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None
 )
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a run.")
 @click.option("--isa", metavar="NAME", help="Instruction set, where the library has several [default: the best].")
+@click.option("--check", is_flag=True, help="Compare the whole library with the checksum in its project first.")
 @output_options
 def run_command(
     library: Path,
@@ -155,6 +156,7 @@ def run_command(
     profiling: bool,
     threads: int,
     isa: str | None,
+    check: bool,
     quiet: bool,
     as_json: bool,
     verbose: int,
@@ -166,10 +168,12 @@ def run_command(
         raise click.UsageError("--profile tells the times of one thread")
     with reporting(quiet, as_json, verbose) as out:
         if profiling:
-            found = profile(library, inputs=inputs, repeat=repeat or 20, isa=isa)
+            found = profile(library, inputs=inputs, repeat=repeat or 20, isa=isa, check=check)
             out.result(found, lambda console: tables.show_profile(console, found))
             return
-        result = run_library(library, inputs=inputs, outputs=outputs, repeat=repeat or 1, threads=threads, isa=isa)
+        result = run_library(
+            library, inputs=inputs, outputs=outputs, repeat=repeat or 1, threads=threads, isa=isa, check=check
+        )
 
         def show(console: Console) -> None:
             for row in result["outputs"]:

@@ -3,6 +3,7 @@
 and objects that were compiled before come from the cache.
 
 build_library(directory, metadata, toolchain, target)        # directory/lib/libnet.so
+record_checksum(directory, metadata, library)                # for whoever loads it
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from aotc_codegen.c.flags import base_cflags, cflags
+from aotc_codegen.c.metadata import write_metadata
 
 from aotc.driver.toolchain import ObjectCompiler, Toolchain, run_compiler
 from aotc.ir.diagnostics import AotcError, Diagnostic
+from aotc.runtime.image import checksum
 from aotc.tir.target import Target
 
 _LINK_FLAGS = ("-Wl,--build-id=none",) if sys.platform == "linux" else ()
@@ -63,6 +66,12 @@ def build_library(
         link = partial(run_compiler, cwd=directory, seconds=toolchain.seconds, made=library)
         _link(link, (*toolchain.cc, "-shared", *toolchain.cflags, *files), list(externals.values()))
     return library
+
+
+def record_checksum(directory: Path, metadata: dict[str, Any], library: Path) -> None:
+    """Add the SHA-256 of a project's library to those of its sources, and write the metadata again."""
+    metadata["sha256"] = metadata["sha256"] | {library.relative_to(directory).as_posix(): checksum(library)}
+    write_metadata(directory, metadata)
 
 
 External: TypeAlias = "Mapping[str, str]"

@@ -18,7 +18,7 @@ import numpy as np
 from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
-from aotc.driver.build import build_library
+from aotc.driver.build import build_library, record_checksum
 from aotc.driver.cache import code_digest, default_cache, digest
 from aotc.driver.observe import PassList, require_passes
 from aotc.driver.place import check_destination, staged
@@ -254,5 +254,6 @@ def _write(
         library = None
         if toolchain is not None:
             progress(BUILDING)
-            library = build_library(work, metadata, toolchain, target).relative_to(work)
-    return metadata, path / library if library is not None else None
+            library = build_library(work, metadata, toolchain, target)
+            record_checksum(work, metadata, library)
+    return metadata, path / library.relative_to(work) if library is not None else None

@@ -111,6 +111,7 @@ def profile(
     repeat: int = 20,
     cc: str | None = None,
     isa: str | None = None,
+    check: bool = False,
 ) -> dict[str, Any]:
     """Times of a project's steps and kernels, ready for JSON.
 
@@ -118,7 +119,7 @@ def profile(
     inputs    an .npz file; seeded random inputs for None
     repeat    runs with the clock and runs without it; a step's time is the median of the former
     cc        the C compiler for the measuring program
-    isa       the instruction set, as for `load`
+    isa, check   as for `load`
 
     In the result, "milliseconds" has the minimum and median of plain runs and the median of watched ones; "machine" the
     measured peak and bandwidth; "steps" follow the schedule, "kernels" are sums over the steps of one kernel, the most
@@ -128,7 +129,7 @@ def profile(
     """
     path = find_library(Path(library))
     metadata = _metadata(path)
-    session = load(path, isa=isa)
+    session = load(path, isa=isa, check=check)
     rows = _rows(metadata, session.isa)
     types = {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
     binding = session.bind(read_inputs(inputs, types) if inputs is not None else random_inputs(types, 0))

@@ -22,7 +22,7 @@ from typing import Any
 from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
-from aotc.driver.build import build_library
+from aotc.driver.build import build_library, record_checksum
 from aotc.driver.relay_graph import constant_names, graph_json, graph_machine
 from aotc.driver.relay_target import Target
 from aotc.driver.toolchain import find_toolchain
@@ -201,5 +201,6 @@ def build(
     names = [p.info.name for p in passes if context.pass_enabled(p.info)]
     metadata = emit(program, project, target=machine, version=version("aotc"), passes=names)
     built = build_library(project, metadata, toolchain, machine)
+    record_checksum(project, metadata, built)
     library = CompiledLibrary(built, temporary, debug=cache(lambda: graph_machine(calls, machine)))
     return ExecutorFactory(module, machine, mod_name, program, library, project)

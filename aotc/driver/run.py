@@ -28,12 +28,13 @@ def run_library(
     repeat: int = 1,
     threads: int = 1,
     isa: str | None = None,
+    check: bool = False,
 ) -> dict[str, Any]:
     """Run `repeat` times on the inputs of a file (or seeded random ones); outputs and times in milliseconds.
 
-    threads, isa   as for `load`
+    threads, isa, check   as for `load`
     """
-    session = load(library, threads=threads, isa=isa)
+    session = load(library, threads=threads, isa=isa, check=check)
     types = {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
     arrays = read_inputs(inputs, types) if inputs is not None else random_inputs(types, 0)
     results = session.run(None, arrays)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.machine import architecture, elf_architecture
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
+from aotc.runtime.image import require_checksum, require_whole
 from aotc.runtime.process import renew_in_children
 from aotc.runtime.tensor import TensorInfo
 
@@ -54,15 +55,39 @@ def find_library(path: Path) -> Path:
 
 def _named_in_metadata(project: Path) -> Path | None:
     """The library that a project's metadata names, if it has metadata that do."""
+    name = _metadata(project).get("library")
+    return project / name if isinstance(name, str) and name else None
+
+
+def _metadata(project: Path) -> dict[str, Any]:
+    """What a directory's metadata say; nothing where it has none."""
     metadata = project / _METADATA
     if not metadata.is_file():
-        return None
+        return {}
     try:
         found = json.loads(metadata.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise AotcError("load", f"cannot read {metadata}: {error}") from error
-    name = found.get("library") if isinstance(found, dict) else None
-    return project / name if isinstance(name, str) and name else None
+    return found if isinstance(found, dict) else {}
+
+
+def require_contents(library: Path, check: bool | str) -> None:
+    """Compare the whole library with its SHA-256: the one given, or for True that in its project's metadata.
+
+    Raises AotcError (code "checksum") where they differ, and where the metadata state none.
+    """
+    if isinstance(check, str):
+        require_checksum(library, check)
+        return
+    file = library.absolute()
+    for project in file.parents[:2]:
+        stated = _metadata(project).get("sha256")
+        found = stated.get(file.relative_to(project).as_posix()) if isinstance(stated, dict) else None
+        if isinstance(found, str):
+            require_checksum(library, found)
+            return
+    hint = "it is in the metadata.json of the project that `aotc compile` built; or give the SHA-256 itself"
+    raise AotcError("checksum", f"no checksum of {library} is stated", hint=hint)
 
 
 class _Spellings:
@@ -104,6 +129,7 @@ def _foreign_architecture(path: Path) -> str:
 
 def open_library(path: Path, interface: Any = ffi) -> Any:
     """The handle of a shared library, with the symbols that a cffi interface declares; AotcError (code "load")."""
+    require_whole(path)
     try:
         return interface.dlopen(_SPELLINGS.of(path.resolve()), interface.RTLD_NOW | interface.RTLD_LOCAL)
     except OSError as error:

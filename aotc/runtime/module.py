@@ -16,7 +16,8 @@ from typing import Any, Final
 from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.runtime.graph_machine import GraphMachine
-from aotc.runtime.library import Library, find_library
+from aotc.runtime.image import require_checksum
+from aotc.runtime.library import Library, find_library, require_contents
 from aotc.runtime.process import ScratchDirectory
 from aotc.runtime.session import Session
 
@@ -75,17 +76,29 @@ class CompiledLibrary:
         return f"<CompiledLibrary {self.name!r} from {str(self.path)!r}>"
 
 
-def load_module(path: str | Path) -> CompiledLibrary:
+def load_module(path: str | Path, *, check: bool | str = False) -> CompiledLibrary:
     """Load what `export_library` wrote (.so or .tar), any library of ours, or the directory of a built project.
 
-    Raises AotcError (code "load") for a missing file and for what is no compiled model.
+    check    compare the file with this SHA-256 first; for True the library with that in the project or the archive
+
+    Raises AotcError (code "load") for a missing file and for what is no compiled model; code "checksum".
     """
     file = Path(path)
+    if isinstance(check, str) and file.is_file():
+        require_checksum(file, check)
+        check = False
     if file.suffix != ".tar" or not file.is_file():
-        return CompiledLibrary(find_library(file))
+        return _checked(file, check)
     folder = ScratchDirectory("aotc-load-")
     _extract(file, Path(folder.name))
-    return CompiledLibrary(find_library(Path(folder.name)), folder)
+    return _checked(Path(folder.name), check, folder)
+
+
+def _checked(path: Path, check: bool | str, keep_alive: object = None) -> CompiledLibrary:
+    library = find_library(path)
+    if check:
+        require_contents(library, check)
+    return CompiledLibrary(library, keep_alive)
 
 
 def _extract(archive: Path, folder: Path) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
-from aotc.runtime.library import Library, Threads, find_library, reopen
+from aotc.runtime.library import Library, Threads, find_library, reopen, require_contents
 from aotc.runtime.process import renew_in_children
 from aotc.runtime.tensor import (
     Array,
@@ -47,7 +47,7 @@ _memory: Final = ffi.from_buffer
 """An array's memory, as C sees it."""
 
 
-def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None) -> Session:
+def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None, check: bool | str = False) -> Session:
     """Load a library file, or the library in the directory of an emitted project.
 
     threads    how many threads share the work of a run, 1 to 64; or those of another session (`session.threads`),
@@ -57,11 +57,18 @@ def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None
                of the environment variable AOTC_ISA, else the best that the processor has.  Results may differ by
                rounding between them.
 
-    Raises AotcError (code "load") for a missing file, one that is no compiled model, and one compiled for
-    another version of the binary interface; code "threads" for threads that cannot be had; code "cpu" where the
-    processor lacks instructions, "isa" for kernels that the library does not have.
+    check      compare the whole library with its SHA-256 first: the one given, or for True that which `compile` wrote
+               into the project's metadata.  In any case its headers are compared with the size of the file.
+
+    Raises AotcError (code "load") for a missing file, one that is no compiled model or was cut short, and one
+    compiled for another version of the binary interface; code "threads" for threads that cannot be had; code "cpu"
+    where the processor lacks instructions, "isa" for kernels that the library does not have; code "checksum" for other
+    contents than those that were written, and where nothing states these.
     """
-    return Session(Library(find_library(Path(path))), threads, isa)
+    library = find_library(Path(path))
+    if check:
+        require_contents(library, check)
+    return Session(Library(library), threads, isa)
 
 
 def _threads(library: Library, threads: int | Threads) -> Threads | None:

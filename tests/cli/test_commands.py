@@ -100,6 +100,18 @@ def test_run_a_library_in_text(project: Path) -> None:
     assert "scores" in text and "float32[1, 10]" in text and "1 runs" in text
 
 
+def test_run_checks_the_whole_library(tmp_path: Path) -> None:
+    model = relu(tmp_path / "m.onnx")
+    assert call("compile", model, "-o", tmp_path / "m", QUICK).code == 0
+    (library,) = (tmp_path / "m" / "lib").iterdir()
+    assert call("run", tmp_path / "m", "--check").code == call("run", library, "--check").code == 0
+    with library.open("ab") as file:
+        file.write(b"!")
+    assert call("run", tmp_path / "m").code == 0
+    refused = call("run", tmp_path / "m", "--check")
+    assert refused.code == 2 and "is not what was written: its SHA-256" in refused.err
+
+
 @pytest.mark.parametrize("name", ["file", "a/b", '*/ "\n', "arr_0"])
 def test_outputs_of_any_name_are_written(tmp_path: Path, name: str) -> None:
     model = save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], [name])], [value("x")], [value(name)])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 from aotc_runtime_c import include_dir, loader_sources, source_dir, sources
 
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES as ALL_DTYPES
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, STATUS_MESSAGES, ffi
+from aotc.runtime.image import require_whole
+from tests.images import IMAGES, damaged
 
 HERE = Path(__file__).parent
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
@@ -75,10 +79,16 @@ def test_no_allocation_and_no_state(tmp_path: Path) -> None:
         assert not [r for r in rows if r[-2] in "bBdDcC"], "mutable data"
         undefined = {r[-1] for r in rows if r[-2] == "U"}
         assert undefined <= {
+            "memcmp",
             "memcpy",
             "memset",
             "strlen",
             "strcmp",
+            "strpbrk",
+            "open64",
+            "fstat64",
+            "pread64",
+            "close",
             "getenv",
             "dlopen",
             "dlsym",
@@ -109,6 +119,33 @@ def test_loader(compiler: str, request: pytest.FixtureRequest, tmp_path: Path) -
         text,
         tmp_path / "missing.so",
     )
+
+
+def test_loader_refuses_the_files_that_python_does(tmp_path: Path) -> None:
+    """Whole ones, cut ones, and ones with other numbers in their headers; none is read where it is not."""
+    host = compile_c(tmp_path / "host", HERE / "loader_host.c", *C_FILES, flags=SANITIZE)
+    rng, files, refused = random.Random(0), [], ""
+    for name, image in IMAGES.items():
+        for k, data in enumerate([image, image[: rng.randrange(4, len(image))], *damaged(image, 40)]):
+            files.append(tmp_path / f"{name}-{k}")
+            files[-1].write_bytes(data)
+            try:
+                require_whole(files[-1])
+                refused += "0"
+            except AotcError:
+                refused += "1"
+    found = command(host, "cut", *files).strip()
+    assert [f.name for f, a, b in zip(files, found, refused, strict=True) if a != b] == []
+    assert found.count("1") > 100 and found.count("0") > 50
+
+
+def test_loader_opens_no_library_that_was_cut_short(tmp_path: Path) -> None:
+    host = compile_c(tmp_path / "host", HERE / "loader_host.c", *C_FILES)
+    data, rng, files = library(tmp_path / "tiny.so").read_bytes(), random.Random(1), []
+    for length in (64, 4096, len(data) - 1, *(rng.randrange(4, len(data)) for _ in range(40))):
+        files.append(tmp_path / f"cut{length}.so")
+        files[-1].write_bytes(data[:length])
+    assert command(host, "cut", tmp_path / "tiny.so", *files).strip() == "0" + "1" * len(files)
 
 
 def test_python_declares_the_same_structures(tables: dict[str, Any]) -> None:

@@ -2,11 +2,14 @@
 """metadata.json: what tools and people ask of a compiled model.
 
 describe(program, target, ...)["memory"]["peak"]
+write_metadata(directory, metadata)
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from aotc.ir.span import Span
@@ -93,3 +96,9 @@ def describe(
         "kernels": len(set(kernels.values())),
         "steps": steps,
     }
+
+
+def write_metadata(directory: Path, metadata: Mapping[str, Any]) -> None:
+    """Write metadata.json into the directory of a project."""
+    text = json.dumps(metadata, indent=2, ensure_ascii=True) + "\n"
+    (directory / "metadata.json").write_text(text, encoding="utf-8")

@@ -9,7 +9,6 @@ What is written depends on the program and the target alone: no time stamps, no 
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -31,7 +30,7 @@ from aotc_codegen.c.cpu import cpu_check, isa_rows
 from aotc_codegen.c.ctypes import vector_prelude
 from aotc_codegen.c.flags import base_cflags
 from aotc_codegen.c.helpers import Helpers
-from aotc_codegen.c.metadata import describe
+from aotc_codegen.c.metadata import describe, write_metadata
 from aotc_codegen.c.names import LONGEST, Names, model_identifier
 from aotc_codegen.c.params import Params
 from aotc_codegen.c.printer import GUARD, KernelPrinter, origin
@@ -472,8 +471,7 @@ def emit(
     metadata |= {"externals": project.externals, "passes": list(passes)}
     try:
         metadata["sha256"] = project.write(directory)
-        text = json.dumps(metadata, indent=2, ensure_ascii=True) + "\n"
-        (directory / "metadata.json").write_text(text, encoding="utf-8")
+        write_metadata(directory, metadata)
     except OSError as error:
         raise AotcError("output", f"cannot write the project: {error}") from error
     return metadata

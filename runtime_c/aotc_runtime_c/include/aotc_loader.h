@@ -31,9 +31,10 @@ typedef struct aotc_library {
 
 /* Opens the library at `path` (UTF-8).  AOTC_OK, or AOTC_ERROR_OPEN, _SYMBOL,
  * _ABI, _CPU, _ISA or _NULL_ARGUMENT; then `library` is empty and nothing is
- * left open.  Where a model has kernels for several instruction sets, runs
- * take the one that the environment variable AOTC_ISA names, if it is set and
- * their options name none.
+ * left open.  A file that is shorter than its headers say is not opened (where
+ * `path` is one, and not a name for the linker to search).  Where a model has
+ * kernels for several instruction sets, runs take the one that the environment
+ * variable AOTC_ISA names, if it is set and their options name none.
  *
  * `message` receives what went wrong, in the system's words where it has any,
  * cut to `message_bytes` including the final zero; "" on success.  It may be

@@ -22,6 +22,7 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 from rich.status import Status
 
+from aotc.driver.scratch import written
 from aotc.ir.diagnostics import AotcError
 
 USER_ERROR = 2
@@ -85,7 +86,8 @@ class Reporter:
     def write(self, path: Path, data: Mapping[str, Any]) -> None:
         """Write a result to a file, as JSON; AotcError (code "output") where it cannot be written."""
         try:
-            path.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
+            with written(path) as file:
+                file.write(json.dumps(data, indent=2, default=str).encode() + b"\n")
         except OSError as error:
             raise AotcError("output", f"cannot write {path}: {error.strerror}") from error
 
@@ -104,7 +106,8 @@ class Reporter:
 
 @contextmanager
 def reporting(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> Iterator[Reporter]:
-    """A reporter for one command; an AotcError in the block is printed and ends the program with code 2."""
+    """A reporter for one command; an AotcError in the block, or a file that the system refuses, is
+    printed and ends the program with code 2."""
     level = logging.WARNING if verbose == 0 else logging.INFO if verbose == 1 else logging.DEBUG
     reporter = Reporter(quiet, as_json)
     logging.basicConfig(
@@ -114,6 +117,11 @@ def reporting(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> I
         yield reporter
     except AotcError as error:
         reporter.failure(error)
+        raise SystemExit(USER_ERROR) from None
+    except OSError as error:
+        if error.filename is None:  # a stream, or no file of the user's
+            raise
+        reporter.failure(AotcError("file", f"cannot use {error.filename}: {error.strerror}"))
         raise SystemExit(USER_ERROR) from None
     except MemoryError:
         reporter.failure(AotcError("memory", "not enough memory for this model"))

@@ -26,6 +26,7 @@ from aotc.cli.options import (
     target_options,
     tuning_option,
 )
+from aotc.cli.streams import standard_streams
 from aotc.cli.watch import WATCH_OPTIONS, Watch
 from aotc.driver.bench import bench
 from aotc.driver.cache import default_cache
@@ -45,7 +46,15 @@ from aotc.ir.instrument import PassTimingInstrument
 MODEL = click.Path(path_type=Path)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Program(click.Group):
+    """The command, with output that may fail."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with standard_streams():
+            return super().main(*args, **kwargs)
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="aotc")
 def main() -> None:
     """Compile neural networks ahead of time to self-contained C."""

@@ -120,5 +120,7 @@ def _check_place(report: Path, model: Path, output: Path | None) -> None:
         problem = f"there is no directory {report.parent}"
     elif report.resolve() == model.resolve():
         problem = "it is the model"
+    elif output is not None and report.resolve() == output.resolve():
+        problem = "it is the directory of the project"
     if problem:
         raise AotcError("report", f"cannot write {report}: {problem}")

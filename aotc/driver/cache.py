@@ -106,14 +106,24 @@ class ObjectCache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.NamedTemporaryFile(dir=path.parent, suffix=_UNFINISHED, delete=False) as file:
-                file.write(hashlib.sha256(data).digest() + data)
-            Path(file.name).replace(path)
+                unfinished = Path(file.name)
+                try:
+                    file.write(hashlib.sha256(data).digest() + data)
+                    file.flush()
+                    unfinished.replace(path)
+                except BaseException:
+                    unfinished.unlink(missing_ok=True)
+                    raise
         except OSError as error:
             self._warn(f"cannot write to the cache in {self.folder}: {error.strerror}")
 
     def _files(self, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
         """The files of our own making, whatever else may lie there."""
-        for path in self.folder.glob(f"??/*{suffix}"):
+        try:
+            found = list(self.folder.glob(f"??/*{suffix}"))
+        except OSError:  # a folder that may not be looked into holds nothing for us
+            found = []
+        for path in found:
             try:
                 yield path, path.stat()
             except OSError:

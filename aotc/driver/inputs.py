@@ -14,6 +14,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.files import open_regular
 from aotc.ir.types import TensorType
 from aotc.relay.expr import type_of
 from aotc.relay.module import IRModule
@@ -45,11 +46,11 @@ def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:
 def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
     """The inputs in an .npz file, by name (or as "in/NAME"); AotcError for missing ones."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            raise AotcError("inputs-file", f"{path} is a single array", hint="save inputs by name with numpy.savez")
-        with loaded as file:
-            arrays = {k: file[k] for k in file.files}
+        with open_regular(path, "inputs-file") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                raise AotcError("inputs-file", f"{path} is a single array", hint="save inputs by name with numpy.savez")
+            arrays = {k: loaded[k] for k in loaded.files}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise AotcError("inputs-file", f"cannot read {path}: {error}") from error
     found = {name: arrays[key] for name in types for key in (name, f"in/{name}") if key in arrays}

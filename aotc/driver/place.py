@@ -33,6 +33,8 @@ _DONE = "done.json"
 def is_ours(directory: Path) -> bool:
     """Whether a directory holds a project that aotc emitted."""
     try:
+        if not (directory / MARKER).is_file():
+            return False
         found = json.loads((directory / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False

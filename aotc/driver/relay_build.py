@@ -10,14 +10,13 @@ lib.export_library("deploy_lib.tar")                 # for load_module, in any p
 from __future__ import annotations
 
 import io
-import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
@@ -25,6 +24,7 @@ from aotc_codegen.c.project import emit
 from aotc.driver.build import build_library, record_checksum
 from aotc.driver.relay_graph import constant_names, graph_json, graph_machine
 from aotc.driver.relay_target import Target
+from aotc.driver.scratch import written
 from aotc.driver.toolchain import find_toolchain
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, AotcTypeError
@@ -106,18 +106,18 @@ class ExecutorFactory:
         Raises AotcError (code "export") for another ending and where nothing can be written.
         """
         file = Path(file_name)
+        if file.suffix not in (".so", ".tar"):
+            raise AotcError("export", f"cannot export to {file.name!r}", hint="the name ends in .so or .tar")
         try:
-            match file.suffix:
-                case ".so":
-                    shutil.copyfile(self._library.path, file)
-                case ".tar":
-                    self._write_archive(file)
-                case _:
-                    raise AotcError("export", f"cannot export to {file.name!r}", hint="the name ends in .so or .tar")
+            with written(file) as out:
+                if file.suffix == ".tar":
+                    self._write_archive(out)
+                else:
+                    out.write(self._library.path.read_bytes())
         except OSError as error:
             raise AotcError("export", f"cannot write {file}: {error.strerror}") from error
 
-    def _write_archive(self, file: Path) -> None:
+    def _write_archive(self, file: IO[bytes]) -> None:
         name = self.libmod_name
         extra = {
             f"executor-config/graph/{name}.graph": self.get_graph_json().encode(),
@@ -125,7 +125,7 @@ class ExecutorFactory:
             f"src/{name}.relay": astext(self.ir_mod, show_meta_data=False).encode(),
         }
         sources = {str(p.relative_to(self._project)): p for p in self._project.rglob("*") if p.is_file()}
-        with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as tar:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for path in sorted([*sources, *extra]):
                 _add(tar, path, extra[path] if path in extra else sources[path].read_bytes())
 

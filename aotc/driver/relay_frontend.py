@@ -9,6 +9,7 @@ mod, params = from_exported_program(torch.export.export(net, (x,)))
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.files import open_regular
 from aotc.ir.ndarray import NDArray, array
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
 from aotc.relay.module import IRModule
@@ -129,9 +131,8 @@ def read_relay_text(path: str | Path) -> IRModule:
     """The module in a file of Relay text; AotcError for files that cannot be read, and whatever the parser finds."""
     install()
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise AotcError("relay-file", f"cannot read {path}: {error.strerror or error}") from error
+        with open_regular(path, "relay-file") as file:
+            text = io.TextIOWrapper(file, encoding="utf-8").read()
     except UnicodeDecodeError as error:
         raise AotcError("relay-file", f"{path} is no text: {error.reason} at byte {error.start}") from error
     return parse(text, str(path))

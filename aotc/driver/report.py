@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aotc.driver.compile import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
+from aotc.driver.scratch import written
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.instrument.measure import Measure, PassRecord, PassRecords, RuleFigures
 from aotc.relay.transform.base import rewrite_report
@@ -129,7 +130,8 @@ class PassReport(PassRecords):
         """Write the page; AotcError (code "report") where that is not possible."""
         text = self.to_html()
         try:
-            Path(path).write_text(text, encoding="utf-8")
+            with written(Path(path)) as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
         except OSError as error:
             raise AotcError("report", f"cannot write {path}: {error.strerror}") from error
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.driver.inputs import random_inputs, read_inputs, save_arrays
+from aotc.driver.scratch import written
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.runtime.session import load
@@ -47,7 +48,7 @@ def run_library(
     names = [o.name for o in session.get_outputs()]
     if outputs is not None:
         try:
-            with outputs.open("wb") as file:
+            with written(outputs) as file:
                 save_arrays(file, dict(zip(names, results, strict=True)))
         except OSError as error:
             raise AotcError("outputs-file", f"cannot write {outputs}: {error.strerror}") from error

@@ -76,10 +76,10 @@ class TuningStore:
 
     def choices(self, cpu: str) -> Mapping[str, Record]:
         """The records of a CPU by signature; none, with a warning, of a file that cannot be read."""
-        if not self.path.exists():
+        inode = self._inode()
+        if inode is None:
             return {}
         query = "SELECT signature, cpu, candidate, seconds, trials FROM tilings WHERE cpu = ?"
-        inode = self._inode()
         try:
             with closing(self._connect()) as base:
                 return {row[0]: Record(*row) for row in base.execute(query, (cpu,))}

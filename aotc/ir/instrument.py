@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -246,6 +247,8 @@ class DumpIR(PassInstrument):
         path = self.dump_dir / f"{self.counter:03d}_{name}.{self._suffix}"
         self.counter += 1
         try:
-            path.write_text(self._show(module), encoding="utf-8")
+            path.write_text(self._show(module), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
+            with suppress(OSError):
+                path.unlink()
             raise AotcError("dump-ir", f"cannot write {path}: {error.strerror}") from error

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.files import open_regular
 
 _HEAD: Final = 4096
 """Bytes in which headers are, as a rule."""
@@ -45,17 +45,12 @@ def require_whole(path: Path) -> None:
 
     Files of unknown formats pass: the dynamic linker refuses them.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open_regular(path, "load") as file:
+        size = os.fstat(file.fileno()).st_size
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise AotcError("load", f"cannot load {path}: it is not a plain file")
-            stated, size = _stated_size(descriptor, status.st_size), status.st_size
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise AotcError("load", f"cannot load {path}: {error.strerror}") from error
+            stated = _stated_size(file.fileno(), size)
+        except OSError as error:
+            raise AotcError("load", f"cannot load {path}: {error.strerror}") from error
     if stated > size:
         text = f"cannot load {path}: it ends after {size} bytes, its headers speak of {stated}"
         raise AotcError("load", text, hint="the file was cut short: copy it again, or compile the model again")

@@ -32,10 +32,15 @@ def find_library(path: Path) -> Path:
 
     Raises AotcError (code "load") if there is none, or more than one to choose from.
     """
-    if not path.exists():
-        raise AotcError("load", f"no such file or directory: {path}")
-    if not path.is_dir():
-        return path
+    try:
+        if not path.exists():
+            raise AotcError("load", f"no such file or directory: {path}")
+        return _library_of(path) if path.is_dir() else path
+    except OSError as error:
+        raise AotcError("load", f"cannot look at {path}: {error.strerror}") from error
+
+
+def _library_of(path: Path) -> Path:
     named = _named_in_metadata(path)
     if named is not None and named.is_file():
         return named

@@ -26,6 +26,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.dtype import DType
+from aotc.ir.files import open_regular
 from aotc.ir.span import Span
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -111,16 +112,16 @@ class LoadedModel:
         """A copy of `tensor` whose data has been read from its file."""
         entries = {e.key: e.value for e in tensor.external_data}
         path = self._external_path(entries.get("location", ""), what)
-        try:
-            offset, size = int(entries.get("offset", 0)), path.stat().st_size
-            length = int(entries["length"]) if "length" in entries else size - offset
-        except (ValueError, OSError) as error:
-            raise AotcError("onnx-external-data", f"external data of {what} cannot be read: {error}") from error
-        needed = math.ceil(math.prod(shape) * (dtype.bits if dtype.bits not in (1,) else 8) / 8)
-        if offset < 0 or length != needed or offset + length > size:
-            text = f"needs {needed} bytes, bytes {offset} to {offset + length} of {size} in {path.name} are named"
-            raise AotcError("onnx-external-data", f"external data of {what} does not fit: {text}")
-        with path.open("rb") as file:
+        with open_regular(path, "onnx-external-data") as file:
+            try:
+                offset, size = int(entries.get("offset", 0)), path.stat().st_size
+                length = int(entries["length"]) if "length" in entries else size - offset
+            except (ValueError, OSError) as error:
+                raise AotcError("onnx-external-data", f"external data of {what} cannot be read: {error}") from error
+            needed = math.ceil(math.prod(shape) * (dtype.bits if dtype.bits not in (1,) else 8) / 8)
+            if offset < 0 or length != needed or offset + length > size:
+                text = f"needs {needed} bytes, bytes {offset} to {offset + length} of {size} in {path.name} are named"
+                raise AotcError("onnx-external-data", f"external data of {what} does not fit: {text}")
             file.seek(offset)
             data = file.read(length)
         copy = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
@@ -143,7 +144,11 @@ class LoadedModel:
         path = Path(os.path.realpath(self.folder / relative))
         if not path.is_relative_to(os.path.realpath(self.folder)):
             raise AotcError("onnx-external-data", f"external data of {what} leaves the model's folder: {location!r}")
-        if not path.is_file():
+        try:
+            found = path.is_file()
+        except OSError:  # too long a name, or where nothing may be looked for
+            found = False
+        if not found:
             raise AotcError("onnx-external-data", f"external data of {what} is missing: no file {location!r}")
         return path
 
@@ -204,10 +209,8 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def _parse(path: Path) -> ModelProto:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise AotcError("onnx-file", f"cannot read {path}: {error.strerror or error}") from error
+    with open_regular(path, "onnx-file") as file:
+        data = file.read()
     proto = ModelProto()
     try:
         proto.ParseFromString(data)

@@ -24,6 +24,7 @@ import torch
 from torch._export.serde import schema, serialize
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.files import open_regular
 from aotc.relay.frontend.pytorch.program import PAYLOADS, Refused, checked_program
 
 _LOG: Final = logging.getLogger(__name__)
@@ -37,8 +38,7 @@ _STRIDED: Final = 7
 
 def load_exported(path: str | Path) -> Any:
     """The program in a .pt2 file; AotcError if there is no such file, or it holds no exported program."""
-    if not Path(path).is_file():
-        raise AotcError("torch-file", f"{path}: no such file")
+    open_regular(path, "torch-file").close()
     try:
         with closing(_Archive(Path(path))) as archive:
             return _program(archive)

@@ -6,10 +6,12 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= auto
 MODEL  ?=
+TIME   ?= 10m
+SEED   ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo digits test test-all lint format conformance bench train clean
+.PHONY: help setup demo digits test test-all fuzz lint format conformance bench train clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -37,6 +39,9 @@ test: setup ## Run the tests
 test-all: setup ## Run the tests, slow ones included
 	sh tests/setup.sh tools
 	$(BIN)/python -m pytest -n $(JOBS)
+
+fuzz: setup ## Fuzz the readers and compare executions of random graphs for TIME (10m, 1h), from SEED or a random one
+	$(BIN)/python -m tests.fuzz --time $(TIME) $(if $(SEED),--seed $(SEED))
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far results may lie apart: what the rounding of every operator on the way can make of them.
+
+expected = Expected.of(module, inputs)
+expected.problems(outputs)                         # "" or what differs
+
+The module is interpreted several times, each time with the arguments and results of every operator that rounds changed
+by a few units in the last place, at random.  Where the outcomes spread, results may differ as much; where an integer, a
+truth or a NaN changes, the element says nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from aotc.driver.compare import Array
+from aotc.ir.dtype import DType
+from aotc.relay.expr import Call, Expr
+from aotc.relay.interp import evaluate
+from aotc.relay.module import IRModule
+from aotc.relay.op import REGISTRY
+from aotc.relay.op.opdef import Accuracy, OpDef
+from aotc.relay.visitor import Mutator
+
+RUNS = 5
+UNITS = 4.0
+"""By how many units in the last place arguments and results are changed."""
+LOOSE = 1e-3
+"""By how much, relatively, the results of approximations are changed."""
+FACTOR = 8.0
+"""How much further than the outcomes' spread results may lie apart."""
+
+
+@functools.cache
+def _rounding(name: str) -> float:
+    """How exact an operator claims to be: 0 for exact ones, else a factor of units in the last place, or LOOSE."""
+    op = REGISTRY.get(name)
+    if op is None:
+        return UNITS
+    kinds = [s.accuracy for s in op.samples() if any(_is_float(a) for a in _flat(s.args))]
+    loose = [k for k in kinds if k is Accuracy.LOOSE]
+    if kinds and len(loose) == len(kinds):
+        return LOOSE
+    return UNITS if any(k is not Accuracy.EXACT for k in kinds) else 0.0
+
+
+def _is_float(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and DType.of(array).is_float
+
+
+def _flat(value: Any) -> list[Any]:
+    return [a for v in value for a in _flat(v)] if isinstance(value, (tuple, list)) else [value]
+
+
+def _shaken(value: Any, rng: np.random.Generator, amount: float) -> Any:
+    """Floats changed by some units of their type; everything else as it is."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_shaken(v, rng, amount) for v in value)
+    array = np.asarray(value)
+    if not _is_float(array) or array.itemsize == 1 or not array.size:
+        return array
+    relative = amount if amount == LOOSE else amount * float(ml_dtypes.finfo(array.dtype).eps)
+    noise = 1 + relative * rng.uniform(-1, 1, array.shape)
+    return (array.astype(np.float64) * noise).astype(array.dtype)
+
+
+class _Shaking(Mutator):
+    """Calls of operators that round as calls of others that do so more."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.rng = rng
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        op = old.op
+        amount = _rounding(op.name) if isinstance(op, OpDef) else 0.0
+        if not isinstance(op, OpDef) or not amount:
+            return new
+
+        def reference(attributes: Any, *args: Any) -> Any:
+            return _shaken(op.reference(attributes, *_shaken(args, self.rng, UNITS)), self.rng, amount)
+
+        return Call(replace(op, reference=reference), new.args, new.attrs, new.span, new.checked_type)
+
+
+def outputs_of(module: IRModule, inputs: Mapping[str, Array]) -> list[Array]:
+    """What @main gives by its definition."""
+    with np.errstate(all="ignore"):
+        return [np.asarray(a) for a in _flat(evaluate(module, params=dict(inputs)))]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The outputs by definition, and by how much each element may differ from them (NaN: by anything)."""
+
+    values: Sequence[Array]
+    slack: Sequence[Array]
+
+    @classmethod
+    def of(cls, module: IRModule, inputs: Mapping[str, Array]) -> Expected:
+        """The outputs of @main; the same slack each time."""
+        values = outputs_of(module, inputs)
+        runs = []
+        for k in range(RUNS):
+            shaking = _Shaking(np.random.default_rng(k))
+            shaken = module.with_functions({n: shaking.visit_function(f) for n, f in module.functions.items()})
+            runs.append(outputs_of(shaken, inputs))
+        return cls(values, [_slack(v, [r[k] for r in runs]) for k, v in enumerate(values)])
+
+    def problems(self, found: Sequence[Array]) -> str:
+        """What is wrong with outputs; "" if nothing is."""
+        if len(found) != len(self.values):
+            return f"{len(found)} outputs, not {len(self.values)}"
+        each = (_problem(a, e, s) for a, e, s in zip(found, self.values, self.slack, strict=True))
+        return "\n".join(f"output {k}: {text}" for k, text in enumerate(each) if text)
+
+    def wrong(self, found: Sequence[Array]) -> list[int]:
+        """The numbers of the outputs that are wrong."""
+        each = zip(found, self.values, self.slack, strict=True)
+        return [k for k, (a, e, s) in enumerate(each) if _problem(a, e, s)]
+
+
+def _slack(value: Array, runs: Sequence[Array]) -> Array:
+    """Per element; NaN where runs do not agree on what the element is."""
+    if any(r.shape != value.shape for r in runs):
+        return np.full(value.shape, np.nan)
+    if not _is_float(value):
+        steady = functools.reduce(np.logical_and, [r == value for r in runs])
+        return np.where(steady, 0.0, np.nan)
+    with np.errstate(all="ignore"):
+        wide = [np.asarray(r, np.float64) for r in (value, *runs)]
+        finite = functools.reduce(np.logical_and, map(np.isfinite, wide))
+        stack = np.stack([np.where(finite, w, 0.0) for w in wide])
+        info = ml_dtypes.finfo(value.dtype)
+        spread = FACTOR * (stack.max(0) - stack.min(0)) + FACTOR * UNITS * float(info.eps) * np.abs(stack[0])
+        same = functools.reduce(np.logical_and, [(w == wide[0]) | (np.isnan(w) & np.isnan(wide[0])) for w in wide])
+        tiny = FACTOR * float(info.smallest_normal)
+        return np.where(finite, spread + tiny, np.where(same, 0.0, np.nan))
+
+
+def _problem(found: Array, expected: Array, slack: Array) -> str:
+    if found.shape != expected.shape or DType.of(found) != DType.of(expected):
+        return f"{found.dtype}{list(found.shape)} for {expected.dtype}{list(expected.shape)}"
+    a, e = (x.astype(np.float64) if _is_float(x) else x for x in (found, expected))
+    with np.errstate(all="ignore"):
+        same = a == e
+        if _is_float(expected):
+            same |= (np.isnan(a) & np.isnan(e)) | (np.abs(a - e) <= slack)
+        else:
+            same |= np.isnan(slack)
+        same |= np.isnan(slack)
+    if np.all(same):
+        return ""
+    at = tuple(int(k) for k in np.argwhere(~np.asarray(same))[0])
+    count = int((~np.asarray(same)).sum())
+    return (
+        f"{count} of {expected.size} elements of {expected.dtype}{list(expected.shape)} differ, "
+        f"the first at {at}: {found[at]!r} for {expected[at]!r}, slack {slack[at]:.3g}"
+    )

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of cases, by name."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aotc.driver.wiring import install
+from tests.fuzz import differential, graphs, mutate_archive, mutate_onnx, mutate_pytorch, mutate_relay
+from tests.fuzz.case import Files, Kind, Stage
+from tests.fuzz.readers import check_model
+
+
+@dataclass
+class Models:
+    """Mutated models in one file.
+
+    bases, mutated, smaller   of the module for the format
+    """
+
+    name: str
+    file: str
+    bases: Sequence[Any]
+    mutated: Callable[[Sequence[Any], int, frozenset[int]], bytes]
+    smaller_data: Callable[[bytes], Iterator[bytes]]
+
+    def make(self, seed: int, without: frozenset[int] = frozenset()) -> Files:
+        return {self.file: self.mutated(self.bases, seed, without)}
+
+    def check(self, folder: Path, stage: Stage) -> str:
+        return check_model(folder / self.file, stage)
+
+    def smaller(self, files: Files) -> Iterator[Files]:
+        return ({**files, self.file: data} for data in self.smaller_data(files[self.file]))
+
+    def command(self, folder: Path) -> str:
+        return f"aotc compile {folder / self.file} --no-build -o build/out"
+
+
+@dataclass
+class Written:
+    """Mutated files of our own formats."""
+
+    name: str = "archive"
+
+    def __post_init__(self) -> None:
+        mutate_archive.bases()
+
+    def make(self, seed: int, without: frozenset[int] = frozenset()) -> Files:
+        return mutate_archive.mutated(seed, without)
+
+    def check(self, folder: Path, stage: Stage) -> str:
+        return mutate_archive.check(folder, stage)
+
+    def smaller(self, files: Files) -> Iterator[Files]:
+        return mutate_archive.smaller(files)
+
+    def command(self, folder: Path) -> str:
+        return ""
+
+
+@dataclass
+class Graphs:
+    """Random graphs over all operators, executed in every way."""
+
+    name: str = "graphs"
+
+    def make(self, seed: int, without: frozenset[int] = frozenset()) -> Files:
+        return graphs.make(seed)
+
+    def check(self, folder: Path, stage: Stage) -> str:
+        return differential.check(folder, stage)
+
+    def smaller(self, files: Files) -> Iterator[Files]:
+        with tempfile.TemporaryDirectory() as folder:
+            yield from differential.smaller(files, Path(folder))
+
+    def command(self, folder: Path) -> str:
+        setting = differential.setting_of(folder)
+        return (
+            f"aotc verify {folder / 'model.relay'} --inputs {folder / 'inputs.npz'} --target {setting.target} "
+            f"-O {setting.opt_level} --accuracy {setting.accuracy}"
+        )
+
+
+def _reader(name: str, file: str, module: Any) -> Callable[[bool], Kind]:
+    return lambda everything: Models(name, file, module.bases(everything), module.mutated, module.smaller)
+
+
+KINDS: Mapping[str, Callable[[bool], Kind]] = {
+    "onnx": _reader("onnx", "model.onnx", mutate_onnx),
+    "pytorch": _reader("pytorch", "model.pt2", mutate_pytorch),
+    "relay": _reader("relay", "model.relay", mutate_relay),
+    "archive": lambda _: Written(),
+    "graphs": lambda _: Graphs(),
+}
+
+
+def kinds_of(names: Iterable[str], everything: bool = True) -> dict[str, Kind]:
+    """Kinds by name; `everything` makes them begin with all that there is, which takes a while."""
+    install()
+    return {name: KINDS[name](everything) for name in names}

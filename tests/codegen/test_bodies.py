@@ -84,8 +84,9 @@ def test_what_cannot_come_first_is_guarded(body: Callable[[Expr], Stmt]) -> None
         lambda i: Store(Y, i, chosen(i, i)),
         lambda i: If(Load(X, i) < ZERO, For(Var("j"), const(17), Store(Y, i, Load(S, i)))),
         lambda i: If(i < const(3), Store(Y, i, Load(S, i, 4))),
+        lambda i: If(i < const(3), Block((Store(Y, i, Load(S, i)), For(Var("j"), const(17), Store(Y, i, ZERO))))),
     ],
-    ids=["safe", "long", "vectors"],
+    ids=["safe", "long", "vectors", "outer"],
 )
 def test_what_compilers_do_not_mask_is_not_guarded(body: Callable[[Expr], Stmt]) -> None:
     assert not has_guarded_access(prepared(kernel(body)))

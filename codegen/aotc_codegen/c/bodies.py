@@ -48,7 +48,8 @@ def prepared(kernel: Kernel) -> Stmt:
 def has_guarded_access(body: Stmt) -> bool:
     """Whether a loop reads or writes elements under a condition, as far as they are not read in any case.
 
-    Vectors are not what compilers vectorise, and a loop of many iterations under a condition is vectorised by itself.
+    What counts are loops that compilers may vectorise: without loops inside, but for those that may be written out.
+    Vectors are nothing to vectorise.
     """
     stack = [(body, False, False)]
     while stack:
@@ -59,18 +60,22 @@ def has_guarded_access(body: Stmt) -> bool:
         if looped and any(load.lanes == 1 for expr in stmt_exprs(stmt) for load in guarded_loads(expr)):
             return True
         if isinstance(stmt, (For, While)):
-            looped, guarded = True, guarded and _may_unroll(stmt)
+            looped, guarded = all(map(_may_unroll, walk_stmts(stmt.body))), guarded and _may_unroll(stmt)
         guarded = guarded or (looped and isinstance(stmt, If))
         stack += [(child, looped, guarded) for child in stmt_children(stmt)]
     return False
 
 
-def _may_unroll(loop: For | While) -> bool:
-    """Whether a compiler may write a loop out, so that its body belongs to what is around it."""
-    if isinstance(loop, While):
-        return False
-    low, _ = bounds(loop.end - loop.begin, {})
-    return not low > UNROLLED * loop.step
+def _may_unroll(stmt: Stmt) -> bool:
+    """Whether a statement is no loop, or one that a compiler may write out, so that its body is part of what is around
+    it.
+    """
+    match stmt:
+        case For():
+            low, _ = bounds(stmt.end - stmt.begin, {})
+            return not low > UNROLLED * stmt.step
+        case _:
+            return not isinstance(stmt, While)
 
 
 def guarded_loads(expr: Expr) -> Sequence[Load]:

@@ -197,7 +197,7 @@ def compile(
     name          prefix of every C symbol; made from the file name for None
     params        values for some inputs, baked in
     opt_level     0 (no graph optimisation) to 3
-    accuracy      "fast", or "strict": no algorithms that round more than the definitions of the operators do
+    accuracy      "fast", or "strict": no algorithm that rounds more, or spreads infinities, than operators do
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     config        options of passes by key, as `PassContext` takes them, such as relay.AlterOpLayout.max_growth
     instruments   pass instruments, see `aotc.ir.instrument`

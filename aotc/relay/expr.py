@@ -260,7 +260,10 @@ class If(_Text):
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
 class Function(_Text):
-    """A function value.  `attrs` is a read-only mapping; a fused kernel carries `Primitive=1`."""
+    """A function value.  `attrs` is a read-only mapping; a fused kernel carries `Primitive=1`.
+
+    `Finite` of a fused function lists the parameters whose arguments are known to hold no infinity and no NaN.
+    """
 
     params: tuple[Var, ...]
     body: Expr

@@ -57,7 +57,9 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Placeholder(Tensor):
-    """A tensor that comes from outside the kernel."""
+    """A tensor that comes from outside the kernel; `finite` where it is known to hold no infinity and no NaN."""
+
+    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -99,7 +101,7 @@ class Contraction(Tensor):
     """out[axes] = sum over reduce_axes of a[a_index] * b[b_index], in the tensor's own dtype.
 
     The indices are affine in the axes (plus floor division and remainder by constants, for groups and
-    packed blocks).  Where an index of `a` falls outside `a` the product counts as zero: that is how
+    packed blocks).  Where an index of `a` falls outside `a` there is no product, whatever `b` holds there: that is how
     padding is said.  `a` is the data operand, `b` the weight operand.  `lane` is the output axis along
     which `b` is contiguous (its last dimension is that axis, or that axis modulo `block` for weights
     packed at compile time); None if there is no such axis.
@@ -186,9 +188,9 @@ class Extern(Tensor):
     index: int
 
 
-def placeholder(shape: Sequence[int], dtype: str, name: str) -> Placeholder:
+def placeholder(shape: Sequence[int], dtype: str, name: str, *, finite: bool = False) -> Placeholder:
     """An input tensor."""
-    return Placeholder(name=name, shape=tuple(shape), dtype=DType(dtype))
+    return Placeholder(name=name, shape=tuple(shape), dtype=DType(dtype), finite=finite)
 
 
 def _axes(extents: Sequence[int], prefix: str) -> tuple[Axis, ...]:

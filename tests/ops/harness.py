@@ -69,7 +69,9 @@ def kernel_job(op: OpDef, sample: Sample, target: Target = TARGETS["c"]) -> Job:
     """The kernel of one call of `op` on the arguments of a sample."""
     params = [Var(f"a{k}", type_of_value(value)) for k, value in enumerate(sample.args)]
     body = expanded(call(op, params, sample.attrs))
-    kernel = lower_function(Function(params, body), op.name.replace(".", "_"), target)
+    finite = [k for k, value in enumerate(sample.args) if all(np.isfinite(x).all() for x in flat(value))]
+    function = Function(params, body, attrs={"Finite": tuple(finite)})
+    kernel = lower_function(function, op.name.replace(".", "_"), target)
     assert body.checked_type is not None
     return Job(kernel, flat(tuple(sample.args)), tensor_types(body.checked_type))
 

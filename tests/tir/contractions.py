@@ -67,6 +67,7 @@ def conv(
     last: bool = False,
     dtype: str = "float32",
     acc: str = "",
+    finite: bool = True,
 ) -> Case:
     """A 2-d convolution, NCHW; weights OIHW, or OIHW{block}o.  With the channels `last`: NHWC, HWOI, OHWI{block}o."""
     (h, w), (kh, kw), inner, per_group = size, kernel, ic // groups, oc // groups
@@ -75,7 +76,7 @@ def conv(
     outer = -(-oc // block) if block else oc
     axes = (outer, inner, kh, kw)
     order = ((0, 2, 3, 1) if block else (2, 3, 0, 1)) if last else (0, 1, 2, 3)
-    weight = te.placeholder((*(axes[k] for k in order), *([block] if block else [])), dtype, "w")
+    weight = te.placeholder((*(axes[k] for k in order), *([block] if block else [])), dtype, "w", finite=finite)
 
     def split(v: tuple[Any, ...]) -> tuple[Any, ...]:
         """n, o, y, q, i, r, s"""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,6 +103,18 @@ def test_every_proposed_tiling_is_right(name: str, monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patch:
             patch.setattr(contraction, "candidates", lambda *args, k=k: candidates(*args)[k : k + 1])
             check(case, case.kernel(V4))
+
+
+@pytest.mark.parametrize("name", ["strided", "depthwise", "unpacked groups", "float16"])
+def test_zeros_stand_for_padding_only_beside_finite_weights(name: str) -> None:
+    """Zero times an infinity is NaN: copies of the data with a border are for weights that are known."""
+    case = CASES[name]
+    assert isinstance(case.out, te.Contraction)
+    x, w, out = operands(case)
+    unknown = replace(case.out, b=te.placeholder(case.out.b.shape, case.out.b.dtype, "w"))
+    for c, allowed in ((case.out, True), (unknown, False)):
+        names = {b.name for found in candidates(c, x, w, store_to(c, out), V4) for b in found.workspace}
+        assert bool(names & {"padded", "rows"}) == allowed
 
 
 @st.composite

@@ -50,11 +50,11 @@ def require_static(ty: Type, expr: Expr, what: str) -> None:
             )
 
 
-def _placeholders(ty: Type, names: itertools.count[int]) -> Value:
+def _placeholders(ty: Type, names: itertools.count[int], finite: bool) -> Value:
     if isinstance(ty, TupleType):
-        return tuple(_placeholders(field, names) for field in ty.fields)
+        return tuple(_placeholders(field, names, finite) for field in ty.fields)
     assert isinstance(ty, TensorType)
-    return te.placeholder(ty.static_shape, ty.dtype, f"p{next(names)}")
+    return te.placeholder(ty.static_shape, ty.dtype, f"p{next(names)}", finite=finite)
 
 
 def _constant(node: Constant) -> te.Tensor:
@@ -79,16 +79,16 @@ def _apply(node: Call, args: Sequence[Value]) -> Value:
 
 
 def lower_function(function: Function, name: str, target: Target) -> Kernel:
-    """The kernel of a fused function.
+    """The kernel of a fused function, whose attribute `Finite` lists parameters that hold no infinity and no NaN.
 
     Raises AotcError for a shape that is not static and for an operator without a tensor program.
     """
     names = itertools.count()
     values: dict[Expr, Value] = {}
     inputs: list[te.Placeholder] = []
-    for param in function.params:
+    for k, param in enumerate(function.params):
         require_static(type_of(param), param, f"{name}: an input")
-        values[param] = _placeholders(type_of(param), names)
+        values[param] = _placeholders(type_of(param), names, k in function.attrs.get("Finite", ()))
         inputs.extend(t for t in flatten(values[param]) if isinstance(t, te.Placeholder))
     for node in post_order(function.body):
         if node in values or isinstance(node, Op):

@@ -5,6 +5,10 @@ Data and kernel come in any order of their axes (`data_layout`, `kernel_layout`)
 "OIHW16o" holds blocks of output channels innermost, the last one padded: weights packed at compile time.
 
     conv2d(x, w, strides=(2, 2), padding=(3, 3), channels=64, kernel_size=(7, 7))
+
+A result is the sum of the products that there are: where a window reaches into the padding, nothing is added, not zero
+times a weight.  So an infinite weight beside padding makes no NaN, and an infinity or NaN in the data is seen by those
+results only whose window holds it.
 """
 
 from __future__ import annotations
@@ -12,16 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim
+from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr, call
-from aotc.relay.op.contract import contract, dot, float_work, result_dtype
+from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import random_sample
@@ -190,21 +195,34 @@ def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
 
 
 def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
-    """Windows as columns of a matrix, times the kernel as rows, group by group."""
+    """Every tap of the kernel adds its share to the results whose window has data there, group by group."""
     form = _form(n, a)
     x, w = canonical(float_work(data), form.data), _unpacked(form, a, float_work(weight))
-    strides, dilation = spread(a.strides, n), spread(a.dilation, n)
-    x = np.pad(x, ((0, 0), (0, 0), *pad_pairs(a.padding, n)))
-    reach = tuple(d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:], strict=True))
-    windows = sliding_window_view(x, reach, tuple(range(2, n + 2)))
-    steps = tuple(slice(None, None, s) for s in (1, 1, *strides, *dilation))
-    windows = windows[steps]
-    batch, space = x.shape[0], windows.shape[2 : n + 2]
-    columns = np.moveaxis(windows, range(2, n + 2), range(-n, 0)).reshape(batch, a.groups, -1, int(np.prod(space)))
-    rows = w.reshape(a.groups, w.shape[0] // a.groups, -1)
-    out_dtype = a.out_dtype or str(data.dtype)
-    result = dot(rows[None], columns, out_dtype).reshape(batch, w.shape[0], *space)
-    return laid_out(result, form.out)
+    batch, space, out_dtype = x.shape[0], x.shape[2:], a.out_dtype or str(data.dtype)
+    strides, dilation, pads = spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n)
+    extents = static_extents(space, w.shape[2:], strides, dilation, pads)
+    rows = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:])
+    acc = accumulator(DType.of(x), out_dtype)
+    total = np.zeros((batch, *rows.shape[:2], *extents), acc.numpy)
+    every = (slice(None),) * 3
+    for taps in np.ndindex(*w.shape[2:]):
+        offsets = [k * d - p[0] for k, d, p in zip(taps, dilation, pads, strict=True)]
+        spans = [_span(*axis) for axis in zip(offsets, space, extents, strides, strict=True)]
+        reads, writes = zip(*spans, strict=True)
+        source, tap, target = (every[:2] + reads, (None, *every, *taps), every + writes)
+        part = x[source]
+        columns = part.reshape(batch, a.groups, w.shape[1], prod(part.shape[2:]))
+        share = dot(rows[tap], columns, str(acc))
+        total[target] += share.reshape(*total.shape[:3], *part.shape[2:])
+    return laid_out(as_dtype(total.reshape(batch, w.shape[0], *extents), out_dtype), form.out)
+
+
+def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice]:
+    """What a tap reads along an axis, and the results that it goes to: those whose tap is not in the padding."""
+    first = max(0, -(offset // stride))
+    last = max(first, min(count, (size - 1 - offset) // stride + 1))
+    begin = first * stride + offset
+    return slice(begin, begin + (last - first) * stride, stride), slice(first, last)
 
 
 def _axes(n: int, a: ConvAttrs, types: Sequence[Type]) -> AxisMap:
@@ -350,7 +368,7 @@ def conv1d(
     out_layout: str = "",
     out_dtype: str = "",
 ) -> Call:
-    """1-D convolution of data (N, C, W) by weight (O, C/groups, K); padding from 1 or 2 values."""
+    """1-D convolution of data (N, C, W) by weight (O, C/groups, K); padding, 1 or 2 values, adds nothing to a sum."""
     # fmt: off
     return _build(1, CONV1D, data, weight, strides, padding, dilation, groups, channels, kernel_size,
                   data_layout, kernel_layout, out_layout, out_dtype)
@@ -373,8 +391,8 @@ def conv2d(
 ) -> Call:
     """2-D convolution of data (N, C, H, W) by weight (O, C/groups, KH, KW).
 
-    `padding` is 1 value, (h, w), or (top, left, bottom, right).  The result has the data's type, or
-    `out_dtype`: sums of int8 products need "int32".
+    `padding` is 1 value, (h, w), or (top, left, bottom, right); it adds nothing to a sum, beside infinite weights
+    either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
     """
     # fmt: off
     return _build(2, CONV2D, data, weight, strides, padding, dilation, groups, channels, kernel_size,
@@ -396,7 +414,10 @@ def conv3d(
     out_layout: str = "",
     out_dtype: str = "",
 ) -> Call:
-    """3-D convolution of data (N, C, D, H, W) by weight (O, C/groups, KD, KH, KW); padding from 1, 3 or 6 values."""
+    """3-D convolution of data (N, C, D, H, W) by weight (O, C/groups, KD, KH, KW).
+
+    `padding` is 1, 3 or 6 values; it adds nothing to a sum, beside infinite weights either.
+    """
     # fmt: off
     return _build(3, CONV3D, data, weight, strides, padding, dilation, groups, channels, kernel_size,
                   data_layout, kernel_layout, out_layout, out_dtype)

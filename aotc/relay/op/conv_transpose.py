@@ -6,6 +6,9 @@ phases, one for each position modulo the stride; within a phase it is an ordinar
 every stride-th element of the kernel.  That is how the operators expand: into convolutions, woven together.
 
     conv2d_transpose(x, w, strides=(2, 2), channels=8, kernel_size=(2, 2))   # w: (I, O/groups, KH, KW)
+
+A result is the sum of the products that there are, 0 where no input element reaches, whatever infinities and NaN data
+and weights hold elsewhere.
 """
 
 from __future__ import annotations
@@ -431,7 +434,7 @@ def conv1d_transpose(
     output_padding: Ints = 0,
     out_dtype: str = "",
 ) -> Call:
-    """1-D transposed convolution of data (N, C, W) by weight (C, O/groups, KW)."""
+    """1-D transposed convolution of data (N, C, W) by weight (C, O/groups, KW); 0 where no input reaches."""
     # fmt: off
     return _build(1, data, weight, strides, padding, dilation, channels, kernel_size, groups,
                   data_layout, kernel_layout, out_layout, output_padding, out_dtype)
@@ -453,7 +456,7 @@ def conv2d_transpose(
     output_padding: Ints = (0, 0),
     out_dtype: str = "",
 ) -> Call:
-    """2-D transposed convolution of data (N, C, H, W) by weight (C, O/groups, KH, KW)."""
+    """2-D transposed convolution of data (N, C, H, W) by weight (C, O/groups, KH, KW); 0 where no input reaches."""
     # fmt: off
     return _build(2, data, weight, strides, padding, dilation, channels, kernel_size, groups,
                   data_layout, kernel_layout, out_layout, output_padding, out_dtype)
@@ -475,7 +478,10 @@ def conv3d_transpose(
     output_padding: Ints = (0, 0, 0),
     out_dtype: str = "",
 ) -> Call:
-    """3-D transposed convolution of data (N, C, D, H, W) by weight (C, O/groups, KD, KH, KW)."""
+    """3-D transposed convolution of data (N, C, D, H, W) by weight (C, O/groups, KD, KH, KW).
+
+    The result is 0 where no input reaches.
+    """
     # fmt: off
     return _build(3, data, weight, strides, padding, dilation, channels, kernel_size, groups,
                   data_layout, kernel_layout, out_layout, output_padding, out_dtype)

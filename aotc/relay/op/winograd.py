@@ -208,7 +208,8 @@ def contrib_conv2d_winograd_without_weight_transform(
 ) -> Call:
     """Data (N, I, H, W) by transformed weights in layout HWOI{n}o; 3x3, stride 1, one group.
 
-    The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.
+    The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.  An infinity or NaN
+    in the data may make NaN of every result of a tile, tile_size rows and columns, whose patch holds it.
     """
     attributes = Conv2DWinogradAttrs(tile_size=tile_size, padding=full_padding(padding, 2), channels=channels)
     return call(CONV2D_WINOGRAD, (data, weight), attributes)

@@ -20,6 +20,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
 
+import numpy as np
+
 from aotc.ir.op import Op
 from aotc.ir.span import merge_spans, span_scope
 from aotc.ir.transform import Pass, PassContext, PassInfo, decorated
@@ -115,6 +117,11 @@ def is_uniform(expr: Expr, value: float) -> bool:
     """Whether `expr` is a constant of one value, this one; -0.0 is not 0.0."""
     found = uniform_value(expr)
     return found is not None and float(found) == value and math.copysign(1, float(found)) == math.copysign(1, value)
+
+
+def is_finite(expr: Expr) -> bool:
+    """Whether `expr` is a constant without infinities and NaN."""
+    return isinstance(expr, Constant) and bool(np.isfinite(expr.data).all())
 
 
 def recall(node: Call, args: Sequence[Expr], **changes: Any) -> Call:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from aotc.ir.transform import PassContext
-from aotc.relay.expr import Call, Function, tensor_type_of
+from aotc.relay.expr import Call, Constant, Function, tensor_type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.batch_space import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.window import pad_pairs, spread
-from aotc.relay.transform.base import FunctionPass, Outcome, Rewriter, Rule, WhyNot, is_call, recall
+from aotc.relay.transform.base import FunctionPass, Outcome, Rewriter, Rule, WhyNot, is_call, is_finite, recall
 
 _CONVOLUTIONS: Final = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _CHANNELS_LAST: Final = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
@@ -37,6 +37,8 @@ def _flatten(last: Call) -> Outcome:
     reason = _obstacle(n, before, after, a)
     if reason:
         return WhyNot(reason)
+    if isinstance(conv.args[1], Constant) and not is_finite(conv.args[1]):
+        return WhyNot("zeros times the infinite among the weights are NaN, which padding is not")
     more = n - len(before.block_shape)
     blocks = (*before.block_shape, *(1,) * more)
     none = ((0, 0),) * more

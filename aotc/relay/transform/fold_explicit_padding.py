@@ -4,7 +4,8 @@
 nn.conv2d(nn.pad(%x, 0f, pad_width=[[0, 0], [0, 0], [1, 1], [1, 1]]), %w, padding=[0, 0, 0, 0])
 nn.conv2d(%x, %w, padding=[1, 1, 1, 1])
 
-Convolutions and averages take zeros, maxima the least value of their type; only spatial axes are padded.
+Convolutions and averages take zeros, maxima the least value of their type; only spatial axes are padded.  Weights that
+are not constant count as finite: padding adds nothing to a sum, where zeros times an infinite weight would add NaN.
 """
 
 from __future__ import annotations
@@ -13,11 +14,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from aotc.ir.transform import PassContext
-from aotc.relay.expr import Call, Expr, Function, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.pad import PadAttrs
 from aotc.relay.op.window import DATA_LAYOUT, pad_pairs
-from aotc.relay.transform.base import FunctionPass, Outcome, Rewriter, Rule, WhyNot, op_call, recall, uniform_value
+from aotc.relay.transform.base import (
+    FunctionPass,
+    Outcome,
+    Rewriter,
+    Rule,
+    WhyNot,
+    is_finite,
+    op_call,
+    recall,
+    uniform_value,
+)
 
 _CONVS: Final = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _AVERAGES: Final = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
@@ -60,6 +71,8 @@ def _conv(node: Call) -> Outcome:
     pad, value, padding = parts
     if value != 0:
         return WhyNot("the pad value is not zero")
+    if isinstance(node.args[1], Constant) and not is_finite(node.args[1]):
+        return WhyNot("zeros times the infinite among the weights are NaN, which padding is not")
     return recall(node, (pad.args[0], *node.args[1:]), padding=padding)
 
 

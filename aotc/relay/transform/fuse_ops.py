@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir.op import Op, OpPattern
 from aotc.ir.span import merge_spans
@@ -22,7 +22,7 @@ from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
-from aotc.relay.transform.base import FunctionPass
+from aotc.relay.transform.base import FunctionPass, is_finite
 from aotc.relay.visitor import post_order, rebuild
 
 MAX_DEPTH: Final = 256
@@ -297,11 +297,17 @@ class _Signature:
 
     params: dict[Expr, Var] = field(default_factory=dict)
     members: list[Expr] = field(default_factory=list)
+    weights: list[Expr] = field(default_factory=list)
 
     def param(self, outside: Expr, original: Expr) -> Var:
         if outside not in self.params:
             self.params[outside] = Var(f"p{len(self.params)}", type_of(original))
         return self.params[outside]
+
+    def attrs(self) -> dict[str, Any]:
+        """What is known of the function: weights without infinities and NaN allow zeros for padding."""
+        finite = [k for k, outside in enumerate(self.params) if outside in self.weights and is_finite(outside)]
+        return {"Primitive": 1, **({"Finite": tuple(finite)} if finite else {})}
 
 
 class _Rewriter:
@@ -359,6 +365,8 @@ class _Rewriter:
         for arg in args:
             inside = self._group(arg) is group or self._is_literal(arg, node)
             fresh[arg] = self.new[arg] if inside else signature.param(self.new[arg], arg)
+        if isinstance(node, Call) and any(getattr(node.attrs, "padding", ())):
+            signature.weights += map(self.new.__getitem__, args[1:])
         member = rebuild(node, lambda child: fresh.get(child, child))
         signature.members.append(node)
         return _call_function(member, node, signature) if group.root_ref is node else member
@@ -367,7 +375,7 @@ class _Rewriter:
 def _call_function(body: Expr, node: Expr, signature: _Signature) -> Call:
     span = merge_spans(member.span for member in signature.members)
     ty = type_of(node)
-    function = Function(signature.params.values(), body, ty, {"Primitive": 1}, span)
+    function = Function(signature.params.values(), body, ty, signature.attrs(), span)
     return Call(function, signature.params, span=span, checked_type=ty)
 
 

@@ -139,7 +139,7 @@ class _Estimate:
         return self.known[key]
 
     def _best(self, attrs: Attrs, types: list[TensorType]) -> float:
-        data, weight = (te.placeholder(t.static_shape, t.dtype, "x") for t in types)
+        data, weight = (te.placeholder(t.static_shape, t.dtype, "x", finite=True) for t in types)
         assert CONV2D.compute is not None
         tensor = CONV2D.compute(attrs, (data, weight))
         assert isinstance(tensor, te.Tensor)

@@ -18,6 +18,7 @@ from aotc.ir.dims import is_static
 from aotc.ir.op import Op
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.op.conv import Conv2DAttrs
+from aotc.relay.transform.base import is_finite
 from aotc.relay.visitor import children, post_order
 from aotc.tir.schedule.contraction import pack_block
 from aotc.tir.schedule.winograd import convolution_cost
@@ -54,7 +55,7 @@ def choose_tiles(function: Function, target: Target, growth: float | None = None
     budget = max((MAX_GROWTH - 1.0) * size, ROOM) if growth is None else (growth - 1.0) * size
     users: dict[Constant, list[Call]] = {}
     for node in nodes:
-        if isinstance(node, Call) and _fits(node) and isinstance(node.args[1], Constant):
+        if isinstance(node, Call) and _fits(node) and isinstance(node.args[1], Constant) and is_finite(node.args[1]):
             users.setdefault(node.args[1], []).append(node)
     uses = Counter(child for node in nodes for child in children(node) if isinstance(child, Constant))
     chosen: dict[Constant, _Option] = {}

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Var, substitute
 from aotc.tir.schedule.contraction_plan import Candidate
+from aotc.tir.schedule.contraction_space import finite_weights
 from aotc.tir.target import Target
 
 
@@ -46,6 +47,7 @@ class Site:
             next((k for k, (var, _) in enumerate(axes) if var is c.lane), None),
             c.block,
             self.target,
+            *([] if finite_weights(c) else ["any weights"]),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

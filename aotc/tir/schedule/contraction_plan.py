@@ -26,6 +26,7 @@ from aotc.tir.schedule.contraction_space import (
     Dimension,
     Irregular,
     Operand,
+    finite_weights,
     flat,
     fusible,
     independent,
@@ -84,6 +85,11 @@ class Request:
     def broadcasts(self, operand: Buffer) -> bool:
         """Whether the elements of an operand can be broadcast as they lie, without a conversion for each use."""
         return self.scratch_dtype(operand) == operand.dtype
+
+    def require_finite(self, dims: Sequence[Dimension]) -> None:
+        """Raise Irregular where zeros around the data would not do: times an infinite weight they are NaN."""
+        if not finite_weights(self.c) and not all(d.inside for d in dims):
+            raise Irregular("padding beside weights that may be infinite")
 
     @property
     def reduction_vars(self) -> set[Var]:
@@ -321,6 +327,7 @@ class _ByLanes:
 
     def _padded(self) -> Staging:
         """The data with its border of zeros in scratch."""
+        self.req.require_finite(self.a)
         inner = {v for v, _ in self.req.analysis.pixel} | self.req.reduction_vars
         dtype = self.req.scratch_dtype(self.req.a)
         return stage("padded", self.req.a, self.a, inner, Var("none"), self.ranges, dtype=dtype, slack=0)
@@ -475,6 +482,7 @@ class _ByPixels:
 
     def _staged(self) -> Staging:
         """The data with its border, columns contiguous."""
+        self.req.require_finite(self.a)
         lone = {v for v, _ in self.req.analysis.pixel[:-1] if self._alone(v)}
         inner = ({v for v, _ in self.req.analysis.pixel} - lone) | self.req.reduction_vars
         column = self.req.analysis.pixel[-1][0]

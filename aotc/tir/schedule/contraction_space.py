@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Var, substitute, walk
+from aotc.tir.schedule.graph import base
 from aotc.tir.simplify import Linear, Ranges, bounds, linear
 
 
@@ -112,6 +113,12 @@ def analyse(c: te.Contraction) -> Analysis:
     pixel = tuple((v, n) for v, n in c.axes if v in of_a and v not in of_b)
     channel = tuple((v, n) for v, n in c.axes if v in of_b)
     return Analysis(c, a, b, ranges, pixel, channel)
+
+
+def finite_weights(c: te.Contraction) -> bool:
+    """Whether the weights are known to hold no infinity and no NaN."""
+    weights = base(c.b)
+    return not weights.dtype.is_float or (isinstance(weights, te.Placeholder) and weights.finite)
 
 
 def tiled_dimensions(

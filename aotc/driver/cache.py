@@ -8,9 +8,10 @@ if (data := cache.get(key)) is None:
     cache.put(key, data)
 cache.trim()
 
-An entry is a file: a SHA-256 of the object, then the object.  Entries appear by renaming, so other processes see a
-whole one or none; one that does not fit its checksum is thrown away with a warning.  `trim` removes the entries that
-were used longest ago.  What goes wrong with the cache costs time, never a result: it is told as a warning once.
+An entry is a file: a SHA-256 of its key and the object, then the object.  Entries appear by renaming, so other
+processes see a whole one or none; one that does not fit its checksum is thrown away with a warning.  `trim` removes the
+entries that were used longest ago.  Objects are linked into what the user runs, so folders that others may write to are
+not used.  What goes wrong with the cache costs time, never a result: it is told as a warning once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shlex
+import stat
 import sys
 import tempfile
 import time
@@ -39,6 +42,8 @@ TRIMMED: Final = 0.8
 """The part of the limit that is left after trimming, so that not every compile has to."""
 _CHECK: Final = hashlib.sha256().digest_size
 _SUFFIX, _UNFINISHED = ".entry", ".tmp"
+_LAYOUT: Final = "2"
+"""Of entries; those of another are never found."""
 _ABANDONED_SECONDS: Final = 3600
 """The age at which an unfinished entry belongs to no running process."""
 
@@ -53,9 +58,39 @@ def digest(*parts: bytes | str) -> str:
     return found.hexdigest()
 
 
+def _is_ours(found: os.stat_result) -> bool:
+    """Whether a file or folder belongs to the user and is writable by nobody else."""
+    if not hasattr(os, "geteuid"):  # Windows keeps the rights of a user's folders elsewhere
+        return True
+    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def distrust(folder: Path) -> str:
+    """Why somebody else could have put something into a folder of the user's; "" where nobody can.
+
+    It must belong to the user and be writable by nobody else, where a link leads, too.  Nor may everybody be able to
+    put another in its place: a folder above it that all may write to must be sticky, as /tmp is.
+    """
+    real = folder.resolve()
+    found = real.stat()
+    if not _is_ours(found) and found.st_uid != os.geteuid():
+        return f"{real} belongs to another user"
+    if not _is_ours(found):
+        return f"other users may write to {real} (chmod -R go-w {shlex.quote(str(real))} mends it, or removing it)"
+    for above in dict.fromkeys((*real.parents, *folder.absolute().parents)):
+        mode = above.stat().st_mode if hasattr(os, "geteuid") else 0
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            return f"everybody may write to {above}, where it is"
+    return ""
+
+
+_REFUSED: Final[set[Path]] = set()
+"""Folders whose user has been told that they are not used."""
+
+
 @dataclass
 class ObjectCache:
-    """The entries in a folder.
+    """The entries in a folder, which is not used where others may write to it or to the one that it is in.
 
     limit    bytes that `trim` leaves at most
     hits, misses    of `get`
@@ -66,9 +101,24 @@ class ObjectCache:
     hits: int = 0
     misses: int = 0
     _warned: bool = field(default=False, repr=False)
+    _trusted: dict[Path, bool] = field(default_factory=dict, repr=False)
 
     def _path(self, key: str) -> Path:
-        return self.folder / key[:2] / f"{key}{_SUFFIX}"
+        name = digest(_LAYOUT, key)
+        return self.folder / name[:2] / f"{name}{_SUFFIX}"
+
+    def _trusts(self, *inside: Path) -> bool:
+        """Whether nobody else writes to the folders, as far as they exist; a warning says once where somebody may."""
+        for folder in (self.folder.parent, self.folder, *inside):
+            if folder not in self._trusted and folder.exists():
+                reason = distrust(folder)
+                self._trusted[folder] = not reason
+                if reason and self.folder not in _REFUSED:
+                    LOG.warning("the cache in %s is not used: %s", self.folder, reason)
+                    _REFUSED.add(self.folder)
+            if not self._trusted.get(folder, True):
+                return False
+        return True
 
     def _warn(self, text: str) -> None:
         if not self._warned:
@@ -77,7 +127,7 @@ class ObjectCache:
 
     def get(self, key: str) -> bytes | None:
         """The object of a key; None where there is none."""
-        data = self._read(self._path(key))
+        data = self._read(key)
         if data is None:
             self.misses += 1
             return None
@@ -86,11 +136,14 @@ class ObjectCache:
             os.utime(self._path(key))  # its modification time is that of its last use
         return data
 
-    def _read(self, path: Path) -> bytes | None:
+    def _read(self, key: str) -> bytes | None:
         """The object in an entry; None for an entry that does not exist, cannot be read or is corrupt."""
+        path = self._path(key)
         try:
+            if not self._trusts(path.parent):
+                return None
             data = path.read_bytes()
-            if hashlib.sha256(data[_CHECK:]).digest() == data[:_CHECK]:
+            if _checksum(key, data[_CHECK:]) == data[:_CHECK] and _is_ours(path.stat()):
                 return data[_CHECK:]
             LOG.warning("the cache entry %s is corrupt: it is thrown away and made again", path)
             path.unlink(missing_ok=True)
@@ -104,11 +157,14 @@ class ObjectCache:
         """Keep bytes as the object of a key."""
         path = self._path(key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (self.folder.parent, self.folder, path.parent):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not self._trusts(path.parent):
+                return
             with tempfile.NamedTemporaryFile(dir=path.parent, suffix=_UNFINISHED, delete=False) as file:
                 unfinished = Path(file.name)
                 try:
-                    file.write(hashlib.sha256(data).digest() + data)
+                    file.write(_checksum(key, data) + data)
                     file.flush()
                     unfinished.replace(path)
                 except BaseException:
@@ -131,24 +187,29 @@ class ObjectCache:
 
     def usage(self) -> tuple[int, int]:
         """How many entries there are, and their bytes."""
-        sizes = [stat.st_size for _, stat in self._files(_SUFFIX)]
+        sizes = [found.st_size for _, found in self._files(_SUFFIX)]
         return len(sizes), sum(sizes)
 
     def trim(self) -> None:
         """Remove the entries that were used longest ago where they are more than the limit, and abandoned files."""
+        with suppress(OSError):  # a folder that may not be looked into holds nothing for us
+            if self._trusts():
+                self._trim()
+
+    def _trim(self) -> None:
         now = time.time()
-        _remove(path for path, stat in self._files(_UNFINISHED) if now - stat.st_mtime > _ABANDONED_SECONDS)
+        _remove(path for path, found in self._files(_UNFINISHED) if now - found.st_mtime > _ABANDONED_SECONDS)
         entries = sorted(self._files(_SUFFIX), key=lambda e: e[1].st_mtime)
-        excess = sum(stat.st_size for _, stat in entries) - self.limit
+        excess = sum(found.st_size for _, found in entries) - self.limit
         if excess <= 0:
             return
         excess += int((1 - TRIMMED) * self.limit)
         old = []
-        for path, stat in entries:
+        for path, found in entries:
             if excess <= 0:
                 break
             old.append(path)
-            excess -= stat.st_size
+            excess -= found.st_size
         _remove(old)
 
     def clear(self) -> tuple[int, int]:
@@ -156,6 +217,12 @@ class ObjectCache:
         found = self.usage()
         _remove(path for suffix in (_SUFFIX, _UNFINISHED) for path, _ in list(self._files(suffix)))
         return found
+
+
+def _checksum(key: str, data: bytes) -> bytes:
+    found = hashlib.sha256(key.encode())
+    found.update(data)
+    return found.digest()
 
 
 def _remove(paths: Iterable[Path]) -> None:

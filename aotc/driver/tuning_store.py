@@ -5,12 +5,14 @@ store = TuningStore(store_path())                    # $AOTC_TUNING_STORE, else 
 store.write([Record(signature, cpu, "lanes axis=1 vectors=2 lanes=16", 1.2e-5, 8)])
 store.choices(cpu)                                   # {signature: Record}
 
-Reading makes no file.  A corrupt file is moved aside with a warning; the next write makes a new one.
+Reading makes no file.  A corrupt file is moved aside with a warning; the next write makes a new one.  A file need not
+be trusted: one with other tables, views or triggers is not read, nor are records that no measurement gives.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
 import re
@@ -31,8 +33,10 @@ MOST_RECORDS: Final = 20_000
 """More than so many (about 5 MB), and the oldest go."""
 _WAIT_SECONDS: Final = 20.0
 """For another process that writes."""
-_TABLE: Final = """CREATE TABLE IF NOT EXISTS tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
+_TABLE: Final = """CREATE TABLE tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
     trials INTEGER, written REAL, PRIMARY KEY (signature, cpu)) WITHOUT ROWID"""
+_LONGEST_TEXT: Final = 1000
+"""Of what a record says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,14 @@ class Record:
     candidate: str
     seconds: float
     trials: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a measurement can have given it: SQLite stores anything anywhere."""
+        texts = (self.signature, self.cpu, self.candidate)
+        if not all(isinstance(text, str) and len(text) <= _LONGEST_TEXT for text in texts):
+            return False
+        return type(self.seconds) is float and 0 < self.seconds < math.inf and type(self.trials) is int
 
 
 def cpu_model() -> str:
@@ -79,10 +91,19 @@ class TuningStore:
         inode = self._inode()
         if inode is None:
             return {}
-        query = "SELECT signature, cpu, candidate, seconds, trials FROM tilings WHERE cpu = ?"
+        query = f"SELECT signature, cpu, candidate, seconds, trials FROM tilings WHERE cpu = ? LIMIT {MOST_RECORDS}"
         try:
             with closing(self._connect()) as base:
-                return {row[0]: Record(*row) for row in base.execute(query, (cpu,))}
+                _check_tables(base)
+                records = [Record(*row) for row in base.execute(query, (cpu,))]
+            sound = {record.signature: record for record in records if record.is_sound}
+            if len(sound) < len(records):
+                LOG.warning(
+                    "%d tuning records in %s are ignored: no measurement gives such",
+                    len(records) - len(sound),
+                    self.path,
+                )
+            return sound
         except sqlite3.OperationalError as error:  # locked, another program's, not to be opened
             LOG.warning("the tuning records in %s are ignored: %s", self.path, error)
         except sqlite3.DatabaseError as error:
@@ -109,7 +130,8 @@ class TuningStore:
     def _insert(self, rows: Iterable[tuple[object, ...]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._writing() as base:
-            base.execute(_TABLE)
+            if not _check_tables(base):
+                base.execute(_TABLE)
             base.executemany("INSERT OR REPLACE INTO tilings VALUES (?, ?, ?, ?, ?, ?)", rows)
             kept = "SELECT written FROM tilings ORDER BY written DESC LIMIT 1 OFFSET ?"
             base.execute(f"DELETE FROM tilings WHERE written <= ({kept})", (MOST_RECORDS,))
@@ -124,7 +146,9 @@ class TuningStore:
                 yield base
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=_WAIT_SECONDS)
+        base = sqlite3.connect(self.path, timeout=_WAIT_SECONDS)
+        base.execute("PRAGMA trusted_schema = OFF")
+        return base
 
     def _failure(self, error: Exception) -> AotcError:
         hint = "name another file with AOTC_TUNING_STORE"
@@ -146,6 +170,14 @@ class TuningStore:
             self.path.replace(aside)
             for suffix in ("-wal", "-shm"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+def _check_tables(base: sqlite3.Connection) -> bool:
+    """Whether there are tables; sqlite3.OperationalError for any but our own, whose definition may run for ever."""
+    found = [row[0] for row in base.execute("SELECT sql FROM sqlite_master")]
+    if found not in ([], [_TABLE]):
+        raise sqlite3.OperationalError("it holds other tables than records of tilings")
+    return bool(found)
 
 
 class Recorded:

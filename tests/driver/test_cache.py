@@ -146,6 +146,86 @@ def test_corrupt_entries_are_made_again(
     assert compile_c("int x;") == first and caplog.text == "" and cache.hits == 1
 
 
+def test_entries_of_other_keys_are_corrupt(cache: ObjectCache, caplog: pytest.LogCaptureFixture) -> None:
+    mine, other = filled(cache, 2, 10)
+    cache._path(other).replace(cache._path(mine))
+    assert cache.get(mine) is None and "corrupt" in caplog.text and cache.usage()[0] == 0
+
+
+def _planted(compile_c: Compile, cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The object of `int x;`, in whose place the cache now has another, with its checksum."""
+    keys: list[str] = []
+    get = ObjectCache.get
+    monkeypatch.setattr(ObjectCache, "get", lambda self, key: [keys.append(key), get(self, key)][1])
+    honest, planted = compile_c("int x;"), compile_c("int planted;")
+    cache.put(keys[0], planted)
+    assert compile_c("int x;") == planted != honest
+    cache.hits = 0
+    return honest
+
+
+def _open_to(mode: int, place: Callable[[Path], Path]) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    return lambda folder, _: place(folder).chmod(mode)
+
+
+def _link(folder: Path, _: pytest.MonkeyPatch) -> None:
+    """The folder becomes a link to one that all may write to."""
+    real = folder.rename(folder.parent / "elsewhere")
+    real.chmod(0o777)
+    folder.symlink_to(real)
+
+
+INSECURE = {
+    "group": _open_to(0o770, lambda folder: folder),
+    "all": _open_to(0o777, lambda folder: folder),
+    "sticky": _open_to(0o1777, lambda folder: folder),
+    "parent": _open_to(0o770, lambda folder: folder.parent),
+    "above": _open_to(0o777, lambda folder: folder.parent.parent),
+    "below": lambda folder, _: [sub.chmod(0o720) for sub in folder.iterdir()] and None,
+    "link": _link,
+    "owner": lambda folder, patch: patch.setattr(os, "geteuid", lambda: os.getuid() + 1),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="a system without owners of files")
+@pytest.mark.parametrize("way", INSECURE)
+def test_folders_that_others_may_write_to_are_not_used(
+    compile_c: Compile, cache: ObjectCache, way: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = _planted(compile_c, cache, monkeypatch)
+    INSECURE[way](cache.folder, monkeypatch)
+    used = cache.usage()
+    cache._trusted.clear()
+    with caplog.at_level(logging.WARNING, "aotc"):
+        assert compile_c("int x;") == honest and compile_c("int x;") == honest
+    if way != "below":  # the others are the user's
+        fresh = ObjectCache(cache.folder, 1)
+        fresh.put("f" * 64, b"mine")
+        fresh.trim()
+    assert cache.hits == 0 and cache.usage() == used
+    assert len([r for r in caplog.records if str(cache.folder) in r.getMessage()]) == 1 and "not used" in caplog.text
+
+
+def test_entries_that_others_may_write_to_are_corrupt(
+    compile_c: Compile, cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = _planted(compile_c, cache, monkeypatch)
+    for entry in cache.folder.rglob("*.entry"):
+        entry.chmod(0o666)
+    assert compile_c("int x;") == honest and cache.hits == 0 and compile_c("int x;") == honest and cache.hits == 1
+
+
+def test_folders_are_made_for_the_user_alone(compile_c: Compile, cache: ObjectCache, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        compile_c("int x;")
+    finally:
+        os.umask(before)
+    made = [p for p in (tmp_path / "cache", *(tmp_path / "cache").rglob("*")) if p.is_dir()]
+    assert len(made) == 3 and {p.stat().st_mode & 0o777 for p in made} == {0o700}
+    assert compile_c("int x;") and cache.hits == 1
+
+
 @pytest.mark.parametrize("obstacle", ["file", "entry"])
 def test_useless_cache_is_one_warning(
     compile_c: Compile, cache: ObjectCache, obstacle: str, caplog: pytest.LogCaptureFixture

@@ -156,6 +156,44 @@ def test_store_of_another_program_is_left_alone(tmp_path: Path, caplog: pytest.L
         TuningStore(store).write([])
 
 
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "DROP TABLE tilings; CREATE VIEW tilings AS WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n)"
+        " SELECT k AS signature, 'cpu' AS cpu, '' AS candidate, 1.0 AS seconds, 1 AS trials, 0.0 AS written FROM n",
+        "CREATE TRIGGER t AFTER INSERT ON tilings BEGIN DELETE FROM tilings; END",
+        "ALTER TABLE tilings ADD COLUMN more AS (hex(zeroblob(1000)))",
+    ],
+)
+def test_stores_whose_tables_do_something_are_left_alone(
+    tmp_path: Path, hostile: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = TuningStore(tmp_path / "records.sqlite")
+    store.write([Record("s", "cpu", "tiling", 1.0, 1)])
+    assert list(store.choices("cpu")) == ["s"]
+    with sqlite3.connect(store.path) as base:
+        base.executescript(hostile)
+    base.close()
+    assert store.choices("cpu") == {} and "other tables" in caplog.text
+    with pytest.raises(AotcError, match="cannot write tuning records"):
+        store.write([])
+
+
+def test_records_that_no_measurement_gives_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = TuningStore(tmp_path / "records.sqlite")
+    store.write([Record("sound", "cpu", "tiling", 1.0, 1)])
+    rows = [
+        ("a", "cpu", None, 1.0, 1), ("b", "cpu", b"tiling", 1.0, 1), ("c", "cpu", "tiling", "soon", 1),
+        ("d", "cpu", "tiling", float("inf"), 1), ("e", "cpu", "tiling", -1.0, 1), ("f", "cpu", "tiling", 1.0, None),
+        ("g", "cpu", "tiling", 1.0, "many"), ("h", "cpu", "t" * 10**6, 1.0, 1), (b"i", "cpu", "tiling", 1.0, 1),
+        ("j'; DROP TABLE tilings; --", "cpu", "tiling", None, 1),
+    ]  # fmt: skip
+    with sqlite3.connect(store.path) as base:
+        base.executemany("INSERT INTO tilings VALUES (?, ?, ?, ?, ?, 0.0)", rows)
+    base.close()
+    assert list(store.choices("cpu")) == ["sound"] and "10 tuning records" in caplog.text
+
+
 def test_store_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AotcError, match="cannot write tuning records"):

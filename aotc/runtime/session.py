@@ -129,7 +129,8 @@ class Session:
         renew_in_children(self)
         self._calls = 0
         self._frames: list[_Frame] = []
-        self._expected = [(i.name, i.dtype.numpy, tuple(i.shape), i.memory == i.dtype.numpy) for i in library.inputs]
+        self._expected = [(i.name, i.dtype.numpy, tuple(i.shape)) for i in library.inputs]
+        self._direct = all(i.memory == i.dtype.numpy for i in library.inputs)
         self._results = [(tuple(i.shape), i.memory) for i in library.outputs]
         self._converted = [(k, i.dtype.numpy) for k, i in enumerate(library.outputs) if i.memory != i.dtype.numpy]
         self._places = {info.name: k for k, info in enumerate(library.outputs)}
@@ -190,12 +191,12 @@ class Session:
 
     def _in_place(self, inputs: Mapping[str, Any]) -> list[Any] | None:
         """The memory of inputs that are as they must be and that C can read as they are; None where one is not."""
-        if type(inputs) is not dict or len(inputs) != len(self._expected):
+        if type(inputs) is not dict or len(inputs) != len(self._expected) or not self._direct:
             return None
         found = []
-        for name, dtype, shape, direct in self._expected:
+        for name, dtype, shape in self._expected:
             array = inputs.get(name)
-            if type(array) is not np.ndarray or not direct or array.shape != shape:
+            if type(array) is not np.ndarray or array.shape != shape:
                 return None
             if (array.dtype is not dtype and array.dtype != dtype) or array.flags.num & _IN_PLACE != _IN_PLACE:
                 return None

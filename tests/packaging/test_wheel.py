@@ -8,13 +8,12 @@ import shutil
 import site
 import sys
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing
 from tests.e2e.projects import DIGITS, ROOT, run
+from tests.packaging.conftest import clean
 
 LOADED_FROM = """
 import aotc, aotc_codegen, aotc_runtime_c
@@ -30,26 +29,6 @@ print(sorted({"onnx", "jinja2", "click", "rich"} & set(sys.modules)))
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of what is in the checkout, with the build tools of the running environment."""
-    if int(version("setuptools").partition(".")[0]) < 77:
-        missing("setuptools 77")
-    folder = tmp_path_factory.mktemp("wheel")
-    names = ("aotc", "codegen", "runtime_c", "pyproject.toml", "README.md", "LICENSE")
-    for name in names:
-        source, copy = ROOT / name, folder / "source" / name
-        copy.parent.mkdir(exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        else:
-            shutil.copyfile(source, copy)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "dist"]
-    run(command, folder / "source")
-    (built,) = (folder / "dist").glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel; dependencies come from the running one, the checkout does not."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
@@ -61,11 +40,6 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # paths named in a .pth file are searched for modules, but not for .pth files, which would lead to the checkout
     (target / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
     return folder
-
-
-def clean() -> dict[str, str]:
-    """Variables that keep this process's paths out of another one."""
-    return {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
 
 
 def test_the_wheel_holds_what_is_not_python(wheel: Path) -> None:

@@ -33,13 +33,12 @@ import aotc
 from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import shape_options, target_options
 from aotc.cli.tables import count, size
-from aotc.driver.compare import Comparison, compare, exact_error, judge_by_exact
+from aotc.driver.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
 from aotc.driver.compile import CompiledModel, model_name
 from aotc.driver.exact import exact_runner
 from aotc.driver.inputs import random_inputs, read_inputs
 from aotc.driver.reference import reference_runner
 from aotc.driver.toolchain import find_toolchain
-from aotc.driver.verify import bound_for
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType

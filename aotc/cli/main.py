@@ -197,7 +197,7 @@ def run_command(
 @click.argument("model", type=MODEL)
 @click.option("--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random].")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Random input sets to try.")
-@click.option("--bisect", is_flag=True, help="Name the first node that differs (of .onnx models).")
+@click.option("--bisect", is_flag=True, help="Name the first node and kernel that differ (of .onnx models).")
 @shape_options
 @target_options
 @compiler_options

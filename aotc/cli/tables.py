@@ -80,6 +80,8 @@ def show_report(console: Console, report: Report) -> None:
     console.print(f"compared with {report.reference}: {'all outputs agree' if report.ok else 'outputs DIFFER'}")
     if report.first_difference:
         console.print(f"first difference: {report.first_difference}", markup=False)
+    if report.wrong_kernel:
+        console.print(f"wrong code: {report.wrong_kernel}; another compiler or --cflags=-O1 may help", markup=False)
 
 
 def show_operators(console: Console, support: Mapping[str, Any]) -> None:

@@ -15,6 +15,16 @@ import numpy as np
 from aotc.ir.dtype import DType
 
 Array = np.ndarray[Any, Any]
+BOUNDS = {"float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
+"""What the error relative to the reference's standard deviation may be, by dtype of the output; that of float32
+depends on the algorithms that were chosen, and stands in the metadata."""
+NARROW_BOUND = 0.3
+"""The same for 8- and 4-bit floats: about one step of their grid."""
+
+
+def bound_for(dtype: DType, float32_bound: float) -> float:
+    """The accepted relative error of an output of `dtype`."""
+    return float32_bound if dtype == "float32" else BOUNDS.get(dtype, NARROW_BOUND)
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,14 +222,14 @@ def compile(
     seen = [*instruments, passes := PassList()]
     temporary = ScratchDirectory("aotc-") if output is None else None
     path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
-    with _remembering(Recorded(tuning), cache):
+    with remembering_kernels(Recorded(tuning), cache):
         programs = compile_programs(module, resolved, c_name, options=options, instruments=seen, progress=progress)
         metadata, library = _write(programs, path, resolved, passes.names, toolchain, progress)
     return CompiledModel(path, library, metadata, temporary)
 
 
 @contextmanager
-def _remembering(chooser: Recorded, cache: bool) -> Iterator[None]:
+def remembering_kernels(chooser: Recorded, cache: bool) -> Iterator[None]:
     """Kernels as the chooser has them, and those made before from the user's cache, if that is wanted."""
     kept = default_cache() if cache else None
     salt = digest(code_digest(), chooser.digest) if kept is not None else ""

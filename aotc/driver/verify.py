@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled C against an independent implementation, and the first node that differs.
+"""Compiled C against an independent implementation, and the first node and kernel that differ.
 
 report = verify("net.onnx", seeds=3)
 report.ok, report.cases[0].outputs[0].relative
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
-from aotc.driver.compare import Comparison, compare, exact_error, judge_by_exact
+from aotc.driver.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
 from aotc.driver.compile import Progress, compile, import_model
 from aotc.driver.inputs import Arrays, input_types, random_inputs, read_inputs
 from aotc.driver.reference import Reference, reference_runner
 from aotc.driver.reference_relay import relay_reference
 from aotc.driver.relay_frontend import is_exported_program, is_relay_text, load_exported, read_relay_text
+from aotc.driver.suspects import first_wrong_kernel
 from aotc.driver.toolchain import require_cpu, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
@@ -31,11 +32,6 @@ from aotc.relay.module import IRModule
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-BOUNDS = {"float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
-"""What the error relative to the reference's standard deviation may be, by dtype of the output; that of float32
-depends on the algorithms that were chosen, and stands in the metadata."""
-NARROW_BOUND = 0.3
-"""The same for 8- and 4-bit floats: about one step of their grid."""
 Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule"
 ExactRun = Callable[[Arrays], "Arrays | None"]
 
@@ -54,11 +50,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All cases, and the implementation they were compared with."""
+    """All cases, and the implementation they were compared with.
+
+    first_difference   on request, the first node whose result differs
+    wrong_kernel       with it, the first kernel that the C compiler made something else of than its program says
+    """
 
     reference: str
     cases: tuple[Case, ...]
     first_difference: str = ""
+    wrong_kernel: str = ""
 
     @property
     def ok(self) -> bool:
@@ -72,12 +73,8 @@ class Report:
             "reference": self.reference,
             "cases": cases,
             "first_difference": self.first_difference,
+            "wrong_kernel": self.wrong_kernel,
         }
-
-
-def bound_for(dtype: DType, float32_bound: float) -> float:
-    """The accepted relative error of an output of `dtype`."""
-    return float32_bound if dtype == "float32" else BOUNDS.get(dtype, NARROW_BOUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +178,8 @@ def verify(
     double precision as the reference is.
 
     inputs    an .npz file with inputs; else `seeds` random sets
-    bisect    on a difference, name the first node whose result differs; of ONNX models only
+    bisect    on a difference, name the first node whose result differs, and the first kernel whose compiled code
+              differs from the tensor program it was made from; of ONNX models only
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
     require_cpu(resolve_target(options.get("target", "host")))
@@ -205,7 +203,12 @@ def verify(
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
     first = first_difference(model, types, bad.inputs, progress=progress, **options)
-    return Report(report.reference, report.cases, first)
+    bound = compiled.metadata["error_bound"]
+    kernel = first_wrong_kernel(model, bad.inputs, bound=bound, progress=progress, **options)
+    if not first:
+        first = "no node differs when every result is an output"
+        first += "" if kernel else ", and no kernel from its program: the difference comes with fusion (try -O 0)"
+    return Report(report.reference, report.cases, first, kernel)
 
 
 def _input_sets(path: Path | None, types: Mapping[str, TensorType], seeds: int) -> Iterator[tuple[str, Arrays]]:
@@ -239,10 +242,9 @@ def first_difference(
     progress: Progress = lambda _: None,
     **options: Any,
 ) -> str:
-    """The first node, in the model's order, of which a result differs when every result is an output.
+    """The first node, in the model's order, of which a result differs when every result is an output; "" for none.
 
-    Showing every result changes what is fused: a difference that fusion makes may go away, which the answer
-    then says.
+    Showing every result changes what is fused: a difference that fusion makes may go away.
     """
     progress("looking for the first node that differs")
     exposed = _expose_all(model, list(types))
@@ -258,4 +260,4 @@ def first_difference(
             result = results.get(name)
             if result is not None and not result.ok:
                 return f"node {node.name or f'#{index}'} ({node.op_type}), output {name!r}: {result.reason}"
-    return "no node differs when every result is an output: the difference comes with fusion (try -O 0)"
+    return ""

@@ -42,7 +42,9 @@ UNROLLED: Final = 16
 
 def prepared(kernel: Kernel) -> Stmt:
     """The body without registers that nothing reads, and with loads in front of the selections that use them."""
-    return _Preparation(frozenset(kernel.inputs)).statement(_without_dead_registers(kernel.body))
+    # what others write, and local arrays that nothing has written yet, are read only where the program says so
+    readable = kernel.inputs if kernel.team else (*kernel.inputs, *kernel.outputs)
+    return _Preparation(frozenset(readable)).statement(_without_dead_registers(kernel.body))
 
 
 def has_guarded_access(body: Stmt) -> bool:
@@ -110,9 +112,9 @@ def _guarded_operands(expr: Expr) -> Sequence[int]:
 
 @dataclass
 class _Preparation:
-    """Moves loads; `ranges` are those of the loops around."""
+    """Moves loads from the buffers that are `readable`; `ranges` are those of the loops around."""
 
-    inputs: frozenset[Buffer]
+    readable: frozenset[Buffer]
     ranges: dict[Var, Interval] = field(default_factory=dict)
 
     def statement(self, stmt: Stmt) -> Stmt:
@@ -153,8 +155,8 @@ class _Preparation:
         return Block([*declared, map_exprs(stmt, lambda expr: _replaced(expr, registers))])
 
     def is_safe(self, load: Load) -> bool:
-        """Whether a load may be done at any time: of an input, and nowhere outside of it."""
-        if load.lanes > 1 or load.buffer not in self.inputs or any(isinstance(n, Load) for n in walk(load.index)):
+        """Whether a load may be done in any case: it is never outside of its buffer."""
+        if load.lanes > 1 or load.buffer not in self.readable or any(isinstance(n, Load) for n in walk(load.index)):
             return False
         low, high = bounds(load.index, self.ranges)
         return low >= 0 and high < load.buffer.size

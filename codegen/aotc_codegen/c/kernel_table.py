@@ -2,16 +2,20 @@
 """Kernels without a schedule as C: a table of functions, for whoever calls them one by one.
 
 In: kernels.  Out: C files whose only exported symbol is a table with one entry for each kernel, in order.  An entry
-takes the addresses of the kernel's inputs, outputs and workspace buffers, in the order of `Kernel.params`.
+takes the addresses of the kernel's inputs, outputs and workspace buffers, in the order of `Kernel.params`; kernels for
+teams run with one participant.
 
     emit_kernels([relu, dense], Path("build"), version="1.0")     # extern void (*const aotc_kernels[])(void *const *)
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from aotc_runtime_c import sources as runtime_sources
 
 from aotc.tir.stmt import Kernel
 from aotc_codegen.c.project import BANNER, PrintedKernels, print_kernels
@@ -25,7 +29,13 @@ TABLE: Final = "aotc_kernels"
 def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) -> list[dict[str, str]]:
     """Write src/*.c for `kernels` (at least one) into an existing directory; what the metadata say of externals."""
     printed = print_kernels(kernels, PREFIX)
-    common = {"banner": BANNER.format(version=version), "name": PREFIX, "upper": PREFIX.upper(), "team_includes": ()}
+    team = any(kernel.team for kernel in kernels)
+    common = {
+        "banner": BANNER.format(version=version),
+        "name": PREFIX,
+        "upper": PREFIX.upper(),
+        "team_includes": ['#include "aotc_team.h"'] if team else [],
+    }
     files = {
         f"{PREFIX}_kernel.h": render("kernel.h", **common),
         f"{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),
@@ -33,13 +43,18 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) ->
     files.update((f"{PREFIX}_kernels_{k}.c", text) for k, text in enumerate(printed.files(**common)))
     externals = {f"{PREFIX}_extern_{k}.c": external for k, external in enumerate(printed.externals)}
     files.update((name, external.file()) for name, external in externals.items())
-    functions = {printed.names[kernel]: len(kernel.params) for kernel in kernels}
-    entries = [_entry(name, count) for name, count in functions.items()]
+    functions = {printed.names[kernel]: kernel for kernel in kernels}
+    entries = [_ALONE] if team else []
+    entries += [_entry(name, kernel) for name, kernel in functions.items()]
     table = [_entry_name(printed, kernel) for kernel in kernels]
     files[f"{PREFIX}_table.c"] = render("kernel_table.c", symbol=TABLE, entries=entries, table=table, **common)
     (directory / "src").mkdir(exist_ok=True)
     for name, text in files.items():
         (directory / "src" / name).write_text(text, encoding="utf-8")
+    for source in runtime_sources(pool=True) if team else ():
+        if source.suffix == ".h":
+            (directory / "include").mkdir(exist_ok=True)
+            shutil.copyfile(source, directory / "include" / source.name)
     return [external.described(f"src/{name}") for name, external in externals.items()]
 
 
@@ -47,8 +62,12 @@ def _entry_name(printed: PrintedKernels, kernel: Kernel) -> str:
     return f"call_{printed.names[kernel]}"
 
 
-def _entry(name: str, count: int) -> str:
+_ALONE: Final = "static const aotc_team alone = {0, 1, NULL, NULL};"
+
+
+def _entry(name: str, kernel: Kernel) -> str:
     """The function that spreads an array of addresses over the parameters of a kernel."""
-    arguments = ", ".join(f"a[{k}]" for k in range(count))
-    unused = "" if count else "(void)a; "
-    return f"static void call_{name}(void *const *a) {{ {unused}{name}({arguments}); }}"
+    arguments = [f"a[{k}]" for k in range(len(kernel.params))]
+    unused = "" if arguments else "(void)a; "
+    team = ["&alone"] if kernel.team else []
+    return f"static void call_{name}(void *const *a) {{ {unused}{name}({', '.join([*arguments, *team])}); }}"

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which compiled kernel of a model computes something else than its program says.
+
+In: a model, inputs, the options that it was compiled with.  Out: the first kernel, in the order of the schedule, whose
+compiled code and whose interpreted program differ by more than rounding; "" if there is none.
+
+    first_wrong_kernel(model, {"x": array}, bound=1e-5)     # "kernel net_relu (nodes act), output 0: error ..."
+
+Every kernel runs on what the interpreter made of the ones before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from aotc_codegen.c.project import print_kernels
+
+from aotc.driver.compare import Comparison, bound_for, compare
+from aotc.driver.compile import PipelineOptions, Progress, compile_programs, import_model, remembering_kernels
+from aotc.driver.inputs import Arrays
+from aotc.driver.kernel_library import compile_table
+from aotc.driver.toolchain import find_toolchain, require_cpu, resolve_target
+from aotc.driver.tuning_store import Recorded
+from aotc.ir.diagnostics import AotcError
+from aotc.runtime.kernels import KernelLibrary
+from aotc.runtime.tensor import Array
+from aotc.tir.expr import Buffer
+from aotc.tir.interp import CompiledKernel, compile_kernel
+from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.stmt import Kernel
+from aotc.tir.target import Target
+
+SHOWN_NODES = 8
+_IMPORT = ("params", "input_shapes", "dims")
+
+
+def first_wrong_kernel(
+    model: Any, inputs: Arrays, *, bound: float, progress: Progress = lambda _: None, **options: Any
+) -> str:
+    """The first kernel whose compiled code differs from its program, with its nodes and by how much; "" if none does.
+
+    bound     what the error of a float32 result relative to its standard deviation may be
+    options   as for `aotc.compile`
+    """
+    target = resolve_target(options.get("target", "host"))
+    chosen = {f.name: options[f.name] for f in fields(PipelineOptions) if f.name in options}
+    module = import_model(model, **{k: options[k] for k in _IMPORT if k in options})
+    cached = options.get("cache", True)
+    with remembering_kernels(Recorded(options.get("tuning")), cached):
+        programs = compile_programs(module, target, "net", options=PipelineOptions(**chosen))
+    version, program = _version(target, programs)
+    progress("comparing kernels with the interpreter")
+    toolchain = find_toolchain(options.get("cc"), options.get("cflags", ()), cache=cached, target=target)
+    library = compile_table({f"{k}": kernel for k, kernel in enumerate(program.kernels)}, version, toolchain=toolchain)
+    for step, found in _Schedule(program, library, bound).comparisons(inputs):
+        if not found.ok:
+            return f"kernel {_name(program, step.kernel)}{_nodes(step)}, output {found.name!r}: {found.reason}"
+    return ""
+
+
+def _version(target: Target, programs: Sequence[Program]) -> tuple[Target, Program]:
+    """The best version of a target that this machine runs, and its program."""
+    for version, program in zip(target.versions or (target,), programs, strict=True):
+        try:
+            require_cpu(version)
+        except AotcError:
+            continue
+        return version, program
+    raise AssertionError("code for a target was run that cannot run")
+
+
+def _name(program: Program, kernel: Kernel) -> str:
+    """The name of a kernel in the project, without that of the model."""
+    return print_kernels(program.kernels, program.name).names[kernel].removeprefix(f"{program.name}_")
+
+
+def _nodes(step: Step) -> str:
+    span = step.span or step.kernel.span
+    nodes = [o.node for o in span.origins() if o.node] if span is not None else []
+    more = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
+    return f" (nodes {', '.join(nodes[:SHOWN_NODES])}{more})" if nodes else ""
+
+
+class _Schedule:
+    """Runs a program in the interpreter, and each kernel compiled beside it, in memory laid out as its plan says."""
+
+    def __init__(self, program: Program, library: KernelLibrary, bound: float) -> None:
+        self._program, self._library, self._bound = program, library, bound
+        self._arena = np.zeros(program.plan.peak, np.uint8)
+        self._own: dict[Storage, Array] = {}
+
+    def comparisons(self, inputs: Arrays) -> Iterator[tuple[Step, Comparison]]:
+        """The results of each step, in order."""
+        program = self._program
+        for storage in program.inputs:
+            self._own[storage] = _flat(inputs[storage.name], storage)
+        numbers = {kernel: f"{k}" for k, kernel in enumerate(program.kernels)}
+        interpreted: dict[Kernel, CompiledKernel] = {}
+        for step in program.steps:
+            kernel, outputs = step.kernel, list(zip(step.outputs, step.kernel.outputs, strict=True))
+            arrays = [self._part(v, b).copy() for v, b in zip(step.inputs, kernel.inputs, strict=True)]
+            before = [self._part(v, b).copy() for v, b in outputs]  # kernels that work in place read their outputs
+            expected = actual = [array.copy() for array in before]
+            self._library.call(numbers[kernel], arrays, actual)
+            if kernel.source is None:  # else its program is the user's C
+                if kernel not in interpreted:
+                    interpreted[kernel] = compile_kernel(kernel)
+                expected = interpreted[kernel](arrays, output_init=before)
+            for (view, buffer), a, e in zip(outputs, actual, expected, strict=True):
+                yield step, self._compared(view, kernel, a, e)
+                self._part(view, buffer)[:] = e
+
+    def _part(self, view: View, buffer: Buffer) -> Array:
+        """The elements that a kernel gets."""
+        return self._elements(view.storage)[view.offset : view.offset + buffer.size]
+
+    def _elements(self, storage: Storage) -> Array:
+        if storage.kind == "temp":
+            start = self._program.plan.offsets[storage]
+            return self._arena[start : start + storage.nbytes].view(storage.dtype.numpy)
+        if storage not in self._own:
+            self._own[storage] = _flat(storage.data, storage)
+        return self._own[storage]
+
+    def _compared(self, view: View, kernel: Kernel, actual: Array, expected: Array) -> Comparison:
+        """As `aotc verify` compares outputs; integers that are made of floats may be rounded to the next one."""
+        dtype = view.storage.dtype
+        found = compare(view.storage.name, actual, expected, bound_for(dtype, self._bound))
+        rounded = dtype.is_integer and found.max_abs <= 1 and any(b.dtype.is_float for b in kernel.params)
+        return replace(found, reason="") if rounded else found
+
+
+def _flat(data: Array | None, storage: Storage) -> Array:
+    """The elements of a storage; zeros where it has no values yet."""
+    if data is None:
+        return np.zeros(storage.size, storage.dtype.numpy)
+    return np.ascontiguousarray(data).astype(storage.dtype.numpy, copy=False).reshape(-1)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel that a C compiler gets wrong is named, with its nodes; where none is, the difference comes with fusion."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from aotc.driver import verify as verify_module
+from aotc.driver.suspects import first_wrong_kernel
+from aotc.driver.verify import verify
+from tests.conftest import require_tool
+
+SHAPE = (1, 4, 24, 40)
+FAULTY = r"""#!/bin/sh
+for file in "$@"; do
+  case "$file" in *kernels_*.c) grep -q '{fused}' "$file" && exec {cc} -Dsqrtf=cbrtf "$@" ;; esac
+done
+exec {cc} "$@"
+"""
+"""A compiler that gets square roots wrong in files with a kernel of certain nodes."""
+
+
+def model() -> onnx.ModelProto:
+    """y = max_pool(sqrt(|conv(x)|)) + 1, where root and size are one kernel."""
+    weight = np.random.default_rng(0).standard_normal((4, 4, 3, 3)).astype(np.float32)
+    one = np.ones(1, np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1] * 4),
+        helper.make_node("MaxPool", ["c"], ["p"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Abs", ["p"], ["a"], name="size"),
+        helper.make_node("Sqrt", ["a"], ["r"], name="root"),
+        helper.make_node("Add", ["r", "one"], ["y"], name="sum"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4, 12, 20))
+    constants = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(one, "one")]
+    graph = helper.make_graph(nodes, "net", [x], [y], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def faulty_compiler(folder: Path, fused: str) -> str:
+    path = folder / "cc"
+    path.write_text(FAULTY.format(fused=fused, cc=require_tool("gcc")), encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.mark.parametrize("target", ["c", "host"])
+def test_a_kernel_that_is_wrong_only_when_fused_is_named(tmp_path: Path, target: str) -> None:
+    cc = faulty_compiler(tmp_path, "/[*].*pool, size, root, sum")
+    report = verify(model(), seeds=1, bisect=True, target=target, cc=cc, cflags=("-O1",), cache=False)
+    assert not report.ok
+    assert report.first_difference == "no node differs when every result is an output"
+    assert report.wrong_kernel.startswith("kernel max_pool2d (nodes pool, size, root, sum), output 'y': error")
+    assert report.as_dict()["wrong_kernel"] == report.wrong_kernel
+
+
+def test_a_node_and_its_kernel_are_named(tmp_path: Path) -> None:
+    cc = faulty_compiler(tmp_path, "root")
+    report = verify(model(), seeds=1, bisect=True, cc=cc, cflags=("-O1",), cache=False)
+    assert report.first_difference.startswith("node root (Sqrt), output 'r'")
+    assert "nodes pool, size, root, sum" in report.wrong_kernel
+
+
+def test_kernels_that_are_right_leave_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that goes wrong where results stay inside."""
+    real = verify_module.compile
+
+    def wrong(proto: onnx.ModelProto, **options: object) -> object:
+        broken = onnx.ModelProto()
+        broken.CopyFrom(proto)
+        if len(broken.graph.output) == 1:
+            broken.graph.node[-2].op_type = "Neg"
+        return real(broken, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(verify_module, "compile", wrong)
+    report = verify(model(), seeds=1, bisect=True, cflags=("-O1",))
+    assert "the difference comes with fusion" in report.first_difference and report.wrong_kernel == ""
+
+
+@pytest.mark.parametrize("target", ["c", "host", "x86-64-multi"])
+@pytest.mark.parametrize("opt_level", [0, 3])
+def test_a_right_compiler_has_no_wrong_kernels(target: str, opt_level: int) -> None:
+    """Kernels that work in place, for teams and with Winograd's algorithm among them."""
+    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
+    options = {"target": target, "opt_level": opt_level, "cflags": ("-O1",)}
+    assert first_wrong_kernel(model(), {"x": x}, bound=1e-5, **options) == ""

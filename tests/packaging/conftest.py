@@ -13,8 +13,11 @@ import pytest
 from tests.conftest import missing
 from tests.e2e.projects import ROOT, run
 
-NAMES = ("aotc", "codegen", "runtime_c", "pyproject.toml", "README.md", "LICENSE")
-"""What the wheel is made from."""
+NAMES = (
+    *("aotc", "codegen", "runtime_c", "benchmarks", "distribution", "docs", "examples", "tests"),
+    *("pyproject.toml", "MANIFEST.in", "Makefile", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"),
+)
+"""What is published."""
 
 
 def copied(folder: Path) -> Path:
@@ -23,22 +26,30 @@ def copied(folder: Path) -> Path:
         source, copy = ROOT / name, folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so", "*.o", "*.a")
+            shutil.copytree(source, copy, ignore=ignored, copy_function=shutil.copyfile)
         else:
             shutil.copyfile(source, copy)
     return folder
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built with the build tools of the running environment."""
+def built(source: Path) -> tuple[Path, Path]:
+    """The archive of sources, and the wheel that is made from it, with the build tools of the running environment."""
     if int(version("setuptools").partition(".")[0]) < 77:
         missing("setuptools 77")
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "dist"]
-    run(command, copied(folder / "source"))
-    (built,) = (folder / "dist").glob("*.whl")
-    return built
+    run([sys.executable, "-m", "build", "--no-isolation"], source)
+    (archive,), (wheel,) = (source / "dist").glob("*.tar.gz"), (source / "dist").glob("*.whl")
+    return archive, wheel
+
+
+@pytest.fixture(scope="session")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return built(copied(tmp_path_factory.mktemp("sources") / "aotc"))
+
+
+@pytest.fixture(scope="session")
+def wheel(archives: tuple[Path, Path]) -> Path:
+    return archives[1]
 
 
 def clean() -> dict[str, str]:

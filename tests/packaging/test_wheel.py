@@ -7,12 +7,11 @@ import os
 import shutil
 import site
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.projects import DIGITS, ROOT, run
+from tests.e2e.projects import DIGITS, run
 from tests.packaging.conftest import clean
 
 LOADED_FROM = """
@@ -40,20 +39,6 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # paths named in a .pth file are searched for modules, but not for .pth files, which would lead to the checkout
     (target / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
     return folder
-
-
-def test_the_wheel_holds_what_is_not_python(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    data = [*ROOT.glob("codegen/**/*.j2"), *ROOT.glob("runtime_c/**/*.[ch]")]
-    expected = {p.relative_to(ROOT / p.relative_to(ROOT).parts[0]).as_posix() for p in data}
-    assert len(expected) > 12 and expected <= names
-    sources = [p for top in ("aotc", "codegen", "runtime_c") for p in (ROOT / top).rglob("*.py")]
-    modules = {p.relative_to(ROOT if "aotc" in p.relative_to(ROOT).parts[0:1] else ROOT / p.relative_to(ROOT).parts[0])
-               for p in sources}  # fmt: skip
-    assert {m.as_posix() for m in modules} <= names
-    assert all(f"{package}/py.typed" in names for package in ("aotc", "aotc_codegen", "aotc_runtime_c"))
-    assert not [n for n in names if n.startswith(("tests", "benchmarks", "examples"))]
-    assert any(n.endswith("licenses/LICENSE") for n in names)
 
 
 def test_the_installed_wheel_compiles_and_runs(environment: Path, tmp_path: Path) -> None:

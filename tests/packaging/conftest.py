@@ -15,7 +15,8 @@ from tests.e2e.projects import ROOT, run
 
 NAMES = (
     *("aotc", "codegen", "runtime_c", "benchmarks", "distribution", "docs", "examples", "tests"),
-    *("pyproject.toml", "MANIFEST.in", "Makefile", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"),
+    *("pyproject.toml", "MANIFEST.in", "Makefile", "LICENSE"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
 )
 """What is published."""
 

@@ -6,8 +6,8 @@
 
     y[i] = t < 0 ? t * s[i] : t           ->    e = s[i];  y[i] = t < 0 ? t * e : t
 
-gcc vectorises a loop with an access under a condition by accessing under a mask, and versions before 12.4 and 13.3
-confuse the elements of a load under a mask that belongs to a group (decision 0012). What can be read in any case is
+gcc vectorises a loop with an access under a condition by accessing under a mask, and some versions, 12.2 among them,
+mix up the elements of a load under a mask that belongs to a group (decision 0012). What can be read in any case is
 therefore read before it is selected, which is the faster code, too. Kernels where an access stays under a condition,
 because its place may be outside of the buffer, are compiled without such loops.
 """

@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import aotc
 from aotc import AotcError
 from aotc.driver.relay_frontend import import_exported, load_exported
 from aotc.driver.verify import verify
@@ -326,6 +327,18 @@ def test_archives_of_other_kinds(names: tuple[str, ...], message: str, tmp_path:
         for name in names:
             archive.writestr(name, pickle.dumps(Bomb(code)))
     assert message in refused(tmp_path / "net.pt2")
+    assert not proof.exists()
+
+
+def test_torchscript_is_not_opened(tmp_path: Path, proof: Path, code: str) -> None:
+    torch.jit.save(torch.jit.trace(nn.ReLU(), torch.ones(2)), tmp_path / "net.pt")
+    with zipfile.ZipFile(tmp_path / "net.pt", "a") as archive:
+        archive.writestr("net/more.pkl", pickle.dumps(Bomb(code)))
+    for name in ("net.pt", "net.pt2"):
+        (tmp_path / "net.pt").replace(tmp_path / name)
+        with pytest.raises(AotcError, match="TorchScript"):
+            aotc.compile(tmp_path / name, build=False)
+        (tmp_path / name).replace(tmp_path / "net.pt")
     assert not proof.exists()
 
 

@@ -215,9 +215,10 @@ def _parse(path: Path) -> ModelProto:
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        raise AotcError(
-            "onnx-file", f"{path} is not an ONNX file, or is truncated", hint="export or download it again"
-        ) from error
+        hint = "export or download it again"
+        if data.startswith(b"PK"):  # a zip archive, as torch writes them
+            hint = "files of torch.export.save end in .pt2; TorchScript is taken as a module in memory (from_pytorch)"
+        raise AotcError("onnx-file", f"{path} is not an ONNX file, or is truncated", hint=hint) from error
     return proto
 
 

@@ -58,16 +58,16 @@ class _Archive:
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise Refused("it is no zip archive, or is incomplete") from error
         self._records = {info.filename.partition("/")[2] or info.filename: info for info in self._file.infolist()}
-        self._check(path.stat().st_size)
+        self._size = path.stat().st_size
 
-    def _check(self, size: int) -> None:
+    def check(self) -> None:
         """Records lie in the file as they are, each once: none grows when it is read."""
         infos = self._file.infolist()
         if len(infos) != len(self._records):
             raise Refused("records of its archive have the same name")
         if any(i.compress_type != zipfile.ZIP_STORED or i.flag_bits & 1 for i in infos):
             raise Refused("its archive is compressed or encrypted; torch writes plain ones")
-        if sum(i.file_size for i in infos) > size:
+        if sum(i.file_size for i in infos) > self._size:
             raise Refused("the records of its archive are larger than the file")
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class _Archive:
 
 
 def _check_kind(archive: _Archive) -> None:
-    """Refused for archives of other kinds, which hold pickles."""
+    """Refused for archives of other kinds, which hold pickles, and for what no torch wrote."""
     if "serialized_exported_program.json" in archive:
         raise Refused("it was written by torch 2.7 or older, as a pickle, which could run code", _SAVE_AGAIN)
     if "constants.pkl" in archive:
@@ -102,6 +102,7 @@ def _check_kind(archive: _Archive) -> None:
         raise Refused("it is a TorchScript archive, which holds pickles", hint)
     if "data.pkl" in archive:
         raise Refused("it is a pickle that torch.save wrote, which could run code")
+    archive.check()
     if "archive_format" not in archive or archive.read("archive_format") != b"pt2":
         raise Refused("it is no archive of torch.export.save")
     if "byteorder" in archive and archive.read("byteorder").decode("ascii", "replace") != sys.byteorder:

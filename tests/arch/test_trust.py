@@ -21,6 +21,15 @@ READERS = {"load", "loads", "Unpickler", "open", "full_load", "unsafe_load"}
 OTHERS = {"torch.load", "torch.jit.load", "torch.export.load", "sympy.sympify", "torch.ops.load_library"}
 
 
+def dotted(node: ast.expr) -> str:
+    """`a.b.c`; what follows anything else than a name has no beginning."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id if isinstance(node, ast.Name) else "", *reversed(parts)])
+
+
 def dangerous(text: str) -> Iterator[str]:
     """The calls in a source that may run what they read."""
     for node in ast.walk(ast.parse(text)):
@@ -30,7 +39,7 @@ def dangerous(text: str) -> Iterator[str]:
             continue
         if any(k.arg == "allow_pickle" and getattr(k.value, "value", None) is not False for k in node.keywords):
             yield "allow_pickle"
-        name = ast.unparse(node.func)
+        name = dotted(node.func)
         head, _, last = name.rpartition(".")
         if name in BUILTINS | OTHERS or (head in MODULES and last in READERS):
             yield name

@@ -54,6 +54,14 @@ def check(folder: Path, stage: Stage) -> str:
     module, inputs, setting = load_case(folder)
     stage("definition")
     expected = Expected.of(module, inputs)
+    check_executions(folder, module, inputs, expected, setting, stage)
+    return "agreed"
+
+
+def check_executions(
+    folder: Path, module: IRModule, inputs: Mapping[str, Array], expected: Expected, setting: Setting, stage: Stage
+) -> None:
+    """The tensor programs and the compiled C of a module give what is expected; otherwise Found."""
     stage("interpreter")
 
     def interpret(m: IRModule) -> list[Array] | None:
@@ -84,7 +92,6 @@ def check(folder: Path, stage: Stage) -> str:
         problems = expected.problems(found)
         if problems:
             raise Found("wrong", f"sanitized C for {setting.target}", problems)
-    return "agreed"
 
 
 def _judge(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.driver.wiring import install
-from tests.fuzz import differential, graphs, mutate_archive, mutate_onnx, mutate_pytorch, mutate_relay
+from tests.fuzz import differential, graphs, mutate_archive, mutate_onnx, mutate_pytorch, mutate_relay, onnx_graphs
 from tests.fuzz.case import Files, Kind, Stage
 from tests.fuzz.readers import check_model
 
@@ -80,11 +80,39 @@ class Graphs:
             yield from differential.smaller(files, Path(folder))
 
     def command(self, folder: Path) -> str:
-        setting = differential.setting_of(folder)
-        return (
-            f"aotc verify {folder / 'model.relay'} --inputs {folder / 'inputs.npz'} --target {setting.target} "
-            f"-O {setting.opt_level} --accuracy {setting.accuracy}"
-        )
+        return _verify(folder, "model.relay")
+
+
+@dataclass
+class OnnxGraphs:
+    """Random ONNX graphs, executed in every way and by ONNX Runtime."""
+
+    everything: bool = True
+    name: str = "onnx-graphs"
+
+    def __post_init__(self) -> None:
+        for version in onnx_graphs.VERSIONS:
+            onnx_graphs.pieces(self.everything, version)
+
+    def make(self, seed: int, without: frozenset[int] = frozenset()) -> Files:
+        return onnx_graphs.make(seed, self.everything)
+
+    def check(self, folder: Path, stage: Stage) -> str:
+        return onnx_graphs.check(folder, stage)
+
+    def smaller(self, files: Files) -> Iterator[Files]:
+        return onnx_graphs.smaller(files)
+
+    def command(self, folder: Path) -> str:
+        return _verify(folder, "model.onnx")
+
+
+def _verify(folder: Path, model: str) -> str:
+    setting = differential.setting_of(folder)
+    return (
+        f"aotc verify {folder / model} --inputs {folder / 'inputs.npz'} --target {setting.target} "
+        f"-O {setting.opt_level} --accuracy {setting.accuracy}"
+    )
 
 
 def _reader(name: str, file: str, module: Any) -> Callable[[bool], Kind]:
@@ -97,6 +125,7 @@ KINDS: Mapping[str, Callable[[bool], Kind]] = {
     "relay": _reader("relay", "model.relay", mutate_relay),
     "archive": lambda _: Written(),
     "graphs": lambda _: Graphs(),
+    "onnx-graphs": OnnxGraphs,
 }
 
 

@@ -23,23 +23,20 @@ LARGEST = 600_000
 DTYPES = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 19, 21, 22, 23, 8, 14, 0, 99)
 
 
-def files_of_suite() -> list[bytes]:
-    """The models of ONNX's suite that lie on disk."""
-    folder = Path(onnx.__file__).parent / "backend" / "test" / "data"
-    names = sorted(
-        p
-        for kind in ("simple", "pytorch-operator", "pytorch-converted", "light")
-        for p in (folder / kind).rglob("*.onnx")
-    )
-    return [p.read_bytes() for p in names if p.stat().st_size < LARGEST]
+def light() -> list[bytes]:
+    """Large networks without weights, of ONNX's suite."""
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    return [p.read_bytes() for p in sorted(folder.glob("*.onnx")) if p.stat().st_size < LARGEST]
 
 
-def nodes_of_suite() -> list[bytes]:
-    """The models of single nodes of ONNX's suite: each operator in several versions."""
+@lru_cache(maxsize=2)
+def suite(everything: bool) -> Sequence[tuple[ModelProto, Sequence[tuple[list[Any], list[Any]]]]]:
+    """The small models of ONNX's suite with their data: those that lie on disk, else all operators' nodes as well."""
     sys.path.insert(0, str(ROOT / "tests" / "conformance"))
-    from onnx_suite import all_cases  # type: ignore[import-not-found]
+    from onnx_suite import all_cases, data_of  # type: ignore[import-not-found]
 
-    return [c.test.model.SerializeToString() for c in all_cases(["node"]) if c.test.model is not None]
+    kinds = ("simple", "pytorch-operator", "pytorch-converted", *(["node"] if everything else []))
+    return [data_of(case.test) for case in all_cases(kinds)]
 
 
 def trained() -> list[bytes]:
@@ -90,8 +87,9 @@ def controls() -> list[bytes]:
 @lru_cache(maxsize=2)
 def bases(everything: bool) -> Sequence[bytes]:
     """Models to begin with; `everything` takes those that are slow to make, too."""
-    few = [*files_of_suite(), *controls() * 5]
-    return [*few, *nodes_of_suite(), *trained() * 3] if everything else few
+    found = [model.SerializeToString() for model, _ in suite(everything)]
+    found = [data for data in found if len(data) < LARGEST] + controls() * 5
+    return [*found, *light(), *trained() * 3] if everything else found
 
 
 # --- mutations

@@ -7,7 +7,7 @@ import hashlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -144,6 +144,14 @@ def keep(kind: Kind, task: Task, verdict: Verdict, out: Path, limits: Limits | N
     return folder, final
 
 
+def _variants(kind: Kind, files: Files) -> Iterator[Files]:
+    """Simpler variants, as far as the kind can make some of files that are wrong."""
+    try:
+        yield from kind.smaller(files)
+    except Exception:  # such as an operator that has no definition for what it is given
+        return
+
+
 def shrunk(kind: Kind, task: Task, verdict: Verdict, limits: Limits | None = None) -> tuple[Files, Verdict]:
     """The smallest files found that show the fault of a case, and the verdict on them."""
     with Workers({kind.name: kind}, 1, limits) as workers:
@@ -165,7 +173,7 @@ def shrunk(kind: Kind, task: Task, verdict: Verdict, limits: Limits | None = Non
         final, progress = verdict, True
         while progress and tries < left and time.monotonic() < end:
             progress = False
-            for candidate in kind.smaller(files):
+            for candidate in _variants(kind, files):
                 tries += 1
                 found = shows(Task(kind.name, files=candidate))
                 if found is not None:

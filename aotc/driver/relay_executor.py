@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
-from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -40,6 +39,7 @@ from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import Mutator, substitute
 from aotc.runtime.graph_executor import GraphModule
+from aotc.runtime.process import Turns
 from aotc.runtime.vm import VirtualMachine
 from aotc.tir.target import Target as MachineTarget
 
@@ -296,12 +296,12 @@ def _vm(module: IRModule, target: MachineTarget) -> Run:
 def _session(module: IRModule, flat: IRModule, executor: Any) -> Run:
     """Runs of a static program: inputs set, outputs got."""
     graph = GraphModule(executor)
-    lock = Lock()
+    turns = Turns()
     names = [p.name for p in flat.main.params]
     result = type_of(module.main.body)
 
     def run(values: Sequence[Any]) -> Any:
-        with lock:
+        with turns:
             graph.run_on(dict(zip(names, _leaves(tuple(values)), strict=True)))
             outputs = [graph.get_output(k).numpy() for k in range(graph.get_num_outputs())]
         return _nest(result, iter(outputs))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from threading import Lock
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -40,7 +39,7 @@ from aotc.relay.transform.pipeline import optimize
 from aotc.relay.transform.to_a_normal_form import ToANormalForm
 from aotc.relay.visitor import post_order, substitute
 from aotc.runtime.kernels import KernelLibrary
-from aotc.runtime.process import renew_in_children
+from aotc.runtime.process import Turns
 from aotc.runtime.vm import Executable, Value
 from aotc.tir.target import Target as MachineTarget
 
@@ -105,8 +104,7 @@ class Kernels:
         self._names = names
         self._target = target
         self._limit = limit
-        self._lock = Lock()
-        renew_in_children(self)
+        self._turns = Turns()
         self._found: OrderedDict[tuple[Any, ...], Run] = OrderedDict()
         static = {n: f for n, f in zip(names, functions, strict=True) if _is_compiled(f)}
         library = compile_kernels(static, target)
@@ -118,7 +116,7 @@ class Kernels:
         run = self._static[number]
         if run is None:
             key = (number, *map(_signature, args))
-            with self._lock:
+            with self._turns:
                 run = self._found.get(key)
                 if run is None:
                     run = self._found[key] = self._specialized(number, args)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import cffi
 
 from aotc.ir.dtype import DType
+from aotc.runtime.process import renew_in_children
 
 ABI_VERSION: Final = 2
 ENTRY_SYMBOL: Final = "aotc_model_entry"
@@ -99,11 +100,13 @@ void aotc_model_threads_destroy(const aotc_threads *threads);
 """
 
 
-def _interface() -> Any:
+def interface_of(declarations: str) -> Any:
+    """A cffi interface; its lock, which is held while a library is opened, is new in forked children."""
     interface = cffi.FFI()
-    interface.cdef(DECLARATIONS)
+    interface.cdef(declarations)
+    renew_in_children(interface)
     return interface
 
 
-ffi: Final = _interface()
+ffi: Final = interface_of(DECLARATIONS)
 """The one cffi interface: pointers made by it fit every loaded library."""

@@ -11,7 +11,6 @@ binding.run(); binding.outputs["output"]; binding.node_outputs(3)
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,7 +20,7 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span
 from aotc.runtime.kernels import KernelLibrary
-from aotc.runtime.process import renew_in_children
+from aotc.runtime.process import Turns
 from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs
 
 ALIGNMENT = 64
@@ -104,8 +103,7 @@ class GraphBinding:
 
     def __init__(self, machine: GraphMachine, inputs: Mapping[int, Array]) -> None:
         graph = machine.graph
-        self._lock = threading.Lock()
-        renew_in_children(self)
+        self._turns = Turns()
         given = {**machine.constants, **inputs}
         self._tensors = [given[k] if k in given else _memory(info) for k, info in enumerate(graph.tensors)]
         self._nodes = graph.nodes
@@ -131,13 +129,13 @@ class GraphBinding:
 
     def run(self) -> None:
         """Run every node, in order."""
-        with self._lock:
+        with self._turns:
             for call in self._calls:
                 call()
 
     def run_node(self, index: int) -> None:
         """Run one node on what its inputs hold now."""
-        with self._lock:
+        with self._turns:
             self._calls[index]()
 
     def node_outputs(self, index: int) -> list[Array]:

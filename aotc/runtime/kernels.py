@@ -17,9 +17,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-import cffi
 import numpy as np
 
+from aotc.runtime.abi import interface_of
 from aotc.runtime.library import open_library
 from aotc.runtime.tensor import Array, TensorInfo, address, aligned, transfer
 
@@ -27,13 +27,7 @@ ALIGNMENT: Final = 64
 """Bytes to which scratch memory is aligned."""
 
 
-def _interface() -> Any:
-    interface = cffi.FFI()
-    interface.cdef("extern void (*const aotc_kernels[])(void *const *);")
-    return interface
-
-
-_FFI: Final = _interface()
+_FFI: Final = interface_of("extern void (*const aotc_kernels[])(void *const *);")
 
 
 @dataclass(frozen=True, slots=True)

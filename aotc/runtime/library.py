@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +18,7 @@ from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.machine import architecture, elf_architecture
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
 from aotc.runtime.image import require_checksum, require_whole
-from aotc.runtime.process import renew_in_children
+from aotc.runtime.process import Turns
 from aotc.runtime.tensor import TensorInfo
 
 _METADATA: Final = "metadata.json"
@@ -103,15 +102,14 @@ class _Spellings:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        renew_in_children(self)
+        self._turns = Turns()
         self._seen: dict[Path, list[tuple[int, int]]] = {}
 
     def of(self, path: Path) -> str:
         """A name of the file that is at an absolute path now."""
         stat = path.stat()
         identity = stat.st_dev, stat.st_ino
-        with self._lock:
+        with self._turns:
             seen = self._seen.setdefault(path, [])
             if identity not in seen:
                 seen.append(identity)

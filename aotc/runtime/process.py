@@ -34,6 +34,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
 
 
+class Turns:
+    """One thread after the other: `with turns: ...`; a lock that is free in forked children."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class ScratchDirectory:
     """A temporary directory, removed when nothing refers to it any more and at exit.
 

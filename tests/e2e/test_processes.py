@@ -113,35 +113,57 @@ def test_forked_children_run(model: CompiledModel, tmp_path: Path) -> None:
     runs(body, model.path, folder=tmp_path)
 
 
+BUSY = """
+session = aotc.load(path, threads=2)
+expected = aotc.load(path).run(None, FEEDS)[0]
+binding = session.bind(FEEDS)
+done = False
+
+def work(step):
+    while not done:
+        step()
+
+def while_others(*steps):
+    global done
+    workers = [threading.Thread(target=work, args=(s,)) for s in steps]
+    for worker in workers:
+        worker.start()
+    for _ in range(6):
+        joined(forked(child))
+    done = True
+    for worker in workers:
+        worker.join()
+"""
+
+
 def test_fork_while_other_threads_run(model: CompiledModel, tmp_path: Path) -> None:
     body = """
-        expected = aotc.load(path).run(None, FEEDS)[0]
-        session = aotc.load(path, threads=2)
-        binding = session.bind(FEEDS)
-        done = False
-
-        def work(step):
-            while not done:
-                step()
-
-        steps = binding.run, lambda: session.run(None, FEEDS)
-        workers = [threading.Thread(target=work, args=(s,)) for s in steps]
-        for worker in workers:
-            worker.start()
-
         def child():
-            check(session, expected)
             binding.run()
             assert (binding.outputs["output"] == expected).all()
+            check(session, expected, rounds=1)
 
-        for _ in range(10):
-            joined(forked(child))
-        done = True
-        for worker in workers:
-            worker.join()
-        check(session, expected)
+        while_others(binding.run, lambda: session.run(None, FEEDS))
+        check(session, expected, rounds=1)
         """
-    runs(body, model.path, folder=tmp_path)
+    runs(BUSY + dedent(body), model.path, folder=tmp_path)
+
+
+def test_fork_while_another_thread_loads(model: CompiledModel, tmp_path: Path) -> None:
+    body = """
+        from aotc.runtime.abi import ffi
+
+        def load():
+            with ffi._lock:  # as while it opens a library, but for longer
+                time.sleep(0.002)
+            aotc.load(path)
+
+        def child():
+            check(aotc.load(path), expected, rounds=1)
+
+        while_others(load)
+        """
+    runs(BUSY + dedent(body), model.path, folder=tmp_path)
 
 
 def test_preloading_server(model: CompiledModel, tmp_path: Path) -> None:
@@ -222,6 +244,12 @@ def test_the_end_of_a_process(model: CompiledModel, tmp_path: Path) -> None:
         del other, sessions
         gc.collect()
         assert tasks() == before
+
+        dropped = aotc.load(path, threads=2)
+        thread = threading.Thread(target=check, args=(dropped, expected, 200))
+        thread.start()
+        del dropped  # while it runs
+        thread.join()
 
         def work(step):
             while True:

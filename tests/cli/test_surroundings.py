@@ -33,7 +33,6 @@ def run(command: str, *arguments: str | Path, env: dict[str, str] | None = None)
     ("line", "code"),
     [
         ('"$@" ops > /dev/full', 2),
-        ('"$@" --help > /dev/full', 2),
         ('"$@" ops >&-', 2),
         ('"$@" ops 2>&-', 0),
         ('"$@" inspect absent.onnx 2> /dev/full', 2),
@@ -118,7 +117,6 @@ def test_files_in_a_folder_that_may_not_be_searched(tmp_path: Path, locked: Path
         ["run", locked / "home"],
         ["run", tmp_path / "net", "--inputs", locked / "x.npz"],
         ["run", tmp_path / "net", "--outputs", locked / "x.npz"],
-        ["verify", locked / "m.pt2"],
         ["verify", locked / "m.relay"],
     ]
     for arguments, (code, out, err) in zip(wanted, calls(*wanted), strict=True):
@@ -198,7 +196,7 @@ def everything(folder: Path) -> list[str]:
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("blocks", [0, 24, 60])
+@pytest.mark.parametrize("blocks", [0, 24])
 def test_a_disk_that_is_full(tmp_path: Path, blocks: int) -> None:
     """Files cannot grow beyond some blocks of 512 bytes: nothing that is not whole stays."""
     env = {"AOTC_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(tmp_path)}
@@ -207,9 +205,7 @@ def test_a_disk_that_is_full(tmp_path: Path, blocks: int) -> None:
     done = run(f'ulimit -f {blocks}; "$@"', "compile", model, "-o", tmp_path / "net", QUICK, *report, env=env)
     left = everything(tmp_path)
     assert not [name for name in left if name.endswith(".tmp") or ".aotc-" in name]
-    assert done.returncode in (0, 2) and (done.returncode == 2 or blocks > 0)
-    if done.returncode != 0:
-        assert b"error: " in done.stderr and "net" not in left
+    assert done.returncode == 2 and b"error: " in done.stderr and "net" not in left
     if "report.html" in left:
         assert (tmp_path / "report.html").read_text().rstrip().endswith("</html>")
 

@@ -473,5 +473,5 @@ def emit(
         metadata["sha256"] = project.write(directory)
         write_metadata(directory, metadata)
     except OSError as error:
-        raise AotcError("output", f"cannot write the project: {error}") from error
+        raise AotcError("output", f"cannot write the project: {error.strerror or error}") from error
     return metadata

@@ -26,6 +26,7 @@ from tests.targets.fused import fused
 F32 = DType("float32")
 X, S, Y = Buffer("x", F32, 64), Buffer("s", F32, 64), Buffer("y", F32, 64)
 ZERO = const(0.0, "float32")
+AT = Var("at")
 
 
 def kernel(body: Callable[[Expr], Stmt], begin: int = 0) -> Kernel:
@@ -66,12 +67,14 @@ def test_a_load_in_front_of_a_store_behind_it_comes_first() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        lambda i: Store(Y, i, chosen(i, i + 1)),
-        lambda i: Store(Y, i, select(all_of(const(0) < i, Load(S, i - 1) < ZERO), ZERO, Load(X, i))),
-        lambda i: If(Load(X, i) < ZERO, Store(Y, i, Load(S, i))),
-        lambda i: If(Load(X, i) < ZERO, For(Var("j"), const(4), Store(Y, i, Load(S, i)))),
+        lambda i: Store(Y, i, chosen(i, i * 2)),
+        lambda i: Store(Y, i, select(all_of(const(0) < i, Load(S, i * 2 - 1) < ZERO), ZERO, Load(X, i))),
+        lambda i: If(Load(X, i) < ZERO, Store(Y, i, Load(S, i * 2))),
+        lambda i: If(Load(X, i) < ZERO, For(j := Var("j"), const(4), Store(Y, i, Load(S, i + j * 2)))),
+        lambda i: Block((Declare(AT, i * 2), If(Load(X, i) < ZERO, Store(Y, AT, ZERO)))),
+        lambda i: Store(Y, i, chosen(i, i // 2 - 1)),
     ],
-    ids=["outside", "and", "if", "short"],
+    ids=["outside", "and", "if", "short", "register", "divided"],
 )
 def test_what_cannot_come_first_is_guarded(body: Callable[[Expr], Stmt]) -> None:
     made = kernel(body)
@@ -82,11 +85,12 @@ def test_what_cannot_come_first_is_guarded(body: Callable[[Expr], Stmt]) -> None
     "body",
     [
         lambda i: Store(Y, i, chosen(i, i)),
+        lambda i: If(Load(X, const(0)) < ZERO, Store(Y, i, Load(S, i + 1))),
         lambda i: If(Load(X, i) < ZERO, For(Var("j"), const(17), Store(Y, i, Load(S, i)))),
         lambda i: If(i < const(3), Store(Y, i, Load(S, i, 4))),
         lambda i: If(i < const(3), Block((Store(Y, i, Load(S, i)), For(Var("j"), const(17), Store(Y, i, ZERO))))),
     ],
-    ids=["safe", "long", "vectors", "outer"],
+    ids=["safe", "neighbours", "long", "vectors", "outer"],
 )
 def test_what_compilers_do_not_mask_is_not_guarded(body: Callable[[Expr], Stmt]) -> None:
     assert not has_guarded_access(prepared(kernel(body)))
@@ -106,7 +110,7 @@ def test_bodies_mean_the_same() -> None:
 
 def test_guarded_kernels_have_files_of_their_own(tmp_path: Path) -> None:
     plain = kernel(lambda i: Store(Y, i, chosen(i, i)))
-    guarded = kernel(lambda i: Store(Y, i, chosen(i, i + 1)))
+    guarded = kernel(lambda i: Store(Y, i, chosen(i, i * 2)))
     emit_kernels([plain, guarded], tmp_path, version="1")
     files = [f.read_text(encoding="utf-8") for f in sorted((tmp_path / "src").glob("aotc_kernels_*.c"))]
     assert sorted(f"\n{GUARD}\n" in f for f in files) == [False, True]

@@ -16,10 +16,14 @@ from aotc_codegen.c.flags import OPTIMISE
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
+from aotc import relay
 from aotc.ir.dtype import DType
 from aotc.relay.backend.kernels import lower_function
+from aotc.relay.infer import infer_module
+from aotc.relay.module import IRModule
 from aotc.tir.expr import Binary, Buffer, Load, Select, Var, const
 from aotc.tir.stmt import Block, Declare, For, Kernel, Store
+from aotc.tir.target import Target
 from tests.targets.fused import LONGEST_ROW, Array, Fused, fused
 from tests.targets.machines import FOREIGN, Machine, machine, native_targets
 
@@ -99,6 +103,25 @@ def test_a_pool_a_sum_and_a_slope_for_each_element(target: str) -> None:
     (found,) = aotc.compile(model, target=target, cache=False).session().run(None, {"x": x, "a": other})
     q = x.reshape(1, 3, 4, 2, 4, 2).max(axis=(3, 5)) + other
     np.testing.assert_array_equal(found, np.where(q < 0, q * slope, q))
+
+
+def windows_with_channels_last(seed: int, target: Target) -> tuple[Kernel, Sequence[Array]]:
+    """A padded maximum over windows: loads of neighbours under conditions, which gcc may do under masks."""
+    rng = np.random.default_rng(seed)
+    size, channels = int(rng.integers(2, 5)), int(rng.integers(1, 40))
+    shape = (1, int(rng.integers(3, 9)), int(rng.integers(3, 9)), channels)
+    x = relay.var("x", shape=shape, dtype="float32")
+    pads = (size - 1) // 2, size // 2
+    pool = relay.nn.max_pool2d(x, pool_size=(size, size), padding=(pads[0],) * 2 + (pads[1],) * 2, layout="NHWC")
+    function = infer_module(IRModule.from_expr(relay.Function([x], relay.nn.relu(pool)))).main
+    made = lower_function(function, f"pool{seed}", target)
+    return made, [rng.standard_normal(shape).astype(np.float32)]
+
+
+@pytest.mark.parametrize("target", VECTORS)
+def test_windows_with_channels_last(target: str, tmp_path: Path) -> None:
+    here = machine(target)
+    assert wrong([windows_with_channels_last(seed, here.target) for seed in range(6)], here, tmp_path) == []
 
 
 def guarded_kernel(size: int) -> Kernel:

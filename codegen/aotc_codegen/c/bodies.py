@@ -15,12 +15,14 @@ because its place may be outside of the buffer, are compiled without such loops.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aotc.tir.expr import Binary, Buffer, Expr, Load, Select, Var, operands, walk, with_operands
-from aotc.tir.simplify import Interval, bounds
+from aotc.tir.simplify import Interval, bounds, linear
 from aotc.tir.stmt import (
+    PART,
+    PARTS,
     Assign,
     Block,
     Declare,
@@ -48,24 +50,67 @@ def prepared(kernel: Kernel) -> Stmt:
 
 
 def has_guarded_access(body: Stmt) -> bool:
-    """Whether a loop reads or writes elements under a condition, as far as they are not read in any case.
+    """Whether a loop reads or writes elements under a condition, one here and one there, as far as they are not read in
+    any case.
 
     What counts are loops that compilers may vectorise: without loops inside, but for those that may be written out.
-    Vectors are nothing to vectorise.
+    Vectors are nothing to vectorise, and elements side by side are no group whose order could be mixed up.
     """
-    stack = [(body, False, False)]
+    counters = frozenset(s.var for s in walk_stmts(body) if isinstance(s, For)) | {PART, PARTS}
+    stack: list[tuple[Stmt, _Around]] = [(body, _Around(counters))]
     while stack:
-        stmt, looped, guarded = stack.pop()
-        scalars = any(load.lanes == 1 for expr in stmt_exprs(stmt) for load, _ in _loads(expr))
-        if guarded and (scalars or (isinstance(stmt, Store) and stmt.value.lanes == 1)):
-            return True
-        if looped and any(load.lanes == 1 for expr in stmt_exprs(stmt) for load in guarded_loads(expr)):
+        stmt, around = stack.pop()
+        if any(map(around.scatters, _guarded_places(stmt, around.guarded))):
             return True
         if isinstance(stmt, (For, While)):
-            looped, guarded = all(map(_may_unroll, walk_stmts(stmt.body))), guarded and _may_unroll(stmt)
-        guarded = guarded or (looped and isinstance(stmt, If))
-        stack += [(child, looped, guarded) for child in stmt_children(stmt)]
+            around = around.inside(stmt)
+        elif isinstance(stmt, If):
+            around = replace(around, guarded=around.looped)
+        stack += [(child, around) for child in stmt_children(stmt)]
     return False
+
+
+def _guarded_places(stmt: Stmt, guarded: bool) -> Iterator[Expr]:
+    """The indices of elements that a statement accesses under a condition; `guarded`: it is under one itself."""
+    for expr in stmt_exprs(stmt):
+        loads = (load for load, _ in _loads(expr)) if guarded else guarded_loads(expr)
+        yield from (load.index for load in loads if load.lanes == 1)
+    if guarded and isinstance(stmt, Store) and stmt.value.lanes == 1:
+        yield stmt.index
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What is around a statement.
+
+    counters  the variables of all loops; others may depend on them
+    loops     the innermost loop that compilers do not write out, and those inside of it
+    looped    whether they may vectorise it
+    guarded   whether there is a condition inside of it
+    """
+
+    counters: frozenset[Var]
+    loops: tuple[For, ...] = ()
+    looped: bool = False
+    guarded: bool = False
+
+    def inside(self, loop: For | While) -> _Around:
+        """What is around the body of a loop."""
+        outer = self if _may_unroll(loop) else _Around(self.counters)
+        loops = (*outer.loops, loop) if isinstance(loop, For) else ()
+        return _Around(self.counters, loops, all(map(_may_unroll, walk_stmts(loop.body))), outer.guarded)
+
+    def scatters(self, index: Expr) -> bool:
+        """Whether iterations that follow one another may access elements that do not."""
+        if not self.looped:
+            return False
+        terms = linear(index, {}).terms
+        if not self.counters.issuperset(atom for atom in terms if isinstance(atom, Var)):
+            return True
+        inner = {node for atom in terms if not isinstance(atom, Var) for node in walk(atom)}
+        if any(isinstance(node, Load) or (isinstance(node, Var) and node not in self.counters) for node in inner):
+            return True
+        return any(loop.step * terms.get(loop.var, 0) not in (0, 1) or loop.var in inner for loop in self.loops)
 
 
 def _may_unroll(stmt: Stmt) -> bool:

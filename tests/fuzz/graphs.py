@@ -301,9 +301,8 @@ def make(seed: int) -> Files:
         if len(graph.values) >= 2 * steps or graph.strange is not None:
             break
         graph.step()
-    setting = Setting(
-        pick(rng, targets()), pick(rng, (0, 1, 2, 3, 3, 3)), "strict", pick(rng, (1, 1, 2, 3)), odds(rng, 0.25)
-    )
+    level = 3 if graph.dynamic else pick(rng, (0, 1, 2, 3, 3, 3))
+    setting = Setting(pick(rng, targets()), level, "strict", pick(rng, (1, 1, 2, 3)), odds(rng, 0.25))
     if graph.strange is not None:
         return files_of(graph.strange, {}, setting)
     return files_of(graph.module(), graph.inputs, setting)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,19 @@ def light() -> list[bytes]:
 
 
 @lru_cache(maxsize=2)
-def suite(everything: bool) -> Sequence[tuple[ModelProto, Sequence[tuple[list[Any], list[Any]]]]]:
+def suite(everything: bool) -> Mapping[str, tuple[ModelProto, Sequence[tuple[list[Any], list[Any]]]]]:
     """The small models of ONNX's suite with their data: those that lie on disk, else all operators' nodes as well."""
     sys.path.insert(0, str(ROOT / "tests" / "conformance"))
     from onnx_suite import all_cases, data_of  # type: ignore[import-not-found]
 
     kinds = ("simple", "pytorch-operator", "pytorch-converted", *(["node"] if everything else []))
-    return [data_of(case.test) for case in all_cases(kinds)]
+    return {case.name: data_of(case.test) for case in all_cases(kinds)}
+
+
+def failing() -> Set[str]:
+    """The names of the suite's tests that are known to fail."""
+    lines = (ROOT / "tests" / "conformance" / "failing.txt").read_text(encoding="utf-8").splitlines()
+    return {line.partition(" |")[0] for line in lines}
 
 
 def trained() -> list[bytes]:
@@ -87,7 +93,7 @@ def controls() -> list[bytes]:
 @lru_cache(maxsize=2)
 def bases(everything: bool) -> Sequence[bytes]:
     """Models to begin with; `everything` takes those that are slow to make, too."""
-    found = [model.SerializeToString() for model, _ in suite(everything)]
+    found = [model.SerializeToString() for model, _ in suite(everything).values()]
     found = [data for data in found if len(data) < LARGEST] + controls() * 5
     return [*found, *light(), *trained() * 3] if everything else found
 

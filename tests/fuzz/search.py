@@ -7,9 +7,8 @@ import hashlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 
 from tests.fuzz.case import Files, Kind, Verdict, write
@@ -76,25 +75,29 @@ def fuzz(
     limits: Limits | None = None,
     report: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
-    """Check cases of all kinds in turn, until there were as many as `cases` says of each, or the time is over.
+    """Check cases of all kinds, until there were as many as `cases` says of each, or the time is over, of which each
+    kind gets the same share.
 
     out       where faults are kept; nowhere for None, and nothing is made small then
     report    called now and then
     """
     tally, begun, told = Tally(), time.monotonic(), time.monotonic()
-    of = seeds(seed)
-    todo = _schedule(list(kinds), cases)
+    of, done, busy = seeds(seed), Counter[str](), dict.fromkeys(kinds, 0.0)
     with Workers(kinds, jobs, limits) as workers:
         stopped = False
         while True:
             while not stopped and workers.pending < 2 * jobs:
-                following = next(todo, None)
-                stopped = following is None or time.monotonic() - begun > seconds
-                if following is not None and not stopped:
-                    workers.submit(Task(following[0], of(following[1])))
+                left = [k for k in kinds if cases is None or done[k] < cases[k]]
+                stopped = not left or time.monotonic() - begun > seconds
+                if not stopped:
+                    kind = min(left, key=lambda k: (busy[k] if cases is None else 0.0, done[k]))
+                    workers.submit(Task(kind, of(done[kind])))
+                    done[kind] += 1
+                    busy[kind] += 0.01  # until it is known
             if not workers.pending:
                 break
             task, verdict = workers.result()
+            busy[task.kind] += workers.took
             tally.add(task.kind, verdict.outcome)
             tally.seconds = time.monotonic() - begun
             if verdict.is_fault:
@@ -104,15 +107,6 @@ def fuzz(
                 report(tally)
     tally.seconds = time.monotonic() - begun
     return tally
-
-
-def _schedule(kinds: Sequence[str], cases: Mapping[str, int] | None):  # type: ignore[no-untyped-def]
-    for n in count():
-        left = [k for k in kinds if cases is None or n < cases[k]]
-        if not left:
-            return
-        for kind in left:
-            yield kind, n
 
 
 def _note(

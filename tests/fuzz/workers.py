@@ -129,12 +129,16 @@ class _Worker:
 
 
 class Workers:
-    """A number of workers; `submit` what is to be checked, and take what comes out of `result`."""
+    """A number of workers; `submit` what is to be checked, and take what comes out of `result`.
+
+    took    seconds of the case whose verdict came last
+    """
 
     def __init__(self, kinds: Mapping[str, Kind], jobs: int = 1, limits: Limits | None = None) -> None:
         self.kinds, self.limits = kinds, limits or Limits()
         self._home = Path(tempfile.mkdtemp(prefix="aotc-fuzz-"))
         self._waiting: deque[Task] = deque()
+        self.took = 0.0
         self._workers = [self._started(k) for k in range(jobs)]
 
     def __enter__(self) -> Workers:
@@ -196,6 +200,7 @@ class Workers:
         assert task is not None
         worker.task = None
         worker.done += 1
+        self.took = time.monotonic() - worker.started
         if worker.done >= CASES_EACH or not worker.process.is_alive():
             self._replace(worker)
         return task, verdict

@@ -244,6 +244,7 @@ class _Writer:
             self.arrays = {loop.var}
             for stmt in straight_line(loop) or ():
                 self.vector_stmt(stmt, depth + 1)
+            self.line(depth + 1, "pass")
             self.vector = None
             self.arrays = set()
         else:

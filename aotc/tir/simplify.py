@@ -141,7 +141,8 @@ def _product(a: Linear, b: Linear) -> Linear:
 
 def _division(op: str, a: Linear, b: Linear, ranges: Ranges) -> Linear:
     divisor = b.const
-    if b.terms or divisor <= 0 or (op.startswith("trunc") and linear_bounds(a, ranges)[0] < 0):
+    unknown = b.terms or divisor <= 0 or not _exact(a, ranges)
+    if unknown or (op.startswith("trunc") and linear_bounds(a, ranges)[0] < 0):
         return _atom(Binary(op, a.expr(), b.expr()))
     quotient, rest = _split_by(a, divisor)
     low, high = linear_bounds(rest, ranges)
@@ -186,7 +187,7 @@ def _floormod_atom(a: Linear, divisor: int) -> Linear:
 
 
 def _extreme(op: str, a: Linear, b: Linear, ranges: Ranges) -> Linear:
-    low, high = linear_bounds(a.plus(b, -1), ranges)
+    low, high = _difference(a, b, ranges)
     if low >= 0:
         return a if op == "max" else b
     if high <= 0:
@@ -207,8 +208,11 @@ def _recombined(a: Linear) -> Linear:
 
 
 def bounds(expr: Expr, ranges: Ranges) -> Interval:
-    """The least and greatest value of an integer expression (infinite where unknown)."""
-    return linear_bounds(linear(expr, ranges), ranges) if expr.dtype == INDEX else _bounds_atom(expr, ranges)
+    """The least and greatest value of an integer expression (infinite where unknown, or where it may wrap around)."""
+    if expr.dtype != INDEX:
+        return _bounds_atom(expr, ranges)
+    form = linear(expr, ranges)
+    return linear_bounds(form, ranges) if _exact(form, ranges) else _ALL
 
 
 def linear_bounds(a: Linear, ranges: Ranges) -> Interval:
@@ -219,6 +223,23 @@ def linear_bounds(a: Linear, ranges: Ranges) -> Interval:
         ends = tuple(c * end for end in _bounds_atom(atom, ranges))
         low, high = low + min(ends), high + max(ends)
     return low, high
+
+
+def _exact(a: Linear, ranges: Ranges) -> bool:
+    """Whether a sum is known not to wrap around: its value is that of integers without end."""
+    low = high = a.const
+    for atom, c in a.terms.items():
+        least, greatest = _bounds_atom(atom, ranges)
+        ends = c * int(max(least, INDEX.min)), c * int(min(greatest, INDEX.max))
+        low, high = low + min(ends), high + max(ends)
+    return INDEX.min <= low and high <= INDEX.max
+
+
+def _difference(a: Linear, b: Linear, ranges: Ranges) -> Interval:
+    """The least and greatest value of a - b as integers without end; anything where a sum may wrap around."""
+    exact = _exact(a, ranges) and _exact(b, ranges)
+    difference = _recombined(a.plus(b, -1))
+    return linear_bounds(difference, ranges) if exact or (not difference.terms and not difference.const) else _ALL
 
 
 def _bounds_atom(atom: Expr, ranges: Ranges) -> Interval:
@@ -302,7 +323,7 @@ def _rebuilt(expr: Expr, ranges: Ranges) -> Expr:
 
 def _comparison(expr: Binary, ranges: Ranges) -> Expr:
     a, b = linear(expr.a, ranges), linear(expr.b, ranges)
-    low, high = linear_bounds(_recombined(a.plus(b, -1)), ranges)
+    low, high = _difference(a, b, ranges)
     verdict = _decide(expr.op, low, high)
     return binary(expr.op, a.expr(), b.expr()) if verdict is None else Const(verdict, BOOL)
 
@@ -338,7 +359,10 @@ def half_space(cond: Expr, ranges: Ranges) -> Linear | None:
     """d such that an index comparison `cond` says d >= 0; None for other conditions."""
     if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype == INDEX):
         return None
-    difference = linear(cond.a, ranges).plus(linear(cond.b, ranges), -1)
+    a, b = linear(cond.a, ranges), linear(cond.b, ranges)
+    difference = a.plus(b, -1)
+    if not all(_exact(form, ranges) for form in (a, b, difference)):
+        return None
     if cond.op in ("lt", "le"):
         difference = Linear().plus(difference, -1)
     return difference.plus(Linear(const=-1)) if cond.op in ("lt", "gt") else difference

@@ -40,20 +40,30 @@ def integer_tensor(ty: Type, what: str = "indices") -> TensorType:
     return indices
 
 
+def as_index(value: Scalar) -> Scalar:
+    """An integer as an index; one of uint64 that is too large for an index is the largest one."""
+    return (minimum(value, INDEX.max) if value.dtype == "uint64" else value).astype(INDEX)
+
+
+def numpy_index(values: Array) -> Array:
+    """The same for numpy."""
+    return (np.minimum(values, np.uint64(INDEX.max)) if values.dtype == np.uint64 else values).astype(np.int64)
+
+
 def clipped(index: Scalar, extent: int) -> Scalar:
     """`index` moved into 0 .. extent - 1."""
-    return minimum(maximum(index.astype(INDEX), 0), extent - 1)
+    return minimum(maximum(as_index(index), 0), extent - 1)
 
 
 def from_end(index: Scalar, extent: int) -> Scalar:
     """A negative index counted from the end; one that is still outside is clipped."""
-    at = index.astype(INDEX)
+    at = as_index(index)
     return clipped(select(at < 0, at + extent, at), extent)
 
 
 def numpy_from_end(index: Array, extent: int) -> Array:
     """The same for numpy."""
-    at = index.astype(np.int64)
+    at = numpy_index(index)
     return np.clip(np.where(at < 0, at + extent, at), 0, max(extent - 1, 0))
 
 
@@ -108,8 +118,9 @@ def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
     data = data if a.axis is not None else data.reshape(-1)
     axis, batch = _take_axes(a, data.ndim, indices.ndim)
     extent = data.shape[axis]
-    at = indices.astype(np.int64)
-    at = at % max(extent, 1) if a.mode == "wrap" else np.clip(at, 0, max(extent - 1, 0))
+    wide = np.uint64 if indices.dtype == np.uint64 else np.int64
+    wrapped = (indices.astype(wide) % wide(max(extent, 1))).astype(np.int64)
+    at = wrapped if a.mode == "wrap" else np.clip(numpy_index(indices), 0, max(extent - 1, 0))
     if extent == 0:
         shape = (*data.shape[:axis], *at.shape[batch:], *data.shape[axis + 1 :])
         return np.zeros(shape, data.dtype)
@@ -131,7 +142,8 @@ def _take_compute(a: TakeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     def body(*i: Scalar) -> Scalar:
         place = (*i[:batch], *i[axis : axis + added])
         index = indices[place]
-        at = index.astype(INDEX) % extent if a.mode == "wrap" else clipped(index, extent)
+        wide = index if index.dtype == "uint64" else index.astype(INDEX)
+        at = (wide % extent).astype(INDEX) if a.mode == "wrap" else clipped(index, extent)
         where = (*i[:axis], at, *i[axis + added :])
         return data[where]
 
@@ -398,7 +410,7 @@ def _one_hot_infer(a: OneHotAttrs, types: Sequence[Type]) -> Type:
 def _one_hot_reference(a: OneHotAttrs, indices: Array, on: Array, off: Array) -> Array:
     axis = axis_of(a.axis, indices.ndim + 1)
     classes = np.arange(a.depth).reshape([-1 if k == axis else 1 for k in range(indices.ndim + 1)])
-    chosen = np.expand_dims(indices.astype(np.int64), axis) == classes
+    chosen = np.expand_dims(numpy_index(indices), axis) == classes
     return np.where(chosen, on, off).astype(DType(a.dtype or DType.of(on)).numpy)
 
 
@@ -414,7 +426,7 @@ def _one_hot_compute(a: OneHotAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
 
     def body(*i: Scalar) -> Scalar:
         place = (*i[:axis], *i[axis + 1 :])
-        chosen = indices[place].astype(INDEX).equal(i[axis])
+        chosen = as_index(indices[place]).equal(i[axis])
         return select(chosen, on[()], off[()]).astype(a.dtype or on.dtype)
 
     return te.compute((*indices.shape[:axis], a.depth, *indices.shape[axis:]), body, "one_hot")

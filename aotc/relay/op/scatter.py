@@ -22,7 +22,7 @@ from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr
 from aotc.relay.expr import call as node
-from aotc.relay.op.index import integer_tensor, same_but
+from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rows import ANY, NUMBER, accuracy, carrier, replaced
 from aotc.relay.op.rules import axis_of, tensor
@@ -115,7 +115,7 @@ def _wrapped(index: Scalar, extent: int) -> tuple[Scalar, Scalar]:
 
 
 def _numpy_wrapped(index: Array, extent: int) -> tuple[Array, Array]:
-    at = index.astype(np.int64)
+    at = numpy_index(index)
     at = np.where(at < 0, at + extent, at)
     return (at >= 0) & (at < extent), at
 
@@ -156,7 +156,7 @@ def _elements_compute(a: ScatterElementsAttrs, args: Sequence[te.Tensor]) -> te.
 
     def place(u: Sequence[Var], where: Buffer) -> tuple[Scalar, Scalar, Scalar]:
         own = te.flat_index(indices.shape, u)
-        inside, at = _wrapped(Load(where, own).astype(INDEX), extent)
+        inside, at = _wrapped(as_index(Load(where, own)), extent)
         return inside, te.flat_index(data.shape, replaced(list(u), axis, at)), own
 
     return _program("scatter", data, indices, updates, a.reduction, place, 1)
@@ -259,7 +259,7 @@ def _nd_compute(a: ScatterNDAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
         inside: Scalar = Const(True, BOOL)
         flat: Scalar = Const(0, INDEX)
         for m in range(depth):
-            exists, at = _wrapped(Load(where, n + m * count).astype(INDEX), data.shape[m])
+            exists, at = _wrapped(as_index(Load(where, n + m * count)), data.shape[m])
             inside, flat = inside & exists, flat * data.shape[m] + at
         return inside, flat * run, n * run
 

@@ -17,14 +17,15 @@ from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.expr import call as node
+from aotc.relay.op.index import as_index
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import axis_of, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import samples_of
 from aotc.tir import te
-from aotc.tir.expr import INDEX, const, minimum, select
 from aotc.tir.expr import Expr as Scalar
+from aotc.tir.expr import const, minimum, select
 
 # --- strided_slice
 
@@ -237,7 +238,7 @@ def _sequence_compute(a: ReverseSequenceAttrs, args: Sequence[te.Tensor]) -> te.
     sequence, batch = _sequence_axes(a, data.rank)
 
     def body(*i: Scalar) -> Scalar:
-        at, length = i[sequence], minimum(lengths[i[batch]].astype(INDEX), data.shape[sequence])
+        at, length = i[sequence], minimum(as_index(lengths[i[batch]]), data.shape[sequence])
         return data[replaced(i, sequence, select(at < length, length - 1 - at, at))]
 
     return te.compute(data.shape, body, "reverse_sequence")
@@ -294,7 +295,7 @@ def _trilu_compute(a: TriluAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     data, k = args
 
     def body(*i: Scalar) -> Scalar:
-        diagonal, offset = i[-1] - i[-2], k[()].astype(INDEX)
+        diagonal, offset = i[-1] - i[-2], as_index(k[()])
         kept = diagonal >= offset if a.upper else diagonal <= offset
         return select(kept, data[i], const(0, data.dtype))
 

@@ -5,7 +5,7 @@
     printer.kernel(kernel, "net_k0")       # "void net_k0(const float *AOTC_RESTRICT p0, ...) {...}"
 
 Index expressions are printed as plain arithmetic on ptrdiff_t: extents are checked when a program is made, so
-they cannot overflow.  Values of integer tensors wrap around, through unsigned arithmetic.
+they cannot overflow.  Values of integer tensors wrap around (unsigned), also where they are limited to be indices.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ _LEVELS: Final = {
     "and": (5, "&&"), "or": (4, "||"),
 }  # fmt: skip
 _BIT_SYMBOLS: Final = {"and": "&", "or": "|", "xor": "^"}
+_SUMS: Final = ("add", "sub", "mul")
 TERNARY: Final = 3
 ANY: Final = 0
 GUARD: Final = "AOTC_GUARD_ACCESSES"
@@ -253,26 +254,27 @@ class KernelPrinter:
 
     def index(self, expr: Expr, needed: int = ANY) -> str:
         """An expression of type ptrdiff_t, in parentheses if it binds less tightly than `needed`."""
+        if not (isinstance(expr, Const) or getattr(expr, "op", "") in _SUMS or self._indices.pure(expr)):
+            return _paren(f"(ptrdiff_t){self.value(expr, UNARY)}", UNARY, needed)
         match expr:
             case Const():
                 text = literal(expr.value, DType("int32" if abs(expr.value) < 1 << 31 else "int64"))
                 return _paren(text, UNARY if text[0] == "-" else PRIMARY, needed)
-            case Var() if self._indices.pure(expr):
+            case Var():
                 return self.name(expr)
-            case Binary(op="add" | "sub" | "mul"):
+            case Binary() if expr.op in _SUMS:
                 return self._index_sum(expr, needed)
-            case Binary(op="floordiv" | "floormod" | "truncdiv" | "truncmod"):
-                return self._index_division(expr, needed)
             case Binary(op="min" | "max"):
                 helper = self.helpers.use(f"index_{expr.op}", INDEX)
                 return f"{helper}({self.index(expr.a)}, {self.index(expr.b)})"
-            case Unary(op="neg"):
+            case Binary():
+                return self._index_division(expr, needed)
+            case Unary():
                 return _paren(f"-{self.index(expr.a, UNARY)}", UNARY, needed)
-            case Select():
+            case _:
+                assert isinstance(expr, Select)
                 text = f"{self.value(expr.cond, 4)} ? {self.index(expr.a, 4)} : {self.index(expr.b, TERNARY)}"
                 return _paren(text, TERNARY, needed)
-            case _:
-                return _paren(f"(ptrdiff_t){self.value(expr, UNARY)}", UNARY, needed)
 
     def _index_sum(self, expr: Binary, needed: int) -> str:
         level, symbol = _LEVELS[expr.op]
@@ -419,7 +421,7 @@ class KernelPrinter:
         if op in _BIT_SYMBOLS:
             text = f"{self.value(expr.a, UNARY)} {_BIT_SYMBOLS[op]} {self.value(expr.b, UNARY)}"
             return _paren(f"({memory_type(dtype)})({text})", UNARY, needed)
-        if op in ("add", "sub", "mul"):
+        if op in _SUMS:
             u = unsigned_type(dtype)
             text = f"({u}){self.value(expr.a, UNARY)} {_LEVELS[op][1]} ({u}){self.value(expr.b, UNARY)}"
             if _is_small(dtype):

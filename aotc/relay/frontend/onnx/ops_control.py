@@ -172,6 +172,8 @@ def _split_to_sequence(node: Node) -> Expr:
         sizes = [1] * size
     elif given.ndim == 0:
         part = int(given)
+        if part < 1:
+            raise AotcError("onnx-split", f"parts of {part} elements")
         sizes = [min(part, size - k) for k in range(0, size, part)]
     else:
         sizes = [int(v) for v in given]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converters that pick and place elements by index.
 
-ONNX indices may be negative: constant ones are resolved here, run-time ones by a comparison.
+ONNX indices may be negative: constant ones are resolved here, others when the model runs.
 
     OPS["Gather"](node)                     # take(x, indices, axis)
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,40 +36,39 @@ from aotc.relay.frontend.onnx.build import (
 from aotc.relay.frontend.onnx.node import Node, Table
 
 
-def from_start(indices: Expr, size: Expr | int) -> Expr:
-    """Indices with negative ones counted from `size` (a number, or a tensor that broadcasts to them)."""
-    if isinstance(indices, Constant):
-        extent = size if isinstance(size, int) else _data(size)
-        array = indices.data.astype(np.int64)
-        if np.any((array < -extent) | (array >= extent)):
-            raise AotcError("onnx-index", "a constant index is out of range")
-        return indices if not np.any(array < 0) else Constant(np.where(array < 0, array + extent, array))
-    moved = add(indices, size)
-    return where(less(indices, 0), moved, indices)
+def checked(indices: Expr, size: int | Sequence[int]) -> Expr:
+    """Indices into axes of a size (or of several, along their last axis); constant ones counted from the start.
 
-
-def _data(x: Expr) -> np.ndarray:
-    assert isinstance(x, Constant)
-    return x.data
+    Raises AotcError (code "onnx-index") for constant ones that are out of range.
+    """
+    if not isinstance(indices, Constant):
+        return indices
+    extent, array = np.array(size), indices.data.astype(np.int64)
+    if np.any((array < -extent) | (array >= extent)):
+        raise AotcError("onnx-index", "a constant index is out of range")
+    return indices if not np.any(array < 0) else Constant(np.where(array < 0, array + extent, array))
 
 
 def _gather(node: Node) -> Expr:
     x, indices = node.input(0), node.input(1)
     axis = axis_index(node.integer("axis"), rank_of(x))
-    return emit("take", x, from_start(indices, dim_of(x, axis)), axis=axis, mode="clip")
+    size = dim_of(x, axis)
+    known = checked(indices, size)
+    if known is indices and not isinstance(indices, Constant):
+        known = where(less(indices, 0), add(indices, size), indices)
+    return emit("take", x, known, axis=axis, mode="clip")
 
 
 def _gather_elements(node: Node) -> Expr:
     x = node.input(0)
     axis = axis_index(node.integer("axis"), rank_of(x))
-    return emit("gather", x, from_start(node.input(1), dim_of(x, axis)), axis=axis)
+    return emit("gather", x, checked(node.input(1), dim_of(x, axis)), axis=axis)
 
 
 def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
-    """Index tuples (along the last axis) resolved against `sizes` and moved to the first axis."""
-    extents = constant(np.array(sizes), dtype_of(indices))
+    """Index tuples (along the last axis) checked against `sizes` and moved to the first axis."""
     rank = rank_of(indices)
-    return transpose(from_start(indices, extents), (rank - 1, *range(rank - 1)))
+    return transpose(checked(indices, sizes), (rank - 1, *range(rank - 1)))
 
 
 def _gather_nd(node: Node) -> Expr:
@@ -92,7 +93,7 @@ def _mode(node: Node) -> str:
 def _scatter_elements(node: Node) -> Expr:
     x = node.input(0)
     axis = axis_index(node.integer("axis"), rank_of(x))
-    indices = from_start(node.input(1), dim_of(x, axis))
+    indices = checked(node.input(1), dim_of(x, axis))
     return emit("scatter_elements", x, indices, node.input(2), axis=axis, reduction=_mode(node))
 
 
@@ -106,9 +107,13 @@ def _one_hot(node: Node) -> Expr:
     """A comparison with 0, 1, ..., depth - 1; indices outside give no `on` at all."""
     indices, values = node.input(0), node.input(2)
     depth = node.const_int(1, "the depth")
+    if depth < 0:
+        raise AotcError("onnx-onehot", f"the depth is {depth}")
     rank = rank_of(indices) + 1
     axis = axis_index(node.integer("axis", -1), rank)
-    index = indices if dtype_of(indices) == "int64" else cast(indices, "int64")
+    if dtype_of(indices) == "uint64":  # what no depth reaches must not become negative
+        indices = binary("minimum", indices, depth)
+    index = cast(indices, "int64")
     index = where(less(index, 0), add(index, depth), index)
     positions = reshape(iota(depth), [depth if k == axis else 1 for k in range(rank)])
     hit = binary("equal", unsqueeze(index, [axis]), positions)
@@ -139,9 +144,11 @@ def _tensor_scatter(node: Node) -> Expr:
     axis = axis_index(node.integer("axis", -2), len(shape))
     step = reshape(iota(new[axis]), [new[axis] if k == axis else 1 for k in range(len(new))])
     index: Expr = step
+    circular = node.text("mode", "linear") == "circular"
     if start is not None:
-        index = add(cast(reshape(start, (shape[0], *(1,) * (len(new) - 1))), "int64"), step)
-    if node.text("mode", "linear") == "circular":
+        first = cast(reshape(start, (shape[0], *(1,) * (len(new) - 1))), "int64")
+        index = add(binary("floor_mod", first, shape[axis]) if circular else first, step)
+    if circular:
         index = binary("floor_mod", index, shape[axis])
     index = emit("broadcast_to", index, shape=new)
     return emit("scatter_elements", past, index, update, axis=axis, reduction="update")

@@ -27,6 +27,7 @@ from aotc.relay.frontend.onnx.build import (
     rank_of,
     reduce,
     reshape,
+    slice_axes,
     sub,
     where,
 )
@@ -176,6 +177,9 @@ def _top_k(node: Node) -> list[Expr | None]:
     if k < 0 or (isinstance(size, int) and k > size):
         raise AotcError("onnx-topk", f"k is {k}, the axis has {size} elements")
     ascending = not node.integer("largest", 1)
+    if k == 0:  # which the graph's operator takes for all of them
+        values = slice_axes(x, [0], [0], [axis])
+        return [values, cast(values, "int64")]
     both = emit("topk", x, k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
     return [field(both, 0), field(both, 1)]
 

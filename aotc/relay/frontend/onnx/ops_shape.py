@@ -19,11 +19,8 @@ from aotc.ir.dims import Dim, is_static
 from aotc.ir.dtype import DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend.onnx.build import (
-    add,
     axis_index,
-    binary,
     broadcast_to,
-    cast,
     check_materialized,
     concatenate,
     constant,
@@ -32,7 +29,6 @@ from aotc.relay.frontend.onnx.build import (
     dtype_of,
     emit,
     filled,
-    iota,
     pad,
     rank_of,
     reshape,
@@ -42,7 +38,6 @@ from aotc.relay.frontend.onnx.build import (
     squeeze,
     transpose,
     unsqueeze,
-    where,
 )
 from aotc.relay.frontend.onnx.load import checked_shape, dtype_of_elem
 from aotc.relay.frontend.onnx.node import Node, Table
@@ -169,7 +164,10 @@ def _split(node: Node) -> Sequence[Expr | None]:
     size = dim_of(x, axis)
     sizes = node.ints_or_input("split", 1)
     if sizes is None:
-        sizes = split_sizes(size, node.integer("num_outputs", len(node.wanted)))
+        count = node.integer("num_outputs", len(node.wanted))
+        if not 0 < count <= max(size, len(node.wanted)):
+            raise AotcError("onnx-split", f"{size} elements cannot be split into {count} parts")
+        sizes = split_sizes(size, count)
     if sum(sizes) != size or min(sizes, default=0) < 0 or len(sizes) < len(node.wanted):
         raise AotcError("onnx-split", f"parts {sizes} do not make up {size} elements")
     return split(x, sizes, axis)
@@ -188,13 +186,21 @@ def _slice(node: Node) -> Expr:
     box = []
     for start, end, axis, step in zip(starts, ends, places, steps, strict=True):
         size = dim_of(x, axis)
-        first, last, _ = slice(start, end, step).indices(size)
+        first, last = _cut(start, end, step, size)
         if (first, last, step) != (0, size, 1):
             # a backwards slice that ends before element 0 needs an end that numpy does not take from the back
             box.append((axis, first, last if last >= 0 else -size - 1, step))
     if not box:
         return x
     return slice_axes(x, [b[1] for b in box], [b[2] for b in box], [b[0] for b in box], [b[3] for b in box])
+
+
+def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
+    """Where a slice begins and ends: limited to the axis, backwards from no place before its first element."""
+    before, after = (0, size) if step > 0 else (-1, size - 1)
+    first = min(max(start + size if start < 0 else start, 0), after)
+    last = min(max(end + size if end < 0 else end, before), after)
+    return (first, last) if range(first, last, step) else (0, 0)
 
 
 def _pad(node: Node) -> Expr:
@@ -301,7 +307,10 @@ def _range(node: Node) -> Expr:
     exact: list[Any] = [float(v) if dtype.is_float else int(v) for v in (start, limit, step)]
     if exact[2] == 0:
         raise AotcError("onnx-range", "the step of Range is 0")
-    count = max(math.ceil((exact[1] - exact[0]) / exact[2]), 0)
+    if not all(map(math.isfinite, exact)):
+        raise AotcError("onnx-range", f"no range goes from {exact[0]} to {exact[1]} by {exact[2]}")
+    span = exact[1] - exact[0]
+    count = max(math.ceil(span / exact[2]) if dtype.is_float else -(-span // exact[2]), 0)
     check_materialized((count,), dtype, "the result of Range")
     work = np.float64 if dtype.is_float else np.int64
     return Constant((exact[0] + np.arange(count, dtype=work) * exact[2]).astype(dtype.numpy))
@@ -317,28 +326,14 @@ def _eye_like(node: Node) -> Expr:
 
 
 def _trilu(node: Node) -> Expr:
-    """Elements on one side of a diagonal, zeros on the other: a comparison of row and column numbers."""
-    x, k = node.input(0), node.optional(1)
-    rows, columns = dim_of(x, -2), dim_of(x, -1)
-    row = reshape(iota(rows), (rows, 1))
-    if k is not None:
-        row = add(row, reshape(k, ()))
-    keep = binary(
-        "greater_equal" if node.integer("upper", 1) else "less_equal", reshape(iota(columns), (1, columns)), row
-    )
-    return where(keep, x, False if dtype_of(x).is_bool else 0)
+    k = node.optional(1)
+    diagonal = constant(0, "int64") if k is None else reshape(k, ())
+    return emit("trilu", node.input(0), diagonal, upper=bool(node.integer("upper", 1)))
 
 
 def _reverse_sequence(node: Node) -> Expr:
-    """Element t of batch item b comes from t, or from length[b] - 1 - t inside its length."""
-    x, lengths = node.input(0), cast(node.input(1), "int64")
     time, batch = node.integer("time_axis"), node.integer("batch_axis", 1)
-    shape = shape_of(x)
-    count = reshape(lengths, [shape[batch] if k == batch else 1 for k in range(len(shape))])
-    steps = reshape(iota(shape[time]), [shape[time] if k == time else 1 for k in range(len(shape))])
-    back = binary("subtract", binary("subtract", count, 1), steps)
-    index = where(binary("less", steps, count), back, steps)
-    return emit("gather", x, broadcast_to(index, shape), axis=time)
+    return emit("reverse_sequence", node.input(0), node.input(1), seq_axis=time, batch_axis=batch)
 
 
 OPS: Table = {

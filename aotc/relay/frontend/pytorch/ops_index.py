@@ -120,7 +120,7 @@ def _scatter_reduce(x: Expr, dim: int, index: Expr, src: Expr, reduce: str, incl
 
 
 def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]]:
-    """The axes that are indexed and their positions; constant masks become positions."""
+    """The axes that are indexed and their positions, which may be negative; constant masks become positions."""
     axes: list[int] = []
     places: list[Expr] = []
     axis = 0
@@ -137,7 +137,7 @@ def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]
                 axis += 1
         else:
             axes.append(axis)
-            places.append(_from_start(cast(index, "int64"), size(x, axis)))
+            places.append(cast(index, "int64"))
             axis += 1
     return axes, places
 
@@ -164,7 +164,7 @@ def _index(x: Expr, indices: Sequence[Value]) -> Expr:
     if not axes:
         return x
     if len(axes) == 1:
-        return _take(x, places[0], axes[0])
+        return _take(x, _from_start(places[0], size(x, axes[0])), axes[0])
     index, common = _joined(places)
     data = transpose(x, _front(axes, rank_of(x)))
     y = emit("gather_nd", data, index)

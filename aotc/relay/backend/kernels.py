@@ -59,7 +59,7 @@ def _placeholders(ty: Type, names: itertools.count[int], finite: bool) -> Value:
 
 def _constant(node: Constant) -> te.Tensor:
     """A constant inside a fused function: one value, repeated over its shape."""
-    if node.data.size != 1 and not node.is_splat:
+    if node.data.size > 1 and not node.is_splat:
         text = f"a constant of shape {node.data.shape} inside a kernel: kernels take constants as parameters"
         hint = "leave relay.FuseOps.link_params off; the constants are part of the library in any case"
         raise AotcError("constant-in-kernel", text, span=node.span, hint=hint)

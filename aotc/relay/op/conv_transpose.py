@@ -157,7 +157,10 @@ def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Arr
     source, form, result = _layouts(n, a)
     x, w = canonical(data, source), canonical(weight, form)
     strides, dilation, pads = spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n)
-    out = [int(e) for e in pick(tensor(_infer(n, a, [_type(data), _type(weight)])).static_shape, result)[2:]]
+    made = tensor(_infer(n, a, [_type(data), _type(weight)]))
+    if 0 in (data.size, weight.size):
+        return np.zeros(made.static_shape, made.dtype.numpy)
+    out = [int(e) for e in pick(made.static_shape, result)[2:]]
     batch, g = x.shape[0], a.groups
     acc = accumulator(str(data.dtype), a.out_dtype or str(data.dtype)).numpy
     x = x.reshape(batch, g, -1, prod(x.shape[2:])).astype(acc)
@@ -323,7 +326,10 @@ def _expand(n: int, a: ConvTransposeAttrs, args: Sequence[Expr]) -> Expr:
     types = [tensor_type_of(data), tensor_type_of(weight)]
     known = all(t.is_static for t in types)
     require("dynamic-shape", known, "the shapes of a transposed convolution must be known at compile time")
-    out = pick(tensor(_infer(n, a, types)).static_shape, result)
+    made = tensor(_infer(n, a, types))
+    if 0 in (types[0].numel, types[1].numel):  # sums of nothing
+        return splat(0, made.static_shape, made.dtype)
+    out = pick(made.static_shape, result)
     identity = tuple(range(n + 2))
     weave = _Weave(
         n=n,

@@ -160,7 +160,7 @@ def _compute_pack(a: DensePackAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
 
 
 def _reference_pack(a: DensePackAttrs, data: Array, weight: Array) -> Array:
-    plain = weight.transpose(1, 0, 2).reshape(weight.shape[1], -1)
+    plain = weight.transpose(1, 0, 2).reshape(weight.shape[1], weight.shape[0] * weight.shape[2])
     units = a.units if a.units is not None else plain.shape[1]
     return dot(data, plain[:, :units], a.out_dtype or str(data.dtype))
 

@@ -126,7 +126,8 @@ def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
         return np.zeros(shape, data.dtype)
     if batch == 0:
         return data.take(at, axis)
-    rows, grids = prod(data.shape[:batch]), at.reshape(-1, *at.shape[batch:])
+    rows = prod(data.shape[:batch])
+    grids = at.reshape(rows, *at.shape[batch:])
     flat = data.reshape(rows, *data.shape[batch:])
     parts = [flat[r].take(grids[r], axis - batch) for r in range(rows)]
     shape = (*data.shape[:axis], *at.shape[batch:], *data.shape[axis + 1 :])

@@ -302,7 +302,8 @@ def _compute_group(a: GroupNormAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
 
 def _reference_group(a: GroupNormAttrs, data: Array, gamma: Array, beta: Array) -> Array:
     axis = a.axis % data.ndim
-    split = data.reshape(*data.shape[:axis], a.num_groups, -1, *data.shape[axis + 1 :])
+    size = data.shape[axis] // a.num_groups
+    split = data.reshape(*data.shape[:axis], a.num_groups, size, *data.shape[axis + 1 :])
     rest = tuple(k for k in range(1, split.ndim) if k != axis)
     plain = GroupNormAttrs(epsilon=a.epsilon, center=False, scale=False)
     x = _reference_norm(plain, float_work(split), rest, gamma, beta, axis).reshape(data.shape)

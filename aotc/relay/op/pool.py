@@ -293,7 +293,8 @@ def _views(n: int, a: PoolAttrs, data: Array, fill: Any) -> tuple[Array, list[_W
 
 
 def mean_of(total: Array, count: Any) -> Array:
-    """total / count, truncated for integers."""
+    """total / count, truncated for integers, 0 for a count of 0."""
+    count = np.maximum(count, 1)
     if DType.of(total).is_float:
         quotient: Array = total / np.asarray(count).astype(total.dtype)
         return quotient

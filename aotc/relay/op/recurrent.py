@@ -29,7 +29,7 @@ from aotc.relay.op.window import may_equal
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import call as intrinsic
-from aotc.tir.expr import maximum
+from aotc.tir.expr import const, maximum
 from aotc.tir.schedule.recurrence import Cell, Recurrence, Scalars, recurrence
 
 DTYPES: Final = ("float32", "float64")
@@ -157,7 +157,10 @@ def _infer(kind: _Kind, a: RecurrentAttrs, types: Sequence[Type]) -> Type:
 
 def _plain(weight: Array) -> Array:
     """A weight without blocks."""
-    return weight if weight.ndim == 2 else np.moveaxis(weight, 0, 2).reshape(weight.shape[1], -1)
+    if weight.ndim == 2:
+        return weight
+    blocks, rows, gates, block = weight.shape
+    return np.moveaxis(weight, 0, 2).reshape(rows, gates * blocks * block)
 
 
 def _reference(kind: _Kind, a: RecurrentAttrs, x: Array, w: Array, r: Array, bias: Array, *rest: Array) -> Any:
@@ -191,6 +194,8 @@ def _compute(kind: _Kind, a: RecurrentAttrs, args: Sequence[te.Tensor]) -> tuple
     )
     state = ((batch, layer.hidden), x.dtype)
     shapes = [((steps, batch, layer.hidden), x.dtype), *[state] * kind.states]
+    if 0 in (batch, layer.hidden):  # there is nothing to compute
+        return tuple(te.compute(shape, lambda *_: const(0).astype(x.dtype), "layer") for shape, _ in shapes)
     return te.extern_for("layer", shapes, args, lambda target: recurrence(layer, target), macs=layer.macs)
 
 

@@ -43,6 +43,8 @@ SPECIAL = (
     0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e-45, -1e-40, 3.4e38, -3.4e38, 65504.0, 0.5, 1.5, 2.5, -2.5, 88.8,
     -104.0,
 )  # fmt: skip
+SPREADING = {"nn.contrib_conv2d_winograd_without_weight_transform", "nn.contrib_conv2d_winograd_weight_transform"}
+"""Operators that spread NaN and infinities over elements that do not depend on them."""
 INDEXED = {
     "take", "gather", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "reverse_sequence", "left_shift",
     "right_shift", "arange",
@@ -161,7 +163,7 @@ class Graph:
 
     def add(self, name: str, args: Sequence[Any], attributes: Attrs) -> None:
         op = REGISTRY[name]
-        if not self.fits(op, args, attributes):
+        if (self.special and name in SPREADING) or not self.fits(op, args, attributes):
             return
         operands = []
         for k, value in enumerate(args):

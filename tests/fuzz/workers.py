@@ -37,9 +37,11 @@ FRAME = re.compile(r'File "([^"]+)", line \d+ in (\S+)')
 
 @dataclass(frozen=True)
 class Limits:
-    """What one case may take: seconds of wall-clock time, and bytes of address space beyond those of the start."""
+    """What one case may take: seconds of processor time (on a busy machine it may wait for as much nine times), and
+    bytes of address space beyond those of the start.
+    """
 
-    seconds: float = 30.0
+    seconds: float = 20.0
     bytes: int = 3 << 30
 
 
@@ -125,7 +127,17 @@ class _Worker:
     task: Task | None = None
     stage: str = ""
     started: float = 0.0
+    before: float = 0.0
     done: int = 0
+
+
+def _seconds_of(pid: int | None) -> float:
+    """The processor time of a process and of the children that it waited for."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0.0
+    return sum(map(int, text.rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 class Workers:
@@ -183,7 +195,7 @@ class Workers:
             for worker in self._workers:
                 if worker.task is None and self._waiting:
                     worker.task, worker.stage = self._waiting.popleft(), ""
-                    worker.started = time.monotonic()
+                    worker.started, worker.before = time.monotonic(), _seconds_of(worker.process.pid)
                     worker.pipe.send(worker.task)
             busy = {w.pipe: w for w in self._workers if w.task is not None}
             for pipe in wait(list(busy), timeout=0.5):
@@ -192,7 +204,7 @@ class Workers:
                 if verdict is not None:
                     return self._finish(worker, verdict)
             for worker in busy.values():
-                if time.monotonic() - worker.started > self.limits.seconds:
+                if self._is_late(worker):
                     return self._finish(worker, self._late(worker))
 
     def _finish(self, worker: _Worker, verdict: Verdict) -> tuple[Task, Verdict]:
@@ -228,6 +240,10 @@ class Workers:
         frames = [(m[1], m[2]) for m in FRAME.finditer(trace)][::-1]
         where = f"{name} while {worker.stage or 'making the case'} in {innermost(frames)}"
         return Verdict("signal", f"signal: {where}", f"{trace[-4000:]}\n{tail}")
+
+    def _is_late(self, worker: _Worker) -> bool:
+        waited, limit = time.monotonic() - worker.started, self.limits.seconds
+        return waited > limit and (waited > 10 * limit or _seconds_of(worker.process.pid) - worker.before > limit)
 
     def _late(self, worker: _Worker) -> Verdict:
         """The verdict on a case that takes too long: where it is."""

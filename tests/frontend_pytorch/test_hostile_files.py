@@ -377,6 +377,14 @@ def test_damage_is_named(message: str, saved: bytes, tmp_path: Path) -> None:
     assert message in refused(path)
 
 
+def test_programs_that_torch_cannot_follow(saved: bytes, tmp_path: Path) -> None:
+    def change(records: Records) -> None:
+        region = next(n for n in graph(records)["nodes"] if "set_grad" in n["target"])
+        region["inputs"].append({"name": "", "arg": {"as_bool": True}, "kind": 1})
+
+    assert "do not fit one another" in refused(rewritten(saved, tmp_path / "net.pt2", change))
+
+
 def test_archives_that_grow_when_they_are_read(saved: bytes, tmp_path: Path) -> None:
     path = rewritten(saved, tmp_path / "net.pt2", lambda records: None, zipfile.ZIP_DEFLATED)
     assert "compressed" in refused(path)

@@ -10,6 +10,7 @@ converter are decomposed into core operators.
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -36,6 +37,7 @@ from aotc.relay.frontend.pytorch.walk import (
 )
 from aotc.relay.module import IRModule
 
+_LOG: Final = logging.getLogger(__name__)
 _ROUNDS: Final = 4
 """How often what a decomposition leaves is decomposed again."""
 _IGNORED: Final = {
@@ -47,6 +49,15 @@ def _prepared(program: Any) -> Any:
     """The program without operators in place, and with what has no converter decomposed as far as torch can."""
     if not any(map(_needs_work, program.graph.nodes)):
         return program
+    try:
+        return _decomposed(program)
+    except Exception as error:  # whatever torch raises: nodes, their arguments and shapes do not fit one another
+        _LOG.debug("torch cannot decompose the program", exc_info=True)
+        text = "torch cannot follow the program: its nodes do not fit one another"
+        raise AotcError("torch-program", text, hint="export the module again") from error
+
+
+def _decomposed(program: Any) -> Any:
     table: dict[Any, Any] = {}
     defaults = torch.export.default_decompositions()
     for _ in range(_ROUNDS):

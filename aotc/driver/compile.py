@@ -26,6 +26,7 @@ from aotc.driver.relay_frontend import import_exported, is_exported_program, is_
 from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
 from aotc.driver.wiring import install
+from aotc.ir.budget import spending
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.memo import remembering
 from aotc.ir.transform import PassContext
@@ -79,22 +80,29 @@ def import_model(
     params: Mapping[str, np.ndarray[Any, Any]] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> IRModule:
     """A model in any accepted form as a graph module; see `compile` for the arguments."""
     install()
+    with spending(config):
+        module = _imported(model, input_shapes, dims)
+    return module.with_function("main", bind_params_by_name(module.main, params)) if params else module
+
+
+def _imported(
+    model: str | Path | ModelProto | ExportedProgram | IRModule,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    dims: Mapping[str, int] | None,
+) -> IRModule:
     if isinstance(model, IRModule) or is_relay_text(model):
         if input_shapes or dims:
             raise AotcError("pin-module", "input_shapes and dims pin ONNX models; a module states its own types")
-        module = model if isinstance(model, IRModule) else read_relay_text(model)
-    elif is_exported_program(model):
+        return model if isinstance(model, IRModule) else read_relay_text(model)
+    if is_exported_program(model):
         if input_shapes:
             raise AotcError("pin-exported", "an exported program states its own shapes", hint="pin symbols with dims")
-        module = import_exported(model, dict(dims or {}))
-    else:
-        module = from_onnx(model, shape=dict(input_shapes or {}), dims=dict(dims or {}))
-    if params:
-        module = module.with_function("main", bind_params_by_name(module.main, params))
-    return module
+        return import_exported(model, dict(dims or {}))
+    return from_onnx(model, shape=dict(input_shapes or {}), dims=dict(dims or {}))
 
 
 def model_name(model: object, name: str | None) -> str:
@@ -153,12 +161,13 @@ def compile_programs(
     The program for each version of a target, else for the target alone: one graph, with kernels for each.
     """
     progress(OPTIMISING)
-    with options.context(instruments) as context:
-        require_lowering(context)
-        optimized = optimize(module, target)
-    progress(LOWERING)
-    versions = target.versions or (target,)
-    programs = [lower_calls(optimized, version, name) for version in versions]
+    with spending(options.config):
+        with options.context(instruments) as context:
+            require_lowering(context)
+            optimized = optimize(module, target)
+        progress(LOWERING)
+        versions = target.versions or (target,)
+        programs = [lower_calls(optimized, version, name) for version in versions]
     progress(PLANNING)
     programs = [plan_memory(program) for program in programs]
     if options.threads and not target.is_scalar:
@@ -199,7 +208,7 @@ def compile(
     opt_level     0 (no graph optimisation) to 3
     accuracy      "fast", or "strict": no algorithm that rounds more, or spreads infinities, than operators do
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
-    config        options of passes by key, as `PassContext` takes them, such as relay.AlterOpLayout.max_growth
+    config        options of passes and limits of the compiler (`aotc.ir.budget`) by key, as `PassContext` takes them
     instruments   pass instruments, see `aotc.ir.instrument`
     input_shapes, dims   shapes of inputs with dynamic dimensions, by input name; values of symbolic ones, by symbol
     cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
@@ -218,7 +227,7 @@ def compile(
     if output is not None:
         check_destination(Path(output))
     progress(IMPORTING)
-    module = import_model(model, params=params, input_shapes=input_shapes, dims=dims)
+    module = import_model(model, params=params, input_shapes=input_shapes, dims=dims, config=options.config)
     seen = [*instruments, passes := PassList()]
     temporary = ScratchDirectory("aotc-") if output is None else None
     path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")

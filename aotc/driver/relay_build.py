@@ -27,6 +27,7 @@ from aotc.driver.relay_target import Target
 from aotc.driver.scratch import written
 from aotc.driver.toolchain import find_toolchain
 from aotc.driver.wiring import install
+from aotc.ir.budget import spending
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.ndarray import NDArray
 from aotc.ir.transform import PassContext
@@ -152,7 +153,8 @@ def lower_module(module: IRModule, target: MachineTarget, name: str) -> Program:
     Raises AotcError for a context without the passes that make kernels, and programs that have no static form.
     """
     require_lowering(PassContext.current())
-    return lower_calls(optimize(module, target), target, name)
+    with spending():
+        return lower_calls(optimize(module, target), target, name)
 
 
 def build(

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from aotc.ir.attrs import Attrs, NoAttrs
+from aotc.ir.budget import Cost
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.span import Span
-from aotc.ir.types import Type
+from aotc.ir.types import TensorType, Type, tensor_types
 
 
 class OpPattern(IntEnum):
@@ -47,6 +48,9 @@ class AxisMap:
 Infer = Callable[[Any, Sequence[Type]], Type]
 Refine = Callable[[Any, "Sequence[Type | None]"], "Sequence[Type | None]"]
 Axes = Callable[[Any, Sequence[Type]], "AxisMap | None"]
+Scratch = Callable[[Any, Sequence[Type]], int]
+WIDEST: Final = 8
+"""Bytes of the widest elements: references may compute in those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,6 +66,8 @@ class Op:
     pattern    fusion kind
     axes       (attrs, argument types) -> AxisMap, or None where no axis is mapped
     refine     (attrs, argument types, None where unknown) -> the same list with what can be solved filled in
+    scratch    (attrs, argument types) -> elements of the arrays that the reference makes on the way, where they are
+               many more than those of its arguments and results; None where they are not
     """
 
     name: str
@@ -72,6 +78,7 @@ class Op:
     pattern: OpPattern = OpPattern.OPAQUE
     axes: Axes | None = None
     refine: Refine | None = None
+    scratch: Scratch | None = None
 
     @property
     def checked_type(self) -> Type | None:
@@ -88,10 +95,23 @@ class Op:
     def __str__(self) -> str:
         return self.name
 
+    def work(self, attributes: Attrs, types: Sequence[Type], result: Type) -> int:
+        """About how many operations on scalars the reference takes for arguments of these static types."""
+        return sum(t.numel for t in _tensors((*types, result)))
+
+    def cost(self, attributes: Attrs, types: Sequence[Type], result: Type) -> Cost:
+        """What running the reference takes, the arrays of its arguments and results left out."""
+        scratch = self.scratch(attributes, types) if self.scratch is not None else 0
+        return Cost(self.work(attributes, types, result), scratch * WIDEST)
+
     @staticmethod
     def get(op_name: str) -> Op:
         """The operator called `op_name`; see `get_op`."""
         return get_op(op_name)
+
+
+def _tensors(types: Sequence[Type]) -> list[TensorType]:
+    return [tensor for ty in types for tensor in tensor_types(ty)]
 
 
 @dataclass(slots=True)

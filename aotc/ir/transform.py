@@ -72,6 +72,10 @@ class _Table:
 
 _TABLE: Final = _Table(
     config={
+        "compile.max_bytes": int,
+        "compile.max_nodes": int,
+        "compile.max_unroll": int,
+        "compile.max_work": int,
         "relay.AlterOpLayout.max_growth": float,
         "relay.AlterOpLayout.winograd": bool,
         "relay.FoldConstant.max_bytes": int,

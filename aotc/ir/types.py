@@ -20,11 +20,21 @@ MOST_NESTED: Final = 100
 """How deep types may nest: deeper ones are mistakes, and their text grows with the square of the depth."""
 
 
+MAX_RANK: Final = 32
+"""Most dimensions of a tensor: numpy, in which constants are evaluated, broadcasts no more."""
+
+
+def check_rank(rank: int, what: str = "a tensor") -> None:
+    """AotcError (code "rank") for more dimensions than a tensor may have."""
+    if rank > MAX_RANK:
+        raise AotcError("rank", f"{what} would have {rank} dimensions; at most {MAX_RANK} are supported")
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class TensorType:
     """A dense tensor: `shape` (row major, each dimension an int or a SymDim) and element type.
 
-    Raises AotcError for a negative dimension.
+    Raises AotcError for a negative dimension, and for more than MAX_RANK of them.
     """
 
     shape: Shape
@@ -32,6 +42,7 @@ class TensorType:
 
     def __init__(self, shape: Iterable[Dim], dtype: str = "float32") -> None:
         dims = tuple(d if not hasattr(d, "__index__") else d.__index__() for d in shape)
+        check_rank(len(dims))
         if any(isinstance(d, int) and d < 0 for d in dims):
             raise AotcError("shape", f"a dimension is negative: ({', '.join(map(str, dims))})")
         object.__setattr__(self, "shape", dims)

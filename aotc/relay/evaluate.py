@@ -2,7 +2,8 @@
 """Constant evaluation: a call of an operator on constants in, a constant (or a tuple of them) out.
 
 Memory and time are bounded: where the result or an argument would be larger than a limit, and larger than what
-is stored, nothing is computed.  Splats (one value, repeated) stay splats: they are computed on one element.
+is stored, or the budget (`aotc.ir.budget`) does not suffice, nothing is computed.  Splats (one value, repeated) stay
+splats: they are computed on one element.
 
     evaluate_call(call(add, (one, two)), max_bytes=1 << 20)       # Constant(3), or None where it is too large
 """
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir.attrs import Attrs
+from aotc.ir.budget import Cost, budget
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op, OpPattern
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, tensor_types
@@ -63,9 +65,18 @@ def evaluate_call(node: Call, max_bytes: int = MAX_BYTES) -> Expr | None:
     if uniform is not None:
         return uniform
     stored = sum(map(_stored_bytes, node.args))
-    if max(sum(t.nbytes for t in tensor_types(ty)), *map(_shown_bytes, node.args), 0) > max(max_bytes, stored):
+    if max(_shown_bytes(node), *map(_shown_bytes, node.args), 0) > max(max_bytes, stored):
+        return None
+    if not budget().affords(_cost(node, op, ty, stored)):
         return None
     return wrap(run_reference(op, node.attrs, [value_of(a) for a in node.args]), ty, node)
+
+
+def _cost(node: Call, op: Op, ty: Type, stored: int) -> Cost:
+    """What evaluating a call takes beyond the constants that are there already, and as much again for the result."""
+    cost = op.cost(node.attrs, [a.checked_type for a in node.args if a.checked_type is not None], ty)
+    shown = _shown_bytes(node) + sum(map(_shown_bytes, node.args))
+    return Cost(cost.work, cost.nbytes + max(shown - 2 * stored, 0))
 
 
 def run_reference(op: Op, attributes: Attrs, args: Sequence[Value]) -> Any:
@@ -102,7 +113,7 @@ def _name(expr: Expr) -> str:
 
 
 def _shown_bytes(expr: Expr) -> int:
-    """Bytes that a constant argument would take if no splat were stored as one element: what references may make."""
+    """Bytes that a typed expression would take if no splat were stored as one element: what references may make."""
     return sum(t.nbytes for t in tensor_types(expr.checked_type)) if expr.checked_type is not None else 0
 
 

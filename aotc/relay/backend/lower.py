@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from aotc.ir.budget import budget
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.op import Op
+from aotc.ir.span import span_scope
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
 from aotc.relay.backend.external import external_kernel
 from aotc.relay.backend.kernels import anchor_name, lower_function, require_static
@@ -98,6 +100,7 @@ class _Lowering:
     values: dict[Expr, Value] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     names: Counter[str] = field(default_factory=Counter)
+    written: int = 0
 
     def value(self, node: Expr) -> Value:
         """The value of a node already visited; a let-bound variable is what it is bound to."""
@@ -165,7 +168,11 @@ class _Lowering:
         return _nest(type_of(node), outputs)
 
     def constant(self, node: Constant, ty: TensorType) -> Storage:
-        """The storage of a constant that a kernel reads from memory."""
+        """The storage of a constant that a kernel reads from memory; one value repeated is written out there."""
+        if node.is_splat:
+            self.written += ty.nbytes
+            with span_scope(node.span):
+                budget().check("compile.max_bytes", self.written, f"writing out a constant of type {ty}")
         name = self.fresh("const")
         return Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind="constant", data=node.data)
 

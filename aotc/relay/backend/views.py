@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from aotc.ir.budget import budget
 from aotc.ir.op import Op, OpPattern
-from aotc.ir.types import TensorType
+from aotc.ir.types import FuncType, TensorType, tensor_types
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, Var
 from aotc.relay.visitor import post_order
 
@@ -33,13 +34,23 @@ def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
     match node:
         case Call(op=Op(arity=1) as op) if op.pattern in _MOVES or op.name in _MARKS:
             argument = values[node.args[0]]
-            return None if isinstance(argument, tuple) else op.reference(node.attrs, argument)
+            return op.reference(node.attrs, argument) if not isinstance(argument, tuple) and _cheap(node, op) else None
         case Tuple():
             return tuple(values[f] for f in node.fields)
         case TupleGetItem():
             return values[node.tuple_value][node.index]
         case _:
             return None
+
+
+def _cheap(node: Call, op: Op) -> bool:
+    """Whether a call gives no more elements than it takes (a view has no more than its argument), and is affordable."""
+    types = [a.checked_type for a in node.args if a.checked_type is not None]
+    result = node.checked_type
+    if result is None or isinstance(result, FuncType) or not all(t.is_static for t in tensor_types(result)):
+        return False
+    grows = sum(t.numel for t in tensor_types(result)) > sum(t.numel for ty in types for t in tensor_types(ty))
+    return not grows and budget().fits(op.cost(node.attrs, types, result))
 
 
 def _start(labels: Any, position: np.ndarray[Any, Any]) -> int | None:

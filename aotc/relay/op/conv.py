@@ -225,6 +225,16 @@ def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice
     return slice(begin, begin + (last - first) * stride, stride), slice(first, last)
 
 
+def _scratch(n: int, a: ConvAttrs, types: Sequence[Type]) -> int:
+    """The columns: for each output position of an image, all that the windows of all groups see there."""
+    form, data = _form(n, a), tensor(types[0])
+    out = pick(tensor(_infer(n, a, types)).static_shape, form.out)
+    batch, channels, *space = pick(data.static_shape, form.data)
+    kernel = pick(tensor(types[1]).static_shape, form.kernel)[2:]
+    padded = prod(s + sum(p) for s, p in zip(space, pad_pairs(a.padding, n), strict=True))
+    return batch * channels * (prod(kernel) * prod(out[2:]) + padded)
+
+
 def _axes(n: int, a: ConvAttrs, types: Sequence[Type]) -> AxisMap:
     """Only the batch axis: channels and windows are summed."""
     form = _form(n, a)
@@ -309,6 +319,7 @@ def _conv(n: int, attributes: type[ConvAttrs], samples: Callable[[], Iterable[Sa
         infer=partial(_infer, n),
         refine=partial(_refine, n),
         reference=partial(_reference, n),
+        scratch=partial(_scratch, n),
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=partial(_axes, n),
         compute=partial(_compute, n),

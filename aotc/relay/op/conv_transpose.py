@@ -163,11 +163,10 @@ def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Arr
     out = [int(e) for e in pick(made.static_shape, result)[2:]]
     batch, g = x.shape[0], a.groups
     acc = accumulator(str(data.dtype), a.out_dtype or str(data.dtype)).numpy
+    full = _uncropped(n, a, x.shape[2:], w.shape[2:], out)
     x = x.reshape(batch, g, -1, prod(x.shape[2:])).astype(acc)
     w = w.reshape(g, w.shape[0] // g, *w.shape[1:]).astype(acc)
     space = pick(data.shape, source)[2:]
-    sizes = zip(pads, out, space, strides, w.shape[3:], dilation, strict=True)
-    full = [max(p[0] + o, (s - 1) * t + (k - 1) * d + 1) for p, o, s, t, k, d in sizes]
     total = np.zeros((batch, g * w.shape[2], *full), acc)
     for taps in np.ndindex(*w.shape[3:]):
         tap = (slice(None), slice(None), slice(None), *taps)
@@ -178,6 +177,23 @@ def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Arr
         total[where] += share
     crop = (slice(None), slice(None), *(slice(p[0], p[0] + o) for p, o in zip(pads, out, strict=True)))
     return laid_out(as_dtype(total[crop], a.out_dtype or str(data.dtype)), result)
+
+
+def _uncropped(
+    n: int, a: ConvTransposeAttrs, space: Sequence[int], kernel: Sequence[int], out: Sequence[int]
+) -> list[int]:
+    """The extents of the result before its edges are cut off."""
+    steps = (spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n))
+    sizes = zip(space, kernel, out, *steps, strict=True)
+    return [max(p[0] + o, (s - 1) * t + (k - 1) * d + 1) for s, k, o, t, d, p in sizes]
+
+
+def _scratch(n: int, a: ConvTransposeAttrs, types: Sequence[Type]) -> int:
+    """The uncropped result."""
+    data, weight = (tensor(t).static_shape for t in types)
+    source, form, result = _layouts(n, a)
+    batch, channels, *out = pick(tensor(_infer(n, a, types)).static_shape, result)
+    return batch * channels * prod(_uncropped(n, a, pick(data, source)[2:], pick(weight, form)[2:], out))
 
 
 def _type(x: Array) -> TensorType:
@@ -378,6 +394,7 @@ def _conv_transpose(n: int, attributes: type[ConvTransposeAttrs], samples: Calla
         infer=partial(_infer, n),
         refine=partial(_refine, n),
         reference=partial(_reference, n),
+        scratch=partial(_scratch, n),
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=partial(_axes, n),
         expand=partial(_expand, n),

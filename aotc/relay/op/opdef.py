@@ -7,16 +7,20 @@ RELU = OpDef(name="nn.relu", infer=same_type, reference=lambda _, x: np.maximum(
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from aotc.ir.attrs import NO_ATTRS, Attrs
 from aotc.ir.op import Op
+from aotc.ir.types import TensorType, TupleType, Type, tensor_types
 from aotc.relay.expr import Expr
+from aotc.tir import te
+from aotc.tir.schedule.graph import body_cost, domain, topological
 from aotc.tir.te import Tensor
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -61,3 +65,41 @@ class OpDef(Op):
     static: Callable[[Any, Sequence[Expr]], Expr | None] | None = None
     samples: Callable[[], Iterable[Sample]]
     view: bool = False
+
+    def work(self, attributes: Attrs, types: Sequence[Type], result: Type) -> int:
+        """What the tensor expression counts: for each element of each tensor on the way, its operations."""
+        least = super(OpDef, self).work(attributes, types, result)
+        reads = sum(t.numel for ty in types for t in tensor_types(ty))
+        most = reads * sum(t.numel for t in tensor_types(result))
+        if most <= SMALL and self.scratch is None:  # a window reads elements that are not there, too
+            return most
+        if self.compute is None:
+            return most if self.expand is not None else least
+        outputs = self.compute(attributes, [_placeholders(ty) for ty in types])
+        order = topological(outputs if isinstance(outputs, tuple) else (outputs,))
+        return least + sum(map(_operations, order))
+
+
+SMALL: Final = 1 << 16
+"""Operations that need not be counted exactly."""
+_BY_HAND: Final = 32
+"""Operations for each element of a program written by hand (sorting, scattering, filtering) that counts none."""
+
+
+def _placeholders(ty: Type) -> TeArg:
+    if isinstance(ty, TupleType):
+        return tuple(_placeholders(field) for field in ty.fields)  # type: ignore[misc]
+    assert isinstance(ty, TensorType)
+    return te.placeholder(ty.static_shape, ty.dtype, "p")
+
+
+def _operations(tensor: Tensor) -> int:
+    match tensor:
+        case te.Contraction() | te.Winograd():
+            return tensor.macs
+        case te.Extern():
+            return tensor.group.macs + _BY_HAND * tensor.size
+        case te.Compute() | te.Reduce():
+            return math.prod(extent for _, extent in domain(tensor)) * max(body_cost(tensor), 1)
+        case _:
+            return 0

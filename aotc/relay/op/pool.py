@@ -9,7 +9,7 @@ padding.  A mean divides by the elements seen, or, with `count_include_pad`, by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -152,22 +152,33 @@ class _Window:
         """The positions that a mean counts: from the first, up to but without the second."""
         return (-self.pad[0], self.extent + self.pad[1]) if include_pad else (0, self.extent)
 
-    def seen(self, include_pad: bool) -> list[int]:
+    def reach(self) -> int:
+        """From the first tap of the first output to the last one of the last, or to the end of the data."""
+        last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation + 1
+        return max(last, self.pad[0] + self.extent)
+
+    def seen(self, include_pad: bool) -> Array:
         """How many taps of each output are counted."""
+        found: Array = self._seen(np.arange(self.count), include_pad, np.maximum, np.minimum)
+        return found
+
+    def _seen(self, i: Any, include_pad: bool, greater: Callable[..., Any], smaller: Callable[..., Any]) -> Any:
         low, high = self.bounds(include_pad)
-        starts = [i * self.stride - self.pad[0] for i in range(self.count)]
-        return [sum(low <= s + k * self.dilation < high for k in range(self.size)) for s in starts]
+        start = i * self.stride - self.pad[0]
+        first = greater((low - start + (self.dilation - 1)) // self.dilation, 0)
+        last = smaller((high - 1 - start) // self.dilation, self.size - 1)
+        return last - first + 1
 
     def seen_at(self, i: Scalar, include_pad: bool) -> Operand:
         """The same as an expression of the output's index: a number where all outputs see as many."""
-        counts = set(self.seen(include_pad))
-        if len(counts) == 1:
-            return counts.pop()
+        ends = {int(self._seen(k, include_pad, max, min)) for k in (0, self.count - 1)}
         low, high = self.bounds(include_pad)
-        start = i * self.stride - self.pad[0]
-        first = maximum((low - start + (self.dilation - 1)) // self.dilation, 0)
-        last = minimum((high - 1 - start) // self.dilation, self.size - 1)
-        return last - first + 1
+        # between two complete windows, or two that see all there is, are others like them
+        alike = {self.size, high - low} if self.dilation == 1 else {self.size}
+        if self.count == 1 or (len(ends) == 1 and ends <= alike):
+            return ends.pop()
+        found: Operand = self._seen(i, include_pad, maximum, minimum)
+        return found
 
 
 def _windows(n: int, a: PoolAttrs, space: Sequence[int]) -> list[_Window]:
@@ -282,14 +293,19 @@ def _views(n: int, a: PoolAttrs, data: Array, fill: Any) -> tuple[Array, list[_W
     x = canonical(data, pool_layouts(n, a)[0])
     windows = _windows(n, a, x.shape[2:])
     reach = [(w.size - 1) * w.dilation + 1 for w in windows]
-    need = [(w.count - 1) * w.stride + r - w.extent - w.pad[0] for w, r in zip(windows, reach, strict=True)]
-    pads = ((w.pad[0], max(e, 0)) for w, e in zip(windows, need, strict=True))
+    pads = ((w.pad[0], w.reach() - w.extent - w.pad[0]) for w in windows)
     x = np.pad(x, ((0, 0), (0, 0), *pads), constant_values=fill)
     view = sliding_window_view(x, reach, tuple(range(2, n + 2)))
     outputs = [slice(0, (w.count - 1) * w.stride + 1, w.stride) for w in windows]
     taps = (slice(None, None, w.dilation) for w in windows)
     steps = (slice(None), slice(None), *outputs, *taps)
     return view[steps], windows
+
+
+def _scratch(n: int, a: PoolAttrs, types: Sequence[Type]) -> int:
+    """The padded data."""
+    batch, channels, *space = pick(tensor(types[0]).static_shape, pool_layouts(n, a)[0])
+    return batch * channels * prod(w.reach() for w in _windows(n, a, space))
 
 
 def mean_of(total: Array, count: Any) -> Array:
@@ -348,6 +364,7 @@ def _pool(n: int, mean: bool) -> OpDef:
         attrs=attributes,
         infer=partial(_infer, n, mean),
         reference=partial(_reference_avg if mean else _reference_max, n),
+        scratch=partial(_scratch, n),
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=partial(pool_axes, n),
         compute=partial(_compute_avg if mean else _compute_max, n),

@@ -48,6 +48,8 @@ from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import all_of, call, const, maximum, minimum, select
 
+SHORT: Final = 1 << 20
+"""Outputs along an axis that are looked at one by one, to find out whether they lie as simply as they seem to."""
 WHOLE: Final = 2.0**-10
 """A value this close below a whole number is that number, off by rounding: truncation must not lose it."""
 
@@ -140,13 +142,17 @@ def _clamped(index: Scalar, extent: int) -> Scalar:
 
 def _nearest_index(axis: AxisMapping, method: str) -> Any:
     """A function from the output index to the source's: arithmetic where it is simple, else through a table."""
-    found = [min(max(axis.nearest(o, method), 0), axis.extent - 1) for o in range(axis.count)]
-    factor = axis.count // axis.extent
-    if factor and found == [o // factor for o in range(axis.count)]:
-        return lambda o: o // factor
-    step = found[1] - found[0] if axis.count > 1 else 0
-    if found == [found[0] + o * step for o in range(axis.count)]:
-        return lambda o: o * step + found[0]
+    if axis.is_identity:
+        return lambda o: o
+    if axis.count <= SHORT:
+        at = np.arange(axis.count, dtype=np.int64)
+        found = axis.nearest(at, method).clip(0, axis.extent - 1)
+        factor = axis.count // axis.extent
+        if factor and (found == at // factor).all():
+            return lambda o: o // factor
+        first, step = int(found[0]), int(found[1] - found[0]) if axis.count > 1 else 0
+        if (found == first + at * step).all():
+            return lambda o: o * step + first
     table = _table(axis, lambda o: _clamped(axis.nearest(o, method), axis.extent), "index")
     return lambda o: table[o]
 
@@ -301,6 +307,12 @@ def _check_names(a: ResizeAttrs) -> None:
     require("resize.roi", crop, "tf_crop_and_resize needs a roi")
 
 
+def _scratch(n: int, a: ResizeAttrs, types: Sequence[Type]) -> int:
+    """Where the outputs of each axis look, with what weights."""
+    axes = axes_of(n, a, pick(tensor(types[0]).static_shape, positions(a.layout, DATA_LAYOUT[n]))[2:])
+    return sum(4 * axis.count * (1 if a.method == "nearest_neighbor" else first_tap(a, axis)[1]) for axis in axes)
+
+
 def _axes(n: int, a: ResizeAttrs, types: Sequence[Type]) -> AxisMap:
     where = positions(a.layout, DATA_LAYOUT[n])
     return AxisMap((tuple(k if k in where[:2] else None for k in range(n + 2)),))
@@ -335,6 +347,7 @@ def _resize(n: int, attributes: type[ResizeAttrs]) -> OpDef:
         attrs=attributes,
         infer=partial(_infer, n),
         reference=partial(_reference, n),
+        scratch=partial(_scratch, n),
         pattern=OpPattern.INJECTIVE,
         axes=partial(_axes, n),
         compute=partial(_compute, n),

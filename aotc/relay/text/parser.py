@@ -91,7 +91,10 @@ class _Parser(Cursor):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self.free: dict[str, Var] = {}
-        self.scopes: list[dict[str, Var]] = [self.free]
+        self.scopes: list[set[str]] = [set()]  # the names that each block around this place binds
+        self.bound: dict[
+            str, list[tuple[int, Var]]
+        ] = {}  # the variables of a name, each with its scope; innermost last
         self.temps: dict[str, Expr] = {}
         self.open: set[str] = set()  # the temps that the blocks around this place define
         self.crossing: list[Token] = []  # uses of temps of blocks that have ended
@@ -178,10 +181,10 @@ class _Parser(Cursor):
         return self.temps[token.text]
 
     def _lookup(self, token: Token) -> Var:
-        for scope in reversed(self.scopes):
-            if token.text in scope:
-                return scope[token.text]
-        names = [name for scope in self.scopes for name in scope]
+        found = self.bound.get(token.text)
+        if found:
+            return found[-1][1]
+        names = [name for name, variables in self.bound.items() if variables]
         self.fail(f"variable %{token.text} is not defined", token, code="undefined", hint=nearest(token.text, names))
 
     def _declare(self) -> tuple[Token, Type | None]:
@@ -189,13 +192,33 @@ class _Parser(Cursor):
         token = self.expect_kind("local", "a variable")
         return token, self.type_() if self.accept(":") else None
 
-    def _bind(self, token: Token, annotation: Type | None, scope: dict[str, Var]) -> Var:
-        var = scope[token.text] = Var(token.text, annotation, self.span(token))
+    def _bind(self, name: str, var: Var) -> Var:
+        """Make a variable what its name means until the innermost block ends; a later one replaces it there."""
+        found, depth = self.bound.setdefault(name, []), len(self.scopes)
+        if found and found[-1][0] == depth:
+            found.pop()
+        found.append((depth, var))
+        self.scopes[-1].add(name)
         return var
+
+    def _leave(self) -> None:
+        """End the innermost block."""
+        for name in self.scopes.pop():
+            self.bound[name].pop()
+
+    def _variable(self, token: Token, annotation: Type | None) -> Var:
+        return Var(token.text, annotation, self.span(token))
+
+    def _free(self) -> None:
+        """A variable that is bound nowhere, for the rest of the text."""
+        token, annotation = self._declare()
+        var = self.free[token.text] = self._variable(token, annotation)
+        found = self.bound.setdefault(token.text, [])
+        found[:] = [(0, var), *(entry for entry in found if entry[0])]
 
     def _body(self) -> Task[Expr]:
         """Definitions and the expression that they lead to: what stands between braces."""
-        self.scopes.append({})
+        self.scopes.append(set())
         own: list[str] = []
         lets: list[tuple[Var, Expr, Span]] = []
         while True:
@@ -208,31 +231,31 @@ class _Parser(Cursor):
             elif self.accept("let", "name"):
                 lets.append((yield self._let(token)))
             elif self.accept("free_var", "name"):
-                self._bind(*self._declare(), self.free)
+                self._free()
                 self.expect(";")
             else:
                 body: Expr = yield self._expr()
                 if not self.accept(";"):
                     break
                 lets.append((with_type(Var("v", None, self.span(token)), body.checked_type), body, self.span(token)))
-        self.scopes.pop()
+        self._leave()
         self.open.difference_update(own)
         for var, value, span in reversed(lets):
             body = Let(var, value, body, span)
         return body
 
     def _let(self, start: Token) -> Task[tuple[Var, Expr, Span]]:
-        scope = self.scopes[-1]
         token, annotation = self._declare()
         self.expect("=")
         if self.at("fn", "name"):  # a function may call itself
-            var = self._bind(token, annotation, scope)
+            var = self._bind(token.text, self._variable(token, annotation))
             value: Expr = yield self._expr()
         else:
             value = yield self._expr()
-            var = self._bind(token, annotation, scope)
+            var = self._variable(token, annotation)
             if annotation is None:
-                var = scope[token.text] = with_type(var, value.checked_type)
+                var = with_type(var, value.checked_type)
+            self._bind(token.text, var)
         self.expect(";")
         return var, value, self.span(start)
 
@@ -245,23 +268,22 @@ class _Parser(Cursor):
     def _function(self, start: Token) -> Task[Function]:
         """What follows `fn` or `def @name`: parameters, attributes, result type and body."""
         self.expect("(")
-        scope: dict[str, Var] = {}
+        self.scopes.append(set())
         params: list[Var] = []
         attrs: dict[str, Any] = {}
         while not self.accept(")"):
             if self.token.kind == "local":
                 token, annotation = self._declare()
-                if token.text in scope:
+                if token.text in self.scopes[-1]:
                     self.fail(f"parameter %{token.text} is named twice", token, code="redefined")
-                params.append(self._bind(token, annotation, scope))
+                params.append(self._bind(token.text, self._variable(token, annotation)))
             else:
                 self._attribute(attrs)
             if not self.at(")"):
                 self.expect(",")
         ret_type = self.type_() if self.accept("->") else None
-        self.scopes.append(scope)
         body: Expr = yield self._block()
-        self.scopes.pop()
+        self._leave()
         return Function(params, body, ret_type, attrs, self.span(start))
 
     def _attribute(self, attrs: dict[str, Any]) -> None:

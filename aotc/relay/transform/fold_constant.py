@@ -5,7 +5,8 @@ add(%x, multiply(2f, 3f))
 add(%x, 6f)
 
 A result larger than `relay.FoldConstant.max_bytes` (64 MiB) and larger than its arguments together is left
-to run time; one value repeated takes the memory of one element, whatever its shape.
+to run time, and so is what the budget of the compilation (`aotc.ir.budget`) does not suffice for; one value repeated
+takes the memory of one element, whatever its shape.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from aotc.ir.budget import spending
 from aotc.ir.transform import PassContext
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem
@@ -53,4 +55,5 @@ class FoldConstant(FunctionPass):
     required: ClassVar[tuple[str, ...]] = ()
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return Fold(ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)).visit_function(function)
+        with spending(ctx.config):
+            return Fold(ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)).visit_function(function)

@@ -107,6 +107,7 @@ class _ForwardGraph:
         self.link_params = link_params
         self.nodes: list[_Node] = []
         self.by_ref: dict[Expr, _Node] = {}
+        self.flat: dict[Expr, bool] = {}
         for expr in _walk(root):
             self.by_ref[expr] = _Node(expr, len(self.nodes))
             self.nodes.append(self.by_ref[expr])
@@ -120,6 +121,13 @@ class _ForwardGraph:
         for expr in exprs:
             self.by_ref[expr].external = True
 
+    def _is_flat(self, value: Expr) -> bool:
+        """Whether a value is a tuple of tensors; looked at once, however many of its fields are taken."""
+        if value not in self.flat:
+            ty = type_of(value)
+            self.flat[value] = isinstance(ty, TupleType) and all(isinstance(f, TensorType) for f in ty.fields)
+        return self.flat[value]
+
     def _connect(self, node: _Node) -> None:
         match node.ref:
             case Call():
@@ -132,8 +140,7 @@ class _ForwardGraph:
                     else:
                         self._need(item)
             case TupleGetItem(tuple_value=value):
-                ty = type_of(value)
-                if isinstance(ty, TupleType) and all(isinstance(f, TensorType) for f in ty.fields):
+                if self._is_flat(value):
                     node.pattern = OpPattern.INJECTIVE
                     self.by_ref[value].outputs.append((node, OpPattern.INJECTIVE))
                 else:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from aotc.ir.budget import budget, spending
+from aotc.ir.span import span_scope
 from aotc.ir.transform import Pass, PassContext
 from aotc.relay.analysis import global_uses
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var
@@ -37,12 +39,15 @@ def _bound(body: Expr) -> list[Var]:
 def applied(function: Function, args: Sequence[Expr]) -> Expr:
     """The body of `function` with `args` for its parameters; the variables that it binds itself are new ones.
 
-    Nodes that do not depend on parameters stay shared between applications.
+    Nodes that do not depend on parameters stay shared between applications.  AotcError (code "budget") where calls
+    upon calls would become more nodes than one compilation may have.
     """
     new: dict[Expr, Expr] = dict(zip(function.params, args, strict=True))
     new.update((v, Var(v.name, v.annotation, v.span)) for v in _bound(function.body))
     memo: dict[Expr, Expr] = {}
-    for node in post_order(function.body):
+    nodes = list(post_order(function.body))
+    budget().spend("compile.max_nodes", len(nodes), "the module, calls replaced by what they call,")
+    for node in nodes:
         memo[node] = new[node] if node in new else rebuild(node, memo.__getitem__)
     return memo[function.body]
 
@@ -68,7 +73,8 @@ class _Inliner(Mutator):
                 function = None
         if function is None or len(function.params) != len(new.args):
             return new
-        return applied(function, new.args)
+        with span_scope(new.span):
+            return applied(function, new.args)
 
 
 def _order(module: IRModule) -> list[str]:
@@ -118,6 +124,10 @@ class Inline(Pass[IRModule]):
         return bool(function.attrs.get("Inline")) or (self.everything and not _opaque(function))
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        with spending(ctx.config):
+            return self._inlined(module)
+
+    def _inlined(self, module: IRModule) -> IRModule:
         functions = dict(module.functions)
         order = _order(module)
         inlined = {name for name in order if self._wanted(functions[name])}

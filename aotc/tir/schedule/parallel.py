@@ -74,6 +74,8 @@ _TURNED: Final = 1.1
 and to deal out rests and borders by themselves."""
 _CACHED: Final = 1 << 19
 """Bytes that a processor keeps for itself while it works on them."""
+_MOST_STATEMENTS: Final = 256
+"""Kernels of more statements in a row (hundreds of tensors joined) are not divided: proofs compare each with each."""
 _WORTH_NS: Final = 300.0
 """Kernels that take less time by this rough measure are not worth a meeting."""
 _WORTH_MOVING_NS: Final = 1000.0
@@ -101,7 +103,8 @@ def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset()) -> Ke
     """
     nbytes = sum(b.nbytes for b in kernel.params)
     computing, moving = kernel.macs / _MACS_PER_NS, nbytes / _BYTES_PER_NS
-    if kernel.source is not None or (computing < _WORTH_NS and moving < _WORTH_MOVING_NS):
+    small = computing < _WORTH_NS and moving < _WORTH_MOVING_NS
+    if kernel.source is not None or small or len(_stmts(kernel.body)) > _MOST_STATEMENTS:
         return kernel
     kind = " ".join(["team", *(str(k) for k, b in enumerate(kernel.inputs) if b in constants)])
     made = remembered_kernel(kind, kernel, kernel.span, lambda: _divided(kernel, constants, max(computing, moving)))
@@ -255,16 +258,15 @@ class _Splitter:
     def _is_used(self, kept: AbstractSet[Var | Buffer], stmts: Sequence[Stmt]) -> bool:
         """Whether another statement of the kernel than these computes with one of the registers or buffers."""
         inside = set(walk_stmts(Block(stmts))) if kept else set()
-        return bool(kept) and any(not kept.isdisjoint(used) for s, used in self._uses if s not in inside)
+        return any(s not in inside for k in kept for s in self._users.get(k, ()))
 
     @cached_property
-    def _uses(self) -> list[tuple[Stmt, frozenset[Var | Buffer]]]:
-        """The registers that each statement of the kernel computes with, and the buffers that it loads from."""
-        found = []
+    def _users(self) -> dict[Var | Buffer, dict[Stmt, None]]:
+        """The statements of the kernel that compute with each register, and that load from each buffer."""
+        found: dict[Var | Buffer, dict[Stmt, None]] = {}
         for stmt in walk_stmts(self.kernel.body):
-            nodes = (n for e in stmt_exprs(stmt) for n in walk(e))
-            used = (n.buffer if isinstance(n, Load) else n for n in nodes if isinstance(n, (Load, Var)))
-            found.append((stmt, frozenset[Var | Buffer](used)))
+            for node in (n for e in stmt_exprs(stmt) for n in walk(e) if isinstance(n, (Load, Var))):
+                found.setdefault(node.buffer if isinstance(node, Load) else node, {})[stmt] = None
         return found
 
     # --- what may be dealt out

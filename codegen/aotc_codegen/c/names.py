@@ -83,13 +83,16 @@ class Names:
     def __init__(self, taken: Iterable[str] = (), *, any_case: bool = False) -> None:
         self._key = str.upper if any_case else str
         self._taken = {self._key(name) for name in taken}
+        self._last: dict[str, int] = {}  # the last number given to a name; all before it are taken
 
     def fresh(self, text: str, fallback: str = "tensor") -> str:
         """An identifier like `text` that has not been given yet."""
         base = identifier(text, fallback)
-        name, number = base, 0
+        number = self._last.get(self._key(base), 0)
+        name = f"{base}_{number}" if number else base
         while self._key(name) in self._taken:
             number += 1
             name = f"{base}_{number}"
         self._taken.add(self._key(name))
+        self._last[self._key(base)] = number
         return name

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aotc.ir.budget import array_cost, budget
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import Dim, is_static, static_shape
 from aotc.ir.dtype import DType
-from aotc.ir.op import Op
-from aotc.ir.types import TensorType, TupleType, tensor_types
+from aotc.ir.types import TensorType, tensor_types
+from aotc.relay.evaluate import evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Tuple, TupleGetItem, call, splat, tensor_type_of
 from aotc.relay.frontend.onnx.load import check_size
 from aotc.relay.op import REGISTRY
@@ -33,20 +32,6 @@ Operand: TypeAlias = "Expr | int | float | bool"
 
 FOLD_BYTES: Final = 1 << 20
 """A call folds if neither an argument nor the result is larger than this."""
-FOLD_TOTAL: Final = 256 << 20
-"""Bytes that folding may produce in one model: folding cannot be used to fill memory."""
-MAX_CONSTANT_BYTES: Final = 64 << 20
-"""The largest constant a converter makes itself (a range, an identity matrix)."""
-
-
-@dataclass(slots=True)
-class Budget:
-    """What folding may still produce."""
-
-    left: int = FOLD_TOTAL
-
-
-BUDGET: ContextVar[Budget | None] = ContextVar("aotc_onnx_budget", default=None)
 
 
 def emit(name: str, *args: Expr, **attributes: Any) -> Expr:
@@ -62,37 +47,21 @@ def emit(name: str, *args: Expr, **attributes: Any) -> Expr:
     for ty in tensor_types(node.checked_type):
         if ty.is_static:
             check_size(ty.static_shape, ty.dtype, f"the result of {name}")
-    return _folded(op, node)
+    return _folded(node)
 
 
-def _folded(op: Op, node: Call) -> Expr:
+def _folded(node: Call) -> Expr:
     """The value of `node` where all is constant, small and within the budget; else `node`."""
-    values = [_value(a) for a in node.args]
-    known = [v for v in values if v is not None]
-    assert node.checked_type is not None
-    types = tensor_types(node.checked_type)
-    if len(known) != len(values) or not all(t.is_static for t in types):
+    if not all(map(_small, node.args)):
         return node
-    budget = BUDGET.get() or Budget()
-    size = sum(t.nbytes for t in types)
-    if size > min(FOLD_BYTES, budget.left):
-        return node
-    budget.left -= size
-    with np.errstate(all="ignore"):
-        result = op.reference(node.attrs, *known)
-    if isinstance(node.checked_type, TupleType):
-        return Tuple(Constant(np.asarray(r)) for r in result)
-    return Constant(np.asarray(result, types[0].dtype.numpy))
+    return evaluate_call(node, FOLD_BYTES) or node
 
 
-def _value(expr: Expr) -> Any:
-    """The array of a small constant, a tuple of them, or None."""
-    if isinstance(expr, Constant):
-        return expr.data if expr.data.nbytes <= FOLD_BYTES else None
+def _small(expr: Expr) -> bool:
+    """Whether an argument is a constant, or a tuple of them, that is looked at while the graph is built."""
     if isinstance(expr, Tuple):
-        fields = [_value(f) for f in expr.fields]
-        return None if any(f is None for f in fields) else tuple(fields)
-    return None
+        return all(map(_small, expr.fields))
+    return isinstance(expr, Constant) and expr.data.nbytes <= FOLD_BYTES
 
 
 def is_constant(expr: Expr | None) -> bool:
@@ -319,10 +288,26 @@ def pad(x: Expr, widths: Sequence[tuple[int, int]], value: Number = 0, mode: str
     return emit("nn.pad", x, fill, pad_width=tuple((int(b), int(a)) for b, a in widths), pad_mode=mode)
 
 
-def check_materialized(shape: Sequence[int], dtype: str, what: str) -> None:
-    """AotcError (code "onnx-size") if a constant made by the converter would take too much memory."""
-    if math.prod(shape) * DType(dtype).itemsize > MAX_CONSTANT_BYTES:
-        raise AotcError("onnx-size", f"{what} of shape {tuple(shape)} is too large to be made at compile time")
+def check_materialized(shape: Sequence[int], dtype: str, what: str, copies: int = 2) -> None:
+    """AotcError (code "budget") if a constant made by the converter would take too much memory or work.
+
+    copies   arrays of that size that are there at once while it is made
+    """
+    cost = array_cost(math.prod(shape), DType(dtype).itemsize, copies)
+    budget().require(cost, f"{what} of shape {tuple(shape)}")
+
+
+def equal_parts(size: int, part: int) -> list[int]:
+    """`size` elements in parts of `part`, the last one smaller where that does not divide; AotcError for none."""
+    if part < 1:
+        raise AotcError("onnx-split", f"{size} elements cannot be split into parts of {part}")
+    check_unrolled(-(-size // part), "a split")
+    return [min(part, size - k) for k in range(0, size, part)]
+
+
+def check_unrolled(parts: int, what: str) -> None:
+    """AotcError (code "budget") where so many parts, each with nodes of its own, are more than may be made."""
+    budget().check("compile.max_unroll", parts, what)
 
 
 def iota(count: int, dtype: str = "int64") -> Constant:

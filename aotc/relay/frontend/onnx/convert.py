@@ -18,13 +18,14 @@ from typing import Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from aotc.ir.budget import budget, spending
 from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.span import Span, current_span, span_scope
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
-from aotc.relay.frontend.onnx.build import BUDGET, Budget
 from aotc.relay.frontend.onnx.function import bind_function, function_of
 from aotc.relay.frontend.onnx.load import (
+    MAX_DEPTH,
     Array,
     LoadedModel,
     dtype_of_elem,
@@ -39,10 +40,6 @@ from aotc.relay.module import IRModule
 
 _LOG: Final = logging.getLogger(__name__)
 
-MAX_NODES: Final = 200_000
-"""Nodes that one model may expand to: nested functions and loops cannot multiply without end."""
-MAX_DEPTH: Final = 60
-"""Functions and subgraphs within each other."""
 
 _INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
 """What a converter may stumble over in a malformed node."""
@@ -71,7 +68,6 @@ class _Conversion:
     functions: Mapping[tuple[str, str, str], FunctionProto]
     hint: str
     problems: list[Diagnostic] = field(default_factory=list)
-    nodes_left: int = field(default_factory=lambda: MAX_NODES)
 
     # --- tensors by name
 
@@ -111,6 +107,8 @@ class _Conversion:
                     self.node(proto, scope)
             except AotcError as error:
                 self.problems += self.explained(error).at(span).diagnostics
+                if budget().left("compile.max_nodes") <= 0:  # so that every further node would be a problem
+                    raise
             except _PoisonedError:
                 continue
             except _INVALID as error:
@@ -128,9 +126,7 @@ class _Conversion:
 
     def node(self, proto: NodeProto, scope: _Scope) -> None:
         """Convert one node and give its outputs their names."""
-        self.nodes_left -= 1
-        if self.nodes_left < 0:
-            raise AotcError("onnx-nodes", f"the model expands to more than {MAX_NODES} nodes")
+        budget().spend("compile.max_nodes", 1, "the model, its functions and loops expanded,")
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         local = self.functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
         if local is not None:
@@ -250,11 +246,8 @@ def from_onnx(
     params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
     conversion = _Conversion(loaded, functions, pin_hint(types))
     scope = _Scope(loaded.opsets, values=dict(params))
-    token = BUDGET.set(Budget())
-    try:
+    with spending():
         conversion.graph(graph, scope)
-    finally:
-        BUDGET.reset(token)
     body = _result(conversion, graph, scope)
     main = Function(tuple(params.values()), body, span=Span(loaded.source))
     return IRModule({"main": main}, {"output_names": tuple(v.name for v in graph.output)})

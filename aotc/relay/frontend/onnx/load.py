@@ -28,9 +28,14 @@ from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.dtype import DType
 from aotc.ir.files import open_regular
 from aotc.ir.span import Span
+from aotc.ir.types import check_rank
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
+MOST_SHOWN: Final = 80
+"""Characters of a text from a model that a message repeats."""
+MAX_DEPTH: Final = 60
+"""Functions and subgraphs within each other."""
 MAX_TENSOR_BYTES: Final = 1 << 40
 """Tensors beyond this are refused: no machine holds them, and offsets inside them could overflow."""
 
@@ -136,26 +141,26 @@ class LoadedModel:
                 f"{what} has external data, but the model was given without a folder",
                 hint="pass the path of the .onnx file instead of a ModelProto",
             )
-        relative = Path(location)
+        relative, shown = Path(location), repr(location[:MOST_SHOWN]) + ("..." if len(location) > MOST_SHOWN else "")
         if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts or "\\" in location:
-            raise AotcError(
-                "onnx-external-data", f"{what} names external data outside the model's folder: {location!r}"
-            )
+            raise AotcError("onnx-external-data", f"{what} names external data outside the model's folder: {shown}")
         path = Path(os.path.realpath(self.folder / relative))
         if not path.is_relative_to(os.path.realpath(self.folder)):
-            raise AotcError("onnx-external-data", f"external data of {what} leaves the model's folder: {location!r}")
+            raise AotcError("onnx-external-data", f"external data of {what} leaves the model's folder: {shown}")
         try:
             found = path.is_file()
-        except OSError:  # too long a name, or where nothing may be looked for
-            found = False
+        except (OSError, ValueError) as error:  # a name longer than file systems take
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise AotcError("onnx-external-data", f"external data of {what} in {shown}: {reason}") from error
         if not found:
-            raise AotcError("onnx-external-data", f"external data of {what} is missing: no file {location!r}")
+            raise AotcError("onnx-external-data", f"external data of {what} is missing: no file {shown}")
         return path
 
 
 def checked_shape(dims: Any, dtype: DType, what: str) -> tuple[int, ...]:
     """Dimensions as a tuple; AotcError (code "onnx-shape") for negative ones and sizes beyond all bounds."""
     shape = tuple(int(d) for d in dims)
+    check_rank(len(shape), what)
     if any(d < 0 for d in shape):
         raise AotcError("onnx-shape", f"{what} has a negative dimension: {shape}")
     check_size(shape, dtype, what)
@@ -171,17 +176,23 @@ def check_size(shape: tuple[int, ...], dtype: DType, what: str) -> None:
 def read_model(model: str | Path | ModelProto) -> LoadedModel:
     """Read and check the outer form of a model.
 
-    Raises AotcError: unreadable or non-ONNX file, unsupported IR or operator-set version, no graph,
-    nodes or tensors defined twice, cycles.
+    Raises AotcError: unreadable or non-ONNX file, names that are not UTF-8, unsupported IR or operator-set version,
+    no graph, nodes or tensors defined twice, cycles.
     """
-    if isinstance(model, ModelProto):
-        loaded = LoadedModel(model, model.graph.name or "model", _opsets(model, "model"))
-    else:
-        path = Path(model)
-        proto = _parse(path)
-        loaded = LoadedModel(proto, path.name, _opsets(proto, path.name), path.resolve().parent)
+    loaded = _loaded(model)
     check_graph(loaded.proto.graph, loaded.source)
     return loaded
+
+
+def _loaded(model: str | Path | ModelProto) -> LoadedModel:
+    """A model whose names are text."""
+    if isinstance(model, ModelProto):
+        check_text(model, "model")
+        return LoadedModel(model, model.graph.name or "model", _opsets(model, "model"))
+    path = Path(model)
+    proto = _parse(path)
+    check_text(proto, path.name)
+    return LoadedModel(proto, path.name, _opsets(proto, path.name), path.resolve().parent)
 
 
 def load_model(model: str | Path | ModelProto) -> ModelProto:
@@ -244,6 +255,30 @@ def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
     return opsets
 
 
+_PROSE: Final = frozenset(
+    {"doc_string", "producer_name", "producer_version", "metadata_props", "quantization_annotation", "denotation"}
+)
+"""Fields that say nothing about what a model computes."""
+
+
+def check_text(proto: Any, source: str) -> None:
+    """AotcError (code "onnx-name") for names that are not UTF-8: they come out of the file as bytes."""
+    stack: list[tuple[str, Any]] = [("", proto)]
+    while stack:
+        path, message = stack.pop()
+        for field, value in message.ListFields():
+            if field.name in _PROSE or field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+                continue
+            single = isinstance(value, (str, bytes)) or hasattr(value, "ListFields")
+            for place, item in enumerate([value] if single else value):
+                where = f"{path}{field.name}" if single else f"{path}{field.name}[{place}]"
+                if isinstance(item, bytes):
+                    text = f"{where} is not UTF-8: {item[:MOST_SHOWN]!r}"
+                    raise AotcError("onnx-name", text, span=Span(source), hint="rename it, or export the model again")
+                if field.type == field.TYPE_MESSAGE:
+                    stack.append((f"{where}.", item))
+
+
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     """The graphs in a node's attributes."""
     for attribute in node.attribute:
@@ -252,15 +287,20 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def captured_names(node: NodeProto) -> set[str]:
-    """Names that a node reads: its inputs, and what its subgraphs take from outside."""
+def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
+    """Names that a node reads: its inputs, and what its subgraphs take from outside.
+
+    Raises AotcError (code "onnx-depth") for subgraphs nested too deeply; `depth` is that of the node's own graph.
+    """
+    if depth > MAX_DEPTH:
+        raise AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
     names = {name for name in node.input if name}
     for graph in subgraphs(node):
         own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
         own |= {s.values.name for s in graph.sparse_initializer}
         own |= {name for inner in graph.node for name in inner.output}
         for inner in graph.node:
-            names |= captured_names(inner) - own
+            names |= captured_names(inner, depth + 1) - own
         names |= {v.name for v in graph.output} - own
     return names
 
@@ -286,7 +326,7 @@ def check_graph(graph: GraphProto, source: str) -> None:
                 problems.append(Diagnostic("onnx-duplicate", text, Span(source, node=node_label(node, index))))
             defined[name] += 1
     for index, node in enumerate(graph.node):
-        for name in sorted(captured_names(node) - defined.keys()):
+        for name in sorted(name for name in captured_names(node) if name not in defined):
             text = f"tensor {name!r} is used, but nothing defines it"
             problems.append(Diagnostic("onnx-undefined", text, Span(source, node=node_label(node, index))))
     problems += [
@@ -327,20 +367,22 @@ def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
 def _visit(root: int, reads: list[list[int]], done: set[int], graph: GraphProto, source: str) -> list[int]:
     """The nodes below `root` that are not done yet, producers first, by an iterative depth-first search."""
     order: list[int] = []
-    path: dict[int, Iterator[int]] = {}
-    if root not in done:
-        path[root] = iter(reads[root])
+    path: list[tuple[int, Iterator[int]]] = [] if root in done else [(root, iter(reads[root]))]
+    under_way = {index for index, _ in path}
     while path:
-        index = next(reversed(path))
-        child = next((c for c in path[index] if c not in done), None)
+        index, rest = path[-1]
+        child = next((c for c in rest if c not in done), None)
         if child is None:
-            del path[index]
+            path.pop()
+            under_way.remove(index)
             done.add(index)
             order.append(index)
-        elif child in path:
-            cycle = list(path)[list(path).index(child) :]
+        elif child in under_way:
+            nodes = [i for i, _ in path]
+            cycle = nodes[nodes.index(child) :]
             names = " -> ".join(node_label(graph.node[i], i) for i in [*cycle, child][:8])
             raise AotcError("onnx-cycle", f"the graph has a cycle: {names}", span=Span(source))
         else:
-            path[child] = iter(reads[child])
+            path.append((child, iter(reads[child])))
+            under_way.add(child)
     return order

@@ -10,16 +10,17 @@ A sequence is a tuple of tensors; positions in it must be known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
 from aotc.relay.frontend.onnx.build import (
     axis_index,
+    check_unrolled,
     concatenate,
     constant,
     dim_of,
+    equal_parts,
     field,
     rank_of,
     reshape,
@@ -29,9 +30,6 @@ from aotc.relay.frontend.onnx.build import (
     unsqueeze,
 )
 from aotc.relay.frontend.onnx.node import Converted, Node, Table
-
-MAX_TRIPS: Final = 4096
-"""Loops of more iterations are refused: each one becomes code of its own."""
 
 
 def _if(node: Node) -> Sequence[Expr]:
@@ -60,8 +58,7 @@ def _loop(node: Node) -> list[Expr]:
     state = [node.input(k) for k in range(2, len(node.inputs))]
     rows: list[list[Expr]] = []
     while going and (trips is None or len(rows) < trips):
-        if len(rows) >= MAX_TRIPS:
-            raise AotcError("onnx-loop", f"a loop of more than {MAX_TRIPS} iterations is not supported")
+        check_unrolled(len(rows) + 1 if trips is None or condition is not None else trips, "a loop")
         flag, *values = node.host.subgraph(body, [constant(len(rows), "int64"), constant(True), *state])
         state, scanned = values[: len(state)], values[len(state) :]
         rows.append(scanned)
@@ -92,8 +89,9 @@ def _scan(node: Node) -> list[Expr]:
     ]
     backwards = node.ints("scan_input_directions") or [0] * scanned
     trips = dim_of(sources[0], axes[0])
-    if not 1 <= trips <= MAX_TRIPS:
-        raise AotcError("onnx-loop", f"a scan of {trips} iterations is not supported (1 to {MAX_TRIPS} are)")
+    if trips < 1:
+        raise AotcError("onnx-loop", f"a scan of {trips} iterations is not supported")
+    check_unrolled(trips, "a scan")
     rows: list[list[Expr]] = []
     for t in range(trips):
         elements = [
@@ -168,16 +166,12 @@ def _split_to_sequence(node: Node) -> Expr:
     x = node.input(0)
     axis = axis_index(node.integer("axis"), rank_of(x))
     size, given = dim_of(x, axis), node.const(1, "`split`")
-    if given is None:
-        sizes = [1] * size
-    elif given.ndim == 0:
-        part = int(given)
-        if part < 1:
-            raise AotcError("onnx-split", f"parts of {part} elements")
-        sizes = [min(part, size - k) for k in range(0, size, part)]
+    if given is None or given.ndim == 0:
+        sizes = equal_parts(size, 1 if given is None else int(given))
     else:
-        sizes = [int(v) for v in given]
-    if sum(sizes) != size or len(sizes) > MAX_TRIPS:
+        check_unrolled(given.size, "a split")
+        sizes = [int(v) for v in given.reshape(-1)]
+    if sum(sizes) != size:
         raise AotcError("onnx-split", f"parts {sizes[:16]} do not make up {size} elements")
     parts = split(x, sizes, axis)
     if given is None and not node.integer("keepdims", 1):

@@ -19,6 +19,7 @@ from aotc.relay.frontend.onnx.build import (
     add,
     binary,
     cast,
+    check_unrolled,
     concatenate,
     constant,
     dim_of,
@@ -238,6 +239,7 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
     padded = pad(x, [(0, 0), (0, 0), *widths], float("-inf") if dtype.is_float else dtype.min)
     steps = [math.prod(sizes[:k]) if column_major else math.prod(sizes[k + 1 :]) for k in range(rank)]
     taps, offsets = [], []
+    check_unrolled(math.prod(window.kernel), "the indices of a pool")
     for tap in itertools.product(*(range(k) for k in window.kernel)):
         begin = [t * d for t, d in zip(tap, window.dilations, strict=True)]
         end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, counts, window.strides, strict=True)]

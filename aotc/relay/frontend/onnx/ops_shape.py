@@ -22,6 +22,7 @@ from aotc.relay.frontend.onnx.build import (
     axis_index,
     broadcast_to,
     check_materialized,
+    check_unrolled,
     concatenate,
     constant,
     dim_of,
@@ -151,6 +152,8 @@ def _concat(node: Node) -> Expr:
 
 def split_sizes(size: int, count: int) -> list[int]:
     """`count` parts of equal size, the last one smaller where it does not divide."""
+    if count < 1:
+        raise AotcError("onnx-split", f"{size} elements cannot be split into {count} parts")
     part = -(-size // count)
     sizes = [min(part, size - k * part) for k in range(count)]
     if min(sizes) < 0:
@@ -163,8 +166,10 @@ def _split(node: Node) -> Sequence[Expr | None]:
     axis = axis_index(node.integer("axis"), rank_of(x))
     size = dim_of(x, axis)
     sizes = node.ints_or_input("split", 1)
+    count = node.integer("num_outputs", len(node.wanted)) if sizes is None else len(sizes)
+    if count > len(node.wanted):
+        check_unrolled(count, "a split")
     if sizes is None:
-        count = node.integer("num_outputs", len(node.wanted))
         if not 0 < count <= max(size, len(node.wanted)):
             raise AotcError("onnx-split", f"{size} elements cannot be split into {count} parts")
         sizes = split_sizes(size, count)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
+from aotc.ir.budget import spending
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic, nearest
 from aotc.ir.dims import SymDim
 from aotc.ir.span import Span
@@ -31,7 +32,6 @@ from aotc.relay.frontend.pytorch.walk import (
     Problems,
     call_operator,
     flattened,
-    folding_budget,
     known,
     unsupported,
 )
@@ -222,7 +222,7 @@ def from_exported(
     _check_pins(program, dims or {})
     prepared = _prepared(program)
     _check_outputs(prepared, problems)
-    with folding_budget():
+    with spending():
         values, variables, params = _inputs(prepared, dims or {}, keep_params_as_input, problems)
         for node in prepared.graph.nodes:
             if node.op in ("placeholder", "output"):

@@ -17,10 +17,12 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend.onnx.build import (
     broadcast_to,
     cast,
+    check_unrolled,
     concatenate,
     dims_of,
     dtype_of,
     emit,
+    equal_parts,
     pad,
     rank_of,
     reshape,
@@ -164,7 +166,7 @@ def _split(x: Expr, split_size: Value, dim: int = 0) -> list[Expr]:
     if isinstance(split_size, (list, tuple)):
         return split(x, ints_of(split_size), axis)
     step = int_of(split_size)
-    return split(x, [min(step, total - k) for k in range(0, total, step)] or [0], axis)
+    return split(x, equal_parts(total, step) or [0], axis)
 
 
 def _split_sizes(x: Expr, split_sizes: Value, dim: int = 0) -> list[Expr]:
@@ -173,13 +175,14 @@ def _split_sizes(x: Expr, split_sizes: Value, dim: int = 0) -> list[Expr]:
 
 def _tensor_split(x: Expr, sections: Value, dim: int = 0) -> list[Expr]:
     total, count = size(x, dim), int_of(sections)
+    check_unrolled(count, "a split")
     sizes = [total // count + (k < total % count) for k in range(count)]
     return split(x, sizes, axis_of(dim, rank_of(x)))
 
 
 def _unbind(x: Expr, dim: int = 0) -> list[Expr]:
     axis = axis_of(dim, rank_of(x))
-    return [squeeze(part, [axis]) for part in split(x, [1] * size(x, axis), axis)]
+    return [squeeze(part, [axis]) for part in split(x, equal_parts(size(x, axis), 1), axis)]
 
 
 def slice_(x: Expr, dim: int = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:

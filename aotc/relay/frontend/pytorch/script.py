@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from aotc.ir.budget import budget, spending
 from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, Diagnostic
 from aotc.ir.dims import SymDim
 from aotc.ir.span import Span
@@ -24,13 +25,12 @@ from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, with_type
 from aotc.relay.frontend.onnx.build import cast, constant, dtype_of, emit, reshape
 from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, is_tensor, shape
-from aotc.relay.frontend.pytorch.walk import POISON, Problems, call_operator, flattened, folding_budget, known
+from aotc.relay.frontend.pytorch.walk import POISON, Problems, call_operator, flattened, known
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import post_order
 
 CustomConverter = Callable[[list[Value], list[str]], Value]
-MAX_NODES: Final = 500_000
-"""Nodes that loops may unroll to."""
+NODES: Final = "the program, its loops unrolled,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,6 @@ class _Conversion:
     params: dict[str, Any] = field(default_factory=dict)
     vars: dict[tuple[Any, ...], Var] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
-    nodes_left: int = MAX_NODES
 
     def read(self, value: Any) -> Value:
         return known(self.values[value.debugName()])
@@ -87,9 +86,7 @@ class _Conversion:
         return Span(self.names.get(first.debugName(), node.kind()) if first is not None else node.kind())
 
     def node(self, node: Any) -> None:
-        self.nodes_left -= 1
-        if self.nodes_left < 0:
-            raise AotcError("torch-nodes", f"loops unroll to more than {MAX_NODES} nodes")
+        budget().spend("compile.max_nodes", 1, NODES)
         special = _PRIMS.get(node.kind())
         if special is not None:
             special(self, node)
@@ -330,6 +327,7 @@ def _loop(c: _Conversion, node: Any) -> None:
     (body,) = node.blocks()
     counter, *formals = body.inputs()
     while step < limit and _condition(going):
+        budget().spend("compile.max_nodes", 1, NODES)
         for formal, value in zip((counter, *formals), (step, *carried), strict=True):
             c.views.pop(formal.debugName(), None)
             c.values[formal.debugName()] = value
@@ -482,7 +480,7 @@ def from_script(
         params.append(Var(name, ty, Span(f"{reader}{separator}{name}" if reader else name)))
         conversion.values[value.debugName()] = params[-1]
     taken = {name for name, _ in types}
-    with folding_budget():
+    with spending():
         conversion.block(graph)
         outputs = _outputs(conversion, graph)
     clash = taken & set(conversion.params)

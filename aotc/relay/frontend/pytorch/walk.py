@@ -18,7 +18,7 @@ from typing import Any, Final
 from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
 from aotc.ir.span import Span, span_scope
 from aotc.relay.expr import Expr, Tuple
-from aotc.relay.frontend.onnx.build import BUDGET, Budget, cast, dtype_of
+from aotc.relay.frontend.onnx.build import cast, dtype_of
 from aotc.relay.frontend.pytorch.ops_create import SCALARS
 from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
 from aotc.relay.frontend.pytorch.values import Absent, Converter, Value, apply, is_tensor
@@ -62,16 +62,6 @@ class Problems:
         """AotcError with all problems, if there are any."""
         if self.found:
             raise AotcError.collect(dict.fromkeys(self.found))
-
-
-@contextmanager
-def folding_budget() -> Iterator[None]:
-    """Bounds what folding may produce in one model."""
-    token = BUDGET.set(Budget())
-    try:
-        yield
-    finally:
-        BUDGET.reset(token)
 
 
 def known(value: Value) -> Value:

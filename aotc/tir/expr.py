@@ -329,6 +329,11 @@ def _fold(op: str, a: int, b: int) -> int | None:
             return None
 
 
+def wrapped(value: int) -> int:
+    """An integer as an int64, modulo 2**64."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 _COMPARE_INT: Final = {
     "eq": int.__eq__, "ne": int.__ne__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__,
 }  # fmt: skip
@@ -355,7 +360,7 @@ def _folded(op: str, a: Expr, b: Expr) -> Expr | None:
         if op in COMPARE:
             return Const(bool(_COMPARE_INT[op](int(x), int(y))), BOOL)
         value = _fold(op, int(x), int(y))
-        return None if value is None else Const(value, INDEX)
+        return None if value is None else Const(wrapped(value), INDEX)
     if (op in ("add", "sub") and y == 0) or (op in ("mul", "floordiv") and y == 1):
         return a
     if (op == "add" and x == 0) or (op == "mul" and x == 1):
@@ -378,7 +383,7 @@ def unary(op: str, a: Expr) -> Expr:
         if op == "not" and a.dtype == BOOL:
             return Const(not a.value, BOOL)
         if op == "neg" and a.dtype == INDEX:
-            return Const(-int(a.value), INDEX)
+            return Const(wrapped(-int(a.value)), INDEX)
     return Unary(op, a)
 
 

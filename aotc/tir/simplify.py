@@ -35,6 +35,7 @@ from aotc.tir.expr import (
     unary,
     walk,
     with_operands,
+    wrapped,
 )
 from aotc.tir.stmt import (
     Assign,
@@ -89,14 +90,16 @@ class Linear:
     def expr(self) -> Expr:
         """The sum as an expression, positive terms first, the constant last."""
         total: Expr | None = None
-        for atom, c in sorted(self.terms.items(), key=lambda item: item[1] < 0):
+        terms = [(atom, wrapped(c)) for atom, c in self.terms.items()]
+        for atom, c in sorted(terms, key=lambda item: item[1] < 0):
             if total is None:
                 total = atom * c
             else:
-                total = total + atom * c if c > 0 else total - atom * -c
+                total = total - atom * -c if INDEX.min < c < 0 else total + atom * c
+        const = wrapped(self.const)
         if total is None:
-            return Const(self.const, INDEX)
-        return total + self.const if self.const >= 0 else total - -self.const
+            return Const(const, INDEX)
+        return total - -const if INDEX.min < const < 0 else total + const
 
 
 def linear(expr: Expr, ranges: Ranges) -> Linear:

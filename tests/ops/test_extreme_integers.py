@@ -180,6 +180,21 @@ def arithmetic() -> Iterator[Case]:
         yield first._replace(want=np.array([meaning(v) for v in ENDS], ty.dtype.numpy))
 
 
+def ranges() -> Iterator[Case]:
+    """Ranges between the ends of their types, by steps as large."""
+    for start, stop, step, dtype in (
+        (MIN, MAX, 2**62, "int64"),
+        (MAX, MIN, -(2**62), "int64"),
+        (MIN, MAX, MAX, "int64"),
+        (2**63, 2**63 + 5, 2, "uint64"),
+        (2**64 - 4, 2**64 - 1, 1, "uint64"),
+        (0, 2**64 - 1, 2**63, "uint64"),
+    ):
+        want = np.array(range(start, stop, step), dtype)
+        attributes = {"start": start, "stop": stop, "step": step, "dtype": dtype}
+        yield case(f"arange {start} {stop} {step}", lambda a=attributes: op("arange", **a), (), want)
+
+
 def onnx_case(name: str, node: Any, constants: dict[str, Array], inputs: dict[str, Array], want: Any) -> Case:
     """A node whose operands come as inputs when the model runs."""
     main = from_onnx(model_of(node, constants, inputs)).main
@@ -233,7 +248,7 @@ def imported() -> Iterator[Case]:
 
 def cases() -> list[Case]:
     indexed = [c for dtype in ("int64", "int32", "uint64", "uint8") for c in indexing(dtype)]
-    return [*indexed, *arithmetic(), *imported()]
+    return [*indexed, *arithmetic(), *ranges(), *imported()]
 
 
 def job(item: Case, target: str) -> Job:
@@ -314,6 +329,16 @@ def test_kernels(target: str, tmp_path: Path) -> None:
     jobs = [job(item, target) for item in items]
     agree(items, [outputs[0] for outputs in interpret(jobs)])
     agree(items, sanitized(jobs, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["zeros", "tile", "broadcast_to", "reshape"])
+def test_shapes_that_come_when_the_program_runs(name: str) -> None:
+    """No numpy error about sizes: a refusal of ours, or what numpy gives."""
+    operator = REGISTRY[f"dyn.{name}"]
+    for shape in ((2**62, 4), (MAX, MAX), (MIN, 1), (0, 2**62), (-1, MAX)):
+        args = [np.array(shape)] if name == "zeros" else [np.ones((2, 3), np.float32), np.array(shape)]
+        with pytest.raises(AotcError):
+            operator.reference(operator.attrs(), *args)
 
 
 # --- known when the model is compiled
@@ -400,3 +425,10 @@ def test_operands_that_decide_a_shape(name: str) -> None:
         if want is None:  # negative pads
             want = ort(kind, *inputs.values(), *arrays.values(), **given)
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("scale", [np.inf, np.nan, 1e30])
+def test_scales_that_make_no_size(scale: float) -> None:
+    arrays = {"r": np.float32([]), "s": np.float32([1, 1, scale])}
+    inputs = {"x": X[None, None]}
+    assert ours(model_of(helper.make_node("Resize", ["x", "r", "s"], ["y"]), arrays, inputs), inputs) is None

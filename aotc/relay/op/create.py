@@ -28,7 +28,7 @@ from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import InitAttrs
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import const
+from aotc.tir.expr import const, wrapped
 
 
 def _dtype(a: InitAttrs) -> DType:
@@ -209,18 +209,25 @@ def _arange_work(a: ArangeAttrs) -> DType:
     return dtype if dtype in ("float32", "float64") else DType("float32" if dtype.is_float else "int64")
 
 
+def _arange_terms(a: ArangeAttrs, work: np.dtype[Any]) -> tuple[int | float, int | float]:
+    """First element and step, of integers modulo 2**64 as the elements are."""
+    return (a.start, a.step) if work.kind == "f" else (wrapped(int(a.start)), wrapped(int(a.step)))
+
+
 def _arange_reference(a: ArangeAttrs) -> Array:
     work = _arange_work(a).numpy
     steps = np.arange(_arange_count(a)).astype(work)
     with np.errstate(all="ignore"):
-        return np.asarray(work.type(a.start) + steps * work.type(a.step)).astype(DType(a.dtype).numpy)
+        start, step = _arange_terms(a, work)
+        return np.asarray(work.type(start) + steps * work.type(step)).astype(DType(a.dtype).numpy)
 
 
 def _arange_compute(a: ArangeAttrs, _: Sequence[te.Tensor]) -> te.Tensor:
     work = _arange_work(a)
+    start, step = _arange_terms(a, work.numpy)
 
     def body(i: Scalar) -> Scalar:
-        return (i.astype(work) * const(a.step, work) + const(a.start, work)).astype(a.dtype)
+        return (i.astype(work) * const(step, work) + const(start, work)).astype(a.dtype)
 
     return te.compute((_arange_count(a),), body, "arange")
 

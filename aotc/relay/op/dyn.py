@@ -11,7 +11,8 @@ have no tensor program: DynamicToStatic turns them into the static ones, and wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, OpPattern, require
-from aotc.ir.types import TensorType, Type
+from aotc.ir.types import TensorType, Type, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, known_data, tensor_type_of
 from aotc.relay.expr import call as node
 from aotc.relay.op import create, index, join, resize, shape, slice, sort
@@ -30,6 +31,8 @@ from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import DATA_LAYOUT, positions
 
 Values = Sequence[Array]
+MAX_BYTES: Final = 1 << 47
+"""What 64-bit processors address."""
 
 
 def _ints(values: Array) -> tuple[int, ...]:
@@ -74,6 +77,7 @@ def _dynamic(
         own = [args[k] for k in kept]
         found = target.infer(known, [TensorType(x.shape, DType.of(x)) for x in own])
         _check_rank(name, infer(a, [TensorType(x.shape, DType.of(x)) for x in args]), found)
+        _check_size(name, found)
         return target.reference(known, *own)
 
     def static(a: Any, args: Sequence[Expr]) -> Call | None:
@@ -101,6 +105,13 @@ def _dynamic(
         static=static,
         samples=samples,
     )
+
+
+def _check_size(name: str, found: Type) -> None:
+    """Sizes that come when the program runs: memory has an end."""
+    for ty in tensor_types(found):
+        size = prod(max(int(d), 1) for d in ty.static_shape) * ty.dtype.itemsize
+        require("dyn.size", size < MAX_BYTES, lambda ty=ty: f"{name}: {ty} is larger than any memory")  # type: ignore[misc]
 
 
 def _check_rank(name: str, promised: Type, found: Type) -> None:

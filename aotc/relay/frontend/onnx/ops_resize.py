@@ -65,6 +65,8 @@ def _plan(node: Node, shape: tuple[int, ...], crops: bool) -> _Plan:
         for k, axis in enumerate(axes):
             plan.starts[axis], plan.ends[axis] = float(roi.flat[k]), float(roi.flat[k + len(axes)])
     scales, sizes = _given(node)
+    if not all(map(math.isfinite, (*scales, *plan.starts, *plan.ends))):
+        raise AotcError("onnx-resize", f"scales {scales} or the region are not finite")
     if sizes:
         _fit_sizes(node, plan, shape, axes, sizes)
     else:

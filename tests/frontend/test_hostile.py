@@ -378,3 +378,27 @@ def test_weird_names_are_kept(name: str) -> None:
     assert module.attrs["output_names"] == (name + "'",)
     assert module.main.body.span is not None
     assert module.main.body.span.node == name
+
+
+# --- what a node does not take
+
+
+def test_stft_of_a_signal_without_parts() -> None:
+    """Rank 2, as ONNX Runtime takes it."""
+    stft = helper.make_node("STFT", ["x", "step", "", "length"], ["y"])
+    constants = {"step": np.array(4), "length": np.array(8)}
+    signal = np.arange(32, dtype=np.float32).reshape(2, 16)
+    plain = run_model(from_onnx(model_of([stft], {"x": (2, 16)}, ["y"], constants=constants)), {"x": signal})
+    parts = from_onnx(model_of([stft], {"x": (2, 16, 1)}, ["y"], constants=constants))
+    np.testing.assert_array_equal(plain[0], run_model(parts, {"x": signal[..., None]})[0])
+
+
+def test_wrong_ranks_name_the_shapes_and_nothing_internal() -> None:
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], name="cell", hidden_size=2)
+    weights = {"w": np.ones((1, 8, 2), np.float32), "r": np.ones((1, 8, 2), np.float32)}
+    with pytest.raises(AotcError) as caught:
+        from_onnx(model_of([node], {"x": (3, 2)}, ["y"], constants=weights))
+    text = str(caught.value)
+    assert "node cell: LSTM" in text
+    assert "(3, 2)" in text
+    assert not any(word in text for word in ("Error", "unpack", "malformed"))

@@ -112,9 +112,14 @@ class _Conversion:
             except _PoisonedError:
                 continue
             except _INVALID as error:
-                text = f"{proto.op_type} is malformed: {type(error).__name__}: {error}"
-                _LOG.debug("conversion of %s failed", span, exc_info=True)
+                text = f"{proto.op_type} does not take these inputs and attributes: {self.described(proto, scope)}"
+                _LOG.debug("conversion of %s failed: %s", span, error, exc_info=True)
                 self.problems.append(Diagnostic("onnx-node", text, span))
+
+    def described(self, proto: NodeProto, scope: _Scope) -> str:
+        """The types of a node's inputs and the names of its attributes."""
+        types = [str(self.lookup(name, scope).checked_type) if name else "none" for name in proto.input]
+        return f"({', '.join(types)}), [{', '.join(a.name for a in proto.attribute)}]"
 
     def explained(self, error: AotcError) -> AotcError:
         """The error with a hint about dynamic dimensions where they are the cause."""

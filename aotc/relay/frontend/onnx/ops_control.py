@@ -38,6 +38,8 @@ def _if(node: Node) -> Sequence[Expr]:
         taken = "then_branch" if bool(condition.data.reshape(-1)[0]) else "else_branch"
         return node.host.subgraph(node.graph(taken), [])
     yes, no = (node.host.subgraph(node.graph(name), []) for name in ("then_branch", "else_branch"))
+    if len(yes) != len(no):
+        raise AotcError("onnx-if", f"the branches of If give {len(yes)} and {len(no)} outputs")
     types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
     if any(a != b for a, b in types):
         text = "; ".join(f"{a} and {b}" for a, b in types if a != b)

@@ -108,6 +108,10 @@ def _dft(node: Node) -> Expr:
 def _stft(node: Node) -> Expr:
     """Overlapping frames are gathered, weighted by the window and transformed."""
     x, step, window = node.input(0), node.const_int(1, "the step"), node.optional(2)
+    if rank_of(x) == 2:
+        x = reshape(x, (*shape_of(x), 1))
+    if rank_of(x) != 3:
+        raise AotcError("onnx-rank", f"the signal of STFT has shape {shape_of(x)}; rank 2 or 3 is needed")
     batch, size, parts = shape_of(x)
     given = node.const_ints(3, "the frame length")
     length = given[0] if given else shape_of(window)[0] if window is not None else size

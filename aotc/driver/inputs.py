@@ -51,13 +51,23 @@ def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
             if isinstance(loaded, np.ndarray):
                 raise AotcError("inputs-file", f"{path} is a single array", hint="save inputs by name with numpy.savez")
             arrays = {k: loaded[k] for k in loaded.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise AotcError("inputs-file", f"cannot read {path}: {error}") from error
-    found = {name: arrays[key] for name in types for key in (name, f"in/{name}") if key in arrays}
+    except AotcError:
+        raise
+    except Exception as error:  # numpy and zipfile raise all sorts of things for what is damaged
+        text = f"cannot read {path}: it is damaged, or no .npz file"
+        raise AotcError("inputs-file", text, hint="numpy.savez writes one") from error
+    keys = [(name, key) for name in types for key in (name, f"in/{name}") if key in arrays]
+    found = {name: _of_type(arrays[key], types[name]) for name, key in keys}
     missing = [name for name in types if name not in found]
     if missing:
         raise AotcError("inputs-file", f"{path} has no input {missing[0]!r}", hint=nearest(missing[0], arrays))
     return found
+
+
+def _of_type(array: np.ndarray[Any, Any], ty: TensorType) -> np.ndarray[Any, Any]:
+    """The array, with the type that is wanted where .npz files know no name for it (bfloat16 and its like)."""
+    nameless = array.dtype.kind == "V" and array.dtype.names is None
+    return array.view(ty.dtype.numpy) if nameless and array.dtype.itemsize == ty.dtype.itemsize else array
 
 
 def save_arrays(file: IO[bytes], arrays: Arrays) -> None:

@@ -31,6 +31,8 @@ from aotc.tir.schedule.choice import Site
 LOG = logging.getLogger("aotc")
 MOST_RECORDS: Final = 20_000
 """More than so many (about 5 MB), and the oldest go."""
+_CORRUPT: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What sqlite3 raises for a file that is none of its own; the latter while it makes the message."""
 _WAIT_SECONDS: Final = 20.0
 """For another process that writes."""
 _TABLE: Final = """CREATE TABLE tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
@@ -106,7 +108,7 @@ class TuningStore:
             return sound
         except sqlite3.OperationalError as error:  # locked, another program's, not to be opened
             LOG.warning("the tuning records in %s are ignored: %s", self.path, error)
-        except sqlite3.DatabaseError as error:
+        except _CORRUPT as error:
             self._move_aside(inode, error)
         return {}
 
@@ -118,11 +120,11 @@ class TuningStore:
             self._insert(rows)
         except sqlite3.OperationalError as error:
             raise self._failure(error) from error
-        except sqlite3.DatabaseError as error:
+        except _CORRUPT as error:
             self._move_aside(inode, error)
             try:
                 self._insert(rows)
-            except sqlite3.Error as again:
+            except _CORRUPT as again:
                 raise self._failure(again) from again
         except OSError as error:
             raise self._failure(error) from error

@@ -8,6 +8,7 @@ FuncType((TensorType((2,), "bool"),), TensorType((), "int32"))
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -18,6 +19,10 @@ from aotc.ir.dtype import DType
 
 MOST_NESTED: Final = 100
 """How deep types may nest: deeper ones are mistakes, and their text grows with the square of the depth."""
+
+
+MOST_ELEMENTS: Final = 1 << 40
+"""Of a tensor; extents of 0 aside, so that strides are as small."""
 
 
 MAX_RANK: Final = 32
@@ -34,7 +39,7 @@ def check_rank(rank: int, what: str = "a tensor") -> None:
 class TensorType:
     """A dense tensor: `shape` (row major, each dimension an int or a SymDim) and element type.
 
-    Raises AotcError for a negative dimension, and for more than MAX_RANK of them.
+    Raises AotcError for a negative dimension, for more than MAX_RANK of them, and for more than MOST_ELEMENTS elements.
     """
 
     shape: Shape
@@ -45,6 +50,8 @@ class TensorType:
         check_rank(len(dims))
         if any(isinstance(d, int) and d < 0 for d in dims):
             raise AotcError("shape", f"a dimension is negative: ({', '.join(map(str, dims))})")
+        if math.prod(d for d in dims if isinstance(d, int) and d) > MOST_ELEMENTS:
+            raise AotcError("shape", f"a tensor would be larger than any memory: ({', '.join(map(str, dims))})")
         object.__setattr__(self, "shape", dims)
         object.__setattr__(self, "dtype", DType(dtype))
 

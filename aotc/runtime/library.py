@@ -70,8 +70,11 @@ def _metadata(project: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(metadata.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise AotcError("load", f"cannot read {metadata}: {error}") from error
+    except OSError as error:
+        raise AotcError("load", f"cannot read {metadata}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        hint = "compile the model again, or give the library's path"
+        raise AotcError("load", f"{metadata} is damaged: it is no JSON text", hint=hint) from error
     return found if isinstance(found, dict) else {}
 
 

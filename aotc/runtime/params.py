@@ -78,7 +78,7 @@ def load_param_dict(blob: bytes) -> dict[str, NDArray]:
     try:
         names = [reader.take(*reader.unpack("<Q")).decode() for _ in range(count)]
     except UnicodeDecodeError as error:
-        raise AotcError("params", f"the name of a parameter is no UTF-8: {error}") from error
+        raise AotcError("params", "the name of a parameter is no UTF-8") from error
     if reader.unpack("<Q") != (count,) or len(set(names)) != count:
         raise AotcError("params", "the saved parameters have other names than arrays, or a name twice")
     params = {name: _loaded(name, reader) for name in names}

@@ -53,6 +53,8 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "dtype": (lambda: relay.var("x", shape=(2,), dtype="float23"), "unknown data type 'float23'"),
     "dimension": (lambda: relay.var("x", shape=(2, -2)), r"a dimension is negative: \(2, -2\)"),
+    "elements": (lambda: relay.var("x", shape=(2**30, 2**30)), r"larger than any memory: \(1073741824, 1073741824\)"),
+    "shape's type": (lambda: relay.shape_of(relay.var("x", shape=(300,)), "int8"), "300 does not fit into int8"),
     "layout": (lambda: relay.transform.ConvertLayout({"nn.conv2d": ["NHXC", "default"]})(module()), "'NHXC' is not an"),
     "function": (lambda: module()["mian"], "did you mean 'main'"),
     "bound unknown": (lambda: bound("weight", wieght=WEIGHT), "did you mean 'weight'"),

@@ -59,7 +59,7 @@ def test_project_with_two_libraries(tmp_path: Path) -> None:
 
 def test_project_with_broken_metadata(tmp_path: Path) -> None:
     (tmp_path / "metadata.json").write_bytes(b"\xff{")
-    assert "cannot read" in refusal(tmp_path)
+    assert "it is no JSON text" in refusal(tmp_path)
 
 
 def test_missing_file(tmp_path: Path) -> None:

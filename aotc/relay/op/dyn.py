@@ -20,7 +20,7 @@ from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, OpPattern, require
-from aotc.ir.types import TensorType, Type, tensor_types
+from aotc.ir.types import TensorType, Type, check_rank, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, known_data, tensor_type_of
 from aotc.relay.expr import call as node
 from aotc.relay.op import create, index, join, resize, shape, slice, sort
@@ -56,6 +56,7 @@ def _check_scalar(ty: Type, what: str, real: bool = False) -> None:
 
 
 def _unknown(count: int) -> tuple[Dim, ...]:
+    check_rank(count)
     return tuple(SymDim() for _ in range(count))
 
 

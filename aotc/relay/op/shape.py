@@ -466,10 +466,21 @@ def _numbers(values: Sequence[int], dtype: str) -> te.Tensor:
     return te.compute((len(values),), body, "shape_of")
 
 
+def _require_room(dtype: DType, largest: int) -> None:
+    room = dtype.is_float or largest <= int(dtype.max)
+    require("shape_of.dtype", room, f"{largest} does not fit into {dtype}")
+
+
+def _shape_infer(a: ShapeOfAttrs, types: Sequence[Type]) -> Type:
+    data, dtype = tensor(types[0]), DType(a.dtype)
+    _require_room(dtype, max((d for d in data.shape if isinstance(d, int)), default=0))
+    return TensorType((data.rank,), dtype)
+
+
 SHAPE_OF = OpDef(
     name="shape_of",
     attrs=ShapeOfAttrs,
-    infer=lambda a, types: TensorType((tensor(types[0]).rank,), DType(a.dtype)),
+    infer=_shape_infer,
     reference=lambda a, x: np.array(x.shape, DType(a.dtype).numpy),
     pattern=OpPattern.OPAQUE,
     axes=lambda a, types: AxisMap(((None,),)),
@@ -486,8 +497,9 @@ def shape_of(data: Expr, dtype: str = "int32") -> Call:
 
 
 def _size_infer(a: ShapeOfAttrs, types: Sequence[Type]) -> Type:
-    tensor(types[0])
-    return TensorType((), DType(a.dtype))
+    data, dtype = tensor(types[0]), DType(a.dtype)
+    _require_room(dtype, data.numel if data.is_static else 0)
+    return TensorType((), dtype)
 
 
 NDARRAY_SIZE = OpDef(

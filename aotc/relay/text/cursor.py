@@ -192,6 +192,7 @@ class Cursor:
         return items
 
     def _tensor(self) -> TensorType:
+        start = self.token
         self.expect("Tensor", "name")
         self.expect("[")
         self.expect("(")
@@ -203,7 +204,10 @@ class Cursor:
         self.expect(",")
         dtype = self._dtype()
         self.expect("]")
-        return TensorType(dims, dtype)
+        try:
+            return TensorType(dims, dtype)
+        except AotcError as error:
+            self.refuse(error, start)
 
     def _dtype(self) -> str:
         token = self.expect_kind("name", "a type")

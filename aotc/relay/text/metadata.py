@@ -10,7 +10,6 @@ meta[relay.Constant][0]                # the first entry of the list that the ma
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import struct
@@ -100,8 +99,11 @@ def load(text: str, span: Span) -> list[np.ndarray[Any, Any]]:
         lists = dict(zip(table["keys"], table["data"], strict=True))
         wanted = nodes[lists[KEY]]["data"] if KEY in lists else []
         return [_constant(nodes[index]["attrs"], graph["b64ndarrays"]) for index in wanted]
-    except (ValueError, KeyError, IndexError, TypeError, binascii.Error) as error:
-        raise AotcError("metadata", f"the metadata section cannot be read: {error}", span=span) from error
+    except AotcError as error:
+        raise error.at(span) from error
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        text = "the metadata section cannot be read: it was changed since it was printed"
+        raise AotcError("metadata", text, span=span) from error
 
 
 def _constant(attrs: dict[str, str], blobs: Sequence[str]) -> np.ndarray[Any, Any]:

@@ -100,7 +100,8 @@ class LoadedModel:
         try:
             array = numpy_helper.to_array(tensor)
         except (ValueError, TypeError, OverflowError) as error:
-            raise AotcError("onnx-tensor", f"{what} of shape {shape} is malformed: {error}") from error
+            text = f"the data of {what} are not {math.prod(shape)} elements of {dtype}, as its shape {shape} says"
+            raise AotcError("onnx-tensor", text, hint="the file is damaged; export or download it again") from error
         if array.shape != shape:
             raise AotcError("onnx-tensor", f"{what} holds {array.shape}, its dimensions say {shape}")
         return np.asarray(array)
@@ -119,10 +120,11 @@ class LoadedModel:
         path = self._external_path(entries.get("location", ""), what)
         with open_regular(path, "onnx-external-data") as file:
             try:
-                offset, size = int(entries.get("offset", 0)), path.stat().st_size
+                offset, size = int(entries.get("offset", 0)), os.fstat(file.fileno()).st_size
                 length = int(entries["length"]) if "length" in entries else size - offset
-            except (ValueError, OSError) as error:
-                raise AotcError("onnx-external-data", f"external data of {what} cannot be read: {error}") from error
+            except ValueError as error:
+                text = f"external data of {what}: the offset or the length that is stated is no number"
+                raise AotcError("onnx-external-data", text) from error
             needed = math.ceil(math.prod(shape) * (dtype.bits if dtype.bits not in (1,) else 8) / 8)
             if offset < 0 or length != needed or offset + length > size:
                 text = f"needs {needed} bytes, bytes {offset} to {offset + length} of {size} in {path.name} are named"

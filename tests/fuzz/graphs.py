@@ -43,8 +43,8 @@ SPECIAL = (
     0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e-45, -1e-40, 3.4e38, -3.4e38, 65504.0, 0.5, 1.5, 2.5, -2.5, 88.8,
     -104.0,
 )  # fmt: skip
-SPREADING = {"nn.contrib_conv2d_winograd_without_weight_transform", "nn.contrib_conv2d_winograd_weight_transform"}
-"""Operators that spread NaN and infinities over elements that do not depend on them."""
+TRANSFORMED = {"nn.contrib_conv2d_winograd_without_weight_transform", "nn.contrib_conv2d_winograd_weight_transform"}
+"""Operators that spread NaN over elements that do not depend on it, and take weights that they made."""
 INDEXED = {
     "take", "gather", "gather_nd", "scatter_elements", "scatter_nd", "one_hot", "reverse_sequence", "left_shift",
     "right_shift", "arange",
@@ -153,21 +153,22 @@ class Graph:
         name = pick(self.rng, _names())
         sample = pick(self.rng, samples_of(name))
         args, attributes = sample.args, sample.attrs
-        if odds(self.rng, 0.4):
+        free = name not in TRANSFORMED
+        if free and odds(self.rng, 0.4):
             args = self.retyped(args)
-        if odds(self.rng, 0.4):
+        if free and odds(self.rng, 0.4):
             args = self.reshaped(args)
-        if odds(self.rng, 0.3):
+        if free and odds(self.rng, 0.3):
             attributes = self.changed(name, attributes)
         self.add(name, args, attributes)
 
     def add(self, name: str, args: Sequence[Any], attributes: Attrs) -> None:
         op = REGISTRY[name]
-        if (self.special and name in SPREADING) or not self.fits(op, args, attributes):
+        if (self.special and name in TRANSFORMED) or not self.fits(op, args, attributes):
             return
         operands = []
         for k, value in enumerate(args):
-            fixed = op.static is not None and k > 0
+            fixed = k > 0 and (op.static is not None or name in TRANSFORMED)
             if isinstance(value, tuple):
                 operands.append(Tuple([self.operand(a, name, fixed) for a in value]))
             else:

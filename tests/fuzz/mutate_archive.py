@@ -223,7 +223,7 @@ def _check_library(folder: Path) -> None:
 
 
 def _check_archive(folder: Path) -> None:
-    library = load_module(folder / "net.tar")
+    library = load_module(folder / "net.tar", check=True)
     for name in library:
         library[name](aotc.cpu())
 
@@ -235,7 +235,7 @@ def _check_project(folder: Path) -> None:
     problems = []
     for use in (
         inspect_project,
-        load,
+        lambda at: load(at, check=True),
         lambda at: compile(module(), output=at, target="c", name="net", build=False, cache=False),
     ):
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""That the fuzzers would see a fault, make it small, keep it and show it again."""
+"""The fuzzers with a fixed seed, what they found before, and that they would see a fault, make it small and keep it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,22 @@ from tests.fuzz.case import Files, Stage
 from tests.fuzz.kinds import KINDS, kinds_of
 from tests.fuzz.search import fuzz, seeds
 from tests.fuzz.workers import Limits, Task, Workers
+
+SEED = 3
+CASES = {"onnx": 200, "pytorch": 30, "relay": 150, "archive": 60, "graphs": 5, "onnx-graphs": 8}
+FOUND = sorted(p.parent for p in Path(__file__).with_name("found").glob("*/kind"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fixed_seed(kind: str) -> None:
+    tally = fuzz(kinds_of([kind], everything=False), seed=SEED, cases=CASES)
+    assert tally.outcomes[kind].total() == CASES[kind]
+    assert not tally.faults, tally.table() + "".join(f"\n{f.task}\n{f.verdict.detail}" for f in tally.faults.values())
+
+
+@pytest.mark.parametrize("folder", FOUND, ids=lambda p: p.name)
+def test_what_was_found_before(folder: Path) -> None:
+    assert replay(folder) == 0
 
 
 class Planted:

@@ -91,11 +91,22 @@ def shape_of(x: Expr, what: str = "the input") -> tuple[int, ...]:
 
 
 def dim_of(x: Expr, axis: int, what: str = "the input") -> int:
-    """One static dimension; AotcError (code "onnx-dynamic") if it is dynamic."""
-    dim = dims_of(x)[axis]
+    """One static dimension; AotcError if there is no such axis (code "onnx-axis") or it is dynamic ("onnx-dynamic")."""
+    shape = dims_of(x)
+    if not -len(shape) <= axis < len(shape):
+        raise AotcError("onnx-axis", f"{what} has shape ({', '.join(map(str, shape))}): there is no axis {axis}")
+    dim = shape[axis]
     if not isinstance(dim, int):
         raise AotcError("onnx-dynamic", f"dimension {axis} of {what} is dynamic ({dim})")
     return dim
+
+
+def only(value: Any, what: str) -> Any:
+    """The element of an array of one; AotcError (code "onnx-input") for any other number of elements."""
+    array = np.asarray(value)
+    if array.size != 1:
+        raise AotcError("onnx-input", f"{what} must be one value, it has shape {array.shape}")
+    return array.reshape(-1)[0]
 
 
 def dtype_of(x: Expr) -> DType:

@@ -34,6 +34,7 @@ from aotc.relay.frontend.onnx.load import (
     sorted_nodes,
 )
 from aotc.relay.frontend.onnx.node import Node, attributes_of, check_arity, schema_of
+from aotc.relay.frontend.onnx.ranks import check_ranks
 from aotc.relay.frontend.onnx.signature import input_types, pin_hint
 from aotc.relay.frontend.onnx.table import converter_of
 from aotc.relay.module import IRModule
@@ -143,6 +144,7 @@ class _Conversion:
             raise _unsupported(proto, domain, scope.opsets, schema)
         inputs = [self.lookup(name, scope) if name else None for name in proto.input]
         check_arity(proto, schema)
+        check_ranks(proto.op_type, schema, inputs)
         attributes = attributes_of(proto, schema)
         if converter is not None:
             wanted = [bool(name) for name in proto.output]

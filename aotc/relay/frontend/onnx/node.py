@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
@@ -18,6 +18,8 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr, known_data
 from aotc.relay.frontend.onnx.load import Array
+
+T = TypeVar("T")
 
 
 class Host(Protocol):
@@ -90,6 +92,12 @@ class Node:
         if values is None or len(values) != 1:
             raise AotcError("onnx-input", f"{self.op_type} needs one value for {what}")
         return values[0]
+
+    def needed(self, value: T | None, what: str) -> T:
+        """What an operator cannot do without; AotcError (code "onnx-input") where it is left out."""
+        if value is None:
+            raise AotcError("onnx-input", f"{self.op_type} needs {what}; it is left out")
+        return value
 
     def ints_or_input(self, name: str, index: int) -> list[int] | None:
         """Integers that older versions have as attribute `name` and newer ones as input `index`."""
@@ -190,10 +198,21 @@ def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
     return result
 
 
+_UNBOUNDED = 2**31 - 1
+"""What the schema of an operator says for any number of inputs."""
+
+
+def _bounds(schema: Any) -> str:
+    """How many inputs an operator takes, in words."""
+    least, most = schema.min_input, schema.max_input
+    if most >= _UNBOUNDED:
+        return f"at least {least} inputs"
+    return f"{least} inputs" if least == most else f"{least} to {most} inputs"
+
+
 def check_arity(node: NodeProto, schema: Any) -> None:
     """AotcError (code "onnx-input") where a node has too few or too many inputs or outputs."""
     if not schema.min_input <= len(node.input) <= schema.max_input:
-        bounds = f"{schema.min_input} to {schema.max_input}"
-        raise AotcError("onnx-input", f"{node.op_type} takes {bounds} inputs, {len(node.input)} are given")
+        raise AotcError("onnx-input", f"{node.op_type} takes {_bounds(schema)}, {len(node.input)} are given")
     if len(node.output) > schema.max_output:
         raise AotcError("onnx-input", f"{node.op_type} has at most {schema.max_output} outputs")

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnx import GraphProto
+
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
@@ -22,6 +24,7 @@ from aotc.relay.frontend.onnx.build import (
     dim_of,
     equal_parts,
     field,
+    only,
     rank_of,
     reshape,
     shape_of,
@@ -35,7 +38,7 @@ from aotc.relay.frontend.onnx.node import Converted, Node, Table
 def _if(node: Node) -> Sequence[Expr]:
     condition = node.input(0)
     if isinstance(condition, Constant):
-        taken = "then_branch" if bool(condition.data.reshape(-1)[0]) else "else_branch"
+        taken = "then_branch" if only(condition.data, "the condition of If") else "else_branch"
         return node.host.subgraph(node.graph(taken), [])
     yes, no = (node.host.subgraph(node.graph(name), []) for name in ("then_branch", "else_branch"))
     if len(yes) != len(no):
@@ -55,20 +58,21 @@ def _loop(node: Node) -> list[Expr]:
     """Unrolled: the iteration number is a constant, and so must be the condition after each iteration."""
     limit, condition = node.const_ints(0, "the trip count"), node.const(1, "the condition")
     trips = limit[0] if limit else None
-    going = condition is None or bool(condition.reshape(-1)[0])
+    going = condition is None or bool(only(condition, "the condition of Loop"))
     body = node.graph("body")
     state = [node.input(k) for k in range(2, len(node.inputs))]
     rows: list[list[Expr]] = []
     while going and (trips is None or len(rows) < trips):
         check_unrolled(len(rows) + 1 if trips is None or condition is not None else trips, "a loop")
-        flag, *values = node.host.subgraph(body, [constant(len(rows), "int64"), constant(True), *state])
+        given = [constant(len(rows), "int64"), constant(True), *state]
+        flag, *values = _body_outputs(node, body, given, 1 + len(state))
         state, scanned = values[: len(state)], values[len(state) :]
         rows.append(scanned)
         if condition is None:
             continue
         if not isinstance(flag, Constant):
             raise AotcError("onnx-loop", "the condition of the loop depends on run-time values")
-        going = bool(flag.data.reshape(-1)[0])
+        going = bool(only(flag.data, "the condition of Loop"))
     count = len(body.output) - 1 - len(state)
     if count and not rows:
         raise AotcError("onnx-loop", "a loop that never runs has no outputs to stack")
@@ -85,11 +89,12 @@ def _scan(node: Node) -> list[Expr]:
         raise AotcError("onnx-op", "Scan of operator set 8 is not supported")
     inputs, body = node.all_inputs(), node.graph("body")
     scanned = node.integer("num_scan_inputs")
+    if not 1 <= scanned <= len(inputs):
+        raise AotcError("onnx-attribute", f"num_scan_inputs of Scan is {scanned}, it has {len(inputs)} inputs")
     state, sources = inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
-    axes = [
-        axis_index(a, rank_of(x)) for a, x in zip(node.ints("scan_input_axes") or [0] * scanned, sources, strict=True)
-    ]
-    backwards = node.ints("scan_input_directions") or [0] * scanned
+    given = _per_value(node, "scan_input_axes", scanned)
+    axes = [axis_index(a, rank_of(x)) for a, x in zip(given, sources, strict=True)]
+    backwards = _per_value(node, "scan_input_directions", scanned)
     trips = dim_of(sources[0], axes[0])
     if trips < 1:
         raise AotcError("onnx-loop", f"a scan of {trips} iterations is not supported")
@@ -100,18 +105,34 @@ def _scan(node: Node) -> list[Expr]:
             _element(x, axis, trips - 1 - t if back else t)
             for x, axis, back in zip(sources, axes, backwards, strict=True)
         ]
-        values = node.host.subgraph(body, [*state, *elements])
+        values = _body_outputs(node, body, [*state, *elements], len(state))
         state = values[: len(state)]
         rows.append(values[len(state) :])
     count = len(rows[0])
-    out_axes = node.ints("scan_output_axes") or [0] * count
-    prepend = node.ints("scan_output_directions") or [0] * count
+    out_axes = _per_value(node, "scan_output_axes", count)
+    prepend = _per_value(node, "scan_output_directions", count)
     results = []
     for k in range(count):
         parts = [row[k] for row in rows]
         axis = axis_index(out_axes[k], rank_of(parts[0]) + 1)
         results.append(_stacked(list(reversed(parts)) if prepend[k] else parts, axis))
     return [*state, *results]
+
+
+def _per_value(node: Node, name: str, count: int) -> list[int]:
+    """An attribute that has one number for each of `count` values, all 0 where it is left out."""
+    given = node.ints(name) or [0] * count
+    if len(given) != count:
+        raise AotcError("onnx-attribute", f"attribute {name!r} must have {count} elements, it has {len(given)}")
+    return given
+
+
+def _body_outputs(node: Node, body: GraphProto, inputs: Sequence[Expr], least: int) -> list[Expr]:
+    """The outputs of a body, `least` or more."""
+    outputs = node.host.subgraph(body, inputs)
+    if len(outputs) < least:
+        raise AotcError("onnx-loop", f"the body of {node.op_type} gives {len(outputs)} outputs, not {least} or more")
+    return outputs
 
 
 def _element(x: Expr, axis: int, index: int) -> Expr:

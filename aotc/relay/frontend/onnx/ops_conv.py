@@ -109,13 +109,18 @@ def _spatial(node: Node, x: Expr) -> tuple[int, ...] | None:
     return tuple(dim_of(x, k) for k in range(2, rank_of(x)))
 
 
+def _weight_shape(node: Node, w: Expr, rank: int) -> tuple[int, ...]:
+    """The shape of the weight of a convolution over `rank` spatial axes."""
+    shape, given = shape_of(w, "the weight"), node.ints("kernel_shape")
+    if len(shape) != rank + 2 or (given is not None and tuple(given) != shape[2:]):
+        raise AotcError("onnx-window", f"a weight of shape {shape} does not fit the input and kernel_shape {given}")
+    return shape
+
+
 def convolve(node: Node, x: Expr, w: Expr, out_dtype: str = "") -> Expr:
     """The convolution a node describes, without bias."""
     rank = spatial_rank(x, node.op_type)
-    shape = shape_of(w, "the weight")
-    given = node.ints("kernel_shape")
-    if len(shape) != rank + 2 or (given is not None and tuple(given) != shape[2:]):
-        raise AotcError("onnx-window", f"a weight of shape {shape} does not fit the input and kernel_shape {given}")
+    shape = _weight_shape(node, w, rank)
     window = window_of(node, _spatial(node, x), shape[2:])
     return emit(
         f"nn.conv{rank}d",
@@ -159,7 +164,7 @@ def centred(x: Expr, zero_point: Expr | None, axis: int) -> Expr:
 def _conv_transpose(node: Node) -> Expr:
     x, w = node.input(0), node.input(1)
     rank = spatial_rank(x, node.op_type)
-    shape, groups = shape_of(w, "the weight"), node.integer("group", 1)
+    shape, groups = _weight_shape(node, w, rank), node.integer("group", 1)
     window = window_of_transposed(node, x, shape[2:])
     pads, extra = _transposed_padding(node, x, window)
     y = emit(
@@ -205,13 +210,19 @@ def _transposed_padding(node: Node, x: Expr, window: Window) -> tuple[tuple[int,
 # --- pools
 
 
+def _pool_window(node: Node, x: Expr) -> Window:
+    """The window of a pool, over as many axes as `x` has spatial ones."""
+    rank, kernel = spatial_rank(x, node.op_type), node.ints("kernel_shape") or []
+    if len(kernel) != rank:
+        raise AotcError("onnx-window", f"kernel_shape {kernel} does not fit an input of rank {rank + 2}")
+    return window_of(node, _spatial(node, x), kernel)
+
+
 def _pool(mean: bool) -> Converter:
     def convert(node: Node) -> Converted:
         x = node.input(0)
-        rank = spatial_rank(x, node.op_type)
-        window = window_of(node, _spatial(node, x), node.ints("kernel_shape") or [])
-        if window.rank != rank:
-            raise AotcError("onnx-window", f"kernel_shape {window.kernel} does not fit an input of rank {rank + 2}")
+        window = _pool_window(node, x)
+        rank = window.rank
         more = {"count_include_pad": bool(node.integer("count_include_pad"))} if mean else {}
         result = emit(
             f"nn.{'avg' if mean else 'max'}_pool{rank}d",
@@ -257,9 +268,8 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
 def _max_unpool(node: Node) -> Expr:
     """Each value goes back to where it came from; the indices refer to the flattened result."""
     x, indices = node.input(0), node.input(1)
-    spatial_rank(x, node.op_type)
     given = node.const_ints(2, "the output shape")
-    window = window_of(node, None, node.ints("kernel_shape") or [])
+    window = _pool_window(node, x)
     rows = zip(shape_of(x)[2:], window.strides, window.spans(), strict=True)
     natural = [(size - 1) * stride + span for size, stride, span in rows]
     spatial = [n - window.pads[k] - window.pads[k + window.rank] for k, n in enumerate(natural)]
@@ -298,6 +308,8 @@ def _norm(x: Expr, p: int) -> Expr:
 
 
 def _root(x: Expr, p: int) -> Expr:
+    if p < 1:
+        raise AotcError("onnx-attribute", f"attribute 'p' must be 1 or greater, it is {p}")
     if p == 1:
         return x
     return emit("sqrt", x) if p == 2 else emit("power", x, constant(1.0 / p, dtype_of(x)))
@@ -311,9 +323,8 @@ def _global_lp_pool(node: Node) -> Expr:
 def _lp_pool(node: Node) -> Expr:
     """The root of a sum of powers over complete windows: zeros are added until every window is complete."""
     x, p = node.input(0), node.integer("p", 2)
-    spatial_rank(x, node.op_type)
     sizes = shape_of(x)[2:]
-    window = window_of(node, sizes, node.ints("kernel_shape") or [])
+    window = _pool_window(node, x)
     rank = window.rank
     widths = [(0, 0), (0, 0)]
     for k, (size, span, stride) in enumerate(zip(sizes, window.spans(), window.strides, strict=True)):

@@ -31,6 +31,7 @@ from aotc.relay.frontend.onnx.build import (
     maximum,
     minimum,
     mul,
+    only,
     rank_of,
     reshape,
     shape_of,
@@ -224,7 +225,7 @@ def _clip(node: Node) -> Expr:
     if "max" in node.attrs:
         high = constant(node.number("max"), dtype)
     if isinstance(low, Constant) and isinstance(high, Constant) and dtype.is_float:
-        bounds = float(low.data.reshape(-1)[0]), float(high.data.reshape(-1)[0])
+        bounds = float(only(low.data, "the least value of Clip")), float(only(high.data, "the greatest value of Clip"))
         if bounds[0] <= bounds[1]:
             return emit("clip", x, a_min=bounds[0], a_max=bounds[1])
     if low is not None:
@@ -240,9 +241,9 @@ def _dropout(node: Node) -> Converted:
     """Inference: the data itself, and a mask of all true.  Training draws random numbers: refused."""
     x = node.input(0)
     training = node.const(2, "training_mode")
-    if training is not None and bool(training.reshape(-1)[0]):
+    if training is not None and only(training, "training_mode"):
         ratio = node.const(1, "ratio")
-        if ratio is None or float(ratio.reshape(-1)[0]) != 0.0:
+        if ratio is None or only(ratio, "ratio") != 0.0:
             raise AotcError("onnx-training", "Dropout in training mode is not supported")
     if not node.wants(1):
         return [x, None]

@@ -123,8 +123,7 @@ def _one_hot(node: Node) -> Expr:
 
 def _compress(node: Node) -> Expr:
     """With a constant condition the chosen positions are known."""
-    x, condition = node.input(0), node.const(1, "the condition")
-    assert condition is not None
+    x, condition = node.input(0), node.needed(node.const(1, "the condition"), "the condition")
     positions = constant(np.flatnonzero(condition.reshape(-1)), "int64")
     if "axis" not in node.attrs:
         return emit("take", reshape(x, (-1,)), positions, axis=0, mode="clip")
@@ -132,8 +131,7 @@ def _compress(node: Node) -> Expr:
 
 
 def _non_zero(node: Node) -> Expr:
-    value = node.const(0, "the input")
-    assert value is not None
+    value = node.needed(node.const(0, "the input"), "its input")
     return constant(np.stack(np.nonzero(np.atleast_1d(value))), "int64")
 
 
@@ -142,6 +140,8 @@ def _tensor_scatter(node: Node) -> Expr:
     past, update, start = node.input(0), node.input(1), node.optional(2)
     shape, new = shape_of(past), shape_of(update)
     axis = axis_index(node.integer("axis", -2), len(shape))
+    if len(shape) != len(new):
+        raise AotcError("onnx-rank", f"an update of shape {new} does not fit a cache of shape {shape}")
     step = reshape(iota(new[axis]), [new[axis] if k == axis else 1 for k in range(len(new))])
     index: Expr = step
     circular = node.text("mode", "linear") == "circular"

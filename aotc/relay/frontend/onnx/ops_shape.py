@@ -30,6 +30,7 @@ from aotc.relay.frontend.onnx.build import (
     dtype_of,
     emit,
     filled,
+    only,
     pad,
     rank_of,
     reshape,
@@ -49,8 +50,7 @@ from aotc.relay.op.rules import broadcast_shape
 
 def _reshape(node: Node) -> Expr:
     x = node.input(0)
-    given = node.ints_or_input("shape", 1)
-    assert given is not None
+    given = node.needed(node.ints_or_input("shape", 1), "the shape")
     dims, allow_zero = dims_of(x), bool(node.integer("allowzero"))
     target: list[Dim] = []
     for k, d in enumerate(given):
@@ -91,8 +91,7 @@ def _squeeze(node: Node) -> Expr:
 
 
 def _unsqueeze(node: Node) -> Expr:
-    x, axes = node.input(0), node.ints_or_input("axes", 1)
-    assert axes is not None
+    x, axes = node.input(0), node.needed(node.ints_or_input("axes", 1), "the axes")
     rank = rank_of(x) + len(axes)
     places = sorted(axis_index(a, rank) for a in axes)
     if len(set(places)) != len(places):
@@ -146,8 +145,15 @@ def _exact(value: int, divisor: int, what: str) -> int:
 def _concat(node: Node) -> Expr:
     parts = node.all_inputs()
     axis = axis_index(node.integer("axis", 1), rank_of(parts[0]))
-    filled_parts = [p for p in parts if dims_of(p)[axis] != 0]
+    filled_parts = [p for p in parts if _extent(p, axis) != 0]
     return concatenate(filled_parts or parts[:1], axis)
+
+
+def _extent(x: Expr, axis: int) -> Dim:
+    """A dimension, which may be dynamic; AotcError (code "onnx-axis") where there is no such axis."""
+    if axis >= rank_of(x):
+        raise AotcError("onnx-axis", f"a tensor of shape ({', '.join(map(str, dims_of(x)))}) has no axis {axis}")
+    return dims_of(x)[axis]
 
 
 def split_sizes(size: int, count: int) -> list[int]:
@@ -180,8 +186,8 @@ def _split(node: Node) -> Sequence[Expr | None]:
 
 def _slice(node: Node) -> Expr:
     x = node.input(0)
-    starts, ends = node.ints_or_input("starts", 1), node.ints_or_input("ends", 2)
-    assert starts is not None and ends is not None
+    starts = node.needed(node.ints_or_input("starts", 1), "the starts")
+    ends = node.needed(node.ints_or_input("ends", 2), "the ends")
     axes = node.ints_or_input("axes", 3)
     given = node.const_ints(4, "`steps`")
     steps = [1] * len(starts) if given is None else given
@@ -211,8 +217,7 @@ def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
 def _pad(node: Node) -> Expr:
     x = node.input(0)
     rank = rank_of(x)
-    pads = node.ints("paddings") or node.ints_or_input("pads", 1)
-    assert pads is not None
+    pads = node.needed(node.ints("paddings") or node.ints_or_input("pads", 1), "the pads")
     axes = node.const_ints(3, "`axes`")
     places = [axis_index(a, rank) for a in axes] if axes is not None else list(range(rank))
     if len(pads) != 2 * len(places):
@@ -257,8 +262,7 @@ def _tile(node: Node) -> Expr:
 
 
 def _expand(node: Node) -> Expr:
-    x, given = node.input(0), node.const_ints(1, "the shape")
-    assert given is not None
+    x, given = node.input(0), node.needed(node.const_ints(1, "the shape"), "the shape")
     shape = checked_shape(given, dtype_of(x), "the shape of Expand")
     target = broadcast_shape(dims_of(x), shape)
     if not is_static(target):
@@ -298,16 +302,17 @@ def _constant(node: Node) -> Expr:
 
 
 def _constant_of_shape(node: Node) -> Expr:
-    shape = node.const_ints(0, "the shape")
-    assert shape is not None
+    shape = node.needed(node.const_ints(0, "the shape"), "the shape")
     value = node.host.tensor(node.attrs["value"]) if "value" in node.attrs else np.zeros(1, np.float32)
     dtype = DType.of(value)
-    return filled(value.reshape(-1)[0], checked_shape(shape, dtype, "the result of ConstantOfShape"), dtype)
+    return filled(
+        only(value, "the value of ConstantOfShape"), checked_shape(shape, dtype, "the result of ConstantOfShape"), dtype
+    )
 
 
 def _range(node: Node) -> Expr:
     values = [node.const(k, what) for k, what in enumerate(("the start", "the limit", "the step"))]
-    start, limit, step = (np.asarray(v).reshape(-1)[0] for v in values)
+    start, limit, step = (only(v, "each input of Range") for v in values)
     dtype = dtype_of(node.input(0))
     exact: list[Any] = [float(v) if dtype.is_float else int(v) for v in (start, limit, step)]
     if exact[2] == 0:

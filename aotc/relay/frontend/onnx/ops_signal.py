@@ -110,8 +110,6 @@ def _stft(node: Node) -> Expr:
     x, step, window = node.input(0), node.const_int(1, "the step"), node.optional(2)
     if rank_of(x) == 2:
         x = reshape(x, (*shape_of(x), 1))
-    if rank_of(x) != 3:
-        raise AotcError("onnx-rank", f"the signal of STFT has shape {shape_of(x)}; rank 2 or 3 is needed")
     batch, size, parts = shape_of(x)
     given = node.const_ints(3, "the frame length")
     length = given[0] if given else shape_of(window)[0] if window is not None else size
@@ -133,8 +131,8 @@ def _stft(node: Node) -> Expr:
 def _col2im(node: Node) -> Expr:
     """Each column is added into the image at the place of its window."""
     x = node.input(0)
-    image, block = node.const_ints(1, "the image shape"), node.const_ints(2, "the block shape")
-    assert image is not None and block is not None
+    image = node.needed(node.const_ints(1, "the image shape"), "the image shape")
+    block = node.needed(node.const_ints(2, "the block shape"), "the block shape")
     rank = len(image)
     strides, dilations = node.ints("strides") or [1] * rank, node.ints("dilations") or [1] * rank
     pads = node.ints("pads") or [0] * (2 * rank)

@@ -7,19 +7,19 @@ report["macs"], report["arena"]["peak"], report["unsupported"]
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aotc.driver.compile import PipelineOptions, compile_programs, import_model, model_name
-from aotc.driver.place import MARKER, is_ours
+from aotc.driver.place import is_ours
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Constant
 from aotc.relay.visitor import post_order
+from aotc.runtime.library import read_metadata
 from aotc.tir.plan.program import Program, Storage
 
 LARGEST = 10
@@ -88,5 +88,4 @@ def inspect_project(directory: str | Path) -> dict[str, Any]:
     """The metadata of an emitted project."""
     if not is_ours(Path(directory)):
         raise AotcError("not-a-project", f"{directory} holds no project made by aotc", hint="run `aotc compile` first")
-    found: dict[str, Any] = json.loads((Path(directory) / MARKER).read_text(encoding="utf-8"))
-    return found
+    return read_metadata(Path(directory))

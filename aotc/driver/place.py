@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from aotc.driver.scratch import PLAN, abandoned, discard, exclusively, is_scratch, scratch_folder, scratches
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.files import read_table
+from aotc.runtime.library import MARKER, is_inside, read_metadata
 
-MARKER: Final = "metadata.json"
 _NEW, _OLD = "new", "old"
 """What a scratch holds: the files that come, those that go."""
 _DONE = "done.json"
@@ -33,12 +33,9 @@ _DONE = "done.json"
 def is_ours(directory: Path) -> bool:
     """Whether a directory holds a project that aotc emitted."""
     try:
-        if not (directory / MARKER).is_file():
-            return False
-        found = json.loads((directory / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_metadata(directory).get("generator") == "aotc"
+    except (OSError, AotcError):
         return False
-    return isinstance(found, dict) and found.get("generator") == "aotc"
 
 
 def check_destination(output: Path) -> None:
@@ -70,20 +67,20 @@ def _files(directory: Path) -> list[Path]:
     return sorted(p.relative_to(directory) for p in directory.rglob("*") if _is_file(p))
 
 
-def _inside(paths: Iterable[object]) -> list[Path]:
-    """The paths that lead nowhere else."""
-    found = (Path(p) for p in paths if isinstance(p, str))
-    return [p for p in found if not p.is_absolute() and ".." not in p.parts]
+def _inside(output: Path, paths: Iterable[object]) -> list[Path]:
+    """The paths that lead nowhere else; the last part may be a link."""
+    found = (Path(p) for p in paths if isinstance(p, str) and ".." not in Path(p).parts)
+    return [p for p in found if is_inside(output, str(p.parent)) and "\0" not in p.name]
 
 
 def _former(output: Path) -> list[Path]:
     """The files that an earlier run of ours wrote into `output`, and what its Makefile built from them."""
     if not is_ours(output):
         return []
-    metadata = json.loads((output / MARKER).read_text(encoding="utf-8"))
+    metadata = read_metadata(output)
     hashes = metadata.get("sha256")
     written = [*(hashes if isinstance(hashes, dict) else ()), metadata.get("library"), MARKER]
-    return [*_inside(written), *(Path("build") / p for p in _files(output / "build"))]
+    return [*_inside(output, written), *(Path("build") / p for p in _files(output / "build"))]
 
 
 def _move(source: Path, destination: Path) -> None:
@@ -119,9 +116,10 @@ class _Plan:
         if not path.is_file():
             return None
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{name: _inside(found[name]) for name in ("old", "new", "made", "left")})
-        except (ValueError, KeyError, TypeError) as error:
+            found = read_table(path, "output")
+            output = path.parent.parent
+            return cls(**{name: _inside(output, found[name]) for name in ("old", "new", "made", "left")})
+        except (AotcError, KeyError, TypeError) as error:
             hint = f"what was there before is in {path.parent / _OLD}; remove {path.parent} when it is saved"
             raise AotcError("output", f"{path}, of a run that was killed, is damaged", hint=hint) from error
 

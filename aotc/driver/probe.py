@@ -67,7 +67,10 @@ class Probe:
 
     @property
     def step_function(self) -> int:
-        """The address of an `aotc_step_fn` that writes nanoseconds into the array of int64 that is its context."""
+        """The address of an `aotc_step_fn` that writes nanoseconds into the array of int64 that is its context.
+
+        The array holds the number of steps, which becomes -1 where the library has more, and a time more than steps.
+        """
         return ctypes.cast(self._library.probe_step, ctypes.c_void_p).value or 0
 
     def flops(self) -> float:

@@ -11,7 +11,6 @@ bytes at the bandwidth with which as much memory as a run touches can be read.  
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -21,31 +20,56 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.driver.inputs import random_inputs, read_inputs
-from aotc.driver.place import MARKER
 from aotc.driver.probe import Probe
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
-from aotc.runtime.library import find_library
+from aotc.runtime.library import MARKER, find_library, read_metadata
 from aotc.runtime.session import Binding, load
 
 MOST_READ: Final = 256 << 20
 """Bytes, beyond every cache: the bandwidth of more is the same."""
+_STEP: Final = {"kernel": str, "macs": int, "bytes_read": int, "bytes_written": int, "nodes": list}
+"""What the metadata say of each step, and as which types."""
+_MOST: Final = 1 << 64
+"""More operations or bytes no step has."""
 
 
 def _metadata(library: Path) -> Mapping[str, Any]:
     """What the compiler said of a library in a project."""
-    path = library.resolve().parent.parent / MARKER
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("steps"), list):
+    project = library.resolve().parent.parent
+    found = read_metadata(project)
+    if not found:
         raise AotcError(
             "profile", f"{library} is not in an emitted project: {MARKER}, which tells the steps, is missing",
             hint="give the directory that `aotc compile -o` wrote",
         )  # fmt: skip
+    steps = found.get("steps")
+    sound = isinstance(found.get("target"), str) and isinstance(steps, list) and all(map(_is_step, steps))
+    if not sound or not _are_versions(found.get("isas", []), len(steps or ())):
+        text = f"{project / MARKER} does not tell the target and the steps as aotc writes them"
+        raise AotcError("profile", text, hint="compile the model again")
     return found
+
+
+def _is_step(row: object) -> bool:
+    if not isinstance(row, dict) or not all(type(row.get(key)) is kind for key, kind in _STEP.items()):
+        return False
+    return all(isinstance(node, str) for node in row["nodes"]) and all(
+        0 <= row[key] < _MOST for key, kind in _STEP.items() if kind is int
+    )
+
+
+def _are_versions(versions: object, steps: int) -> bool:
+    """Whether each instruction set has a name, and a kernel for each step."""
+    return isinstance(versions, list) and all(
+        isinstance(v, dict)
+        and isinstance(v.get("name"), str)
+        and isinstance(kernels := v.get("steps"), list)
+        and len(kernels) == steps
+        and all(isinstance(kernel, str) for kernel in kernels)
+        for v in versions
+    )
 
 
 def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
@@ -58,15 +82,19 @@ def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
 
 def _step_times(binding: Binding, probe: Probe, steps: int, repeat: int) -> np.ndarray[Any, Any]:
     """Milliseconds of each step in each run: (repeat, steps)."""
-    marks = np.zeros(steps + 1, np.int64)
+    marks = np.zeros(steps + 2, np.int64)
     times = np.empty((repeat, steps))
     for k in range(repeat):
         marks[:] = 0
+        marks[0] = steps
         binding.run_watched(probe.step_function, marks.ctypes.data)
+        if marks[0] != steps:
+            text = f"the library has more steps than the {steps} in its project's {MARKER}"
+            raise AotcError("profile", text, hint="compile the model again")
         if marks[-1] == 0:
             text = "the library does not tell its steps: it was compiled by an older aotc, or with -DAOTC_NO_STEPS"
             raise AotcError("profile", text, hint="compile the model again")
-        times[k] = np.diff(marks) / 1e6
+        times[k] = np.diff(marks[1:]) / 1e6
     return times
 
 

@@ -3,17 +3,24 @@
 
 with open_regular("net.onnx", "onnx-file") as file:
     data = file.read()
+read_table(Path("build/net/metadata.json"), "load")["library"]
 """
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final, NoReturn
 
 from aotc.ir.diagnostics import AotcError
 
+MOST_JSON: Final = 1 << 28
+"""Bytes of a JSON file that we read: of a model of 10,000 nodes we write a few millions."""
+_AGAIN: Final = "copy it again, or compile the model again"
+DEEPEST_JSON: Final = 100
+"""Lists and tables within each other: what we write has fewer than ten."""
 _KINDS: Final = (
     (stat.S_ISDIR, "it is a directory"),
     (stat.S_ISFIFO, "it is a pipe"),
@@ -37,3 +44,56 @@ def open_regular(path: str | Path, code: str) -> IO[bytes]:
             hint = "write it to a file first" if "pipe" in text else ""
             raise AotcError(code, f"cannot read {path}: {text}", hint=hint)
     return os.fdopen(descriptor, "rb")
+
+
+def read_table(path: Path, code: str) -> dict[str, Any]:
+    """What a JSON file holds whose outermost value is a table.
+
+    Raises AotcError with a code for anything else: files that are larger than 256 MiB or not UTF-8, text that is no
+    JSON (NaN is not), numbers of thousands of digits, values nested more than 100 deep, strings that are no Unicode.
+    """
+    with open_regular(path, code) as file:
+        data = file.read() if os.fstat(file.fileno()).st_size <= MOST_JSON else None
+    if data is None:
+        raise AotcError(code, f"cannot read {path}: it is larger than {MOST_JSON >> 20} MiB", hint=_AGAIN)
+    try:
+        found = _parsed(data)
+    except UnicodeError:
+        reason = "it is not UTF-8"
+    except RecursionError:
+        reason = f"it is nested more than {DEEPEST_JSON} deep"
+    except json.JSONDecodeError as error:
+        reason = f"it is no JSON from line {error.lineno}, column {error.colno} on"
+    except ValueError:
+        reason = "it is no JSON that aotc writes"
+    else:
+        if isinstance(found, dict):
+            return found
+        reason = "it holds no table"
+    raise AotcError(code, f"cannot read {path}: {reason}", hint=_AGAIN)
+
+
+def _parsed(data: bytes) -> object:
+    found = json.loads(data.decode("utf-8"), parse_constant=_refuse)
+    level, depth = [found], 0
+    while level:
+        if (depth := depth + 1) > DEEPEST_JSON:
+            raise RecursionError
+        level = [part for item in level for part in _parts(item)]
+    return found
+
+
+def _parts(item: object) -> list[Any]:
+    """What a value holds; UnicodeError for a string with half a character."""
+    match item:
+        case str() if not item.isascii():
+            item.encode("utf-8")
+        case list():
+            return item
+        case dict():
+            return [*item, *item.values()]
+    return []
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"JSON has no {constant}")

@@ -8,21 +8,24 @@ library.run(inputs, outputs, workspace, ffi.NULL)          # status; pointers as
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.files import read_table
 from aotc.ir.machine import architecture, elf_architecture
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
 from aotc.runtime.image import require_checksum, require_whole
 from aotc.runtime.process import Turns
 from aotc.runtime.tensor import TensorInfo
 
-_METADATA: Final = "metadata.json"
+MARKER: Final = "metadata.json"
+"""What tells of a project, in its directory."""
 _FOLDERS: Final = ("lib", "build")
+_MOST_SHOWN: Final = 80
+"""Characters of a name that a message repeats."""
 _SUFFIXES: Final = (".so", ".dylib", ".dll")
 
 
@@ -58,24 +61,35 @@ def _library_of(path: Path) -> Path:
 
 
 def _named_in_metadata(project: Path) -> Path | None:
-    """The library that a project's metadata names, if it has metadata that do."""
-    name = _metadata(project).get("library")
-    return project / name if isinstance(name, str) and name else None
+    """The library that a project's metadata name, if it has metadata that do; AotcError for one outside of it."""
+    name = read_metadata(project).get("library")
+    if name is None:
+        return None
+    hint = f"the library is part of the project: a relative path in {MARKER}; else give the file itself"
+    if not isinstance(name, str) or not name:
+        raise AotcError("load", f"{project / MARKER} names no file as the library", hint=hint)
+    if not is_inside(project, name):
+        raise AotcError("load", f"{project / MARKER} places the library outside: {shown(name)}", hint=hint)
+    return project / name
 
 
-def _metadata(project: Path) -> dict[str, Any]:
-    """What a directory's metadata say; nothing where it has none."""
-    metadata = project / _METADATA
-    if not metadata.is_file():
-        return {}
-    try:
-        found = json.loads(metadata.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise AotcError("load", f"cannot read {metadata}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        hint = "compile the model again, or give the library's path"
-        raise AotcError("load", f"{metadata} is damaged: it is no JSON text", hint=hint) from error
-    return found if isinstance(found, dict) else {}
+def shown(text: str) -> str:
+    """A text from a file as messages repeat it."""
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Whether a relative path leads to a place in a folder, after links are followed."""
+    path = PurePath(name)
+    if "\0" in name or path.is_absolute() or ".." in path.parts:
+        return False
+    return Path(os.path.realpath(folder / path)).is_relative_to(os.path.realpath(folder))
+
+
+def read_metadata(project: Path) -> dict[str, Any]:
+    """What the metadata in a directory say, none where it has none; AotcError (code "load") for damaged ones."""
+    path = project / MARKER
+    return read_table(path, "load") if path.is_file() else {}
 
 
 def require_contents(library: Path, check: bool | str) -> None:
@@ -88,7 +102,7 @@ def require_contents(library: Path, check: bool | str) -> None:
         return
     file = library.absolute()
     for project in file.parents[:2]:
-        stated = _metadata(project).get("sha256")
+        stated = read_metadata(project).get("sha256")
         found = stated.get(file.relative_to(project).as_posix()) if isinstance(stated, dict) else None
         if isinstance(found, str):
             require_checksum(library, found)

@@ -11,13 +11,14 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.files import open_regular
 from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.image import require_checksum
-from aotc.runtime.library import Library, find_library, require_contents
+from aotc.runtime.library import Library, find_library, is_inside, require_contents, shown
 from aotc.runtime.process import ScratchDirectory
 from aotc.runtime.session import Session
 
@@ -90,8 +91,12 @@ def load_module(path: str | Path, *, check: bool | str = False) -> CompiledLibra
     if file.suffix != ".tar" or not file.is_file():
         return _checked(file, check)
     folder = ScratchDirectory("aotc-load-")
-    _extract(file, Path(folder.name))
-    return _checked(Path(folder.name), check, folder)
+    try:
+        _extract(file, Path(folder.name))
+        return _checked(Path(folder.name), check, folder)
+    except BaseException:
+        folder.remove()
+        raise
 
 
 def _checked(path: Path, check: bool | str, keep_alive: object = None) -> CompiledLibrary:
@@ -102,21 +107,48 @@ def _checked(path: Path, check: bool | str, keep_alive: object = None) -> Compil
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    """Unpack the plain files of an archive; links and names that lead elsewhere are refused."""
+    """Unpack the plain files of an archive; AotcError for links, names that lead elsewhere or come twice, damage."""
+    hint = "load_module unpacks what export_library wrote; other archives can be unpacked by hand"
     try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                if member.isdir():
-                    continue
-                name = PurePosixPath(member.name)
-                data = tar.extractfile(member) if member.isfile() else None
-                if data is None or name.is_absolute() or ".." in name.parts:
-                    raise AotcError("load", f"{archive}: will not unpack {member.name!r}")
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                with (folder / name).open("wb") as out:
-                    shutil.copyfileobj(data, out)
-    except (OSError, EOFError, tarfile.TarError) as error:
-        raise AotcError("load", f"cannot unpack {archive}: {error}") from error
+        refused = _unpack(archive, folder)
+    except OSError as error:
+        reason = error.strerror or "its data end too soon"
+        raise AotcError("load", f"cannot unpack {archive}: {reason}", hint=hint) from error
+    except (EOFError, tarfile.TarError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        # tarfile takes what headers state as numbers, sizes and depths at their word
+        raise AotcError("load", f"cannot unpack {archive}: it is damaged, or no archive", hint=hint) from error
+    if refused:
+        raise AotcError("load", f"{archive}: will not unpack {shown(refused)}", hint=hint)
+
+
+def _unpack(archive: Path, folder: Path) -> str:
+    """The first member that may not be unpacked, "" where there is none.  Compressed archives are not taken: a small
+    one may hold more than a disk."""
+    with open_regular(archive, "load") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        for member in tar:
+            if member.isdir():
+                continue
+            path = folder / PurePosixPath(member.name)
+            data = tar.extractfile(member) if _is_plain(member) else None
+            if data is None or not is_inside(folder, member.name) or path.exists():
+                return member.name or "a member without a name"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as out:
+                shutil.copyfileobj(data, out)
+        if not _is_end(file, tar.offset):
+            raise EOFError
+    return ""
+
+
+def _is_end(file: IO[bytes], offset: int) -> bool:
+    """Whether the block at which tarfile stopped is one of zeros: else the archive is cut short or damaged there."""
+    file.seek(offset)
+    return file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    """Whether it is a file whose bytes lie in the archive: sparse files can state any size."""
+    return member.isfile() and not member.issparse() and member.size >= 0 and "\\" not in member.name
 
 
 def enabled(target: str) -> bool:

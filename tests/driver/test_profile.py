@@ -96,3 +96,13 @@ def test_options_of_an_older_caller(project: Path) -> None:
 def test_probe(target: object) -> None:
     probe = Probe(resolve_target(target), find_toolchain())  # type: ignore[arg-type]
     assert probe.flops() > 1e7 and probe.bandwidth(1) > 1e6
+
+
+def test_a_library_of_more_steps_than_its_metadata_tell(project: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "net"
+    shutil.copytree(project, copy)
+    metadata = json.loads((copy / "metadata.json").read_text())
+    for steps in (metadata["steps"][:1], metadata["steps"] * 2):
+        versions = [v | {"steps": [s["kernel"] for s in steps]} for v in metadata.get("isas", [])]
+        (copy / "metadata.json").write_text(json.dumps(metadata | {"steps": steps, "isas": versions}))
+        assert "steps" in refused("run", copy, "--profile", "--repeat", "2")

@@ -142,3 +142,10 @@ def test_what_does_not_fit_is_refused_in_plain_words(domain: str, nodes: Callabl
     texts = {op: {_complaint(m) for m in nodes(domain, op, schema)} - {""} for op, schema in _operators(domain)}
     assert any(texts.values())
     assert not {t for found in texts.values() for t in found if INTERNALS.search(t) or not NAMED.search(t)}
+
+
+@pytest.mark.parametrize("bounds", [(np.zeros(2), np.ones(())), (np.zeros(()), np.arange(2.0))])
+def test_bounds_of_several_values_are_not_read_as_their_first(bounds: Sequence[Array]) -> None:
+    known = [b.astype(np.float32) for b in bounds]
+    model = _model(helper.make_node("Clip", ["i0", "i1", "i2"], ["y"], name="the_node"), "float32", [1], known)
+    assert "value of Clip must be one value, it has shape (2,)" in _complaint(model)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import aotc
 from aotc import AotcError, relay
 from aotc.driver.verify import verify
+from aotc.relay.frontend.pytorch.walk import call_operator
 from tests.frontend_pytorch.both import as_module
 
 
@@ -190,3 +191,21 @@ def test_verify_names_what_is_wrong_with_a_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(AotcError, match="torch, which is missing"):
         verify(tmp_path / "net.pt2")
+
+
+def test_an_operator_names_the_arguments_that_it_does_not_take() -> None:
+    schema = torch.ops.aten.pixel_shuffle.default._schema
+    (found,) = problems(lambda: call_operator(schema, [relay.var("x", shape=(4,)), 2], {}))
+    assert found.code == "torch-node"
+    assert found.message == "aten::pixel_shuffle does not take these arguments: (Tensor[(4), float32], 2)"
+
+
+def test_the_fault_of_a_converter_of_the_caller_is_shown_as_it_is() -> None:
+    def faulty(args: list[Any], types: list[str]) -> Any:
+        raise ValueError(f"{len(args)} arguments are too many")
+
+    custom = {"aten::relu": faulty}
+    (found,) = problems(
+        lambda: relay.frontend.from_pytorch(trace(torch.relu), [("x", (2, 3))], custom_convert_map=custom)
+    )
+    assert found.message == "the converter given for aten::relu raises ValueError: 1 arguments are too many"

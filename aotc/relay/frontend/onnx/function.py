@@ -10,14 +10,17 @@ inputs and outputs that the node leaves out dropped, and nothing else changed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, helper
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.frontend.onnx.load import elem_of_dtype, subgraphs
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], opset: int) -> FunctionProto:
@@ -34,7 +37,10 @@ def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], op
         try:
             data = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
         except Exception as error:  # whatever the schema's own builder raises
-            raise AotcError("onnx-op", f"{proto.op_type} has no definition here: {error}") from error
+            _LOG.debug("%s has no function", proto.op_type, exc_info=True)
+            given = ", ".join("none" if x is None else str(x.checked_type) for x in inputs)
+            text = f"{proto.op_type} is not defined for these inputs and attributes: ({given})"
+            raise AotcError("onnx-op", text) from error
     if not data:
         raise AotcError("onnx-op", f"operator {proto.op_type} is not supported with these inputs and attributes")
     if isinstance(data, FunctionProto):

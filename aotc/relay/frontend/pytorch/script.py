@@ -25,11 +25,18 @@ from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, with_type
 from aotc.relay.frontend.onnx.build import cast, constant, dtype_of, emit, reshape
 from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, is_tensor, shape
-from aotc.relay.frontend.pytorch.walk import POISON, Problems, call_operator, flattened, known
+from aotc.relay.frontend.pytorch.walk import (
+    POISON,
+    CustomConverter,
+    Problems,
+    call_custom,
+    call_operator,
+    flattened,
+    known,
+)
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import post_order
 
-CustomConverter = Callable[[list[Value], list[str]], Value]
 NODES: Final = "the program, its loops unrolled,"
 
 
@@ -94,7 +101,7 @@ class _Conversion:
         args = self.inputs(node)
         custom = self.custom.get(node.kind())
         if custom is not None:
-            self.bind(node, custom(args, [str(v.type()) for v in node.inputs()]))
+            self.bind(node, call_custom(custom, node.kind(), args, [str(v.type()) for v in node.inputs()]))
             return
         if node.kind().startswith("prim::") or node.schema() == "(no schema)":
             raise AotcError("torch-op", f"{node.kind()} is not supported")

@@ -10,14 +10,16 @@ In: operators with the values of their arguments.  Out: values, or a list of pro
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+import torch
 
 from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
 from aotc.ir.span import Span, span_scope
-from aotc.relay.expr import Expr, Tuple
+from aotc.relay.expr import Expr, Tuple, type_of
 from aotc.relay.frontend.onnx.build import cast, dtype_of
 from aotc.relay.frontend.pytorch.ops_create import SCALARS
 from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
@@ -26,6 +28,13 @@ from aotc.relay.frontend.pytorch.values import Absent, Converter, Value, apply, 
 _LOG: Final = logging.getLogger(__name__)
 _INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
 """What a converter may stumble over where arguments are not what torch lets through."""
+
+CustomConverter: TypeAlias = Callable[[list[Value], list[str]], Value]
+"""A caller's own converter: the values of the arguments and their TorchScript types."""
+
+_SHOWN: Final = 8
+_LONGEST: Final = 80
+"""How many elements of a list, and characters of a number or text, a message shows."""
 
 POISON: Final = Absent("")
 """The value of what could not be converted: what depends on it is passed over without another report."""
@@ -54,9 +63,9 @@ class Problems:
                 self.found.append(Diagnostic(code, d.message, d.span, (*d.notes, *notes), d.hint))
         except PoisonedError:
             pass
-        except _INVALID as error:
+        except _INVALID:
             _LOG.debug("conversion of %s failed", span, exc_info=True)
-            self.found.append(Diagnostic("torch-node", f"{type(error).__name__}: {error}", span, notes))
+            self.found.append(Diagnostic("torch-node", "this operation does not take what it is given", span, notes))
 
     def check(self) -> None:
         """AotcError with all problems, if there are any."""
@@ -89,8 +98,40 @@ def converter_for(name: str, overload: str, args: Sequence[Value]) -> Converter 
 
 def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """The value of a call of a PyTorch operator; AotcError if it is unknown or refuses its arguments."""
-    namespace, _, name = schema.name.partition("::")
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    try:
+        return _called(full, schema, args, kwargs)
+    except _INVALID as error:
+        _LOG.debug("conversion of %s failed", full, exc_info=True)
+        given = [described(a) for a in args] + [f"{name}={described(a)}" for name, a in kwargs.items()]
+        raise AotcError("torch-node", f"{full} does not take these arguments: ({', '.join(given)})") from error
+
+
+def call_custom(custom: CustomConverter, name: str, args: list[Value], types: list[str]) -> Value:
+    """The value that a caller's own converter gives; AotcError with what that converter raises."""
+    try:
+        return custom(args, types)
+    except _INVALID as error:
+        text = f"the converter given for {name} raises {type(error).__name__}: {error}"
+        raise AotcError("torch-node", text) from error
+
+
+def described(value: Value) -> str:
+    """An argument in a message: the type of a tensor, a number or text itself, a list by its first elements."""
+    if is_tensor(value):
+        return str(type_of(value))
+    match value:
+        case list() | tuple():
+            more = ", ..." if len(value) > _SHOWN else ""
+            return f"[{', '.join(described(v) for v in value[:_SHOWN])}{more}]"
+        case None | bool() | int() | float() | str() | torch.dtype():
+            return repr(value)[:_LONGEST]
+    return "a value that is no tensor, number or list"
+
+
+def _called(full: str, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """The value of a call; whatever a converter stumbles over where arguments do not fit."""
+    namespace, _, name = schema.name.partition("::")
     converter = converter_for(name, schema.overload_name, args) if namespace == "aten" else None
     if converter is not None:
         result = apply(converter, schema, args, kwargs)

@@ -24,6 +24,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 from aotc.tir.interp import run_kernel
+from tests.cli.invoke import DIGITS, call
 
 QUICK = Compiler(cflags=("-O1",))
 
@@ -192,6 +193,38 @@ def test_records_that_no_measurement_gives_are_ignored(tmp_path: Path, caplog: p
         base.executemany("INSERT INTO tilings VALUES (?, ?, ?, ?, ?, 0.0)", rows)
     base.close()
     assert list(store.choices("cpu")) == ["sound"] and "10 tuning records" in caplog.text
+
+
+COLUMNS = ("signature", "cpu", "candidate", "seconds", "trials", "written")
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_records_with_null_do_not_disturb(tmp_path: Path, column: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Also in a file whose tables are not ours: ours has no NULL where its key is."""
+    store = tmp_path / "records.sqlite"
+    expected = sources(tmp_path / "off", tuning=False)
+    record_last(store)
+    with sqlite3.connect(store) as base:
+        if column in ("signature", "cpu"):
+            rows = base.execute("SELECT * FROM tilings").fetchall()
+            base.executescript(f"DROP TABLE tilings; CREATE TABLE tilings ({', '.join(COLUMNS)})")
+            base.executemany("INSERT INTO tilings VALUES (?, ?, ?, ?, ?, ?)", rows)
+        base.execute(f"UPDATE tilings SET {column} = NULL")
+    base.close()
+    ignored = column != "written"  # it tells the oldest records only
+    assert (sources(tmp_path / "on", tuning=store) == expected) == ignored
+    assert ("ignored" in caplog.text) == ignored
+    if column not in ("signature", "cpu"):
+        assert record_last(store) == len(TuningStore(store).choices(cpu_model()))
+    text = refused_or_done(tmp_path, store)
+    assert "Traceback" not in text
+
+
+def refused_or_done(folder: Path, store: Path) -> str:
+    """What `aotc compile` says with a store: it ends with 0, or with 2."""
+    outcome = call("compile", DIGITS, "-o", folder / "net", "--no-build", env={"AOTC_TUNING_STORE": str(store)})
+    assert outcome.code in (0, 2), outcome
+    return outcome.out + outcome.err
 
 
 def test_store_that_cannot_be_written(tmp_path: Path) -> None:

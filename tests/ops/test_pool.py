@@ -10,6 +10,8 @@ from aotc.ir.types import TensorType
 from aotc.relay.expr import Var
 from aotc.relay.op import REGISTRY, adaptive_pool, pool
 from aotc.relay.op.adaptive_pool import AdaptivePool2DAttrs, GlobalPool2DAttrs
+from aotc.relay.op.opdef import Sample
+from tests.ops.harness import interpret, kernel_job
 from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
 
 MAX = {1: pool.MaxPool1DAttrs, 2: pool.MaxPool2DAttrs, 3: pool.MaxPool3DAttrs}
@@ -117,3 +119,16 @@ def test_one_partial_window_where_none_is_complete(size: tuple[int, int]) -> Non
 def test_a_step_short_of_data_there_is_no_window() -> None:
     attributes = pool.MaxPool2DAttrs(pool_size=(3, 3), strides=(2, 2), ceil_mode=True)
     assert error_code(REGISTRY["nn.max_pool2d"].infer, attributes, [TensorType((1, 2, 1, 3))]) == "window"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+@pytest.mark.parametrize("name", ["nn.global_avg_pool2d", "nn.adaptive_avg_pool2d", "nn.avg_pool2d", "mean"])
+def test_averages_of_large_integers(name: str, dtype: str) -> None:
+    """The average of the largest values is the largest value: their sum needs a wider type."""
+    op, largest = REGISTRY[name], np.iinfo(dtype).max
+    sample = next(iter(op.samples()))
+    values = np.full((1, 2, 210, 200), largest, dtype)
+    job = kernel_job(op, Sample(args=(values,), attrs=sample.attrs))
+    for found in (op.reference(sample.attrs, values), interpret([job])[0][0]):
+        assert found.dtype == dtype
+        assert (np.asarray(found) == largest).all()

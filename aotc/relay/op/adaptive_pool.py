@@ -20,9 +20,9 @@ from aotc.ir.dtype import DType
 from aotc.ir.op import OpPattern, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr, call
-from aotc.relay.op.contract import as_dtype, float_work
+from aotc.relay.op.contract import as_dtype, float_work, sum_type
 from aotc.relay.op.opdef import Array, OpDef, Sample
-from aotc.relay.op.pool import accumulator, divided, mean_of, pool_axes, pool_data, pool_layouts
+from aotc.relay.op.pool import divided, mean_of, pool_axes, pool_data, pool_layouts
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import Ints, arrange, canonical, laid_out, pick, spread
 from aotc.tir import te
@@ -86,7 +86,7 @@ def _compute_global_max(a: GlobalPool2DAttrs, args: Sequence[te.Tensor]) -> te.T
 
 def _compute_global_avg(a: GlobalPool2DAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     (data,) = args
-    total = _whole(a, data, "sum", accumulator(data.dtype))
+    total = _whole(a, data, "sum", sum_type(data.dtype))
     count = prod(pick(data.shape, pool_layouts(2, a)[0])[2:])
 
     def body(*v: Scalar) -> Scalar:
@@ -105,7 +105,7 @@ def _reference_global(mean: bool, a: GlobalPool2DAttrs, data: Array) -> Array:
     source, result = pool_layouts(2, a)
     x = canonical(data, source)
     if mean:
-        total = x.astype(accumulator(DType.of(data)).numpy).sum(axis=(2, 3), keepdims=True)
+        total = x.astype(sum_type(DType.of(data)).numpy).sum(axis=(2, 3), keepdims=True)
         value = mean_of(total, prod(x.shape[2:])).astype(data.dtype)
     else:
         value = float_work(x).max(axis=(2, 3), keepdims=True, initial=_least(data)).astype(data.dtype)
@@ -165,7 +165,7 @@ def _compute_adaptive_max(n: int, a: AdaptivePoolAttrs, args: Sequence[te.Tensor
 def _compute_adaptive_avg(n: int, a: AdaptivePoolAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     (data,) = args
     source, result = pool_layouts(n, a)
-    total = _adaptive(n, a, data, "sum", accumulator(data.dtype))
+    total = _adaptive(n, a, data, "sum", sum_type(data.dtype))
     space = pick(data.shape, source)[2:]
 
     def body(*v: Scalar) -> Scalar:
@@ -184,7 +184,7 @@ def _compute_adaptive_avg(n: int, a: AdaptivePoolAttrs, args: Sequence[te.Tensor
 def _reference_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, data: Array) -> Array:
     source, result = pool_layouts(n, a)
     x = canonical(data, source)
-    x = x.astype(accumulator(DType.of(data)).numpy) if mean else float_work(x)
+    x = x.astype(sum_type(DType.of(data)).numpy) if mean else float_work(x)
     sizes = spread(a.output_size, n) if a.output_size else x.shape[2:]
     count = np.ones((), np.int64)
     for axis, (extent, m) in enumerate(zip(x.shape[2:], sizes, strict=True), start=2):

@@ -95,3 +95,17 @@ def as_dtype(x: Any, dtype: str | np.dtype[Any]) -> Array:
 def float_work(x: Array) -> Array:
     """The same for numpy."""
     return as_dtype(x, "float32") if DType.of(x).is_narrow_float else x
+
+
+def sum_type(dtype: DType) -> DType:
+    """The type in which averages are summed: one that holds the sums of whole images, except of 64-bit integers."""
+    if dtype.is_float:
+        return DType("float32") if dtype.is_narrow_float else dtype
+    return dtype if dtype.bits == 64 else DType("int64" if dtype.bits > 8 else "int32")
+
+
+def truncated_quotient(total: Array, count: Any) -> Array:
+    """total / count of integers, rounded towards 0, for counts of at least 1."""
+    count = np.asarray(count).astype(total.dtype)
+    floor = total // count
+    return np.asarray(floor + ((total < 0) & (floor * count != total)))

@@ -23,7 +23,7 @@ from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr, call
-from aotc.relay.op.contract import as_dtype, float_work
+from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_sample
@@ -198,13 +198,6 @@ def _infer(n: int, mean: bool, a: PoolAttrs, types: Sequence[Type]) -> Type:
     return TensorType(arrange((batch, channels, *extents), result), data.dtype)
 
 
-def accumulator(dtype: DType) -> DType:
-    """The type in which values are summed."""
-    if dtype.is_float:
-        return DType("float32") if dtype.is_narrow_float else dtype
-    return dtype if dtype.bits >= 32 else DType("int32")
-
-
 def _sliding(n: int, a: PoolAttrs, data: te.Tensor, combiner: str, dtype: DType) -> te.Reduce:
     source, result = pool_layouts(n, a)
     batch, channels, *space = pick(data.shape, source)
@@ -275,7 +268,7 @@ def _compute_max(n: int, a: PoolAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
 def _compute_avg(n: int, a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
     (data,) = args
     source, result = pool_layouts(n, a)
-    total = _sliding(n, a, data, "sum", accumulator(data.dtype))
+    total = _sliding(n, a, data, "sum", sum_type(data.dtype))
     windows = _windows(n, a, pick(data.shape, source)[2:])
 
     def body(*v: Scalar) -> Scalar:
@@ -314,8 +307,7 @@ def mean_of(total: Array, count: Any) -> Array:
     if DType.of(total).is_float:
         quotient: Array = total / np.asarray(count).astype(total.dtype)
         return quotient
-    whole: Array = np.sign(total) * (np.abs(total) // np.asarray(count).astype(total.dtype))
-    return whole
+    return truncated_quotient(total, count)
 
 
 def _reference_max(n: int, a: PoolAttrs, data: Array) -> Array:
@@ -326,7 +318,7 @@ def _reference_max(n: int, a: PoolAttrs, data: Array) -> Array:
 
 def _reference_avg(n: int, a: Any, data: Array) -> Array:
     dtype = DType.of(data)
-    work = data.astype(accumulator(dtype).numpy)
+    work = data.astype(sum_type(dtype).numpy)
     view, windows = _views(n, a, work, 0)
     total = view.sum(axis=tuple(range(-n, 0)), dtype=work.dtype)
     count = np.ones((), np.int64)

@@ -26,7 +26,7 @@ from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.expr import call as node
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
-from aotc.relay.op.contract import convert, float_work, promoted
+from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rows import BOOL, FLOAT, NUMBER, Kind, accuracy, special_values
 from aotc.relay.op.rules import axes_of, tensor
@@ -162,12 +162,12 @@ def _count(a: Any, shape: Sequence[int]) -> int:
 
 
 def _numpy_mean(a: Any, data: Array) -> Array:
-    work = float_work(data)
+    work = data.astype(sum_type(DType.of(data)).numpy)
     total = _numpy(np.add, a, work)
     count = _count(a, data.shape)
     with np.errstate(all="ignore"):
         if not DType.of(work).is_float:
-            return np.trunc(total / builtins.max(count, 1)).astype(data.dtype)
+            return truncated_quotient(total, builtins.max(count, 1)).astype(data.dtype)
         return np.asarray(total / work.dtype.type(count)).astype(data.dtype)
 
 
@@ -182,7 +182,7 @@ def _compute(combiner: str) -> Callable[[Any, Sequence[te.Tensor]], te.Tensor]:
 
 
 def _compute_mean(a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
-    x = promoted(args[0])
+    x = convert(args[0], sum_type(args[0].dtype))
     space = _Space(a, x.shape)
     total = space.reduce("sum", lambda *v: x[space.at(v)])
     count = _count(a, x.shape)
@@ -190,7 +190,7 @@ def _compute_mean(a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
     def mean(*i: Scalar) -> Scalar:
         if x.dtype.is_float:
             return (total[i] / count).astype(args[0].dtype)
-        return binary("truncdiv", total[i], builtins.max(count, 1))
+        return binary("truncdiv", total[i], builtins.max(count, 1)).astype(args[0].dtype)
 
     return te.compute(space.result, mean, "mean")
 

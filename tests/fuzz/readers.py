@@ -1,29 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done with a mutated model: read, and compiled to C where it can be."""
+"""What is done with a mutated model: read, compiled to C, and executed where it is small."""
 
 from __future__ import annotations
 
 import zlib
 from pathlib import Path
 
-from aotc.driver.compile import compile, import_model
-from aotc.ir.diagnostics import AotcError
-from tests.fuzz.case import Found, Stage
+import onnx
 
-TARGETS = ("c", "x86-64-v3", "x86-64-v4")
+from aotc.driver.compile import compile, import_model
+from aotc.driver.inputs import input_types, random_inputs
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import tensor_types
+from aotc.relay.expr import Call
+from aotc.relay.module import IRModule
+from aotc.relay.visitor import post_order
+from tests.fuzz.case import Found, Stage
+from tests.fuzz.closeness import Expected
+from tests.fuzz.differential import check_executions
+from tests.fuzz.execute import Setting, targets
+from tests.fuzz.onnx_graphs import compare_with_onnxruntime
+
+MOST_ELEMENTS = 100_000
+"""Of all results together, of a model that is executed."""
+SHARE = 10
+"""One in so many models is executed as C, too."""
 
 
 def check_model(path: Path, stage: Stage) -> str:
-    """Read a model and write it as C, on a target and a level that its bytes choose."""
+    """Read a model, write it as C, on a target and a level that its bytes choose, and execute it."""
     choice = zlib.crc32(path.read_bytes())
+    setting = Setting(targets()[choice % len(targets())], choice // 8 % 4, threads=1 + choice // 32 % 2)
     stage("import")
     module = import_model(path)
     stage("compile")
     out = path.parent / "out"
     try:
-        compile(module, output=out, target=TARGETS[choice % 3], opt_level=choice // 3 % 4, build=False, cache=False)
+        compile(module, output=out, target=setting.target, opt_level=setting.opt_level, build=False, cache=False)
     except AotcError:
         if out.exists():
             raise Found("leftover", "a project that was refused", f"{out} exists") from None
         raise
-    return "accepted"
+    return _execute(path, module, setting, choice, stage) if _is_small(module) else "accepted"
+
+
+def _is_small(module: IRModule) -> bool:
+    calls = [n for f in module.functions.values() for n in post_order(f) if isinstance(n, Call)]
+    types = [t for n in calls if n.checked_type is not None for t in tensor_types(n.checked_type)]
+    inputs = input_types(module)
+    if len(inputs) < len(module.main.params) or not all(t.is_static for t in (*types, *inputs.values())):
+        return False
+    return sum(t.numel for t in (*types, *inputs.values())) < MOST_ELEMENTS
+
+
+def _execute(path: Path, module: IRModule, setting: Setting, choice: int, stage: Stage) -> str:
+    inputs = random_inputs(input_types(module), choice)
+    stage("definition")
+    expected = Expected.of(module, inputs)
+    compared = False
+    if path.suffix == ".onnx":
+        compared = compare_with_onnxruntime(onnx.load(path), inputs, expected, stage)
+    if choice // 64 % SHARE == 0:
+        check_executions(path.parent, module, inputs, expected, setting, stage)
+        compared = True
+    return "agreed" if compared else "accepted"

@@ -6,9 +6,7 @@ Nothing here is timed: budgets are small, what is computed is counted.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -29,6 +27,7 @@ from aotc.relay.transform.inline import Inline
 from aotc.relay.visitor import post_order
 from aotc.tir.plan.program import Program
 from aotc.tir.target import get_target
+from tests.effort import calls_of
 
 F32 = np.float32
 HEAD = '#[version = "0.0.5"]\n'
@@ -240,22 +239,6 @@ def test_functions_that_call_each_other_twice() -> None:
 # --- costs that grow with the size, not with its square
 
 
-def operations(action: Callable[[], object]) -> int:
-    """Calls of functions, Python's and C's, and steps of generators, while something is done."""
-    count = 0
-
-    def step(frame: FrameType, event: str, _: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(step)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def choices(count: int) -> str:
     inner = "if (%c) { nn.relu(%x) } else { " * count + "%x" + " }" * count
     return f"{HEAD}def @main(%c: bool, %x: Tensor[(2), float32]) {{ {inner} }}"
@@ -289,7 +272,7 @@ GROWTH: dict[str, tuple[int, Callable[[int], object]]] = {
 def test_twice_the_size_is_twice_the_work(name: str) -> None:
     size, action = GROWTH[name]
     action(size // 4)  # what is done only once
-    once, twice = operations(lambda: action(size)), operations(lambda: action(2 * size))
+    once, twice = calls_of(lambda: action(size)), calls_of(lambda: action(2 * size))
     assert twice < 2.4 * once
 
 

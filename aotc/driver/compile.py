@@ -35,7 +35,7 @@ from aotc.relay.binding import bind_params_by_name
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
 from aotc.relay.transform.pipeline import optimize, require_lowering
-from aotc.runtime.process import ScratchDirectory
+from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.session import Session, load
 from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program

@@ -19,8 +19,8 @@ from aotc.ir.types import Type, tensor_types
 from aotc.relay.backend.external import external_kernel
 from aotc.relay.backend.kernels import anchor_name, lower_function
 from aotc.relay.expr import Function, type_of
+from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
-from aotc.runtime.process import ScratchDirectory
 from aotc.runtime.tensor import TensorInfo
 from aotc.tir.expr import Buffer
 from aotc.tir.stmt import Kernel

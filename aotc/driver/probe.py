@@ -23,7 +23,7 @@ from aotc_codegen.c.ctypes import vector_name, vector_typedefs
 from aotc.driver.build import build_library
 from aotc.driver.toolchain import Toolchain, require_cpu
 from aotc.ir.dtype import DType
-from aotc.runtime.process import ScratchDirectory
+from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.tensor import aligned
 from aotc.tir.target import Target
 

@@ -36,9 +36,9 @@ from aotc.relay.binding import bind_params_by_name
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay.transform.pipeline import optimize, pipeline, require_lowering
+from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.module import PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
-from aotc.runtime.process import ScratchDirectory
 from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program
 from aotc.tir.target import Target as MachineTarget

@@ -38,8 +38,8 @@ from aotc.relay.infer import infer_module
 from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import Mutator, substitute
+from aotc.runtime.forks import Turns
 from aotc.runtime.graph_executor import GraphModule
-from aotc.runtime.process import Turns
 from aotc.runtime.vm import VirtualMachine
 from aotc.tir.target import Target as MachineTarget
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.runtime.process import ScratchDirectory
+from aotc.runtime.forks import ScratchDirectory
 
 
 class TempDirectory:

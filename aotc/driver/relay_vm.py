@@ -38,8 +38,8 @@ from aotc.relay.transform.lambda_lift import LambdaLift
 from aotc.relay.transform.pipeline import optimize
 from aotc.relay.transform.to_a_normal_form import ToANormalForm
 from aotc.relay.visitor import post_order, substitute
+from aotc.runtime.forks import Turns
 from aotc.runtime.kernels import KernelLibrary
-from aotc.runtime.process import Turns
 from aotc.runtime.vm import Executable, Value
 from aotc.tir.target import Target as MachineTarget
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import cffi
 
 from aotc.ir.dtype import DType
-from aotc.runtime.process import renew_in_children
+from aotc.runtime.forks import renew_in_children
 
 ABI_VERSION: Final = 2
 ENTRY_SYMBOL: Final = "aotc_model_entry"

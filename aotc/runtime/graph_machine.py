@@ -19,8 +19,8 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span
+from aotc.runtime.forks import Turns
 from aotc.runtime.kernels import KernelLibrary
-from aotc.runtime.process import Turns
 from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs
 
 ALIGNMENT = 64

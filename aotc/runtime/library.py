@@ -17,8 +17,8 @@ from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.files import read_table
 from aotc.ir.machine import architecture, elf_architecture
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
+from aotc.runtime.forks import Turns
 from aotc.runtime.image import require_checksum, require_whole
-from aotc.runtime.process import Turns
 from aotc.runtime.tensor import TensorInfo
 
 MARKER: Final = "metadata.json"

@@ -16,10 +16,10 @@ from typing import IO, Any, Final
 from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.files import open_regular
+from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.image import require_checksum
 from aotc.runtime.library import Library, find_library, is_inside, require_contents, shown
-from aotc.runtime.process import ScratchDirectory
 from aotc.runtime.session import Session
 
 PREFIX: Final = "aotcgen_"

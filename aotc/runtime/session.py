@@ -24,8 +24,8 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
+from aotc.runtime.forks import renew_in_children
 from aotc.runtime.library import Library, Threads, find_library, reopen, require_contents
-from aotc.runtime.process import renew_in_children
 from aotc.runtime.tensor import (
     Array,
     TensorInfo,

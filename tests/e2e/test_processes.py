@@ -26,7 +26,7 @@ from aotc.relay.expr import Constant, Function, Var
 from aotc.relay.module import IRModule
 from aotc.relay.op.dense import dense
 from aotc.relay.op.elementwise import relu
-from aotc.runtime.process import ScratchDirectory
+from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.session import load
 
 ROOT = Path(__file__).parents[2]

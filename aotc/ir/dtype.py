@@ -24,10 +24,18 @@ class _Facts:
     kind: str  # "float", "int", "uint" or "bool"
     bits: int
     numpy: np.dtype[Any]
+    min: int | float
+    max: int | float
 
 
 def _facts(kind: str, bits: int, scalar: Any) -> _Facts:
-    return _Facts(kind, bits, np.dtype(scalar))
+    numpy = np.dtype(scalar)
+    if kind == "bool":
+        return _Facts(kind, bits, numpy, 0, 1)
+    if kind == "float":
+        limits = ml_dtypes.finfo(numpy)
+        return _Facts(kind, bits, numpy, float(limits.min), float(limits.max))
+    return _Facts(kind, bits, numpy, int(ml_dtypes.iinfo(numpy).min), int(ml_dtypes.iinfo(numpy).max))
 
 
 _FACTS: Final[dict[str, _Facts]] = {
@@ -122,16 +130,12 @@ class DType(str):
     @property
     def min(self) -> int | float:
         """The least finite value."""
-        if self.is_float:
-            return float(ml_dtypes.finfo(self.numpy).min)
-        return 0 if self.is_bool else int(ml_dtypes.iinfo(self.numpy).min)
+        return _FACTS[self].min
 
     @property
     def max(self) -> int | float:
         """The greatest finite value."""
-        if self.is_float:
-            return float(ml_dtypes.finfo(self.numpy).max)
-        return 1 if self.is_bool else int(ml_dtypes.iinfo(self.numpy).max)
+        return _FACTS[self].max
 
 
 DTYPES: Final = tuple(DType(name) for name in _FACTS)

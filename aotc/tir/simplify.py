@@ -64,6 +64,24 @@ Ranges: TypeAlias = "Mapping[Var, Interval]"
 _ALL: Interval = (-math.inf, math.inf)
 
 
+class _Scope(dict[Var, Interval]):
+    """Ranges, and the intervals that expressions were found to have under them.
+
+    A bound is asked for at every level of an expression above it; without the memory the work would double
+    from level to level.
+    """
+
+    __slots__ = ("found",)
+
+    def __init__(self, ranges: Ranges) -> None:
+        super().__init__(ranges)
+        self.found: dict[Expr, Interval] = {}
+
+
+def _scope(ranges: Ranges) -> _Scope:
+    return ranges if isinstance(ranges, _Scope) else _Scope(ranges)
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
     """const + sum of coefficient * atom; atoms are variables and what is not linear.  No coefficient is 0."""
@@ -104,6 +122,7 @@ class Linear:
 
 def linear(expr: Expr, ranges: Ranges) -> Linear:
     """An index expression as a sum of terms."""
+    ranges = _scope(ranges)
     match expr:
         case Const():
             return Linear(const=int(expr.value))
@@ -142,7 +161,7 @@ def _product(a: Linear, b: Linear) -> Linear:
     return _atom(binary("mul", a.expr(), b.expr()))
 
 
-def _division(op: str, a: Linear, b: Linear, ranges: Ranges) -> Linear:
+def _division(op: str, a: Linear, b: Linear, ranges: _Scope) -> Linear:
     divisor = b.const
     unknown = b.terms or divisor <= 0 or not _exact(a, ranges)
     if unknown or (op.startswith("trunc") and linear_bounds(a, ranges)[0] < 0):
@@ -189,7 +208,7 @@ def _floormod_atom(a: Linear, divisor: int) -> Linear:
     return Linear(const=a.const % common).plus(_atom(inner), common)
 
 
-def _extreme(op: str, a: Linear, b: Linear, ranges: Ranges) -> Linear:
+def _extreme(op: str, a: Linear, b: Linear, ranges: _Scope) -> Linear:
     low, high = _difference(a, b, ranges)
     if low >= 0:
         return a if op == "max" else b
@@ -212,6 +231,7 @@ def _recombined(a: Linear) -> Linear:
 
 def bounds(expr: Expr, ranges: Ranges) -> Interval:
     """The least and greatest value of an integer expression (infinite where unknown, or where it may wrap around)."""
+    ranges = _scope(ranges)
     if expr.dtype != INDEX:
         return _bounds_atom(expr, ranges)
     form = linear(expr, ranges)
@@ -220,6 +240,7 @@ def bounds(expr: Expr, ranges: Ranges) -> Interval:
 
 def linear_bounds(a: Linear, ranges: Ranges) -> Interval:
     """The least and greatest value of a sum of terms (infinite where unknown)."""
+    ranges = _scope(ranges)
     low: Bound = a.const
     high: Bound = a.const
     for atom, c in a.terms.items():
@@ -228,7 +249,7 @@ def linear_bounds(a: Linear, ranges: Ranges) -> Interval:
     return low, high
 
 
-def _exact(a: Linear, ranges: Ranges) -> bool:
+def _exact(a: Linear, ranges: _Scope) -> bool:
     """Whether a sum is known not to wrap around: its value is that of integers without end."""
     low = high = a.const
     for atom, c in a.terms.items():
@@ -238,17 +259,24 @@ def _exact(a: Linear, ranges: Ranges) -> bool:
     return INDEX.min <= low and high <= INDEX.max
 
 
-def _difference(a: Linear, b: Linear, ranges: Ranges) -> Interval:
+def _difference(a: Linear, b: Linear, ranges: _Scope) -> Interval:
     """The least and greatest value of a - b as integers without end; anything where a sum may wrap around."""
     exact = _exact(a, ranges) and _exact(b, ranges)
     difference = _recombined(a.plus(b, -1))
     return linear_bounds(difference, ranges) if exact or (not difference.terms and not difference.const) else _ALL
 
 
-def _bounds_atom(atom: Expr, ranges: Ranges) -> Interval:
+def _bounds_atom(atom: Expr, ranges: _Scope) -> Interval:
+    if isinstance(atom, Var):
+        return ranges.get(atom, _ALL)
+    known = ranges.found.get(atom)
+    if known is None:
+        known = ranges.found[atom] = _bounds_operation(atom, ranges)
+    return known
+
+
+def _bounds_operation(atom: Expr, ranges: _Scope) -> Interval:
     match atom:
-        case Var():
-            return ranges.get(atom, _ALL)
         case Binary(op="floordiv" | "truncdiv" | "floormod" | "truncmod", b=Const(value=divisor)) if divisor > 0:
             return _bounds_division(atom.op, bounds(atom.a, ranges), int(divisor))
         case Binary(op="min" | "max"):
@@ -304,12 +332,13 @@ def simplify(expr: Expr, ranges: Ranges) -> Expr:
     Integer index arithmetic (int64 scalars) is normalised; floats are left as they are written, but for
     their indices and conditions.
     """
+    ranges = _scope(ranges)
     if expr.dtype == INDEX and expr.lanes == 1:
         return _recombined(linear(expr, ranges)).expr()
     return _rebuilt(expr, ranges)
 
 
-def _rebuilt(expr: Expr, ranges: Ranges) -> Expr:
+def _rebuilt(expr: Expr, ranges: _Scope) -> Expr:
     match expr:
         case Var() | Const():
             return expr
@@ -324,7 +353,7 @@ def _rebuilt(expr: Expr, ranges: Ranges) -> Expr:
             return with_operands(expr, tuple(simplify(o, ranges) for o in operands(expr)))
 
 
-def _comparison(expr: Binary, ranges: Ranges) -> Expr:
+def _comparison(expr: Binary, ranges: _Scope) -> Expr:
     a, b = linear(expr.a, ranges), linear(expr.b, ranges)
     low, high = _difference(a, b, ranges)
     verdict = _decide(expr.op, low, high)
@@ -362,6 +391,7 @@ def half_space(cond: Expr, ranges: Ranges) -> Linear | None:
     """d such that an index comparison `cond` says d >= 0; None for other conditions."""
     if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype == INDEX):
         return None
+    ranges = _scope(ranges)
     a, b = linear(cond.a, ranges), linear(cond.b, ranges)
     difference = a.plus(b, -1)
     if not all(_exact(form, ranges) for form in (a, b, difference)):
@@ -376,6 +406,7 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt:
 
     A loop over a guarded body gets the guard's affine conditions as bounds.
     """
+    ranges = _scope(ranges)
     match stmt:
         case For():
             return _simplify_for(stmt, ranges)

@@ -400,3 +400,18 @@ def test_slices_that_go_backwards() -> None:
         [helper.make_node("Slice", ["x", "a", "b", "axes", "step"], ["y"])], {"x": (4, 5)}, ["y"], constants=constants
     )
     agree(model, {"x": floats(4, 5)})
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0)])
+def test_a_range_of_nothing_quantises_to_zero(shape: tuple[int, ...]) -> None:
+    """ONNX Runtime's scale of all zeros is 1, the specification leaves it open."""
+    import onnxruntime
+
+    model = model_of([helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"])], {"x": shape}, [])
+    types = {"y": TensorProto.UINT8, "scale": TensorProto.FLOAT, "zero": TensorProto.UINT8}
+    model.graph.output.extend(helper.make_tensor_value_info(name, elem, None) for name, elem in types.items())
+    model.ir_version = 8
+    x = np.zeros(shape, np.float32)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    for a, b in zip(run_model(from_onnx(model), {"x": x}), expected, strict=True):
+        np.testing.assert_array_equal(a, b)

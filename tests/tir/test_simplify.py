@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from aotc.tir.interp import run_kernel
 from aotc.tir.schedule.nest import merge_loops, split_loops, unroll_bounds
 from aotc.tir.simplify import bounds, drop_dead, simplify, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, loops, walk_stmts
+from tests.effort import calls_of
 
 A, B = Var("i"), Var("j")
 RANGES = {A: (0, 5), B: (0, 3)}
@@ -72,6 +75,18 @@ def test_simplify_keeps_values_and_bounds_hold(expr: Expr) -> None:
             want = python_value(expr, {A: i, B: j})
             assert python_value(short, {A: i, B: j}) == want
             assert low <= want <= high
+
+
+def test_bounds_of_nested_terms_are_found_once() -> None:
+    """They are asked for at each level, of all levels below it."""
+
+    def nested(depth: int) -> Callable[[], object]:
+        expr: Expr = A
+        for k in range(depth):
+            expr = binary("floordiv", binary("max", binary("min", expr * 5 + B, 900 - k) + k, 3), 7)
+        return lambda: simplify(expr, RANGES)
+
+    assert calls_of(nested(8)) < 8 * calls_of(nested(4))
 
 
 @pytest.mark.parametrize(

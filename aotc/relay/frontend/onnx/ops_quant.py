@@ -16,8 +16,10 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend.onnx.build import (
     add,
     axis_index,
+    binary,
     broadcast_to,
     cast,
+    constant,
     dims_of,
     div,
     dtype_of,
@@ -31,6 +33,7 @@ from aotc.relay.frontend.onnx.build import (
     shape_of,
     slice_axes,
     sub,
+    where,
 )
 from aotc.relay.frontend.onnx.load import dtype_of_elem
 from aotc.relay.frontend.onnx.node import Node, Table
@@ -114,12 +117,17 @@ def _dequantize(node: Node) -> Expr:
 
 
 def _dynamic_quantize(node: Node) -> list[Expr | None]:
-    """Scale and zero point from the range of the data, which always includes 0."""
+    """Scale and zero point from the range of the data, which always includes 0.
+
+    Where all data is 0 every scale would do; it is 1, as in ONNX Runtime, rather than 0, which nothing can be
+    divided by.
+    """
     x = node.input(0)
     axes = range(rank_of(x))
     low = minimum(reduce("min", x, axes, False), 0.0)
     high = maximum(reduce("max", x, axes, False), 0.0)
-    scale = div(sub(high, low), 255.0)
+    extent = sub(high, low)
+    scale = where(binary("equal", extent, 0.0), constant(1.0, "float32"), div(extent, 255.0))
     zero = saturated(emit("round", div(emit("negative", low), scale)), DType("uint8"))
     y = add(emit("round", div(x, scale)), cast(zero, "float32"))
     return [saturated(y, DType("uint8")), scale, zero]

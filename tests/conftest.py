@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,6 +25,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AOTC_CACHE_DIR", str(folder))
         yield folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_objects_to_search() -> None:
+    """What is alive between modules is left out of Python's search for garbage: otherwise each search goes through the
+    objects of ten thousand tests, and takes a third of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 def missing(what: str) -> None:

@@ -10,6 +10,7 @@ A `DType` *is* its name, so it compares with and hashes like a plain string:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ class _Facts:
     numpy: np.dtype[Any]
     min: int | float
     max: int | float
+    has_infinity: bool = False
 
 
 def _facts(kind: str, bits: int, scalar: Any) -> _Facts:
@@ -34,7 +36,8 @@ def _facts(kind: str, bits: int, scalar: Any) -> _Facts:
         return _Facts(kind, bits, numpy, 0, 1)
     if kind == "float":
         limits = ml_dtypes.finfo(numpy)
-        return _Facts(kind, bits, numpy, float(limits.min), float(limits.max))
+        infinite = bool(np.isinf(np.array(np.inf, np.float32).astype(numpy)))  # others make it NaN, or their greatest
+        return _Facts(kind, bits, numpy, float(limits.min), float(limits.max), infinite)
     return _Facts(kind, bits, numpy, int(ml_dtypes.iinfo(numpy).min), int(ml_dtypes.iinfo(numpy).max))
 
 
@@ -128,6 +131,11 @@ class DType(str):
         return self.is_float and self.bits < 32
 
     @property
+    def has_zero(self) -> bool:
+        """Whether 0 is a value: float8_e8m0fnu has positive powers of two only."""
+        return self != "float8_e8m0fnu"
+
+    @property
     def min(self) -> int | float:
         """The least finite value."""
         return _FACTS[self].min
@@ -136,6 +144,16 @@ class DType(str):
     def max(self) -> int | float:
         """The greatest finite value."""
         return _FACTS[self].max
+
+    @property
+    def lowest(self) -> int | float:
+        """The value that no other is less than: minus infinity where the type has it, else `min`."""
+        return -math.inf if _FACTS[self].has_infinity else self.min
+
+    @property
+    def highest(self) -> int | float:
+        """The value that no other is greater than: infinity where the type has it, else `max`."""
+        return math.inf if _FACTS[self].has_infinity else self.max
 
 
 DTYPES: Final = tuple(DType(name) for name in _FACTS)

@@ -362,10 +362,15 @@ def call(op: Op, args: Iterable[Expr], attrs: Attrs = NO_ATTRS, span: Span | Non
     return Call(op, from_args, attrs, span, infer_op(op, attrs, known, span))
 
 
+def check_arity(op: Op, count: int, span: Span | None = None) -> None:
+    """Raises AotcError (code "arity") unless `op` takes `count` arguments."""
+    if count != op.arity:
+        raise AotcError("arity", f"{op.name}: expected {op.arity} arguments, got {count}", span=span)
+
+
 def infer_op(op: Op, attrs: Attrs, types: list[Type], span: Span | None = None) -> Type:
     """The result type of `op` on argument types; errors are located at `span` and name the operator."""
-    if len(types) != op.arity:
-        raise AotcError("arity", f"{op.name}: expected {op.arity} arguments, got {len(types)}", span=span)
+    check_arity(op, len(types), span)
     try:
         return op.infer(attrs, types)
     except AotcError as error:

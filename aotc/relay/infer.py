@@ -32,6 +32,7 @@ from aotc.relay.expr import (
     Tuple,
     TupleGetItem,
     Var,
+    check_arity,
     infer_op,
     with_type,
 )
@@ -214,13 +215,12 @@ class _Inference:
         known: list[Known] = [self.type_of(a) for a in node.args]
         if not isinstance(node.op, Op):
             return self._apply(node, known)
-        if any(t is None for t in known) and node.op.refine is not None and _FAILED not in known:
-            known = self._refined(node, node.op, known)
-        types = _settled(known)
-        if not isinstance(types, list):
-            return types
         try:
-            return infer_op(node.op, node.attrs, types, node.span)
+            check_arity(node.op, len(known))
+            if any(t is None for t in known) and node.op.refine is not None and _FAILED not in known:
+                known = self._refined(node, node.op, known)
+            types = _settled(known)
+            return infer_op(node.op, node.attrs, types, node.span) if isinstance(types, list) else types
         except AotcError as error:
             self.problems.extend(error.at(node.span).diagnostics)
             return _FAILED
@@ -228,11 +228,7 @@ class _Inference:
     def _refined(self, node: Call, op: Op, known: Sequence[Known]) -> list[Known]:
         """Argument types after solving what the operator's rule can solve backwards."""
         assert op.refine is not None
-        try:
-            solved = op.refine(node.attrs, [t for t in known if not isinstance(t, _Failed)])
-        except AotcError as error:
-            self.problems.extend(error.at(node.span).diagnostics)
-            return [_FAILED]
+        solved = op.refine(node.attrs, [t for t in known if not isinstance(t, _Failed)])
         for arg, ty in zip(node.args, solved, strict=False):
             self._assign(arg, ty)
         return [self.type_of(a) for a in node.args]

@@ -25,7 +25,8 @@ Axis: TypeAlias = "tuple[Var, int]"
 """A loop variable and its extent; the loop runs from 0."""
 
 COMBINERS: Final = frozenset({"sum", "prod", "min", "max", "and", "or"})
-"""Reductions.  `min` and `max` propagate NaN; the identity of `min` (`max`) on floats is +inf (-inf)."""
+"""Reductions.  `min` and `max` propagate NaN; their identity is the highest and the lowest value of the type, an
+infinity where it has one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)

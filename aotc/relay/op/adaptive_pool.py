@@ -95,12 +95,6 @@ def _compute_global_avg(a: GlobalPool2DAttrs, args: Sequence[te.Tensor]) -> te.T
     return te.compute(total.shape, body, "avg_pool")
 
 
-def _least(data: Array) -> float | int:
-    """What the maximum of no elements is."""
-    dtype = DType.of(data)
-    return -np.inf if dtype.is_float else dtype.min
-
-
 def _reference_global(mean: bool, a: GlobalPool2DAttrs, data: Array) -> Array:
     source, result = pool_layouts(2, a)
     x = canonical(data, source)
@@ -108,7 +102,7 @@ def _reference_global(mean: bool, a: GlobalPool2DAttrs, data: Array) -> Array:
         total = x.astype(sum_type(DType.of(data)).numpy).sum(axis=(2, 3), keepdims=True)
         value = mean_of(total, prod(x.shape[2:])).astype(data.dtype)
     else:
-        value = float_work(x).max(axis=(2, 3), keepdims=True, initial=_least(data)).astype(data.dtype)
+        value = float_work(x).max(axis=(2, 3), keepdims=True, initial=DType.of(data).lowest).astype(data.dtype)
     return laid_out(value, result)
 
 
@@ -190,7 +184,7 @@ def _reference_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, data: Array) -
     for axis, (extent, m) in enumerate(zip(x.shape[2:], sizes, strict=True), start=2):
         spans = [_span(i, extent, m) for i in range(m)]
         parts = [np.take(x, range(*span), axis) for span in spans]
-        x = np.stack([p.sum(axis) if mean else p.max(axis, initial=_least(data)) for p in parts], axis)
+        x = np.stack([p.sum(axis) if mean else p.max(axis, initial=DType.of(data).lowest) for p in parts], axis)
         count = np.multiply.outer(count, [hi - lo for lo, hi in spans])
     value = mean_of(x, count) if mean else x
     return laid_out(as_dtype(value, data.dtype), result)

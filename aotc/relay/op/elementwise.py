@@ -12,7 +12,20 @@ from typing import Any
 import numpy as np
 
 from aotc.relay.op.opdef import Array, OpDef
-from aotc.relay.op.rows import ANY, BITS, BOOL, FLOAT, NUMBER, ScalarFn, Unary, intrinsic, rows_of, wide, wide_numpy
+from aotc.relay.op.rows import (
+    ANY,
+    BITS,
+    BOOL,
+    FLOAT,
+    NUMBER,
+    WITH_ZERO,
+    ScalarFn,
+    Unary,
+    intrinsic,
+    rows_of,
+    wide,
+    wide_numpy,
+)
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import call, const, maximum, minimum, select
 
@@ -66,9 +79,9 @@ ceil = Unary.row("ceil", _keep_integers(np.ceil), _for_floats("ceil"), NUMBER, e
 floor = Unary.row("floor", _keep_integers(np.floor), _for_floats("floor"), NUMBER, exact=True)
 trunc = Unary.row("trunc", _keep_integers(np.trunc), _for_floats("trunc"), NUMBER, exact=True)
 round = Unary.row("round", _keep_integers(np.rint), _for_floats("round_even"), NUMBER, exact=True)
-sign = Unary.row("sign", np.sign, _sign, NUMBER, exact=True)
+sign = Unary.row("sign", np.sign, _sign, WITH_ZERO, exact=True)
 negative = Unary.row("negative", np.negative, lambda x: -x, NUMBER, exact=True)
-relu = Unary.row("nn.relu", lambda x: np.maximum(x, x.dtype.type(0)), _relu, NUMBER, exact=True)
+relu = Unary.row("nn.relu", lambda x: np.maximum(x, x.dtype.type(0)), _relu, WITH_ZERO, exact=True)
 exp = Unary.row("exp", np.exp, intrinsic("exp"), FLOAT)
 expm1 = Unary.row("expm1", np.expm1, intrinsic("expm1"), FLOAT)
 log = Unary.row("log", np.log, intrinsic("log"), FLOAT)

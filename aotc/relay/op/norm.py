@@ -153,7 +153,7 @@ def _compute_batch(a: BatchNormAttrs, args: Sequence[te.Tensor]) -> tuple[te.Ten
 def _reference_batch(
     a: BatchNormAttrs, data: Array, gamma: Array, beta: Array, mean: Array, var: Array
 ) -> tuple[Array, Array, Array]:
-    factor = 1 / np.sqrt(float_work(var) + np.float32(a.epsilon))
+    factor = 1 / np.sqrt(float_work(var) + float_work(var).dtype.type(a.epsilon))
     factor = factor * float_work(gamma) if a.scale else factor
     shift = -float_work(mean) * factor + (float_work(beta) if a.center else 0)
     x = float_work(data)

@@ -311,8 +311,7 @@ def mean_of(total: Array, count: Any) -> Array:
 
 
 def _reference_max(n: int, a: PoolAttrs, data: Array) -> Array:
-    dtype = DType.of(data)
-    view, _ = _views(n, a, float_work(data), -np.inf if dtype.is_float else dtype.min)
+    view, _ = _views(n, a, float_work(data), DType.of(data).lowest)
     return laid_out(as_dtype(view.max(axis=tuple(range(-n, 0))), data.dtype), pool_layouts(n, a)[1])
 
 

@@ -28,7 +28,7 @@ from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
 from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
-from aotc.relay.op.rows import BOOL, FLOAT, NUMBER, Kind, accuracy, special_values
+from aotc.relay.op.rows import BOOL, FLOAT, NUMBER, Kind, accuracy, carrier, special_values
 from aotc.relay.op.rules import axes_of, tensor
 from aotc.relay.op.samples import random_array
 from aotc.tir import te
@@ -134,27 +134,19 @@ class _Space:
 
 
 def _numpy(ufunc: Any, a: Any, data: Array, **kwargs: Any) -> Array:
-    work = float_work(data)
+    work = float_work(data.astype(carrier(DType.of(data)) or data.dtype))
     axes = reduced_axes(a, data.ndim)
     with np.errstate(all="ignore"):
         value = ufunc.reduce(work, axis=axes, keepdims=a.keepdims, dtype=work.dtype, **kwargs)
         return np.asarray(value).astype(data.dtype)
 
 
-def _least(dtype: DType) -> float | int:
-    return -math.inf if dtype.is_float else dtype.min
-
-
-def _greatest(dtype: DType) -> float | int:
-    return math.inf if dtype.is_float else dtype.max
-
-
 def _numpy_max(a: Any, data: Array) -> Array:
-    return _numpy(np.maximum, a, data, initial=_least(DType.of(data)))
+    return _numpy(np.maximum, a, data, initial=DType.of(float_work(data)).lowest)
 
 
 def _numpy_min(a: Any, data: Array) -> Array:
-    return _numpy(np.minimum, a, data, initial=_greatest(DType.of(data)))
+    return _numpy(np.minimum, a, data, initial=DType.of(float_work(data)).highest)
 
 
 def _count(a: Any, shape: Sequence[int]) -> int:

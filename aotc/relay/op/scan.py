@@ -45,7 +45,7 @@ def _dtype(a: ScanAttrs, data: DType) -> DType:
 def _infer(a: ScanAttrs, types: Sequence[Type]) -> Type:
     data = tensor(types[0])
     dtype = _dtype(a, data.dtype)
-    require("dtype", not dtype.is_bool, "data type bool is not supported")
+    require("dtype", not dtype.is_bool and dtype.has_zero, lambda: f"data type {dtype} is not supported")
     if a.axis is None:
         return TensorType((product(data.shape),), dtype)
     axis_of(a.axis, data.rank)

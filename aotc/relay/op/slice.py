@@ -281,6 +281,7 @@ class TriluAttrs(Attrs):
 def _trilu_infer(a: TriluAttrs, types: Sequence[Type]) -> Type:
     data, k = tensor(types[0], "data"), tensor(types[1], "k")
     require("trilu.rank", data.rank >= 2, lambda: f"a matrix or a batch of them expected, got {data}")
+    require("dtype", data.dtype.has_zero, lambda: f"data type {data.dtype} is not supported")
     require("trilu.k", k.rank == 0 and k.dtype.is_integer, lambda: f"k must be an integer scalar, got {k}")
     return data
 

@@ -141,7 +141,7 @@ def lossless(source: str, target: str) -> bool:
     if a == b:
         return True
     if a.is_bool:
-        return b != "float8_e8m0fnu"  # which has no zero
+        return b.has_zero
     if b.is_bool or (a.is_float and not b.is_float):
         return False
     if not b.is_float:

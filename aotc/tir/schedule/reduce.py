@@ -68,9 +68,9 @@ def identity(combiner: str, dtype: DType) -> Expr:
         case "and":
             return const(-1 if dtype.is_integer and dtype.is_signed else dtype.max, dtype)
         case "min":
-            return const(math.inf if dtype.is_float else dtype.max, dtype)
+            return const(dtype.highest, dtype)
         case _:
-            return const(-math.inf if dtype.is_float else dtype.min, dtype)
+            return const(dtype.lowest, dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators on every data type that their type rules accept: what numpy and the tensor program compute is one."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DTYPES, DType
+from aotc.relay.op import REGISTRY
+from aotc.relay.op.opdef import Sample
+from tests.ops.harness import Array, assert_agrees, flat, interpret, kernel_job
+
+NAMES = sorted(name for name, op in REGISTRY.items() if op.static is None)
+FAILED = {
+    **dict.fromkeys(("max", "min"), ("int4", "uint2")),
+    **dict.fromkeys(("argmax", "argmin", "nn.max_pool2d"), ("float8_e4m3fn", "float8_e5m2fnuz")),
+    **dict.fromkeys(("nn.adaptive_max_pool2d", "nn.global_max_pool2d"), ("float8_e4m3fnuz",)),
+    **dict.fromkeys(("nn.relu", "sign", "cumsum", "trilu"), ("float8_e8m0fnu",)),
+    "nn.batch_norm": ("float64",),
+}
+"""Data types that an operator was once wrong on."""
+AT_ONCE = 3
+
+
+def converted(value: Any, old: DType, new: DType) -> Any:
+    """The arrays of one type in a (nested) tuple as another, with values that every type of its kind holds."""
+    if isinstance(value, tuple):
+        return tuple(converted(v, old, new) for v in value)
+    if DType.of(value) != old:
+        return value
+    with np.errstate(all="ignore"):
+        if new.is_float or new.is_bool:
+            return value.astype(np.float32).astype(new.numpy)
+        numbers = np.nan_to_num(value.astype(np.float64) * 1.7)
+        return np.clip(numbers, max(new.min, -100), min(new.max, 100)).astype(np.int64).astype(new.numpy)
+
+
+def of_type(sample: Sample, dtype: DType) -> Sample:
+    """A sample whose first argument, and all of its type, are of another type."""
+    first = next(DType.of(a) for a in flat(sample.args))
+    return Sample(args=converted(sample.args, first, dtype), attrs=sample.attrs, accuracy=sample.accuracy)
+
+
+def samples(name: str, count: int) -> Iterator[Sample]:
+    taken = (s for s in REGISTRY[name].samples() if flat(tuple(s.args)))
+    yield from (sample for sample, _ in zip(taken, range(count), strict=False))
+
+
+def agrees(name: str, sample: Sample) -> bool:
+    """Whether the operator takes a sample, after comparing its meanings."""
+    op = REGISTRY[name]
+    try:
+        job = kernel_job(op, sample)
+    except AotcError:
+        return False
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of means of nothing
+        expected: list[Array] = [np.asarray(a) for a in flat(op.reference(sample.attrs, *sample.args))]
+        found = interpret([job])[0]
+    for actual, wanted in zip(found, expected, strict=True):
+        assert_agrees(actual.reshape(wanted.shape), wanted, sample.accuracy)
+    return True
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_some_data_types(name: str) -> None:
+    drawn = random.Random(name).sample(DTYPES, AT_ONCE)
+    for dtype in {*drawn, *map(DType, FAILED.get(name, ()))}:
+        for sample in samples(name, 1):
+            agrees(name, of_type(sample, dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_all_data_types(name: str) -> None:
+    for sample in samples(name, 4):
+        assert agrees(name, sample)
+        for dtype in DTYPES:
+            agrees(name, of_type(sample, dtype))
+
+
+@pytest.mark.parametrize("name", ["nn.relu", "sign", "cumsum", "trilu"])
+def test_what_needs_a_zero_refuses_types_without(name: str) -> None:
+    (sample,) = samples(name, 1)
+    with pytest.raises(AotcError, match="data type float8_e8m0fnu is not supported"):
+        kernel_job(REGISTRY[name], of_type(sample, DType("float8_e8m0fnu")))

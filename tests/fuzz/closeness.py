@@ -75,6 +75,26 @@ def _shaken(value: Any, rng: np.random.Generator, amount: float, anchored: bool 
     return (wide + relative * sizes * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
 
 
+def _magnitudes(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_magnitudes, value))
+    return np.abs(np.where(np.isfinite(value.astype(np.float64)), value, 0)) if _is_float(value) else value
+
+
+def _unless_sums_overflow(value: Any, largest: Any) -> Any:
+    """`value` with NaN where `largest`, made of the magnitudes of what is summed, is near the end of its type's range.
+
+    There some orders of summation reach infinity on the way, others do not.  Infinities among the arguments are left
+    out: what they lead to does not depend on the order.
+    """
+    if isinstance(value, tuple):
+        return tuple(map(_unless_sums_overflow, value, largest))
+    if not _is_float(value) or not _is_float(largest):
+        return value
+    end = float(ml_dtypes.finfo(value.dtype).max) / 2
+    return np.where(np.abs(largest.astype(np.float64)) < end, value, np.asarray(np.nan, value.dtype))
+
+
 class _Shaking(Mutator):
     """Calls of operators that round as calls of others that do so more."""
 
@@ -90,7 +110,10 @@ class _Shaking(Mutator):
 
         def reference(attributes: Any, *args: Any) -> Any:
             result = op.reference(attributes, *_shaken(args, self.rng, UNITS))
-            return _shaken(result, self.rng, amount, op.pattern > OpPattern.INJECTIVE)
+            result = _shaken(result, self.rng, amount, op.pattern > OpPattern.INJECTIVE)
+            if op.pattern <= OpPattern.INJECTIVE:
+                return result
+            return _unless_sums_overflow(result, op.reference(attributes, *_magnitudes(args)))
 
         return Call(replace(op, reference=reference), new.args, new.attrs, new.span, new.checked_type)
 

@@ -29,7 +29,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.conv import CONV2D, Conv2DAttrs
 from aotc.relay.op.layout import LayoutTransformAttrs
 from aotc.relay.transform.alter_op_layout import pack_convolution
-from aotc.relay.transform.base import FunctionPass, Rewriter, Rule, is_call, op_call, recall
+from aotc.relay.transform.base import FunctionPass, Rewriter, Rule, op_call, recall
 from aotc.relay.transform.convert_layout import convert
 from aotc.relay.transform.winograd import choose_tiles
 from aotc.relay.visitor import post_order
@@ -76,7 +76,8 @@ class SelectLayout(FunctionPass):
 
 def _fits(node: Expr) -> bool:
     """Whether a node is a convolution that can be estimated."""
-    return is_call(node, "nn.conv2d") and is_static(tensor_type_of(node).shape)
+    call = op_call(node, "nn.conv2d")
+    return call is not None and all(is_static(tensor_type_of(e).shape) for e in (call, *call.args))
 
 
 # --- the border

@@ -36,9 +36,9 @@ from aotc.tir.schedule.contraction_space import (
 from aotc.tir.schedule.contraction_stage import Staging, stage
 from aotc.tir.schedule.contraction_tile import (
     MIN_CHAINS,
+    BorderSignature,
     TileAxis,
     Tiling,
-    border_signature,
     bordered_segments,
     cut,
     even_segments,
@@ -419,7 +419,7 @@ class _ByLanes:
             if var not in tiles:
                 inner.append(single(var, extent))
                 continue
-            signature = border_signature(borders, var, taps)
+            signature = BorderSignature.of(borders, var, taps)
             inner.append(TileAxis(var, extent, bordered_segments(extent, tiles[var], signature), "y"))
         inner.sort(key=lambda axis: axis.role == "y")
         early = panel is not None or (padded is not None and self.tile in padded.needs)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from typing import Final
 
 from aotc.ir.dtype import DType
@@ -99,18 +99,21 @@ def cut(extent: int, size: int) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def bordered_segments(extent: int, size: int, signature: Callable[[int], object]) -> tuple[Segment, ...]:
-    """Even tiles, those with different signatures kept apart; `signature` is of one position."""
+def bordered_segments(extent: int, size: int, signature: BorderSignature) -> tuple[Segment, ...]:
+    """Even tiles, those with different signatures kept apart."""
     found: list[tuple[object, Segment]] = []
+    changes = signature.changes()
     for segment in even_segments(extent, size):
-        for k in range(segment.count):
+        tiles = {(at - segment.begin) // segment.size for at in changes}
+        edges = sorted({0, segment.count, *(k for t in tiles for k in (t, t + 1) if 0 < k < segment.count)})
+        for k, end in pairwise(edges):
             begin = segment.begin + k * segment.size
-            mark = tuple(signature(begin + s) for s in segment.starts)
+            mark = tuple(signature.at(begin + s) for s in segment.starts)
             last = found[-1][1] if found and found[-1][0] == mark else None
             if last is None:
-                found.append((mark, Segment(begin, 1, segment.size, segment.starts)))
+                found.append((mark, Segment(begin, end - k, segment.size, segment.starts)))
             else:
-                found[-1] = (mark, Segment(last.begin, last.count + 1, last.size, last.starts))
+                found[-1] = (mark, Segment(last.begin, last.count + end - k, last.size, last.starts))
     return tuple(segment for _, segment in found)
 
 
@@ -520,16 +523,34 @@ def _register(name: str, value: Expr, stmts: list[Stmt]) -> Expr:
     return register
 
 
-def border_signature(dims: Sequence[Dimension], axis: Var, taps: Sequence[te.Axis]) -> Callable[[int], object]:
+@dataclass(frozen=True, slots=True)
+class BorderSignature:
     """Which taps are inside the data at a position of `axis`."""
-    mine = [dim for dim in dims if axis in linear_variables(dim.index)]
-    names = [var for var, _ in taps]
 
-    def signature(position: int) -> object:
-        marks = []
-        for values in product(*(range(extent) for _, extent in taps)):
-            at: dict[Expr, int] = {axis: position, **dict(zip(names, values, strict=True))}
-            marks.append(all(0 <= dim.at(at) < dim.extent for dim in mine))
-        return tuple(marks)
+    dims: tuple[Dimension, ...]
+    axis: Var
+    taps: tuple[te.Axis, ...]
 
-    return signature
+    @classmethod
+    def of(cls, dims: Sequence[Dimension], axis: Var, taps: Sequence[te.Axis]) -> BorderSignature:
+        """The dimensions among `dims` that depend on `axis` are looked at."""
+        return cls(tuple(dim for dim in dims if axis in linear_variables(dim.index)), axis, tuple(taps))
+
+    def _places(self, position: int) -> Iterator[dict[Expr, int]]:
+        names = [var for var, _ in self.taps]
+        for values in product(*(range(extent) for _, extent in self.taps)):
+            yield {self.axis: position, **dict(zip(names, values, strict=True))}
+
+    def at(self, position: int) -> tuple[bool, ...]:
+        """Per combination of taps, whether the data has the element."""
+        return tuple(all(0 <= dim.at(at) < dim.extent for dim in self.dims) for at in self._places(position))
+
+    def changes(self) -> set[int]:
+        """The positions whose signature may not be that of the position before them."""
+        found = set()
+        for dim in self.dims:
+            step = dim.index.terms[self.axis]
+            first, last = (0, dim.extent) if step > 0 else (-1, dim.extent - 1)
+            for at in self._places(0):  # from the first position on whose index is at least `first`, `last`
+                found |= {-((dim.at(at) - end) // step) for end in (first, last)}
+        return found

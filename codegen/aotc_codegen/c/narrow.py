@@ -145,7 +145,7 @@ static inline float NAME(double value) {
   if (!(error > 0.0 || error < 0.0) || (u & 1u) || (u & 0x7fffffffu) == 0x7f800000u) {
     return nearest;
   }
-  return aotc_from_bits((error > 0.0) == (nearest > 0.0f) ? u - 1u : u + 1u);
+  return aotc_from_bits((nearest > 0.0f && error > 0.0) || (nearest < 0.0f && error < 0.0) ? u - 1u : u + 1u);
 }
 """
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.ir.dims import SymDim, is_static
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import list_op_freqs
@@ -92,3 +93,12 @@ def test_joined_branches() -> None:
     x = Var("x", TensorType((1, 16, 12, 12)))
     f = Function((x,), concatenate([separable(x, 2, 16), separable(x, 1, 16)], 1))
     assert set(layouts(selected(f, last=True))) == {"NHWC"}
+
+
+def test_convolutions_of_unknown_shapes_stay() -> None:
+    """Also where the result's shape is known: the weights say how many channels the data must have."""
+    x = Var("x", TensorType((1, SymDim("channels"), 18, 18), "float32"))
+    body = conv2d(relu(conv2d(x, weight(16, 3, 3, 3))), weight(16, 16, 3, 3))
+    assert is_static(body.checked_type.shape)
+    module = IRModule({"main": Function([x], body)})
+    assert layouts(SelectLayout(V4)(module).main) == ["NCHW", "NCHW"]

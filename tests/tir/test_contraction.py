@@ -13,16 +13,45 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from aotc.tir import te
-from aotc.tir.expr import Buffer, Expr, Load
+from aotc.tir.expr import Buffer, Expr, Load, Var
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import contraction, naive
 from aotc.tir.schedule.contraction import build_contraction, candidates, pack_block
+from aotc.tir.schedule.contraction_space import Dimension
+from aotc.tir.schedule.contraction_tile import BorderSignature, bordered_segments
+from aotc.tir.simplify import Linear
 from aotc.tir.stmt import Declare, Kernel, Stmt, Store, walk_stmts
 from aotc.tir.target import TARGETS, Target, get_target
 from aotc.tir.verify import verify
 
 V4 = get_target("x86-64-v4")
 ALL = sorted(TARGETS)
+
+
+taps = st.tuples(st.integers(-3, 3).filter(bool), st.integers(-12, 12), st.integers(1, 30), st.integers(-2, 2))
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.lists(taps, max_size=2), st.integers(1, 3))
+def test_borders_are_where_the_taps_inside_the_data_change(
+    extent: int, size: int, drawn: list[tuple[int, int, int, int]], kernel: int
+) -> None:
+    """Tiles are even, in order and complete, and neighbours in one segment have the same taps at every position."""
+    axis, tap = Var("i"), Var("k")
+    dims = [Dimension(Linear({axis: step, tap: along or 1}, begin), n, 1, False) for step, begin, n, along in drawn]
+    signature = BorderSignature.of(dims, axis, [(tap, kernel)])
+    tiles = [(s, s.begin + k * s.size) for s in bordered_segments(extent, size, signature) for k in range(s.count)]
+    covered = [begin + start for segment, begin in tiles for start in segment.starts]
+    assert covered == list(range(extent))
+    for (a, at), (b, then) in itertools.pairwise(tiles):
+        same = [signature.at(at + s) for s in a.starts] == [signature.at(then + s) for s in b.starts]
+        assert (a is b) == same
+
+
+def test_rows_without_end_are_tiled_at_once() -> None:
+    axis, tap = Var("i"), Var("k")
+    dims = [Dimension(Linear({axis: 1, tap: 1}, -1), 1 << 40, 1, False)]
+    segments = bordered_segments(1 << 40, 8, BorderSignature.of(dims, axis, [(tap, 3)]))
+    assert [s.count for s in segments] == [1, (1 << 37) - 2, 1]
 
 
 def check(case: Case, kernel: Kernel, seed: int = 0) -> None:

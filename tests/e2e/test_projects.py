@@ -27,7 +27,7 @@ def compile_elsewhere(model: Path, output: Path, cwd: Path, seed: int) -> None:
     run([sys.executable, "-m", "aotc.cli", *arguments], cwd, PYTHONHASHSEED=str(seed), PYTHONPATH=paths)
 
 
-@pytest.mark.parametrize("name", ["digits", "vittrack", "yolox_nano"])
+@pytest.mark.parametrize("name", ["digits", "vittrack", pytest.param("yolox_nano", marks=pytest.mark.slow)])
 def test_the_same_model_gives_the_same_bytes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Sources, metadata and library: whatever the working directory, output path, hash seed and file name."""
     source = DIGITS if name == "digits" else request.getfixturevalue("models") / f"{name}.onnx"

@@ -6,26 +6,32 @@ Here as portable C, and for other architectures under an emulator.
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from aotc.relay import op as operators
 from aotc.relay.op.opdef import OpDef
+from tests.codegen.batch import STRICT
 from tests.ops.harness import assert_agrees, flat, kernel_job
+from tests.share import share
 from tests.targets.machines import FOREIGN, machine
 
 FAMILIES = sorted(name for name, module in vars(operators).items() if hasattr(module, "OPS"))
 
 
-@pytest.mark.parametrize("target", ["c", *FOREIGN])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "target"), [*product(FAMILIES, ["c"]), *share(product(FAMILIES, FOREIGN), len(FAMILIES))]
+)
 def test_compiled_kernels_agree_with_reference(family: str, target: str, tmp_path: Path) -> None:
     ops: tuple[OpDef, ...] = getattr(operators, family).OPS
     cases = [(op, sample) for op in ops if op.static is None for sample in op.samples()]
     here = machine(target)
     jobs = [kernel_job(op, sample, here.target) for op, sample in cases]
-    results = here.run_kernels([(job.kernel, job.inputs) for job in jobs], tmp_path, "-O1")
+    # optimisers find more to warn of than parsers; buffers of no elements may lie at one address
+    warnings = (*STRICT, "-Wno-restrict") if target == "c" else ()
+    results = here.run_kernels([(job.kernel, job.inputs) for job in jobs], tmp_path, "-O1", *warnings)
     wrong: dict[str, str] = {}
     for (op, sample), outputs in zip(cases, results, strict=True):
         for actual, expected in zip(outputs, flat(op.reference(sample.attrs, *sample.args)), strict=True):

@@ -57,9 +57,10 @@ class Machine:
     emulator: tuple[str, ...] = ()
 
     def program(self, source: Path, *flags: str) -> Path:
-        """A C file compiled to a program that needs no libraries of the machine."""
+        """A C file compiled to a program that needs no libraries of the machine; without warnings, unless asked for."""
         made = source.with_suffix("")
-        command = (self.cc, "-std=c99", "-static", "-w", *FLAGS, *self.target.cflags, *flags, source, "-o", made, "-lm")
+        flags = (*FLAGS, *self.target.cflags, *(() if "-Wall" in flags else ("-w",)), *flags)
+        command = (self.cc, "-std=c99", "-static", *flags, source, "-o", made, "-lm")
         run(command, source.parent)
         return made
 

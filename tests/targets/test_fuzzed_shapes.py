@@ -46,7 +46,7 @@ random_models = given(
 
 @pytest.mark.parametrize("target", native_targets())
 def test_any_shape(target: str) -> None:
-    @settings(relaxed, max_examples=10)
+    @settings(relaxed, max_examples=6)
     @random_models
     def run(drawn: list[Part], seed: int, level: int, accuracy: str) -> None:
         check(drawn, seed, target, level, accuracy)

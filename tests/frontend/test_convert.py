@@ -388,6 +388,24 @@ def test_recurrent_layers(op: str, gates: int, direction: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_sequences_of_no_steps_end_in_zeros(op: str, gates: int) -> None:
+    import onnxruntime
+
+    outputs = ["y", "h", "c"] if op == "LSTM" else ["y", "h"]
+    inputs = {"x": (3, 2, 4), "w": (1, 3 * gates, 4), "r": (1, 3 * gates, 3), "b": (1, 6 * gates), "h0": (1, 2, 3)}
+    inputs |= {"c0": (1, 2, 3)} if op == "LSTM" else {}
+    node = helper.make_node(op, ["x", "w", "r", "b", "lengths", *list(inputs)[4:]], outputs, hidden_size=3)
+    model = model_of([node], inputs, [], opset=14)
+    model.graph.input.append(helper.make_tensor_value_info("lengths", TensorProto.INT32, [2]))
+    model.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs)
+    model.ir_version = 8
+    data = {name: floats(*shape) for name, shape in inputs.items()} | {"lengths": np.array([2, 0], np.int32)}
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, data)
+    for a, b in zip(run_model(from_onnx(model), data), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
 def test_negative_indices_at_run_time() -> None:
     model = model_of([helper.make_node("Gather", ["table", "i"], ["y"])], {}, ["y"], constants={"table": floats(5, 3)})
     model.graph.input.append(helper.make_tensor_value_info("i", TensorProto.INT64, [4]))

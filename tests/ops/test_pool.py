@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Var
@@ -132,3 +134,14 @@ def test_averages_of_large_integers(name: str, dtype: str) -> None:
     for found in (op.reference(sample.attrs, values), interpret([job])[0][0]):
         assert found.dtype == dtype
         assert (np.asarray(found) == largest).all()
+
+
+@given(st.integers(0, 200), st.integers(1, 200))
+def test_widths_of_adaptive_windows(extent: int, count: int) -> None:
+    spans = [adaptive_pool._span(i, extent, count) for i in range(count)]
+    widths = [end - begin for begin, end in spans]
+    assert adaptive_pool._widths(extent, count) == (min(widths), max(widths))
+
+
+def test_outputs_without_number_are_not_counted() -> None:
+    assert adaptive_pool._widths(9, 1 << 62) == (1, 2)

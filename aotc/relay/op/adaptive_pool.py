@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -127,12 +127,24 @@ def _span(i: Any, extent: int, count: int) -> tuple[Any, Any]:
     return i * extent // count, ((i + 1) * extent + (count - 1)) // count
 
 
+def _widths(extent: int, count: int) -> tuple[int, int]:
+    """How many positions the narrowest and the widest output see.
+
+    With extent = q * count + r, output i sees q + ceil((i * r % count + r) / count) positions, and i * r % count is
+    every multiple of gcd(r, count).
+    """
+    whole, rest = divmod(extent, count)
+    if rest == 0:
+        return whole, whole
+    return whole + 1, whole + (2 if rest > gcd(rest, count) else 1)
+
+
 def _adaptive(n: int, a: AdaptivePoolAttrs, data: te.Tensor, combiner: str, dtype: DType) -> te.Reduce:
     source, result = pool_layouts(n, a)
     batch, channels, *space = pick(data.shape, source)
     sizes = spread(a.output_size, n) if a.output_size else space
     pairs = list(zip(space, sizes, strict=True))
-    widths = [[hi - lo for lo, hi in (_span(i, e, m) for i in range(m))] for e, m in pairs]
+    widths = [_widths(e, m) for e, m in pairs]
 
     def body(*v: Scalar) -> Scalar:
         at = [_span(v[p], e, m)[0] + k for p, (e, m), k in zip(result[2:], pairs, v[n + 2 :], strict=True)]
@@ -140,15 +152,15 @@ def _adaptive(n: int, a: AdaptivePoolAttrs, data: te.Tensor, combiner: str, dtyp
 
     def guard(*v: Scalar) -> Scalar:
         conditions = []
-        for p, (e, m), k, w in zip(result[2:], pairs, v[n + 2 :], widths, strict=True):
-            if min(w) != max(w):
+        for p, (e, m), k, (least, most) in zip(result[2:], pairs, v[n + 2 :], widths, strict=True):
+            if least != most:
                 low, high = _span(v[p], e, m)
                 conditions.append(low + k < high)
         return all_of(*conditions)
 
-    uneven = any(min(w) != max(w) for w in widths)
+    uneven = any(least != most for least, most in widths)
     shape = arrange((batch, channels, *sizes), result)
-    return te.reduce(combiner, shape, [max(w) for w in widths], body, "pool", guard=guard if uneven else None)
+    return te.reduce(combiner, shape, [most for _, most in widths], body, "pool", guard=guard if uneven else None)
 
 
 def _compute_adaptive_max(n: int, a: AdaptivePoolAttrs, args: Sequence[te.Tensor]) -> te.Tensor:

@@ -245,7 +245,10 @@ def _whole(layer: _Layer, kind: _Kind, x: Expr, state: _State, names: tuple[str,
 
 
 def _unrolled(layer: _Layer, kind: _Kind, x: Expr, state: _State, lengths: Expr | None, backwards: bool) -> _Result:
-    """Step by step; beyond its length a sequence keeps its state and puts out zeros."""
+    """Step by step; beyond its length a sequence keeps its state and puts out zeros.
+
+    The state after a sequence of no steps is zero, as in ONNX Runtime; the specification does not say.
+    """
     length, batch, _ = shape_of(x)
     if length > MAX_STEPS:
         what = "this kind of layer over"
@@ -262,7 +265,7 @@ def _unrolled(layer: _Layer, kind: _Kind, x: Expr, state: _State, lengths: Expr 
         if lengths is not None:
             running = binary("greater", lengths, constant(t, dtype_of(lengths)))
             output = where(running, output, 0.0)
-            new = [where(running, n, old) for n, old in zip(new, state, strict=True)]
+            new = [where(running, n, old if t else 0.0) for n, old in zip(new, state, strict=True)]
         outputs.append(reshape(output, (1, batch, layer.hidden)))
         state = new
     return concatenate(outputs[::-1] if backwards else outputs, 0), state

@@ -89,7 +89,7 @@ def _unless_sums_overflow(value: Any, largest: Any) -> Any:
     """
     if isinstance(value, tuple):
         return tuple(map(_unless_sums_overflow, value, largest))
-    if not _is_float(value) or not _is_float(largest):
+    if not _is_float(value) or not _is_float(largest) or value.shape != largest.shape:
         return value
     end = float(ml_dtypes.finfo(value.dtype).max) / 2
     return np.where(np.abs(largest.astype(np.float64)) < end, value, np.asarray(np.nan, value.dtype))

@@ -18,6 +18,16 @@ ROOT = Path(__file__).parents[1]
 install()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="Write the expected texts of tests/golden anew.")
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether expected texts are written instead of compared."""
+    return bool(request.config.getoption("--update-golden"))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The cache of compiled objects: one for all tests of a process, not the user's."""

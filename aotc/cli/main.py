@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from aotc.driver.compile import CompiledModel, compile
 from aotc.driver.contestants import RIVALS
 from aotc.driver.inspect import inspect_model, inspect_project
 from aotc.driver.profile import profile
+from aotc.driver.replay import read_replay, replay
 from aotc.driver.run import run_library
 from aotc.driver.support import support_table
 from aotc.driver.toolchain import compiler_version, resolve_target
@@ -307,6 +309,30 @@ def inspect_command(model: Path, quiet: bool, as_json: bool, verbose: int, **opt
         out.stage("inspecting the model")
         report = inspect_model(model, **options)
         out.result(report, lambda console: tables.show_model(console, report))
+
+
+@main.command("replay")
+@click.argument("file", type=MODEL)
+@output_options
+def replay_command(file: Path, quiet: bool, as_json: bool, verbose: int) -> None:
+    """Do again the pass or the kernel that failed and left FILE, and print the program after it.
+
+    What the step raises is printed with its traceback to the error stream, and the exit code is 1.
+    """
+    with reporting(quiet, as_json, verbose) as out:
+        data = read_replay(file)
+        try:
+            text = replay(file)
+        except AotcError as error:
+            if error.diagnostics[0].code == "replay":
+                raise
+            out.failure(error)
+            raise SystemExit(1) from None
+        except Exception:
+            out.note(traceback.format_exc().rstrip())
+            out.text({"stage": data["stage"], "name": data["name"], "fails": True}, "")
+            raise SystemExit(1) from None
+        out.text({"stage": data["stage"], "name": data["name"], "fails": False, "program": text}, text)
 
 
 @main.command("cache")

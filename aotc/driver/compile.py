@@ -23,6 +23,7 @@ from aotc.driver.cache import code_digest, default_cache, digest
 from aotc.driver.observe import PassList, require_passes
 from aotc.driver.place import check_destination, staged
 from aotc.driver.relay_frontend import import_exported, is_exported_program, is_relay_text, read_relay_text
+from aotc.driver.replay import keeping_failures
 from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
 from aotc.driver.wiring import install
@@ -231,7 +232,7 @@ def compile(
     seen = [*instruments, passes := PassList()]
     temporary = ScratchDirectory("aotc-") if output is None else None
     path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
-    with remembering_kernels(Recorded(tuning), cache):
+    with keeping_failures(), remembering_kernels(Recorded(tuning), cache):
         programs = compile_programs(module, resolved, c_name, options=options, instruments=seen, progress=progress)
         metadata, library = _write(programs, path, resolved, passes.names, toolchain, progress)
     return CompiledModel(path, library, metadata, temporary)

@@ -20,6 +20,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, nearest
+from aotc.ir.failure import Failure, blaming, pardoning
 from aotc.ir.instrument import PassInstrument
 
 LOG: Final = logging.getLogger("aotc.pass")
@@ -366,12 +367,15 @@ def _observed(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
     """Run a pass between the hooks.  Instruments that saw its beginning hear of its end, good or bad."""
     started: list[PassInstrument] = []
     try:
-        for instrument in ctx.watching(info):
-            instrument.run_before_pass(module, info)
-            started.append(instrument)
-        result = _checked_run(pass_, module, ctx, info)
-        while started:
-            started.pop(0).run_after_pass(result, info)
+        with pardoning():
+            for instrument in ctx.watching(info):
+                instrument.run_before_pass(module, info)
+                started.append(instrument)
+        with blaming(Failure("pass", info.name, module, pass_, ctx)):
+            result = _checked_run(pass_, module, ctx, info)
+        with pardoning():
+            while started:
+                started.pop(0).run_after_pass(result, info)
     except BaseException:
         for instrument in reversed(started):
             instrument.pass_failed(info)

@@ -40,10 +40,14 @@ UNKNOWABLE = {
     "Bernoulli", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Dropout",
 }  # fmt: skip
 """Operators whose results are drawn by chance."""
-UNSPECIFIED = {"MaxPool", "GlobalMaxPool", "Conv", "ConvTranspose"}
+UNSPECIFIED = {
+    "MaxPool", "GlobalMaxPool", "Conv", "ConvTranspose", "GroupNormalization", "InstanceNormalization",
+    "LayerNormalization", "RMSNormalization", "MeanVarianceNormalization",
+}  # fmt: skip
 """Operators of which nothing says what becomes of NaN and infinities.
 
-ONNX Runtime leaves NaN out of maxima, and multiplies padding by weights: 0 by infinity is NaN.
+ONNX Runtime leaves NaN out of maxima, multiplies padding by weights (0 by infinity is NaN), and subtracts squares to get
+variances, which may overflow.
 """
 
 
@@ -312,9 +316,10 @@ def _masked(theirs: Array, expected: Array) -> Array:
 
 
 def _ordinary(model: ModelProto, inputs: Mapping[str, Array]) -> bool:
-    """Whether all floats of inputs and weights are finite."""
+    """Whether all floats of inputs and weights are finite, and their squares, of which variances are made."""
     arrays = [*inputs.values(), *map(numpy_helper.to_array, model.graph.initializer)]
-    return all(np.isfinite(a.astype(np.float64)).all() for a in arrays if a.dtype.kind == "f")
+    with np.errstate(all="ignore"):
+        return all(np.isfinite(a * a).all() for a in arrays if a.dtype.kind == "f")
 
 
 def _suspect(model: ModelProto, inputs: Mapping[str, Array], stage: Stage) -> str:

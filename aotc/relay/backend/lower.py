@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from aotc.ir.budget import budget
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
+from aotc.ir.failure import Failure, blaming
 from aotc.ir.op import Op
 from aotc.ir.span import span_scope
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
@@ -80,7 +81,9 @@ class _KernelTable:
         for known, kernel in bucket:
             if structural_equal(known, function):
                 return kernel
-        kernel = lower_function(function, anchor_name(function), self.target)
+        name = anchor_name(function)
+        with blaming(Failure("kernel", name, function, self.target)):
+            kernel = lower_function(function, name, self.target)
         bucket.append((function, kernel))
         return kernel
 

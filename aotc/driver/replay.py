@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step of the compiler that failed, as a file that shows it again without the rest of the compilation.
+
+with keeping_failures():
+    compile(...)                     # a pass that raises leaves aotc-pass-FuseOps-1a2b3c4d.json, and one diagnostic
+replay("aotc-pass-FuseOps-1a2b3c4d.json")            # raises what the pass did, or gives the program after it
+
+The file is JSON: the program before the step as Relay text with its constants, the step's name and options, the pass
+context, the target.  It is written to $AOTC_REPLAY_DIR, else to the directory of temporary files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, fields, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from aotc.driver.cache import digest
+from aotc.driver.scratch import written
+from aotc.driver.wiring import install
+from aotc.ir.budget import spending
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.failure import Failure, failure_of
+from aotc.ir.files import open_regular
+from aotc.ir.transform import Pass, PassContext, get_pass
+from aotc.relay.backend.kernels import lower_function
+from aotc.relay.module import IRModule
+from aotc.relay.text.parser import parse
+from aotc.relay.text.printer import astext
+from aotc.tir.target import Target
+from aotc.tir.text import to_text
+
+_FORMAT: Final = "aotc-replay"
+_TARGET: Final = "aotc.target"
+"""The key that a target has among the options of a pass."""
+
+
+@contextmanager
+def keeping_failures() -> Iterator[None]:
+    """A step that fails in the block leaves a file and becomes an AotcError (code "internal") that names it."""
+    try:
+        yield
+    except AotcError:
+        raise
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is None:
+            raise
+        text = f"{failure.stage} {failure.name} failed: {type(error).__name__}: {error}"
+        raise AotcError("internal", text, hint=_kept(failure, str(error))) from error
+
+
+def _kept(failure: Failure, problem: str) -> str:
+    """Write the file; what the user is told of it."""
+    folder = Path(os.environ.get("AOTC_REPLAY_DIR") or tempfile.gettempdir())
+    try:
+        data = json.dumps(_as_json(failure, problem), indent=1).encode()
+        path = folder / f"aotc-{failure.stage}-{failure.name}-{digest(data.decode())[:8]}.json"
+        with written(path) as file:
+            file.write(data)
+    except OSError as error:
+        return f"this is a fault of aotc, please report it; {folder} cannot keep what shows it: {error.strerror}"
+    except TypeError as error:
+        return f"no file shows this again: {error}"
+    return f"this is a fault of aotc, please report it; `aotc replay {path}` shows it again"
+
+
+def _as_json(failure: Failure, problem: str) -> dict[str, Any]:
+    context = failure.context or PassContext(0)
+    program = failure.program
+    module = program if isinstance(program, IRModule) else IRModule({"main": program})
+    is_pass = isinstance(failure.options, Pass)
+    return {
+        "format": _FORMAT,
+        "version": version("aotc"),
+        "stage": failure.stage,
+        "name": failure.name,
+        "options": _options(failure.options) if is_pass else _plain(failure.options),
+        "context": {
+            "opt_level": context.opt_level,
+            "required_pass": context.required_pass,
+            "disabled_pass": context.disabled_pass,
+            "config": dict(context.config),
+        },
+        "problem": problem,
+        "program": astext(module, True),
+    }
+
+
+def _options(item: Pass[Any]) -> dict[str, Any]:
+    """The fields of a pass; TypeError for one that cannot be made again from its name and fields."""
+    try:
+        known = type(get_pass(item.info.name))
+    except AotcError:
+        known = None
+    if known is not type(item):
+        raise TypeError(f"{item.info.name} is not a pass of aotc")
+    return {f.name: _plain(getattr(item, f.name)) for f in fields(item)} if is_dataclass(item) else {}
+
+
+def _plain(value: Any) -> Any:
+    """An option as JSON; TypeError for what JSON does not have."""
+    if isinstance(value, Target):
+        return {_TARGET: asdict(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(v) for key, v in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"a {type(value).__name__} among the options of the step cannot be written")
+
+
+def _made(value: Any) -> Any:
+    """An option that `_plain` wrote."""
+    if isinstance(value, dict):
+        return _target(value[_TARGET]) if set(value) == {_TARGET} else {key: _made(v) for key, v in value.items()}
+    return tuple(map(_made, value)) if isinstance(value, list) else value
+
+
+def _target(data: dict[str, Any]) -> Target:
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
+    return Target(**values | {"versions": tuple(map(_target, data.get("versions", ())))})
+
+
+def read_replay(path: str | Path) -> dict[str, Any]:
+    """The contents of a file that a failure left.
+
+    Raises AotcError (code "replay") for any other file, and for one of another version of aotc.
+    """
+    try:
+        with open_regular(path, "replay") as file:
+            data = json.loads(file.read())
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        raise AotcError("replay", f"{path} is not a file that a failed pass or kernel left")
+    if data.get("version") != version("aotc"):
+        text = f"{path} is of aotc {data.get('version')}, this is {version('aotc')}"
+        raise AotcError("replay", text, hint="install that version, or compile the model again")
+    return data
+
+
+def replay(path: str | Path) -> str:
+    """Do again the step that a file tells of: the program after it, as text.
+
+    Raises what the step raises; AotcError (code "replay") for a file that is damaged.
+    """
+    install()
+    data = read_replay(path)
+    try:
+        config = data["context"]
+        context = PassContext(
+            config["opt_level"], config["required_pass"], config["disabled_pass"], config=config["config"]
+        )
+        module = parse(data["program"])
+        name, options = str(data["name"]), _made(data["options"])
+        step = type(get_pass(name))(**options) if data["stage"] == "pass" else None
+        if step is None and not isinstance(options, Target):
+            raise TypeError("a kernel without its target")
+    except (AotcError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise AotcError("replay", f"{path} is damaged: {error}") from error
+    with spending(config["config"]), context:
+        return astext(step(module)) if step is not None else to_text(lower_function(module.main, name, options))

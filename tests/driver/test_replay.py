@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pass or kernel that fails leaves a file, which shows the failure again; other files are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import aotc
+from aotc.cli.main import main
+from aotc.driver.replay import replay
+from aotc.driver.toolchain import resolve_target
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.instrument import pass_instrument
+from aotc.ir.transform import PassContext, module_pass
+from aotc.relay.backend import kernels
+from aotc.relay.module import IRModule
+from aotc.relay.op.conv import conv2d
+from aotc.relay.op.elementwise import relu
+from aotc.relay.structural import structural_equal
+from aotc.relay.text.parser import parse
+from aotc.relay.transform.alter_op_layout import AlterOpLayout
+from aotc.relay.transform.convert_layout import ConvertLayout
+from aotc.relay.transform.fuse_ops import FuseOps
+from tests.cli.invoke import DIGITS, call, refused
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where files of failures are left."""
+    monkeypatch.setenv("AOTC_REPLAY_DIR", str(tmp_path))
+    yield tmp_path
+
+
+def broken(*_: object, **__: object) -> Any:
+    raise ValueError("a fault of the compiler")
+
+
+def failing(folder: Path, **options: Any) -> tuple[AotcError, Path]:
+    """The error of a compilation that fails, and the file that it leaves."""
+    with pytest.raises(AotcError) as caught:
+        aotc.compile(DIGITS, build=False, cache=False, **options)
+    (file,) = folder.glob("aotc-*.json")
+    assert f"aotc replay {file}" in caught.value.diagnostics[0].hint
+    assert isinstance(caught.value.__cause__, ValueError)
+    return caught.value, file
+
+
+@pytest.mark.parametrize("kind", [AlterOpLayout, FuseOps])
+def test_a_pass_that_fails(kind: Any, folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "transform", broken)
+        error, file = failing(folder, target="x86-64-v3", config={"relay.FuseOps.max_depth": 7})
+        assert f"pass {kind.name} failed: ValueError: a fault of the compiler" in str(error)
+        with pytest.raises(ValueError, match="a fault of the compiler"):
+            replay(file)
+        outcome = CliRunner().invoke(main, ["replay", str(file), "--json"])
+        assert outcome.exit_code == 1 and json.loads(outcome.stdout)["fails"]
+        assert "Traceback" in outcome.stderr and "a fault of the compiler" in outcome.stderr
+    data = json.loads(file.read_text())
+    assert data["context"]["config"] == {"relay.FuseOps.max_depth": 7}
+    again = call("replay", file)
+    assert again.code == 0
+    step = AlterOpLayout(resolve_target("x86-64-v3")) if kind is AlterOpLayout else FuseOps()
+    with PassContext(3, config=data["context"]["config"]):
+        assert structural_equal(parse(again.out), step(parse(data["program"])))
+
+
+def test_a_kernel_that_fails(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "schedule", broken)
+        error, file = failing(folder, target="host")
+        assert "kernel conv2d failed" in str(error)
+        with pytest.raises(ValueError, match="a fault of the compiler"):
+            replay(file)
+    assert 'kernel "conv2d"' in replay(file)
+
+
+def test_options_of_passes_come_back(folder: Path) -> None:
+    layouts = {"nn.conv2d": ["NHWC", "default"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConvertLayout, "transform", broken)
+        broken_pass = ConvertLayout(layouts)
+        program = IRModule({"main": relu_of_convolution()})
+
+        @pass_instrument
+        class Convert:
+            def run_before_pass(self, module: Any, info: Any) -> None:
+                if info.name == "SimplifyInference":
+                    broken_pass(program)
+
+        # a pass that an instrument runs is a pass, too
+        _, file = failing(folder, instruments=[Convert()])
+    assert 'data_layout="NHWC"' in replay(file)
+
+
+def relu_of_convolution() -> Any:
+    from aotc.ir.types import TensorType
+    from aotc.relay.expr import Function, Var
+
+    x, w = Var("x", TensorType((1, 3, 8, 8))), Var("w", TensorType((4, 3, 3, 3)))
+    return Function([x, w], relu(conv2d(x, w, channels=4, kernel_size=(3, 3))))
+
+
+def test_faults_of_others_are_theirs(folder: Path) -> None:
+    """Instruments and passes of users raise what they raise; the latter cannot be made again from a file."""
+
+    @pass_instrument
+    class Raises:
+        def run_before_pass(self, module: Any, info: Any) -> None:
+            raise ValueError("an instrument's own")
+
+    with pytest.raises(ValueError, match="an instrument's own"):
+        aotc.compile(DIGITS, build=False, instruments=[Raises()])
+
+    @module_pass(opt_level=0, name="Mine")
+    def mine(module: IRModule, ctx: PassContext) -> IRModule:
+        raise ValueError("a pass's own")
+
+    @pass_instrument
+    class Runs:
+        def run_before_pass(self, module: Any, info: Any) -> None:
+            if info.name == "FuseOps":
+                mine(module)
+
+    with pytest.raises(AotcError, match="pass Mine failed") as caught:
+        aotc.compile(DIGITS, build=False, instruments=[Runs()])
+    assert "no file shows this again: Mine is not a pass of aotc" in caught.value.diagnostics[0].hint
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AOTC_REPLAY_DIR", str(folder / "missing"))
+    monkeypatch.setattr(FuseOps, "transform", broken)
+    with pytest.raises(AotcError, match="cannot keep what shows it"):
+        aotc.compile(DIGITS, build=False)
+
+
+CONTEXT: dict[str, Any] = {"opt_level": 3, "required_pass": [], "disabled_pass": [], "config": {}}
+CHANGES: dict[str, Any] = {
+    "another version": ({"version": "0.0.1"}, "is of aotc 0.0.1"),
+    "another format": ({"format": "else"}, "is not a file that a failed pass or kernel left"),
+    "an unknown pass": ({"name": "NoSuchPass"}, "is damaged: .*NoSuchPass"),
+    "an unknown option": ({"options": {"nothing": 1}}, "is damaged: "),
+    "options of another kind": ({"options": 5}, "is damaged: "),
+    "a kernel without a target": ({"stage": "kernel"}, "is damaged: "),
+    "a program that is none": ({"program": "def @main("}, "is damaged: "),
+    "no program": ({"program": None}, "is damaged: "),
+    "a wrong level": ({"context": CONTEXT | {"opt_level": "x"}}, "is damaged: "),
+    "an unknown key": ({"context": CONTEXT | {"config": {"a": 1}}}, "is damaged: "),
+    "no context": ({"context": []}, "is damaged: "),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_files_that_are_damaged(name: str, folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FuseOps, "transform", broken)
+        _, file = failing(folder)
+    change, words = CHANGES[name]
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(AotcError, match=words):
+        replay(file)
+    assert str(file) in refused("replay", file)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
+def test_files_that_are_none(content: bytes, folder: Path) -> None:
+    (folder / "file").write_bytes(content)
+    assert "is not a file that a failed pass or kernel left" in refused("replay", folder / "file")
+    assert "cannot read" in refused("replay", folder / "missing")
+    assert "cannot read" in refused("replay", folder)

@@ -46,8 +46,8 @@ UNSPECIFIED = {
 }  # fmt: skip
 """Operators of which nothing says what becomes of NaN and infinities.
 
-ONNX Runtime leaves NaN out of maxima, multiplies padding by weights (0 by infinity is NaN), and subtracts squares, which
-may overflow, to get variances.
+ONNX Runtime leaves NaN out of maxima, multiplies padding by weights (0 by infinity is NaN), and makes variances of
+squares, which may overflow.
 """
 
 

@@ -19,7 +19,6 @@ from aotc.cli.options import (
     compiler_options,
     output_options,
     quiet_options,
-    read_config,
     read_counts,
     read_names,
     read_seconds,
@@ -77,9 +76,6 @@ def main() -> None:
 @click.option("--report", type=MODEL, default=None, metavar="FILE.html", help="Write what every pass did, as one page.")
 @click.option("--print-after", multiple=True, metavar="PASS", help="Print the graph after a pass, to the error stream.")
 @click.option("--disable-pass", "disabled_pass", multiple=True, metavar="PASS", help="Leave a pass out.")
-@click.option(
-    "--config", multiple=True, metavar="KEY=VALUE", callback=read_config, help="Set an option of a pass, by its key."
-)
 @click.option("--stop-after", default=None, metavar="PASS", help="Print the graph after a pass, and write no project.")
 @click.option("--show-meta-data", is_flag=True, help="Print and dump the values of constants too, to be read again.")
 @click.option("--check-passes", is_flag=True, help="Interpret the graph after every pass; name the first wrong one.")

@@ -138,6 +138,13 @@ target_options = _all(
         show_default=True,
         help="strict: no algorithm that rounds more than an operator's definition (Winograd).",
     ),
+    click.option(
+        "--config",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=read_config,
+        help="Set an option of a pass, or a limit of the compiler, by its key.",
+    ),
 )
 
 compiler_options = _all(

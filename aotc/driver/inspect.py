@@ -49,13 +49,14 @@ def inspect_model(
     accuracy: str = "fast",
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Inputs, outputs, parameters, operators, MACs, arena and the largest kernels of a model file.
 
     "unsupported" lists what cannot be compiled; then the figures that need the whole model are absent.
     """
     try:
-        module = import_model(path, input_shapes=input_shapes, dims=dims)
+        module = import_model(path, input_shapes=input_shapes, dims=dims, config=config)
     except AotcError as error:
         if error.code not in ("onnx-unsupported", "onnx-op"):
             raise
@@ -68,7 +69,7 @@ def inspect_model(
         "parameter_bytes": sum(0 if c.is_splat else c.data.nbytes for c in constants),
         "operators": list_op_freqs(module.main),
     }
-    options = PipelineOptions(opt_level, accuracy)
+    options = PipelineOptions(opt_level, accuracy, config=config or {})
     programs = compile_programs(module, resolve_target(target), name=model_name(path, None), options=options)
     program = programs[0]
     plan = program.plan

@@ -34,7 +34,7 @@ from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 
 SHOWN_NODES = 8
-_IMPORT = ("params", "input_shapes", "dims")
+_IMPORT = ("params", "input_shapes", "dims", "config")
 
 
 def first_wrong_kernel(

@@ -112,8 +112,9 @@ class _Collector:
 def collect(model: Any, target: Target, options: PipelineOptions, **pins: Any) -> dict[str, Site]:
     """The contractions of a model by signature, the dearest first."""
     collector = _Collector()
+    module = import_model(model, config=options.config, **pins)
     with choosing(collector):
-        compile_programs(import_model(model, **pins), target, name=model_name(model, None), options=options)
+        compile_programs(module, target, name=model_name(model, None), options=options)
     return dict(sorted(collector.sites.items(), key=lambda item: -min(c.cost for c in item[1].found)))
 
 
@@ -214,6 +215,7 @@ def tune(
     target: str | Target = "host",
     opt_level: int = 3,
     accuracy: str = "fast",
+    config: Mapping[str, Any] | None = None,
     trials: int = 8,
     seconds: float = 300.0,
     store: str | Path | None = None,
@@ -225,7 +227,7 @@ def tune(
 ) -> dict[str, Any]:
     """Measure the contractions of a model and record the fastest candidates.
 
-    model, target, opt_level, accuracy    as in `aotc.compile`; `pins` are its params, input_shapes and dims
+    model, target, opt_level, accuracy, config    as in `aotc.compile`; `pins` are its params, input_shapes and dims
     trials     candidates of each contraction, by estimate
     seconds    after so long, the measurement that is under way is the last
     store      file of the records; the user's for None
@@ -238,7 +240,7 @@ def tune(
     """
     records = _writable_store(store)
     resolved = resolve_target(target)
-    sites = collect(model, resolved, PipelineOptions(opt_level, accuracy), **pins)
+    sites = collect(model, resolved, PipelineOptions(opt_level, accuracy, config=config or {}), **pins)
     known = {} if again or runner is not run_here else records.choices(cpu_model())
     jobs = [make_job(signature, site, trials) for signature, site in sites.items()]
     fresh = [job for job in jobs if job.signature not in known or known[job.signature].trials < len(job.kernels)]

@@ -187,7 +187,7 @@ def verify(
     if bisect and not isinstance(model, onnx.ModelProto):
         hint = "`aotc compile --check-passes` names the first pass that changes a result"
         raise AotcError("verify", "only the nodes of ONNX models are compared one by one", hint=hint)
-    pins = {k: options[k] for k in ("input_shapes", "dims") if k in options}
+    pins = {k: options[k] for k in ("input_shapes", "dims", "config") if k in options}
     types = input_types(import_model(model, **pins))
     compiled = compile(model, progress=progress, **options)
     session = compiled.session()

@@ -128,6 +128,14 @@ def test_refusals(tmp_path: Path, arguments: tuple[str, str], message: str) -> N
     assert message in done.err
 
 
+@pytest.mark.parametrize("command", ["inspect", "verify", "bench", "tune"])
+def test_limits_of_every_command_that_reads_models(command: str) -> None:
+    done = call(command, DIGITS, "--config", "compile.max_nodes=2")
+    assert done.code == 2 and "--config compile.max_nodes=3" in done.err
+    unknown = call(command, DIGITS, "--config", "compile.nodes=2")
+    assert unknown.code == 2 and "compile.max_nodes" in unknown.err
+
+
 def test_output_is_needed() -> None:
     done = compiled()
     assert done.code == 2 and "--output" in done.err

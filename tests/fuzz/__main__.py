@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+import click
+
 from aotc.cli.options import read_seconds
 from tests.fuzz.case import read
 from tests.fuzz.kinds import KINDS, kinds_of
@@ -46,7 +48,10 @@ def main() -> int:
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else secrets.randbelow(1 << 32)
     kinds = kinds_of(options.kinds.split(","))
-    seconds = read_seconds(None, None, options.time)  # type: ignore[arg-type]
+    try:
+        seconds = read_seconds(None, None, options.time)  # type: ignore[arg-type]
+    except click.BadParameter as error:
+        parser.error(error.message)
     print(f"seed {seed}", flush=True)
 
     def report(tally: Tally) -> None:

@@ -255,7 +255,8 @@ def by_onnxruntime(model: ModelProto, inputs: Mapping[str, Array], stage: Stage)
         return None  # types that numpy does not know go by other ways
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return [np.asarray(a) for a in session.run(None, dict(inputs))]
+        given = {name: a.copy() for name, a in inputs.items()}  # some operators write over their inputs
+        return [np.asarray(a) for a in session.run(None, given)]
     except Exception:  # its own exception types
         return None
 

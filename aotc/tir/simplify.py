@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from aotc.ir.diagnostics import assert_never
 from aotc.tir.expr import (
     BOOL,
     COMPARE,
@@ -46,11 +45,9 @@ from aotc.tir.stmt import (
     If,
     Stmt,
     Store,
-    Sync,
     Transpose,
-    While,
     map_exprs,
-    moved,
+    rebuilt,
     stmt_exprs,
     walk_stmts,
 )
@@ -410,25 +407,11 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt:
     match stmt:
         case For():
             return _simplify_for(stmt, ranges)
-        case While():
-            return While(simplify(stmt.cond, ranges), simplify_stmt(stmt.body, ranges))
         case If():
             return _simplify_if(stmt, ranges)
-        case Store():
-            return Store(stmt.buffer, simplify(stmt.index, ranges), simplify(stmt.value, ranges))
-        case Transpose():
-            return moved(stmt, lambda expr: simplify(expr, ranges))
-        case Declare():
-            return Declare(stmt.var, simplify(stmt.value, ranges))
-        case Assign():
-            return Assign(stmt.var, simplify(stmt.value, ranges))
-        case Block():
-            block = Block(simplify_stmt(s, ranges) for s in stmt.stmts)
-            return block.stmts[0] if len(block.stmts) == 1 else block
-        case Comment() | Sync():
-            return stmt
         case _:
-            assert_never(stmt)
+            made = rebuilt(stmt, lambda s: simplify_stmt(s, ranges), lambda e: simplify(e, ranges))
+            return made.stmts[0] if isinstance(made, Block) and len(made.stmts) == 1 else made
 
 
 def is_empty(stmt: Stmt) -> bool:
@@ -448,7 +431,7 @@ def _simplify_for(loop: For, ranges: Ranges) -> Stmt:
     body = simplify_stmt(loop.body, inside)
     if is_empty(body):
         return Block(())
-    fresh = For(loop.var, end, body, begin=begin, step=loop.step, kind=loop.kind)
+    fresh = replace(loop, begin=begin, end=end, body=body)
     return _tightened(fresh, inside, ranges) if isinstance(body, If) and body.orelse is None else fresh
 
 
@@ -481,7 +464,7 @@ def _tightened(loop: For, inside: Ranges, ranges: Ranges) -> Stmt:
     if len(inner) == len(list(conjuncts(guard.cond))):
         return loop
     body = guard.then if not inner else If(_all(inner), guard.then)
-    fresh: Stmt = For(loop.var, end, body, begin=begin, step=loop.step, kind=loop.kind)
+    fresh: Stmt = replace(loop, begin=begin, end=end, body=body)
     fresh = fresh if not outer else If(_all(outer), fresh)
     return simplify_stmt(fresh, ranges)
 
@@ -545,20 +528,6 @@ def _read_exprs(stmt: Stmt) -> Iterator[Expr]:
 
 
 def _without(stmt: Stmt, dead: set[Var]) -> Stmt:
-    match stmt:
-        case Declare() | Assign():
-            return Block(()) if stmt.var in dead else stmt
-        case For():
-            body = _without(stmt.body, dead)
-            return For(stmt.var, stmt.end, body, begin=stmt.begin, step=stmt.step, kind=stmt.kind)
-        case While():
-            return While(stmt.cond, _without(stmt.body, dead))
-        case If():
-            orelse = None if stmt.orelse is None else _without(stmt.orelse, dead)
-            return If(stmt.cond, _without(stmt.then, dead), orelse)
-        case Block():
-            return Block(_without(s, dead) for s in stmt.stmts)
-        case Store() | Transpose() | Comment() | Sync():
-            return stmt
-        case _:
-            assert_never(stmt)
+    if isinstance(stmt, (Declare, Assign)) and stmt.var in dead:
+        return Block(())
+    return rebuilt(stmt, lambda s: _without(s, dead))

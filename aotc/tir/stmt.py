@@ -264,38 +264,36 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
         stack.extend(reversed(stmt_children(node)))
 
 
-def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
-    """`stmt` with `fn` applied to every expression in it, at any depth of statements."""
+def rebuilt(stmt: Stmt, inner: Callable[[Stmt], Stmt], own: Callable[[Expr], Expr] = lambda e: e) -> Stmt:
+    """`stmt` with `inner` applied to the statements directly inside it and `own` to its own expressions."""
     match stmt:
         case For():
-            return For(
-                stmt.var, fn(stmt.end), map_exprs(stmt.body, fn), begin=fn(stmt.begin), step=stmt.step, kind=stmt.kind
-            )
+            begin, end = own(stmt.begin), own(stmt.end)
+            return For(stmt.var, end, inner(stmt.body), begin=begin, step=stmt.step, kind=stmt.kind)
         case While():
-            return While(fn(stmt.cond), map_exprs(stmt.body, fn))
+            return While(own(stmt.cond), inner(stmt.body))
         case If():
-            orelse = None if stmt.orelse is None else map_exprs(stmt.orelse, fn)
-            return If(fn(stmt.cond), map_exprs(stmt.then, fn), orelse)
+            return If(own(stmt.cond), inner(stmt.then), None if stmt.orelse is None else inner(stmt.orelse))
         case Store():
-            return Store(stmt.buffer, fn(stmt.index), fn(stmt.value))
+            return Store(stmt.buffer, own(stmt.index), own(stmt.value))
         case Transpose():
-            return moved(stmt, fn)
+            source = Load(stmt.source.buffer, own(stmt.source.index), stmt.size)
+            return Transpose(stmt.buffer, own(stmt.index), stmt.stride, source, stmt.source_stride)
         case Declare():
-            return Declare(stmt.var, fn(stmt.value))
+            return Declare(stmt.var, own(stmt.value))
         case Assign():
-            return Assign(stmt.var, fn(stmt.value))
+            return Assign(stmt.var, own(stmt.value))
         case Block():
-            return Block(map_exprs(s, fn) for s in stmt.stmts)
+            return Block(map(inner, stmt.stmts))
         case Comment() | Sync():
             return stmt
         case _:
             assert_never(stmt)
 
 
-def moved(stmt: Transpose, fn: Callable[[Expr], Expr]) -> Transpose:
-    """A transpose with `fn` applied to its places."""
-    source = Load(stmt.source.buffer, fn(stmt.source.index), stmt.size)
-    return Transpose(stmt.buffer, fn(stmt.index), stmt.stride, source, stmt.source_stride)
+def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
+    """`stmt` with `fn` applied to every expression in it, at any depth of statements."""
+    return rebuilt(stmt, lambda s: map_exprs(s, fn), fn)
 
 
 def loops(axes: Iterable[tuple[Var, int]], body: Stmt, kind: str = "serial") -> Stmt:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, minimum
@@ -98,7 +98,7 @@ class Nest:
         made = self._of_leaf(*bounds)
         for k in reversed(range(len(self.loops))):
             loop = self.loops[k]
-            made = _with_body(loop, self._inside(loop, self.loops[k + 1 :], made))
+            made = replace(loop, body=self._inside(loop, self.loops[k + 1 :], made))
         return made
 
     def _of_leaf(self, low: Expr, high: Expr) -> Stmt:
@@ -122,11 +122,7 @@ def _iteration(loop: For) -> Expr:
 def _between(loop: For, low: Expr, high: Expr, body: Stmt) -> For:
     """The iterations from `low` to `high`, as far as there are any."""
     begin, end = (loop.begin + n * loop.step for n in (maximum(low, 0), minimum(high, extent_of(loop))))
-    return For(loop.var, end, body, begin=begin, step=loop.step, kind=loop.kind)
-
-
-def _with_body(loop: For, body: Stmt) -> For:
-    return For(loop.var, loop.end, body, begin=loop.begin, step=loop.step, kind=loop.kind)
+    return replace(loop, begin=begin, end=end, body=body)
 
 
 def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
@@ -134,7 +130,7 @@ def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
     body: Stmt = Block(leaf.stmts)
     made: list[For] = []
     for loop in reversed(loops):
-        made.insert(0, _with_body(loop, body))
+        made.insert(0, replace(loop, body=body))
         body = made[0]
     return tuple(made)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
-from aotc.ir.diagnostics import assert_never
 from aotc.tir.dependence import independent, loads, straight_line
 from aotc.tir.expr import (
     BOOL,
@@ -36,18 +36,13 @@ from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import (
     Assign,
     Block,
-    Comment,
     Declare,
     For,
     If,
     Stmt,
     Store,
-    Sync,
-    Transpose,
-    While,
     map_exprs,
-    moved,
-    stmt_children,
+    rebuilt,
     stmt_exprs,
     walk_stmts,
 )
@@ -70,26 +65,9 @@ def const_extent(loop: For) -> tuple[int, int] | None:
     return None
 
 
-def with_children(stmt: Stmt, fresh: tuple[Stmt, ...]) -> Stmt:
-    """`stmt` over other inner statements, in the order of stmt_children."""
-    match stmt:
-        case For():
-            return For(stmt.var, stmt.end, fresh[0], begin=stmt.begin, step=stmt.step, kind=stmt.kind)
-        case While():
-            return While(stmt.cond, fresh[0])
-        case If():
-            return If(stmt.cond, fresh[0], fresh[1] if len(fresh) > 1 else None)
-        case Block():
-            return Block(fresh)
-        case Store() | Transpose() | Declare() | Assign() | Comment() | Sync():
-            return stmt
-        case _:
-            assert_never(stmt)
-
-
 def merge_loops(stmt: Stmt) -> Stmt:
     """Nested loops made one where everything inside depends on the position in the flat order only."""
-    stmt = with_children(stmt, tuple(merge_loops(s) for s in stmt_children(stmt)))
+    stmt = rebuilt(stmt, merge_loops)
     if isinstance(stmt, For) and isinstance(stmt.body, For):
         outer, inner = const_extent(stmt), const_extent(stmt.body)
         if outer and inner and inner[0] == 0 and _flat_only(stmt, stmt.body, inner[1]):
@@ -125,8 +103,8 @@ def split_loops(stmt: Stmt, ranges: Ranges) -> Stmt:
             pieces = _pieces(stmt, bounds, ranges)
             if pieces is not None:
                 return Block(split_loops(p, ranges) for p in pieces)
-        return with_children(stmt, (split_loops(stmt.body, inside),))
-    return with_children(stmt, tuple(split_loops(s, ranges) for s in stmt_children(stmt)))
+        return rebuilt(stmt, lambda s: split_loops(s, inside))
+    return rebuilt(stmt, lambda s: split_loops(s, ranges))
 
 
 def _pieces(loop: For, bounds: tuple[int, int], ranges: Ranges) -> list[Stmt] | None:
@@ -193,36 +171,15 @@ def _renamed(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
     def expr(e: Expr) -> Expr:
         return substitute(e, mapping)
 
-    match stmt:
-        case For():
-            body = _renamed(stmt.body, mapping)
-            return For(name(stmt.var), expr(stmt.end), body, begin=expr(stmt.begin), step=stmt.step, kind=stmt.kind)
-        case Declare():
-            return Declare(name(stmt.var), expr(stmt.value))
-        case Assign():
-            return Assign(name(stmt.var), expr(stmt.value))
-        case While():
-            return While(expr(stmt.cond), _renamed(stmt.body, mapping))
-        case If():
-            orelse = None if stmt.orelse is None else _renamed(stmt.orelse, mapping)
-            return If(expr(stmt.cond), _renamed(stmt.then, mapping), orelse)
-        case Store():
-            return Store(stmt.buffer, expr(stmt.index), expr(stmt.value))
-        case Transpose():
-            return moved(stmt, expr)
-        case Block():
-            return Block(_renamed(s, mapping) for s in stmt.stmts)
-        case Comment() | Sync():
-            return stmt
-        case _:
-            assert_never(stmt)
+    fresh = rebuilt(stmt, lambda s: _renamed(s, mapping), expr)
+    return replace(fresh, var=name(fresh.var)) if isinstance(fresh, (For, Declare, Assign)) else fresh
 
 
 def mark_vector(stmt: Stmt) -> Stmt:
     """Innermost loops with independent iterations get kind "vector"."""
     if isinstance(stmt, For) and stmt.kind == "serial" and independent(stmt):
-        return For(stmt.var, stmt.end, stmt.body, begin=stmt.begin, step=stmt.step, kind="vector")
-    return with_children(stmt, tuple(mark_vector(s) for s in stmt_children(stmt)))
+        return replace(stmt, kind="vector")
+    return rebuilt(stmt, mark_vector)
 
 
 def tile_transposes(stmt: Stmt) -> Stmt:
@@ -236,7 +193,7 @@ def tile_transposes(stmt: Stmt) -> Stmt:
         for _, tile, (begin, end) in reversed(tiles):
             body = For(tile, end, body, begin=begin, step=_TILE)
         return body
-    return with_children(stmt, tuple(tile_transposes(s) for s in stmt_children(stmt)))
+    return rebuilt(stmt, tile_transposes)
 
 
 def _crosses(outer: For, inner: For) -> bool:
@@ -253,7 +210,7 @@ def _crosses(outer: For, inner: For) -> bool:
 
 def unroll_bounds(stmt: Stmt) -> Stmt:
     """Short loops whose variable bounds an inner loop are written out: the inner bounds become literals."""
-    stmt = with_children(stmt, tuple(unroll_bounds(s) for s in stmt_children(stmt)))
+    stmt = rebuilt(stmt, unroll_bounds)
     extent = const_extent(stmt) if isinstance(stmt, For) else None
     if not isinstance(stmt, For) or extent is None or not 0 < extent[1] - extent[0] <= _UNROLL:
         return stmt
@@ -271,11 +228,11 @@ def unroll_bounds(stmt: Stmt) -> Stmt:
 def hoist_invariants(stmt: Stmt) -> Stmt:
     """What costs much and is the same in every iteration of an innermost loop goes into a register before it."""
     if not isinstance(stmt, For):
-        return with_children(stmt, tuple(hoist_invariants(s) for s in stmt_children(stmt)))
+        return rebuilt(stmt, hoist_invariants)
     body = straight_line(stmt)
     extent = const_extent(stmt)
     if body is None or extent is None or extent[1] <= extent[0]:
-        return with_children(stmt, (hoist_invariants(stmt.body),))
+        return rebuilt(stmt, hoist_invariants)
     changing: set[Var | Buffer] = {stmt.var}
     changing.update(s.var for s in body if isinstance(s, (Declare, Assign)))
     changing.update(s.buffer for s in body if isinstance(s, Store))
@@ -284,7 +241,7 @@ def hoist_invariants(stmt: Stmt) -> Stmt:
     if not found:
         return stmt
     registers = [Declare(var, value) for value, var in found.items() if isinstance(var, Var)]
-    return Block((*registers, For(stmt.var, stmt.end, fresh, begin=stmt.begin, kind=stmt.kind)))
+    return Block((*registers, replace(stmt, body=fresh)))
 
 
 def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Expr, Expr]) -> Expr:

@@ -421,8 +421,7 @@ class _Splitter:
         end = () if parallel else (Sync(),)
         body = Block([*made.stmts, *end])
         time = max(1, extent_of(loop)) * (made.time + len(end) * _MEETING_NS) * (_TURNED if parallel else 1.0)
-        new = For(loop.var, loop.end, body, begin=loop.begin, step=loop.step, kind=loop.kind)
-        return _Made([new], time, True)
+        return _Made([replace(loop, body=body)], time, True)
 
     @cached_property
     def _all_read(self) -> set[Buffer]:

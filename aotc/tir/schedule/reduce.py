@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import Expr, Load, Var, as_expr, binary, const, substitute, walk
-from aotc.tir.schedule.nest import const_extent, merge_loops, refreshed, with_children
+from aotc.tir.schedule.nest import const_extent, merge_loops, refreshed
 from aotc.tir.schedule.stages import ROW, Stage
 from aotc.tir.simplify import linear
 from aotc.tir.stmt import (
@@ -32,8 +32,7 @@ from aotc.tir.stmt import (
     Stmt,
     Store,
     loops,
-    map_exprs,
-    stmt_children,
+    rebuilt,
     stmt_exprs,
     walk_stmts,
 )
@@ -213,7 +212,7 @@ def _in_parts(parts: _Reduction, var: Var, extent: int) -> Stmt:
     kept = parts.lowering.shared(f"{parts.acc.name}_parts", parts.acc.dtype, _PARTS * extent)
     limits = (at * as_expr(loop.end) // _PARTS for at in (part, part + 1))
     begin, end = limits
-    update = For(loop.var, end, loop.body, begin=begin, kind=loop.kind)
+    update = replace(loop, end=end, begin=begin)
     store = Store(kept, part * extent + var, parts.acc)
     rows = For(part, _PARTS, _rows(replace(parts, update=update, finish=(store,)), var, extent))
     total: Expr = Load(kept, lane)
@@ -252,7 +251,7 @@ def _tile(extent: int, limit: int) -> int:
 def _inside(stmt: Stmt, wrap: Callable[[Stmt], Stmt]) -> Stmt:
     """`wrap` applied to what the perfect nest of loops `stmt` repeats."""
     if isinstance(stmt, For):
-        return For(stmt.var, stmt.end, _inside(stmt.body, wrap), begin=stmt.begin, step=stmt.step, kind=stmt.kind)
+        return replace(stmt, body=_inside(stmt.body, wrap))
     return wrap(stmt)
 
 
@@ -260,15 +259,7 @@ def _replaced(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
     """`stmt` with variables replaced; an assignment to one that is now in memory becomes a store."""
     if isinstance(stmt, Assign) and isinstance(load := mapping.get(stmt.var), Load):
         return Store(load.buffer, load.index, substitute(stmt.value, mapping))
-    if isinstance(stmt, (Block, If, For)):
-        inner = with_children(stmt, tuple(_replaced(s, mapping) for s in stmt_children(stmt)))
-        if isinstance(inner, If):
-            return If(substitute(inner.cond, mapping), inner.then, inner.orelse)
-        if isinstance(inner, For):
-            begin, end = (substitute(e, mapping) for e in (inner.begin, inner.end))
-            return For(inner.var, end, inner.body, begin=begin, step=inner.step, kind=inner.kind)
-        return inner
-    return map_exprs(stmt, lambda e: substitute(e, mapping))
+    return rebuilt(stmt, lambda s: _replaced(s, mapping), lambda e: substitute(e, mapping))
 
 
 def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:

@@ -17,7 +17,7 @@ from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, maximum, substi
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.contraction_cost import CONVERTED
 from aotc.tir.schedule.converted import in_single
-from aotc.tir.schedule.nest import refreshed, with_children
+from aotc.tir.schedule.nest import refreshed
 from aotc.tir.schedule.vectorize import vectorized
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import (
@@ -28,8 +28,8 @@ from aotc.tir.stmt import (
     Stmt,
     Store,
     map_exprs,
+    rebuilt,
     remembered_kernel,
-    stmt_children,
     stmt_exprs,
     walk_stmts,
 )
@@ -82,14 +82,14 @@ class _Widening:
     def statement(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, For) and stmt.kind == "vector" and stmt.step == 1 and _is_narrow(stmt.body):
             return self._vectors(stmt, self.lanes) or self._in_single(stmt) or stmt
-        return with_children(stmt, tuple(self.statement(s) for s in stmt_children(stmt)))
+        return rebuilt(stmt, self.statement)
 
     def _in_single(self, loop: For) -> Stmt | None:
         found = in_single(loop)
         if found is None or sum(b.nbytes for b in (*self.stack, *found[1])) > STACK_BYTES:
             return None
         self.stack.extend(found[1])
-        return with_children(found[0], tuple(self.statement(s) for s in stmt_children(found[0])))
+        return rebuilt(found[0], self.statement)
 
     def _vectors(self, loop: For, lanes: int) -> Stmt | None:
         """A loop with vectors, and what does the rest; None where no vector fits."""

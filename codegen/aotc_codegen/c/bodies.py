@@ -33,6 +33,7 @@ from aotc.tir.stmt import (
     Store,
     While,
     map_exprs,
+    rebuilt,
     stmt_children,
     stmt_exprs,
     walk_stmts,
@@ -167,19 +168,13 @@ class _Preparation:
             case For():
                 begin, end = bounds(stmt.begin, self.ranges)[0], bounds(stmt.end, self.ranges)[1]
                 self.ranges[stmt.var] = (begin, end - 1)
-                body = self.statement(stmt.body)
-                return For(stmt.var, stmt.end, body, begin=stmt.begin, step=stmt.step, kind=stmt.kind)
-            case While():
-                return While(stmt.cond, self.statement(stmt.body))
-            case If():
-                orelse = None if stmt.orelse is None else self.statement(stmt.orelse)
-                return If(stmt.cond, self.statement(stmt.then), orelse)
+                return rebuilt(stmt, self.statement)
             case Block():
                 return self.block(stmt)
             case Store():
                 return self.behind_loads(stmt)
             case _:
-                return stmt
+                return rebuilt(stmt, self.statement)
 
     def block(self, block: Block) -> Block:
         """Loads are moved where a store follows: compilers move none behind a condition that a store follows."""
@@ -218,18 +213,7 @@ def _without_dead_registers(body: Stmt) -> Stmt:
     read = {e for s in walk_stmts(body) for x in stmt_exprs(s) for e in walk(x) if isinstance(e, Var)}
 
     def keep(stmt: Stmt) -> Stmt:
-        match stmt:
-            case Declare() | Assign():
-                return stmt if stmt.var in read else Block(())
-            case Block():
-                return Block(keep(s) for s in stmt.stmts)
-            case For():
-                return For(stmt.var, stmt.end, keep(stmt.body), begin=stmt.begin, step=stmt.step, kind=stmt.kind)
-            case While():
-                return While(stmt.cond, keep(stmt.body))
-            case If():
-                return If(stmt.cond, keep(stmt.then), None if stmt.orelse is None else keep(stmt.orelse))
-            case _:
-                return stmt
+        unread = isinstance(stmt, (Declare, Assign)) and stmt.var not in read
+        return Block(()) if unread else rebuilt(stmt, keep)
 
     return keep(body)

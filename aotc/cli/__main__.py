@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m aotc.cli"""
 
-from aotc.cli.main import main
+from aotc.cli import run
 
-main()
+run()

@@ -110,9 +110,8 @@ def reporting(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> I
     printed and ends the program with code 2."""
     level = logging.WARNING if verbose == 0 else logging.INFO if verbose == 1 else logging.DEBUG
     reporter = Reporter(quiet, as_json)
-    logging.basicConfig(
-        level=level, format="%(message)s", handlers=[RichHandler(console=reporter.errors, show_path=False)]
-    )
+    handler = RichHandler(console=reporter.errors, show_path=False, show_time=False)
+    logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
     try:
         yield reporter
     except AotcError as error:

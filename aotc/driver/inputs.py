@@ -28,19 +28,22 @@ def input_types(module: IRModule) -> dict[str, TensorType]:
 
 
 def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:
-    """Standard normal floats, integers from 0 to 7, fair bools."""
+    """Standard normal floats, integers from 0 to 7, fair bools; AotcError for what the memory does not hold."""
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
-    array: np.ndarray[Any, Any]
     for name, ty in types.items():
-        if ty.dtype.is_float:
-            array = rng.standard_normal(ty.static_shape)
-        elif ty.dtype.is_bool:
-            array = rng.integers(0, 2, ty.static_shape)
-        else:
-            array = rng.integers(0, min(8, int(ty.dtype.max) + 1), ty.static_shape)
-        arrays[name] = np.asarray(array).astype(ty.dtype.numpy)
+        try:
+            arrays[name] = np.asarray(_random(rng, ty)).astype(ty.dtype.numpy)
+        except MemoryError as error:
+            text = f"there is not enough memory for input {name!r}, {ty}: {ty.numel * ty.dtype.itemsize} bytes"
+            raise AotcError("memory", text) from error
     return arrays
+
+
+def _random(rng: np.random.Generator, ty: TensorType) -> np.ndarray[Any, Any]:
+    if ty.dtype.is_float:
+        return np.asarray(rng.standard_normal(ty.static_shape))
+    return rng.integers(0, 2 if ty.dtype.is_bool else min(8, int(ty.dtype.max) + 1), ty.static_shape)
 
 
 def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:

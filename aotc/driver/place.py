@@ -223,4 +223,5 @@ def staged(output: Path) -> Iterator[Path]:
             else:
                 _place(work, output)
     except OSError as error:
-        raise AotcError("output", f"cannot write to {at}: {error.strerror or error}") from error
+        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
+        raise AotcError("output", f"cannot write to {at}: {reason}") from error

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aotc.ir.diagnostics import AotcError
+
 if TYPE_CHECKING:
     from onnx import ModelProto
 
@@ -43,7 +45,13 @@ class ReferenceRunner:
     outputs: tuple[str, ...]
 
     def __call__(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
-        values = self._session.run(list(self.outputs), dict(inputs))
+        """The outputs by name; AotcError (code "reference") where the implementation cannot run the model."""
+        try:
+            values = self._session.run(list(self.outputs), dict(inputs))
+        except Exception as error:  # of many kinds
+            text = f"{self.name} cannot run the model on these inputs: {str(error).strip() or type(error).__name__}"
+            hint = "integers of random inputs are 0 to 7; --inputs FILE.npz gives what the model takes"
+            raise AotcError("reference", text, hint=hint) from error
         return {name: np.asarray(value) for name, value in zip(self.outputs, values, strict=True)}
 
 

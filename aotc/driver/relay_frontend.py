@@ -46,7 +46,7 @@ def _pytorch() -> Any:
     try:
         importlib.import_module("torch")
     except ImportError as error:
-        hint = "pip install aotc[pytorch]"
+        hint = "pip install torch"
         raise AotcError("torch-missing", f"PyTorch models need torch, which is missing: {error}", hint=hint) from error
     install()
     return importlib.import_module("aotc.relay.frontend.pytorch")

@@ -69,6 +69,8 @@ def find_toolchain(
 
 def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
     """What runs the C compiler, from whatever directory."""
+    if cc is not None and not cc.strip():
+        raise AotcError("no-compiler", "the name of the C compiler is empty", hint="leave --cc out to have one chosen")
     wanted = cc or os.environ.get("CC") or ""
     try:
         command = tuple(shlex.split(wanted))

@@ -26,7 +26,7 @@ def cluster_runner(address: str) -> Runner:
     try:
         version("distributed")
     except PackageNotFoundError as error:
-        hint = "pip install aotc[tune-cluster]"
+        hint = "pip install distributed"
         raise AotcError("scheduler", "the package distributed is not installed", hint=hint) from error
 
     def run(jobs: Sequence[Job], compiler: Compiler) -> Results:

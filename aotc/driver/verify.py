@@ -188,8 +188,9 @@ def verify(
         hint = "`aotc compile --check-passes` names the first pass that changes a result"
         raise AotcError("verify", "only the nodes of ONNX models are compared one by one", hint=hint)
     pins = {k: options[k] for k in ("input_shapes", "dims", "config") if k in options}
-    types = input_types(import_model(model, **pins))
-    compiled = compile(model, progress=progress, **options)
+    source = path if isinstance(model, onnx.ModelProto) else model  # messages then name the file
+    types = input_types(import_model(source, **pins))
+    compiled = compile(source, progress=progress, **options)
     session = compiled.session()
     progress("running the reference")
     names = [o.name for o in session.get_outputs()]

@@ -108,7 +108,11 @@ def budget() -> Budget:
 
 
 def _configured(config: Mapping[str, Any]) -> Budget:
-    return Budget({key: config.get(key, default) for key, default in LIMITS.items()})
+    limits = {key: config.get(key, default) for key, default in LIMITS.items()}
+    for key, limit in limits.items():
+        if limit < 0:
+            raise AotcError("budget", f"{key} cannot be less than nothing: {limit}")
+    return Budget(limits)
 
 
 @contextmanager

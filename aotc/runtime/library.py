@@ -158,6 +158,9 @@ def open_library(path: Path, interface: Any = ffi) -> Any:
             text = f"{path} was compiled for {made_for}, this machine is {architecture()}"
             hint = "compile with --target host to run it here; docs/targets.md tells how to run it elsewhere"
             raise AotcError("load", text, hint=hint) from error
+        if path.suffix in (".onnx", ".pt2", ".relay"):
+            hint = f"`aotc compile {path} -o DIR` makes a library of it"
+            raise AotcError("load", f"{path} is a model, not a library", hint=hint) from error
         hint = "a library that `aotc compile` built for this machine, or the directory of a project"
         raise AotcError("load", f"cannot load {path}", notes=[str(error)], hint=f"expected {hint}") from error
 

@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx
-from tests.cli.invoke import call, refused
+from tests.cli.invoke import DIGITS, call, refused, save, value
 
 TENSOR = numpy_helper.from_array(np.ones((2, 2), np.float32), "weight_name")
 VALUE = helper.make_tensor_value_info
@@ -228,3 +228,42 @@ def test_branches_whose_shapes_do_not_fit_what_follows(
     assert all(shown.get(shape, str(shape)) in text for shape in taken)
     assert not any(word in text for word in ("unpack", "malformed", "Error"))
     refused("compile", path, "-o", tmp_path / "out")
+
+
+def embedding(path: Path, rows: int) -> Path:
+    """Rows of a table by number."""
+    table = np.arange(2.0 * rows, dtype=np.float32).reshape(rows, 2)
+    gather = helper.make_node("Gather", ["table", "i"], ["y"])
+    return save(path, [gather], [value("i", (3,), TensorProto.INT64)], [value("y", None)], table=table)
+
+
+@pytest.mark.parametrize("command", ["verify", "bench"])
+def test_a_reference_that_fails_is_one_diagnostic(tmp_path: Path, command: str) -> None:
+    """Random integers are beyond the rows of a small table, which ONNX Runtime refuses."""
+    model = embedding(tmp_path / "table.onnx", 2)
+    text = refused(command, model, "--cflags=-O1")
+    assert "onnxruntime cannot run the model on these inputs" in text and "--inputs FILE.npz" in text
+    np.savez(tmp_path / "valid.npz", i=np.array([0, 1, -1]))
+    more = ("--against", "onnxruntime", "--repeat", "1") if command == "bench" else ()
+    assert call(command, model, "--cflags=-O1", "--inputs", tmp_path / "valid.npz", *more).code == 0
+
+
+def test_verify_names_the_file(tmp_path: Path) -> None:
+    model = save(tmp_path / "unknown.onnx", [helper.make_node("Nothing", ["x"], ["y"])], [value("x")], [value("y")])
+    assert "unknown.onnx" in refused("verify", model)
+
+
+def test_small_things_said_clearly(tmp_path: Path) -> None:
+    assert "is a model, not a library" in refused("run", DIGITS)
+    assert "the name of the C compiler is empty" in refused("compile", DIGITS, "-o", tmp_path / "a", "--cc", "")
+    assert "less than nothing" in refused("inspect", DIGITS, "--config", "compile.max_work=-1")
+    (tmp_path / "file").write_text("mine")
+    text = refused("compile", DIGITS, "-o", tmp_path / "file" / "below", "--no-build")
+    assert "it is a file" in text
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "metadata.json").write_text("{")
+    assert "metadata.json" in refused("inspect", project)
+    deep = "(" * 300 + "%x" + ",)" * 300
+    (tmp_path / "deep.relay").write_text(f'#[version = "0.0.5"]\ndef @main(%x: int32) {{\n  {deep}\n}}\n')
+    assert "deep.relay:3:" in refused("inspect", tmp_path / "deep.relay")

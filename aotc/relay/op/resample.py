@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
+from math import floor, lcm
 from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.op import require
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.window import spread
 from aotc.tir.expr import Expr as Scalar
@@ -133,8 +134,11 @@ def axes_of(n: int, a: ResizeAttrs, space: Sequence[int]) -> list[AxisMapping]:
         scale = _fraction(a.scales[k]) if a.scales else Fraction(count, extent)
         slope, offset = _coordinate(a.coordinate_transformation_mode, extent, count, scale, (roi[k], roi[n + k]))
         slope, offset = Fraction(slope), Fraction(offset)
-        r = np.lcm(slope.denominator, offset.denominator).item()
-        axes.append(AxisMapping(extent, count, int(slope * r), int(offset * r), r, scale))
+        r = lcm(slope.denominator, offset.denominator)
+        axis = AxisMapping(extent, count, int(slope * r), int(offset * r), r, scale)
+        reach = 2 * max(abs(axis.q), abs(axis.times(count - 1)), r)
+        require("resize.reach", reach < 1 << 62, "the coordinates that it looks at do not fit 64 bits")
+        axes.append(axis)
     return axes
 
 

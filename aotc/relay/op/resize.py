@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from math import floor
+from math import floor, isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -294,6 +294,11 @@ def _infer(n: int, a: ResizeAttrs, types: Sequence[Type]) -> Type:
     where = positions(a.layout, DATA_LAYOUT[n])
     batch, channels, *space = pick(data.shape, where)
     require("resize.empty", 0 not in space, lambda: f"nothing to sample in {data}")
+    numbers = (*(a.scales or ()), *(a.roi or ()))
+    require("resize.roi", all(map(isfinite, numbers)), lambda: f"scales and roi must be finite, got {numbers}")
+    known_sizes = [d for d in space if isinstance(d, int)]
+    if len(known_sizes) == n:
+        axes_of(n, a, known_sizes)
     return TensorType(arrange((batch, channels, *sizes), where), a.out_dtype or data.dtype)
 
 

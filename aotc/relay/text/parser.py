@@ -407,7 +407,10 @@ class _Parser(Cursor):
             self.expect(",")
             if not self.at(")"):
                 fields.append((yield self._expr()))
-        return Tuple(fields, self.span(start))
+        try:
+            return Tuple(fields, self.span(start))
+        except AotcError as error:  # nested deeper than types may be
+            self.refuse(error, start)
 
     def _metadata(self, start: Token) -> Constant:
         self.expect("[")

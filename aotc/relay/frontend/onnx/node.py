@@ -183,7 +183,8 @@ def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
         definition = schema.attributes.get(name)
         if definition is None:
             text = f"{node.op_type} version {schema.since_version} has no attribute {name!r}"
-            raise AotcError("onnx-attribute", text, hint="known: " + ", ".join(sorted(schema.attributes)))
+            known = ", ".join(sorted(schema.attributes))
+            raise AotcError("onnx-attribute", text, hint=f"known: {known}" if known else "it has none")
         if int(definition.type) != attribute.type:
             expected = str(definition.type).rpartition(".")[2]
             raise AotcError("onnx-attribute", f"attribute {name!r} of {node.op_type} must be of kind {expected}")

@@ -197,7 +197,7 @@ def _split_to_sequence(node: Node) -> Expr:
     if sum(sizes) != size:
         raise AotcError("onnx-split", f"parts {sizes[:16]} do not make up {size} elements")
     parts = split(x, sizes, axis)
-    if given is None and not node.integer("keepdims", 1):
+    if given is None and node.integer("keepdims", 1) != 1:
         shape = shape_of(x)
         parts = [reshape(p, [d for k, d in enumerate(shape) if k != axis]) for p in parts]
     return Tuple(parts)

@@ -55,7 +55,7 @@ def _reduction(body: _Reduction, prepare: Callable[[Expr], Expr] | None = None) 
             return prepare(x) if prepare is not None else x
         if not axes:  # rank 0: a reduction over no axes is one over a single element
             return _scalar(x, body)
-        return body(x, axes, bool(node.integer("keepdims", 1)))
+        return body(x, axes, node.integer("keepdims", 1) == 1)
 
     return convert
 
@@ -138,7 +138,7 @@ def _arg(name: str) -> Converter:
             name,
             x,
             axis=(axis_index(node.integer("axis"), rank_of(x)),),
-            keepdims=bool(node.integer("keepdims", 1)),
+            keepdims=node.integer("keepdims", 1) == 1,
             select_last_index=bool(node.integer("select_last_index")),
         )
         return cast(result, "int64")

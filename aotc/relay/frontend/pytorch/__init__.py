@@ -9,7 +9,7 @@ values    arguments and data types as PyTorch sees them
 
     module, params = from_exported(torch.export.export(net, (x,)))
 
-Importing this package needs torch: `pip install aotc[pytorch]`.
+Importing this package needs torch.
 """
 
 from __future__ import annotations

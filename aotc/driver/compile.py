@@ -28,7 +28,7 @@ from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
 from aotc.driver.wiring import install
 from aotc.ir.budget import spending
-from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
 from aotc.ir.memo import remembering
 from aotc.ir.transform import PassContext
 from aotc.relay.backend.lower import lower_calls
@@ -85,6 +85,9 @@ def import_model(
 ) -> IRModule:
     """A model in any accepted form as a graph module; see `compile` for the arguments."""
     install()
+    if not isinstance(model, (str, Path, IRModule)) and not hasattr(model, "graph"):
+        kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
+        raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
     with spending(config):
         module = _imported(model, input_shapes, dims)
     return module.with_function("main", bind_params_by_name(module.main, params)) if params else module

@@ -216,3 +216,10 @@ print(sorted(m for m in sys.modules if m in heavy))
 """
     root = Path(aotc.__file__).parents[1]
     assert run([sys.executable, "-c", code], root).strip() == "[]"
+
+
+@pytest.mark.parametrize("model", [None, b"bytes", [1], 3])
+def test_what_is_no_model(model: object) -> None:
+    with pytest.raises(TypeError, match=f"not {type(model).__name__}") as caught:
+        aotc.compile(model)  # type: ignore[arg-type]
+    assert isinstance(caught.value, aotc.AotcError)

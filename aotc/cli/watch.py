@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.cli.console import Reporter
-from aotc.driver.compile import LOWERING, CompiledModel
-from aotc.driver.observe import NumericCheck, PrintAfter, StopAfter, Stopped, dump_ir, require_passes
+from aotc.driver.compile import WRITING, CompiledModel
+from aotc.driver.observe import (
+    NumericCheck,
+    PrintAfter,
+    ProgramVerifier,
+    StopAfter,
+    Stopped,
+    dump_ir,
+    require_passes,
+)
 from aotc.driver.report import PassReport
 from aotc.ir.diagnostics import AotcError
 
@@ -64,7 +72,7 @@ class Watch:
         found: list[Any] = [self._report] if self._report is not None else []
         found += [dump_ir(self._dump, True, self._show_meta_data)] if self._dump is not None else []
         found += [self._print] if self._names else []
-        found += [NumericCheck()] if self._check else []
+        found += [NumericCheck(), ProgramVerifier()] if self._check else []
         found += [StopAfter(self.stop_after, self._show_meta_data)] if self.stop_after is not None else []
         return found
 
@@ -80,7 +88,7 @@ class Watch:
         """What is told each stage as it begins; the report is written at the end, also of a compilation that failed."""
 
         def stage(name: str) -> None:
-            if name == LOWERING and self.stop_after is not None:  # all passes have run
+            if name == WRITING and self.stop_after is not None:  # all passes have run
                 text = f"the pass {self.stop_after!r} did not run"
                 raise AotcError("stop-after", text, hint="-O 3 runs most passes")
             self._out.stage(name)

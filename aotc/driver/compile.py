@@ -38,11 +38,9 @@ from aotc.relay.module import IRModule
 from aotc.relay.transform.pipeline import optimize, require_lowering
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.session import Session, load
-from aotc.tir.plan.memory import plan_memory
+from aotc.tir.passes import scheduled
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.choice import choosing
-from aotc.tir.schedule.parallel import for_teams
-from aotc.tir.schedule.widen import widened
 from aotc.tir.target import Target
 
 if TYPE_CHECKING:
@@ -165,18 +163,15 @@ def compile_programs(
     The program for each version of a target, else for the target alone: one graph, with kernels for each.
     """
     progress(OPTIMISING)
-    with spending(options.config):
-        with options.context(instruments) as context:
-            require_lowering(context)
-            optimized = optimize(module, target)
+    threads = options.threads and not target.is_scalar
+    with options.context(instruments) as context, spending(options.config):
+        require_lowering(context)
+        optimized = optimize(module, target)
         progress(LOWERING)
         versions = target.versions or (target,)
         programs = [lower_calls(optimized, version, name) for version in versions]
-    progress(PLANNING)
-    programs = [plan_memory(program) for program in programs]
-    if options.threads and not target.is_scalar:
-        programs = [for_teams(program) for program in programs]
-    return [widened(program, version) for program, version in zip(programs, versions, strict=True)]
+        progress(PLANNING)
+        return [scheduled(program, version, threads) for program, version in zip(programs, versions, strict=True)]
 
 
 def compile(

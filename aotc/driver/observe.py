@@ -8,18 +8,26 @@ compile(model, instruments=[passes]); passes.names       # ("InferType", "DeadCo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.instrument import PassInstrument
+from aotc.ir.instrument import ALL_LEVELS, PassInstrument
 from aotc.ir.transform import PassInfo, installed_passes
-from aotc.relay.instrument.dump import dump_ir
+from aotc.relay.instrument.dump import dump_ir, text_of
 from aotc.relay.instrument.numeric_check import NumericCheck
-from aotc.relay.module import IRModule
-from aotc.relay.text.printer import astext
+from aotc.tir.passes import NAMES, ProgramVerifier
 
-__all__ = ["NumericCheck", "PassList", "PrintAfter", "StopAfter", "Stopped", "dump_ir", "require_passes"]
+__all__ = [
+    "NumericCheck",
+    "PassList",
+    "PrintAfter",
+    "ProgramVerifier",
+    "StopAfter",
+    "Stopped",
+    "dump_ir",
+    "require_passes",
+]
 
 
 class PassList(PassInstrument):
@@ -48,7 +56,7 @@ class PassList(PassInstrument):
 def require_passes(names: Iterable[str]) -> None:
     """AotcError (code "unknown-pass") with the nearest names for names that no pass has, all at once."""
     install()
-    known = [*installed_passes(), "optimize"]
+    known = [*installed_passes(), *NAMES, "optimize"]
     unknown = [name for name in names if name not in known]
     if unknown:
         text = f"there is no pass called {', '.join(map(repr, unknown))}"
@@ -61,16 +69,18 @@ class PrintAfter(PassInstrument):
     missing   the names of which no pass has run
     """
 
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
+
     def __init__(self, names: Iterable[str], write: Callable[[str], object], show_meta_data: bool = False) -> None:
         self.missing = set(names)
         self._names = frozenset(self.missing)
         self._write = write
         self._show_meta_data = show_meta_data
 
-    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
         if info.name in self._names:
             self.missing.discard(info.name)
-            self._write(f"// after {info.name}\n{astext(module, self._show_meta_data)}\n")
+            self._write(f"// after {info.name}\n{text_of(module, self._show_meta_data)}\n")
 
 
 class Stopped(Exception):
@@ -84,10 +94,12 @@ class Stopped(Exception):
 class StopAfter(PassInstrument):
     """Raises Stopped, with the text of the program, after the first run of a pass."""
 
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
+
     def __init__(self, pass_name: str, show_meta_data: bool = False) -> None:
         self.pass_name = pass_name
         self._show_meta_data = show_meta_data
 
-    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
         if info.name == self.pass_name:
-            raise Stopped(astext(module, self._show_meta_data))
+            raise Stopped(text_of(module, self._show_meta_data))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=type)
 Show = Callable[[Any], str]
 """How an instrument prints a module."""
+ALL_LEVELS: Final = frozenset({"graph", "tensor"})
 
 
 class PassInstrument:
@@ -103,6 +104,8 @@ class PassTimingInstrument(PassInstrument):
     when one is entered.
     """
 
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
+
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         """`clock` gives seconds."""
         self._clock = clock
@@ -171,6 +174,8 @@ def _timing_line(profile: PassProfile, depth: int, total: float, parent: float) 
 class PassPrintingInstrument(PassInstrument):
     """Prints the module before and after the passes named."""
 
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
+
     def __init__(
         self,
         print_before_pass_names: Iterable[str] = (),
@@ -195,6 +200,8 @@ class PassPrintingInstrument(PassInstrument):
 class PrintBeforeAll(PassInstrument):
     """Prints the module before every pass."""
 
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
+
     def __init__(self, show: Show = str, file: IO[str] | None = None) -> None:
         self._show = show
         self._file = file
@@ -205,6 +212,8 @@ class PrintBeforeAll(PassInstrument):
 
 class PrintAfterAll(PassInstrument):
     """Prints the module after every pass."""
+
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
 
     def __init__(self, show: Show = str, file: IO[str] | None = None) -> None:
         self._show = show
@@ -217,10 +226,14 @@ class PrintAfterAll(PassInstrument):
 class DumpIR(PassInstrument):
     """Writes the module after every pass to `dump_dir/NNN_name.suffix`, numbered in the order of the passes.
 
+    Programs of kernels go to files that end in .tir.
+
     refresh    first remove the files of earlier dumps (and nothing else) from the directory
 
     Raises AotcError (code "dump-ir") if the directory cannot be written to.
     """
+
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
 
     def __init__(
         self, dump_dir: str | Path, refresh: bool = False, show: Show = str, suffix: str = "txt", start: int = 0
@@ -237,14 +250,14 @@ class DumpIR(PassInstrument):
             raise AotcError("dump-ir", f"cannot write to {self.dump_dir}: {error.strerror}") from error
 
     def _remove_earlier(self) -> None:
-        ours = re.compile(rf"\d{{3,}}_\w*\.{re.escape(self._suffix)}")
+        ours = re.compile(rf"\d{{3,}}_\w*\.({re.escape(self._suffix)}|tir)")
         for path in self.dump_dir.iterdir():
             if ours.fullmatch(path.name) and path.is_file():
                 path.unlink()
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         name = re.sub(r"\W+", "_", info.name, flags=re.ASCII).strip("_")
-        path = self.dump_dir / f"{self.counter:03d}_{name}.{self._suffix}"
+        path = self.dump_dir / f"{self.counter:03d}_{name}.{'tir' if info.level == 'tensor' else self._suffix}"
         self.counter += 1
         try:
             path.write_text(self._show(module), encoding="utf-8", errors="backslashreplace")

@@ -384,7 +384,8 @@ def _observed(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
 
 
 def _checked_run(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
-    snapshot = {name: module[name] for name in module} if ctx.get_config("testing.immutable_module") else None
+    checked = ctx.get_config("testing.immutable_module") and isinstance(module, Mapping)
+    snapshot = {name: module[name] for name in module} if checked else None
     result = pass_.run(module, ctx)
     if result is None:
         raise AotcTypeError("pass-result", f"{info.name}: expected a module from the pass, got None")

@@ -9,6 +9,7 @@ inputs are not written; no access is provably outside its buffer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -36,6 +37,8 @@ from aotc.tir.expr import (
 )
 from aotc.tir.simplify import Interval, bounds, linear
 from aotc.tir.stmt import (
+    PART,
+    PARTS,
     Assign,
     Block,
     Comment,
@@ -59,7 +62,8 @@ def verify(kernel: Kernel) -> None:
     """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
     checker = _Checker(kernel)
     checker.buffers()
-    checker.stmt(kernel.body, _Scope())
+    team: dict[Var, Interval] = {PART: (0, math.inf), PARTS: (1, math.inf)} if kernel.team else {}
+    checker.stmt(kernel.body, _Scope(frozenset(team), team))
     if checker.problems:
         raise AotcError.collect(checker.problems)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from aotc.tir.text import parse_kernel
 from tests.cli.invoke import DIGITS, Outcome, call
 
 
@@ -76,6 +77,24 @@ def test_stop_after(tmp_path: Path) -> None:
     assert done.code == 2 and "did not run" in done.err
 
 
+def test_tensor_passes_are_watched_too(tmp_path: Path) -> None:
+    options = ("--target", "x86-64-v3", "--no-build", "--timing", "--check-passes", "--dump-ir", tmp_path / "ir")
+    done = compiled("-o", tmp_path / "net", "--print-after", "DivideAmongThreads", *options)
+    assert done.code == 0 and "PlanMemory: " in done.out
+    assert '// after DivideAmongThreads\nprogram "digits" {' in done.err
+    names = [path.name for path in sorted((tmp_path / "ir").iterdir())]
+    assert [name[4:] for name in names[-3:]] == ["PlanMemory.tir", "DivideAmongThreads.tir", "WidenFloats.tir"]
+    (tmp_path / "ir" / "999_notes.txt").write_text("mine")
+    assert compiled("-o", tmp_path / "net", *options).code == 0
+    assert sorted(path.name for path in (tmp_path / "ir").iterdir()) == [*names, "999_notes.txt"]
+
+
+def test_stop_after_a_tensor_pass() -> None:
+    done = compiled("--stop-after", "PlanMemory")
+    assert done.code == 0 and done.out.startswith('program "digits" {') and 'temp "t0"' in done.out
+    assert parse_kernel(done.out.split("\n\n")[1]).name == "conv2d"
+
+
 def test_what_was_printed_can_be_compiled(tmp_path: Path) -> None:
     done = compiled("--stop-after", "SimplifyInference", "--show-meta-data", "--dump-ir", tmp_path / "ir")
     (tmp_path / "half.relay").write_text(done.out, encoding="utf-8")
@@ -113,6 +132,8 @@ def test_check_passes(tmp_path: Path) -> None:
         (("--stop-after", "Nothing"), "no pass called 'Nothing'"),
         (("--disable-pass", "Fuse"), "FuseOps"),
         (("--disable-pass", "FuseOps"), "makes the kernels"),
+        (("--disable-pass", "PlanMemory"), "makes the memory plan"),
+        (("--disable-pass", "WidenFloat"), "WidenFloats"),
         (("--config", "relay.AlterOpLayout.growth=2"), "relay.AlterOpLayout.max_growth"),
         (("--config", "relay.AlterOpLayout.max_growth=much"), "to have type float"),
         (("--config", "relay.AlterOpLayout.max_growth=true"), "to have type float but get bool"),

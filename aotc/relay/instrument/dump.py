@@ -8,9 +8,16 @@ with PassContext(instruments=[dump_ir("build/ir")]):
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from aotc.ir.instrument import DumpIR
+from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
+
+
+def text_of(module: Any, show_meta_data: bool = False) -> str:
+    """What a pass has made: Relay text of a graph, the text form of a program of kernels."""
+    return astext(module, show_meta_data) if isinstance(module, IRModule) else str(module)
 
 
 def dump_ir(dump_dir: str | Path, refresh: bool = False, show_meta_data: bool = False) -> DumpIR:
@@ -20,4 +27,4 @@ def dump_ir(dump_dir: str | Path, refresh: bool = False, show_meta_data: bool = 
 
     Raises AotcError (code "dump-ir") if the directory cannot be written to.
     """
-    return DumpIR(dump_dir, refresh, show=lambda module: astext(module, show_meta_data), suffix="relay")
+    return DumpIR(dump_dir, refresh, show=lambda module: text_of(module, show_meta_data), suffix="relay")

@@ -40,6 +40,7 @@ from aotc.relay.transform.simplify_expr import SimplifyExpr
 from aotc.relay.transform.simplify_inference import SimplifyInference
 from aotc.relay.transform.to_graph_normal_form import ToGraphNormalForm
 from aotc.relay.visitor import post_order
+from aotc.tir.passes import PlanMemory
 from aotc.tir.target import Target
 
 
@@ -111,10 +112,10 @@ def flatten(module: IRModule) -> IRModule:
 
 
 def require_lowering(context: PassContext) -> None:
-    """AotcError (code "build") if the context leaves out a pass without which there are no kernels."""
-    for needed in (ExpandOps(), FuseOps()):
+    """AotcError (code "build") if the context leaves out a pass without which there are no kernels, or no memory."""
+    for needed, made in ((ExpandOps(), "the kernels"), (FuseOps(), "the kernels"), (PlanMemory(), "the memory plan")):
         if not context.pass_enabled(needed.info):
-            text = f"the pass context leaves out {needed.info.name}, which makes the kernels"
+            text = f"the pass context leaves out {needed.info.name}, which makes {made}"
             raise AotcError("build", text, hint="take it out of disabled_pass; opt_level is at least 0")
 
 

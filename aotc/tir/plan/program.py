@@ -6,6 +6,7 @@ Program(name="net", inputs=(x,), outputs=(y,), steps=(Step(kernel, (View(x), Vie
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import numpy as np
 from aotc.ir.dtype import DType
 from aotc.ir.span import Span
 from aotc.tir.stmt import Kernel
+from aotc.tir.text import to_text
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -115,6 +117,20 @@ class Program:
     outputs: tuple[Storage, ...]
     steps: tuple[Step, ...]
     plan: MemoryPlan = field(default_factory=MemoryPlan)
+
+    def __str__(self) -> str:
+        """The storage, the calls in order, then every kernel in its text form."""
+        views = [view.storage for step in self.steps for view in step.args]
+        lines = [f"program {json.dumps(self.name)} {{"]
+        for storage in dict.fromkeys((*self.inputs, *views, *self.outputs)):
+            at = f" at {self.plan.offsets[storage]}" if storage in self.plan.offsets else ""
+            lines.append(f"  {storage.kind} {json.dumps(storage.name)}: {storage.dtype}{[*storage.shape]}{at}")
+        for step in self.steps:
+            args = (json.dumps(v.storage.name) + (f" + {v.offset}" if v.offset else "") for v in step.args)
+            team = "team " if step.kernel.team else ""
+            lines.append(f"  {team}call {json.dumps(step.kernel.name)} ({', '.join(args)})")
+        lines.append("}")
+        return "\n\n".join(("\n".join(lines), *map(to_text, self.kernels)))
 
     def storages(self, kind: str) -> tuple[Storage, ...]:
         """The storage of a kind that the steps mention, in order of first use."""

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor passes: every kernel of operators and networks is well formed after each, and a wrong one is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from aotc.driver.compile import PipelineOptions, compile_programs, import_model
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.transform import PassContext
+from aotc.relay.expr import Expr, Function, Tuple, Var, call
+from aotc.relay.module import IRModule
+from aotc.relay.op import REGISTRY
+from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
+from aotc.tir.expr import const
+from aotc.tir.passes import DivideAmongThreads, PlanMemory, ProgramVerifier, WidenFloats, scheduled
+from aotc.tir.plan.program import MemoryPlan, Program
+from aotc.tir.stmt import Block, Store, walk_stmts, with_body
+from aotc.tir.target import get_target
+from tests.ops.harness import type_of_value
+from tests.share import share
+
+TARGETS = ("c", "x86-64-v3", "x86-64-v4", "aarch64")
+NETWORKS = {"dcgan": dcgan, "mlp": mlp, "mobilenet": mobilenet, "resnet": resnet, "squeezenet": squeezenet}
+OPERATORS = sorted(name for name, op in REGISTRY.items() if op.static is None and op.compute is not None)
+GROUPS = [OPERATORS[k::16] for k in range(16)]
+
+
+def verified(module: IRModule, target: str, **options: Any) -> list[Program]:
+    chosen = PipelineOptions(**options)
+    return compile_programs(module, get_target(target), "net", options=chosen, instruments=[ProgramVerifier()])
+
+
+@pytest.mark.parametrize(("name", "target"), share([(n, t) for n in NETWORKS for t in TARGETS], 6))
+def test_networks(name: str, target: str) -> None:
+    module, params = NETWORKS[name].get_workload(batch_size=1)
+    assert verified(import_model(module, params=params), target)
+
+
+def operand(value: Any, params: list[Var]) -> Expr:
+    """New parameters that may have a value, in a tuple where it is one."""
+    if isinstance(value, tuple):
+        return Tuple([operand(v, params) for v in value])
+    params.append(Var(f"a{len(params)}", type_of_value(value)))
+    return params[-1]
+
+
+@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 12))
+def test_samples_of_operators(group: int, target: str) -> None:
+    """All samples of some operators as the outputs of one program."""
+    params: list[Var] = []
+    results = []
+    for name in GROUPS[group]:
+        for sample in REGISTRY[name].samples():
+            results.append(call(REGISTRY[name], [operand(value, params) for value in sample.args], sample.attrs))
+    assert verified(IRModule({"main": Function(params, Tuple(results))}), target, opt_level=0)
+
+
+def small() -> Program:
+    """A network of a few kernels, lowered and planned."""
+    module, params = mlp.get_workload(batch_size=1)
+    (program,) = verified(import_model(module, params=params), "x86-64-v3")
+    return program
+
+
+def beyond(program: Program) -> Program:
+    """A store of every kernel outside of its buffer."""
+    kernel = program.kernels[0]
+    store = next(s for s in walk_stmts(kernel.body) if isinstance(s, Store))
+    outside = Store(store.buffer, const(store.buffer.size), store.value)
+    made = with_body(kernel, Block([kernel.body, outside]))
+    return replace(program, steps=tuple(replace(s, kernel=made) if s.kernel is kernel else s for s in program.steps))
+
+
+def overlapping(program: Program) -> Program:
+    """All temporaries at the beginning of the arena."""
+    plan = MemoryPlan(offsets=dict.fromkeys(program.plan.offsets, 0), peak=program.plan.peak)
+    return replace(program, plan=plan)
+
+
+@pytest.mark.parametrize("damage", [beyond, overlapping])
+def test_a_wrong_pass_is_found(damage: Callable[[Program], Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WidenFloats, "run", lambda self, program, ctx: damage(program))
+    with pytest.raises(AotcError) as caught:
+        small()
+    assert {d.code for d in caught.value.diagnostics} == {"tir-verify"}
+
+
+def test_passes_take_programs_alone_and_can_be_left_out() -> None:
+    with pytest.raises(AotcError, match="expected a module, got IRModule"):
+        PlanMemory()(IRModule({}))
+    program, target = small(), get_target("x86-64-v3")
+    with PassContext(disabled_pass=[DivideAmongThreads.name]):
+        assert scheduled(program, target).kernels == scheduled(program, target, threads=False).kernels

@@ -39,7 +39,7 @@ from aotc.relay.transform.pipeline import optimize, pipeline, require_lowering
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.module import PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
-from aotc.tir.plan.memory import plan_memory
+from aotc.tir.passes import scheduled
 from aotc.tir.plan.program import Program
 from aotc.tir.target import Target as MachineTarget
 
@@ -195,7 +195,7 @@ def build(
     calls = lower_module(module, machine, c_name)
     if not calls.outputs:
         raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")
-    program = plan_memory(calls)
+    program = scheduled(calls, machine, threads=False)
     temporary = ScratchDirectory("aotc-build-")
     project = Path(temporary.name) / c_name
     project.mkdir()

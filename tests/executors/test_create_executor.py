@@ -124,7 +124,7 @@ def test_samples_of_every_operator(cases: list[tuple[OpDef, Sample]], target: st
     assert not wrong, "\n".join(f"{kind}, {name}: {why}" for (kind, name), why in wrong.items())
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.lists(functions(control_flow=False), min_size=8, max_size=8), st.integers(0, 3))
 def test_random_static_programs(programs: list[Function], opt_level: int) -> None:
     with aotc.transform.PassContext(opt_level=opt_level):

@@ -30,6 +30,7 @@ from aotc.ir.failure import Failure, failure_of
 from aotc.ir.files import open_regular
 from aotc.ir.transform import Pass, PassContext, get_pass
 from aotc.relay.backend.kernels import lower_function
+from aotc.relay.expr import Function
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 from aotc.relay.text.printer import astext
@@ -74,6 +75,8 @@ def _kept(failure: Failure, problem: str) -> str:
 def _as_json(failure: Failure, problem: str) -> dict[str, Any]:
     context = failure.context or PassContext(0)
     program = failure.program
+    if not isinstance(program, (IRModule, Function)):
+        raise TypeError(f"{failure.name} works on kernels, and only graphs have a text form with all their constants")
     module = program if isinstance(program, IRModule) else IRModule({"main": program})
     is_pass = isinstance(failure.options, Pass)
     return {

@@ -27,6 +27,7 @@ from aotc.relay.text.parser import parse
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.convert_layout import ConvertLayout
 from aotc.relay.transform.fuse_ops import FuseOps
+from aotc.tir.passes import PlanMemory
 from tests.cli.invoke import DIGITS, call, refused
 
 
@@ -131,6 +132,14 @@ def test_faults_of_others_are_theirs(folder: Path) -> None:
     with pytest.raises(AotcError, match="pass Mine failed") as caught:
         aotc.compile(DIGITS, build=False, instruments=[Runs()])
     assert "no file shows this again: Mine is not a pass of aotc" in caught.value.diagnostics[0].hint
+    assert not list(folder.iterdir())
+
+
+def test_a_tensor_pass_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlanMemory, "run", broken)
+    with pytest.raises(AotcError, match="pass PlanMemory failed: ValueError: a fault of the compiler") as caught:
+        aotc.compile(DIGITS, build=False)
+    assert "no file shows this again: PlanMemory works on kernels" in caught.value.diagnostics[0].hint
     assert not list(folder.iterdir())
 
 

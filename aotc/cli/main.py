@@ -316,8 +316,8 @@ def inspect_command(model: Path, quiet: bool, as_json: bool, verbose: int, **opt
 def replay_command(file: Path, quiet: bool, as_json: bool, verbose: int) -> None:
     """Do again the pass or the kernel that failed and left FILE, and print the program after it.
 
-    Such files are written to $AOTC_REPLAY_DIR, else to the directory of temporary files.  What the step raises is printed
-    with its traceback to the error stream, and the exit code is 1.
+    Such files are written to $AOTC_REPLAY_DIR, else to the directory of temporary files.  What the step raises is
+    printed with its traceback to the error stream, and the exit code is 1.
     """
     with reporting(quiet, as_json, verbose) as out:
         data = read_replay(file)

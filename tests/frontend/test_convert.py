@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from evaluation import Array, model_of, run_model
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from aotc.ir.diagnostics import AotcError
@@ -433,3 +433,21 @@ def test_a_range_of_nothing_quantises_to_zero(shape: tuple[int, ...]) -> None:
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     for a, b in zip(run_model(from_onnx(model), {"x": x}), expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_squeeze_of_no_axes_is_of_all() -> None:
+    node = helper.make_node("Squeeze", ["x"], ["y"])
+    node.attribute.append(helper.make_attribute("axes", [], attr_type=AttributeProto.INTS))
+    model = model_of([node], {"x": (1, 3, 1)}, ["y"], opset=11)
+    assert run_model(from_onnx(model), {"x": floats(1, 3, 1)})[0].shape == (3,)
+
+
+@pytest.mark.parametrize(("keepdims", "shape"), [(0, (3,)), (1, (1, 3)), (2, (3,))])
+def test_only_one_keeps_dimensions(keepdims: int, shape: tuple[int, ...]) -> None:
+    for op in ("ReduceSum", "ReduceMax", "ArgMax"):
+        axes = {"axis": 0} if op == "ArgMax" else {} if op == "ReduceSum" else {"axes": [0]}
+        inputs = ["x", "axes"] if op == "ReduceSum" else ["x"]
+        node = helper.make_node(op, inputs, ["y"], keepdims=keepdims, **axes)
+        constants = {"axes": np.array([0])} if op == "ReduceSum" else {}
+        model = model_of([node], {"x": (2, 3)}, ["y"], constants=constants, opset=13)
+        assert run_model(from_onnx(model), {"x": floats(2, 3)})[0].shape == shape

@@ -22,6 +22,7 @@ from math import gcd, prod
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.budget import budget
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
@@ -254,7 +255,9 @@ class _Weave:
     def axes(self) -> list[list[_Phase | None]]:
         """All phases of each axis."""
         kernel = tensor_type_of(self.weight).static_shape[2:]
-        steps = zip(kernel, spread(self.a.strides, self.n), spread(self.a.dilation, self.n), strict=True)
+        strides = spread(self.a.strides, self.n)
+        budget().check("compile.max_unroll", prod(strides), "a transposed convolution")
+        steps = zip(kernel, strides, spread(self.a.dilation, self.n), strict=True)
         return [[_phase(r, k, s, d) for r in range(s)] for k, s, d in steps]
 
     def blocks(self, axes: list[list[_Phase | None]]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.driver.compile import PipelineOptions, compile_programs, import_model, model_name
+from aotc.driver.place import is_ours
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span
@@ -86,7 +87,6 @@ def inspect_model(
 
 def inspect_project(directory: str | Path) -> dict[str, Any]:
     """The metadata of an emitted project."""
-    found = read_metadata(Path(directory)) if (Path(directory) / "metadata.json").is_file() else {}
-    if found.get("generator") != "aotc":
+    if not is_ours(Path(directory)):
         raise AotcError("not-a-project", f"{directory} holds no project made by aotc", hint="run `aotc compile` first")
-    return found
+    return read_metadata(Path(directory))

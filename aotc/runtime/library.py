@@ -160,7 +160,7 @@ def open_library(path: Path, interface: Any = ffi) -> Any:
             raise AotcError("load", text, hint=hint) from error
         if path.suffix in (".onnx", ".pt2", ".relay"):
             hint = f"`aotc compile {path} -o DIR` makes a library of it"
-            raise AotcError("load", f"{path} is a model, not a library", hint=hint) from error
+            raise AotcError("load", f"cannot load {path}: it is a model, not a library", hint=hint) from error
         hint = "a library that `aotc compile` built for this machine, or the directory of a project"
         raise AotcError("load", f"cannot load {path}", notes=[str(error)], hint=f"expected {hint}") from error
 

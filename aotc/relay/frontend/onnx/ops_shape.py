@@ -85,7 +85,7 @@ def _flatten(node: Node) -> Expr:
 def _squeeze(node: Node) -> Expr:
     x = node.input(0)
     axes = node.ints_or_input("axes", 1)
-    if not axes:  # none given, or none in the list, as ONNX Runtime takes it
+    if axes is None or (not axes and node.optional(1) is None):  # an empty attribute is as good as none
         return squeeze(x, [k for k, d in enumerate(shape_of(x)) if d == 1])
     return squeeze(x, sorted(axis_index(a, rank_of(x)) for a in axes))
 

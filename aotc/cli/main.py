@@ -71,14 +71,18 @@ def main() -> None:
 @tuning_option
 @click.option("--timing", is_flag=True, help="Print how long each pass took.")
 @click.option(
-    "--dump-ir", "dump", type=MODEL, default=None, metavar="DIR", help="Write the graph after each pass there."
+    "--dump-ir", "dump", type=MODEL, default=None, metavar="DIR", help="Write the program after each pass there."
 )
 @click.option("--report", type=MODEL, default=None, metavar="FILE.html", help="Write what every pass did, as one page.")
-@click.option("--print-after", multiple=True, metavar="PASS", help="Print the graph after a pass, to the error stream.")
+@click.option(
+    "--print-after", multiple=True, metavar="PASS", help="Print the program after a pass, to the error stream."
+)
 @click.option("--disable-pass", "disabled_pass", multiple=True, metavar="PASS", help="Leave a pass out.")
-@click.option("--stop-after", default=None, metavar="PASS", help="Print the graph after a pass, and write no project.")
+@click.option(
+    "--stop-after", default=None, metavar="PASS", help="Print the program after a pass, and write no project."
+)
 @click.option("--show-meta-data", is_flag=True, help="Print and dump the values of constants too, to be read again.")
-@click.option("--check-passes", is_flag=True, help="Interpret the graph after every pass; name the first wrong one.")
+@click.option("--check-passes", is_flag=True, help="Check every pass: interpret graphs, verify kernels.")
 @click.option("--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not.")
 @click.option("--no-build", is_flag=True, help="Write sources only; needs no C compiler.")
 @output_options
@@ -316,8 +320,8 @@ def inspect_command(model: Path, quiet: bool, as_json: bool, verbose: int, **opt
 def replay_command(file: Path, quiet: bool, as_json: bool, verbose: int) -> None:
     """Do again the pass or the kernel that failed and left FILE, and print the program after it.
 
-    Such files are written to $AOTC_REPLAY_DIR, else to the directory of temporary files.  What the step raises is
-    printed with its traceback to the error stream, and the exit code is 1.
+    Such files are written to $AOTC_REPLAY_DIR, else to a private folder among the temporary files.  What the step
+    raises is printed with its traceback to the error stream, and the exit code is 1.
     """
     with reporting(quiet, as_json, verbose) as out:
         data = read_replay(file)

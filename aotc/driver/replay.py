@@ -6,7 +6,7 @@ with keeping_failures():
 replay("aotc-pass-FuseOps-1a2b3c4d.json")            # raises what the pass did, or gives the program after it
 
 The file is JSON: the program before the step as Relay text with its constants, the step's name and options, the pass
-context, the target.  It is written to $AOTC_REPLAY_DIR, else to the directory of temporary files.
+context, the target.  It is written to $AOTC_REPLAY_DIR, else to a private folder among the temporary files.
 """
 
 from __future__ import annotations
@@ -59,9 +59,12 @@ def keeping_failures() -> Iterator[None]:
 
 def _kept(failure: Failure, problem: str) -> str:
     """Write the file; what the user is told of it."""
-    folder = Path(os.environ.get("AOTC_REPLAY_DIR") or tempfile.gettempdir())
+    given = os.environ.get("AOTC_REPLAY_DIR")
+    folder = Path(given or tempfile.gettempdir())
     try:
         data = json.dumps(_as_json(failure, problem), indent=1).encode()
+        if not given:  # nobody else is to read the model there, or to say what the file replaces
+            folder = Path(tempfile.mkdtemp(prefix="aotc-replay-"))
         path = folder / f"aotc-{failure.stage}-{failure.name}-{digest(data.decode())[:8]}.json"
         with written(path) as file:
             file.write(data)

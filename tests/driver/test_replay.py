@@ -135,6 +135,17 @@ def test_faults_of_others_are_theirs(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
+def test_others_cannot_read_what_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the model."""
+    monkeypatch.delenv("AOTC_REPLAY_DIR")
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr(FuseOps, "transform", broken)
+    with pytest.raises(AotcError, match="aotc replay"):
+        aotc.compile(DIGITS, output=folder / "net", build=False)
+    (file,) = folder.glob("aotc-replay-*/aotc-pass-FuseOps-*.json")
+    assert file.parent.stat().st_mode & 0o077 == 0
+
+
 def test_a_tensor_pass_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlanMemory, "run", broken)
     with pytest.raises(AotcError, match="pass PlanMemory failed: ValueError: a fault of the compiler") as caught:

@@ -17,9 +17,5 @@ if TYPE_CHECKING:
     from aotc.ir.ndarray import empty as empty
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.ir.device": "Device cpu cuda device",
-        "aotc.ir.ndarray": "NDArray array empty",
-    },
+    __name__, {"aotc.ir.device": "Device cpu cuda device", "aotc.ir.ndarray": "NDArray array empty"}
 )

@@ -12,9 +12,4 @@ if TYPE_CHECKING:
     from aotc.driver.relay_target import cuda as cuda
     from aotc.driver.relay_target import llvm as llvm
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.driver.relay_target": "Target cuda llvm",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.driver.relay_target": "Target cuda llvm"})

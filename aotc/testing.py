@@ -10,9 +10,4 @@ from aotc.ir.lazy import lazy_names
 if TYPE_CHECKING:
     from aotc.driver.relay_files import assert_allclose as assert_allclose
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.driver.relay_files": "assert_allclose",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.driver.relay_files": "assert_allclose"})

@@ -15,15 +15,7 @@ from typing import Any, Final
 
 from aotc.cli.console import Reporter
 from aotc.driver.compile import WRITING, CompiledModel
-from aotc.driver.observe import (
-    NumericCheck,
-    PrintAfter,
-    ProgramVerifier,
-    StopAfter,
-    Stopped,
-    dump_ir,
-    require_passes,
-)
+from aotc.driver.observe import NumericCheck, PrintAfter, ProgramVerifier, StopAfter, Stopped, dump_ir, require_passes
 from aotc.driver.report import PassReport
 from aotc.ir.diagnostics import AotcError
 

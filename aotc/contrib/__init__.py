@@ -16,8 +16,4 @@ if TYPE_CHECKING:
     from aotc.contrib import graph_executor as graph_executor
     from aotc.contrib import utils as utils
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {},
-    submodules="debugger external graph_executor utils",
-)
+__getattr__, __dir__ = lazy_names(__name__, {}, submodules="debugger external graph_executor utils")

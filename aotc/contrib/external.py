@@ -12,9 +12,4 @@ if TYPE_CHECKING:
     from aotc.relay.backend.external import registered as registered
     from aotc.relay.backend.external import unregister as unregister
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.relay.backend.external": "register registered unregister",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.relay.backend.external": "register registered unregister"})

@@ -11,9 +11,4 @@ if TYPE_CHECKING:
     from aotc.runtime.graph_executor import BenchmarkResult as BenchmarkResult
     from aotc.runtime.graph_executor import GraphModule as GraphModule
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.runtime.graph_executor": "BenchmarkResult GraphModule",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.runtime.graph_executor": "BenchmarkResult GraphModule"})

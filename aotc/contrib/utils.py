@@ -11,9 +11,4 @@ if TYPE_CHECKING:
     from aotc.driver.relay_files import TempDirectory as TempDirectory
     from aotc.driver.relay_files import tempdir as tempdir
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.driver.relay_files": "TempDirectory tempdir",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.driver.relay_files": "TempDirectory tempdir"})

@@ -39,13 +39,7 @@ class AotcError(Exception):
     """A problem (or several) that the user can act on.  `diagnostics` holds every one of them."""
 
     def __init__(
-        self,
-        code: str,
-        message: str,
-        *,
-        span: Span | None = None,
-        notes: Sequence[str] = (),
-        hint: str = "",
+        self, code: str, message: str, *, span: Span | None = None, notes: Sequence[str] = (), hint: str = ""
     ) -> None:
         self.diagnostics: tuple[Diagnostic, ...] = (Diagnostic(code, message, span, tuple(notes), hint),)
         super().__init__(str(self.diagnostics[0]))

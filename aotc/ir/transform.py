@@ -521,10 +521,7 @@ def _decorated_class(
 
 
 def module_pass(
-    pass_func: Any = None,
-    opt_level: int | None = None,
-    name: str | None = None,
-    required: Sequence[str] | None = None,
+    pass_func: Any = None, opt_level: int | None = None, name: str | None = None, required: Sequence[str] | None = None
 ) -> Any:
     """Make a module pass of a function (module, ctx) -> module, or of a class with `transform_module`.
 

@@ -24,9 +24,4 @@ def _operators() -> Mapping[str, Any]:
     return found
 
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {},
-    more=_operators,
-    prepare=_prepare,
-)
+__getattr__, __dir__ = lazy_names(__name__, {}, more=_operators, prepare=_prepare)

@@ -12,18 +12,7 @@ from collections.abc import Callable, Iterator
 
 from aotc.ir.diagnostics import assert_never
 from aotc.ir.op import Op
-from aotc.relay.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    GlobalVar,
-    If,
-    Let,
-    Tuple,
-    TupleGetItem,
-    Var,
-)
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:

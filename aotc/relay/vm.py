@@ -15,10 +15,4 @@ if TYPE_CHECKING:
     from aotc.driver.relay_vm import compile as compile
     from aotc.runtime.vm import Executable as Executable
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.driver.relay_vm": "compile",
-        "aotc.runtime.vm": "Executable",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.driver.relay_vm": "compile", "aotc.runtime.vm": "Executable"})

@@ -12,21 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from aotc.ir.dtype import DTYPES, DType
-from aotc.tir.expr import (
-    BITWISE,
-    BOOL,
-    COMPARE,
-    INTRINSICS,
-    Binary,
-    Buffer,
-    Call,
-    Cast,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    Var,
-)
+from aotc.tir.expr import BITWISE, BOOL, COMPARE, INTRINSICS, Binary, Buffer, Call, Cast, Expr, Load, Select, Unary, Var
 from aotc.tir.stmt import For, Kernel, Store
 
 INTEGER_DIVISIONS = ("floordiv", "floormod", "truncdiv", "truncmod")

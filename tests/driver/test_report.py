@@ -281,10 +281,7 @@ def test_other_types_and_integers_are_problems() -> None:
         (off, "Off changes the result: 3 of 3 elements"),
         (other, "Other changes the result: output 0 is"),
     ):
-        with (
-            pytest.raises(aotc.AotcError, match=message),
-            PassContext(instruments=[aotc.instrument.NumericCheck()]),
-        ):
+        with pytest.raises(aotc.AotcError, match=message), PassContext(instruments=[aotc.instrument.NumericCheck()]):
             item(module)
 
 

@@ -78,9 +78,7 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> tuple[onnx.ModelProto, C
     return model, compile(folder / "layers.onnx", output=folder / "project", target="x86-64-v3"), data
 
 
-def test_layers_agree_with_onnxruntime(
-    layers: tuple[onnx.ModelProto, CompiledModel, dict[str, np.ndarray]],
-) -> None:
+def test_layers_agree_with_onnxruntime(layers: tuple[onnx.ModelProto, CompiledModel, dict[str, np.ndarray]]) -> None:
     import onnxruntime
 
     model, compiled, data = layers

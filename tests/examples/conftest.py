@@ -31,11 +31,7 @@ class Shell:
             script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n', encoding="utf-8")
             script.chmod(0o755)
         packages = os.pathsep.join(str(ROOT / p) for p in ("", "codegen", "runtime_c"))
-        self.environment = {
-            **os.environ,
-            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": packages,
-        }
+        self.environment = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": packages}
 
     def __call__(self, script: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """The finished script; it stops at the first command that fails."""

@@ -115,10 +115,7 @@ def binary() -> Iterator[tuple[str, Case]]:
     )
     yield (
         "div_modes_int",
-        (
-            lambda x, y: tuple(torch.div(x, y, rounding_mode=m) for m in ("floor", "trunc")),
-            (whole(9), whole(9, low=1)),
-        ),
+        (lambda x, y: tuple(torch.div(x, y, rounding_mode=m) for m in ("floor", "trunc")), (whole(9), whole(9, low=1))),
     )
     yield "scalars", (lambda x: (x + 1, x * 2.5, 3 - x, 1.5 / x, x**2, x**3, x**0.5, 2**x, x**-1.5), (positive(5),))
     yield "scalars_int", (lambda x: (x + 1, x * 2.5, x / 2, x // 2, x % 3, x**2, 3 - x, x > 1.5), (whole(5, low=1),))
@@ -318,10 +315,7 @@ def indexing() -> Iterator[tuple[str, Case]]:
     )
     yield (
         "index_along",
-        (
-            lambda x, i, v: (x.index_add(0, i, v), x.index_copy(0, i, v)),
-            (real(4, 3), torch.tensor([2, 0]), real(2, 3)),
-        ),
+        (lambda x, i, v: (x.index_add(0, i, v), x.index_copy(0, i, v)), (real(4, 3), torch.tensor([2, 0]), real(2, 3))),
     )
     yield "index_add_twice", (lambda x, v: x.index_add(1, torch.tensor([1, 1]), v), (real(4, 3), real(4, 2)))
     yield "take", (lambda x, i: torch.take(x, i), (real(3, 4), whole(5, low=-12, high=12)))

@@ -143,19 +143,11 @@ def _others() -> list[Case]:
         Case("softmax", "x86-64-v3", f"%x: {row}", "nn.softmax(%x)"),
         Case("softmax-scalar", "c", f"%x: {row}", "nn.softmax(%x)"),
         Case(
-            "layer-norm",
-            "x86-64-v4",
-            f"%x: {row}, %wg: {tensor(40)}, %wb: {tensor(40)}",
-            "nn.layer_norm(%x, %wg, %wb)",
+            "layer-norm", "x86-64-v4", f"%x: {row}, %wg: {tensor(40)}, %wb: {tensor(40)}", "nn.layer_norm(%x, %wg, %wb)"
         ),
         Case("elementwise", "x86-64-v3", f"%x: {row}, %y: {row}", "multiply(exp(%x), add(erf(%y), 1f))"),
         Case("elementwise-scalar", "c", f"%x: {row}, %y: {row}", "multiply(exp(%x), add(tanh(%y), 1f))"),
-        Case(
-            "elementwise-float16",
-            "aarch64",
-            f"%x: {tensor(4, 40, dtype='float16')}",
-            "multiply(%x, sigmoid(%x))",
-        ),
+        Case("elementwise-float16", "aarch64", f"%x: {tensor(4, 40, dtype='float16')}", "multiply(%x, sigmoid(%x))"),
         Case("reduce", "x86-64-v3", f"%x: {tensor(4, 40, 24)}", "mean(%x, axis=[1, 2])"),
         Case("reduce-rows", "x86-64-v4", f"%x: {tensor(4, 40, 24)}", "max(%x, axis=[1])"),
         Case(

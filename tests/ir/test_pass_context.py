@@ -10,15 +10,7 @@ import pytest
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassInstrument, pass_instrument
-from aotc.ir.transform import (
-    ModulePass,
-    PassContext,
-    PassInfo,
-    Sequential,
-    get_pass,
-    module_pass,
-    register_config,
-)
+from aotc.ir.transform import ModulePass, PassContext, PassInfo, Sequential, get_pass, module_pass, register_config
 
 MODULE: dict[str, Any] = {"main": object()}
 

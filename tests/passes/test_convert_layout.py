@@ -126,10 +126,7 @@ def test_workloads_compute_the_same(make: Callable[..., Any]) -> None:
 # --- every operator
 
 _POOLS = {3: max_pool1d, 4: max_pool2d, 5: max_pool3d}
-_LAYOUTS = {
-    "channels-last": {3: "NWC", 4: "NHWC", 5: "NDHWC"},
-    "batch-last": {3: "WCN", 4: "HWCN", 5: "CHNDW"},
-}
+_LAYOUTS = {"channels-last": {3: "NWC", 4: "NHWC", 5: "NDHWC"}, "batch-last": {3: "WCN", 4: "HWCN", 5: "CHNDW"}}
 _DIGITS = {Accuracy.EXACT: 1e-7, Accuracy.ROUNDING: 1e-5, Accuracy.LOOSE: 1e-2}
 
 
@@ -247,11 +244,7 @@ def test_other_convolutions() -> None:
             conv2d_transpose(X, noise(4, 2, 3, 2), strides=(2, 1)),
         )
     )
-    layouts = {
-        "nn.conv1d": ["NWC", "WIO"],
-        "nn.conv3d": ["NDHWC", "default"],
-        "nn.conv2d_transpose": ["NHWC", "HWIO"],
-    }
+    layouts = {"nn.conv1d": ["NWC", "WIO"], "nn.conv3d": ["NDHWC", "default"], "nn.conv2d_transpose": ["NHWC", "HWIO"]}
     result = checked(ConvertLayout(layouts), module_of(body, line, volume, X))
     assert {"OIW>WIO", "OIDHW>DHWIO", "IOHW>HWIO"} < set(transforms(result))
 

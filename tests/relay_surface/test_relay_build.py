@@ -231,10 +231,7 @@ def test_bad_builds(build: Callable[[aotc.IRModule], object], message: str) -> N
 
 
 def test_build_needs_kernels() -> None:
-    with (
-        aotc.transform.PassContext(disabled_pass=["FuseOps"]),
-        pytest.raises(AotcError, match="leaves out FuseOps"),
-    ):
+    with aotc.transform.PassContext(disabled_pass=["FuseOps"]), pytest.raises(AotcError, match="leaves out FuseOps"):
         relay.build(module_of_two(), "c")
 
 
@@ -350,8 +347,7 @@ def run_once(body: relay.Expr, **inputs: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    ["bool", "int8", "uint16", "int64", "float16", "float64", "bfloat16", "float8_e4m3fn", "int4", "uint4"],
+    "dtype", ["bool", "int8", "uint16", "int64", "float16", "float64", "bfloat16", "float8_e4m3fn", "int4", "uint4"]
 )
 def test_every_kind_of_dtype(dtype: str) -> None:
     array = np.array([0, 1, 1, 0]).astype(aotc.nd.empty((), dtype).numpy().dtype)

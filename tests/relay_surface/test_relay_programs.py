@@ -160,11 +160,7 @@ def test_counting_operators() -> None:
     call_node_inst, timing_inst = RelayCallNodeDiffer(), PassTimingInstrument()
     desired_layouts = {"nn.conv2d": ["NHWC", "HWIO"]}
     pass_seq = aotc.transform.Sequential(
-        [
-            relay.transform.FoldConstant(),
-            relay.transform.ConvertLayout(desired_layouts),
-            relay.transform.FoldConstant(),
-        ]
+        [relay.transform.FoldConstant(), relay.transform.ConvertLayout(desired_layouts), relay.transform.FoldConstant()]
     )
     with aotc.transform.PassContext(opt_level=3, instruments=[call_node_inst, timing_inst]):
         relay_mod = pass_seq(relay_mod)

@@ -156,14 +156,6 @@ def matmul(
 
     lane = None if transposed else len(lead) + 1
     out = te.contraction(
-        (*lead, m, n),
-        (k,),
-        x,
-        lambda *v: (*v[:-2], v[-1]),
-        weight,
-        b_index,
-        dtype=acc or dtype,
-        lane=lane,
-        block=block,
+        (*lead, m, n), (k,), x, lambda *v: (*v[:-2], v[-1]), weight, b_index, dtype=acc or dtype, lane=lane, block=block
     )
     return Case(x, weight, out, meaning)

@@ -18,20 +18,7 @@ from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import parallel, schedule
 from aotc.tir.schedule.division import Leaf, Nest, divided, largest_share
 from aotc.tir.schedule.parallel import for_team
-from aotc.tir.stmt import (
-    PART,
-    PARTS,
-    Assign,
-    Block,
-    Declare,
-    For,
-    If,
-    Kernel,
-    Store,
-    Sync,
-    map_exprs,
-    walk_stmts,
-)
+from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Kernel, Store, Sync, map_exprs, walk_stmts
 from aotc.tir.target import C, Target, get_target
 from aotc.tir.text import parse_kernel, to_text
 from tests.tir.graphs import Graph, graphs
@@ -252,12 +239,7 @@ def test_what_carries_a_register_is_not_divided() -> None:
 
 def test_what_carries_an_array_is_not_divided() -> None:
     i, kept = Var("i"), Buffer("kept", FLOAT, 1, "stack")
-    steps = Block(
-        (
-            Store(kept, ZERO, Load(kept, ZERO) + Load(X, i)),
-            Store(Y, i, Load(kept, ZERO)),
-        )
-    )
+    steps = Block((Store(kept, ZERO, Load(kept, ZERO) + Load(X, i)), Store(Y, i, Load(kept, ZERO))))
     kernel = loop_kernel(For(i, 1000, steps), X, Y, stack=(kept,))
     assert for_team(kernel) is kernel
 

@@ -307,11 +307,7 @@ def test_unwanted_branches_are_not_evaluated() -> None:
     x = te.placeholder((8,), "float32", "x")
     y = te.compute((8,), lambda i: maximum(x[i] * 2.0, 0.0), "y")
     wild = te.placeholder((20,), "int64", "wild")
-    z = te.compute(
-        (20,),
-        lambda i: select(all_of(wild[i] >= 0, wild[i] < 8), y[wild[i]] * y[wild[i]], -1.0),
-        "z",
-    )
+    z = te.compute((20,), lambda i: select(all_of(wild[i] >= 0, wild[i] < 8), y[wild[i]] * y[wild[i]], -1.0), "z")
     kernel = schedule("k", [x, wild], [z], C)
     verify(kernel)
     data = np.arange(8, dtype=np.float32)

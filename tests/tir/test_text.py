@@ -9,20 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.span import Span
-from aotc.tir.expr import (
-    BOOL,
-    Binary,
-    Broadcast,
-    Buffer,
-    Call,
-    Cast,
-    Const,
-    Load,
-    Select,
-    Unary,
-    Var,
-    as_expr,
-)
+from aotc.tir.expr import BOOL, Binary, Broadcast, Buffer, Call, Cast, Const, Load, Select, Unary, Var, as_expr
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, While
 from aotc.tir.target import X86_64_V4

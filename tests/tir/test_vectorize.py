@@ -38,12 +38,7 @@ def kernel_of(function: Callable[[Expr, Expr], Expr], dtype: str, turned: bool) 
     a, b, out = (Buffer(name, d, len(PAIRS)) for name in ("a", "b", "out"))
     i, lane, register = Var("i"), Var("lane"), Var("r", d)
     index = i * LANES + lane
-    body: Stmt = Block(
-        (
-            Declare(register, Load(a, index)),
-            Store(out, index, function(register, Load(b, index))),
-        )
-    )
+    body: Stmt = Block((Declare(register, Load(a, index)), Store(out, index, function(register, Load(b, index)))))
     if turned:
         made = vectorized(body, lane, LANES, {})
         assert made is not None

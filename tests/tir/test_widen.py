@@ -26,13 +26,7 @@ def pooled(extent: int, begin: int = 0, *, open_end: bool = False) -> Kernel:
     x, y, i, r = Buffer("x", HALF, extent + 1), Buffer("y", HALF, extent), Var("i"), Var("r", HALF)
     n = Var("n", INDEX)
     here = Load(x, i)
-    body = Block(
-        (
-            Declare(r, maximum(here, -1.0)),
-            Assign(r, maximum(r, Load(x, i + 1) * here + here)),
-            Store(y, i, r),
-        )
-    )
+    body = Block((Declare(r, maximum(here, -1.0)), Assign(r, maximum(r, Load(x, i + 1) * here + here)), Store(y, i, r)))
     clear = For(j := Var("j"), extent, Store(y, j, cast(as_expr(0.0), "float16")))
     loop = For(i, n if open_end else extent, body, begin=begin, kind="vector")
     return Kernel(name="k", inputs=(x,), outputs=(y,), body=Block((clear, Declare(n, as_expr(extent)), loop)))

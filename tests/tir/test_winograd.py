@@ -45,13 +45,7 @@ def plain(x: np.ndarray, w: np.ndarray, pads: tuple[int, int], shape: tuple[int,
 
 
 def check(
-    tile: int,
-    batch: int,
-    channels: int,
-    outputs: int,
-    size: tuple[int, int],
-    pads: tuple[int, int],
-    on: str | Target,
+    tile: int, batch: int, channels: int, outputs: int, size: tuple[int, int], pads: tuple[int, int], on: str | Target
 ) -> None:
     target = get_target(on) if isinstance(on, str) else on
     block, alpha = 16, tile + TAPS - 1

@@ -84,10 +84,7 @@ class DFPattern:
         return match(self, expr)
 
     def partition(
-        self,
-        expr: Expr,
-        attrs: Mapping[str, Any] | None = None,
-        check: Callable[[Expr], bool] = lambda _: True,
+        self, expr: Expr, attrs: Mapping[str, Any] | None = None, check: Callable[[Expr], bool] = lambda _: True
     ) -> Expr:
         """`expr` with matches in functions of their own; see `aotc.relay.dataflow_pattern.partitioner.partition`."""
         from aotc.relay.dataflow_pattern.partitioner import partition

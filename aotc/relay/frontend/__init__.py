@@ -22,7 +22,5 @@ if TYPE_CHECKING:
     from aotc.relay.frontend import pytorch as pytorch
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {"aotc.driver.relay_frontend": "from_exported_program from_onnx from_pytorch"},
-    submodules="onnx pytorch",
+    __name__, {"aotc.driver.relay_frontend": "from_exported_program from_onnx from_pytorch"}, submodules="onnx pytorch"
 )

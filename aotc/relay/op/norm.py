@@ -534,13 +534,7 @@ def batch_norm(
 
 
 def layer_norm(
-    data: Expr,
-    gamma: Expr,
-    beta: Expr,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    center: bool = True,
-    scale: bool = True,
+    data: Expr, gamma: Expr, beta: Expr, axis: int = -1, epsilon: float = 1e-5, center: bool = True, scale: bool = True
 ) -> Call:
     """Normalise along one axis, then scale by gamma and shift by beta."""
     attributes = LayerNormAttrs(axis=axis, epsilon=epsilon, center=center, scale=scale)
@@ -548,13 +542,7 @@ def layer_norm(
 
 
 def instance_norm(
-    data: Expr,
-    gamma: Expr,
-    beta: Expr,
-    axis: int = 1,
-    epsilon: float = 1e-5,
-    center: bool = True,
-    scale: bool = True,
+    data: Expr, gamma: Expr, beta: Expr, axis: int = 1, epsilon: float = 1e-5, center: bool = True, scale: bool = True
 ) -> Call:
     """Normalise each channel (along `axis`) of each batch item over all other axes."""
     attributes = InstanceNormAttrs(axis=axis, epsilon=epsilon, center=center, scale=scale)

@@ -370,11 +370,7 @@ def _resized(a: UpSamplingAttrs, shape: Sequence[Any]) -> Resize2DAttrs:
     size = tuple(floor(d * s + 0.5) for d, s in zip(space, (a.scale_h, a.scale_w), strict=True))
     mode = "align_corners" if a.align_corners else "asymmetric"
     return Resize2DAttrs(
-        size=size,
-        layout=a.layout,
-        method=methods[a.method],
-        coordinate_transformation_mode=mode,
-        rounding_method="",
+        size=size, layout=a.layout, method=methods[a.method], coordinate_transformation_mode=mode, rounding_method=""
     )
 
 

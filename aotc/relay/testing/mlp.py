@@ -16,10 +16,7 @@ from aotc.relay.testing.layers import dense_add_bias, network
 
 
 def get_net(
-    batch_size: int = 1,
-    num_classes: int = 10,
-    image_shape: tuple[int, ...] = (1, 28, 28),
-    dtype: str = "float32",
+    batch_size: int = 1, num_classes: int = 10, image_shape: tuple[int, ...] = (1, 28, 28), dtype: str = "float32"
 ) -> Function:
     """The network as a function of `data` (batch_size, *image_shape) and its parameters."""
     body: Expr = batch_flatten(Var("data", TensorType((batch_size, *image_shape), dtype)))
@@ -29,10 +26,7 @@ def get_net(
 
 
 def get_workload(
-    batch_size: int = 1,
-    num_classes: int = 10,
-    image_shape: tuple[int, ...] = (1, 28, 28),
-    dtype: str = "float32",
+    batch_size: int = 1, num_classes: int = 10, image_shape: tuple[int, ...] = (1, 28, 28), dtype: str = "float32"
 ) -> Workload:
     """The network's module and its parameters; see `get_net` and `init.create_workload`."""
     return create_workload(get_net(batch_size, num_classes, image_shape, dtype))

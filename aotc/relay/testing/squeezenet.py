@@ -31,12 +31,7 @@ _VERSIONS = {
 def _conv(data: Expr, name: str, channels: int, size: int, padding: int = 0, stride: int = 1) -> Expr:
     """A convolution with bias and relu."""
     result = conv2d(
-        data,
-        name,
-        channels=channels,
-        kernel_size=(size, size),
-        strides=(stride, stride),
-        padding=(padding, padding),
+        data, name, channels=channels, kernel_size=(size, size), strides=(stride, stride), padding=(padding, padding)
     )
     return relu(bias_add(result, parameter(f"{name}_bias", (channels,), data)))
 

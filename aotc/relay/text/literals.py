@@ -23,14 +23,7 @@ from aotc.ir.types import FuncType, TensorType, TupleType, Type
 NAME: Final = r"[A-Za-z_]\w*(?:(?:\.|::)[A-Za-z_]\w*)*"
 """A name that needs no quotes: words joined by dots or double colons."""
 
-SUFFIXES: Final = {
-    "int16": "i16",
-    "int32": "",
-    "int64": "i64",
-    "float16": "f16",
-    "float32": "f",
-    "float64": "f64",
-}
+SUFFIXES: Final = {"int16": "i16", "int32": "", "int64": "i64", "float16": "f16", "float32": "f", "float64": "f64"}
 """Data types of scalars that are written as numbers, with the suffix that says which."""
 
 _BARE: Final = re.compile(NAME, re.ASCII)

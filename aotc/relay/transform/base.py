@@ -81,10 +81,7 @@ class _BodyPass(FunctionPass):
 
 
 def function_pass(
-    pass_func: Any = None,
-    opt_level: int | None = None,
-    name: str | None = None,
-    required: Sequence[str] | None = None,
+    pass_func: Any = None, opt_level: int | None = None, name: str | None = None, required: Sequence[str] | None = None
 ) -> Any:
     """Make a pass of a function (function, module, ctx) -> function, or of a class with `transform_function`.
 

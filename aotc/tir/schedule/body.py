@@ -13,20 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from aotc.tir import te
-from aotc.tir.expr import (
-    Binary,
-    Buffer,
-    Const,
-    Element,
-    Expr,
-    Load,
-    Select,
-    Var,
-    const,
-    operands,
-    walk,
-    with_operands,
-)
+from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, walk, with_operands
 from aotc.tir.schedule import graph
 from aotc.tir.schedule.inline import Plan
 from aotc.tir.simplify import Ranges, bounds, simplify

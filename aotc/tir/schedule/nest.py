@@ -33,19 +33,7 @@ from aotc.tir.expr import (
     with_operands,
 )
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
-from aotc.tir.stmt import (
-    Assign,
-    Block,
-    Declare,
-    For,
-    If,
-    Stmt,
-    Store,
-    map_exprs,
-    rebuilt,
-    stmt_exprs,
-    walk_stmts,
-)
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, map_exprs, rebuilt, stmt_exprs, walk_stmts
 
 _SEGMENT_LIMIT: Final = 128
 """A loop is not cut into more pieces than this."""

@@ -23,19 +23,7 @@ from aotc.tir.expr import Expr, Load, Var, as_expr, binary, const, substitute, w
 from aotc.tir.schedule.nest import const_extent, merge_loops, refreshed
 from aotc.tir.schedule.stages import ROW, Stage
 from aotc.tir.simplify import linear
-from aotc.tir.stmt import (
-    Assign,
-    Block,
-    Declare,
-    For,
-    If,
-    Stmt,
-    Store,
-    loops,
-    rebuilt,
-    stmt_exprs,
-    walk_stmts,
-)
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, loops, rebuilt, stmt_exprs, walk_stmts
 
 if TYPE_CHECKING:
     from aotc.tir.schedule.lower import Lowering

@@ -62,12 +62,7 @@ def _memory(program: Program) -> dict[str, Any]:
 
 
 def describe(
-    program: Program,
-    target: Target,
-    version: str,
-    tensors: TensorNames,
-    kernels: Mapping[Kernel, str],
-    params: Params,
+    program: Program, target: Target, version: str, tensors: TensorNames, kernels: Mapping[Kernel, str], params: Params
 ) -> dict[str, Any]:
     """The metadata of a program, ready for JSON."""
     steps = [

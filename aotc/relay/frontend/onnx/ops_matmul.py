@@ -118,9 +118,4 @@ def _einsum(node: Node) -> Expr:
     return einsum(node.text("equation"), node.all_inputs())
 
 
-OPS: Table = {
-    "Einsum": _einsum,
-    "Gemm": _gemm,
-    "MatMul": _matmul,
-    "MatMulInteger": _matmul_integer,
-}
+OPS: Table = {"Einsum": _einsum, "Gemm": _gemm, "MatMul": _matmul, "MatMulInteger": _matmul_integer}

@@ -19,10 +19,7 @@ from aotc.relay.frontend.onnx.load import LoadedModel, check_size, checked_shape
 
 
 def input_types(
-    loaded: LoadedModel,
-    inputs: Sequence[Any],
-    shape: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int],
+    loaded: LoadedModel, inputs: Sequence[Any], shape: Mapping[str, Sequence[int]], dims: Mapping[str, int]
 ) -> dict[str, TensorType]:
     """The type of each graph input (a ValueInfoProto), pinned.
 

@@ -27,14 +27,7 @@ from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend.pytorch.table import converter_of
 from aotc.relay.frontend.pytorch.values import NUMERIC, Value, array_of, dtype_name, dynamic
-from aotc.relay.frontend.pytorch.walk import (
-    POISON,
-    Problems,
-    call_operator,
-    flattened,
-    known,
-    unsupported,
-)
+from aotc.relay.frontend.pytorch.walk import POISON, Problems, call_operator, flattened, known, unsupported
 from aotc.relay.module import IRModule
 
 _LOG: Final = logging.getLogger(__name__)

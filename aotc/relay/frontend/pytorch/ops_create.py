@@ -18,16 +18,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend.onnx.build import broadcast_to, check_materialized, constant, dims_of, dtype_of, filled
-from aotc.relay.frontend.pytorch.values import (
-    Table,
-    Value,
-    as_tensor,
-    dynamic,
-    ints_of,
-    is_tensor,
-    result_type,
-    shape,
-)
+from aotc.relay.frontend.pytorch.values import Table, Value, as_tensor, dynamic, ints_of, is_tensor, result_type, shape
 
 
 def _full(size: Value, fill_value: Value, dtype: str | None = None) -> Expr:

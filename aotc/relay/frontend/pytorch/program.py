@@ -313,9 +313,7 @@ _PROGRAM: Final = _record(
 )
 PAYLOADS: Final = _table(
     _DOTTED,
-    _record(
-        {"path_name": _DOTTED, "is_param": _FLAG, "use_pickle": _FLAG, "tensor_meta": _optional(TENSOR_META)},
-    ),
+    _record({"path_name": _DOTTED, "is_param": _FLAG, "use_pickle": _FLAG, "tensor_meta": _optional(TENSOR_META)}),
 )
 """Where the values of parameters lie in a file."""
 

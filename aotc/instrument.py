@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from aotc.driver.report import PassReport as PassReport
     from aotc.ir.instrument import DumpIR as DumpIR
     from aotc.ir.instrument import PassInstrument as PassInstrument
     from aotc.ir.instrument import PassPrintingInstrument as PassPrintingInstrument
@@ -23,13 +22,14 @@ if TYPE_CHECKING:
     from aotc.relay.instrument.numeric_check import NumericCheck as NumericCheck
     from aotc.relay.instrument.op_difference import OpDifference as OpDifference
     from aotc.relay.instrument.verifier import Verifier as Verifier
+    from aotc.reporting.report import PassReport as PassReport
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "aotc.ir.instrument": "DumpIR PassInstrument PassPrintingInstrument PassTimingInstrument PrintAfterAll"
         " PrintBeforeAll pass_instrument",
-        "aotc.driver.report": "PassReport",
+        "aotc.reporting.report": "PassReport",
         "aotc.relay.instrument.dump": "dump_ir",
         "aotc.relay.instrument.numeric_check": "NumericCheck",
         "aotc.relay.instrument.op_difference": "OpDifference",

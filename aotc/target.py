@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from aotc.driver.relay_target import Target as Target
-    from aotc.driver.relay_target import cuda as cuda
-    from aotc.driver.relay_target import llvm as llvm
+    from aotc.relay_api.target import Target as Target
+    from aotc.relay_api.target import cuda as cuda
+    from aotc.relay_api.target import llvm as llvm
 
-__getattr__, __dir__ = lazy_names(__name__, {"aotc.driver.relay_target": "Target cuda llvm"})
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.relay_api.target": "Target cuda llvm"})

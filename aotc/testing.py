@@ -8,6 +8,6 @@ from typing import TYPE_CHECKING
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from aotc.driver.relay_files import assert_allclose as assert_allclose
+    from aotc.relay_api.files import assert_allclose as assert_allclose
 
-__getattr__, __dir__ = lazy_names(__name__, {"aotc.driver.relay_files": "assert_allclose"})
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.relay_api.files": "assert_allclose"})

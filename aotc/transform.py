@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from aotc.driver.relay_passes import PrintIR as PrintIR
     from aotc.ir.transform import ModulePass as ModulePass
     from aotc.ir.transform import Pass as Pass
     from aotc.ir.transform import PassContext as PassContext
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from aotc.ir.transform import Sequential as Sequential
     from aotc.ir.transform import module_pass as module_pass
     from aotc.relay.transform.base import function_pass as function_pass
+    from aotc.relay_api.passes import PrintIR as PrintIR
 
 
 def _prepare() -> None:
@@ -30,7 +30,7 @@ def _prepare() -> None:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "aotc.driver.relay_passes": "PrintIR",
+        "aotc.relay_api.passes": "PrintIR",
         "aotc.ir.transform": "ModulePass Pass PassContext PassInfo Sequential module_pass",
         "aotc.relay.transform.base": "function_pass",
     },

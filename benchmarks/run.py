@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure compiled models beside every rival that is installed, and print the table of docs/performance.md.
 
-`aotc.driver.bench` says how it is measured.  Times are the minimum of a round in milliseconds; a star marks a rival
+`aotc.measuring.bench` says how it is measured.  Times are the minimum of a round in milliseconds; a star marks a rival
 whose outputs are wrong, a dash one that is not installed or fails on the model (the reasons stand below the table).
 *ratio* is our minimum over that of the fastest rival with right outputs.
 
@@ -23,8 +23,8 @@ import onnx
 
 from aotc.cli.console import reporting
 from aotc.cli.options import read_counts, read_names, shape_options
-from aotc.driver.bench import bench
-from aotc.driver.contestants import RIVALS
+from aotc.measuring.bench import bench
+from aotc.measuring.contestants import RIVALS
 from benchmarks.networks import NETWORKS
 
 ROOT = Path(__file__).parents[1]

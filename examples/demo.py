@@ -30,14 +30,14 @@ from rich.console import Console
 from rich.table import Table
 
 import aotc
+from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
+from aotc.checking.exact import exact_runner
+from aotc.checking.inputs import random_inputs, read_inputs
+from aotc.checking.reference import reference_runner
 from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import shape_options, target_options
 from aotc.cli.tables import count, size
-from aotc.driver.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
 from aotc.driver.compile import CompiledModel, model_name
-from aotc.driver.exact import exact_runner
-from aotc.driver.inputs import random_inputs, read_inputs
-from aotc.driver.reference import reference_runner
 from aotc.driver.toolchain import find_toolchain
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError

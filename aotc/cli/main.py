@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from aotc import __version__
+from aotc.checking.verify import verify
 from aotc.cli import tables
 from aotc.cli.console import reporting
 from aotc.cli.options import (
@@ -28,21 +29,20 @@ from aotc.cli.options import (
 )
 from aotc.cli.streams import standard_streams
 from aotc.cli.watch import WATCH_OPTIONS, Watch
-from aotc.driver.bench import bench
 from aotc.driver.cache import default_cache
 from aotc.driver.compile import CompiledModel, compile
-from aotc.driver.contestants import RIVALS
-from aotc.driver.inspect import inspect_model, inspect_project
-from aotc.driver.profile import profile
 from aotc.driver.replay import read_replay, replay
-from aotc.driver.run import run_library
-from aotc.driver.support import support_table
 from aotc.driver.toolchain import compiler_version, resolve_target
-from aotc.driver.tuning import Compiler, run_here, tune
-from aotc.driver.tuning_cluster import cluster_runner
-from aotc.driver.verify import verify
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassTimingInstrument
+from aotc.measuring.bench import bench
+from aotc.measuring.contestants import RIVALS
+from aotc.measuring.profile import profile
+from aotc.measuring.run import run_library
+from aotc.measuring.tuning import Compiler, run_here, tune
+from aotc.measuring.tuning_cluster import cluster_runner
+from aotc.reporting.inspect import inspect_model, inspect_project
+from aotc.reporting.support import support_table
 
 MODEL = click.Path(path_type=Path)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aotc.driver.verify import Report
+from aotc.checking.verify import Report
 
 
 def size(count: float) -> str:

@@ -16,8 +16,8 @@ from typing import Any, Final
 from aotc.cli.console import Reporter
 from aotc.driver.compile import WRITING, CompiledModel
 from aotc.driver.observe import NumericCheck, PrintAfter, ProgramVerifier, StopAfter, Stopped, dump_ir, require_passes
-from aotc.driver.report import PassReport
 from aotc.ir.diagnostics import AotcError
+from aotc.reporting.report import PassReport
 
 WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes", "dump", "show_meta_data")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from aotc.driver.relay_files import TempDirectory as TempDirectory
-    from aotc.driver.relay_files import tempdir as tempdir
+    from aotc.relay_api.files import TempDirectory as TempDirectory
+    from aotc.relay_api.files import tempdir as tempdir
 
-__getattr__, __dir__ = lazy_names(__name__, {"aotc.driver.relay_files": "TempDirectory tempdir"})
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.relay_api.files": "TempDirectory tempdir"})

@@ -20,9 +20,9 @@ from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library, record_checksum
 from aotc.driver.cache import code_digest, default_cache, digest
+from aotc.driver.importing import import_exported, is_exported_program, is_relay_text, read_relay_text
 from aotc.driver.observe import PassList, require_passes
 from aotc.driver.place import check_destination, staged
-from aotc.driver.relay_frontend import import_exported, is_exported_program, is_relay_text, read_relay_text
 from aotc.driver.replay import keeping_failures
 from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded

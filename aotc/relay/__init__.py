@@ -16,13 +16,6 @@ from typing import Any as _Any
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from aotc.driver.relay_build import build as build
-    from aotc.driver.relay_executor import create_executor as create_executor
-    from aotc.driver.relay_expr import Any as Any
-    from aotc.driver.relay_expr import const as const
-    from aotc.driver.relay_expr import fromtext as fromtext
-    from aotc.driver.relay_expr import scalar_type as scalar_type
-    from aotc.driver.relay_expr import var as var
     from aotc.ir.types import FuncType as FuncType
     from aotc.ir.types import TensorType as TensorType
     from aotc.ir.types import TupleType as TupleType
@@ -176,6 +169,13 @@ if TYPE_CHECKING:
     from aotc.relay.text.parser import parse as parse
     from aotc.relay.text.parser import parse_expr as parse_expr
     from aotc.relay.text.printer import astext as astext
+    from aotc.relay_api.build import build as build
+    from aotc.relay_api.executor import create_executor as create_executor
+    from aotc.relay_api.expr import Any as Any
+    from aotc.relay_api.expr import const as const
+    from aotc.relay_api.expr import fromtext as fromtext
+    from aotc.relay_api.expr import scalar_type as scalar_type
+    from aotc.relay_api.expr import var as var
     from aotc.runtime.params import load_param_dict as load_param_dict
     from aotc.runtime.params import save_param_dict as save_param_dict
 
@@ -185,16 +185,16 @@ def _prepare() -> None:
 
 
 def _operators() -> Mapping[str, _Any]:
-    found: Mapping[str, _Any] = importlib.import_module("aotc.driver.relay_expr").op_namespace("")
+    found: Mapping[str, _Any] = importlib.import_module("aotc.relay_api.expr").op_namespace("")
     return found
 
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "aotc.driver.relay_build": "build",
-        "aotc.driver.relay_executor": "create_executor",
-        "aotc.driver.relay_expr": "Any const fromtext scalar_type var",
+        "aotc.relay_api.build": "build",
+        "aotc.relay_api.executor": "create_executor",
+        "aotc.relay_api.expr": "Any const fromtext scalar_type var",
         "aotc.ir.types": "FuncType TensorType TupleType Type",
         "aotc.relay.binding": "bind bind_params_by_name",
         "aotc.relay.expr": "Call Constant Expr Function GlobalVar If Let Tuple TupleGetItem Var",

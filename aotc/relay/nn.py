@@ -66,7 +66,7 @@ def _prepare() -> None:
 
 
 def _operators() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = importlib.import_module("aotc.driver.relay_expr").op_namespace("nn")
+    found: Mapping[str, Any] = importlib.import_module("aotc.relay_api.expr").op_namespace("nn")
     return found
 
 

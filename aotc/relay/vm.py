@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from aotc.driver.relay_vm import compile as compile
+    from aotc.relay_api.vm import compile as compile
     from aotc.runtime.vm import Executable as Executable
 
-__getattr__, __dir__ = lazy_names(__name__, {"aotc.driver.relay_vm": "compile", "aotc.runtime.vm": "Executable"})
+__getattr__, __dir__ = lazy_names(__name__, {"aotc.relay_api.vm": "compile", "aotc.runtime.vm": "Executable"})

@@ -43,7 +43,11 @@ FLOORS: dict[str, set[str]] = {
     "aotc.relay.testing": GRAPH,
     "aotc.relay.backend": GRAPH | {"aotc.tir"},
     "aotc.driver": BELOW_DRIVER,
-    "aotc.cli": {"aotc.driver", "aotc.ir", "aotc"},
+    "aotc.checking": BELOW_DRIVER | {"aotc.driver"},
+    "aotc.measuring": BELOW_DRIVER | {"aotc.driver", "aotc.checking"},
+    "aotc.reporting": BELOW_DRIVER | {"aotc.driver"},
+    "aotc.relay_api": BELOW_DRIVER | {"aotc.driver"},
+    "aotc.cli": {"aotc.driver", "aotc.checking", "aotc.measuring", "aotc.reporting", "aotc.ir", "aotc"},
     "aotc.__main__": {"aotc.cli"},
 }
 DOORS = {
@@ -79,7 +83,11 @@ THIRD_PARTY = {
     "aotc.tir": {"ml_dtypes"},
     "aotc.relay.frontend": {"onnx", "google", "torch"},
     "aotc_codegen": {"jinja2"},
-    "aotc.driver": {"onnx", "onnxruntime", "ml_dtypes", "torch", "jinja2", "rich", "distributed"},
+    "aotc.driver": {"onnx", "torch"},
+    "aotc.checking": {"onnx", "onnxruntime", "ml_dtypes", "torch"},
+    "aotc.measuring": {"onnx", "jinja2", "distributed"},
+    "aotc.reporting": {"jinja2", "rich"},
+    "aotc.relay_api": {"onnx"},
     "aotc.cli": {"click", "rich"},
     "aotc": {"onnx"},
 }

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    ("aotc/driver/contestants.py", "exec"),  # `aotc bench`: the module that pnnx writes
-    ("aotc/driver/tuning_cluster.py", "pickle.loads"),  # jobs on a worker of the user's cluster
+    ("aotc/measuring/contestants.py", "exec"),  # `aotc bench`: the module that pnnx writes
+    ("aotc/measuring/tuning_cluster.py", "pickle.loads"),  # jobs on a worker of the user's cluster
     ("aotc/tir/interp.py", "exec"),  # kernels in Python of our own writing
 }
 BUILTINS = {"eval", "exec", "__import__"}

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from aotc.driver import contestants
-from aotc.driver.bench import take_turns
-from aotc.driver.contestants import RIVALS, Contestant
 from aotc.ir.diagnostics import AotcError
+from aotc.measuring import contestants
+from aotc.measuring.bench import take_turns
+from aotc.measuring.contestants import RIVALS, Contestant
 from tests.cli.invoke import DIGITS, call, refused, relu, save, value
 
 QUICK = ("--cflags=-O1", "--repeat", "2")

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.driver.compare import compare, ulp_distance
+from aotc.checking.compare import compare, ulp_distance
 
 
 def test_ulp_distance_counts_values_between() -> None:

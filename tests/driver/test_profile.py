@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import aotc
-from aotc.driver.probe import Probe
-from aotc.driver.profile import profile
 from aotc.driver.toolchain import find_toolchain, resolve_target
+from aotc.measuring.probe import Probe
+from aotc.measuring.profile import profile
 from aotc.runtime.abi import ffi
 from aotc.tir.target import C
 from tests.cli.invoke import DIGITS, call, refused

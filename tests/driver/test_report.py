@@ -13,13 +13,13 @@ import pytest
 
 import aotc
 from aotc import relay
-from aotc.driver.report import PassReport
 from aotc.ir.transform import PassContext, Sequential
 from aotc.relay.expr import Constant, Expr, Function, Var
 from aotc.relay.instrument.measure import measure
 from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet
 from aotc.relay.transform.base import Rewriter, Rule, WhyNot, function_pass
+from aotc.reporting.report import PassReport
 
 RESNET_MACS = 1_826_857_472
 

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.driver import verify as verify_module
-from aotc.driver.suspects import first_wrong_kernel
-from aotc.driver.verify import verify
+from aotc.checking import verify as verify_module
+from aotc.checking.suspects import first_wrong_kernel
+from aotc.checking.verify import verify
 from tests.conftest import require_tool
 
 SHAPE = (1, 4, 24, 40)

@@ -17,10 +17,10 @@ import pytest
 from aotc.driver import tuning_store
 from aotc.driver.compile import PipelineOptions, compile
 from aotc.driver.toolchain import resolve_target
-from aotc.driver.tuning import Compiler, Job, Measured, Results, collect, make_job, measure, run_here, tune
-from aotc.driver.tuning_cluster import cluster_runner
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model
 from aotc.ir.diagnostics import AotcError
+from aotc.measuring.tuning import Compiler, Job, Measured, Results, collect, make_job, measure, run_here, tune
+from aotc.measuring.tuning_cluster import cluster_runner
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 from aotc.tir.interp import run_kernel

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.driver import verify as verify_module
-from aotc.driver.compare import compare, exact_error, judge_by_exact
-from aotc.driver.exact import exact_runner
-from aotc.driver.inputs import random_inputs, read_inputs, save_arrays
-from aotc.driver.verify import verify
+from aotc.checking import verify as verify_module
+from aotc.checking.compare import compare, exact_error, judge_by_exact
+from aotc.checking.exact import exact_runner
+from aotc.checking.inputs import random_inputs, read_inputs, save_arrays
+from aotc.checking.verify import verify
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 

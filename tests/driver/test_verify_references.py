@@ -11,9 +11,9 @@ import pytest
 
 import aotc
 from aotc import relay
-from aotc.driver import verify as verify_module
-from aotc.driver.reference_relay import in_double, relay_reference
-from aotc.driver.verify import verify
+from aotc.checking import verify as verify_module
+from aotc.checking.reference_relay import in_double, relay_reference
+from aotc.checking.verify import verify
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import mlp, resnet

@@ -15,12 +15,12 @@ from aotc_runtime_c import include_dir, loader_sources, sources
 
 import aotc
 from aotc.driver.compile import CompiledModel
-from aotc.driver.profile import profile
-from aotc.driver.relay_build import build
 from aotc.driver.toolchain import require_cpu, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.machine import architecture
+from aotc.measuring.profile import profile
 from aotc.relay.interp import evaluate
+from aotc.relay_api.build import build
 from aotc.tir.target import TARGETS, X86_64, X86_64_MULTI, X86_64_V3
 from tests.cli.invoke import call
 from tests.conftest import require_tool

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from aotc.driver.verify import Report, verify
+from aotc.checking.verify import Report, verify
 from benchmarks.models import resnet18
 from tests.share import share
 

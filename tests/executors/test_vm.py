@@ -15,8 +15,6 @@ from relay.programs import chain, if_chain, let_chain
 
 import aotc
 from aotc import relay
-from aotc.driver.relay_target import Target
-from aotc.driver.relay_vm import Kernels, compile
 from aotc.ir.bytecode import Opcode
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
@@ -26,6 +24,8 @@ from aotc.ir.types import TensorType
 from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import mlp, resnet
+from aotc.relay_api.target import Target
+from aotc.relay_api.vm import Kernels, compile
 from aotc.runtime.vm import VirtualMachine
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

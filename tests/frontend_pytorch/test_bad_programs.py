@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import aotc
 from aotc import AotcError, relay
-from aotc.driver.verify import verify
+from aotc.checking.verify import verify
 from aotc.relay.frontend.pytorch.walk import call_operator
 from tests.frontend_pytorch.both import as_module
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import aotc
 from aotc import AotcError
-from aotc.driver.relay_frontend import import_exported, load_exported
-from aotc.driver.verify import verify
+from aotc.checking.verify import verify
+from aotc.driver.importing import import_exported, load_exported
 from aotc.relay.frontend.pytorch.program import Refused, _expression
 
 Records = dict[str, Any]

@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from aotc.driver.compare import Array
+from aotc.checking.compare import Array
 from aotc.ir.dtype import DType
 from aotc.ir.op import OpPattern
 from aotc.relay.expr import Call, Expr

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.driver.compare import Array
-from aotc.driver.relay_frontend import read_relay_text
+from aotc.checking.compare import Array
+from aotc.driver.importing import read_relay_text
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.driver.compare import Array
+from aotc.checking.compare import Array
 from aotc.driver.compile import CompiledModel, PipelineOptions, compile, compile_programs
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.dtype import DType

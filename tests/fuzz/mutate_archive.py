@@ -21,12 +21,12 @@ import numpy as np
 
 import aotc
 from aotc import relay
+from aotc.checking.inputs import read_inputs, save_arrays
 from aotc.driver.cache import ObjectCache
 from aotc.driver.compile import compile
-from aotc.driver.inputs import read_inputs, save_arrays
-from aotc.driver.inspect import inspect_project
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model
 from aotc.ir.types import TensorType
+from aotc.reporting.inspect import inspect_project
 from aotc.runtime.module import load_module
 from aotc.runtime.params import load_param_dict, save_param_dict
 from aotc.runtime.session import load

@@ -19,9 +19,9 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from aotc.driver.compare import Array
+from aotc.checking.compare import Array
+from aotc.checking.inputs import save_arrays
 from aotc.driver.compile import import_model
-from aotc.driver.inputs import save_arrays
 from aotc.ir.dtype import DType
 from tests.fuzz.case import Files, Found, Stage
 from tests.fuzz.closeness import Expected

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import onnx
 
+from aotc.checking.inputs import input_types, random_inputs
 from aotc.driver.compile import compile, import_model
-from aotc.driver.inputs import input_types, random_inputs
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import tensor_types
 from aotc.relay.expr import Call

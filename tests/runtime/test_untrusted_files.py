@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from aotc.driver.inspect import inspect_project
 from aotc.driver.place import is_ours, staged
-from aotc.driver.profile import profile
 from aotc.ir.diagnostics import AotcError
+from aotc.measuring.profile import profile
+from aotc.reporting.inspect import inspect_project
 from aotc.runtime.module import load_module
 from aotc.runtime.session import load
 from tests.cli.invoke import refused

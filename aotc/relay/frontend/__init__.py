@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from aotc.ir.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from aotc.driver.relay_frontend import from_exported_program as from_exported_program
-    from aotc.driver.relay_frontend import from_onnx as from_onnx
-    from aotc.driver.relay_frontend import from_pytorch as from_pytorch
     from aotc.relay.frontend import onnx as onnx
     from aotc.relay.frontend import pytorch as pytorch
+    from aotc.relay_api.frontend import from_exported_program as from_exported_program
+    from aotc.relay_api.frontend import from_onnx as from_onnx
+    from aotc.relay_api.frontend import from_pytorch as from_pytorch
 
 __getattr__, __dir__ = lazy_names(
-    __name__, {"aotc.driver.relay_frontend": "from_exported_program from_onnx from_pytorch"}, submodules="onnx pytorch"
+    __name__, {"aotc.relay_api.frontend": "from_exported_program from_onnx from_pytorch"}, submodules="onnx pytorch"
 )

@@ -206,7 +206,7 @@ def from_exported(
     unwrap_unit_return_tuple: bool = True,
     dims: Mapping[str, int] | None = None,
 ) -> tuple[IRModule, dict[str, np.ndarray[Any, Any]]]:
-    """Convert an exported program; see `aotc.driver.relay_frontend.from_exported_program`."""
+    """Convert an exported program; see `aotc.relay_api.frontend.from_exported_program`."""
     if not isinstance(program, torch.export.ExportedProgram):
         hint = "torch.export.export(module, example_inputs) makes one; from_pytorch takes ScriptModules"
         text = f"from_exported_program takes a torch.export.ExportedProgram, not {type(program).__name__}"

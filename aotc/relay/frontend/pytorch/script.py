@@ -468,7 +468,7 @@ def from_script(
     default_dtype: str = "float32",
     use_parser_friendly_name: bool = False,
 ) -> tuple[IRModule, dict[str, np.ndarray[Any, Any]]]:
-    """Convert a ScriptModule to a module and its parameters; see `aotc.driver.relay_frontend.from_pytorch`."""
+    """Convert a ScriptModule to a module and its parameters; see `aotc.relay_api.frontend.from_pytorch`."""
     if not isinstance(script_module, torch.jit.ScriptModule):
         hint = "torch.jit.trace(module, example_inputs) makes one; from_exported_program takes torch.export programs"
         text = f"from_pytorch takes a torch.jit.ScriptModule, not {type(script_module).__name__}"

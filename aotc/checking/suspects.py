@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from aotc_codegen.c.project import print_kernels
 
-from aotc.driver.compare import Comparison, bound_for, compare
+from aotc.checking.compare import Comparison, bound_for, compare
+from aotc.checking.inputs import Arrays
 from aotc.driver.compile import PipelineOptions, Progress, compile_programs, import_model, remembering_kernels
-from aotc.driver.inputs import Arrays
 from aotc.driver.kernel_library import compile_table
 from aotc.driver.toolchain import find_toolchain, require_cpu, resolve_target
 from aotc.driver.tuning_store import Recorded

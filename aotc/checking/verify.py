@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
-from aotc.driver.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
+from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
+from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs
+from aotc.checking.reference import Reference, reference_runner
+from aotc.checking.reference_relay import relay_reference
+from aotc.checking.suspects import first_wrong_kernel
 from aotc.driver.compile import Progress, compile, import_model
-from aotc.driver.inputs import Arrays, input_types, random_inputs, read_inputs
-from aotc.driver.reference import Reference, reference_runner
-from aotc.driver.reference_relay import relay_reference
-from aotc.driver.relay_frontend import is_exported_program, is_relay_text, load_exported, read_relay_text
-from aotc.driver.suspects import first_wrong_kernel
+from aotc.driver.importing import is_exported_program, is_relay_text, load_exported, read_relay_text
 from aotc.driver.toolchain import require_cpu, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
@@ -133,7 +133,7 @@ def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) 
 
 
 def _onnx_reference(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> Reference:
-    from aotc.driver.exact import exact_runner  # onnx's evaluator takes long to import
+    from aotc.checking.exact import exact_runner  # onnx's evaluator takes long to import
 
     pinned = with_static_inputs(model, types)
     runner = reference_runner(pinned)
@@ -145,7 +145,7 @@ def _reference(model: Model, types: Mapping[str, TensorType], names: Sequence[st
     if isinstance(model, IRModule):
         return relay_reference(infer_module(model), names)
     if is_exported_program(model):
-        from aotc.driver.reference_torch import torch_reference  # torch is an extra
+        from aotc.checking.reference_torch import torch_reference  # torch is an extra
 
         return torch_reference(model, names)
     return _onnx_reference(model, types)

@@ -8,20 +8,15 @@ mod, params = from_exported_program(torch.export.export(net, (x,)))
 
 from __future__ import annotations
 
-import importlib
-import io
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aotc.driver.importing import pytorch_front_end
 from aotc.driver.wiring import install
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.files import open_regular
 from aotc.ir.ndarray import NDArray, array
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
 from aotc.relay.module import IRModule
-from aotc.relay.text.parser import parse
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -39,17 +34,6 @@ def from_onnx(
     """
     install()
     return convert_onnx(model, shape=shape, dims=dims), {}
-
-
-def _pytorch() -> Any:
-    """The PyTorch front end; AotcError where torch is not installed."""
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
-        hint = "pip install torch"
-        raise AotcError("torch-missing", f"PyTorch models need torch, which is missing: {error}", hint=hint) from error
-    install()
-    return importlib.import_module("aotc.relay.frontend.pytorch")
 
 
 def from_pytorch(
@@ -74,7 +58,7 @@ def from_pytorch(
     Raises AotcError with all problems: operators that are not supported, with the node and the line of Python that it
     comes from; wrong descriptions of inputs; operators in training mode; branches on values known only at run time.
     """
-    module, params = _pytorch().from_script(
+    module, params = pytorch_front_end().from_script(
         script_module, input_infos, custom_convert_map, default_dtype, use_parser_friendly_name
     )
     return module, {name: array(value) for name, value in params.items()}
@@ -99,40 +83,7 @@ def from_exported_program(
     Raises AotcError with all problems: operators that are not supported, with the node and the line of Python that it
     comes from; programs that change buffers or inputs; dynamic dimensions where a number is needed.
     """
-    module, params = _pytorch().from_exported(exported_program, keep_params_as_input, unwrap_unit_return_tuple, dims)
+    module, params = pytorch_front_end().from_exported(
+        exported_program, keep_params_as_input, unwrap_unit_return_tuple, dims
+    )
     return module, {name: array(value) for name, value in params.items()}
-
-
-def is_exported_program(model: object) -> bool:
-    """Whether `model` is an ExportedProgram, or the path of a .pt2 file."""
-    if isinstance(model, (str, Path)):
-        return Path(model).suffix == ".pt2"
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(model, torch.export.ExportedProgram)
-
-
-def load_exported(model: Any) -> Any:
-    """The ExportedProgram in a .pt2 file; what is one already stays as it is."""
-    return _pytorch().load_exported(model) if isinstance(model, (str, Path)) else model
-
-
-def import_exported(model: Any, dims: Mapping[str, int]) -> IRModule:
-    """The module of an ExportedProgram or .pt2 file, parameters as constants."""
-    module: IRModule = _pytorch().from_exported(load_exported(model), dims=dims)[0]
-    return module
-
-
-def is_relay_text(model: object) -> bool:
-    """Whether `model` is the path of a file of Relay text: its name ends in .relay."""
-    return isinstance(model, (str, Path)) and Path(model).suffix == ".relay"
-
-
-def read_relay_text(path: str | Path) -> IRModule:
-    """The module in a file of Relay text; AotcError for files that cannot be read, and whatever the parser finds."""
-    install()
-    try:
-        with open_regular(path, "relay-file") as file:
-            text = io.TextIOWrapper(file, encoding="utf-8").read()
-    except UnicodeDecodeError as error:
-        raise AotcError("relay-file", f"{path} is no text: {error.reason} at byte {error.start}") from error
-    return parse(text, str(path))

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.driver.inputs import random_inputs, read_inputs
-from aotc.driver.probe import Probe
+from aotc.checking.inputs import random_inputs, read_inputs
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
+from aotc.measuring.probe import Probe
 from aotc.runtime.library import MARKER, find_library, read_metadata
 from aotc.runtime.session import Binding, load
 

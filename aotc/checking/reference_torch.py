@@ -15,8 +15,8 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.node import map_aggregate
 
-from aotc.driver.inputs import Arrays
-from aotc.driver.reference import Reference
+from aotc.checking.inputs import Arrays
+from aotc.checking.reference import Reference
 
 
 def torch_reference(program: Any, names: Sequence[str]) -> Reference:

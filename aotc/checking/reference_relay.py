@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from aotc.driver.inputs import Arrays
-from aotc.driver.reference import Reference
+from aotc.checking.inputs import Arrays
+from aotc.checking.reference import Reference
 from aotc.ir.attrs import Attrs
 from aotc.ir.dtype import DType
 from aotc.ir.types import FuncType, TensorType, TupleType, Type

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aotc.driver.inputs import random_inputs, read_inputs, save_arrays
+from aotc.checking.inputs import random_inputs, read_inputs, save_arrays
 from aotc.driver.scratch import written
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType

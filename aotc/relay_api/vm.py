@@ -19,7 +19,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.driver.kernel_library import compile_kernels
-from aotc.driver.relay_target import Target
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.dtype import DType
@@ -38,6 +37,7 @@ from aotc.relay.transform.lambda_lift import LambdaLift
 from aotc.relay.transform.pipeline import optimize
 from aotc.relay.transform.to_a_normal_form import ToANormalForm
 from aotc.relay.visitor import post_order, substitute
+from aotc.relay_api.target import Target
 from aotc.runtime.forks import Turns
 from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.vm import Executable, Value
@@ -51,7 +51,7 @@ MAX_KERNELS: Final = 256
 def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping[str, Any] | None = None) -> Executable:
     """Compile a module under the current pass context.
 
-    target   see `relay_target.Target`
+    target   see `aotc.relay_api.target.Target`
     params   values of parameters of @main by name; they are baked in
 
     Raises AotcError for ill-typed programs, a context without FuseOps, an @main that takes or gives functions, and

@@ -22,10 +22,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.driver.relay_build import build, lower_module
-from aotc.driver.relay_graph import graph_machine
-from aotc.driver.relay_target import Target
-from aotc.driver.relay_vm import compile as compile_for_vm
 from aotc.driver.wiring import install
 from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
@@ -38,6 +34,10 @@ from aotc.relay.infer import infer_module
 from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import Mutator, substitute
+from aotc.relay_api.build import build, lower_module
+from aotc.relay_api.graph import graph_machine
+from aotc.relay_api.target import Target
+from aotc.relay_api.vm import compile as compile_for_vm
 from aotc.runtime.forks import Turns
 from aotc.runtime.graph_executor import GraphModule
 from aotc.runtime.vm import VirtualMachine
@@ -122,7 +122,7 @@ def create_executor(
     kind      "debug", "graph", "aot" or "vm"; see the text of this module
     mod       what expressions may refer to, and @main; empty for None
     device    where to run, the processor for None
-    target    see `relay_target.Target`
+    target    see `aotc.relay_api.target.Target`
     params    values of parameters of @main by name
 
     Raises AotcError for an unknown kind, a device that is not there, unknown targets and wrong parameters.

@@ -28,8 +28,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.driver.inputs import Arrays
-from aotc.driver.relay_frontend import load_exported
+from aotc.checking.inputs import Arrays
+from aotc.driver.importing import load_exported
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.runtime.session import load
 

@@ -232,7 +232,7 @@ def tune(
     seconds    after so long, the measurement that is under way is the last
     store      file of the records; the user's for None
     again      measure what has a record of as many trials, too
-    runner     what measures; see `aotc.driver.tuning_cluster`
+    runner     what measures; see `aotc.measuring.tuning_cluster`
     advance    told how many of how many contractions are done
 
     The result has "store", "contractions", "known" (recorded before), "measured", "failed" and "rows".  Raises

@@ -22,8 +22,6 @@ from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library, record_checksum
-from aotc.driver.relay_graph import constant_names, graph_json, graph_machine
-from aotc.driver.relay_target import Target
 from aotc.driver.scratch import written
 from aotc.driver.toolchain import find_toolchain
 from aotc.driver.wiring import install
@@ -36,6 +34,8 @@ from aotc.relay.binding import bind_params_by_name
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay.transform.pipeline import optimize, pipeline, require_lowering
+from aotc.relay_api.graph import constant_names, graph_json, graph_machine
+from aotc.relay_api.target import Target
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.module import PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
@@ -82,7 +82,7 @@ class ExecutorFactory:
         return f"<ExecutorFactory {self.libmod_name!r} for {self.target.name}>"
 
     def get_graph_json(self) -> str:
-        """The calls of kernels as JSON text, in the form of TVM's graph executor; see `relay_graph`."""
+        """The calls of kernels as JSON text, in the form of TVM's graph executor; see `aotc.relay_api.graph`."""
         return graph_json(self._program)
 
     def get_lib(self) -> CompiledLibrary:
@@ -166,7 +166,7 @@ def build(
 ) -> ExecutorFactory:
     """Compile a module under the current pass context.
 
-    target     see `relay_target.Target`
+    target     see `aotc.relay_api.target.Target`
     params     values of parameters of @main by name; they are baked in, the others are inputs
     mod_name   the name under which the result gives its executor
 

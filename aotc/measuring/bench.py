@@ -30,15 +30,15 @@ from typing import Any, Final
 import onnx
 from aotc_codegen.c.metadata import APPROXIMATE_BOUND
 
+from aotc.checking.inputs import Arrays, random_inputs, read_inputs
+from aotc.checking.reference import reference_runner
+from aotc.checking.verify import Run, judged, with_static_inputs
 from aotc.driver.compile import CompiledModel, Progress, compile
-from aotc.driver.contestants import RIVALS, Array, Contestant, Entrant, ours, prepare, require_rivals, started
-from aotc.driver.inputs import Arrays, random_inputs, read_inputs
-from aotc.driver.reference import reference_runner
-from aotc.driver.relay_frontend import is_exported_program, is_relay_text
+from aotc.driver.importing import is_exported_program, is_relay_text
 from aotc.driver.toolchain import compiler_version, require_cpu, resolve_target
-from aotc.driver.verify import Run, judged, with_static_inputs
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
+from aotc.measuring.contestants import RIVALS, Array, Contestant, Entrant, ours, prepare, require_rivals, started
 from aotc.relay.frontend.onnx import load_model
 from aotc.runtime.library import find_library
 
@@ -112,7 +112,7 @@ class Judge:
     @cached_property
     def _exact(self) -> Arrays | None:
         """The outputs in double precision: slow, and the same for every contestant."""
-        from aotc.driver.exact import exact_runner  # onnx's evaluator takes long to import
+        from aotc.checking.exact import exact_runner  # onnx's evaluator takes long to import
 
         return exact_runner(self._model)(self._inputs) if self._model is not None else None
 

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and programs of other compilers to graph modules: exported programs of PyTorch, Relay text.
+
+module = import_exported("net.pt2", dims={"batch": 1})
+module = read_relay_text("net.relay")
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aotc.driver.wiring import install
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.files import open_regular
+from aotc.relay.module import IRModule
+from aotc.relay.text.parser import parse
+
+
+def pytorch_front_end() -> Any:
+    """The PyTorch front end; AotcError where torch is not installed."""
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        hint = "pip install torch"
+        raise AotcError("torch-missing", f"PyTorch models need torch, which is missing: {error}", hint=hint) from error
+    install()
+    return importlib.import_module("aotc.relay.frontend.pytorch")
+
+
+def is_exported_program(model: object) -> bool:
+    """Whether `model` is an ExportedProgram, or the path of a .pt2 file."""
+    if isinstance(model, (str, Path)):
+        return Path(model).suffix == ".pt2"
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.export.ExportedProgram)
+
+
+def load_exported(model: Any) -> Any:
+    """The ExportedProgram in a .pt2 file; what is one already stays as it is."""
+    return pytorch_front_end().load_exported(model) if isinstance(model, (str, Path)) else model
+
+
+def import_exported(model: Any, dims: Mapping[str, int]) -> IRModule:
+    """The module of an ExportedProgram or .pt2 file, parameters as constants."""
+    module: IRModule = pytorch_front_end().from_exported(load_exported(model), dims=dims)[0]
+    return module
+
+
+def is_relay_text(model: object) -> bool:
+    """Whether `model` is the path of a file of Relay text: its name ends in .relay."""
+    return isinstance(model, (str, Path)) and Path(model).suffix == ".relay"
+
+
+def read_relay_text(path: str | Path) -> IRModule:
+    """The module in a file of Relay text; AotcError for files that cannot be read, and whatever the parser finds."""
+    install()
+    try:
+        with open_regular(path, "relay-file") as file:
+            text = io.TextIOWrapper(file, encoding="utf-8").read()
+    except UnicodeDecodeError as error:
+        raise AotcError("relay-file", f"{path} is no text: {error.reason} at byte {error.start}") from error
+    return parse(text, str(path))

@@ -40,7 +40,7 @@ from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.session import Session, load
 from aotc.tir.passes import scheduled
 from aotc.tir.plan.program import Program
-from aotc.tir.schedule.choice import choosing
+from aotc.tir.schedule.contraction.choice import choosing
 from aotc.tir.target import Target
 
 if TYPE_CHECKING:

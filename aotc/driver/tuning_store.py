@@ -26,7 +26,7 @@ from typing import Final
 
 from aotc.driver.cache import cache_folder, digest
 from aotc.ir.diagnostics import AotcError
-from aotc.tir.schedule.choice import Site
+from aotc.tir.schedule.contraction.choice import Site
 
 LOG = logging.getLogger("aotc")
 MOST_RECORDS: Final = 20_000
@@ -45,7 +45,7 @@ _LONGEST_TEXT: Final = 1000
 class Record:
     """The fastest tiling of a contraction on a CPU.
 
-    signature, candidate    of `aotc.tir.schedule.choice`
+    signature, candidate    of `aotc.tir.schedule.contraction.choice`
     seconds                 one call takes
     trials                  candidates that were measured
     """
@@ -183,7 +183,7 @@ def _check_tables(base: sqlite3.Connection) -> bool:
 
 
 class Recorded:
-    """A chooser of `aotc.tir.schedule.choice`: what the records say of this CPU.
+    """A chooser of `aotc.tir.schedule.contraction.choice`: what the records say of this CPU.
 
     tuning    None for the user's records, False for none, or a file; read when the first contraction comes
     """

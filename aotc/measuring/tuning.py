@@ -31,10 +31,10 @@ from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.tensor import Array
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr
-from aotc.tir.schedule.choice import Site, choosing
+from aotc.tir.loops.nest import hoist_invariants, mark_vector
 from aotc.tir.schedule.contraction import candidates
-from aotc.tir.schedule.contraction_plan import Candidate
-from aotc.tir.schedule.nest import hoist_invariants, mark_vector
+from aotc.tir.schedule.contraction.choice import Site, choosing
+from aotc.tir.schedule.contraction.plan import Candidate
 from aotc.tir.simplify import drop_dead, simplify_stmt
 from aotc.tir.stmt import Kernel, Stmt, Store
 from aotc.tir.target import Target

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, assert_never
-from aotc.tir.dependence import accumulates, accumulations, stores_independent, straight_line
 from aotc.tir.expr import (
     BITWISE,
     BOOL,
@@ -39,6 +38,7 @@ from aotc.tir.expr import (
     Var,
     walk,
 )
+from aotc.tir.loops.dependence import accumulates, accumulations, stores_independent, straight_line
 from aotc.tir.numerics import NAMESPACE
 from aotc.tir.stmt import (
     PART,

@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Final
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassInstrument
 from aotc.ir.transform import Pass, PassContext, PassInfo
+from aotc.tir.loops.widen import widened
 from aotc.tir.plan.memory import check_plan, plan_memory
 from aotc.tir.plan.program import Program
-from aotc.tir.schedule.parallel import for_teams
-from aotc.tir.schedule.widen import widened
 from aotc.tir.target import Target
+from aotc.tir.threads.parallel import for_teams
 from aotc.tir.verify import verify
 
 

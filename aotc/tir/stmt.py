@@ -181,7 +181,7 @@ class Kernel:
     approximate       computed by an algorithm that rounds more than the operator's definition (Winograd's)
     span              the model nodes it computes
     source            the user's code, which defines it under this very name; the body is empty then
-    team              every participant of a team calls it, and does its share (see aotc/tir/schedule/parallel.py)
+    team              every participant of a team calls it, and does its share (see aotc/tir/threads/parallel.py)
     private           workspace of which each participant needs its own
     """
 

@@ -18,30 +18,47 @@ ROOT = Path(__file__).parents[2]
 SOURCES = {"aotc": ROOT / "aotc", "aotc_codegen": ROOT / "codegen", "aotc_runtime_c": ROOT / "runtime_c"}
 
 GRAPH = {"aotc.ir", "aotc.relay", "aotc.relay.op"}
-BELOW_DRIVER = GRAPH | {
-    "aotc.tir",
-    "aotc.runtime",
-    "aotc.relay.transform",
-    "aotc.relay.instrument",
-    "aotc.relay.frontend",
-    "aotc.relay.testing",
-    "aotc.relay.backend",
-    "aotc_codegen",
-    "aotc_runtime_c",
-}
+LOOPS = {"aotc.ir", "aotc.tir", "aotc.tir.loops"}
+STAGES = LOOPS | {"aotc.tir.schedule.stages"}
+CONTRACTION = LOOPS | {"aotc.tir.schedule.contraction"}
+ALGORITHMS = STAGES | CONTRACTION | {"aotc.tir.schedule.algorithms"}
+TENSOR = ALGORITHMS | {"aotc.tir.interp", "aotc.tir.passes", "aotc.tir.schedule", "aotc.tir.threads"}
+BELOW_DRIVER = (
+    GRAPH
+    | TENSOR
+    | {
+        "aotc.runtime",
+        "aotc.relay.transform",
+        "aotc.relay.instrument",
+        "aotc.relay.frontend",
+        "aotc.relay.testing",
+        "aotc.relay.backend",
+        "aotc_codegen",
+        "aotc_runtime_c",
+    }
+)
 FLOORS: dict[str, set[str]] = {
     "aotc.ir": set(),
     "aotc.tir": {"aotc.ir"},
+    "aotc.tir.interp": LOOPS,
+    "aotc.tir.loops": LOOPS,
+    "aotc.tir.threads": LOOPS,
+    "aotc.tir.passes": LOOPS | {"aotc.tir.threads"},
+    "aotc.tir.schedule": ALGORITHMS,
+    "aotc.tir.schedule.stages": STAGES | {"aotc.tir.schedule"},
+    "aotc.tir.schedule.contraction": CONTRACTION,
+    "aotc.tir.schedule.algorithms": ALGORITHMS | {"aotc.tir.schedule"},
     "aotc.relay": {"aotc.ir"},
     "aotc.runtime": {"aotc.ir", "aotc_runtime_c"},
-    "aotc.relay.op": {"aotc.ir", "aotc.tir", "aotc.relay"},
+    "aotc.relay.op": {"aotc.ir", "aotc.tir", "aotc.tir.schedule.algorithms", "aotc.relay"},
     "aotc_codegen": {"aotc.ir", "aotc.tir", "aotc_runtime_c"},
     "aotc_runtime_c": set(),
-    "aotc.relay.transform": GRAPH | {"aotc.tir"},
+    "aotc.relay.transform": GRAPH
+    | {"aotc.tir", "aotc.tir.passes", "aotc.tir.schedule.algorithms", "aotc.tir.schedule.contraction"},
     "aotc.relay.instrument": GRAPH,
     "aotc.relay.frontend": GRAPH,
     "aotc.relay.testing": GRAPH,
-    "aotc.relay.backend": GRAPH | {"aotc.tir"},
+    "aotc.relay.backend": GRAPH | {"aotc.tir", "aotc.tir.schedule"},
     "aotc.driver": BELOW_DRIVER,
     "aotc.checking": BELOW_DRIVER | {"aotc.driver"},
     "aotc.measuring": BELOW_DRIVER | {"aotc.driver", "aotc.checking"},

@@ -7,8 +7,8 @@ import pytest
 
 from aotc.relay import op as operators
 from aotc.relay.op.opdef import OpDef
-from aotc.tir.schedule import parallel
 from aotc.tir.target import get_target
+from aotc.tir.threads import parallel
 from tests.ops.harness import kernel_job
 from tests.tir.teams import wrong_teams
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from aotc.tir import te
 from aotc.tir.expr import Binary, Call, Cast, Const, Element, Expr, Select, Unary, Var
-from aotc.tir.schedule.graph import topological
-from aotc.tir.schedule.reduce import identity
+from aotc.tir.graph import topological
+from aotc.tir.schedule.stages.reduce import identity
 
 BINARY = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "floordiv": np.floor_divide,

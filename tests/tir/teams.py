@@ -10,8 +10,8 @@ import numpy as np
 
 from aotc.tir.interp import run_kernel
 from aotc.tir.plan.memory import work_in_place
-from aotc.tir.schedule.parallel import for_team
 from aotc.tir.stmt import Kernel
+from aotc.tir.threads.parallel import for_team
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Form: TypeAlias = "tuple[Kernel, Sequence[Array], list[Array] | None]"

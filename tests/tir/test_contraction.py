@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Load, Var
 from aotc.tir.interp import run_kernel
-from aotc.tir.schedule import contraction, naive
-from aotc.tir.schedule.contraction import build_contraction, candidates, pack_block
-from aotc.tir.schedule.contraction_space import Dimension
-from aotc.tir.schedule.contraction_tile import BorderSignature, bordered_segments
+from aotc.tir.schedule import contraction
+from aotc.tir.schedule.contraction import build_contraction, candidates, naive, pack_block
+from aotc.tir.schedule.contraction.space import Dimension
+from aotc.tir.schedule.contraction.tile import BorderSignature, bordered_segments
 from aotc.tir.simplify import Linear
 from aotc.tir.stmt import Declare, Kernel, Stmt, Store, walk_stmts
 from aotc.tir.target import TARGETS, Target, get_target

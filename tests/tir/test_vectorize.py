@@ -14,7 +14,7 @@ import pytest
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Expr, Load, Var, binary, call, cast, maximum, minimum, select
 from aotc.tir.interp import run_kernel
-from aotc.tir.schedule.vectorize import MOST, vectorized
+from aotc.tir.loops.vectorize import MOST, vectorized
 from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store
 from aotc.tir.verify import verify
 from tests.codegen.batch import STRICT, build, run_batch, source_of

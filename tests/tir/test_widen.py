@@ -11,7 +11,7 @@ import pytest
 from aotc.ir.dtype import DType
 from aotc.tir.expr import INDEX, Buffer, Load, Var, as_expr, call, cast, maximum, select
 from aotc.tir.interp import run_kernel
-from aotc.tir.schedule.widen import widen
+from aotc.tir.loops.widen import widen
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Store, walk_stmts
 from aotc.tir.verify import verify
 from tests.codegen.batch import run_batch

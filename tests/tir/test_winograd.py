@@ -14,7 +14,7 @@ from aotc.tir import te
 from aotc.tir.expr import maximum
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.winograd import convolution_cost, cut_strips
+from aotc.tir.schedule.algorithms.winograd import convolution_cost, cut_strips
 from aotc.tir.target import TARGETS, Target, get_target
 from aotc.tir.verify import verify
 from aotc.tir.winograd import TAPS, TILES, matrices

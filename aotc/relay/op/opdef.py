@@ -20,7 +20,7 @@ from aotc.ir.op import Op
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
 from aotc.relay.expr import Expr
 from aotc.tir import te
-from aotc.tir.schedule.graph import body_cost, domain, topological
+from aotc.tir.graph import body_cost, domain, topological
 from aotc.tir.te import Tensor
 
 Array: TypeAlias = "np.ndarray[Any, Any]"

@@ -30,7 +30,7 @@ from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import call as intrinsic
 from aotc.tir.expr import const, maximum
-from aotc.tir.schedule.recurrence import Cell, Recurrence, Scalars, recurrence
+from aotc.tir.schedule.algorithms.recurrence import Cell, Recurrence, Scalars, recurrence
 
 DTYPES: Final = ("float32", "float64")
 

@@ -38,8 +38,8 @@ from aotc.relay.op.winograd import (
 from aotc.relay.transform.base import FunctionPass, recall
 from aotc.relay.transform.winograd import choose_tiles
 from aotc.relay.visitor import Mutator
+from aotc.tir.schedule.algorithms.recurrence import recurrent_block
 from aotc.tir.schedule.contraction import pack_block
-from aotc.tir.schedule.recurrence import recurrent_block
 from aotc.tir.target import C, Target
 
 _CONVOLUTIONS: Final = {"nn.conv1d": 1, "nn.conv2d": 2, "nn.conv3d": 3}

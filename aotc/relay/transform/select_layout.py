@@ -35,8 +35,8 @@ from aotc.relay.transform.winograd import choose_tiles
 from aotc.relay.visitor import post_order
 from aotc.tir import te
 from aotc.tir.expr import Buffer
+from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import candidates
-from aotc.tir.schedule.winograd import convolution_cost
 from aotc.tir.stmt import Block
 from aotc.tir.target import C, Target
 

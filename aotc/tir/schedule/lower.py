@@ -12,19 +12,18 @@ from typing import Final, TypeAlias
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
-from aotc.tir import te
+from aotc.tir import graph, te
 from aotc.tir.expr import Buffer, Expr, Load, Var, substitute
-from aotc.tir.schedule import graph
-from aotc.tir.schedule.body import Body, Slot
+from aotc.tir.loops.nest import hoist_invariants, mark_vector, polished
+from aotc.tir.schedule.algorithms.attention import build_chain, find_chains
+from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.contraction import build_contraction
-from aotc.tir.schedule.inline import plan_storage
-from aotc.tir.schedule.inplace import inplace_pairs
-from aotc.tir.schedule.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.nest import hoist_invariants, mark_vector, polished
-from aotc.tir.schedule.reduce import reduce_nest
-from aotc.tir.schedule.stages import Group, Stage, form_groups, form_stages
-from aotc.tir.schedule.strips import build_chain, find_chains
-from aotc.tir.schedule.winograd import build_winograd
+from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
+from aotc.tir.schedule.stages.body import Body, Slot
+from aotc.tir.schedule.stages.grouping import Group, Stage, form_groups, form_stages
+from aotc.tir.schedule.stages.inline import plan_storage
+from aotc.tir.schedule.stages.inplace import inplace_pairs
+from aotc.tir.schedule.stages.reduce import reduce_nest
 from aotc.tir.simplify import drop_dead, simplify_stmt
 from aotc.tir.stmt import Block, Declare, Kernel, Stmt, Store, loops, map_exprs
 from aotc.tir.target import Target

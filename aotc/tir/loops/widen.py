@@ -2,7 +2,7 @@
 """Loops over float16 with vectors: C compilers do not turn conversions of one number into those of several.
 
 A finished program in, one with vector loops out; what has no vector form is left to C compilers in float32
-(`aotc.tir.schedule.converted`):
+(`aotc.tir.loops.converted`):
 
     for i in 0..100: y[i] = max(x[i], 0)    ->    for i in 0..96 by 16: y[i:16] = max(x[i:16], 0)
                                                   y[84:16] = max(x[84:16], 0)
@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, maximum, substitute, walk
+from aotc.tir.loops.converted import in_single
+from aotc.tir.loops.nest import refreshed
+from aotc.tir.loops.vectorize import CONVERTED, vectorized
 from aotc.tir.plan.program import Program
-from aotc.tir.schedule.contraction_cost import CONVERTED
-from aotc.tir.schedule.converted import in_single
-from aotc.tir.schedule.nest import refreshed
-from aotc.tir.schedule.vectorize import vectorized
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import (
     Block,

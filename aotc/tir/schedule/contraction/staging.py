@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, cast, const, maximum, minimum, substitute
-from aotc.tir.schedule.contraction_space import Dimension, Irregular, Operand, linear_variables
+from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, linear_variables
 from aotc.tir.simplify import Linear, Ranges, bounds, simplify
 from aotc.tir.stmt import Block, For, Stmt, Store
 

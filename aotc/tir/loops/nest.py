@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from aotc.tir.dependence import independent, loads, straight_line
 from aotc.tir.expr import (
     BOOL,
     INDEX,
@@ -32,6 +31,7 @@ from aotc.tir.expr import (
     walk,
     with_operands,
 )
+from aotc.tir.loops.dependence import independent, loads, straight_line
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, map_exprs, rebuilt, stmt_exprs, walk_stmts
 

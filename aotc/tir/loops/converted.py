@@ -17,7 +17,6 @@ from typing import Final
 import numpy as np
 
 from aotc.ir.dtype import DType
-from aotc.tir.dependence import loads, straight_line
 from aotc.tir.expr import (
     Binary,
     Buffer,
@@ -37,6 +36,7 @@ from aotc.tir.expr import (
     walk,
     with_operands,
 )
+from aotc.tir.loops.dependence import loads, straight_line
 from aotc.tir.simplify import Linear, linear, simplify
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store
 

@@ -22,15 +22,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aotc.tir import te
+from aotc.tir import graph, te
 from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, substitute, walk
-from aotc.tir.schedule import graph
-from aotc.tir.schedule.body import Body, Slot
+from aotc.tir.loops.nest import polished
 from aotc.tir.schedule.contraction import build_contraction
-from aotc.tir.schedule.contraction_cost import computed_lanes, pack_block
-from aotc.tir.schedule.inline import Plan
-from aotc.tir.schedule.nest import polished
-from aotc.tir.schedule.stages import Group, Stage
+from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
+from aotc.tir.schedule.stages.body import Body, Slot
+from aotc.tir.schedule.stages.grouping import Group, Stage
+from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
 from aotc.tir.stmt import Block, For, Stmt, Store, Transpose, map_exprs
 from aotc.tir.target import Target

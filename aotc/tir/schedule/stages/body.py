@@ -12,10 +12,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from aotc.tir import te
+from aotc.tir import graph, te
 from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, walk, with_operands
-from aotc.tir.schedule import graph
-from aotc.tir.schedule.inline import Plan
+from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.simplify import Ranges, bounds, simplify
 from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, stmt_exprs, walk_stmts
 

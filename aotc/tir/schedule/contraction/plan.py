@@ -20,8 +20,9 @@ from typing import Final
 from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Var, substitute
-from aotc.tir.schedule.contraction_cost import VECTORS, tile_columns, tiling_cost, waiting_cost
-from aotc.tir.schedule.contraction_space import (
+from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns, tiling_cost, waiting_cost
+from aotc.tir.schedule.contraction.naive import StoreFn
+from aotc.tir.schedule.contraction.space import (
     Analysis,
     Dimension,
     Irregular,
@@ -33,8 +34,8 @@ from aotc.tir.schedule.contraction_space import (
     linear_variables,
     tiled_dimensions,
 )
-from aotc.tir.schedule.contraction_stage import Staging, stage
-from aotc.tir.schedule.contraction_tile import (
+from aotc.tir.schedule.contraction.staging import Staging, stage
+from aotc.tir.schedule.contraction.tile import (
     MIN_CHAINS,
     BorderSignature,
     TileAxis,
@@ -45,7 +46,6 @@ from aotc.tir.schedule.contraction_tile import (
     single,
     vector_segments,
 )
-from aotc.tir.schedule.naive import StoreFn
 from aotc.tir.simplify import Linear, linear
 from aotc.tir.stmt import Block, Stmt
 from aotc.tir.target import Target

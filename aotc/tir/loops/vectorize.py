@@ -34,6 +34,8 @@ from aotc.tir.stmt import Assign, Block, Declare, Stmt, Store, stmt_exprs, walk_
 
 _FLOATS: Final = frozenset({"float16", "float32", "float64"})
 _ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
+CONVERTED: Final = frozenset({"float16"})
+"""Narrow floats whose vectors become vectors of float32 in an instruction or a few."""
 MOST: Final = 32
 """A statement of more operations is left alone: written out for each vector of a tile it would be long."""
 

@@ -20,9 +20,9 @@ from typing import Final
 from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Var, all_of, as_expr, cast, minimum, substitute
-from aotc.tir.schedule.contraction_space import Dimension, Operand, linear_variables
-from aotc.tir.schedule.naive import StoreFn
-from aotc.tir.schedule.vectorize import vectorized
+from aotc.tir.loops.vectorize import vectorized
+from aotc.tir.schedule.contraction.naive import StoreFn
+from aotc.tir.schedule.contraction.space import Dimension, Operand, linear_variables
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Transpose, walk_stmts
 

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.tir import te
+from aotc.tir import graph, te
 from aotc.tir.expr import Expr, as_expr
-from aotc.tir.schedule import graph
-from aotc.tir.schedule.inline import Plan, Read
+from aotc.tir.schedule.stages.inline import Plan, Read
 from aotc.tir.simplify import linear
 
 ROW: Final = 8

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Var, substitute, walk
-from aotc.tir.schedule.graph import base
+from aotc.tir.graph import base
 from aotc.tir.simplify import Linear, Ranges, bounds, linear
 
 

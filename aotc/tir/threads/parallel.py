@@ -23,8 +23,7 @@ from functools import cached_property
 from typing import Final
 
 from aotc.tir.expr import INDEX, Binary, Buffer, Load, Var, walk
-from aotc.tir.plan.program import Program, Step
-from aotc.tir.schedule.accesses import (
+from aotc.tir.loops.accesses import (
     Access,
     Ranges,
     apart,
@@ -39,7 +38,7 @@ from aotc.tir.schedule.accesses import (
     read,
     written,
 )
-from aotc.tir.schedule.division import Leaf, Nest, alone, divided, largest_share
+from aotc.tir.plan.program import Program, Step
 from aotc.tir.stmt import (
     PART,
     Block,
@@ -55,6 +54,7 @@ from aotc.tir.stmt import (
     stmt_exprs,
     walk_stmts,
 )
+from aotc.tir.threads.division import Leaf, Nest, alone, divided, largest_share
 
 _ENOUGH: Final = 64
 """Units that any team can share evenly enough."""

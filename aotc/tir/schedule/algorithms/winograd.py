@@ -23,8 +23,8 @@ import numpy as np
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
 from aotc.tir.schedule.contraction import build_contraction
-from aotc.tir.schedule.contraction_cost import MEMORY_RATE, computed_lanes
-from aotc.tir.schedule.naive import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction.cost import MEMORY_RATE, computed_lanes
+from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store
 from aotc.tir.target import Target
 from aotc.tir.winograd import TAPS, Matrix, matrices

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.tir import te
+from aotc.tir import graph, te
 from aotc.tir.expr import Expr, Var, operands
-from aotc.tir.schedule import graph
 from aotc.tir.simplify import Ranges, simplify
 
 _INSTANCE_LIMIT: Final = 8

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from aotc.tir import te
 from aotc.tir.expr import Buffer
-from aotc.tir.schedule import naive
-from aotc.tir.schedule.choice import choose
-from aotc.tir.schedule.contraction_cost import computed_lanes, pack_block
-from aotc.tir.schedule.contraction_plan import Candidate, Request, by_lanes, by_pixels
-from aotc.tir.schedule.contraction_space import Irregular, analyse
-from aotc.tir.schedule.naive import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction import naive
+from aotc.tir.schedule.contraction.choice import choose
+from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
+from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction.plan import Candidate, Request, by_lanes, by_pixels
+from aotc.tir.schedule.contraction.space import Irregular, analyse
 from aotc.tir.target import Target
 
 __all__ = ["ContractionNest", "StoreFn", "build_contraction", "candidates", "pack_block"]

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aotc.tir import te
-from aotc.tir.schedule import graph
-from aotc.tir.schedule.inline import Plan, Read
-from aotc.tir.schedule.stages import Group, Stage
+from aotc.tir import graph, te
+from aotc.tir.schedule.stages.grouping import Group, Stage
+from aotc.tir.schedule.stages.inline import Plan, Read
 
 
 @dataclass(frozen=True, slots=True)

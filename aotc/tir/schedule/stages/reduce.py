@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import Expr, Load, Var, as_expr, binary, const, substitute, walk
-from aotc.tir.schedule.nest import const_extent, merge_loops, refreshed
-from aotc.tir.schedule.stages import ROW, Stage
+from aotc.tir.loops.nest import const_extent, merge_loops, refreshed
+from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.simplify import linear
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, loops, rebuilt, stmt_exprs, walk_stmts
 

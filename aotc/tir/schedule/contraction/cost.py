@@ -12,13 +12,12 @@ from itertools import product
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc.tir.schedule.contraction_tile import MIN_CHAINS, Tiling
+from aotc.tir.loops.vectorize import CONVERTED
+from aotc.tir.schedule.contraction.tile import MIN_CHAINS, Tiling
 from aotc.tir.target import Target
 
 _SCALAR_TILES: Final = {1: 8, 2: 4, 4: 4}
 """Columns for so many scalars of weights: what C compilers keep in registers."""
-CONVERTED: Final = frozenset({"float16"})
-"""Narrow floats whose vectors become vectors of float32 in an instruction or a few."""
 MEMORY_RATE: Final = 5.4
 """Bytes that arrive from memory in a cycle."""
 VECTORS: Final = (1, 2, 3, 4)

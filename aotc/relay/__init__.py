@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from aotc.ir.lazy import lazy_names
+from aotc.relay.expr import install_printer as _install_printer
+from aotc.relay.text import printer as _printer
 
 if TYPE_CHECKING:
     from aotc.ir.types import FuncType as FuncType
@@ -178,6 +180,9 @@ if TYPE_CHECKING:
     from aotc.relay_api.expr import var as var
     from aotc.runtime.params import load_param_dict as load_param_dict
     from aotc.runtime.params import save_param_dict as save_param_dict
+
+
+_install_printer(_printer.astext, _printer.to_text)
 
 
 def _prepare() -> None:

@@ -17,35 +17,17 @@ from aotc.ir.op import Op
 from aotc.ir.types import TensorType
 from aotc.relay.blocks import Blocks, is_atom, left_alone
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var
-from aotc.relay.visitor import children, post_order
+from aotc.relay.structural import structural_hash
+from aotc.relay.visitor import all_vars as all_vars
+from aotc.relay.visitor import binders, children, post_order
+from aotc.relay.visitor import bound_vars as bound_vars
+from aotc.relay.visitor import free_vars as free_vars
 
 
 def post_order_visit(expr: Expr, visit: Callable[[Expr], object]) -> None:
     """Call `visit` on every node once, children first."""
     for node in post_order(expr):
         visit(node)
-
-
-def all_vars(expr: Expr) -> list[Var]:
-    """Every variable, in post order."""
-    return [node for node in post_order(expr) if isinstance(node, Var)]
-
-
-def bound_vars(expr: Expr) -> list[Var]:
-    """Variables bound by a function or a let inside `expr`, in post order of their binders."""
-    found: dict[Var, None] = {}
-    for node in post_order(expr):
-        if isinstance(node, Function):
-            found.update(dict.fromkeys(node.params))
-        elif isinstance(node, Let):
-            found[node.var] = None
-    return list(found)
-
-
-def free_vars(expr: Expr) -> list[Var]:
-    """Variables that nothing inside `expr` binds, in post order.  Every variable is bound at most once."""
-    bound = set(bound_vars(expr))
-    return [v for v in all_vars(expr) if v not in bound]
 
 
 def users(root: Expr) -> dict[Expr, list[Expr]]:
@@ -72,21 +54,10 @@ def global_uses(expr: Expr) -> list[str]:
 # --- form
 
 
-def _binders(root: Expr) -> list[Var]:
-    """The variables bound below `root`, each as often as it is bound."""
-    found: list[Var] = []
-    for node in post_order(root):
-        if isinstance(node, Function):
-            found += node.params
-        elif isinstance(node, Let):
-            found.append(node.var)
-    return found
-
-
 def escaping_vars(root: Expr) -> frozenset[Expr]:
     """The variables that something below `root` binds and that are used outside of their scopes."""
     params = root.params if isinstance(root, Function) else ()
-    local = set(_binders(root)) - set(params)
+    local = set(binders(root)) - set(params)
     loose: dict[Expr, frozenset[Expr]] = {}
     for node in post_order(root):
         match node:
@@ -110,7 +81,7 @@ def well_formed(expr: Expr | Mapping[str, Function]) -> bool:
     expr    an expression, which may have free variables, or a module
     """
     roots = list(expr.values()) if isinstance(expr, Mapping) else [expr]
-    bound = Counter(v for root in roots for v in _binders(root))
+    bound = Counter(v for root in roots for v in binders(root))
     return all(n == 1 for n in bound.values()) and not any(map(escaping_vars, roots))
 
 
@@ -188,8 +159,6 @@ def count_layers(expr: Expr, valid_ops: Collection[str]) -> int:
 
 def extract_fused_functions(module: Mapping[str, Function]) -> dict[str, Function]:
     """The primitive functions of a module after FuseOps, structurally equal ones once, by their hash in hex."""
-    from aotc.relay.structural import structural_hash  # it knows modules, which ask this module questions
-
     nodes = (n for function in module.values() for n in post_order(function))
     fused = (n for n in nodes if isinstance(n, Function) and n.is_primitive)
     return {f"{structural_hash(f):016x}": f for f in fused}

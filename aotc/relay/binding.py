@@ -16,9 +16,8 @@ from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic, nearest
 from aotc.ir.op import Op
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import bound_vars, free_vars
-from aotc.relay.expr import Constant, Expr, Function, Var
+from aotc.relay.expr import Constant, Expr, Function, Node, Var
 from aotc.relay.infer import merge_types
-from aotc.relay.operators import Operators
 from aotc.relay.visitor import substitute
 
 
@@ -83,7 +82,7 @@ def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:
         if not isinstance(var, Var):
             hint = "bind_params_by_name takes names" if isinstance(var, str) else ""
             raise AotcTypeError("bind", f"a variable is bound, not {var!r}", hint=hint)
-        if not isinstance(value, (Operators, Op)):
+        if not isinstance(value, (Node, Op)):
             text = f"%{var.name} is bound to an expression, not to {type(value).__name__}"
             raise AotcTypeError("bind", text, hint="relay.const makes one of a number or an array")
     inner = set(bound_vars(body)) & binds.keys()

@@ -6,13 +6,15 @@ by type inference; `span` says where a node came from and survives rewrites.
 
     x = Var("x", TensorType((2, 3), "float32"))
     f = Function((x,), Call(get_op("nn.relu"), (x,)))
+    x + x, -x, x < x, x.astype("int32")       # calls of add, negative, less, cast
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from numbers import Number
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -21,51 +23,117 @@ import numpy as np
 from aotc.ir.attrs import NO_ATTRS, Attrs
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.dtype import DType
-from aotc.ir.op import Op
+from aotc.ir.op import Op, get_op
 from aotc.ir.span import Span, current_span
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
-from aotc.relay.operators import Operators
 
 EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
+# --- what all nodes share
+
+
+@dataclass(slots=True)
+class _Printer:
+    """How programs become text; package `aotc.relay` installs it, since the printer imports this file."""
+
+    astext: Callable[[Any, bool], str] = field(init=False)
+    to_text: Callable[[Any], str] = field(init=False)
+
+
+_PRINTER: Final = _Printer()
+
+
+def install_printer(astext: Callable[[Any, bool], str], to_text: Callable[[Any], str]) -> None:
+    """Make these the texts of nodes and modules: the one that can be read back, and the one to look at."""
+    _PRINTER.astext, _PRINTER.to_text = astext, to_text
+
+
+class Printed:
+    """What prints as the program text it stands for."""
+
+    __slots__ = ()
+
+    def astext(self, show_meta_data: bool = True) -> str:
+        """Relay text with its version line; see `aotc.relay.text.printer.astext`."""
+        return _PRINTER.astext(self, show_meta_data)
+
+    def __str__(self) -> str:
+        return _PRINTER.to_text(self)
+
+    __repr__ = __str__
+
+
+def _operand(value: Any) -> Expr:
+    """An expression; numbers have no type of their own here, and are not guessed at."""
+    if isinstance(value, (Number, bool, np.ndarray, np.generic)):
+        raise AotcTypeError("operand", f'convert "{value}" with `const` first', hint=f"relay.const({value!r}, dtype)")
+    if not isinstance(value, Node):
+        raise AotcTypeError("operand", f"expected an expression, not {type(value).__name__}")
+    return cast("Expr", value)
+
+
+def _op_call(name: str, *args: Any, **attrs: Any) -> Call:
+    op = get_op(name)
+    return call(op, tuple(map(_operand, args)), op.attrs(**attrs))
+
+
+def _binary(name: str) -> Callable[[Any, Any], Call]:
+    return lambda self, other: _op_call(name, self, other)
+
+
+def _reflected(name: str) -> Callable[[Any, Any], Call]:
+    return lambda self, other: _op_call(name, other, self)
+
+
 def _set(node: object, span: Span | None, **fields: Any) -> None:
-    """Initialise the fields of a frozen node; a missing span is the one in scope."""
+    """Initialise fields of a frozen node; a missing span is the one in scope."""
     object.__setattr__(node, "span", span if span is not None else current_span())
     for name, value in fields.items():
         object.__setattr__(node, name, value)
 
 
-class _Text(Operators):
-    """What all nodes share: Python's operators, and that they print as the program text they stand for."""
+class Node(Printed):
+    """What all nodes share: text, and Python's operators, which build calls; `==` compares the nodes themselves.
+
+    Raises AotcTypeError for operands that are numbers, arrays or anything else but expressions.
+    """
 
     __slots__ = ()
 
-    def astext(self, show_meta_data: bool = True) -> str:
-        """The expression as Relay text with its version line; see `aotc.relay.text.printer.astext`."""
-        from aotc.relay.text.printer import astext  # the printer knows expressions, so it comes in late
+    __add__, __radd__ = _binary("add"), _reflected("add")
+    __sub__, __rsub__ = _binary("subtract"), _reflected("subtract")
+    __mul__, __rmul__ = _binary("multiply"), _reflected("multiply")
+    __truediv__, __rtruediv__ = _binary("divide"), _reflected("divide")
+    __lt__, __le__ = _binary("less"), _binary("less_equal")
+    __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
 
-        return astext(cast("Expr", self), show_meta_data)
+    def __neg__(self) -> Call:
+        return _op_call("negative", self)
 
-    def __str__(self) -> str:
-        from aotc.relay.text.printer import to_text
+    def astype(self, dtype: str) -> Call:
+        """The values converted to a dtype."""
+        return _op_call("cast", self, dtype=dtype)
 
-        return to_text(cast("Expr", self))
+    def __call__(self, *args: Any) -> Call:
+        """A call of this function with arguments."""
+        return Call(cast("Callee", self), tuple(map(_operand, args)))
 
-    __repr__ = __str__
+
+# --- nodes
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
-class Var(_Text):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Var(Node):
     """A variable.  `annotation` is the declared type, None where inference must find it."""
 
     name: str
-    annotation: Type | None
-    span: Span | None
-    checked_type: Type | None
+    annotation: Type | None = None
+    span: Span | None = None
+    checked_type: Type | None = field(init=False)
 
-    def __init__(self, name: str, annotation: Type | None = None, span: Span | None = None) -> None:
-        _set(self, name=name, annotation=annotation, span=span, checked_type=annotation)
+    def __post_init__(self) -> None:
+        _set(self, self.span, checked_type=self.annotation)
 
     @property
     def name_hint(self) -> str:
@@ -84,16 +152,16 @@ class Var(_Text):
         return f"Var({self.name})" if ty is None else f"Var({self.name}, ty={ty})"
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
-class GlobalVar(_Text):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GlobalVar(Node):
     """The name of a function of the module."""
 
     name: str
-    span: Span | None
-    checked_type: Type | None
+    span: Span | None = None
+    checked_type: Type | None = None
 
-    def __init__(self, name: str, span: Span | None = None, checked_type: Type | None = None) -> None:
-        _set(self, name=name, span=span, checked_type=checked_type)
+    def __post_init__(self) -> None:
+        _set(self, self.span)
 
     @property
     def name_hint(self) -> str:
@@ -102,7 +170,7 @@ class GlobalVar(_Text):
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
-class Constant(_Text):
+class Constant(Node):
     """A tensor known at compile time.  `data` is read-only.
 
     A splat (one value repeated) is a zero-stride array made by `splat`: it takes no memory until someone
@@ -116,7 +184,7 @@ class Constant(_Text):
     def __init__(self, data: np.ndarray[Any, Any], span: Span | None = None) -> None:
         view = np.asarray(data).view()
         view.flags.writeable = False
-        _set(self, data=view, span=span, checked_type=TensorType(view.shape, DType.of(view)))
+        _set(self, span, data=view, checked_type=TensorType(view.shape, DType.of(view)))
 
     def __repr__(self) -> str:
         return f"Constant({self.data if self.data.ndim == 0 else self.checked_type})"
@@ -128,7 +196,7 @@ class Constant(_Text):
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
-class Call(_Text):
+class Call(Node):
     """An operator, function, or global function applied to arguments."""
 
     op: Callee
@@ -145,7 +213,7 @@ class Call(_Text):
         span: Span | None = None,
         checked_type: Type | None = None,
     ) -> None:
-        _set(self, op=op, args=tuple(args), attrs=attrs, span=span, checked_type=checked_type)
+        _set(self, span, op=op, args=tuple(args), attrs=attrs, checked_type=checked_type)
 
     def __bool__(self) -> bool:
         return True  # whatever its length
@@ -170,7 +238,7 @@ class Call(_Text):
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
-class Tuple(_Text):
+class Tuple(Node):
     """A tuple of expressions."""
 
     fields: tuple[Expr, ...]
@@ -181,7 +249,7 @@ class Tuple(_Text):
         items = tuple(fields)
         if checked_type is None and all(f.checked_type is not None for f in items):
             checked_type = TupleType(f.checked_type for f in items if f.checked_type is not None)
-        _set(self, fields=items, span=span, checked_type=checked_type)
+        _set(self, span, fields=items, checked_type=checked_type)
 
     def __bool__(self) -> bool:
         return True  # whatever its length
@@ -196,70 +264,52 @@ class Tuple(_Text):
         return iter(self.fields)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
-class TupleGetItem(_Text):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TupleGetItem(Node):
     """One field of a tuple value."""
 
     tuple_value: Expr
     index: int
-    span: Span | None
-    checked_type: Type | None
+    span: Span | None = None
+    checked_type: Type | None = None
 
-    def __init__(
-        self, tuple_value: Expr, index: int, span: Span | None = None, checked_type: Type | None = None
-    ) -> None:
-        ty = tuple_value.checked_type
-        if checked_type is None and isinstance(ty, TupleType) and 0 <= index < len(ty.fields):
-            checked_type = ty.fields[index]
-        _set(self, tuple_value=tuple_value, index=index, span=span, checked_type=checked_type)
+    def __post_init__(self) -> None:
+        whole, ty = self.tuple_value.checked_type, self.checked_type
+        if ty is None and isinstance(whole, TupleType) and 0 <= self.index < len(whole.fields):
+            ty = whole.fields[self.index]
+        _set(self, self.span, checked_type=ty)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
-class Let(_Text):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Let(Node):
     """`let var = value; body`: names a value (which may be a recursive function)."""
 
     var: Var
     value: Expr
     body: Expr
-    span: Span | None
-    checked_type: Type | None
+    span: Span | None = None
+    checked_type: Type | None = None
 
-    def __init__(
-        self, var: Var, value: Expr, body: Expr, span: Span | None = None, checked_type: Type | None = None
-    ) -> None:
-        _set(self, var=var, value=value, body=body, span=span, checked_type=checked_type or body.checked_type)
+    def __post_init__(self) -> None:
+        _set(self, self.span, checked_type=self.checked_type or self.body.checked_type)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
-class If(_Text):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class If(Node):
     """A choice between two expressions of one type by a bool scalar."""
 
     cond: Expr
     true_branch: Expr
     false_branch: Expr
-    span: Span | None
-    checked_type: Type | None
+    span: Span | None = None
+    checked_type: Type | None = None
 
-    def __init__(
-        self,
-        cond: Expr,
-        true_branch: Expr,
-        false_branch: Expr,
-        span: Span | None = None,
-        checked_type: Type | None = None,
-    ) -> None:
-        _set(
-            self,
-            cond=cond,
-            true_branch=true_branch,
-            false_branch=false_branch,
-            span=span,
-            checked_type=checked_type or true_branch.checked_type,
-        )
+    def __post_init__(self) -> None:
+        _set(self, self.span, checked_type=self.checked_type or self.true_branch.checked_type)
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
-class Function(_Text):
+class Function(Node):
     """A function value.  `attrs` is a read-only mapping; a fused kernel carries `Primitive=1`.
 
     `Finite` of a fused function lists the parameters whose arguments are known to hold no infinity and no NaN.
@@ -286,7 +336,7 @@ class Function(_Text):
         if result is not None and all(p.checked_type is not None for p in items):
             checked = FuncType((p.checked_type for p in items if p.checked_type is not None), result)
         frozen = MappingProxyType(dict(attrs))
-        _set(self, params=items, body=body, ret_type=ret_type, attrs=frozen, span=span, checked_type=checked)
+        _set(self, span, params=items, body=body, ret_type=ret_type, attrs=frozen, checked_type=checked)
 
     def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> Function:
         """The function with one attribute, or all those of a mapping, added or replaced."""

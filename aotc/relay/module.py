@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Any
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
-from aotc.relay.analysis import free_vars
-from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar
+from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar, Printed
+from aotc.relay.visitor import free_vars
 
 
-class IRModule(Mapping[str, Function]):
+class IRModule(Printed, Mapping[str, Function]):
     """A mapping from names to functions, with attributes of the whole module.
 
     Raises AotcTypeError for a key that is neither a name nor a GlobalVar, and for a value that is no function.
@@ -103,16 +103,3 @@ class IRModule(Mapping[str, Function]):
     def with_function(self, name: str, function: Function) -> IRModule:
         """A module with one function added or replaced."""
         return self.with_functions({name: function})
-
-    def astext(self, show_meta_data: bool = True) -> str:
-        """The module as Relay text with its version line; see `aotc.relay.text.printer.astext`."""
-        from aotc.relay.text.printer import astext  # the printer knows modules, so it comes in late
-
-        return astext(self, show_meta_data)
-
-    def __str__(self) -> str:
-        from aotc.relay.text.printer import to_text
-
-        return to_text(self)
-
-    __repr__ = __str__

@@ -21,7 +21,7 @@ from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.op import Op
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import children, post_order
+from aotc.relay.visitor import bound_by, children, post_order
 
 _HASHED_ELEMENTS: Final = 64
 """Leading elements of a constant that its hash covers; equality covers all of them."""
@@ -100,22 +100,12 @@ class _Comparison:
 
     def _binders(self, a: Expr, b: Expr) -> str:
         """Match the variables that two nodes bind."""
-        left, right = _bound_by(a), _bound_by(b)
+        left, right = bound_by(a), bound_by(b)
         for x, y in zip(left, right, strict=True):
             if x.annotation != y.annotation:
                 return f"variable {x.name} is declared as {x.annotation}, {y.name} as {y.annotation}"
             self._bind(x, y)
         return ""
-
-
-def _bound_by(node: Expr) -> tuple[Var, ...]:
-    match node:
-        case Function(params=params):
-            return params
-        case Let(var=var):
-            return (var,)
-        case _:
-            return ()
 
 
 def _leaf_text(leaf: Expr) -> str:
@@ -239,7 +229,7 @@ def structural_hash(x: Expr | IRModule, map_free_vars: bool = False) -> int:
         parts = [f"{name}:{structural_hash(x[name], map_free_vars)}" for name in sorted(x)]
         return int.from_bytes(_digest("module", *parts), "little")
     numbers: dict[Var, int] = {}
-    bound = {var for node in post_order(x) for var in _bound_by(node)}
+    bound = {var for node in post_order(x) for var in bound_by(node)}
     digests: dict[Expr, bytes] = {}
     for node in post_order(x):
         if isinstance(node, Var):

@@ -53,6 +53,44 @@ def post_order(root: Expr, enter: Callable[[Expr], bool] | None = None) -> Itera
             stack.extend((child, False) for child in reversed(children(node)) if id(child) not in seen)
 
 
+# --- variables
+
+
+def bound_by(node: Expr) -> tuple[Var, ...]:
+    """The variables that a node itself binds: a function's parameters, a let's variable."""
+    match node:
+        case Function():
+            return node.params
+        case Let():
+            return (node.var,)
+        case _:
+            return ()
+
+
+def binders(root: Expr) -> list[Var]:
+    """The variables bound below `root`, each as often as it is bound, in post order of their binders."""
+    return [var for node in post_order(root) for var in bound_by(node)]
+
+
+def bound_vars(expr: Expr) -> list[Var]:
+    """Variables bound by a function or a let inside `expr`, each once, in post order of their binders."""
+    return list(dict.fromkeys(binders(expr)))
+
+
+def all_vars(expr: Expr) -> list[Var]:
+    """Every variable, in post order."""
+    return [node for node in post_order(expr) if isinstance(node, Var)]
+
+
+def free_vars(expr: Expr) -> list[Var]:
+    """Variables that nothing inside `expr` binds, in post order.  Every variable is bound at most once."""
+    bound = set(binders(expr))
+    return [v for v in all_vars(expr) if v not in bound]
+
+
+# --- rebuilding
+
+
 def rebuild(node: Expr, new: Callable[[Expr], Expr]) -> Expr:
     """`node` with each child c replaced by new(c): the same object if no child changed, else untyped copies.
 

@@ -13,6 +13,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 from aotc.ir.lazy import lazy_names
+from aotc.relay.dataflow_pattern import matcher as _matcher
+from aotc.relay.dataflow_pattern import partitioner as _partitioner
+from aotc.relay.dataflow_pattern.patterns import install_search as _install_search
 
 if TYPE_CHECKING:
     from aotc.relay.dataflow_pattern.matcher import match as match
@@ -50,6 +53,9 @@ if TYPE_CHECKING:
     from aotc.relay.dataflow_pattern.patterns import wildcard as wildcard
     from aotc.relay.dataflow_pattern.rewriter import DFPatternCallback as DFPatternCallback
     from aotc.relay.dataflow_pattern.rewriter import rewrite as rewrite
+
+
+_install_search(_matcher.match, _partitioner.partition)
 
 
 def _prepare() -> None:

@@ -31,7 +31,7 @@ from aotc.relay.dataflow_pattern.patterns import (
     root_ops,
 )
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Var
-from aotc.relay.visitor import children, post_order
+from aotc.relay.visitor import bound_by, children, post_order
 
 PARTITIONED: Final = "PartitionedFromPattern"
 """The attribute of the functions that partitioning makes: the operators inside, in order."""
@@ -85,7 +85,7 @@ class _Search:
             taken.update(_contents(node))
         members = sorted((m for m in taken if m in self.position), key=self.position.__getitem__)
         inside = set(members)
-        bound = {v for m in members for v in _bound_by(m)}
+        bound = {v for m in members for v in bound_by(m)}
         inputs = {c: None for m in members for c in (m, *children(m)) if c not in bound and _is_input(c, inside)}
         leaves = (n for p in self.parts for n in node_map.get(p, ()) if n in inputs)
         return Group(root, tuple(members), tuple(dict.fromkeys((*leaves, *inputs))), node_map)
@@ -142,16 +142,6 @@ def _contents(node: Expr) -> list[Expr]:
         case _:
             return []
     return [n for root in roots for n in post_order(root)]
-
-
-def _bound_by(node: Expr) -> tuple[Var, ...]:
-    match node:
-        case Function(params=params):
-            return params
-        case Let(var=var):
-            return (var,)
-        case _:
-            return ()
 
 
 def find_groups(pattern: DFPattern, expr: Expr, check: Callable[[Expr], bool] = lambda _: True) -> dict[Expr, Group]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -79,17 +79,29 @@ class DFPattern:
 
     def match(self, expr: Expr) -> bool:
         """Whether `expr` looks like this; see `aotc.relay.dataflow_pattern.matcher.match`."""
-        from aotc.relay.dataflow_pattern.matcher import match  # it knows the patterns
-
-        return match(self, expr)
+        return _SEARCH.match(self, expr)
 
     def partition(
         self, expr: Expr, attrs: Mapping[str, Any] | None = None, check: Callable[[Expr], bool] = lambda _: True
     ) -> Expr:
         """`expr` with matches in functions of their own; see `aotc.relay.dataflow_pattern.partitioner.partition`."""
-        from aotc.relay.dataflow_pattern.partitioner import partition
+        return _SEARCH.partition(self, expr, attrs, check)
 
-        return partition(self, expr, attrs, check)
+
+@dataclass(slots=True)
+class _Search:
+    """What is done with patterns; package `aotc.relay.dataflow_pattern` installs it, since it imports this file."""
+
+    match: Callable[[DFPattern, Expr], bool] = field(init=False)
+    partition: Callable[..., Expr] = field(init=False)
+
+
+_SEARCH: Final = _Search()
+
+
+def install_search(match: Callable[[DFPattern, Expr], bool], partition: Callable[..., Expr]) -> None:
+    """Make these what the methods of patterns call."""
+    _SEARCH.match, _SEARCH.partition = match, partition
 
 
 def _pattern(value: object) -> DFPattern:
@@ -311,8 +323,7 @@ def dominates(parent: DFPattern, path: DFPattern, child: DFPattern) -> Dominator
 
 def parts(pattern: DFPattern) -> Iterator[DFPattern]:
     """The patterns that a pattern is made of, in order."""
-    for field in dataclasses.fields(pattern):
-        value = getattr(pattern, field.name)
+    for value in (getattr(pattern, f.name) for f in dataclasses.fields(pattern)):
         yield from (p for p in (value if isinstance(value, tuple) else (value,)) if isinstance(p, DFPattern))
 
 

@@ -21,10 +21,9 @@ from aotc.ir.span import merge_spans, span_scope
 from aotc.relay.dataflow_pattern.groups import Group, find_groups
 from aotc.relay.dataflow_pattern.matcher import NodeMap
 from aotc.relay.dataflow_pattern.patterns import DFPattern, needs_types
-from aotc.relay.expr import Expr
+from aotc.relay.expr import Expr, Node
 from aotc.relay.infer import infer_expr
 from aotc.relay.module import IRModule
-from aotc.relay.operators import Operators
 from aotc.relay.structural import structural_equal
 from aotc.relay.visitor import Mutator
 
@@ -76,7 +75,7 @@ class _Round(Mutator):
         now = {p: [new if n is old else self.memo[id(n)] for n in nodes] for p, nodes in group.node_map.items()}
         with span_scope(merge_spans(m.span for m in group.members) or old.span):
             result = self.rule.callback(old, new, now)
-        if not isinstance(result, (Operators, Op)):
+        if not isinstance(result, (Node, Op)):
             message = f"{type(self.rule).__name__}.callback returned {type(result).__name__}, not an expression"
             raise AotcTypeError("callback", message)
         self.retyped |= result.checked_type != old.checked_type

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-SOURCES = {"aotc": ROOT / "aotc", "aotc_codegen": ROOT / "codegen", "aotc_runtime_c": ROOT / "runtime_c"}
+from tests.arch.sources import SOURCES, imports, modules, tree_of
 
 GRAPH = {"aotc.ir", "aotc.relay", "aotc.relay.op"}
 LOOPS = {"aotc.ir", "aotc.tir", "aotc.tir.loops"}
@@ -110,31 +109,12 @@ THIRD_PARTY = {
 }
 
 
-def modules() -> Iterator[tuple[str, Path]]:
-    """(dotted name, path) of every module of the three packages; a package is named as itself."""
-    for package, folder in SOURCES.items():
-        base = folder if folder.name == package else folder / package
-        for path in sorted(base.rglob("*.py")):
-            parts = (package, *path.relative_to(base).with_suffix("").parts)
-            yield ".".join(p for p in parts if p != "__init__"), path
-
-
 def row_of(module: str) -> str | None:
     """The row of FLOORS a module belongs to; None for doors and other people's modules."""
     if module in DOORS:
         return None
     rows = [row for row in FLOORS if (module + ".").startswith(row + ".")]
     return max(rows, key=len) if rows else None
-
-
-def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import, inside functions too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: absolute imports only"
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def allowed(here: str, name: str) -> bool:
@@ -148,30 +128,31 @@ def allowed(here: str, name: str) -> bool:
     return there == here or there in FLOORS[here]
 
 
-@pytest.mark.parametrize(("module", "path"), [pytest.param(*m, id=m[0]) for m in modules()])
+@pytest.mark.parametrize(("module", "path"), [pytest.param(*m, id=m[0]) for m in modules().items()])
 def test_imports_point_down(module: str, path: Path) -> None:
     here = row_of(module)
     if here is None:
         assert module in DOORS or module.startswith("aotc."), f"{module} belongs to no row"
         return
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     bad = [
-        f"{path.name}:{line}: {here} may not import {name}" for line, name in imports(tree) if not allowed(here, name)
+        f"{path.name}:{line}: {here} may not import {name}"
+        for line, name in imports(tree_of(path))
+        if not allowed(here, name)
     ]
     assert not bad, "\n".join(bad)
 
 
 def test_every_module_has_a_row() -> None:
-    lost = [m for m, _ in modules() if row_of(m) is None and m not in DOORS]
+    lost = [m for m in modules() if row_of(m) is None and m not in DOORS]
     assert not lost
 
 
 def test_doors_are_not_used_inside() -> None:
     def targets(path: Path) -> Iterator[str]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ImportFrom) and node.module in DOORS:
                 yield from (f"{node.module}.{a.name}" for a in node.names)
 
-    known = {m for m, _ in modules()} | {"aotc.__version__"}
-    bad = [f"{m} imports {t}" for m, p in modules() for t in targets(p) if t not in known]
+    known = modules().keys() | {"aotc.__version__"}
+    bad = [f"{m} imports {t}" for m, p in modules().items() for t in targets(p) if t not in known]
     assert not bad, "\n".join(bad)

@@ -9,47 +9,39 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PYTHON = sorted(p for top in ("aotc", "codegen", "runtime_c") for p in (ROOT / top).rglob("*.py"))
-C = sorted(p for pattern in ("*.c", "*.h") for p in (ROOT / "runtime_c").rglob(pattern))
-TEMPLATES = sorted((ROOT / "codegen").rglob("*.j2"))
+from tests.arch.sources import OTHERS, PYTHON, ROOT, name_of, text_of, tree_of
 
-FILE_LINES = 600
+C = [p for p in OTHERS if p.suffix in {".c", ".h"} and p.is_relative_to(ROOT / "runtime_c")]
+TEMPLATES = [p for p in OTHERS if p.suffix == ".j2" and p.is_relative_to(ROOT / "codegen")]
+
 FUNCTION_LINES = 60
 RUNTIME_LINES = 1500
 
 
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
 @pytest.mark.parametrize("path", PYTHON, ids=name_of)
-def test_functions_and_files_are_short(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= FILE_LINES
-    for node in ast.walk(ast.parse(text)):
+def test_functions_are_short(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             assert (node.end_lineno or 0) - node.lineno < FUNCTION_LINES, f"{node.name} is too long"
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=name_of)
 def test_modules_say_what_they_do(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith("# SPDX-License-Identifier: Apache-2.0")
+    assert text_of(path).startswith("# SPDX-License-Identifier: Apache-2.0")
     if path.name != "__init__.py":
-        assert ast.get_docstring(ast.parse(text)), "no module docstring"
+        assert ast.get_docstring(tree_of(path)), "no module docstring"
 
 
 def test_the_runtime_is_small() -> None:
-    assert sum(len(p.read_text(encoding="utf-8").splitlines()) for p in C) <= RUNTIME_LINES
-    assert all("SPDX-License-Identifier" in p.read_text(encoding="utf-8").splitlines()[0] for p in C)
+    assert sum(len(text_of(p).splitlines()) for p in C) <= RUNTIME_LINES
+    assert all("SPDX-License-Identifier" in text_of(p).splitlines()[0] for p in C)
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=name_of)
 def test_templates_hold_no_logic(path: Path) -> None:
     """Only `{{ value }}` and a flat `{% for row in rows %}`."""
     depth = 0
-    for directive in re.findall(r"{%-?\s*(\w+)", path.read_text(encoding="utf-8")):
+    for directive in re.findall(r"{%-?\s*(\w+)", text_of(path)):
         assert directive in {"for", "endfor"}, f"{{% {directive} %}}"
         depth += 1 if directive == "for" else -1
         assert depth <= 1, "a nested loop"

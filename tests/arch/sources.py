@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source files that the tests of this folder look at, each read and parsed once."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {"aotc": ROOT / "aotc", "aotc_codegen": ROOT / "codegen", "aotc_runtime_c": ROOT / "runtime_c"}
+PYTHON = sorted(p for top in ("aotc", "codegen", "runtime_c") for p in (ROOT / top).rglob("*.py"))
+OTHERS = sorted(
+    p
+    for top in ("aotc", "codegen", "runtime_c")
+    for p in (ROOT / top).rglob("*")
+    if p.suffix in {".c", ".h", ".cu", ".cpp", ".j2"}
+)
+"""C sources and templates."""
+
+
+def name_of(path: Path) -> str:
+    """The path below the root of the project."""
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(text_of(path))
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the three packages by its dotted name; a package is named as itself."""
+    found = {}
+    for package, folder in SOURCES.items():
+        base = folder if folder.name == package else folder / package
+        for path in sorted(base.rglob("*.py")):
+            parts = (package, *path.relative_to(base).with_suffix("").parts)
+            found[".".join(p for p in parts if p != "__init__")] = path
+    return found
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: absolute imports only"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def code_lines(path: Path) -> int:
+    """The lines of a file that hold more than blanks, comments and docstrings."""
+    if path.suffix != ".py":
+        bare = re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: "\n" * m[0].count("\n"), text_of(path), flags=re.DOTALL)
+        return sum(bool(line.strip()) for line in bare.splitlines())
+    lines = text_of(path).splitlines()
+    kept = {k for k, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno != node.lineno:
+            kept |= {k for k in _lines_of(node) if lines[k - 1].strip()}  # no comment begins inside of a string
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
+                kept.difference_update(_lines_of(first))
+    return len(kept)
+
+
+def _lines_of(node: ast.expr | ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)

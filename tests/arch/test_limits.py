@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limits of the whole: its size, its longest files and classes, and no circles of imports among files.
+
+What does not keep a limit yet stands in a list of exceptions, which may only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.arch.sources import OTHERS, PYTHON, code_lines, imports, modules, name_of, text_of, tree_of
+
+CODE_LINES = 42_450
+"""Most lines of code of the three packages: Python, C and templates, without blanks, comments and docstrings."""
+MEAN_LENGTH = 49.5
+"""Of lines of Python that are not blank, in characters: text does not get smaller by crowding it."""
+FILE_LINES = 500
+METHODS = 20
+"""Of a class, without those whose names begin with two underscores."""
+
+LONG_FILES = {
+    "aotc/ir/transform.py",
+    "aotc/relay/frontend/pytorch/script.py",
+    "aotc/relay/op/conv_transpose.py",
+    "aotc/relay/op/dyn.py",
+    "aotc/relay/op/norm.py",
+    "aotc/relay/op/shape.py",
+    "aotc/tir/schedule/contraction/plan.py",
+    "aotc/tir/schedule/contraction/tile.py",
+    "aotc/tir/simplify.py",
+    "aotc/tir/text.py",
+    "aotc/tir/threads/parallel.py",
+    "codegen/aotc_codegen/c/printer.py",
+}
+BIG_CLASSES = {
+    ("aotc/relay/text/cursor.py", "Cursor"),
+    ("aotc/relay/text/parser.py", "_Parser"),
+    ("aotc/tir/schedule/contraction/tile.py", "_Tile"),
+    ("aotc/tir/text.py", "_Parser"),
+    ("aotc/tir/threads/parallel.py", "_Splitter"),
+    ("codegen/aotc_codegen/c/printer.py", "KernelPrinter"),
+}
+
+
+def long_files() -> set[str]:
+    return {name_of(p) for p in [*PYTHON, *OTHERS] if len(text_of(p).splitlines()) > FILE_LINES}
+
+
+def big_classes() -> set[tuple[str, str]]:
+    return {
+        (name_of(path), node.name)
+        for path in PYTHON
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef) and methods(node) > METHODS
+    }
+
+
+def methods(node: ast.ClassDef) -> int:
+    return sum(isinstance(d, (ast.FunctionDef, ast.AsyncFunctionDef)) and d.name[:2] != "__" for d in node.body)
+
+
+def is_for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of ours that a file imports when it runs, inside of functions too."""
+    typing_only = {
+        entry for node in ast.walk(tree_of(path)) if is_for_type_checkers(node) for entry in map(tuple, imports(node))
+    }
+    names = {name for line, name in imports(tree_of(path)) if (line, name) not in typing_only}
+    return {n if n in modules() else n.rpartition(".")[0] for n in names} & modules().keys()
+
+
+def test_files_are_short() -> None:
+    assert long_files() <= LONG_FILES
+
+
+def test_classes_are_small() -> None:
+    assert big_classes() <= BIG_CLASSES
+
+
+def test_no_circles_of_imports_among_files() -> None:
+    try:
+        TopologicalSorter({name: imported(path) - {name} for name, path in modules().items()}).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_the_whole_is_small() -> None:
+    assert sum(map(code_lines, [*PYTHON, *OTHERS])) <= CODE_LINES
+
+
+def test_lines_are_no_longer_than_they_were() -> None:
+    lengths = [len(line.rstrip()) for p in PYTHON for line in text_of(p).splitlines() if line.strip()]
+    assert sum(lengths) / len(lengths) <= MEAN_LENGTH

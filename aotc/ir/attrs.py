@@ -11,11 +11,16 @@ SoftmaxAttrs(axis=1).changed()         # {"axis": 1}: what the text form prints
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 T = TypeVar("T")
+REQUIRED: Final = Parameter.empty
+"""The default of a parameter that has none."""
+Takes: TypeAlias = Callable[[Any, Mapping[str, Any]], Any]
+"""(what a parameter was given, all that was given) -> what is stored."""
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -25,11 +30,37 @@ else:  # typing.dataclass_transform is Python 3.11
         return lambda cls: cls
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True, slots=True)
+class Param:
+    """How an attribute is given to the operator's function, where that is not just the attribute.
+
+    type    what it accepts, as text, where that does not follow from the attribute's type
+    given   the parameter's default: `...` for the attribute's, `REQUIRED` for none
+    takes   what makes the attribute of other values than it holds itself, such as one number for a pair
+    """
+
+    type: str = ""
+    given: Any = ...
+    takes: Takes | None = None
+
+
+def param(*, default: Any = dataclasses.MISSING, type: str = "", given: Any = ..., takes: Takes | None = None) -> Any:
+    """A field of an attribute record whose parameter differs from it; see `Param`."""
+    return dataclasses.field(default=default, metadata={"param": Param(type, given, takes)})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(param,))
 def attrs(cls: type[T]) -> type[T]:
     """Class decorator for attribute records: a frozen, keyword-only, slotted dataclass."""
     make: Callable[[type[T]], type[T]] = dataclass(frozen=True, kw_only=True, slots=True)
     return make(cls)
+
+
+def variant(base: type[T], name: str, **fields: Any) -> type[T]:
+    """A subclass of an attribute record whose fields have other defaults (or are other `param`s)."""
+    types = {f.name: f.type for f in dataclasses.fields(base)}  # type: ignore[arg-type]
+    annotations = {field: types[field] for field in fields}
+    return attrs(type(name, (base,), {"__annotations__": annotations, "__module__": base.__module__, **fields}))
 
 
 @attrs

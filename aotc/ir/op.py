@@ -15,7 +15,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from aotc.ir.attrs import Attrs, NoAttrs
+from aotc.ir.attrs import REQUIRED, Attrs, NoAttrs, Takes
 from aotc.ir.budget import Cost
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.span import Span
@@ -45,6 +45,29 @@ class AxisMap:
     inputs: tuple[tuple[int | None, ...], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """An argument as a parameter of the operator's function.
+
+    type    what is accepted, as text
+    given   the default
+    takes   what makes an expression of what is given
+    """
+
+    name: str
+    type: str = "Expr"
+    given: Any = REQUIRED
+    takes: Takes | None = None
+
+
+DATA: Final = (Arg("data"),)
+
+
+def args(*names: str | Arg) -> tuple[Arg, ...]:
+    """Arguments by their names."""
+    return tuple(Arg(name) if isinstance(name, str) else name for name in names)
+
+
 Infer = Callable[[Any, Sequence[Type]], Type]
 Refine = Callable[[Any, "Sequence[Type | None]"], "Sequence[Type | None]"]
 Axes = Callable[[Any, Sequence[Type]], "AxisMap | None"]
@@ -59,7 +82,9 @@ class Op:
 
     name       Relay's name, e.g. "nn.conv2d"
     attrs      the class of its attributes
-    arity      number of arguments; an operator over many tensors (concatenate) takes one tuple
+    args       the arguments; an operator over many tensors (concatenate) takes one tuple
+    order      the names of all parameters of the operator's function; "" for the arguments, then the attributes
+    doc        what it does: the function's docstring
     infer      (attrs, argument types) -> result type; raises AotcError for what is ill-typed
     reference  (attrs, *numpy arrays) -> array, or a tuple of arrays: the executable meaning.
                A tuple argument arrives as a tuple of arrays
@@ -72,13 +97,20 @@ class Op:
 
     name: str
     attrs: type[Attrs] = NoAttrs
-    arity: int = 1
+    args: tuple[Arg, ...] = DATA
+    order: str = ""
+    doc: str = ""
     infer: Infer
     reference: Callable[..., Any]
     pattern: OpPattern = OpPattern.OPAQUE
     axes: Axes | None = None
     refine: Refine | None = None
     scratch: Scratch | None = None
+
+    @property
+    def arity(self) -> int:
+        """The number of arguments."""
+        return len(self.args)
 
     @property
     def checked_type(self) -> Type | None:

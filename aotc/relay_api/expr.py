@@ -25,6 +25,7 @@ from aotc.relay import op as operators
 from aotc.relay.expr import Call, Constant, If, Let, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.op.opdef import OpDef
+from aotc.relay.op.signature import function_of
 from aotc.relay.text.parser import parse
 
 _NODES: typing.Final = (Call, Constant, If, Let, TupleGetItem, Var)
@@ -89,7 +90,8 @@ def op_functions() -> Mapping[str, Callable[..., typing.Any]]:
     """The functions that build calls of operators, by the operator's name ("add", "nn.conv2d")."""
     families = [m for m in vars(operators).values() if isinstance(m, ModuleType) and hasattr(m, "OPS")]
     named = {op.name: vars(m).get(op.name.rpartition(".")[2]) for m in families for op in m.OPS}
-    found = {name: function for name, function in named.items() if callable(function)}
+    built = {name: function_of(f) if isinstance(f, OpDef) else f for name, f in named.items()}
+    found = {name: function for name, function in built.items() if callable(function)}
     dynamic = {name.removeprefix("dyn."): function for name, function in found.items() if name.startswith("dyn.")}
     return MappingProxyType(found | {name: _either(found[name], function) for name, function in dynamic.items()})
 

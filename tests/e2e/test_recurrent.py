@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import aotc
 from aotc import relay
 from aotc.driver.compile import CompiledModel, compile
-from aotc.relay.op.recurrent import LSTM
+from aotc.relay.op.recurrent import lstm
 from aotc.runtime.session import load
 
 STEPS, INPUTS = 1030, 24
@@ -110,6 +110,6 @@ def test_unknown_batch_and_steps(steps: Any) -> None:
     data = [rng.standard_normal(shape).astype(np.float32) for shape in ((3, 2, 8), (2, 64), (2, 64))]
     with aotc.transform.PassContext(opt_level=3):
         found = relay.create_executor("vm", mod=module, target="x86-64-v3").evaluate()(*data)
-    expected = LSTM.reference(LSTM.attrs(), data[0], *weights, *data[1:])
+    expected = lstm.reference(lstm.attrs(), data[0], *weights, *data[1:])
     for actual, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(actual.numpy(), wanted, rtol=1e-5, atol=1e-5)

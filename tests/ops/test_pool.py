@@ -16,8 +16,8 @@ from aotc.relay.op.opdef import Sample
 from tests.ops.harness import interpret, kernel_job
 from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
 
-MAX = {1: pool.MaxPool1DAttrs, 2: pool.MaxPool2DAttrs, 3: pool.MaxPool3DAttrs}
-AVG = {1: pool.AvgPool1DAttrs, 2: pool.AvgPool2DAttrs, 3: pool.AvgPool3DAttrs}
+MAX = {1: pool.max_pool1d.attrs, 2: pool.max_pool2d.attrs, 3: pool.max_pool3d.attrs}
+AVG = {1: pool.avg_pool1d.attrs, 2: pool.avg_pool2d.attrs, 3: pool.avg_pool3d.attrs}
 
 
 def _window(seed: int, n: int) -> dict[str, list[int]]:
@@ -61,7 +61,7 @@ def test_mean_agrees_with_onnx_runtime(n: int, seed: int, ceil: bool, include: b
 def test_nan_wins() -> None:
     x = normal(1, 1, 4, 4)
     x[0, 0, 1, 1] = np.nan
-    got = reference("nn.max_pool2d", pool.MaxPool2DAttrs(pool_size=(2, 2), strides=(2, 2)), x)
+    got = reference("nn.max_pool2d", pool.max_pool2d.attrs(pool_size=(2, 2), strides=(2, 2)), x)
     assert np.isnan(got[0, 0]).tolist() == [[True, False], [False, False]]
 
 
@@ -88,9 +88,9 @@ def test_integer_means_are_truncated() -> None:
 
 def test_ill_typed_pools() -> None:
     infer = REGISTRY["nn.max_pool2d"].infer
-    assert error_code(infer, pool.MaxPool2DAttrs(pool_size=(2, 2)), [TensorType((1, 2, 3))]) == "pool.rank"
-    assert error_code(infer, pool.MaxPool2DAttrs(pool_size=(4, 4)), [TensorType((1, 2, 3, 3))]) == "window"
-    assert error_code(infer, pool.MaxPool2DAttrs(pool_size=(2, 2, 2)), [TensorType((1, 2, 3, 3))]) == "window"
+    assert error_code(infer, pool.max_pool2d.attrs(pool_size=(2, 2)), [TensorType((1, 2, 3))]) == "pool.rank"
+    assert error_code(infer, pool.max_pool2d.attrs(pool_size=(4, 4)), [TensorType((1, 2, 3, 3))]) == "window"
+    assert error_code(infer, pool.max_pool2d.attrs(pool_size=(2, 2, 2)), [TensorType((1, 2, 3, 3))]) == "window"
     adaptive = REGISTRY["nn.adaptive_avg_pool2d"].infer
     assert error_code(adaptive, AdaptivePool2DAttrs(output_size=(0, 2)), [TensorType((1, 2, 3, 3))]) == "pool.size"
 
@@ -105,7 +105,7 @@ def test_functions_store_full_padding() -> None:
 def test_partial_windows_as_the_reference_evaluator() -> None:
     x = normal(1, 1, 5, 5)
     window = {"kernel_shape": [2, 2], "strides": [3, 3]}
-    got = reference("nn.max_pool2d", pool.MaxPool2DAttrs(pool_size=(2, 2), strides=(3, 3), ceil_mode=True), x)
+    got = reference("nn.max_pool2d", pool.max_pool2d.attrs(pool_size=(2, 2), strides=(3, 3), ceil_mode=True), x)
     close(got, onnx_reference("MaxPool", x, ceil_mode=1, **window))
 
 
@@ -114,12 +114,12 @@ def test_one_partial_window_where_none_is_complete(size: tuple[int, int]) -> Non
     x = normal(1, 2, *size)
     fields = {"pool_size": (3, 3), "strides": (2, 2), "ceil_mode": True}
     window = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
-    close(reference("nn.max_pool2d", pool.MaxPool2DAttrs(**fields), x), ort("MaxPool", x, **window))
-    close(reference("nn.avg_pool2d", pool.AvgPool2DAttrs(**fields), x), ort("AveragePool", x, **window))
+    close(reference("nn.max_pool2d", pool.max_pool2d.attrs(**fields), x), ort("MaxPool", x, **window))
+    close(reference("nn.avg_pool2d", pool.avg_pool2d.attrs(**fields), x), ort("AveragePool", x, **window))
 
 
 def test_a_step_short_of_data_there_is_no_window() -> None:
-    attributes = pool.MaxPool2DAttrs(pool_size=(3, 3), strides=(2, 2), ceil_mode=True)
+    attributes = pool.max_pool2d.attrs(pool_size=(3, 3), strides=(2, 2), ceil_mode=True)
     assert error_code(REGISTRY["nn.max_pool2d"].infer, attributes, [TensorType((1, 2, 1, 3))]) == "window"
 
 

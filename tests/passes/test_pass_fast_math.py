@@ -16,7 +16,7 @@ from aotc.relay.expr import Expr
 from aotc.relay.interp import evaluate
 from aotc.relay.op.elementwise import erf, exp, tanh
 from aotc.relay.op.fast_math import fast_erf, fast_exp, fast_tanh
-from aotc.relay.op.rows import Unary
+from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.softmax import softmax
 from aotc.relay.transform import FastMath
 
@@ -36,7 +36,7 @@ def test_functions(build: Callable[[Expr], Expr], name: str, dtype: str) -> None
     ("fast", "exact", "limit", "relative", "absolute"),
     [(fast_exp, math.exp, 80.0, 1e-6, 0), (fast_tanh, math.tanh, 20.0, 0, 1e-6), (fast_erf, math.erf, 20.0, 0, 2e-6)],
 )
-def test_accuracy(fast: Unary, exact: Callable[[float], float], limit: float, relative: float, absolute: float) -> None:
+def test_accuracy(fast: OpDef, exact: Callable[[float], float], limit: float, relative: float, absolute: float) -> None:
     values = np.linspace(-limit, limit, 100_001).astype(np.float32)
     x = var("x", values.size)
     got: Any = evaluate(module_of(fast(x), x), values)

@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.op import OpPattern, require
+from aotc.ir.op import OpPattern, args, require
 from aotc.ir.types import Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rows import (
     ANY,
@@ -25,8 +23,8 @@ from aotc.relay.op.rows import (
     FLOAT,
     INTEGER,
     NUMBER,
-    Binary,
     ScalarFn,
+    binary,
     broadcast_compute,
     intrinsic,
     quiet,
@@ -38,7 +36,8 @@ from aotc.relay.op.rows import (
 from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import random_array
 from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import binary, call, const, select
+from aotc.tir.expr import binary as scalar
+from aotc.tir.expr import call, const, select
 
 
 def _is_integer(x: Array) -> bool:
@@ -49,7 +48,7 @@ def _safe(op: str, by_minus_one: ScalarFn) -> ScalarFn:
     """Integer division `op` that is defined everywhere: by zero it gives 0, and the least value by -1 wraps."""
 
     def apply(a: Scalar, b: Scalar) -> Scalar:
-        result = binary(op, a, b)
+        result = scalar(op, a, b)
         if b.dtype.is_signed:
             result = select(b.equal(-1), by_minus_one(a), result)
         return select(b.equal(0), const(0, b.dtype), result)
@@ -136,36 +135,36 @@ def _numpy_shift(fn: Any) -> Any:
 
 
 def _op(name: str) -> ScalarFn:
-    return lambda a, b: binary(name, a, b)
+    return lambda a, b: scalar(name, a, b)
 
 
-add = Binary.row("add", np.add, _op("add"), NUMBER)
-subtract = Binary.row("subtract", np.subtract, _op("sub"), NUMBER)
-multiply = Binary.row("multiply", np.multiply, _op("mul"), NUMBER)
-divide = Binary.row("divide", _numpy_divide, _divide, NUMBER)
-floor_divide = Binary.row("floor_divide", _numpy_floor_divide, _floor_divide, NUMBER)
-trunc_divide = Binary.row("trunc_divide", _numpy_trunc_divide, _trunc_divide, NUMBER)
-mod = Binary.row("mod", np.fmod, _trunc_mod, NUMBER)
-trunc_mod = Binary.row("trunc_mod", np.fmod, _trunc_mod, NUMBER)
-floor_mod = Binary.row("floor_mod", wide_numpy(_numpy_floor_mod), _floor_mod, NUMBER)
-power = Binary.row("power", _numpy_power, intrinsic("pow"), NUMBER)
-atan2 = Binary.row("atan2", np.arctan2, intrinsic("atan2"), FLOAT)
-maximum = Binary.row("maximum", np.maximum, _op("max"), NUMBER, exact=True)
-minimum = Binary.row("minimum", np.minimum, _op("min"), NUMBER, exact=True)
-equal = Binary.row("equal", np.equal, _op("eq"), ANY, result="bool")
-not_equal = Binary.row("not_equal", np.not_equal, _op("ne"), ANY, result="bool")
-less = Binary.row("less", np.less, _op("lt"), NUMBER, result="bool")
-less_equal = Binary.row("less_equal", np.less_equal, _op("le"), NUMBER, result="bool")
-greater = Binary.row("greater", np.greater, _op("gt"), NUMBER, result="bool")
-greater_equal = Binary.row("greater_equal", np.greater_equal, _op("ge"), NUMBER, result="bool")
-logical_and = Binary.row("logical_and", np.logical_and, _op("and"), BOOL)
-logical_or = Binary.row("logical_or", np.logical_or, _op("or"), BOOL)
-logical_xor = Binary.row("logical_xor", np.logical_xor, _op("xor"), BOOL)
-bitwise_and = Binary.row("bitwise_and", np.bitwise_and, _op("and"), BITS)
-bitwise_or = Binary.row("bitwise_or", np.bitwise_or, _op("or"), BITS)
-bitwise_xor = Binary.row("bitwise_xor", np.bitwise_xor, _op("xor"), BITS)
-left_shift = Binary.row("left_shift", _numpy_shift(np.left_shift), _op("shl"), INTEGER)
-right_shift = Binary.row("right_shift", _numpy_shift(np.right_shift), _op("shr"), INTEGER)
+add = binary("add", np.add, _op("add"), NUMBER)
+subtract = binary("subtract", np.subtract, _op("sub"), NUMBER)
+multiply = binary("multiply", np.multiply, _op("mul"), NUMBER)
+divide = binary("divide", _numpy_divide, _divide, NUMBER)
+floor_divide = binary("floor_divide", _numpy_floor_divide, _floor_divide, NUMBER)
+trunc_divide = binary("trunc_divide", _numpy_trunc_divide, _trunc_divide, NUMBER)
+mod = binary("mod", np.fmod, _trunc_mod, NUMBER)
+trunc_mod = binary("trunc_mod", np.fmod, _trunc_mod, NUMBER)
+floor_mod = binary("floor_mod", wide_numpy(_numpy_floor_mod), _floor_mod, NUMBER)
+power = binary("power", _numpy_power, intrinsic("pow"), NUMBER)
+atan2 = binary("atan2", np.arctan2, intrinsic("atan2"), FLOAT)
+maximum = binary("maximum", np.maximum, _op("max"), NUMBER, exact=True)
+minimum = binary("minimum", np.minimum, _op("min"), NUMBER, exact=True)
+equal = binary("equal", np.equal, _op("eq"), ANY, result="bool")
+not_equal = binary("not_equal", np.not_equal, _op("ne"), ANY, result="bool")
+less = binary("less", np.less, _op("lt"), NUMBER, result="bool")
+less_equal = binary("less_equal", np.less_equal, _op("le"), NUMBER, result="bool")
+greater = binary("greater", np.greater, _op("gt"), NUMBER, result="bool")
+greater_equal = binary("greater_equal", np.greater_equal, _op("ge"), NUMBER, result="bool")
+logical_and = binary("logical_and", np.logical_and, _op("and"), BOOL)
+logical_or = binary("logical_or", np.logical_or, _op("or"), BOOL)
+logical_xor = binary("logical_xor", np.logical_xor, _op("xor"), BOOL)
+bitwise_and = binary("bitwise_and", np.bitwise_and, _op("and"), BITS)
+bitwise_or = binary("bitwise_or", np.bitwise_or, _op("or"), BITS)
+bitwise_xor = binary("bitwise_xor", np.bitwise_xor, _op("xor"), BITS)
+left_shift = binary("left_shift", _numpy_shift(np.left_shift), _op("shl"), INTEGER)
+right_shift = binary("right_shift", _numpy_shift(np.right_shift), _op("shr"), INTEGER)
 
 
 # --- where
@@ -189,9 +188,10 @@ def _where_samples() -> Iterator[Sample]:
         yield Sample(args=args, accuracy=Accuracy.EXACT)
 
 
-_WHERE = OpDef(
+where = OpDef(
     name="where",
-    arity=3,
+    doc="x where the condition holds, else y; all three broadcast.",
+    args=args("condition", "x", "y"),
     infer=_infer_where,
     reference=quiet(np.where),
     pattern=OpPattern.BROADCAST,
@@ -201,9 +201,4 @@ _WHERE = OpDef(
 )
 
 
-def where(condition: Expr, x: Expr, y: Expr) -> Call:
-    """x where the condition holds, else y; all three broadcast."""
-    return node(_WHERE, (condition, x, y))
-
-
-OPS: tuple[OpDef, ...] = (*rows_of(globals()), _WHERE)
+OPS: tuple[OpDef, ...] = rows_of(globals())

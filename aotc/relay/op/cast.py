@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr
 from aotc.relay.expr import call as node
@@ -262,7 +262,7 @@ def _prelu_samples() -> Iterator[Sample]:
 PRELU = OpDef(
     name="nn.prelu",
     attrs=PReluAttrs,
-    arity=2,
+    args=args("data", "alpha"),
     infer=_prelu_infer,
     refine=_prelu_refine,
     reference=_prelu_reference,

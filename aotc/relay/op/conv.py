@@ -23,7 +23,7 @@ import numpy as np
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr, call
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
@@ -315,7 +315,7 @@ def _conv(n: int, attributes: type[ConvAttrs], samples: Callable[[], Iterable[Sa
     return OpDef(
         name=f"nn.conv{n}d",
         attrs=attributes,
-        arity=2,
+        args=args("data", "weight"),
         infer=partial(_infer, n),
         refine=partial(_refine, n),
         reference=partial(_reference, n),

@@ -24,7 +24,7 @@ import numpy as np
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.budget import budget
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr, call, splat, tensor_type_of
 from aotc.relay.op.contract import accumulator, as_dtype, result_dtype
@@ -393,7 +393,7 @@ def _conv_transpose(n: int, attributes: type[ConvTransposeAttrs], samples: Calla
     return OpDef(
         name=f"nn.conv{n}d_transpose",
         attrs=attributes,
-        arity=2,
+        args=args("data", "weight"),
         infer=partial(_infer, n),
         refine=partial(_refine, n),
         reference=partial(_reference, n),

@@ -17,7 +17,7 @@ import numpy as np
 from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.expr import call as node
@@ -57,7 +57,7 @@ def _constant(name: str, value: int) -> OpDef:
     return OpDef(
         name=name,
         attrs=InitAttrs,
-        arity=0,
+        args=(),
         infer=lambda a, _: TensorType(_shape(a), _dtype(a)),
         reference=lambda a: np.broadcast_to(np.asarray(value).astype(_dtype(a).numpy), a.shape),
         pattern=OpPattern.ELEMWISE,
@@ -152,7 +152,7 @@ def _full_like_infer(_: Any, types: Sequence[Type]) -> Type:
 
 FULL_LIKE = OpDef(
     name="full_like",
-    arity=2,
+    args=args("data", "fill_value"),
     infer=_full_like_infer,
     reference=lambda _, x, value: np.broadcast_to(value, x.shape),
     pattern=OpPattern.ELEMWISE,
@@ -249,7 +249,7 @@ def _arange_samples() -> Iterator[Sample]:
 ARANGE = OpDef(
     name="arange",
     attrs=ArangeAttrs,
-    arity=0,
+    args=(),
     infer=_arange_infer,
     reference=_arange_reference,
     pattern=OpPattern.OPAQUE,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr, call
 from aotc.relay.op.contract import contract, dot, result_dtype
@@ -364,7 +364,7 @@ def _samples_bias() -> Iterable[Sample]:
 DENSE = OpDef(
     name="nn.dense",
     attrs=DenseAttrs,
-    arity=2,
+    args=args("data", "weight"),
     infer=_infer_dense,
     refine=_refine_dense,
     reference=_reference_dense,
@@ -376,7 +376,7 @@ DENSE = OpDef(
 DENSE_PACK = OpDef(
     name="nn.contrib_dense_pack",
     attrs=DensePackAttrs,
-    arity=2,
+    args=args("data", "weight"),
     infer=_infer_pack,
     reference=_reference_pack,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
@@ -387,7 +387,7 @@ DENSE_PACK = OpDef(
 MATMUL = OpDef(
     name="nn.matmul",
     attrs=MatmulAttrs,
-    arity=2,
+    args=args("tensor_a", "tensor_b"),
     infer=_infer_matmul,
     refine=_refine_matmul,
     reference=_reference_matmul,
@@ -399,7 +399,7 @@ MATMUL = OpDef(
 BATCH_MATMUL = OpDef(
     name="nn.batch_matmul",
     attrs=BatchMatmulAttrs,
-    arity=2,
+    args=args("tensor_a", "tensor_b"),
     infer=_infer_batch,
     reference=_reference_batch,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
@@ -410,7 +410,7 @@ BATCH_MATMUL = OpDef(
 BIAS_ADD = OpDef(
     name="nn.bias_add",
     attrs=BiasAddAttrs,
-    arity=2,
+    args=args("data", "bias"),
     infer=_infer_bias,
     refine=_refine_bias,
     reference=_reference_bias,

@@ -19,7 +19,7 @@ import numpy as np
 from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type, check_rank, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, known_data, tensor_type_of
 from aotc.relay.expr import call as node
@@ -73,20 +73,20 @@ def _dynamic(
     kept = [k for k in range(arity) if k not in values]
     name = f"dyn.{target.name}"
 
-    def reference(a: Any, *args: Array) -> Any:
-        known = to_static(a, [args[k] for k in values])
-        own = [args[k] for k in kept]
+    def reference(a: Any, *given: Array) -> Any:
+        known = to_static(a, [given[k] for k in values])
+        own = [given[k] for k in kept]
         found = target.infer(known, [TensorType(x.shape, DType.of(x)) for x in own])
-        _check_rank(name, infer(a, [TensorType(x.shape, DType.of(x)) for x in args]), found)
+        _check_rank(name, infer(a, [TensorType(x.shape, DType.of(x)) for x in given]), found)
         _check_size(name, found)
         return target.reference(known, *own)
 
-    def static(a: Any, args: Sequence[Expr]) -> Call | None:
-        known = [data for data in (known_data(args[k]) for k in values) if data is not None]
+    def static(a: Any, given: Sequence[Expr]) -> Call | None:
+        known = [data for data in (known_data(given[k]) for k in values) if data is not None]
         if len(known) != len(values):
             return None
-        result = node(target, [args[k] for k in kept], to_static(a, known))
-        types = [arg.checked_type for arg in args]
+        result = node(target, [given[k] for k in kept], to_static(a, known))
+        types = [arg.checked_type for arg in given]
         if result.checked_type is not None:
             _check_rank(name, infer(a, [t for t in types if t is not None]), result.checked_type)
         return result
@@ -98,7 +98,7 @@ def _dynamic(
     return OpDef(
         name=name,
         attrs=attributes,
-        arity=arity,
+        args=args(*map(str, range(arity))),
         infer=infer,
         reference=reference,
         pattern=OpPattern.OPAQUE,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.op.rows import FLOAT, NumpyFn, ScalarFn, Unary, rows_of, wide, wide_numpy
+from aotc.relay.op.rows import FLOAT, NumpyFn, ScalarFn, rows_of, unary, wide, wide_numpy
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import call, maximum, minimum
 
@@ -54,13 +54,13 @@ def _narrow_numpy(exact: NumpyFn, fast: NumpyFn) -> NumpyFn:
     return wide_numpy(lambda x: fast(x) if x.dtype == np.float32 else exact(x))
 
 
-def _rational(name: str, exact: NumpyFn, limit: float, fit: tuple[Sequence[float], Sequence[float]]) -> Unary:
+def _rational(name: str, exact: NumpyFn, limit: float, fit: tuple[Sequence[float], Sequence[float]]) -> OpDef:
     def fast(x: Scalar) -> Scalar:
         ratio: Scalar = _ratio(fit, maximum(minimum(x, limit), -limit))
         return ratio
 
     numpy = _narrow_numpy(exact, lambda x: _ratio(fit, np.clip(x, np.float32(-limit), np.float32(limit))))
-    return Unary.row(f"fast_{name}", numpy, _narrow(name, fast), FLOAT)
+    return unary(f"fast_{name}", numpy, _narrow(name, fast), FLOAT)
 
 
 def clamped_exp(x: Scalar) -> Scalar:
@@ -74,7 +74,7 @@ def clamped_exp_numpy(x: Any) -> Any:
     return np.exp(np.clip(x, *map(np.float32, _EXP_RANGE)) if x.dtype == np.float32 else x)
 
 
-fast_exp = Unary.row("fast_exp", wide_numpy(clamped_exp_numpy), wide(clamped_exp), FLOAT)
+fast_exp = unary("fast_exp", wide_numpy(clamped_exp_numpy), wide(clamped_exp), FLOAT)
 fast_tanh = _rational("tanh", np.tanh, 9.0, _TANH)
 fast_erf = _rational("erf", lambda x: np.vectorize(math.erf, otypes=[np.float64])(x), 4.0, _ERF)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr
 from aotc.relay.expr import call as node
@@ -217,7 +217,7 @@ def _samples() -> Iterable[Sample]:
 GRID_SAMPLE = OpDef(
     name="image.grid_sample",
     attrs=GridSampleAttrs,
-    arity=2,
+    args=args("data", "grid"),
     infer=_infer,
     reference=_reference,
     pattern=OpPattern.INJECTIVE,

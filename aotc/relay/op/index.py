@@ -18,7 +18,7 @@ import numpy as np
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.expr import call as node
@@ -187,7 +187,7 @@ def _take_samples() -> Iterator[Sample]:
 TAKE = OpDef(
     name="take",
     attrs=TakeAttrs,
-    arity=2,
+    args=args("data", "indices"),
     infer=_take_infer,
     reference=_take_reference,
     pattern=OpPattern.INJECTIVE,
@@ -271,7 +271,7 @@ def _gather_samples() -> Iterator[Sample]:
 GATHER = OpDef(
     name="gather",
     attrs=GatherAttrs,
-    arity=2,
+    args=args("data", "indices"),
     infer=_gather_infer,
     reference=_gather_reference,
     pattern=OpPattern.INJECTIVE,
@@ -369,7 +369,7 @@ def _gather_nd_samples() -> Iterator[Sample]:
 GATHER_ND = OpDef(
     name="gather_nd",
     attrs=GatherNDAttrs,
-    arity=2,
+    args=args("data", "indices"),
     infer=_gather_nd_infer,
     reference=_gather_nd_reference,
     pattern=OpPattern.INJECTIVE,
@@ -449,7 +449,7 @@ def _one_hot_samples() -> Iterator[Sample]:
 ONE_HOT = OpDef(
     name="one_hot",
     attrs=OneHotAttrs,
-    arity=3,
+    args=args("indices", "on_value", "off_value"),
     infer=_one_hot_infer,
     reference=_one_hot_reference,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,

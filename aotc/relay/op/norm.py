@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.expr import Call, Expr, TupleGetItem
 from aotc.relay.expr import call as node
@@ -442,7 +442,7 @@ def _samples_dropout() -> Iterable[Sample]:
 BATCH_NORM = OpDef(
     name="nn.batch_norm",
     attrs=BatchNormAttrs,
-    arity=5,
+    args=args("data", "gamma", "beta", "moving_mean", "moving_var"),
     infer=_infer_batch,
     refine=_refine,
     reference=_reference_batch,
@@ -453,7 +453,7 @@ BATCH_NORM = OpDef(
 LAYER_NORM = OpDef(
     name="nn.layer_norm",
     attrs=LayerNormAttrs,
-    arity=3,
+    args=args("data", "gamma", "beta"),
     infer=_infer_norm,
     refine=_refine,
     reference=_reference_layer,
@@ -465,7 +465,7 @@ LAYER_NORM = OpDef(
 INSTANCE_NORM = OpDef(
     name="nn.instance_norm",
     attrs=InstanceNormAttrs,
-    arity=3,
+    args=args("data", "gamma", "beta"),
     infer=_infer_instance,
     refine=_refine,
     reference=_reference_instance,
@@ -477,7 +477,7 @@ INSTANCE_NORM = OpDef(
 GROUP_NORM = OpDef(
     name="nn.group_norm",
     attrs=GroupNormAttrs,
-    arity=3,
+    args=args("data", "gamma", "beta"),
     infer=_infer_group,
     refine=_refine,
     reference=_reference_group,

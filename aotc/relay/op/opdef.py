@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An operator as one value: the graph's `Op` plus how it becomes a tensor program.
 
-RELU = OpDef(name="nn.relu", infer=same_type, reference=lambda _, x: np.maximum(x, 0),
+relu = OpDef(name="nn.relu", doc="max(data, 0)", infer=same_type, reference=lambda _, x: np.maximum(x, 0),
              pattern=OpPattern.ELEMWISE, axes=pointwise, compute=..., samples=...)
+relu(x)                                # Call(relu, [x]), typed like x
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 from aotc.ir.attrs import NO_ATTRS, Attrs
 from aotc.ir.op import Op
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
-from aotc.relay.expr import Expr
+from aotc.relay.expr import Call, Expr
+from aotc.relay.op.signature import build
 from aotc.tir import te
 from aotc.tir.graph import body_cost, domain, topological
 from aotc.tir.te import Tensor
@@ -65,6 +67,10 @@ class OpDef(Op):
     static: Callable[[Any, Sequence[Expr]], Expr | None] | None = None
     samples: Callable[[], Iterable[Sample]]
     view: bool = False
+
+    def __call__(self, *args: Any, **attributes: Any) -> Call:
+        """A call of the operator, as its function under Relay's name builds it; see `aotc.relay.op.signature`."""
+        return build(self, args, attributes)
 
     def work(self, attributes: Attrs, types: Sequence[Type], result: Type) -> int:
         """What the tensor expression counts: for each element of each tensor on the way, its operations."""

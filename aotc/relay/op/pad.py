@@ -14,7 +14,7 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.expr import call as node
@@ -181,7 +181,7 @@ def _pad_samples() -> Iterator[Sample]:
 PAD = OpDef(
     name="nn.pad",
     attrs=PadAttrs,
-    arity=2,
+    args=args("data", "pad_value"),
     infer=_pad_infer,
     reference=_pad_reference,
     pattern=OpPattern.INJECTIVE,

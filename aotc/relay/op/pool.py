@@ -18,23 +18,22 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, OpPattern, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr, call
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import (
     DATA_LAYOUT,
-    Ints,
     arrange,
     canonical,
-    full_padding,
+    each_axis,
     laid_out,
     pad_pairs,
+    paddings,
     pick,
     positions,
     spread,
@@ -47,54 +46,22 @@ from aotc.tir.expr import Operand, all_of, binary, maximum, minimum
 
 
 @attrs
-class PoolAttrs(Attrs):
-    """Attributes of a sliding maximum."""
+class MaxPoolAttrs(Attrs):
+    """Attributes of a sliding maximum; those of one dimensionality have one value for each axis."""
 
     pool_size: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[int, ...]
-    layout: str
+    strides: tuple[int, ...] = (1,)
+    dilation: tuple[int, ...] = (1,)
+    padding: tuple[int, ...] = (0,)
+    layout: str = ""
     out_layout: str = ""
     ceil_mode: bool = False
 
 
 @attrs
-class MaxPool1DAttrs(PoolAttrs):
-    strides: tuple[int, ...] = (1,)
-    dilation: tuple[int, ...] = (1,)
-    padding: tuple[int, ...] = (0,)
-    layout: str = "NCW"
+class AvgPoolAttrs(MaxPoolAttrs):
+    """Attributes of a sliding mean."""
 
-
-@attrs
-class MaxPool2DAttrs(PoolAttrs):
-    strides: tuple[int, ...] = (1, 1)
-    dilation: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0)
-    layout: str = "NCHW"
-
-
-@attrs
-class MaxPool3DAttrs(PoolAttrs):
-    strides: tuple[int, ...] = (1, 1, 1)
-    dilation: tuple[int, ...] = (1, 1, 1)
-    padding: tuple[int, ...] = (0, 0, 0)
-    layout: str = "NCDHW"
-
-
-@attrs
-class AvgPool1DAttrs(MaxPool1DAttrs):
-    count_include_pad: bool = False
-
-
-@attrs
-class AvgPool2DAttrs(MaxPool2DAttrs):
-    count_include_pad: bool = False
-
-
-@attrs
-class AvgPool3DAttrs(MaxPool3DAttrs):
     count_include_pad: bool = False
 
 
@@ -181,14 +148,14 @@ class _Window:
         return found
 
 
-def _windows(n: int, a: PoolAttrs, space: Sequence[int]) -> list[_Window]:
+def _windows(n: int, a: MaxPoolAttrs, space: Sequence[int]) -> list[_Window]:
     size, strides, dilation = spread(a.pool_size, n), spread(a.strides, n), spread(a.dilation, n)
     pads = pad_pairs(a.padding, n)
     counts = static_extents(space, size, strides, dilation, pads, a.ceil_mode)
     return [_Window(*w) for w in zip(space, size, strides, dilation, pads, counts, strict=True)]
 
 
-def _infer(n: int, mean: bool, a: PoolAttrs, types: Sequence[Type]) -> Type:
+def _infer(n: int, mean: bool, a: MaxPoolAttrs, types: Sequence[Type]) -> Type:
     data = pool_data(n, types[0], mean)
     source, result = pool_layouts(n, a)
     batch, channels, *space = pick(data.shape, source)
@@ -198,7 +165,7 @@ def _infer(n: int, mean: bool, a: PoolAttrs, types: Sequence[Type]) -> Type:
     return TensorType(arrange((batch, channels, *extents), result), data.dtype)
 
 
-def _sliding(n: int, a: PoolAttrs, data: te.Tensor, combiner: str, dtype: DType) -> te.Reduce:
+def _sliding(n: int, a: MaxPoolAttrs, data: te.Tensor, combiner: str, dtype: DType) -> te.Reduce:
     source, result = pool_layouts(n, a)
     batch, channels, *space = pick(data.shape, source)
     windows = _windows(n, a, space)
@@ -236,7 +203,7 @@ SEPARATE_TAPS_LONG: Final = 9
 LONG: Final = 48
 
 
-def _along(n: int, a: PoolAttrs, axis: int) -> PoolAttrs:
+def _along(n: int, a: MaxPoolAttrs, axis: int) -> MaxPoolAttrs:
     """The attributes of a pool over one spatial axis only."""
     size, strides, dilation = (spread(v, n) for v in (a.pool_size, a.strides, a.dilation))
     pairs = pad_pairs(a.padding, n)
@@ -252,7 +219,7 @@ def _along(n: int, a: PoolAttrs, axis: int) -> PoolAttrs:
     )
 
 
-def _compute_max(n: int, a: PoolAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_max(n: int, a: MaxPoolAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     (data,) = args
     combiner = "or" if data.dtype.is_bool else "max"
     source, result = pool_layouts(n, a)
@@ -281,7 +248,7 @@ def _compute_avg(n: int, a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
     return te.compute(total.shape, body, "avg_pool")
 
 
-def _views(n: int, a: PoolAttrs, data: Array, fill: Any) -> tuple[Array, list[_Window]]:
+def _views(n: int, a: MaxPoolAttrs, data: Array, fill: Any) -> tuple[Array, list[_Window]]:
     """The windows of the data, canonical: (N, C, outputs..., taps...)."""
     x = canonical(data, pool_layouts(n, a)[0])
     windows = _windows(n, a, x.shape[2:])
@@ -295,7 +262,7 @@ def _views(n: int, a: PoolAttrs, data: Array, fill: Any) -> tuple[Array, list[_W
     return view[steps], windows
 
 
-def _scratch(n: int, a: PoolAttrs, types: Sequence[Type]) -> int:
+def _scratch(n: int, a: MaxPoolAttrs, types: Sequence[Type]) -> int:
     """The padded data."""
     batch, channels, *space = pick(tensor(types[0]).static_shape, pool_layouts(n, a)[0])
     return batch * channels * prod(w.reach() for w in _windows(n, a, space))
@@ -310,7 +277,7 @@ def mean_of(total: Array, count: Any) -> Array:
     return truncated_quotient(total, count)
 
 
-def _reference_max(n: int, a: PoolAttrs, data: Array) -> Array:
+def _reference_max(n: int, a: MaxPoolAttrs, data: Array) -> Array:
     view, _ = _views(n, a, float_work(data), DType.of(data).lowest)
     return laid_out(as_dtype(view.max(axis=tuple(range(-n, 0))), data.dtype), pool_layouts(n, a)[1])
 
@@ -331,7 +298,7 @@ def _reference_avg(n: int, a: Any, data: Array) -> Array:
 _SHAPES = {1: (2, 3, 9), 2: (1, 3, 8, 7), 3: (1, 2, 5, 6, 4)}
 
 
-def _sliding_samples(n: int, attributes: type[PoolAttrs]) -> Iterable[Sample]:
+def _samples(n: int, attributes: type[MaxPoolAttrs]) -> Iterable[Sample]:
     def sample(dtype: str = "float32", **fields: Any) -> Sample:
         return random_sample((_SHAPES[n],), attributes(**fields), dtype)
 
@@ -341,7 +308,7 @@ def _sliding_samples(n: int, attributes: type[PoolAttrs]) -> Iterable[Sample]:
     yield sample(pool_size=(3,) * n, strides=(2,) * n, padding=(1,) * n, dtype="int8")
     yield sample(pool_size=(3,) * n, dtype="float16")
     yield sample(pool_size=(5,) * n, strides=(2,) * n, padding=(2,) * n, ceil_mode=True)
-    if attributes in (AvgPool1DAttrs, AvgPool2DAttrs, AvgPool3DAttrs):
+    if issubclass(attributes, AvgPoolAttrs):
         yield sample(pool_size=(3,) * n, strides=(2,) * n, padding=(1,) * n, ceil_mode=True, count_include_pad=True)
     if n == 2:
         yield sample(pool_size=(3, 2), padding=(1, 0), layout="NHWC")
@@ -349,9 +316,18 @@ def _sliding_samples(n: int, attributes: type[PoolAttrs]) -> Iterable[Sample]:
 
 
 def _pool(n: int, mean: bool) -> OpDef:
-    attributes = _AVG[n] if mean else _MAX[n]
+    attributes = variant(
+        AvgPoolAttrs if mean else MaxPoolAttrs,
+        f"{'Avg' if mean else 'Max'}Pool{n}DAttrs",
+        pool_size=each_axis(n, given=(1,) * n),
+        strides=each_axis(n, 1),
+        dilation=each_axis(n, 1),
+        padding=paddings(n),
+        layout=DATA_LAYOUT[n],
+    )
     return OpDef(
         name=f"nn.{'avg' if mean else 'max'}_pool{n}d",
+        doc=f"The {'mean' if mean else 'greatest value'} over each window.",
         attrs=attributes,
         infer=partial(_infer, n, mean),
         reference=partial(_reference_avg if mean else _reference_max, n),
@@ -359,113 +335,11 @@ def _pool(n: int, mean: bool) -> OpDef:
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=partial(pool_axes, n),
         compute=partial(_compute_avg if mean else _compute_max, n),
-        samples=partial(_sliding_samples, n, attributes),
+        samples=partial(_samples, n, attributes),
     )
 
 
-_MAX: dict[int, type[PoolAttrs]] = {1: MaxPool1DAttrs, 2: MaxPool2DAttrs, 3: MaxPool3DAttrs}
-_AVG: dict[int, type[PoolAttrs]] = {1: AvgPool1DAttrs, 2: AvgPool2DAttrs, 3: AvgPool3DAttrs}
-_POOLS = {(n, mean): _pool(n, mean) for n in (1, 2, 3) for mean in (False, True)}
+max_pool1d, max_pool2d, max_pool3d = (_pool(n, mean=False) for n in (1, 2, 3))
+avg_pool1d, avg_pool2d, avg_pool3d = (_pool(n, mean=True) for n in (1, 2, 3))
 
-OPS: tuple[OpDef, ...] = tuple(_POOLS.values())
-
-
-def _build(
-    n: int, mean: bool, data: Expr, pool_size: Ints, strides: Ints, dilation: Ints, padding: Ints, **rest: Any
-) -> Call:
-    op = _POOLS[n, mean]
-    fields = {"pool_size": spread(pool_size, n), "strides": spread(strides, n), "dilation": spread(dilation, n)}
-    return call(op, (data,), op.attrs(**fields, padding=full_padding(padding, n), **rest))  # type: ignore[call-arg]
-
-
-def max_pool1d(
-    data: Expr,
-    pool_size: Ints = 1,
-    strides: Ints = 1,
-    dilation: Ints = 1,
-    padding: Ints = 0,
-    layout: str = "NCW",
-    out_layout: str = "",
-    ceil_mode: bool = False,
-) -> Call:
-    """The greatest value of each window, NaN if it holds one."""
-    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode}
-    return _build(1, False, data, pool_size, strides, dilation, padding, **rest)
-
-
-def avg_pool1d(
-    data: Expr,
-    pool_size: Ints = 1,
-    strides: Ints = 1,
-    dilation: Ints = 1,
-    padding: Ints = 0,
-    layout: str = "NCW",
-    out_layout: str = "",
-    ceil_mode: bool = False,
-    count_include_pad: bool = False,
-) -> Call:
-    """The mean over each window."""
-    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-    return _build(1, True, data, pool_size, strides, dilation, padding, **rest)
-
-
-def max_pool2d(
-    data: Expr,
-    pool_size: Ints = (1, 1),
-    strides: Ints = (1, 1),
-    dilation: Ints = (1, 1),
-    padding: Ints = (0, 0),
-    layout: str = "NCHW",
-    out_layout: str = "",
-    ceil_mode: bool = False,
-) -> Call:
-    """The greatest value of each window, NaN if it holds one."""
-    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode}
-    return _build(2, False, data, pool_size, strides, dilation, padding, **rest)
-
-
-def avg_pool2d(
-    data: Expr,
-    pool_size: Ints = (1, 1),
-    strides: Ints = (1, 1),
-    dilation: Ints = (1, 1),
-    padding: Ints = (0, 0),
-    layout: str = "NCHW",
-    out_layout: str = "",
-    ceil_mode: bool = False,
-    count_include_pad: bool = False,
-) -> Call:
-    """The mean over each window."""
-    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-    return _build(2, True, data, pool_size, strides, dilation, padding, **rest)
-
-
-def max_pool3d(
-    data: Expr,
-    pool_size: Ints = (1, 1, 1),
-    strides: Ints = (1, 1, 1),
-    dilation: Ints = (1, 1, 1),
-    padding: Ints = (0, 0, 0),
-    layout: str = "NCDHW",
-    out_layout: str = "",
-    ceil_mode: bool = False,
-) -> Call:
-    """The greatest value of each window, NaN if it holds one."""
-    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode}
-    return _build(3, False, data, pool_size, strides, dilation, padding, **rest)
-
-
-def avg_pool3d(
-    data: Expr,
-    pool_size: Ints = (1, 1, 1),
-    strides: Ints = (1, 1, 1),
-    dilation: Ints = (1, 1, 1),
-    padding: Ints = (0, 0, 0),
-    layout: str = "NCDHW",
-    out_layout: str = "",
-    ceil_mode: bool = False,
-    count_include_pad: bool = False,
-) -> Call:
-    """The mean over each window."""
-    rest = {"layout": layout, "out_layout": out_layout, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-    return _build(3, True, data, pool_size, strides, dilation, padding, **rest)
+OPS: tuple[OpDef, ...] = (max_pool1d, avg_pool1d, max_pool2d, avg_pool2d, max_pool3d, avg_pool3d)

@@ -18,9 +18,8 @@ import numpy as np
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, require
+from aotc.ir.op import OpPattern, args, require
 from aotc.ir.types import TensorType, TupleType, Type
-from aotc.relay.expr import Call, Expr, call
 from aotc.relay.op.elementwise import logistic
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rules import shape_text, tensor
@@ -224,11 +223,13 @@ def _samples(kind: _Kind, make: type[RecurrentAttrs]) -> Iterator[Sample]:
         yield sample(9, 1, 3, 5, activation="relu")
 
 
-def _op(name: str, kind: _Kind, make: type[RecurrentAttrs] = RecurrentAttrs) -> OpDef:
+def _layer(name: str, kind: _Kind, parameters: str, doc: str, make: type[RecurrentAttrs] = RecurrentAttrs) -> OpDef:
     return OpDef(
         name=name,
+        doc=doc,
         attrs=make,
-        arity=4 + kind.states + kind.extras,
+        args=args(*parameters.split()[: 4 + kind.states + kind.extras]),
+        order=parameters,
         infer=lambda a, types: _infer(kind, a, types),
         reference=lambda a, *args: _reference(kind, a, *args),
         pattern=OpPattern.OPAQUE,
@@ -237,33 +238,32 @@ def _op(name: str, kind: _Kind, make: type[RecurrentAttrs] = RecurrentAttrs) -> 
     )
 
 
-LSTM: Final = _op("nn.lstm", _LSTM)
-GRU: Final = _op("nn.gru", _GRU)
-RNN: Final = _op("nn.rnn", _RNN, RNNAttrs)
-OPS: tuple[OpDef, ...] = (LSTM, GRU, RNN)
-
-
-def lstm(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, c: Expr, reverse: bool = False) -> Call:
+lstm: Final = _layer(
+    "nn.lstm",
+    _LSTM,
+    "data weight recurrent bias h c reverse",
     """A layer of long short-term memory (Hochreiter and Schmidhuber, 1997): (outputs, last h, last c).
 
     data (steps, batch, inputs); weights (inputs, 4 * hidden) and (hidden, 4 * hidden), gates in the order input,
     forget, cell, output; bias (4 * hidden); h, c (batch, hidden).
-    """
-    return call(LSTM, (data, weight, recurrent, bias, h, c), RecurrentAttrs(reverse=reverse))
-
-
-def gru(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, inner: Expr, reverse: bool = False) -> Call:
+    """,
+)
+gru: Final = _layer(
+    "nn.gru",
+    _GRU,
+    "data weight recurrent bias h inner reverse",
     """A layer of gated recurrent units (Cho et al., 2014): (outputs, last h).
 
     data (steps, batch, inputs); weights (inputs, 3 * hidden) and (hidden, 3 * hidden), gates in the order reset,
     update, new; bias (3 * hidden); h (batch, hidden); `inner` (hidden) is added to the new gate's part of the state's
     product before the reset gate scales that.
-    """
-    return call(GRU, (data, weight, recurrent, bias, h, inner), RecurrentAttrs(reverse=reverse))
-
-
-def rnn(
-    data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, activation: str = "tanh", reverse: bool = False
-) -> Call:
-    """A layer of h = activation(x W + bias + h R): (outputs, last h); shapes as in `lstm`, with one gate."""
-    return call(RNN, (data, weight, recurrent, bias, h), RNNAttrs(activation=activation, reverse=reverse))
+    """,
+)
+rnn: Final = _layer(
+    "nn.rnn",
+    _RNN,
+    "data weight recurrent bias h activation reverse",
+    "A layer of h = activation(x W + bias + h R): (outputs, last h); shapes as in `lstm`, with one gate.",
+    RNNAttrs,
+)
+OPS: tuple[OpDef, ...] = (lstm, gru, rnn)

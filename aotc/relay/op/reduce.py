@@ -20,7 +20,7 @@ import numpy as np
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.expr import call as node
@@ -380,7 +380,7 @@ def _variance_samples() -> Iterator[Sample]:
 VARIANCE = OpDef(
     name="variance",
     attrs=VarianceAttrs,
-    arity=2,
+    args=args("data", "mean"),
     infer=_infer_variance,
     reference=_numpy_variance,
     pattern=OpPattern.COMM_REDUCE,

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of single elements as rows of a table: a numpy function, a tir expression, the accepted types.
 
-exp = Unary.row("exp", np.exp, intrinsic("exp"), FLOAT)
+exp = unary("exp", np.exp, intrinsic("exp"), FLOAT)
 exp(x)                                 # the graph node
-exp.op                                 # the OpDef
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 
 from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, require
+from aotc.ir.op import OpPattern, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import random_array
@@ -180,69 +177,44 @@ def _accepting(kind: Kind, result: str | None) -> Callable[[Any, Sequence[Type]]
     return infer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Unary:
-    """An operator of one tensor, element by element; a call builds the graph node."""
+def unary(
+    name: str, reference: NumpyFn, expression: ScalarFn, kind: Kind, *, result: str = "", exact: bool = False
+) -> OpDef:
+    """An operator of one tensor, element by element.
 
-    op: OpDef
-
-    def __call__(self, data: Expr) -> Call:
-        return node(self.op, (data,))
-
-    @classmethod
-    def row(
-        cls, name: str, reference: NumpyFn, expression: ScalarFn, kind: Kind, *, result: str = "", exact: bool = False
-    ) -> Unary:
-        """`result` is the result's dtype where it is not the argument's; `exact` says that no rounding occurs."""
-
-        def compute(_: Any, args: Sequence[te.Tensor]) -> te.Tensor:
-            return broadcast_compute(expression, args, name.rpartition(".")[2])
-
-        return cls(
-            OpDef(
-                name=name,
-                infer=_accepting(kind, result or None),
-                reference=quiet(reference, result or None),
-                pattern=OpPattern.ELEMWISE,
-                axes=pointwise,
-                compute=compute,
-                samples=lambda: _unary_samples(kind, exact or bool(result)),
-            )
-        )
+    result   the result's dtype where it is not the argument's
+    exact    no rounding occurs
+    """
+    last = name.rpartition(".")[2]
+    return OpDef(
+        name=name,
+        doc=f"`{last}` of each element.",
+        infer=_accepting(kind, result or None),
+        reference=quiet(reference, result or None),
+        pattern=OpPattern.ELEMWISE,
+        axes=pointwise,
+        compute=lambda _, args: broadcast_compute(expression, args, last),
+        samples=lambda: _unary_samples(kind, exact or bool(result)),
+    )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Binary:
-    """A broadcasting operator of two tensors; a call builds the graph node."""
-
-    op: OpDef
-
-    def __call__(self, lhs: Expr, rhs: Expr) -> Call:
-        return node(self.op, (lhs, rhs))
-
-    @classmethod
-    def row(
-        cls, name: str, reference: NumpyFn, expression: ScalarFn, kind: Kind, *, result: str = "", exact: bool = False
-    ) -> Binary:
-        """See Unary.row."""
-
-        def compute(_: Any, args: Sequence[te.Tensor]) -> te.Tensor:
-            return broadcast_compute(expression, args, name)
-
-        return cls(
-            OpDef(
-                name=name,
-                arity=2,
-                infer=broadcast_rule(result or None, lambda t: kind.accepts(t.dtype)),
-                reference=quiet(reference, result or None),
-                pattern=OpPattern.BROADCAST,
-                axes=pointwise,
-                compute=compute,
-                samples=lambda: _binary_samples(kind, exact or bool(result)),
-            )
-        )
+def binary(
+    name: str, reference: NumpyFn, expression: ScalarFn, kind: Kind, *, result: str = "", exact: bool = False
+) -> OpDef:
+    """A broadcasting operator of two tensors; `result` and `exact` as in `unary`."""
+    return OpDef(
+        name=name,
+        doc=f"`{name}` of the elements of two tensors, which are broadcast.",
+        args=args("lhs", "rhs"),
+        infer=broadcast_rule(result or None, lambda t: kind.accepts(t.dtype)),
+        reference=quiet(reference, result or None),
+        pattern=OpPattern.BROADCAST,
+        axes=pointwise,
+        compute=lambda _, args: broadcast_compute(expression, args, name),
+        samples=lambda: _binary_samples(kind, exact or bool(result)),
+    )
 
 
 def rows_of(module: Mapping[str, Any]) -> tuple[OpDef, ...]:
-    """The operators of a table module: its rows, in the order in which they are written."""
-    return tuple(row.op for row in module.values() if isinstance(row, (Unary, Binary)))
+    """The operators of a table module, in the order in which they are written."""
+    return tuple(row for row in module.values() if isinstance(row, OpDef))

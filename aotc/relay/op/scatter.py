@@ -18,7 +18,7 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr
 from aotc.relay.expr import call as node
@@ -190,7 +190,7 @@ def _elements_samples() -> Iterator[Sample]:
 SCATTER_ELEMENTS = OpDef(
     name="scatter_elements",
     attrs=ScatterElementsAttrs,
-    arity=3,
+    args=args("data", "indices", "updates"),
     infer=_elements_infer,
     reference=_elements_reference,
     pattern=OpPattern.OPAQUE,
@@ -291,7 +291,7 @@ def _nd_samples() -> Iterator[Sample]:
 SCATTER_ND = OpDef(
     name="scatter_nd",
     attrs=ScatterNDAttrs,
-    arity=3,
+    args=args("data", "indices", "updates"),
     infer=_nd_infer,
     reference=_nd_reference,
     pattern=OpPattern.OPAQUE,

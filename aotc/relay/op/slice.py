@@ -13,7 +13,7 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.expr import call as node
@@ -255,7 +255,7 @@ def _sequence_samples() -> Iterator[Sample]:
 REVERSE_SEQUENCE = OpDef(
     name="reverse_sequence",
     attrs=ReverseSequenceAttrs,
-    arity=2,
+    args=args("data", "seq_lengths"),
     infer=_sequence_infer,
     reference=_sequence_reference,
     pattern=OpPattern.INJECTIVE,
@@ -317,7 +317,7 @@ def _trilu_samples() -> Iterator[Sample]:
 TRILU = OpDef(
     name="trilu",
     attrs=TriluAttrs,
-    arity=2,
+    args=args("data", "k"),
     infer=_trilu_infer,
     reference=_trilu_reference,
     pattern=OpPattern.ELEMWISE,

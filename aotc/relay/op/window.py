@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from dataclasses import MISSING
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from aotc.ir.attrs import param
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.op import require
 from aotc.relay.op.opdef import Array
@@ -47,6 +49,17 @@ def full_padding(padding: Ints, n: int) -> tuple[int, ...]:
     """Padding as 2n values, as Relay's Python functions store it."""
     pairs = pad_pairs(padding, n)
     return (*(b for b, _ in pairs), *(a for _, a in pairs))
+
+
+def each_axis(n: int, value: int | None = None, given: Any = ...) -> Any:
+    """An attribute with one value for each of `n` spatial axes; one value, given, stands for all."""
+    default = MISSING if value is None else (value,) * n
+    return param(default=default, given=given, takes=lambda values, _: spread(values, n))
+
+
+def paddings(n: int, count: int | None = None) -> Any:
+    """An attribute with the padding of `n` spatial axes, `count` zeros (`n`, if not given) by default."""
+    return param(default=(0,) * (count or n), takes=lambda values, _: full_padding(values, n))
 
 
 def positions(layout: str, canonical: str) -> tuple[int, ...]:

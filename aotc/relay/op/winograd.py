@@ -16,7 +16,7 @@ from operator import add
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Expr, call
 from aotc.relay.op.contract import as_dtype
@@ -187,7 +187,7 @@ WEIGHT_TRANSFORM = OpDef(
 CONV2D_WINOGRAD = OpDef(
     name="nn.contrib_conv2d_winograd_without_weight_transform",
     attrs=Conv2DWinogradAttrs,
-    arity=2,
+    args=args("data", "weight"),
     infer=_infer,
     reference=_reference,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,

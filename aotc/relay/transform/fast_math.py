@@ -19,7 +19,7 @@ from aotc.relay.op.fast_math import fast_erf, fast_exp, fast_tanh
 from aotc.relay.op.softmax import FAST_SOFTMAX
 from aotc.relay.transform.base import FunctionPass, Outcome, Rewriter, Rule
 
-_FAST: Final[dict[str, Op]] = {"exp": fast_exp.op, "tanh": fast_tanh.op, "erf": fast_erf.op, "nn.softmax": FAST_SOFTMAX}
+_FAST: Final[dict[str, Op]] = {"exp": fast_exp, "tanh": fast_tanh, "erf": fast_erf, "nn.softmax": FAST_SOFTMAX}
 
 
 def _rewrite(node: Call) -> Outcome:

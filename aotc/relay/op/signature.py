@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The function of an operator: its parameters come from its arguments and the fields of its attributes.
+
+    call = build(SOFTMAX, (x,), {"axis": 1})       # what SOFTMAX(x, axis=1) and relay.nn.softmax(x, axis=1) make
+    signature_of(SOFTMAX)                          # (data: 'Expr', axis: 'int' = -1) -> 'Call'
+
+A parameter of an attribute takes what its type says, and a little more: one number for a tuple of them, None for the
+attribute's default.  What differs for one operator stands in the field (`aotc.ir.attrs.param`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from inspect import Parameter, Signature
+from typing import Any, Final
+
+from aotc.ir.attrs import REQUIRED, Param, Takes
+from aotc.ir.op import Op
+from aotc.relay.expr import Call, call
+
+
+def ints(value: Any, _: Any = None) -> tuple[int, ...]:
+    """One integer, or several, as a tuple."""
+    return (value,) if isinstance(value, int) else tuple(int(v) for v in value)
+
+
+def _floats(value: Any, _: Any) -> tuple[float, ...]:
+    return tuple(float(v) for v in value)
+
+
+def _pairs(value: Any, _: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((int(before), int(after)) for before, after in value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What the parameter of an attribute of some type accepts, and what turns it into the attribute."""
+
+    type: str
+    takes: Takes | None = None
+
+
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "bool": _Kind("bool", lambda value, _: bool(value)),
+    "tuple[int, ...]": _Kind("int | Sequence[int]", ints),
+    "tuple[float, ...]": _Kind("Sequence[float]", _floats),
+    "tuple[tuple[int, int], ...]": _Kind("Sequence[Sequence[int]]", _pairs),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """The parameter of an attribute: None stands for `default`, or for itself where that is among its values."""
+
+    name: str
+    type: str
+    given: Any
+    default: Any
+    takes: Takes | None
+
+    def value(self, given: Mapping[str, Any]) -> Any:
+        value = given[self.name]
+        if value is None and self.default is not REQUIRED:
+            return self.default
+        return value if self.takes is None else self.takes(value, given)
+
+
+def _field(field: dataclasses.Field[Any]) -> _Field:
+    special = field.metadata.get("param", Param())
+    annotation = str(field.type)
+    plain = annotation.removesuffix(" | None")
+    kind = _KINDS.get(plain, _Kind(plain))
+    own = REQUIRED if field.default is dataclasses.MISSING else field.default
+    given = own if special.given is ... else special.given
+    optional = annotation != plain or given is None
+    default = None if annotation != plain else own
+    return _Field(
+        name=field.name,
+        type=special.type or (f"{kind.type} | None" if optional else kind.type),
+        given=given,
+        default=default,
+        takes=special.takes or kind.takes,
+    )
+
+
+@cache
+def _fields(op: Op) -> Mapping[str, _Field]:
+    """The attributes that are parameters, by name."""
+    fields = {f.name: _field(f) for f in dataclasses.fields(op.attrs)}
+    return {n: f for n, f in fields.items() if n in op.order.split()} if op.order else fields
+
+
+def _parameters(op: Op) -> Iterator[Parameter]:
+    found = {a.name: (a.type, a.given) for a in op.args} | {f.name: (f.type, f.given) for f in _fields(op).values()}
+    optional = by_name = False
+    for name in op.order.split() if op.order else found:
+        annotation, given = found[name]
+        by_name = by_name or (optional and given is REQUIRED)  # after one that may be left out
+        optional = optional or given is not REQUIRED
+        kind = Parameter.KEYWORD_ONLY if by_name else Parameter.POSITIONAL_OR_KEYWORD
+        yield Parameter(name, kind, default=given, annotation=annotation)
+
+
+@cache
+def signature_of(op: Op) -> Signature:
+    """The parameters of the function that builds calls of `op`."""
+    return Signature(list(_parameters(op)), return_annotation="Call")
+
+
+def build(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """A call of `op`, typed at once where all arguments are typed.
+
+    Raises TypeError for parameters that the operator does not have or that are missing, AotcError where a value or
+    the operator's type rule rejects them.
+    """
+    try:
+        bound = signature_of(op).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{op.name.rpartition('.')[2]}(): {error}") from None
+    bound.apply_defaults()
+    given = bound.arguments
+    arguments = [given[a.name] if a.takes is None else a.takes(given.get(a.name), given) for a in op.args]
+    attributes = {f.name: f.value(given) for f in _fields(op).values()}
+    return call(op, arguments, op.attrs(**attributes))
+
+
+def function_of(op: Op) -> Callable[..., Call]:
+    """The function that builds calls of `op`, with a name, a signature and a docstring of its own."""
+
+    def function(*args: Any, **kwargs: Any) -> Call:
+        return build(op, args, kwargs)
+
+    function.__name__ = function.__qualname__ = op.name.rpartition(".")[2]
+    function.__doc__ = op.doc
+    function.__wrapped__ = op  # type: ignore[attr-defined]
+    function.__signature__ = signature_of(op)  # type: ignore[attr-defined]
+    return function

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions made from operators: parameters, defaults, what values become, what mistakes say."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from aotc import relay
+from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.op import Arg, args
+from aotc.ir.types import TensorType
+from aotc.relay.expr import Call, Var
+from aotc.relay.op.opdef import OpDef
+from aotc.relay.op.rules import same_type
+from aotc.relay.op.signature import function_of, signature_of
+
+X = Var("x", TensorType((2, 3), "float32"))
+
+
+@attrs
+class SampleAttrs(Attrs):
+    axes: tuple[int, ...]
+    size: tuple[int, ...] | None = None
+    keep: bool = False
+    dtype: str = ""
+    last: int = param(default=0, given=REQUIRED)
+    twice: int = param(default=2, takes=lambda value, given: value * 2 + given["last"])
+
+
+def made(**facets: Any) -> OpDef:
+    return OpDef(
+        name="nn.sample",
+        doc="One sentence.",
+        attrs=SampleAttrs,
+        infer=same_type,
+        reference=lambda _, x: x,
+        compute=lambda _, given: given[0],
+        samples=list,
+        **facets,
+    )
+
+
+def attributes(call: Call) -> dict[str, Any]:
+    return dict(call.attrs.items())
+
+
+def test_the_signature_comes_from_arguments_and_attributes() -> None:
+    expected = (
+        "(data: 'Expr', axes: 'int | Sequence[int]', size: 'int | Sequence[int] | None' = None, keep: 'bool' = False, "
+        "dtype: 'str' = '', *, last: 'int', twice: 'int' = 2) -> 'Call'"
+    )
+    function = function_of(made())
+    assert str(inspect.signature(function)) == expected
+    assert (function.__name__, function.__doc__) == ("sample", "One sentence.")
+
+
+def test_order_says_what_is_a_parameter() -> None:
+    op = made(
+        args=args("data", Arg("extra", "Expr | int", given=0, takes=lambda value, _: value or X)), order="axes data"
+    )
+    assert str(signature_of(op)) == "(axes: 'int | Sequence[int]', data: 'Expr') -> 'Call'"
+    assert op(1, X).args == (X, X)
+
+
+def test_values_become_attributes() -> None:
+    made_of = attributes(made()(X, [1, 2], 5, keep=1, dtype=None, last=7, twice=3))
+    assert made_of == {"axes": (1, 2), "size": (5,), "keep": True, "dtype": "", "last": 7, "twice": 13}
+    assert made_of["keep"] is True
+    assert attributes(made()(X, 4, last=1))["size"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"^sample\(\): missing a required argument: 'data'"),
+        ({"data": X, "axis": 1}, "'axis|missing a required argument: 'axes'"),
+        ({"data": X, "axes": 1, "last": 1, "lsat": 1}, r"^sample\(\): got an unexpected keyword argument 'lsat'"),
+    ],
+)
+def test_mistakes_name_the_function(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        made()(**given)
+
+
+def test_values_for_each_axis() -> None:
+    data = Var("data", TensorType((1, 3, 8, 8), "float32"))
+    pool = relay.nn.max_pool2d(data, 3, strides=[2, 1], padding=1)
+    assert isinstance(pool, Call)
+    assert pool.attrs["pool_size"] == (3, 3) and pool.attrs["strides"] == (2, 1)
+    assert pool.attrs["padding"] == (1, 1, 1, 1) and pool.attrs["dilation"] == (1, 1)
+    with pytest.raises(AotcError, match="expected 1 or 2 values"):
+        relay.nn.max_pool2d(data, (3, 3, 3))

@@ -105,6 +105,16 @@ def test_training_mode() -> None:
     assert "torch-mutation" in {d.code for d in problems(lambda: relay.frontend.from_exported_program(program))}
 
 
+class IllShaped(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x.view(4, 2), torch.einsum("abc->a", x), x @ x
+
+
+def test_what_the_shared_vocabulary_finds_has_codes_of_this_front_end() -> None:
+    found = problems(lambda: relay.frontend.from_pytorch(torch.jit.script(IllShaped()), [("x", (2, 3))]))
+    assert [d.code for d in found] == ["torch-reshape", "torch-einsum", "torch-matmul"]
+
+
 class Counter(nn.Module):
     def __init__(self) -> None:
         super().__init__()

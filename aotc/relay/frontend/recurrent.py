@@ -11,18 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import (
-    add,
-    cast,
-    concatenate,
-    dtype_of,
-    emit,
-    field,
-    filled,
-    shape_of,
-    slice_axes,
-    transpose,
-)
+from aotc.relay.frontend import graph as g
 from aotc.relay.op.recurrent import DTYPES
 
 
@@ -46,21 +35,21 @@ def whole_layer(
 
     Numbers narrower than float32 are computed as such.
     """
-    dtype = dtype_of(x)
+    dtype = g.dtype(x)
     carrier = str(dtype) if dtype in DTYPES else "float32"
 
     def wide(value: Expr) -> Expr:
-        return value if dtype == carrier else cast(value, carrier)
+        return value if dtype == carrier else g.cast(value, carrier)
 
-    rows, hidden = shape_of(weights.r)
-    zeros = filled(0, (rows,), dtype)
+    rows, hidden = g.shape(weights.r)
+    zeros = g.filled(0, (rows,), dtype)
     wb, rb = (zeros if bias is None else bias for bias in (weights.wb, weights.rb))
     extras: list[Expr] = []
     if kind == "gru":  # the reset gate scales the last part of the recurrence with its bias
-        extras = [slice_axes(rb, [2 * hidden], [rows], [0])]
-        rb = concatenate([slice_axes(rb, [0], [2 * hidden], [0]), filled(0, (hidden,), dtype)], 0)
-    columns = [transpose(m, (1, 0)) for m in (weights.w, weights.r)]
-    args = [wide(a) for a in (x, *columns, add(wb, rb), *states, *extras)]
-    result = emit(f"nn.{kind}", *args, reverse=reverse, **attributes)
-    y, *last = (cast(field(result, k), dtype) for k in range(1 + len(states)))
+        extras = [g.cut(rb, [2 * hidden], [rows], [0])]
+        rb = g.concat([g.cut(rb, [0], [2 * hidden], [0]), g.filled(0, (hidden,), dtype)], 0)
+    columns = [g.transpose(m, (1, 0)) for m in (weights.w, weights.r)]
+    args = [wide(a) for a in (x, *columns, g.add(wb, rb), *states, *extras)]
+    result = g.op(f"nn.{kind}", *args, reverse=reverse, **attributes)
+    y, *last = (g.cast(g.field(result, k), dtype) for k in range(1 + len(states)))
     return y, last

@@ -23,6 +23,7 @@ from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.span import Span, current_span, span_scope
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.function import bind_function, function_of
 from aotc.relay.frontend.onnx.load import (
     MAX_DEPTH,
@@ -124,7 +125,7 @@ class _Conversion:
 
     def explained(self, error: AotcError) -> AotcError:
         """The error with a hint about dynamic dimensions where they are the cause."""
-        if error.code not in ("onnx-dynamic", "onnx-runtime-shape") or not self.hint:
+        if error.code not in ("graph-dynamic", "onnx-runtime-shape") or not self.hint:
             return error
         return AotcError.collect(
             Diagnostic(d.code, d.message, d.span, d.notes, d.hint or self.hint) for d in error.diagnostics
@@ -222,6 +223,7 @@ def _unsupported(proto: NodeProto, domain: str, opsets: Mapping[str, int], schem
     return AotcError("onnx-op", f"operator {name} {why}", hint="`aotc ops` lists what is supported")
 
 
+@g.codes_of("onnx")
 def from_onnx(
     model: str | Path | ModelProto,
     *,

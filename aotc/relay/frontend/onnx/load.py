@@ -28,7 +28,7 @@ from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.dtype import DType
 from aotc.ir.files import open_regular
 from aotc.ir.span import Span
-from aotc.ir.types import check_rank
+from aotc.relay.frontend import graph as g
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -36,8 +36,6 @@ MOST_SHOWN: Final = 80
 """Characters of a text from a model that a message repeats."""
 MAX_DEPTH: Final = 60
 """Functions and subgraphs within each other."""
-MAX_TENSOR_BYTES: Final = 1 << 40
-"""Tensors beyond this are refused: no machine holds them, and offsets inside them could overflow."""
 
 _DTYPES: Final = {
     TensorProto.FLOAT: "float32",
@@ -95,7 +93,7 @@ class LoadedModel:
         """The value of a tensor; AotcError for unsupported types, sizes that do not fit and unreadable data."""
         what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
         dtype = dtype_of_elem(tensor.data_type, what)
-        shape = checked_shape(tensor.dims, dtype, what)
+        shape = g.checked_shape(tensor.dims, dtype, what)
         tensor = self.embedded(tensor)
         try:
             array = numpy_helper.to_array(tensor)
@@ -112,7 +110,7 @@ class LoadedModel:
             return tensor
         what = f"tensor {tensor.name!r}"
         dtype = dtype_of_elem(tensor.data_type, what)
-        return self._with_external_data(tensor, checked_shape(tensor.dims, dtype, what), dtype, what)
+        return self._with_external_data(tensor, g.checked_shape(tensor.dims, dtype, what), dtype, what)
 
     def _with_external_data(self, tensor: TensorProto, shape: tuple[int, ...], dtype: DType, what: str) -> TensorProto:
         """A copy of `tensor` whose data has been read from its file."""
@@ -159,22 +157,6 @@ class LoadedModel:
         return path
 
 
-def checked_shape(dims: Any, dtype: DType, what: str) -> tuple[int, ...]:
-    """Dimensions as a tuple; AotcError (code "onnx-shape") for negative ones and sizes beyond all bounds."""
-    shape = tuple(int(d) for d in dims)
-    check_rank(len(shape), what)
-    if any(d < 0 for d in shape):
-        raise AotcError("onnx-shape", f"{what} has a negative dimension: {shape}")
-    check_size(shape, dtype, what)
-    return shape
-
-
-def check_size(shape: tuple[int, ...], dtype: DType, what: str) -> None:
-    """AotcError (code "onnx-size") if a tensor would be larger than any machine holds."""
-    if math.prod(max(d, 1) for d in shape) * dtype.itemsize > MAX_TENSOR_BYTES:
-        raise AotcError("onnx-size", f"{what} of shape {shape} and type {dtype} is too large")
-
-
 def read_model(model: str | Path | ModelProto) -> LoadedModel:
     """Read and check the outer form of a model.
 
@@ -197,6 +179,7 @@ def _loaded(model: str | Path | ModelProto) -> LoadedModel:
     return LoadedModel(proto, path.name, _opsets(proto, path.name), path.resolve().parent)
 
 
+@g.codes_of("onnx")
 def load_model(model: str | Path | ModelProto) -> ModelProto:
     """A model as one self-contained proto: checked as by `read_model`, external data read in."""
     loaded = read_model(model)

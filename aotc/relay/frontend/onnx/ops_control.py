@@ -16,29 +16,14 @@ from onnx import GraphProto
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
-from aotc.relay.frontend.onnx.build import (
-    axis_index,
-    check_unrolled,
-    concatenate,
-    constant,
-    dim_of,
-    equal_parts,
-    field,
-    only,
-    rank_of,
-    reshape,
-    shape_of,
-    slice_axes,
-    split,
-    unsqueeze,
-)
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.node import Converted, Node, Table
 
 
 def _if(node: Node) -> Sequence[Expr]:
     condition = node.input(0)
     if isinstance(condition, Constant):
-        taken = "then_branch" if only(condition.data, "the condition of If") else "else_branch"
+        taken = "then_branch" if g.only(condition.data, "the condition of If") else "else_branch"
         return node.host.subgraph(node.graph(taken), [])
     yes, no = (node.host.subgraph(node.graph(name), []) for name in ("then_branch", "else_branch"))
     if len(yes) != len(no):
@@ -47,7 +32,7 @@ def _if(node: Node) -> Sequence[Expr]:
     if any(a != b for a, b in types):
         text = "; ".join(f"{a} and {b}" for a, b in types if a != b)
         raise AotcError("onnx-if", f"the branches of If give different types: {text}")
-    scalar = reshape(condition, ())
+    scalar = g.reshape(condition, ())
     if len(yes) == 1:
         return [If(scalar, yes[0], no[0])]
     both = If(scalar, Tuple(yes), Tuple(no))
@@ -58,13 +43,13 @@ def _loop(node: Node) -> list[Expr]:
     """Unrolled: the iteration number is a constant, and so must be the condition after each iteration."""
     limit, condition = node.const_ints(0, "the trip count"), node.const(1, "the condition")
     trips = limit[0] if limit else None
-    going = condition is None or bool(only(condition, "the condition of Loop"))
+    going = condition is None or bool(g.only(condition, "the condition of Loop"))
     body = node.graph("body")
     state = [node.input(k) for k in range(2, len(node.inputs))]
     rows: list[list[Expr]] = []
     while going and (trips is None or len(rows) < trips):
-        check_unrolled(len(rows) + 1 if trips is None or condition is not None else trips, "a loop")
-        given = [constant(len(rows), "int64"), constant(True), *state]
+        g.check_unrolled(len(rows) + 1 if trips is None or condition is not None else trips, "a loop")
+        given = [g.constant(len(rows), "int64"), g.constant(True), *state]
         flag, *values = _body_outputs(node, body, given, 1 + len(state))
         state, scanned = values[: len(state)], values[len(state) :]
         rows.append(scanned)
@@ -72,7 +57,7 @@ def _loop(node: Node) -> list[Expr]:
             continue
         if not isinstance(flag, Constant):
             raise AotcError("onnx-loop", "the condition of the loop depends on run-time values")
-        going = bool(only(flag.data, "the condition of Loop"))
+        going = bool(g.only(flag.data, "the condition of Loop"))
     count = len(body.output) - 1 - len(state)
     if count and not rows:
         raise AotcError("onnx-loop", "a loop that never runs has no outputs to stack")
@@ -80,7 +65,7 @@ def _loop(node: Node) -> list[Expr]:
 
 
 def _stacked(parts: Sequence[Expr], axis: int) -> Expr:
-    return concatenate([unsqueeze(p, [axis]) for p in parts], axis)
+    return g.concat([g.unsqueeze(p, [axis]) for p in parts], axis)
 
 
 def _scan(node: Node) -> list[Expr]:
@@ -93,12 +78,12 @@ def _scan(node: Node) -> list[Expr]:
         raise AotcError("onnx-attribute", f"num_scan_inputs of Scan is {scanned}, it has {len(inputs)} inputs")
     state, sources = inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
     given = _per_value(node, "scan_input_axes", scanned)
-    axes = [axis_index(a, rank_of(x)) for a, x in zip(given, sources, strict=True)]
+    axes = [g.axis(a, g.rank(x)) for a, x in zip(given, sources, strict=True)]
     backwards = _per_value(node, "scan_input_directions", scanned)
-    trips = dim_of(sources[0], axes[0])
+    trips = g.dim(sources[0], axes[0])
     if trips < 1:
         raise AotcError("onnx-loop", f"a scan of {trips} iterations is not supported")
-    check_unrolled(trips, "a scan")
+    g.check_unrolled(trips, "a scan")
     rows: list[list[Expr]] = []
     for t in range(trips):
         elements = [
@@ -114,7 +99,7 @@ def _scan(node: Node) -> list[Expr]:
     results = []
     for k in range(count):
         parts = [row[k] for row in rows]
-        axis = axis_index(out_axes[k], rank_of(parts[0]) + 1)
+        axis = g.axis(out_axes[k], g.rank(parts[0]) + 1)
         results.append(_stacked(list(reversed(parts)) if prepend[k] else parts, axis))
     return [*state, *results]
 
@@ -136,9 +121,9 @@ def _body_outputs(node: Node, body: GraphProto, inputs: Sequence[Expr], least: i
 
 
 def _element(x: Expr, axis: int, index: int) -> Expr:
-    shape = shape_of(x)
-    part = slice_axes(x, [index], [index + 1], [axis])
-    return reshape(part, [d for k, d in enumerate(shape) if k != axis])
+    shape = g.shape(x)
+    part = g.cut(x, [index], [index + 1], [axis])
+    return g.reshape(part, [d for k, d in enumerate(shape) if k != axis])
 
 
 # --- sequences
@@ -148,7 +133,7 @@ def _fields(x: Expr) -> list[Expr]:
     ty = type_of(x)
     if not isinstance(ty, TupleType):
         raise AotcError("onnx-sequence", "a sequence is expected here")
-    return [field(x, k) for k in range(len(ty.fields))]
+    return [g.field(x, k) for k in range(len(ty.fields))]
 
 
 def _position(node: Node, index: int, count: int, extra: int = 0) -> int:
@@ -181,30 +166,30 @@ def _concat_from_sequence(node: Node) -> Expr:
     if not items:
         raise AotcError("onnx-sequence", "an empty sequence cannot be joined")
     if node.integer("new_axis"):
-        return _stacked(items, axis_index(node.integer("axis"), rank_of(items[0]) + 1))
-    return concatenate(items, axis_index(node.integer("axis"), rank_of(items[0])))
+        return _stacked(items, g.axis(node.integer("axis"), g.rank(items[0]) + 1))
+    return g.concat(items, g.axis(node.integer("axis"), g.rank(items[0])))
 
 
 def _split_to_sequence(node: Node) -> Expr:
     x = node.input(0)
-    axis = axis_index(node.integer("axis"), rank_of(x))
-    size, given = dim_of(x, axis), node.const(1, "`split`")
+    axis = g.axis(node.integer("axis"), g.rank(x))
+    size, given = g.dim(x, axis), node.const(1, "`split`")
     if given is None or given.ndim == 0:
-        sizes = equal_parts(size, 1 if given is None else int(given))
+        sizes = g.equal_parts(size, 1 if given is None else int(given))
     else:
-        check_unrolled(given.size, "a split")
+        g.check_unrolled(given.size, "a split")
         sizes = [int(v) for v in given.reshape(-1)]
     if sum(sizes) != size:
         raise AotcError("onnx-split", f"parts {sizes[:16]} do not make up {size} elements")
-    parts = split(x, sizes, axis)
+    parts = g.split(x, sizes, axis)
     if given is None and node.integer("keepdims", 1) != 1:
-        shape = shape_of(x)
-        parts = [reshape(p, [d for k, d in enumerate(shape) if k != axis]) for p in parts]
+        shape = g.shape(x)
+        parts = [g.reshape(p, [d for k, d in enumerate(shape) if k != axis]) for p in parts]
     return Tuple(parts)
 
 
 def _optional_has_element(node: Node) -> Converted:
-    return constant(node.optional(0) is not None)
+    return g.constant(node.optional(0) is not None)
 
 
 def _optional_get_element(node: Node) -> Converted:
@@ -225,6 +210,6 @@ OPS: Table = {
     "SequenceEmpty": lambda _: Tuple(()),
     "SequenceErase": _sequence_erase,
     "SequenceInsert": _sequence_insert,
-    "SequenceLength": lambda node: constant(len(_fields(node.input(0))), "int64"),
+    "SequenceLength": lambda node: g.constant(len(_fields(node.input(0))), "int64"),
     "SplitToSequence": _split_to_sequence,
 }

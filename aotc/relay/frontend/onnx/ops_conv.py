@@ -15,28 +15,7 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend.onnx.build import (
-    add,
-    binary,
-    cast,
-    check_unrolled,
-    concatenate,
-    constant,
-    dim_of,
-    dims_of,
-    dtype_of,
-    emit,
-    filled,
-    mul,
-    pad,
-    rank_of,
-    reduce,
-    reshape,
-    shape_of,
-    slice_axes,
-    sub,
-)
-from aotc.relay.frontend.onnx.load import checked_shape
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.node import Converted, Converter, Node, Table
 
 _KERNEL_LAYOUT = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
@@ -96,7 +75,7 @@ def _halves(totals: Sequence[int], more_after: bool) -> tuple[int, ...]:
 
 def spatial_rank(x: Expr, op_type: str) -> int:
     """The number of spatial axes, 1 to 3."""
-    rank = rank_of(x) - 2
+    rank = g.rank(x) - 2
     if not 1 <= rank <= 3:
         raise AotcError("onnx-rank", f"{op_type} of an input of rank {rank + 2} is not supported (3 to 5 are)")
     return rank
@@ -106,12 +85,12 @@ def _spatial(node: Node, x: Expr) -> tuple[int, ...] | None:
     """The spatial extents where the padding depends on them."""
     if node.text("auto_pad", "NOTSET") in ("", "NOTSET", "VALID"):
         return None
-    return tuple(dim_of(x, k) for k in range(2, rank_of(x)))
+    return tuple(g.dim(x, k) for k in range(2, g.rank(x)))
 
 
 def _weight_shape(node: Node, w: Expr, rank: int) -> tuple[int, ...]:
     """The shape of the weight of a convolution over `rank` spatial axes."""
-    shape, given = shape_of(w, "the weight"), node.ints("kernel_shape")
+    shape, given = g.shape(w, "the weight"), node.ints("kernel_shape")
     if len(shape) != rank + 2 or (given is not None and tuple(given) != shape[2:]):
         raise AotcError("onnx-window", f"a weight of shape {shape} does not fit the input and kernel_shape {given}")
     return shape
@@ -122,7 +101,7 @@ def convolve(node: Node, x: Expr, w: Expr, out_dtype: str = "") -> Expr:
     rank = spatial_rank(x, node.op_type)
     shape = _weight_shape(node, w, rank)
     window = window_of(node, _spatial(node, x), shape[2:])
-    return emit(
+    return g.op(
         f"nn.conv{rank}d",
         x,
         w,
@@ -138,7 +117,7 @@ def convolve(node: Node, x: Expr, w: Expr, out_dtype: str = "") -> Expr:
 
 def with_bias(y: Expr, bias: Expr | None) -> Expr:
     """`y` with a bias per channel."""
-    return y if bias is None else emit("nn.bias_add", y, bias, axis=1)
+    return y if bias is None else g.op("nn.bias_add", y, bias, axis=1)
 
 
 def _conv(node: Node) -> Expr:
@@ -152,13 +131,13 @@ def _conv_integer(node: Node) -> Expr:
 
 def centred(x: Expr, zero_point: Expr | None, axis: int) -> Expr:
     """A quantised tensor as int32, its zero point (one, or one along `axis`) taken off."""
-    wide = cast(x, "int32")
+    wide = g.cast(x, "int32")
     if zero_point is None or (isinstance(zero_point, Constant) and not zero_point.data.any()):
         return wide
-    point = cast(zero_point, "int32")
-    if rank_of(point) == 1:
-        point = reshape(point, () if dims_of(point) == (1,) else (-1, *(1,) * (rank_of(x) - 1 - axis)))
-    return sub(wide, point)
+    point = g.cast(zero_point, "int32")
+    if g.rank(point) == 1:
+        point = g.reshape(point, () if g.dims(point) == (1,) else (-1, *(1,) * (g.rank(x) - 1 - axis)))
+    return g.sub(wide, point)
 
 
 def _conv_transpose(node: Node) -> Expr:
@@ -167,7 +146,7 @@ def _conv_transpose(node: Node) -> Expr:
     shape, groups = _weight_shape(node, w, rank), node.integer("group", 1)
     window = window_of_transposed(node, x, shape[2:])
     pads, extra = _transposed_padding(node, x, window)
-    y = emit(
+    y = g.op(
         f"nn.conv{rank}d_transpose",
         x,
         w,
@@ -195,7 +174,7 @@ def _transposed_padding(node: Node, x: Expr, window: Window) -> tuple[tuple[int,
     target, auto = node.ints("output_shape"), node.text("auto_pad", "NOTSET")
     if target is None and auto in ("", "NOTSET", "VALID"):
         return (window.pads if auto != "VALID" else (0,) * (2 * window.rank)), extra
-    sizes = [dim_of(x, k) for k in range(2, rank_of(x))]
+    sizes = [g.dim(x, k) for k in range(2, g.rank(x))]
     if target is None:
         target = [size * stride for size, stride in zip(sizes, window.strides, strict=True)]
     target = target[-window.rank :]
@@ -224,7 +203,7 @@ def _pool(mean: bool) -> Converter:
         window = _pool_window(node, x)
         rank = window.rank
         more = {"count_include_pad": bool(node.integer("count_include_pad"))} if mean else {}
-        result = emit(
+        result = g.op(
             f"nn.{'avg' if mean else 'max'}_pool{rank}d",
             x,
             pool_size=window.kernel,
@@ -235,34 +214,34 @@ def _pool(mean: bool) -> Converter:
             **more,
         )
         column_major = bool(node.integer("storage_order"))
-        return [result, _pool_indices(x, window, shape_of(result), column_major) if node.wants(1) else None]
+        return [result, _pool_indices(x, window, g.shape(result), column_major) if node.wants(1) else None]
 
     return convert
 
 
 def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: bool) -> Expr:
     """Where in the flattened data the greatest value of each window lies: the first tap that is greatest."""
-    shape, rank = shape_of(x), window.rank
+    shape, rank = g.shape(x), window.rank
     sizes, counts = shape[2:], result[2:]
     ends = [(n - 1) * s + span for n, s, span in zip(counts, window.strides, window.spans(), strict=True)]
     widths = [(b, max(end - b - size, 0)) for b, end, size in zip(window.pads, ends, sizes, strict=False)]
-    dtype = dtype_of(x)
-    padded = pad(x, [(0, 0), (0, 0), *widths], float("-inf") if dtype.is_float else dtype.min)
+    dtype = g.dtype(x)
+    padded = g.pad(x, [(0, 0), (0, 0), *widths], float("-inf") if dtype.is_float else dtype.min)
     steps = [math.prod(sizes[:k]) if column_major else math.prod(sizes[k + 1 :]) for k in range(rank)]
     taps, offsets = [], []
-    check_unrolled(math.prod(window.kernel), "the indices of a pool")
+    g.check_unrolled(math.prod(window.kernel), "the indices of a pool")
     for tap in itertools.product(*(range(k) for k in window.kernel)):
         begin = [t * d for t, d in zip(tap, window.dilations, strict=True)]
         end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, counts, window.strides, strict=True)]
-        part = slice_axes(padded, begin, end, range(2, rank + 2), window.strides)
-        taps.append(reshape(part, (1, *result)))
+        part = g.cut(padded, begin, end, range(2, rank + 2), window.strides)
+        taps.append(g.reshape(part, (1, *result)))
         offsets.append(sum(b * step for b, step in zip(begin, steps, strict=True)))
-    best = cast(emit("argmax", concatenate(taps, 0), axis=(0,), keepdims=False), "int64")
+    best = g.cast(g.op("argmax", g.concat(taps, 0), axis=(0,), keepdims=False), "int64")
     base = np.arange(shape[0] * shape[1]).reshape(*shape[:2], *(1,) * rank) * math.prod(sizes)
     for k in range(rank):
         first = (np.arange(counts[k]) * window.strides[k] - window.pads[k]) * steps[k]
         base = base + first.reshape(-1, *(1,) * (rank - 1 - k))
-    return add(emit("take", constant(offsets, "int64"), best, axis=0, mode="clip"), constant(base, "int64"))
+    return g.add(g.op("take", g.constant(offsets, "int64"), best, axis=0, mode="clip"), g.constant(base, "int64"))
 
 
 def _max_unpool(node: Node) -> Expr:
@@ -270,25 +249,25 @@ def _max_unpool(node: Node) -> Expr:
     x, indices = node.input(0), node.input(1)
     given = node.const_ints(2, "the output shape")
     window = _pool_window(node, x)
-    rows = zip(shape_of(x)[2:], window.strides, window.spans(), strict=True)
+    rows = zip(g.shape(x)[2:], window.strides, window.spans(), strict=True)
     natural = [(size - 1) * stride + span for size, stride, span in rows]
     spatial = [n - window.pads[k] - window.pads[k + window.rank] for k, n in enumerate(natural)]
-    inferred = (*shape_of(x)[:2], *spatial)
-    target = checked_shape(given if given is not None else inferred, dtype_of(x), "the result of MaxUnpool")
+    inferred = (*g.shape(x)[:2], *spatial)
+    target = g.checked_shape(given if given is not None else inferred, g.dtype(x), "the result of MaxUnpool")
     if given is not None and target != inferred:  # indices count in the shape that the window implies
         indices = _moved(indices, inferred, target)
-    zeros = filled(0, (math.prod(target),), dtype_of(x))
-    flat = emit("scatter_elements", zeros, reshape(indices, (-1,)), reshape(x, (-1,)), axis=0, reduction="update")
-    return reshape(flat, target)
+    zeros = g.filled(0, (math.prod(target),), g.dtype(x))
+    flat = g.op("scatter_elements", zeros, g.reshape(indices, (-1,)), g.reshape(x, (-1,)), axis=0, reduction="update")
+    return g.reshape(flat, target)
 
 
 def _moved(indices: Expr, source: Sequence[int], target: Sequence[int]) -> Expr:
     """Flat positions in one shape as flat positions in another."""
     result: Expr | None = None
     for k in range(len(source)):
-        place = binary("floor_mod", binary("floor_divide", indices, math.prod(source[k + 1 :])), source[k])
-        term = mul(place, math.prod(target[k + 1 :]))
-        result = term if result is None else add(result, term)
+        place = g.binary("floor_mod", g.binary("floor_divide", indices, math.prod(source[k + 1 :])), source[k])
+        term = g.mul(place, math.prod(target[k + 1 :]))
+        result = term if result is None else g.add(result, term)
     assert result is not None
     return result
 
@@ -296,15 +275,15 @@ def _moved(indices: Expr, source: Sequence[int], target: Sequence[int]) -> Expr:
 def _global(mean: bool) -> Converter:
     def convert(node: Node) -> Expr:
         x = node.input(0)
-        if rank_of(x) == 4:
-            return emit(f"nn.global_{'avg' if mean else 'max'}_pool2d", x)
-        return reduce("mean" if mean else "max", x, range(2, rank_of(x)), True)
+        if g.rank(x) == 4:
+            return g.op(f"nn.global_{'avg' if mean else 'max'}_pool2d", x)
+        return g.reduce("mean" if mean else "max", x, range(2, g.rank(x)), True)
 
     return convert
 
 
 def _norm(x: Expr, p: int) -> Expr:
-    return emit("abs", x) if p == 1 else emit("power", emit("abs", x), constant(p, dtype_of(x)))
+    return g.op("abs", x) if p == 1 else g.op("power", g.op("abs", x), g.constant(p, g.dtype(x)))
 
 
 def _root(x: Expr, p: int) -> Expr:
@@ -312,18 +291,18 @@ def _root(x: Expr, p: int) -> Expr:
         raise AotcError("onnx-attribute", f"attribute 'p' must be 1 or greater, it is {p}")
     if p == 1:
         return x
-    return emit("sqrt", x) if p == 2 else emit("power", x, constant(1.0 / p, dtype_of(x)))
+    return g.op("sqrt", x) if p == 2 else g.op("power", x, g.constant(1.0 / p, g.dtype(x)))
 
 
 def _global_lp_pool(node: Node) -> Expr:
     x, p = node.input(0), node.integer("p", 2)
-    return _root(reduce("sum", mul(x, x) if p == 2 else _norm(x, p), range(2, rank_of(x)), True), p)
+    return _root(g.reduce("sum", g.mul(x, x) if p == 2 else _norm(x, p), range(2, g.rank(x)), True), p)
 
 
 def _lp_pool(node: Node) -> Expr:
     """The root of a sum of powers over complete windows: zeros are added until every window is complete."""
     x, p = node.input(0), node.integer("p", 2)
-    sizes = shape_of(x)[2:]
+    sizes = g.shape(x)[2:]
     window = _pool_window(node, x)
     rank = window.rank
     widths = [(0, 0), (0, 0)]
@@ -334,8 +313,8 @@ def _lp_pool(node: Node) -> Expr:
         if steps * stride >= size + before:
             steps -= 1
         widths.append((before, steps * stride + span - size - before))
-    y = pad(mul(x, x) if p == 2 else _norm(x, p), [(b, max(a, 0)) for b, a in widths])
-    y = emit(
+    y = g.pad(g.mul(x, x) if p == 2 else _norm(x, p), [(b, max(a, 0)) for b, a in widths])
+    y = g.op(
         f"nn.avg_pool{rank}d",
         y,
         pool_size=window.kernel,
@@ -345,7 +324,7 @@ def _lp_pool(node: Node) -> Expr:
         ceil_mode=False,
         count_include_pad=True,
     )
-    return _root(binary("multiply", y, float(math.prod(window.kernel))), p)
+    return _root(g.binary("multiply", y, float(math.prod(window.kernel))), p)
 
 
 OPS: Table = {

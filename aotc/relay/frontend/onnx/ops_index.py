@@ -14,25 +14,7 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend.onnx.build import (
-    add,
-    axis_index,
-    binary,
-    cast,
-    constant,
-    dim_of,
-    dims_of,
-    dtype_of,
-    emit,
-    iota,
-    less,
-    rank_of,
-    reshape,
-    shape_of,
-    transpose,
-    unsqueeze,
-    where,
-)
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.node import Node, Table
 
 
@@ -51,33 +33,33 @@ def checked(indices: Expr, size: int | Sequence[int]) -> Expr:
 
 def _gather(node: Node) -> Expr:
     x, indices = node.input(0), node.input(1)
-    axis = axis_index(node.integer("axis"), rank_of(x))
-    size = dim_of(x, axis)
+    axis = g.axis(node.integer("axis"), g.rank(x))
+    size = g.dim(x, axis)
     known = checked(indices, size)
     if known is indices and not isinstance(indices, Constant):
-        known = where(less(indices, 0), add(indices, size), indices)
-    return emit("take", x, known, axis=axis, mode="clip")
+        known = g.where(g.less(indices, 0), g.add(indices, size), indices)
+    return g.op("take", x, known, axis=axis, mode="clip")
 
 
 def _gather_elements(node: Node) -> Expr:
     x = node.input(0)
-    axis = axis_index(node.integer("axis"), rank_of(x))
-    return emit("gather", x, checked(node.input(1), dim_of(x, axis)), axis=axis)
+    axis = g.axis(node.integer("axis"), g.rank(x))
+    return g.op("gather", x, checked(node.input(1), g.dim(x, axis)), axis=axis)
 
 
 def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
     """Index tuples (along the last axis) checked against `sizes` and moved to the first axis."""
-    rank = rank_of(indices)
-    return transpose(checked(indices, sizes), (rank - 1, *range(rank - 1)))
+    rank = g.rank(indices)
+    return g.transpose(checked(indices, sizes), (rank - 1, *range(rank - 1)))
 
 
 def _gather_nd(node: Node) -> Expr:
     x, indices, batch = node.input(0), node.input(1), node.integer("batch_dims")
-    depth = dim_of(indices, -1, "the indices")
-    sizes = shape_of(x)[batch : batch + depth]
+    depth = g.dim(indices, -1, "the indices")
+    sizes = g.shape(x)[batch : batch + depth]
     if len(sizes) != depth:
-        raise AotcError("onnx-index", f"index tuples of {depth} numbers do not fit {dims_of(x)}")
-    return emit("gather_nd", x, _index_first(indices, sizes), batch_dims=batch)
+        raise AotcError("onnx-index", f"index tuples of {depth} numbers do not fit {g.dims(x)}")
+    return g.op("gather_nd", x, _index_first(indices, sizes), batch_dims=batch)
 
 
 _REDUCTIONS = ("none", "add", "mul", "min", "max")
@@ -92,15 +74,15 @@ def _mode(node: Node) -> str:
 
 def _scatter_elements(node: Node) -> Expr:
     x = node.input(0)
-    axis = axis_index(node.integer("axis"), rank_of(x))
-    indices = checked(node.input(1), dim_of(x, axis))
-    return emit("scatter_elements", x, indices, node.input(2), axis=axis, reduction=_mode(node))
+    axis = g.axis(node.integer("axis"), g.rank(x))
+    indices = checked(node.input(1), g.dim(x, axis))
+    return g.op("scatter_elements", x, indices, node.input(2), axis=axis, reduction=_mode(node))
 
 
 def _scatter_nd(node: Node) -> Expr:
     x, indices = node.input(0), node.input(1)
-    sizes = shape_of(x)[: dim_of(indices, -1, "the indices")]
-    return emit("scatter_nd", x, _index_first(indices, sizes), node.input(2), mode=_mode(node))
+    sizes = g.shape(x)[: g.dim(indices, -1, "the indices")]
+    return g.op("scatter_nd", x, _index_first(indices, sizes), node.input(2), mode=_mode(node))
 
 
 def _one_hot(node: Node) -> Expr:
@@ -109,55 +91,55 @@ def _one_hot(node: Node) -> Expr:
     depth = node.const_int(1, "the depth")
     if depth < 0:
         raise AotcError("onnx-onehot", f"the depth is {depth}")
-    rank = rank_of(indices) + 1
-    axis = axis_index(node.integer("axis", -1), rank)
-    if dtype_of(indices) == "uint64":  # what no depth reaches must not become negative
-        indices = binary("minimum", indices, depth)
-    index = cast(indices, "int64")
-    index = where(less(index, 0), add(index, depth), index)
-    positions = reshape(iota(depth), [depth if k == axis else 1 for k in range(rank)])
-    hit = binary("equal", unsqueeze(index, [axis]), positions)
-    off, on = (emit("take", values, constant(k, "int64"), axis=0, mode="clip") for k in (0, 1))
-    return where(hit, on, off)
+    rank = g.rank(indices) + 1
+    axis = g.axis(node.integer("axis", -1), rank)
+    if g.dtype(indices) == "uint64":  # what no depth reaches must not become negative
+        indices = g.binary("minimum", indices, depth)
+    index = g.cast(indices, "int64")
+    index = g.where(g.less(index, 0), g.add(index, depth), index)
+    positions = g.reshape(g.iota(depth), [depth if k == axis else 1 for k in range(rank)])
+    hit = g.binary("equal", g.unsqueeze(index, [axis]), positions)
+    off, on = (g.op("take", values, g.constant(k, "int64"), axis=0, mode="clip") for k in (0, 1))
+    return g.where(hit, on, off)
 
 
 def _compress(node: Node) -> Expr:
     """With a constant condition the chosen positions are known."""
     x, condition = node.input(0), node.needed(node.const(1, "the condition"), "the condition")
-    positions = constant(np.flatnonzero(condition.reshape(-1)), "int64")
+    positions = g.constant(np.flatnonzero(condition.reshape(-1)), "int64")
     if "axis" not in node.attrs:
-        return emit("take", reshape(x, (-1,)), positions, axis=0, mode="clip")
-    return emit("take", x, positions, axis=axis_index(node.integer("axis"), rank_of(x)), mode="clip")
+        return g.op("take", g.reshape(x, (-1,)), positions, axis=0, mode="clip")
+    return g.op("take", x, positions, axis=g.axis(node.integer("axis"), g.rank(x)), mode="clip")
 
 
 def _non_zero(node: Node) -> Expr:
     value = node.needed(node.const(0, "the input"), "its input")
-    return constant(np.stack(np.nonzero(np.atleast_1d(value))), "int64")
+    return g.constant(np.stack(np.nonzero(np.atleast_1d(value))), "int64")
 
 
 def _tensor_scatter(node: Node) -> Expr:
     """The update is written along `axis` from a position per batch item on, wrapping round if circular."""
     past, update, start = node.input(0), node.input(1), node.optional(2)
-    shape, new = shape_of(past), shape_of(update)
-    axis = axis_index(node.integer("axis", -2), len(shape))
+    shape, new = g.shape(past), g.shape(update)
+    axis = g.axis(node.integer("axis", -2), len(shape))
     if len(shape) != len(new):
         raise AotcError("onnx-rank", f"an update of shape {new} does not fit a cache of shape {shape}")
-    step = reshape(iota(new[axis]), [new[axis] if k == axis else 1 for k in range(len(new))])
+    step = g.reshape(g.iota(new[axis]), [new[axis] if k == axis else 1 for k in range(len(new))])
     index: Expr = step
     circular = node.text("mode", "linear") == "circular"
     if start is not None:
-        first = cast(reshape(start, (shape[0], *(1,) * (len(new) - 1))), "int64")
-        index = add(binary("floor_mod", first, shape[axis]) if circular else first, step)
+        first = g.cast(g.reshape(start, (shape[0], *(1,) * (len(new) - 1))), "int64")
+        index = g.add(g.binary("floor_mod", first, shape[axis]) if circular else first, step)
     if circular:
-        index = binary("floor_mod", index, shape[axis])
-    index = emit("broadcast_to", index, shape=new)
-    return emit("scatter_elements", past, index, update, axis=axis, reduction="update")
+        index = g.binary("floor_mod", index, shape[axis])
+    index = g.op("broadcast_to", index, shape=new)
+    return g.op("scatter_elements", past, index, update, axis=axis, reduction="update")
 
 
 def _array_feature(node: Node) -> Expr:
-    x, indices = node.input(0), reshape(node.input(1), (-1,))
-    picked = emit("take", x, indices, axis=rank_of(x) - 1, mode="clip")
-    return reshape(picked, (1, -1)) if rank_of(x) == 1 else picked
+    x, indices = node.input(0), g.reshape(node.input(1), (-1,))
+    picked = g.op("take", x, indices, axis=g.rank(x) - 1, mode="clip")
+    return g.reshape(picked, (1, -1)) if g.rank(x) == 1 else picked
 
 
 OPS: Table = {
@@ -174,5 +156,7 @@ OPS: Table = {
 }
 ML_OPS: Table = {
     "ArrayFeatureExtractor": _array_feature,
-    "Binarizer": lambda node: cast(binary("greater", node.input(0), node.number("threshold")), dtype_of(node.input(0))),
+    "Binarizer": lambda node: g.cast(
+        g.binary("greater", node.input(0), node.number("threshold")), g.dtype(node.input(0))
+    ),
 }

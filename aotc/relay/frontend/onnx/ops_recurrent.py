@@ -12,27 +12,9 @@ from typing import Final
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend.onnx.build import (
-    add,
-    binary,
-    cast,
-    concatenate,
-    constant,
-    dtype_of,
-    emit,
-    filled,
-    less,
-    mul,
-    reshape,
-    shape_of,
-    slice_axes,
-    split,
-    sub,
-    transpose,
-    where,
-)
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.activations import softplus
 from aotc.relay.frontend.onnx.node import Node, Table
-from aotc.relay.frontend.onnx.ops_activation import softplus
 from aotc.relay.frontend.recurrent import Weights, whole_layer
 
 MAX_STEPS: Final = 1024
@@ -51,16 +33,16 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> _Activati
         return default if beta is None else beta
 
     table: dict[str, _Activation] = {
-        "relu": lambda x: emit("nn.relu", x),
-        "tanh": lambda x: emit("tanh", x),
-        "sigmoid": lambda x: emit("sigmoid", x),
-        "affine": lambda x: add(mul(x, a(1.0)), b(0.0)),
-        "leakyrelu": lambda x: emit("nn.leaky_relu", x, alpha=a(0.01)),
-        "thresholdedrelu": lambda x: where(less(x, a(1.0)), 0.0, x),
-        "scaledtanh": lambda x: mul(emit("tanh", mul(x, b(1.0))), a(1.0)),
-        "hardsigmoid": lambda x: emit("clip", add(mul(x, a(0.2)), b(0.5)), a_min=0.0, a_max=1.0),
-        "elu": lambda x: where(less(x, 0.0), mul(sub(emit("exp", x), 1.0), a(1.0)), x),
-        "softsign": lambda x: binary("divide", x, add(emit("abs", x), 1.0)),
+        "relu": lambda x: g.op("nn.relu", x),
+        "tanh": lambda x: g.op("tanh", x),
+        "sigmoid": lambda x: g.op("sigmoid", x),
+        "affine": lambda x: g.add(g.mul(x, a(1.0)), b(0.0)),
+        "leakyrelu": lambda x: g.op("nn.leaky_relu", x, alpha=a(0.01)),
+        "thresholdedrelu": lambda x: g.where(g.less(x, a(1.0)), 0.0, x),
+        "scaledtanh": lambda x: g.mul(g.op("tanh", g.mul(x, b(1.0))), a(1.0)),
+        "hardsigmoid": lambda x: g.op("clip", g.add(g.mul(x, a(0.2)), b(0.5)), a_min=0.0, a_max=1.0),
+        "elu": lambda x: g.where(g.less(x, 0.0), g.mul(g.sub(g.op("exp", x), 1.0), a(1.0)), x),
+        "softsign": lambda x: g.binary("divide", x, g.add(g.op("abs", x), 1.0)),
         "softplus": softplus,
     }
     if name.lower() not in table:
@@ -109,25 +91,25 @@ class _Layer:
     hidden: int
 
     def linear(self, x: Expr, weight: Expr, bias: Expr | None) -> Expr:
-        y = emit("nn.dense", x, weight, units=shape_of(weight)[0])
-        return y if bias is None else emit("nn.bias_add", y, bias, axis=1)
+        y = g.op("nn.dense", x, weight, units=g.shape(weight)[0])
+        return y if bias is None else g.op("nn.bias_add", y, bias, axis=1)
 
     def inputs(self, x: Expr) -> list[Expr]:
         """The products of (steps, batch, features) with the weights, step by step."""
-        steps, batch, features = shape_of(x)
-        products = self.linear(reshape(x, (steps * batch, features)), self.w, self.wb)
-        rows = shape_of(self.w)[0]
-        return [reshape(p, (batch, rows)) for p in split(products, [batch] * steps, 0)]
+        steps, batch, features = g.shape(x)
+        products = self.linear(g.reshape(x, (steps * batch, features)), self.w, self.wb)
+        rows = g.shape(self.w)[0]
+        return [g.reshape(p, (batch, rows)) for p in g.split(products, [batch] * steps, 0)]
 
     def clipped(self, x: Expr) -> Expr:
         """The input of an activation, bounded where the node says so."""
         if "clip" not in self.node.attrs:
             return x
         bound = self.node.number("clip")
-        return emit("clip", x, a_min=-bound, a_max=bound)
+        return g.op("clip", x, a_min=-bound, a_max=bound)
 
     def gates(self, x: Expr, count: int) -> list[Expr]:
-        return split(x, [self.hidden] * count, 1)
+        return g.split(x, [self.hidden] * count, 1)
 
 
 _State = list[Expr]
@@ -138,36 +120,36 @@ _Cell = Callable[[_Layer, Expr, _State], _State]
 
 
 def _rnn_cell(layer: _Layer, x: Expr, state: _State) -> _State:
-    return [layer.act[0](layer.clipped(add(x, layer.linear(state[0], layer.r, layer.rb))))]
+    return [layer.act[0](layer.clipped(g.add(x, layer.linear(state[0], layer.r, layer.rb))))]
 
 
 def _gru_cell(layer: _Layer, x: Expr, state: _State) -> _State:
     (h,), size = state, layer.hidden
     xz, xr, xh = layer.gates(x, 3)
-    rz_weight, rh_weight = split(layer.r, [2 * size, size], 0)
-    rz_bias, rh_bias = split(layer.rb, [2 * size, size], 0)
+    rz_weight, rh_weight = g.split(layer.r, [2 * size, size], 0)
+    rz_bias, rh_bias = g.split(layer.rb, [2 * size, size], 0)
     hz, hr = layer.gates(layer.linear(h, rz_weight, rz_bias), 2)
-    z = layer.act[0](layer.clipped(add(xz, hz)))
-    r = layer.act[0](layer.clipped(add(xr, hr)))
+    z = layer.act[0](layer.clipped(g.add(xz, hz)))
+    r = layer.act[0](layer.clipped(g.add(xr, hr)))
     if layer.node.integer("linear_before_reset"):
-        inner = mul(r, layer.linear(h, rh_weight, rh_bias))
+        inner = g.mul(r, layer.linear(h, rh_weight, rh_bias))
     else:
-        inner = layer.linear(mul(r, h), rh_weight, rh_bias)
-    candidate = layer.act[1](layer.clipped(add(xh, inner)))
-    return [add(mul(sub(1.0, z), candidate), mul(z, h))]
+        inner = layer.linear(g.mul(r, h), rh_weight, rh_bias)
+    candidate = layer.act[1](layer.clipped(g.add(xh, inner)))
+    return [g.add(g.mul(g.sub(1.0, z), candidate), g.mul(z, h))]
 
 
 def _lstm_cell(layer: _Layer, x: Expr, state: _State) -> _State:
     h, c = state
-    i, o, f, g = layer.gates(add(x, layer.linear(h, layer.r, layer.rb)), 4)
+    i, o, f, new = layer.gates(g.add(x, layer.linear(h, layer.r, layer.rb)), 4)
     if layer.peepholes:
-        i, f = add(i, mul(layer.peepholes[0], c)), add(f, mul(layer.peepholes[2], c))
-    i, g = layer.act[0](layer.clipped(i)), layer.act[1](layer.clipped(g))
-    f = sub(1.0, i) if layer.node.integer("input_forget") else layer.act[0](layer.clipped(f))
-    c = add(mul(f, c), mul(i, g))
+        i, f = g.add(i, g.mul(layer.peepholes[0], c)), g.add(f, g.mul(layer.peepholes[2], c))
+    i, new = layer.act[0](layer.clipped(i)), layer.act[1](layer.clipped(new))
+    f = g.sub(1.0, i) if layer.node.integer("input_forget") else layer.act[0](layer.clipped(f))
+    c = g.add(g.mul(f, c), g.mul(i, new))
     if layer.peepholes:
-        o = add(o, mul(layer.peepholes[1], c))
-    return [mul(layer.act[0](layer.clipped(o)), layer.act[2](c)), c]
+        o = g.add(o, g.mul(layer.peepholes[1], c))
+    return [g.mul(layer.act[0](layer.clipped(o)), layer.act[2](c)), c]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,19 +178,19 @@ _KINDS: Final = {
 
 def _part(x: Expr, direction: int) -> Expr:
     """The slice of one direction, without the axis of directions."""
-    shape = shape_of(x)
-    return reshape(slice_axes(x, [direction], [direction + 1], [0]), shape[1:])
+    shape = g.shape(x)
+    return g.reshape(g.cut(x, [direction], [direction + 1], [0]), shape[1:])
 
 
 def _layer(node: Node, kind: _Kind, direction: int, act: _Activations) -> _Layer:
     w, r = _part(node.input(1), direction), _part(node.input(2), direction)
-    hidden = shape_of(r)[1]
+    hidden = g.shape(r)[1]
     bias = node.optional(3)
     rows = kind.gates * hidden
-    both = filled(0, (2 * rows,), dtype_of(w)) if bias is None else _part(bias, direction)
-    wb, rb = split(both, [rows, rows], 0)
+    both = g.filled(0, (2 * rows,), g.dtype(w)) if bias is None else _part(bias, direction)
+    wb, rb = g.split(both, [rows, rows], 0)
     peephole = node.optional(7) if node.op_type == "LSTM" else None
-    peepholes = split(_part(peephole, direction), [hidden] * 3, 0) if peephole is not None else []
+    peepholes = g.split(_part(peephole, direction), [hidden] * 3, 0) if peephole is not None else []
     return _Layer(node, w, r, wb, rb, peepholes, act.functions, hidden)
 
 
@@ -217,9 +199,9 @@ def _initial(node: Node, kind: _Kind, direction: int, shape: tuple[int, int], sw
     for k in range(kind.states):
         given = node.optional(5 + k)
         if given is None:
-            states.append(filled(0, shape, dtype_of(node.input(0))))
+            states.append(g.filled(0, shape, g.dtype(node.input(0))))
         else:
-            states.append(_part(transpose(given, (1, 0, 2)) if swap else given, direction))
+            states.append(_part(g.transpose(given, (1, 0, 2)) if swap else given, direction))
     return states
 
 
@@ -235,8 +217,8 @@ def _whole(layer: _Layer, kind: _Kind, x: Expr, state: _State, names: tuple[str,
     """The layer as one operator."""
 
     def ordered(weight: Expr) -> Expr:
-        parts = split(weight, [layer.hidden] * kind.gates, 0)
-        return concatenate([parts[k] for k in kind.order], 0) if kind.gates > 1 else weight
+        parts = g.split(weight, [layer.hidden] * kind.gates, 0)
+        return g.concat([parts[k] for k in kind.order], 0) if kind.gates > 1 else weight
 
     weights = Weights(*(ordered(w) for w in (layer.w, layer.r, layer.wb, layer.rb)))
     op_type = layer.node.op_type
@@ -249,7 +231,7 @@ def _unrolled(layer: _Layer, kind: _Kind, x: Expr, state: _State, lengths: Expr 
 
     The state after a sequence of no steps is zero, as in ONNX Runtime; the specification does not say.
     """
-    length, batch, _ = shape_of(x)
+    length, batch, _ = g.shape(x)
     if length > MAX_STEPS:
         what = "this kind of layer over"
         raise AotcError(
@@ -263,18 +245,18 @@ def _unrolled(layer: _Layer, kind: _Kind, x: Expr, state: _State, lengths: Expr 
         new = kind.cell(layer, part, state)
         output = new[0]
         if lengths is not None:
-            running = binary("greater", lengths, constant(t, dtype_of(lengths)))
-            output = where(running, output, 0.0)
-            new = [where(running, n, old if t else 0.0) for n, old in zip(new, state, strict=True)]
-        outputs.append(reshape(output, (1, batch, layer.hidden)))
+            running = g.binary("greater", lengths, g.constant(t, g.dtype(lengths)))
+            output = g.where(running, output, 0.0)
+            new = [g.where(running, n, old if t else 0.0) for n, old in zip(new, state, strict=True)]
+        outputs.append(g.reshape(output, (1, batch, layer.hidden)))
         state = new
-    return concatenate(outputs[::-1] if backwards else outputs, 0), state
+    return g.concat(outputs[::-1] if backwards else outputs, 0), state
 
 
 def _recurrent(node: Node) -> list[Expr | None]:
     kind, swap = _KINDS[node.op_type], bool(node.integer("layout"))
-    x = transpose(node.input(0), (1, 0, 2)) if swap else node.input(0)
-    length, batch, _ = shape_of(x)
+    x = g.transpose(node.input(0), (1, 0, 2)) if swap else node.input(0)
+    length, batch, _ = g.shape(x)
     if length == 0:
         raise AotcError("onnx-recurrent", "a sequence of no steps is not supported")
     directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(
@@ -303,18 +285,18 @@ def _lengths(given: Expr, length: int, batch: int) -> Expr | None:
     """Sequence lengths as a column; None where all sequences are whole."""
     if isinstance(given, Constant) and bool((given.data == length).all()):
         return None
-    return reshape(cast(given, "int32"), (batch, 1))
+    return g.reshape(g.cast(given, "int32"), (batch, 1))
 
 
 def _collected(outputs: list[Expr], finals: list[_State], swap: bool) -> list[Expr | None]:
     """Y (steps, directions, batch, hidden), then the last states (directions, batch, hidden)."""
-    length, batch, hidden = shape_of(outputs[0])
-    y = concatenate([reshape(o, (length, 1, batch, hidden)) for o in outputs], 1)
+    length, batch, hidden = g.shape(outputs[0])
+    y = g.concat([g.reshape(o, (length, 1, batch, hidden)) for o in outputs], 1)
     last: list[Expr] = [
-        concatenate([reshape(final[k], (1, batch, hidden)) for final in finals], 0) for k in range(len(finals[0]))
+        g.concat([g.reshape(final[k], (1, batch, hidden)) for final in finals], 0) for k in range(len(finals[0]))
     ]
     if swap:
-        return [transpose(y, (2, 0, 1, 3)), *(transpose(s, (1, 0, 2)) for s in last)]
+        return [g.transpose(y, (2, 0, 1, 3)), *(g.transpose(s, (1, 0, 2)) for s in last)]
     return [y, *last]
 
 

@@ -17,20 +17,10 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import (
-    axis_index,
-    check_materialized,
-    constant,
-    dtype_of,
-    emit,
-    rank_of,
-    reshape,
-    shape_of,
-    transpose,
-)
-from aotc.relay.frontend.onnx.load import Array, checked_shape
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.matmul import matmul
+from aotc.relay.frontend.onnx.load import Array
 from aotc.relay.frontend.onnx.node import Node, Table
-from aotc.relay.frontend.onnx.ops_matmul import matmul
 
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
 _LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -56,7 +46,7 @@ class _Plan:
 
 def _plan(node: Node, shape: tuple[int, ...], crops: bool) -> _Plan:
     rank = len(shape)
-    axes = [axis_index(a, rank) for a in node.ints("axes") or range(rank)]
+    axes = [g.axis(a, rank) for a in node.ints("axes") or range(rank)]
     plan = _Plan(list(shape), [1.0] * rank, [0.0] * rank, [1.0] * rank)
     if crops:
         roi = node.const(1, "the region")
@@ -113,13 +103,13 @@ def _coordinates(node: Node) -> str:
 
 def _resize(node: Node) -> Expr:
     x = node.input(0)
-    shape, mode = shape_of(x), _coordinates(node)
+    shape, mode = g.shape(x), _coordinates(node)
     method = _METHODS.get(node.text("mode", "nearest"))
     if method is None:
         raise AotcError("onnx-resize", f"mode {node.text('mode')!r} is not known")
     crops = mode == "tf_crop_and_resize"
     plan = _plan(node, shape, crops)
-    checked_shape(plan.sizes, dtype_of(x), f"the result of {node.op_type}")
+    g.checked_shape(plan.sizes, g.dtype(x), f"the result of {node.op_type}")
     axes = plan.changed(shape, crops)
     if not axes:
         return x
@@ -130,13 +120,13 @@ def _resize(node: Node) -> Expr:
 
 def _resample(node: Node, x: Expr, plan: _Plan, axes: list[int], method: str, mode: str) -> Expr:
     """Bring the resized axes to the end, the others into one, resize, and take that back."""
-    shape = shape_of(x)
+    shape = g.shape(x)
     kept = [k for k in range(len(shape)) if k not in axes]
     order = [*kept, *axes]
-    y = reshape(transpose(x, order), (1, math.prod(shape[k] for k in kept), *(shape[k] for k in axes)))
+    y = g.reshape(g.transpose(x, order), (1, math.prod(shape[k] for k in kept), *(shape[k] for k in axes)))
     roi = (*(plan.starts[k] for k in axes), *(plan.ends[k] for k in axes)) if mode == "tf_crop_and_resize" else None
     exact = all(plan.scales[k] * shape[k] == plan.sizes[k] for k in axes) and not roi
-    y = emit(
+    y = g.op(
         f"image.resize{len(axes)}d",
         y,
         size=tuple(plan.sizes[k] for k in axes),
@@ -151,8 +141,8 @@ def _resample(node: Node, x: Expr, plan: _Plan, axes: list[int], method: str, mo
         scales=None if exact else tuple(plan.scales[k] for k in axes),
         antialias=bool(node.integer("antialias")) and method != "nearest_neighbor",
     )
-    y = reshape(y, (*(shape[k] for k in kept), *(plan.sizes[k] for k in axes)))
-    return transpose(y, [order.index(k) for k in range(len(shape))])
+    y = g.reshape(y, (*(shape[k] for k in kept), *(plan.sizes[k] for k in axes)))
+    return g.transpose(y, [order.index(k) for k in range(len(shape))])
 
 
 def _rounding(node: Node) -> str:
@@ -165,14 +155,14 @@ _SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
 def _grid_sample(node: Node) -> Expr:
     """The coordinates of a position lie along the last axis of the grid in ONNX, along axis 1 in the graph."""
     x, grid = node.input(0), node.input(1)
-    rank = rank_of(grid)
+    rank = g.rank(grid)
     mode = node.text("mode", "bilinear")
-    return emit(
+    return g.op(
         "image.grid_sample",
         x,
-        transpose(grid, (0, rank - 1, *range(1, rank - 1))),
+        g.transpose(grid, (0, rank - 1, *range(1, rank - 1))),
         method=_SAMPLING.get(mode, mode),
-        layout=_LAYOUTS[rank_of(x) - 2],
+        layout=_LAYOUTS[g.rank(x) - 2],
         padding_mode=node.text("padding_mode", "zeros"),
         align_corners=bool(node.integer("align_corners")),
     )
@@ -182,15 +172,15 @@ def _affine_grid(node: Node) -> Expr:
     """Positions of all output elements, transformed: a product of constant coordinates with the matrices."""
     theta, size = node.input(0), node.const_ints(1, "the size")
     spatial = (size or [])[2:]
-    if len(spatial) not in (2, 3) or shape_of(theta)[1:] != (len(spatial), len(spatial) + 1):
-        raise AotcError("onnx-grid", f"matrices of shape {shape_of(theta)} do not fit the size {size}")
-    dtype = dtype_of(theta)
-    check_materialized((*spatial, len(spatial) + 1), "float64", "the positions of AffineGrid")
+    if len(spatial) not in (2, 3) or g.shape(theta)[1:] != (len(spatial), len(spatial) + 1):
+        raise AotcError("onnx-grid", f"matrices of shape {g.shape(theta)} do not fit the size {size}")
+    dtype = g.dtype(theta)
+    g.check_materialized((*spatial, len(spatial) + 1), "float64", "the positions of AffineGrid")
     axes = [_positions(n, bool(node.integer("align_corners"))) for n in spatial]
     places = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(spatial)], -1)
-    base = constant(places.reshape(1, -1, len(spatial) + 1), dtype)
-    grid = matmul(base, transpose(theta, (0, 2, 1)))
-    return reshape(grid, (shape_of(theta)[0], *spatial, len(spatial)))
+    base = g.constant(places.reshape(1, -1, len(spatial) + 1), dtype)
+    grid = matmul(base, g.transpose(theta, (0, 2, 1)))
+    return g.reshape(grid, (g.shape(theta)[0], *spatial, len(spatial)))
 
 
 def _positions(count: int, align_corners: bool) -> Array:

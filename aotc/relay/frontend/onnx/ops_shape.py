@@ -18,30 +18,8 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import Dim, is_static
 from aotc.ir.dtype import DType
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend.onnx.build import (
-    axis_index,
-    broadcast_to,
-    check_materialized,
-    check_unrolled,
-    concatenate,
-    constant,
-    dim_of,
-    dims_of,
-    dtype_of,
-    emit,
-    filled,
-    only,
-    pad,
-    rank_of,
-    reshape,
-    shape_of,
-    slice_axes,
-    split,
-    squeeze,
-    transpose,
-    unsqueeze,
-)
-from aotc.relay.frontend.onnx.load import checked_shape, dtype_of_elem
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.onnx.load import dtype_of_elem
 from aotc.relay.frontend.onnx.node import Node, Table
 from aotc.relay.op.rules import broadcast_shape
 
@@ -51,7 +29,7 @@ from aotc.relay.op.rules import broadcast_shape
 def _reshape(node: Node) -> Expr:
     x = node.input(0)
     given = node.needed(node.ints_or_input("shape", 1), "the shape")
-    dims, allow_zero = dims_of(x), bool(node.integer("allowzero"))
+    dims, allow_zero = g.dims(x), bool(node.integer("allowzero"))
     target: list[Dim] = []
     for k, d in enumerate(given):
         if d == 0 and not allow_zero:
@@ -65,72 +43,72 @@ def _reshape(node: Node) -> Expr:
     if not is_static(target):
         if is_static(dims) or list(target) == list(dims):
             return x
-        return emit("reshape", x, newshape=tuple(given), allowzero=False)
-    return reshape(x, [d for d in target if isinstance(d, int)])
+        return g.op("reshape", x, newshape=tuple(given), allowzero=False)
+    return g.reshape(x, [d for d in target if isinstance(d, int)])
 
 
 def _flatten(node: Node) -> Expr:
     x = node.input(0)
-    rank = rank_of(x)
+    rank = g.rank(x)
     axis = node.integer("axis", 1)
     axis = axis + rank if axis < 0 else axis
     if not 0 <= axis <= rank:
         raise AotcError("onnx-axis", f"axis {node.integer('axis')} is outside rank {rank}")
     if axis == 1 and rank > 2:
-        return emit("nn.batch_flatten", x)
-    shape = shape_of(x)
-    return reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+        return g.op("nn.batch_flatten", x)
+    shape = g.shape(x)
+    return g.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
 def _squeeze(node: Node) -> Expr:
     x = node.input(0)
     axes = node.ints_or_input("axes", 1)
     if axes is None or (not axes and node.optional(1) is None):  # an empty attribute is as good as none
-        return squeeze(x, [k for k, d in enumerate(shape_of(x)) if d == 1])
-    return squeeze(x, sorted(axis_index(a, rank_of(x)) for a in axes))
+        return g.squeeze(x, [k for k, d in enumerate(g.shape(x)) if d == 1])
+    return g.squeeze(x, sorted(g.axis(a, g.rank(x)) for a in axes))
 
 
 def _unsqueeze(node: Node) -> Expr:
     x, axes = node.input(0), node.needed(node.ints_or_input("axes", 1), "the axes")
-    rank = rank_of(x) + len(axes)
-    places = sorted(axis_index(a, rank) for a in axes)
+    rank = g.rank(x) + len(axes)
+    places = sorted(g.axis(a, rank) for a in axes)
     if len(set(places)) != len(places):
         raise AotcError("onnx-axis", f"an axis is named twice in {axes}")
-    return unsqueeze(x, places)
+    return g.unsqueeze(x, places)
 
 
 def _transpose(node: Node) -> Expr:
     x = node.input(0)
-    order = node.ints("perm") or list(reversed(range(rank_of(x))))
-    if sorted(order) != list(range(rank_of(x))):
-        raise AotcError("onnx-transpose", f"perm {order} is no permutation of {rank_of(x)} axes")
-    return transpose(x, order)
+    order = node.ints("perm") or list(reversed(range(g.rank(x))))
+    if sorted(order) != list(range(g.rank(x))):
+        raise AotcError("onnx-transpose", f"perm {order} is no permutation of {g.rank(x)} axes")
+    return g.transpose(x, order)
 
 
 def _depth_to_space(node: Node) -> Expr:
     x, size = node.input(0), node.integer("blocksize")
-    n, c, *spatial = shape_of(x)
+    n, c, *spatial = g.shape(x)
     rank = len(spatial)
     depth = _exact(c, size**rank, "blocksize")
     blocks = (size,) * rank
     if node.text("mode", "DCR") == "DCR":
-        y = reshape(x, (n, *blocks, depth, *spatial))
+        y = g.reshape(x, (n, *blocks, depth, *spatial))
         order = [0, rank + 1, *(axis for k in range(rank) for axis in (rank + 2 + k, 1 + k))]
     else:
-        y = reshape(x, (n, depth, *blocks, *spatial))
+        y = g.reshape(x, (n, depth, *blocks, *spatial))
         order = [0, 1, *(axis for k in range(rank) for axis in (rank + 2 + k, 2 + k))]
-    return reshape(transpose(y, order), (n, depth, *(d * size for d in spatial)))
+    return g.reshape(g.transpose(y, order), (n, depth, *(d * size for d in spatial)))
 
 
 def _space_to_depth(node: Node) -> Expr:
     x, size = node.input(0), node.integer("blocksize")
-    n, c, *spatial = shape_of(x)
+    n, c, *spatial = g.shape(x)
     rank = len(spatial)
     small = [_exact(d, size, "blocksize") for d in spatial]
-    y = reshape(x, (n, c, *(v for d in small for v in (d, size))))
+    y = g.reshape(x, (n, c, *(v for d in small for v in (d, size))))
     blocks, places = [3 + 2 * k for k in range(rank)], [2 + 2 * k for k in range(rank)]
     order = [0, 1, *blocks, *places] if node.text("mode", "DCR") == "CRD" else [0, *blocks, 1, *places]
-    return reshape(transpose(y, order), (n, c * size**rank, *small))
+    return g.reshape(g.transpose(y, order), (n, c * size**rank, *small))
 
 
 def _exact(value: int, divisor: int, what: str) -> int:
@@ -144,16 +122,16 @@ def _exact(value: int, divisor: int, what: str) -> int:
 
 def _concat(node: Node) -> Expr:
     parts = node.all_inputs()
-    axis = axis_index(node.integer("axis", 1), rank_of(parts[0]))
+    axis = g.axis(node.integer("axis", 1), g.rank(parts[0]))
     filled_parts = [p for p in parts if _extent(p, axis) != 0]
-    return concatenate(filled_parts or parts[:1], axis)
+    return g.concat(filled_parts or parts[:1], axis)
 
 
 def _extent(x: Expr, axis: int) -> Dim:
     """A dimension, which may be dynamic; AotcError (code "onnx-axis") where there is no such axis."""
-    if axis >= rank_of(x):
-        raise AotcError("onnx-axis", f"a tensor of shape ({', '.join(map(str, dims_of(x)))}) has no axis {axis}")
-    return dims_of(x)[axis]
+    if axis >= g.rank(x):
+        raise AotcError("onnx-axis", f"a tensor of shape ({', '.join(map(str, g.dims(x)))}) has no axis {axis}")
+    return g.dims(x)[axis]
 
 
 def split_sizes(size: int, count: int) -> list[int]:
@@ -169,19 +147,19 @@ def split_sizes(size: int, count: int) -> list[int]:
 
 def _split(node: Node) -> Sequence[Expr | None]:
     x = node.input(0)
-    axis = axis_index(node.integer("axis"), rank_of(x))
-    size = dim_of(x, axis)
+    axis = g.axis(node.integer("axis"), g.rank(x))
+    size = g.dim(x, axis)
     sizes = node.ints_or_input("split", 1)
     count = node.integer("num_outputs", len(node.wanted)) if sizes is None else len(sizes)
     if count > len(node.wanted):
-        check_unrolled(count, "a split")
+        g.check_unrolled(count, "a split")
     if sizes is None:
         if not 0 < count <= max(size, len(node.wanted)):
             raise AotcError("onnx-split", f"{size} elements cannot be split into {count} parts")
         sizes = split_sizes(size, count)
     if sum(sizes) != size or min(sizes, default=0) < 0 or len(sizes) < len(node.wanted):
         raise AotcError("onnx-split", f"parts {sizes} do not make up {size} elements")
-    return split(x, sizes, axis)
+    return g.split(x, sizes, axis)
 
 
 def _slice(node: Node) -> Expr:
@@ -191,19 +169,19 @@ def _slice(node: Node) -> Expr:
     axes = node.ints_or_input("axes", 3)
     given = node.const_ints(4, "`steps`")
     steps = [1] * len(starts) if given is None else given
-    places = [axis_index(a, rank_of(x)) for a in (axes if axes is not None else range(len(starts)))]
+    places = [g.axis(a, g.rank(x)) for a in (axes if axes is not None else range(len(starts)))]
     if not len(starts) == len(ends) == len(places) == len(steps) or 0 in steps or len(set(places)) != len(places):
         raise AotcError("onnx-slice", f"starts {starts}, ends {ends}, axes {places} and steps {steps} do not agree")
     box = []
     for start, end, axis, step in zip(starts, ends, places, steps, strict=True):
-        size = dim_of(x, axis)
+        size = g.dim(x, axis)
         first, last = _cut(start, end, step, size)
         if (first, last, step) != (0, size, 1):
             # a backwards slice that ends before element 0 needs an end that numpy does not take from the back
             box.append((axis, first, last if last >= 0 else -size - 1, step))
     if not box:
         return x
-    return slice_axes(x, [b[1] for b in box], [b[2] for b in box], [b[0] for b in box], [b[3] for b in box])
+    return g.cut(x, [b[1] for b in box], [b[2] for b in box], [b[0] for b in box], [b[3] for b in box])
 
 
 def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
@@ -216,10 +194,10 @@ def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
 
 def _pad(node: Node) -> Expr:
     x = node.input(0)
-    rank = rank_of(x)
+    rank = g.rank(x)
     pads = node.needed(node.ints("paddings") or node.ints_or_input("pads", 1), "the pads")
     axes = node.const_ints(3, "`axes`")
-    places = [axis_index(a, rank) for a in axes] if axes is not None else list(range(rank))
+    places = [g.axis(a, rank) for a in axes] if axes is not None else list(range(rank))
     if len(pads) != 2 * len(places):
         raise AotcError("onnx-pad", f"{len(pads)} pads do not fit {len(places)} axes")
     before, after = [0] * rank, [0] * rank
@@ -228,13 +206,13 @@ def _pad(node: Node) -> Expr:
     x = _cropped(x, before, after)
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
     mode = node.text("mode", "constant")
-    checked_shape([d + b + a for d, (b, a) in zip(shape_of(x), widths, strict=True)], dtype_of(x), "the result of Pad")
+    g.checked_shape([d + b + a for d, (b, a) in zip(g.shape(x), widths, strict=True)], g.dtype(x), "the result of Pad")
     if mode != "constant":
-        return pad(x, widths, mode=mode)
+        return g.pad(x, widths, mode=mode)
     value = node.optional(2)
     if value is not None and any(b or a for b, a in widths):
-        return emit("nn.pad", x, reshape(value, ()), pad_width=tuple(widths), pad_mode="constant")
-    return pad(x, widths, node.number("value") if dtype_of(x).is_float else int(node.number("value")))
+        return g.op("nn.pad", x, g.reshape(value, ()), pad_width=tuple(widths), pad_mode="constant")
+    return g.pad(x, widths, node.number("value") if g.dtype(x).is_float else int(node.number("value")))
 
 
 def _cropped(x: Expr, before: Sequence[int], after: Sequence[int]) -> Expr:
@@ -242,12 +220,12 @@ def _cropped(x: Expr, before: Sequence[int], after: Sequence[int]) -> Expr:
     axes = [k for k in range(len(before)) if before[k] < 0 or after[k] < 0]
     if not axes:
         return x
-    shape = shape_of(x)
+    shape = g.shape(x)
     begin = [max(-before[k], 0) for k in axes]
     end = [shape[k] + min(after[k], 0) for k in axes]
     if any(e < b for b, e in zip(begin, end, strict=True)):
         raise AotcError("onnx-pad", "negative pads cut more than there is")
-    return slice_axes(x, begin, end, axes)
+    return g.cut(x, begin, end, axes)
 
 
 def _tile(node: Node) -> Expr:
@@ -255,36 +233,36 @@ def _tile(node: Node) -> Expr:
     if node.since < 6:
         raise AotcError("onnx-op", "Tile of operator set 1 is not supported")
     repeats = node.const_ints(1, "`repeats`")
-    if repeats is None or len(repeats) != rank_of(x) or min(repeats, default=1) < 0:
-        raise AotcError("onnx-tile", f"repeats {repeats} do not fit rank {rank_of(x)}")
-    checked_shape([d * r for d, r in zip(shape_of(x), repeats, strict=True)], dtype_of(x), "the result of Tile")
-    return x if all(r == 1 for r in repeats) else emit("tile", x, reps=tuple(repeats))
+    if repeats is None or len(repeats) != g.rank(x) or min(repeats, default=1) < 0:
+        raise AotcError("onnx-tile", f"repeats {repeats} do not fit rank {g.rank(x)}")
+    g.checked_shape([d * r for d, r in zip(g.shape(x), repeats, strict=True)], g.dtype(x), "the result of Tile")
+    return x if all(r == 1 for r in repeats) else g.op("tile", x, reps=tuple(repeats))
 
 
 def _expand(node: Node) -> Expr:
     x, given = node.input(0), node.needed(node.const_ints(1, "the shape"), "the shape")
-    shape = checked_shape(given, dtype_of(x), "the shape of Expand")
-    target = broadcast_shape(dims_of(x), shape)
+    shape = g.checked_shape(given, g.dtype(x), "the shape of Expand")
+    target = broadcast_shape(g.dims(x), shape)
     if not is_static(target):
-        shape_of(x)
-    return broadcast_to(x, checked_shape(target, dtype_of(x), "the result of Expand"))
+        g.shape(x)
+    return g.broadcast(x, g.checked_shape(target, g.dtype(x), "the result of Expand"))
 
 
 # --- shapes as values, and constants
 
 
 def _shape(node: Node) -> Expr:
-    dims = dims_of(node.input(0))
+    dims = g.dims(node.input(0))
     rank = len(dims)
     start, end = node.integer("start"), node.integer("end", rank)
     chosen = dims[max(start + rank, 0) if start < 0 else start : max(end + rank, 0) if end < 0 else end]
     if not is_static(chosen):
-        shape_of(node.input(0), "a tensor whose shape is asked for")
-    return constant([d for d in chosen if isinstance(d, int)], "int64")
+        g.shape(node.input(0), "a tensor whose shape is asked for")
+    return g.constant([d for d in chosen if isinstance(d, int)], "int64")
 
 
 def _size(node: Node) -> Expr:
-    return constant(math.prod(shape_of(node.input(0))), "int64")
+    return g.constant(math.prod(g.shape(node.input(0))), "int64")
 
 
 def _constant(node: Node) -> Expr:
@@ -297,7 +275,7 @@ def _constant(node: Node) -> Expr:
         ("value_ints", "int64"),
     ):
         if name in node.attrs:
-            return constant(node.attrs[name], dtype)
+            return g.constant(node.attrs[name], dtype)
     raise AotcError("onnx-constant", "this form of constant is not supported (a string or sparse tensor)")
 
 
@@ -305,15 +283,17 @@ def _constant_of_shape(node: Node) -> Expr:
     shape = node.needed(node.const_ints(0, "the shape"), "the shape")
     value = node.host.tensor(node.attrs["value"]) if "value" in node.attrs else np.zeros(1, np.float32)
     dtype = DType.of(value)
-    return filled(
-        only(value, "the value of ConstantOfShape"), checked_shape(shape, dtype, "the result of ConstantOfShape"), dtype
+    return g.filled(
+        g.only(value, "the value of ConstantOfShape"),
+        g.checked_shape(shape, dtype, "the result of ConstantOfShape"),
+        dtype,
     )
 
 
 def _range(node: Node) -> Expr:
     values = [node.const(k, what) for k, what in enumerate(("the start", "the limit", "the step"))]
-    start, limit, step = (only(v, "each input of Range") for v in values)
-    dtype = dtype_of(node.input(0))
+    start, limit, step = (g.only(v, "each input of Range") for v in values)
+    dtype = g.dtype(node.input(0))
     exact: list[Any] = [float(v) if dtype.is_float else int(v) for v in (start, limit, step)]
     if exact[2] == 0:
         raise AotcError("onnx-range", "the step of Range is 0")
@@ -321,29 +301,29 @@ def _range(node: Node) -> Expr:
         raise AotcError("onnx-range", f"no range goes from {exact[0]} to {exact[1]} by {exact[2]}")
     span = exact[1] - exact[0]
     count = max(math.ceil(span / exact[2]) if dtype.is_float else -(-span // exact[2]), 0)
-    check_materialized((count,), dtype, "the result of Range")
+    g.check_materialized((count,), dtype, "the result of Range")
     work = np.float64 if dtype.is_float else np.int64
     return Constant((exact[0] + np.arange(count, dtype=work) * exact[2]).astype(dtype.numpy))
 
 
 def _eye_like(node: Node) -> Expr:
     x = node.input(0)
-    dtype = dtype_of_elem(node.integer("dtype"), "the result of EyeLike") if "dtype" in node.attrs else dtype_of(x)
-    shape = shape_of(x)
-    check_materialized(shape, dtype, "the result of EyeLike")
+    dtype = dtype_of_elem(node.integer("dtype"), "the result of EyeLike") if "dtype" in node.attrs else g.dtype(x)
+    shape = g.shape(x)
+    g.check_materialized(shape, dtype, "the result of EyeLike")
     rows, columns = shape
     return Constant(np.eye(rows, columns, node.integer("k")).astype(dtype.numpy))
 
 
 def _trilu(node: Node) -> Expr:
     k = node.optional(1)
-    diagonal = constant(0, "int64") if k is None else reshape(k, ())
-    return emit("trilu", node.input(0), diagonal, upper=bool(node.integer("upper", 1)))
+    diagonal = g.constant(0, "int64") if k is None else g.reshape(k, ())
+    return g.op("trilu", node.input(0), diagonal, upper=bool(node.integer("upper", 1)))
 
 
 def _reverse_sequence(node: Node) -> Expr:
     time, batch = node.integer("time_axis"), node.integer("batch_axis", 1)
-    return emit("reverse_sequence", node.input(0), node.input(1), seq_axis=time, batch_axis=batch)
+    return g.op("reverse_sequence", node.input(0), node.input(1), seq_axis=time, batch_axis=batch)
 
 
 OPS: Table = {

@@ -15,7 +15,8 @@ from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
 from aotc.ir.dims import Dim, SymDim, is_static, static_shape
 from aotc.ir.span import Span
 from aotc.ir.types import TensorType
-from aotc.relay.frontend.onnx.load import LoadedModel, check_size, checked_shape, dtype_of_elem
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem
 
 
 def input_types(
@@ -100,7 +101,7 @@ def _pinned(
     what = f"input {value.name!r}"
     dtype = dtype_of_elem(value.type.tensor_type.elem_type, what)
     if given is not None:
-        shape: tuple[Dim, ...] = checked_shape(given, dtype, what)
+        shape: tuple[Dim, ...] = g.checked_shape(given, dtype, what)
         fits = declared is None or (
             len(declared) == len(shape)
             and all(isinstance(d, SymDim) or d == g for d, g in zip(declared, shape, strict=True))
@@ -115,7 +116,7 @@ def _pinned(
     else:
         shape = tuple(bindings.get(d.name, d) if isinstance(d, SymDim) else d for d in declared)
     if is_static(shape):
-        check_size(static_shape(shape), dtype, what)
+        g.check_size(static_shape(shape), dtype, what)
     return TensorType(shape, dtype)
 
 

@@ -25,6 +25,7 @@ from aotc.ir.dims import SymDim
 from aotc.ir.span import Span
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.table import converter_of
 from aotc.relay.frontend.pytorch.values import NUMERIC, Value, array_of, dtype_name, dynamic
 from aotc.relay.frontend.pytorch.walk import POISON, Problems, call_operator, flattened, known, unsupported
@@ -200,6 +201,7 @@ def _source_line(node: Any) -> str:
     return f"in {trace[-1]}" if trace else ""
 
 
+@g.codes_of("torch")
 def from_exported(
     program: Any,
     keep_params_as_input: bool = False,

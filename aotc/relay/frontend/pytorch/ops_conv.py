@@ -12,18 +12,7 @@ from typing import Any
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import (
-    concatenate,
-    emit,
-    mul,
-    pad,
-    rank_of,
-    reshape,
-    slice_axes,
-    squeeze,
-    transpose,
-    unsqueeze,
-)
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.values import Absent, Converter, Table, Value, ints_of, shape, size
 
 _LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -38,15 +27,15 @@ def _per_axis(value: Value, rank: int) -> tuple[int, ...]:
 
 def _batched(x: Expr, rank: int, body: Any) -> Expr:
     """`body` of x with a batch axis, which goes away again if x has none."""
-    if rank_of(x) == rank + 1:
-        return squeeze(body(unsqueeze(x, [0])), [0])
-    if rank_of(x) != rank + 2:
-        raise AotcError("torch-shape", f"an input of {rank_of(x)} dimensions does not fit {rank} spatial ones")
+    if g.rank(x) == rank + 1:
+        return g.squeeze(body(g.unsqueeze(x, [0])), [0])
+    if g.rank(x) != rank + 2:
+        raise AotcError("torch-shape", f"an input of {g.rank(x)} dimensions does not fit {rank} spatial ones")
     return body(x)  # type: ignore[no-any-return]
 
 
 def _bias(y: Expr, bias: Expr | None) -> Expr:
-    return y if bias is None else emit("nn.bias_add", y, bias, axis=1)
+    return y if bias is None else g.op("nn.bias_add", y, bias, axis=1)
 
 
 def _padding(padding: Value, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
@@ -84,8 +73,8 @@ def _convolution(
     if transposed:
         extra = _per_axis(output_padding, rank)
         name = f"nn.conv{rank}d_transpose"
-        return _batched(x, rank, lambda y: _bias(emit(name, y, weight, output_padding=extra, **common), bias))
-    return _batched(x, rank, lambda y: _bias(emit(f"nn.conv{rank}d", y, weight, **common), bias))
+        return _batched(x, rank, lambda y: _bias(g.op(name, y, weight, output_padding=extra, **common), bias))
+    return _batched(x, rank, lambda y: _bias(g.op(f"nn.conv{rank}d", y, weight, **common), bias))
 
 
 def _conv(
@@ -126,7 +115,7 @@ def _max_pool(rank: int) -> Converter:
         ceil_mode: bool = False,
     ) -> Expr:
         attrs = _window(rank, kernel_size, stride, padding, ceil_mode)
-        return _batched(x, rank, lambda y: emit(f"nn.max_pool{rank}d", y, dilation=_per_axis(dilation, rank), **attrs))
+        return _batched(x, rank, lambda y: g.op(f"nn.max_pool{rank}d", y, dilation=_per_axis(dilation, rank), **attrs))
 
     return convert
 
@@ -170,11 +159,11 @@ def _avg_pool(rank: int) -> Converter:
         attrs = _window(rank, kernel_size, stride, padding, ceil_mode)
         include = bool(count_include_pad)
         if divisor_override is None:
-            return _batched(x, rank, lambda y: emit(f"nn.avg_pool{rank}d", y, count_include_pad=include, **attrs))
+            return _batched(x, rank, lambda y: g.op(f"nn.avg_pool{rank}d", y, count_include_pad=include, **attrs))
         if ceil_mode:
             raise AotcError("torch-op", "avg_pool with both ceil_mode and divisor_override is not supported")
-        mean = _batched(x, rank, lambda y: emit(f"nn.avg_pool{rank}d", y, count_include_pad=True, **attrs))
-        return mul(mean, math.prod(attrs["pool_size"]) / divisor_override)
+        mean = _batched(x, rank, lambda y: g.op(f"nn.avg_pool{rank}d", y, count_include_pad=True, **attrs))
+        return g.mul(mean, math.prod(attrs["pool_size"]) / divisor_override)
 
     return convert
 
@@ -184,9 +173,9 @@ def _adaptive(kind: str, rank: int) -> Converter:
         wanted = output_size if isinstance(output_size, (list, tuple)) else [output_size] * rank
         if len(wanted) == 1:
             wanted = list(wanted) * rank
-        start = rank_of(x) - rank
+        start = g.rank(x) - rank
         sizes = tuple(size(x, start + k) if w is None else ints_of(w)[0] for k, w in enumerate(wanted))
-        return _batched(x, rank, lambda y: emit(f"nn.adaptive_{kind}_pool{rank}d", y, output_size=sizes))
+        return _batched(x, rank, lambda y: g.op(f"nn.adaptive_{kind}_pool{rank}d", y, output_size=sizes))
 
     return convert
 
@@ -212,7 +201,7 @@ def _resize(x: Expr, rank: int, sizes: Value, scales: Sequence[float | None], me
     given = tuple(exact) if any(f * n != t for f, n, t in zip(exact, extents, target, strict=True)) else None
     if mode == "align_corners":
         given = None
-    return emit(
+    return g.op(
         f"image.resize{rank}d",
         x,
         size=target,
@@ -266,13 +255,13 @@ def _linear(rank: int, method: str) -> Converter:
 
 
 def _grid_sampler(x: Expr, grid: Expr, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Expr:
-    rank = rank_of(grid)
-    return emit(
+    rank = g.rank(grid)
+    return g.op(
         "image.grid_sample",
         x,
-        transpose(grid, (0, rank - 1, *range(1, rank - 1))),
+        g.transpose(grid, (0, rank - 1, *range(1, rank - 1))),
         method=("bilinear", "nearest", "bicubic")[interpolation_mode],
-        layout=_LAYOUTS[rank_of(x) - 2],
+        layout=_LAYOUTS[g.rank(x) - 2],
         padding_mode=("zeros", "border", "reflection")[padding_mode],
         align_corners=bool(align_corners),
     )
@@ -281,7 +270,7 @@ def _grid_sampler(x: Expr, grid: Expr, interpolation_mode: int, padding_mode: in
 def _im2col(x: Expr, kernel_size: Value, dilation: Value, padding: Value, stride: Value) -> Expr:
     """Each window as a column: a convolution with the identity would cost more than slices."""
     k, d, p, s = (_per_axis(v, 2) for v in (kernel_size, dilation, padding, stride))
-    y = pad(x, [(0, 0), (0, 0), (p[0], p[0]), (p[1], p[1])])
+    y = g.pad(x, [(0, 0), (0, 0), (p[0], p[0]), (p[1], p[1])])
     n, c, height, width = shape(y)
     counts = [(extent - (k[i] - 1) * d[i] - 1) // s[i] + 1 for i, extent in enumerate((height, width))]
     taps = []
@@ -289,8 +278,8 @@ def _im2col(x: Expr, kernel_size: Value, dilation: Value, padding: Value, stride
         for column in range(k[1]):
             begin = [row * d[0], column * d[1]]
             end = [b + (m - 1) * t + 1 for b, m, t in zip(begin, counts, s, strict=True)]
-            taps.append(reshape(slice_axes(y, begin, end, (2, 3), s), (n, c, 1, counts[0] * counts[1])))
-    return reshape(concatenate(taps, 2), (n, c * k[0] * k[1], counts[0] * counts[1]))
+            taps.append(g.reshape(g.cut(y, begin, end, (2, 3), s), (n, c, 1, counts[0] * counts[1])))
+    return g.reshape(g.concat(taps, 2), (n, c * k[0] * k[1], counts[0] * counts[1]))
 
 
 OPS: Table = {

@@ -17,25 +17,25 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend.onnx.build import broadcast_to, check_materialized, constant, dims_of, dtype_of, filled
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.values import Table, Value, as_tensor, dynamic, ints_of, is_tensor, result_type, shape
 
 
 def _full(size: Value, fill_value: Value, dtype: str | None = None) -> Expr:
     wanted = dtype or result_type(fill_value)
-    return broadcast_to(as_tensor(fill_value, wanted), ints_of(size))
+    return g.broadcast(as_tensor(fill_value, wanted), ints_of(size))
 
 
 def _zeros(size: Value, dtype: str | None = None) -> Expr:
-    return filled(0, ints_of(size), dtype or "float32")
+    return g.filled(0, ints_of(size), dtype or "float32")
 
 
 def _ones(size: Value, dtype: str | None = None) -> Expr:
-    return filled(1, ints_of(size), dtype or "float32")
+    return g.filled(1, ints_of(size), dtype or "float32")
 
 
 def _full_like(x: Expr, fill_value: Value, dtype: str | None = None) -> Expr:
-    return _full(shape(x), fill_value, dtype or str(dtype_of(x)))
+    return _full(shape(x), fill_value, dtype or str(g.dtype(x)))
 
 
 def _zeros_like(x: Expr, dtype: str | None = None) -> Expr:
@@ -47,7 +47,7 @@ def _ones_like(x: Expr, dtype: str | None = None) -> Expr:
 
 
 def _new_full(x: Expr, size: Value, fill_value: Value, dtype: str | None = None) -> Expr:
-    return _full(size, fill_value, dtype or str(dtype_of(x)))
+    return _full(size, fill_value, dtype or str(g.dtype(x)))
 
 
 def _new_zeros(x: Expr, size: Value, dtype: str | None = None) -> Expr:
@@ -75,20 +75,20 @@ def _arange(end: Value, start: Value = 0, step: Value = 1, dtype: str | None = N
     first, last, by = map(_number, (start, end, step))
     wanted = dtype or ("int64" if all(isinstance(v, int) for v in (first, last, by)) else "float32")
     count = max(math.ceil((last - first) / by), 0)
-    check_materialized((count,), wanted, "a range")
-    return constant(first + np.arange(count) * by, wanted)
+    g.check_materialized((count,), wanted, "a range")
+    return g.constant(first + np.arange(count) * by, wanted)
 
 
 def _linspace(start: Value, end: Value, steps: int, dtype: str | None = None) -> Expr:
     wanted = dtype or "float32"
-    check_materialized((steps,), wanted, "a range")
-    return constant(np.linspace(_number(start), _number(end), steps), wanted)
+    g.check_materialized((steps,), wanted, "a range")
+    return g.constant(np.linspace(_number(start), _number(end), steps), wanted)
 
 
 def _eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
     columns = n if m is None else m
-    check_materialized((n, columns), dtype or "float32", "an identity matrix")
-    return constant(np.eye(n, columns), dtype or "float32")
+    g.check_materialized((n, columns), dtype or "float32", "an identity matrix")
+    return g.constant(np.eye(n, columns), dtype or "float32")
 
 
 def _scalar_tensor(s: Value, dtype: str | None = None) -> Expr:
@@ -105,11 +105,11 @@ def _tensor(data: Value, dtype: str | None = None) -> Expr:
     kinds = {"b": "bool", "i": "int64", "f": "float32"}
     if values.dtype.kind not in kinds:
         raise AotcError("torch-dynamic", "torch.tensor of values that are only known at run time is not supported")
-    return constant(values, dtype or kinds[values.dtype.kind])
+    return g.constant(values, dtype or kinds[values.dtype.kind])
 
 
 OPS: Table = {
-    "_shape_as_tensor": lambda x: constant(list(shape(x)), "int64"),
+    "_shape_as_tensor": lambda x: g.constant(list(shape(x)), "int64"),
     "arange": _arange,
     "empty": _zeros,
     "empty_like": _zeros_like,
@@ -197,7 +197,7 @@ SCALARS: Final[dict[str, Callable[..., Value]]] = {
 
 
 def _size(x: Expr, dim: int | None = None) -> Value:
-    return list(dims_of(x)) if dim is None else dims_of(x)[dim]
+    return list(g.dims(x)) if dim is None else g.dims(x)[dim]
 
 
 def _known_number(x: Expr) -> Value:
@@ -213,10 +213,10 @@ FACTS: Table = {
     "IntImplicit": lambda a: int(_number(a)),
     "ScalarImplicit": lambda a: _number(a),
     "_local_scalar_dense": _known_number,
-    "dim": lambda x: len(dims_of(x)),
-    "is_floating_point": lambda x: dtype_of(x).is_float,
+    "dim": lambda x: len(g.dims(x)),
+    "is_floating_point": lambda x: g.dtype(x).is_float,
     "item": _known_number,
-    "len": lambda t: dims_of(t)[0],
+    "len": lambda t: g.dims(t)[0],
     "numel": lambda x: math.prod(shape(x)),
     "size": _size,
     "sym_numel": lambda x: math.prod(shape(x)),

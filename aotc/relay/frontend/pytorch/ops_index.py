@@ -13,25 +13,7 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend.onnx.build import (
-    add,
-    binary,
-    broadcast_to,
-    cast,
-    concatenate,
-    constant,
-    dims_of,
-    dtype_of,
-    emit,
-    iota,
-    less,
-    rank_of,
-    reshape,
-    slice_axes,
-    transpose,
-    unsqueeze,
-    where,
-)
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.values import (
     Converter,
     Table,
@@ -49,12 +31,12 @@ from aotc.relay.op.rules import broadcast_shape
 def _from_start(index: Expr, count: int) -> Expr:
     """Positions counted from 0: negative ones count from the end."""
     if isinstance(index, Constant):
-        return constant(np.where(index.data < 0, index.data + count, index.data), dtype_of(index))
-    return where(less(index, 0), add(index, count), index)
+        return g.constant(np.where(index.data < 0, index.data + count, index.data), g.dtype(index))
+    return g.where(g.less(index, 0), g.add(index, count), index)
 
 
 def _take(x: Expr, index: Expr, axis: int) -> Expr:
-    return emit("take", x, index, axis=axis, mode="clip")
+    return g.op("take", x, index, axis=axis, mode="clip")
 
 
 def _embedding(weight: Expr, indices: Expr) -> Expr:
@@ -62,30 +44,28 @@ def _embedding(weight: Expr, indices: Expr) -> Expr:
 
 
 def _index_select(x: Expr, dim: int, index: Expr) -> Expr:
-    return _take(x, reshape(index, (-1,)), axis_of(dim, rank_of(x)))
+    return _take(x, g.reshape(index, (-1,)), axis_of(dim, g.rank(x)))
 
 
 def _gather(x: Expr, dim: int, index: Expr) -> Expr:
-    axis = axis_of(dim, rank_of(x))
-    return emit("gather", _cut(x, shape(index), axis), index, axis=axis)
+    axis = axis_of(dim, g.rank(x))
+    return g.op("gather", _cut(x, shape(index), axis), index, axis=axis)
 
 
 def _cut(x: Expr, wanted: Sequence[int], axis: int) -> Expr:
     """`x` without what no position reaches: on other axes positions are those of the index itself."""
     axes = [k for k, n in enumerate(wanted) if k != axis and n < size(x, k)]
-    return slice_axes(x, [0] * len(axes), [wanted[k] for k in axes], axes) if axes else x
+    return g.cut(x, [0] * len(axes), [wanted[k] for k in axes], axes) if axes else x
 
 
 def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
     if dim is None:
-        return emit("gather", reshape(x, (-1,)), reshape(indices, (-1,)), axis=0)
-    axis = axis_of(dim, rank_of(x))
+        return g.op("gather", g.reshape(x, (-1,)), g.reshape(indices, (-1,)), axis=0)
+    axis = axis_of(dim, g.rank(x))
     one = [tuple(1 if k == axis else d for k, d in enumerate(shape(t))) for t in (x, indices)]
     common = [int_of(d) for d in broadcast_shape(*one)]
-    data, index = (
-        broadcast_to(t, [size(t, k) if k == axis else n for k, n in enumerate(common)]) for t in (x, indices)
-    )
-    return emit("gather", data, index, axis=axis)
+    data, index = (g.broadcast(t, [size(t, k) if k == axis else n for k, n in enumerate(common)]) for t in (x, indices))
+    return g.op("gather", data, index, axis=axis)
 
 
 def _scatter(x: Expr, dim: int, index: Expr, src: Value = None, value: Value = None, reduce: str | None = None) -> Expr:
@@ -96,13 +76,13 @@ def _scatter(x: Expr, dim: int, index: Expr, src: Value = None, value: Value = N
 
 
 def _scattered(x: Expr, dim: int, index: Expr, source: Value, mode: str) -> Expr:
-    axis, wanted = axis_of(dim, rank_of(x)), shape(index)
-    dtype = str(dtype_of(x))
-    if is_tensor(source) and rank_of(source):
-        update = slice_axes(cast(source, dtype), [0] * len(wanted), wanted, range(len(wanted)))
+    axis, wanted = axis_of(dim, g.rank(x)), shape(index)
+    dtype = str(g.dtype(x))
+    if is_tensor(source) and g.rank(source):
+        update = g.cut(g.cast(source, dtype), [0] * len(wanted), wanted, range(len(wanted)))
     else:
-        update = broadcast_to(as_tensor(source, dtype), wanted)
-    return emit("scatter_elements", x, index, update, axis=axis, reduction=mode)
+        update = g.broadcast(as_tensor(source, dtype), wanted)
+    return g.op("scatter_elements", x, index, update, axis=axis, reduction=mode)
 
 
 def _scatter_add(x: Expr, dim: int, index: Expr, src: Expr) -> Expr:
@@ -127,17 +107,17 @@ def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]
     for index in indices:
         if index is None:
             axis += 1
-        elif dtype_of(index).is_bool or dtype_of(index) == "uint8":
+        elif g.dtype(index).is_bool or g.dtype(index) == "uint8":
             if not isinstance(index, Constant):
                 hint = "torch.where with three arguments has a result whose shape is known"
                 raise AotcError("torch-dynamic", "indexing by a mask that is computed at run time", hint=hint)
             for found in np.nonzero(index.data):
                 axes.append(axis)
-                places.append(constant(found, "int64"))
+                places.append(g.constant(found, "int64"))
                 axis += 1
         else:
             axes.append(axis)
-            places.append(cast(index, "int64"))
+            places.append(g.cast(index, "int64"))
             axis += 1
     return axes, places
 
@@ -146,8 +126,8 @@ def _joined(places: Sequence[Expr]) -> tuple[Expr, tuple[int, ...]]:
     """Positions for several axes as (axes, *shape), broadcast to one shape."""
     common: tuple[int, ...] = ()
     for place in places:
-        common = tuple(int_of(d) for d in broadcast_shape(common, dims_of(place)))
-    return concatenate([unsqueeze(broadcast_to(p, common), [0]) for p in places], 0), common
+        common = tuple(int_of(d) for d in broadcast_shape(common, g.dims(place)))
+    return g.concat([g.unsqueeze(g.broadcast(p, common), [0]) for p in places], 0), common
 
 
 def _front(axes: Sequence[int], rank: int) -> list[int]:
@@ -166,30 +146,30 @@ def _index(x: Expr, indices: Sequence[Value]) -> Expr:
     if len(axes) == 1:
         return _take(x, _from_start(places[0], size(x, axes[0])), axes[0])
     index, common = _joined(places)
-    data = transpose(x, _front(axes, rank_of(x)))
-    y = emit("gather_nd", data, index)
+    data = g.transpose(x, _front(axes, g.rank(x)))
+    y = g.op("gather_nd", data, index)
     start, n = _place_of(axes), len(common)
-    order = [*range(n, n + start), *range(n), *range(n + start, rank_of(y))]
-    return transpose(y, order)
+    order = [*range(n, n + start), *range(n), *range(n + start, g.rank(y))]
+    return g.transpose(y, order)
 
 
 def _index_put(x: Expr, indices: Sequence[Value], values: Value, accumulate: bool = False) -> Expr:
-    dtype = str(dtype_of(x))
-    if len(indices) == 1 and is_tensor(indices[0]) and dtype_of(indices[0]).is_bool and _one(values):
-        mask = reshape(indices[0], (*shape(indices[0]), *[1] * (rank_of(x) - rank_of(indices[0]))))
-        scalar = reshape(as_tensor(values, dtype), ())
-        return emit("where", mask, add(x, scalar) if accumulate else scalar, x)
+    dtype = str(g.dtype(x))
+    if len(indices) == 1 and is_tensor(indices[0]) and g.dtype(indices[0]).is_bool and _one(values):
+        mask = g.reshape(indices[0], (*shape(indices[0]), *[1] * (g.rank(x) - g.rank(indices[0]))))
+        scalar = g.reshape(as_tensor(values, dtype), ())
+        return g.op("where", mask, g.add(x, scalar) if accumulate else scalar, x)
     axes, places = _positions(x, indices)
     index, common = _joined(places)
-    order = _front(axes, rank_of(x))
-    data = transpose(x, order)
+    order = _front(axes, g.rank(x))
+    data = g.transpose(x, order)
     rest = shape(data)[len(axes) :]
     start, n = _place_of(axes), len(common)
     target = (*rest[:start], *common, *rest[start:])
-    update = broadcast_to(as_tensor(values, dtype), target)
-    update = transpose(update, [*range(start, start + n), *range(start), *range(start + n, len(target))])
-    y = emit("scatter_nd", data, index, update, mode="add" if accumulate else "update")
-    return transpose(y, [order.index(k) for k in range(rank_of(x))])
+    update = g.broadcast(as_tensor(values, dtype), target)
+    update = g.transpose(update, [*range(start, start + n), *range(start), *range(start + n, len(target))])
+    y = g.op("scatter_nd", data, index, update, mode="add" if accumulate else "update")
+    return g.transpose(y, [order.index(k) for k in range(g.rank(x))])
 
 
 def _one(values: Value) -> bool:
@@ -200,35 +180,35 @@ def _one(values: Value) -> bool:
 
 
 def _slice_scatter(x: Expr, src: Expr, dim: int = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
-    axis = axis_of(dim, rank_of(x))
+    axis = axis_of(dim, g.rank(x))
     first, last = (None if v is None else int_of(v) for v in (start, end))
     taken: range = range(size(x, axis))[slice(first, last, int_of(step))]
     if len(taken) == size(x, axis):
-        return broadcast_to(cast(src, str(dtype_of(x))), shape(x))
+        return g.broadcast(g.cast(src, str(g.dtype(x))), shape(x))
     wanted = [len(taken) if k == axis else n for k, n in enumerate(shape(x))]
-    row = reshape(constant(list(taken), "int64"), [len(taken) if k == axis else 1 for k in range(rank_of(x))])
-    update = broadcast_to(cast(src, str(dtype_of(x))), wanted)
-    return emit("scatter_elements", x, broadcast_to(row, wanted), update, axis=axis, reduction="update")
+    row = g.reshape(g.constant(list(taken), "int64"), [len(taken) if k == axis else 1 for k in range(g.rank(x))])
+    update = g.broadcast(g.cast(src, str(g.dtype(x))), wanted)
+    return g.op("scatter_elements", x, g.broadcast(row, wanted), update, axis=axis, reduction="update")
 
 
 def _select_scatter(x: Expr, src: Expr, dim: int, index: Value) -> Expr:
-    axis, place = axis_of(dim, rank_of(x)), int_of(index)
+    axis, place = axis_of(dim, g.rank(x)), int_of(index)
     place += size(x, axis) if place < 0 else 0
     wanted = [n for k, n in enumerate(shape(x)) if k != axis]
-    return _slice_scatter(x, unsqueeze(broadcast_to(src, wanted), [axis]), axis, place, place + 1)
+    return _slice_scatter(x, g.unsqueeze(g.broadcast(src, wanted), [axis]), axis, place, place + 1)
 
 
 def _copy(x: Expr, src: Value) -> Expr:
-    return broadcast_to(as_tensor(src, str(dtype_of(x))), shape(x))
+    return g.broadcast(as_tensor(src, str(g.dtype(x))), shape(x))
 
 
 def _index_fill(x: Expr, dim: int, index: Expr, value: Value) -> Expr:
-    return _index_put(x, [*[None] * axis_of(dim, rank_of(x)), index], value)
+    return _index_put(x, [*[None] * axis_of(dim, g.rank(x)), index], value)
 
 
 def _along(x: Expr, dim: int, index: Expr, source: Expr, accumulate: bool) -> Expr:
-    before = [None] * axis_of(dim, rank_of(x))
-    return _index_put(x, [*before, reshape(index, (-1,))], source, accumulate)
+    before = [None] * axis_of(dim, g.rank(x))
+    return _index_put(x, [*before, g.reshape(index, (-1,))], source, accumulate)
 
 
 def _index_add(x: Expr, dim: int, index: Expr, source: Expr) -> Expr:
@@ -240,7 +220,7 @@ def _index_copy(x: Expr, dim: int, index: Expr, source: Expr) -> Expr:
 
 
 def _take_flat(x: Expr, index: Expr) -> Expr:
-    flat = reshape(x, (-1,))
+    flat = g.reshape(x, (-1,))
     return _take(flat, _from_start(index, size(flat, 0)), 0)
 
 
@@ -249,7 +229,7 @@ def _take_flat(x: Expr, index: Expr) -> Expr:
 
 def _trilu(upper: bool) -> Converter:
     def convert(x: Expr, diagonal: int = 0) -> Expr:
-        return emit("trilu", x, constant(diagonal, "int64"), upper=upper)
+        return g.op("trilu", x, g.constant(diagonal, "int64"), upper=upper)
 
     return convert
 
@@ -257,27 +237,27 @@ def _trilu(upper: bool) -> Converter:
 def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
     if num_classes < 0:
         raise AotcError("torch-dynamic", "one_hot needs num_classes: the shape would depend on the values")
-    hit = binary("equal", unsqueeze(x, [rank_of(x)]), iota(num_classes, str(dtype_of(x))))
-    return cast(hit, "int64")
+    hit = g.binary("equal", g.unsqueeze(x, [g.rank(x)]), g.iota(num_classes, str(g.dtype(x))))
+    return g.cast(hit, "int64")
 
 
 def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
     """The diagonal of two axes as a new last axis: elements at a fixed distance of the flattened matrix."""
-    rank = rank_of(x)
+    rank = g.rank(x)
     axes = [axis_of(dim1, rank), axis_of(dim2, rank)]
     kept = [k for k in range(rank) if k not in axes]
-    y = transpose(x, [*kept, *axes])
+    y = g.transpose(x, [*kept, *axes])
     *lead, rows, columns = shape(y)
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     first = max(offset, 0) - min(offset, 0) * columns
-    places = constant(first + np.arange(count) * (columns + 1), "int64")
-    return _take(reshape(y, (*lead, rows * columns)), places, len(lead))
+    places = g.constant(first + np.arange(count) * (columns + 1), "int64")
+    return _take(g.reshape(y, (*lead, rows * columns)), places, len(lead))
 
 
 def _bucket(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
     """How many boundaries lie below (or at) each value."""
-    hit = binary("greater_equal" if right else "greater", unsqueeze(x, [rank_of(x)]), boundaries)
-    return cast(emit("sum", cast(hit, "int64"), axis=(rank_of(x),), keepdims=False), "int64")
+    hit = g.binary("greater_equal" if right else "greater", g.unsqueeze(x, [g.rank(x)]), boundaries)
+    return g.cast(g.op("sum", g.cast(hit, "int64"), axis=(g.rank(x),), keepdims=False), "int64")
 
 
 OPS: Table = {

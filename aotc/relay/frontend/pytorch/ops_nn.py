@@ -13,26 +13,9 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import (
-    add,
-    cast,
-    constant,
-    dims_of,
-    div,
-    dtype_of,
-    emit,
-    field,
-    filled,
-    mul,
-    rank_of,
-    reduce,
-    reshape,
-    split,
-    sub,
-    unsqueeze,
-)
-from aotc.relay.frontend.onnx.einsum import einsum
-from aotc.relay.frontend.onnx.ops_matmul import matmul
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.einsum import einsum
+from aotc.relay.frontend.matmul import matmul
 from aotc.relay.frontend.pytorch.ops_elementwise import gelu
 from aotc.relay.frontend.pytorch.ops_shape import swap
 from aotc.relay.frontend.pytorch.values import (
@@ -50,8 +33,8 @@ from aotc.relay.frontend.pytorch.values import (
 
 def _affine(weight: Expr | None, bias: Expr | None, count: int, dtype: str) -> tuple[Expr, Expr]:
     """Scale and offset, ones and zeros where they are missing."""
-    scale = weight if weight is not None else filled(1, (count,), dtype)
-    return scale, bias if bias is not None else filled(0, (count,), dtype)
+    scale = weight if weight is not None else g.filled(1, (count,), dtype)
+    return scale, bias if bias is not None else g.filled(0, (count,), dtype)
 
 
 # --- normalisation
@@ -66,12 +49,12 @@ def _batch_norm(
     training: bool = False,
     eps: float = 1e-5,
 ) -> Expr:
-    scale, offset = _affine(weight, bias, size(x, 1), str(dtype_of(x)))
+    scale, offset = _affine(weight, bias, size(x, 1), str(g.dtype(x)))
     if running_mean is not None and running_var is not None:
         if training:
             raise _training("batch_norm")
-        return field(emit("nn.batch_norm", x, scale, offset, running_mean, running_var, axis=1, epsilon=eps), 0)
-    return _per_channel(_standardized(x, [0, *range(2, rank_of(x))], eps), scale, offset)
+        return g.field(g.op("nn.batch_norm", x, scale, offset, running_mean, running_var, axis=1, epsilon=eps), 0)
+    return _per_channel(_standardized(x, [0, *range(2, g.rank(x))], eps), scale, offset)
 
 
 def _training(name: str) -> AotcError:
@@ -81,13 +64,13 @@ def _training(name: str) -> AotcError:
 
 def _standardized(x: Expr, axes: Sequence[int], eps: float) -> Expr:
     """Mean 0 and variance 1 over some axes."""
-    centred = sub(x, reduce("mean", x, axes, True))
-    return div(centred, emit("sqrt", add(reduce("mean", mul(centred, centred), axes, True), eps)))
+    centred = g.sub(x, g.reduce("mean", x, axes, True))
+    return g.div(centred, g.op("sqrt", g.add(g.reduce("mean", g.mul(centred, centred), axes, True), eps)))
 
 
 def _per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
-    full = (-1, *(1,) * (rank_of(x) - 2))
-    return add(mul(x, reshape(scale, full)), reshape(offset, full))
+    full = (-1, *(1,) * (g.rank(x) - 2))
+    return g.add(g.mul(x, g.reshape(scale, full)), g.reshape(offset, full))
 
 
 def _batch_norm_inference(
@@ -113,15 +96,15 @@ def _instance_norm(
 ) -> Expr:
     if not use_input_stats:
         return _batch_norm(x, weight, bias, running_mean, running_var, False, eps)
-    scale, offset = _affine(weight, bias, size(x, 1), str(dtype_of(x)))
-    return emit("nn.instance_norm", x, scale, offset, axis=1, epsilon=eps)
+    scale, offset = _affine(weight, bias, size(x, 1), str(g.dtype(x)))
+    return g.op("nn.instance_norm", x, scale, offset, axis=1, epsilon=eps)
 
 
 def _group_norm(
     x: Expr, num_groups: int, weight: Expr | None = None, bias: Expr | None = None, eps: float = 1e-5
 ) -> Expr:
-    scale, offset = _affine(weight, bias, size(x, 1), str(dtype_of(x)))
-    return emit("nn.group_norm", x, scale, offset, num_groups=num_groups, axis=1, epsilon=eps)
+    scale, offset = _affine(weight, bias, size(x, 1), str(g.dtype(x)))
+    return g.op("nn.group_norm", x, scale, offset, num_groups=num_groups, axis=1, epsilon=eps)
 
 
 def _native_group_norm(
@@ -133,14 +116,14 @@ def _native_group_norm(
 def _layer_norm(
     x: Expr, normalized_shape: Value, weight: Expr | None = None, bias: Expr | None = None, eps: float = 1e-5
 ) -> Expr:
-    kept = rank_of(x) - len(normalized_shape)
-    inner = [size(x, k) for k in range(kept, rank_of(x))]
+    kept = g.rank(x) - len(normalized_shape)
+    inner = [size(x, k) for k in range(kept, g.rank(x))]
     count = math.prod(inner)
-    scale, offset = (reshape(v, (-1,)) for v in _affine(weight, bias, count, str(dtype_of(x))))
+    scale, offset = (g.reshape(v, (-1,)) for v in _affine(weight, bias, count, str(g.dtype(x))))
     if len(inner) == 1:
-        return emit("nn.layer_norm", x, scale, offset, axis=-1, epsilon=eps)
-    flat = emit("nn.layer_norm", reshape(x, (*shape(x)[:kept], count)), scale, offset, axis=-1, epsilon=eps)
-    return reshape(flat, shape(x))
+        return g.op("nn.layer_norm", x, scale, offset, axis=-1, epsilon=eps)
+    flat = g.op("nn.layer_norm", g.reshape(x, (*shape(x)[:kept], count)), scale, offset, axis=-1, epsilon=eps)
+    return g.reshape(flat, shape(x))
 
 
 def _native_layer_norm(
@@ -151,18 +134,18 @@ def _native_layer_norm(
 
 
 def _rms_norm(x: Expr, normalized_shape: Value, weight: Expr | None = None, eps: float | None = None) -> Expr:
-    axes = range(rank_of(x) - len(normalized_shape), rank_of(x))
-    tiny = eps if eps is not None else float(np.finfo(dtype_of(x).numpy).eps)
-    y = mul(x, emit("rsqrt", add(reduce("mean", mul(x, x), axes, True), tiny)))
-    return y if weight is None else mul(y, weight)
+    axes = range(g.rank(x) - len(normalized_shape), g.rank(x))
+    tiny = eps if eps is not None else float(np.finfo(g.dtype(x).numpy).eps)
+    y = g.mul(x, g.op("rsqrt", g.add(g.reduce("mean", g.mul(x, x), axes, True), tiny)))
+    return y if weight is None else g.mul(y, weight)
 
 
 def _softmax(name: str) -> Converter:
     def convert(x: Expr, dim: int, dtype: str | None = None) -> Expr:
-        y = x if dtype is None else cast(x, dtype)
-        if not rank_of(y):
-            return reshape(emit(name, reshape(y, (1,)), axis=0), ())
-        return emit(name, y, axis=axis_of(dim, rank_of(y)))
+        y = x if dtype is None else g.cast(x, dtype)
+        if not g.rank(y):
+            return g.reshape(g.op(name, g.reshape(y, (1,)), axis=0), ())
+        return g.op(name, y, axis=axis_of(dim, g.rank(y)))
 
     return convert
 
@@ -171,17 +154,17 @@ def _softmax(name: str) -> Converter:
 
 
 def _linear(x: Expr, weight: Expr, bias: Expr | None = None) -> Expr:
-    if rank_of(weight) == 1:
+    if g.rank(weight) == 1:
         y = matmul(x, weight)
-        return y if bias is None else add(y, bias)
+        return y if bias is None else g.add(y, bias)
     units, inner = shape(weight)
-    flat = x if rank_of(x) == 2 else reshape(x, (-1, inner))
-    y = emit("nn.dense", flat, weight, units=units)
+    flat = x if g.rank(x) == 2 else g.reshape(x, (-1, inner))
+    y = g.op("nn.dense", flat, weight, units=units)
     if bias is not None:
-        y = emit("nn.bias_add", y, bias, axis=-1)
-    if rank_of(x) == 2:
+        y = g.op("nn.bias_add", y, bias, axis=-1)
+    if g.rank(x) == 2:
         return y
-    return reshape(y, target_shape([*dims_of(x)[:-1], units]))
+    return g.reshape(y, target_shape([*g.dims(x)[:-1], units]))
 
 
 def _matmul(x: Expr, other: Expr) -> Expr:
@@ -190,12 +173,12 @@ def _matmul(x: Expr, other: Expr) -> Expr:
 
 
 def _times(x: Expr, factor: Value) -> Expr:
-    return x if factor == 1 else mul(x, float(factor) if dtype_of(x).is_float else int(factor))
+    return x if factor == 1 else g.mul(x, float(factor) if g.dtype(x).is_float else int(factor))
 
 
 def _addmm(x: Expr, mat1: Expr, mat2: Expr, beta: Value = 1, alpha: Value = 1) -> Expr:
     product = _times(matmul(mat1, mat2), alpha)
-    return product if beta == 0 else add(product, _times(x, beta))
+    return product if beta == 0 else g.add(product, _times(x, beta))
 
 
 def _baddbmm(x: Expr, batch1: Expr, batch2: Expr, beta: Value = 1, alpha: Value = 1) -> Expr:
@@ -208,7 +191,7 @@ def _addmv(x: Expr, mat: Expr, vec: Expr, beta: Value = 1, alpha: Value = 1) -> 
 
 def _outer(x: Expr, vec2: Expr) -> Expr:
     a, b = promoted(x, vec2)
-    return mul(unsqueeze(a, [1]), unsqueeze(b, [0]))
+    return g.mul(g.unsqueeze(a, [1]), g.unsqueeze(b, [0]))
 
 
 # --- attention
@@ -230,24 +213,24 @@ def _attention(
     if enable_gqa:
         key, value = (_repeated_heads(t, size(query, -3)) for t in (key, value))
     factor = scale if scale is not None else 1.0 / math.sqrt(size(query, -1))
-    scores = mul(matmul(query, swap(key, -2, -1)), factor)
+    scores = g.mul(matmul(query, swap(key, -2, -1)), factor)
     if is_causal:
         rows, columns = size(query, -2), size(key, -2)
-        scores = emit("where", constant(np.tri(rows, columns), "bool"), scores, _minus_infinity(scores))
-    if attn_mask is not None and dtype_of(attn_mask).is_bool:
-        scores = emit("where", attn_mask, scores, _minus_infinity(scores))
+        scores = g.op("where", g.constant(np.tri(rows, columns), "bool"), scores, _minus_infinity(scores))
+    if attn_mask is not None and g.dtype(attn_mask).is_bool:
+        scores = g.op("where", attn_mask, scores, _minus_infinity(scores))
     elif attn_mask is not None:
-        scores = add(scores, attn_mask)
-    return matmul(emit("nn.softmax", scores, axis=-1), value)
+        scores = g.add(scores, attn_mask)
+    return matmul(g.op("nn.softmax", scores, axis=-1), value)
 
 
 def _minus_infinity(x: Expr) -> Expr:
-    return constant(float("-inf"), str(dtype_of(x)))
+    return g.constant(float("-inf"), str(g.dtype(x)))
 
 
 def _repeated_heads(x: Expr, heads: int) -> Expr:
     count = heads // size(x, -3)
-    return x if count == 1 else emit("repeat", x, repeats=count, axis=rank_of(x) - 3)
+    return x if count == 1 else g.op("repeat", x, repeats=count, axis=g.rank(x) - 3)
 
 
 def _multi_head(
@@ -266,21 +249,21 @@ def _multi_head(
     mask_type: int | None = None,
 ) -> list[Value]:
     """torch's fused attention layer on (batch, length, features); masks are True where attention is forbidden."""
-    weights = split(qkv_weight, [embed_dim] * 3, 0)
-    biases = split(qkv_bias, [embed_dim] * 3, 0)
+    weights = g.split(qkv_weight, [embed_dim] * 3, 0)
+    biases = g.split(qkv_bias, [embed_dim] * 3, 0)
     batch, length, _ = shape(query)
     width = embed_dim // num_head
     q, k, v = (
-        swap(reshape(_linear(t, w, b), (batch, size(t, 1), num_head, width)), 1, 2)
+        swap(g.reshape(_linear(t, w, b), (batch, size(t, 1), num_head, width)), 1, 2)
         for t, w, b in zip((query, key, value), weights, biases, strict=True)
     )
-    scores = mul(matmul(q, swap(k, -2, -1)), 1.0 / math.sqrt(width))
+    scores = g.mul(matmul(q, swap(k, -2, -1)), 1.0 / math.sqrt(width))
     if mask is not None:
-        wide = reshape(mask, (batch, 1, 1, size(mask, 1))) if mask_type == 1 else mask
-        scores = emit("where", wide, _minus_infinity(scores), scores)
-    probabilities = emit("nn.softmax", scores, axis=-1)
-    mixed = reshape(swap(matmul(probabilities, v), 1, 2), (batch, length, embed_dim))
-    shown = reduce("mean", probabilities, (1,), False) if average_attn_weights else probabilities
+        wide = g.reshape(mask, (batch, 1, 1, size(mask, 1))) if mask_type == 1 else mask
+        scores = g.op("where", wide, _minus_infinity(scores), scores)
+    probabilities = g.op("nn.softmax", scores, axis=-1)
+    mixed = g.reshape(swap(matmul(probabilities, v), 1, 2), (batch, length, embed_dim))
+    shown = g.reduce("mean", probabilities, (1,), False) if average_attn_weights else probabilities
     return [_linear(mixed, proj_weight, proj_bias), shown if need_weights else Absent("the weights of attention")]
 
 
@@ -315,14 +298,14 @@ def _encoder_layer(
 
     def feed(x: Expr) -> Expr:
         inner = _linear(x, ffn_weight_1, ffn_bias_1)
-        return _linear(gelu(inner) if use_gelu else emit("nn.relu", inner), ffn_weight_2, ffn_bias_2)
+        return _linear(gelu(inner) if use_gelu else g.op("nn.relu", inner), ffn_weight_2, ffn_bias_2)
 
     y = src
     for step, scale, offset in ((attend, norm_weight_1, norm_bias_1), (feed, norm_weight_2, norm_bias_2)):
         if norm_first:
-            y = add(y, step(_layer_norm(y, [embed_dim], scale, offset, eps)))
+            y = g.add(y, step(_layer_norm(y, [embed_dim], scale, offset, eps)))
         else:
-            y = _layer_norm(add(y, step(y)), [embed_dim], scale, offset, eps)
+            y = _layer_norm(g.add(y, step(y)), [embed_dim], scale, offset, eps)
     return y
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import add, concatenate, emit, mul, split, squeeze, sub, unsqueeze
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.ops_shape import swap
 from aotc.relay.frontend.pytorch.values import Converter, Table, shape
 from aotc.relay.frontend.recurrent import Weights, whole_layer
@@ -22,36 +22,36 @@ _Cell = Callable[[Expr, Expr, _State], _State]
 
 
 def _product(x: Expr, weight: Expr, bias: Expr | None) -> Expr:
-    y = emit("nn.dense", x, weight, units=shape(weight)[0])
-    return y if bias is None else emit("nn.bias_add", y, bias, axis=-1)
+    y = g.op("nn.dense", x, weight, units=shape(weight)[0])
+    return y if bias is None else g.op("nn.bias_add", y, bias, axis=-1)
 
 
 def _gates(x: Expr, count: int) -> list[Expr]:
-    return split(x, [shape(x)[1] // count] * count, 1)
+    return g.split(x, [shape(x)[1] // count] * count, 1)
 
 
 def _lstm_cell(x: Expr, h: Expr, state: _State) -> _State:
-    i, f, g, o = _gates(add(x, h), 4)
-    c = add(mul(emit("sigmoid", f), state[1]), mul(emit("sigmoid", i), emit("tanh", g)))
-    return [mul(emit("sigmoid", o), emit("tanh", c)), c]
+    i, f, new, o = _gates(g.add(x, h), 4)
+    c = g.add(g.mul(g.op("sigmoid", f), state[1]), g.mul(g.op("sigmoid", i), g.op("tanh", new)))
+    return [g.mul(g.op("sigmoid", o), g.op("tanh", c)), c]
 
 
 def _gru_cell(x: Expr, h: Expr, state: _State) -> _State:
     (xr, xz, xn), (hr, hz, hn) = _gates(x, 3), _gates(h, 3)
-    r, z = emit("sigmoid", add(xr, hr)), emit("sigmoid", add(xz, hz))
-    n = emit("tanh", add(xn, mul(r, hn)))
-    return [add(mul(sub(1.0, z), n), mul(z, state[0]))]
+    r, z = g.op("sigmoid", g.add(xr, hr)), g.op("sigmoid", g.add(xz, hz))
+    n = g.op("tanh", g.add(xn, g.mul(r, hn)))
+    return [g.add(g.mul(g.sub(1.0, z), n), g.mul(z, state[0]))]
 
 
 def _rnn_cell(activation: str) -> _Cell:
-    return lambda x, h, state: [emit(activation, add(x, h))]
+    return lambda x, h, state: [g.op(activation, g.add(x, h))]
 
 
 def _layers(
     kind: str, attributes: dict[str, str], x: Expr, states: Sequence[Expr], weights: Sequence[Weights], directions: int
 ) -> tuple[Expr, list[Expr]]:
     """All layers; `states` and the result hold (layers * directions, batch, features)."""
-    first = [[squeeze(s, [0]) for s in split(state, [1] * len(weights), 0)] for state in states]
+    first = [[g.squeeze(s, [0]) for s in g.split(state, [1] * len(weights), 0)] for state in states]
     finals: list[_State] = []
     for layer in range(0, len(weights), directions):
         columns = []
@@ -60,8 +60,8 @@ def _layers(
             y, final = whole_layer(kind, x, weights[k], start, reverse=k > layer, **attributes)
             columns.append(y)
             finals.append(final)
-        x = concatenate(columns, 2) if directions > 1 else columns[0]
-    return x, [concatenate([unsqueeze(f[k], [0]) for f in finals], 0) for k in range(len(states))]
+        x = g.concat(columns, 2) if directions > 1 else columns[0]
+    return x, [g.concat([g.unsqueeze(f[k], [0]) for f in finals], 0) for k in range(len(states))]
 
 
 def _recurrent(kind: str, **attributes: str) -> Converter:

@@ -11,57 +11,44 @@ from collections.abc import Callable
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import (
-    binary,
-    cast,
-    constant,
-    div,
-    dtype_of,
-    emit,
-    field,
-    mul,
-    rank_of,
-    reduce,
-    reshape,
-    sub,
-)
-from aotc.relay.frontend.onnx.ops_reduce import log_sum_exp
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.ops_elementwise import as_bool
 from aotc.relay.frontend.pytorch.values import Converter, Table, Value, axes_of, axis_of, floating, shape
+from aotc.relay.frontend.reductions import log_sum_exp
 
 _Body = Callable[[Expr, tuple[int, ...], bool], Expr]
 
 
 def reduced(body: _Body, x: Expr, dim: Value, keepdim: bool) -> Expr:
     """A reduction over axes (None, or none at all: over all of them); one number counts as an axis of one element."""
-    if not rank_of(x):
-        return body(reshape(x, (1,)), (0,), False)
-    return body(x, tuple(axes_of(dim, rank_of(x))), keepdim)
+    if not g.rank(x):
+        return body(g.reshape(x, (1,)), (0,), False)
+    return body(x, tuple(axes_of(dim, g.rank(x))), keepdim)
 
 
 def _plain(name: str) -> _Body:
-    return lambda x, axes, keep: reduce(name, x, axes, keep)
+    return lambda x, axes, keep: g.reduce(name, x, axes, keep)
 
 
 def _summing(name: str) -> Converter:
     """Sums and products: integers are added up as int64."""
 
     def convert(x: Expr, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-        wanted = dtype or (str(dtype_of(x)) if dtype_of(x).is_float else "int64")
-        return reduced(_plain(name), cast(x, wanted), dim, keepdim)
+        wanted = dtype or (str(g.dtype(x)) if g.dtype(x).is_float else "int64")
+        return reduced(_plain(name), g.cast(x, wanted), dim, keepdim)
 
     return convert
 
 
 def _mean(x: Expr, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    return reduced(_plain("mean"), cast(x, dtype) if dtype is not None else x, dim, keepdim)
+    return reduced(_plain("mean"), g.cast(x, dtype) if dtype is not None else x, dim, keepdim)
 
 
 def _extreme(name: str) -> Converter:
     on_bool = {"max": "any", "min": "all"}[name]
 
     def convert(x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
-        return reduced(_plain(on_bool if dtype_of(x).is_bool else name), x, dim, keepdim)
+        return reduced(_plain(on_bool if g.dtype(x).is_bool else name), x, dim, keepdim)
 
     return convert
 
@@ -76,9 +63,11 @@ def _extreme_with_place(name: str) -> Converter:
 def _arg(name: str) -> Converter:
     def convert(x: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
         if dim is None:
-            flat = emit(name, reshape(x, (-1,)), axis=(0,), keepdims=False)
-            return cast(reshape(flat, [1] * rank_of(x)) if keepdim else flat, "int64")
-        return cast(reduced(lambda y, axes, keep: emit(name, y, axis=axes, keepdims=keep), x, [dim], keepdim), "int64")
+            flat = g.op(name, g.reshape(x, (-1,)), axis=(0,), keepdims=False)
+            return g.cast(g.reshape(flat, [1] * g.rank(x)) if keepdim else flat, "int64")
+        return g.cast(
+            reduced(lambda y, axes, keep: g.op(name, y, axis=axes, keepdims=keep), x, [dim], keepdim), "int64"
+        )
 
     return convert
 
@@ -86,7 +75,7 @@ def _arg(name: str) -> Converter:
 def _truth(name: str) -> Converter:
     def convert(x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
         result = reduced(_plain(name), as_bool(x), dim, keepdim)
-        return cast(result, "uint8") if dtype_of(x) == "uint8" else result
+        return g.cast(result, "uint8") if g.dtype(x) == "uint8" else result
 
     return convert
 
@@ -99,13 +88,13 @@ def _var(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value =
 
 def _moment(x: Expr, axes: tuple[int, ...], keepdim: bool, less: float) -> Expr:
     count = math.prod(shape(x)[a] for a in axes)
-    centred = sub(x, reduce("mean", x, axes, True))
-    squares = reduce("sum", mul(centred, centred), axes, keepdim)
-    return mul(squares, 1.0 / (count - less)) if count > less else mul(squares, float("nan"))
+    centred = g.sub(x, g.reduce("mean", x, axes, True))
+    squares = g.reduce("sum", g.mul(centred, centred), axes, keepdim)
+    return g.mul(squares, 1.0 / (count - less)) if count > less else g.mul(squares, float("nan"))
 
 
 def _std(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value = None, keepdim: bool = False) -> Expr:
-    return emit("sqrt", _var(x, dim, unbiased, correction, keepdim))
+    return g.op("sqrt", _var(x, dim, unbiased, correction, keepdim))
 
 
 def _with_mean(body: Converter) -> Converter:
@@ -118,19 +107,19 @@ def _with_mean(body: Converter) -> Converter:
 
 
 def _norm(x: Expr, p: Value = 2, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    y = floating(x) if dtype is None else cast(x, dtype)
+    y = floating(x) if dtype is None else g.cast(x, dtype)
     order = 2.0 if p is None or p == "fro" else float(p)
-    size = emit("abs", y)
+    size = g.op("abs", y)
     if math.isinf(order):
         return reduced(_plain("max" if order > 0 else "min"), size, dim, keepdim)
     if order == 0:
-        return reduced(_plain("sum"), cast(as_bool(y), str(dtype_of(y))), dim, keepdim)
+        return reduced(_plain("sum"), g.cast(as_bool(y), str(g.dtype(y))), dim, keepdim)
     if order == 1:
         return reduced(_plain("sum"), size, dim, keepdim)
     if order == 2:
-        return emit("sqrt", reduced(_plain("sum"), mul(y, y), dim, keepdim))
-    total = reduced(_plain("sum"), emit("power", size, constant(order, str(dtype_of(y)))), dim, keepdim)
-    return emit("power", total, constant(1.0 / order, str(dtype_of(y))))
+        return g.op("sqrt", reduced(_plain("sum"), g.mul(y, y), dim, keepdim))
+    total = reduced(_plain("sum"), g.op("power", size, g.constant(order, str(g.dtype(y)))), dim, keepdim)
+    return g.op("power", total, g.constant(1.0 / order, str(g.dtype(y))))
 
 
 def _vector_norm(x: Expr, ord: Value = 2, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
@@ -140,7 +129,7 @@ def _vector_norm(x: Expr, ord: Value = 2, dim: Value = None, keepdim: bool = Fal
 def _linalg_norm(
     x: Expr, ord: Value = None, dim: Value = None, keepdim: bool = False, dtype: str | None = None
 ) -> Expr:
-    axes = dim if isinstance(dim, (list, tuple)) else list(range(rank_of(x))) if dim is None else [dim]
+    axes = dim if isinstance(dim, (list, tuple)) else list(range(g.rank(x))) if dim is None else [dim]
     if ord is not None and len(axes) != 1 and ord != "fro":
         raise AotcError("torch-op", f"the matrix norm {ord!r} is not supported", hint="vector norms are")
     return _norm(x, ord, dim, keepdim, dtype)
@@ -152,41 +141,41 @@ def _log_sum_exp(x: Expr, dim: Value, keepdim: bool = False) -> Expr:
 
 def _running(name: str) -> Converter:
     def convert(x: Expr, dim: int, dtype: str | None = None) -> Expr:
-        wanted = dtype or (str(dtype_of(x)) if dtype_of(x).is_float else "int64")
-        if not rank_of(x):
-            return cast(x, wanted)
-        return emit(name, cast(x, wanted), axis=axis_of(dim, rank_of(x)), dtype=wanted)
+        wanted = dtype or (str(g.dtype(x)) if g.dtype(x).is_float else "int64")
+        if not g.rank(x):
+            return g.cast(x, wanted)
+        return g.op(name, g.cast(x, wanted), axis=axis_of(dim, g.rank(x)), dtype=wanted)
 
     return convert
 
 
 def _top_k(x: Expr, k: int, dim: int = -1, largest: bool = True) -> list[Expr]:
-    both = emit("topk", x, k=k, axis=axis_of(dim, rank_of(x)), ret_type="both", is_ascend=not largest, dtype="int64")
-    return [field(both, 0), field(both, 1)]
+    both = g.op("topk", x, k=k, axis=axis_of(dim, g.rank(x)), ret_type="both", is_ascend=not largest, dtype="int64")
+    return [g.field(both, 0), g.field(both, 1)]
 
 
 def _argsort(x: Expr, dim: int = -1, descending: bool = False) -> Expr:
-    return emit("argsort", x, axis=axis_of(dim, rank_of(x)), is_ascend=not descending, dtype="int64")
+    return g.op("argsort", x, axis=axis_of(dim, g.rank(x)), is_ascend=not descending, dtype="int64")
 
 
 def _sort(x: Expr, dim: int = -1, descending: bool = False) -> list[Expr]:
     places = _argsort(x, dim, descending)
-    return [emit("gather", x, places, axis=axis_of(dim, rank_of(x))), places]
+    return [g.op("gather", x, places, axis=axis_of(dim, g.rank(x))), places]
 
 
 def _median(x: Expr) -> Expr:
     """The lower one of the middle elements."""
-    flat = reshape(x, (-1,))
+    flat = g.reshape(x, (-1,))
     middle = (shape(flat)[0] - 1) // 2
-    return emit("take", emit("sort", flat, axis=0, is_ascend=True), constant(middle, "int64"), axis=0)
+    return g.op("take", g.op("sort", flat, axis=0, is_ascend=True), g.constant(middle, "int64"), axis=0)
 
 
 def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> Expr:
     def total(y: Expr) -> Expr:
         return reduced(_plain("sum"), y, [dim], False)
 
-    lengths = [binary("maximum", emit("sqrt", total(mul(y, y))), eps) for y in (x1, x2)]
-    return div(total(mul(x1, x2)), mul(*lengths))
+    lengths = [g.binary("maximum", g.op("sqrt", total(g.mul(y, y))), eps) for y in (x1, x2)]
+    return g.div(total(g.mul(x1, x2)), g.mul(*lengths))
 
 
 OPS: Table = {

@@ -14,24 +14,7 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import Dim, SymDim
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import (
-    broadcast_to,
-    cast,
-    check_unrolled,
-    concatenate,
-    dims_of,
-    dtype_of,
-    emit,
-    equal_parts,
-    pad,
-    rank_of,
-    reshape,
-    slice_axes,
-    split,
-    squeeze,
-    transpose,
-    unsqueeze,
-)
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.values import (
     Table,
     Value,
@@ -58,7 +41,7 @@ def _solved(dims: Sequence[Dim], size: Sequence[Value]) -> Sequence[Value]:
 
 
 def _view(x: Expr, size: Sequence[Value]) -> Expr:
-    return reshape(x, target_shape(_solved(dims_of(x), size)))
+    return g.reshape(x, target_shape(_solved(g.dims(x), size)))
 
 
 def _reshape(x: Expr, shape: Sequence[Value]) -> Expr:
@@ -67,94 +50,94 @@ def _reshape(x: Expr, shape: Sequence[Value]) -> Expr:
 
 def like(x: Expr, other: Expr) -> Expr:
     """`x` in the shape of another tensor of as many elements."""
-    return _view(x, dims_of(other))
+    return _view(x, g.dims(other))
 
 
 def _flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
-    rank = rank_of(x)
+    rank = g.rank(x)
     if not rank:
-        return reshape(x, (1,))
+        return g.reshape(x, (1,))
     first, last = axis_of(start_dim, rank), axis_of(end_dim, rank)
-    dims = dims_of(x)
+    dims = g.dims(x)
     inner = dims[first : last + 1]
     count: Value = math.prod(d for d in inner if isinstance(d, int)) if SymDim not in map(type, inner) else -1
     return _view(x, [*dims[:first], count, *dims[last + 1 :]])
 
 
 def _unflatten(x: Expr, dim: int, sizes: Sequence[Value]) -> Expr:
-    axis, dims = axis_of(dim, rank_of(x)), dims_of(x)
+    axis, dims = axis_of(dim, g.rank(x)), g.dims(x)
     return _view(x, [*dims[:axis], *sizes, *dims[axis + 1 :]])
 
 
 def permute(x: Expr, dims: Sequence[int]) -> Expr:
     """Axes in another order."""
-    return transpose(x, [axis_of(d, rank_of(x)) for d in dims])
+    return g.transpose(x, [axis_of(d, g.rank(x)) for d in dims])
 
 
 def swap(x: Expr, dim0: int, dim1: int) -> Expr:
     """Two axes exchanged."""
-    rank = rank_of(x)
+    rank = g.rank(x)
     order = list(range(rank))
     if not rank:
         return x
     a, b = axis_of(dim0, rank), axis_of(dim1, rank)
     order[a], order[b] = order[b], order[a]
-    return transpose(x, order)
+    return g.transpose(x, order)
 
 
 def _movedim(x: Expr, source: Value, destination: Value) -> Expr:
-    rank = rank_of(x)
+    rank = g.rank(x)
     sources = [axis_of(a, rank) for a in ints_of(source)]
     order = [k for k in range(rank) if k not in sources]
     for place, axis in sorted(zip((axis_of(a, rank) for a in ints_of(destination)), sources, strict=True)):
         order.insert(place, axis)
-    return transpose(x, order)
+    return g.transpose(x, order)
 
 
 def _matrix_transpose(x: Expr) -> Expr:
-    return swap(x, -2, -1) if rank_of(x) > 1 else x
+    return swap(x, -2, -1) if g.rank(x) > 1 else x
 
 
 def _squeeze(x: Expr, dim: Value = None) -> Expr:
-    rank = rank_of(x)
+    rank = g.rank(x)
     axes = range(rank) if dim is None else sorted({axis_of(a, rank) for a in ints_of(dim)})
-    return squeeze(x, [a for a in axes if a < rank and dims_of(x)[a] == 1])
+    return g.squeeze(x, [a for a in axes if a < rank and g.dims(x)[a] == 1])
 
 
 def _unsqueeze(x: Expr, dim: int) -> Expr:
-    return unsqueeze(x, [axis_of(dim, rank_of(x) + 1)])
+    return g.unsqueeze(x, [axis_of(dim, g.rank(x) + 1)])
 
 
 def expand(x: Expr, size: Sequence[Value]) -> Expr:
     """`x` repeated along axes of size 1 and along new ones in front; -1 keeps an axis."""
-    new = len(size) - rank_of(x)
-    kept = [*([1] * new), *dims_of(x)]
+    new = len(size) - g.rank(x)
+    kept = [*([1] * new), *g.dims(x)]
     target = [k if not isinstance(s, SymDim) and int_of(s) == -1 else s for s, k in zip(size, kept, strict=True)]
     if target == kept and not new:
         return x
-    return broadcast_to(x, [int_of(t) for t in target])
+    return g.broadcast(x, [int_of(t) for t in target])
 
 
 def _repeat(x: Expr, repeats: Sequence[Value]) -> Expr:
     counts = ints_of(repeats)
-    counts = [1] * (rank_of(x) - len(counts)) + counts
-    y = unsqueeze(x, range(len(counts) - rank_of(x)))
-    return y if all(c == 1 for c in counts) else emit("tile", y, reps=tuple(counts))
+    counts = [1] * (g.rank(x) - len(counts)) + counts
+    y = g.unsqueeze(x, range(len(counts) - g.rank(x)))
+    return y if all(c == 1 for c in counts) else g.op("tile", y, reps=tuple(counts))
 
 
 def _repeat_interleave(x: Expr, repeats: Value, dim: int | None = None) -> Expr:
-    y = x if dim is not None else reshape(x, (-1,))
-    return emit("repeat", y, repeats=int_of(repeats), axis=axis_of(dim or 0, rank_of(y)))
+    y = x if dim is not None else g.reshape(x, (-1,))
+    return g.op("repeat", y, repeats=int_of(repeats), axis=axis_of(dim or 0, g.rank(y)))
 
 
 def _cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:
-    parts = [t for t in tensors if dims_of(t) != (0,)] or list(tensors[:1])
-    return concatenate(promoted(*parts), axis_of(dim, rank_of(parts[0])))
+    parts = [t for t in tensors if g.dims(t) != (0,)] or list(tensors[:1])
+    return g.concat(promoted(*parts), axis_of(dim, g.rank(parts[0])))
 
 
 def _stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
-    axis = axis_of(dim, rank_of(tensors[0]) + 1)
-    return concatenate([unsqueeze(t, [axis]) for t in promoted(*tensors)], axis)
+    axis = axis_of(dim, g.rank(tensors[0]) + 1)
+    return g.concat([g.unsqueeze(t, [axis]) for t in promoted(*tensors)], axis)
 
 
 def _chunk(x: Expr, chunks: int, dim: int = 0) -> list[Expr]:
@@ -162,11 +145,11 @@ def _chunk(x: Expr, chunks: int, dim: int = 0) -> list[Expr]:
 
 
 def _split(x: Expr, split_size: Value, dim: int = 0) -> list[Expr]:
-    axis, total = axis_of(dim, rank_of(x)), size(x, dim)
+    axis, total = axis_of(dim, g.rank(x)), size(x, dim)
     if isinstance(split_size, (list, tuple)):
-        return split(x, ints_of(split_size), axis)
+        return g.split(x, ints_of(split_size), axis)
     step = int_of(split_size)
-    return split(x, equal_parts(total, step) or [0], axis)
+    return g.split(x, g.equal_parts(total, step) or [0], axis)
 
 
 def _split_sizes(x: Expr, split_sizes: Value, dim: int = 0) -> list[Expr]:
@@ -175,21 +158,21 @@ def _split_sizes(x: Expr, split_sizes: Value, dim: int = 0) -> list[Expr]:
 
 def _tensor_split(x: Expr, sections: Value, dim: int = 0) -> list[Expr]:
     total, count = size(x, dim), int_of(sections)
-    check_unrolled(count, "a split")
+    g.check_unrolled(count, "a split")
     sizes = [total // count + (k < total % count) for k in range(count)]
-    return split(x, sizes, axis_of(dim, rank_of(x)))
+    return g.split(x, sizes, axis_of(dim, g.rank(x)))
 
 
 def _unbind(x: Expr, dim: int = 0) -> list[Expr]:
-    axis = axis_of(dim, rank_of(x))
-    return [squeeze(part, [axis]) for part in split(x, equal_parts(size(x, axis), 1), axis)]
+    axis = axis_of(dim, g.rank(x))
+    return [g.squeeze(part, [axis]) for part in g.split(x, g.equal_parts(size(x, axis), 1), axis)]
 
 
 def slice_(x: Expr, dim: int = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
     """x[start:end:step] along an axis."""
-    axis = axis_of(dim, rank_of(x))
+    axis = axis_of(dim, g.rank(x))
     begin, stride = 0 if start is None else int_of(start), int_of(step)
-    dim_size = dims_of(x)[axis]
+    dim_size = g.dims(x)[axis]
     if end is None or isinstance(end, SymDim) or int_of(end) == _INT64_MAX:
         if isinstance(end, SymDim) and end != dim_size:
             int_of(end)
@@ -200,7 +183,7 @@ def slice_(x: Expr, dim: int = 0, start: Value = None, end: Value = None, step: 
         stop = int_of(end)
     total = size(x, axis)
     first, last, _ = slice(begin, stop).indices(total)
-    return slice_axes(x, [first], [max(first, last)], [axis], [stride])
+    return g.cut(x, [first], [max(first, last)], [axis], [stride])
 
 
 def narrow(x: Expr, dim: int, start: Value, length: Value) -> Expr:
@@ -212,29 +195,29 @@ def narrow(x: Expr, dim: int, start: Value, length: Value) -> Expr:
 
 def select(x: Expr, dim: int, index: Value) -> Expr:
     """x[index] along an axis, which goes away."""
-    axis, place = axis_of(dim, rank_of(x)), int_of(index)
-    if isinstance(dims_of(x)[axis], int) and not -size(x, axis) <= place < size(x, axis):
+    axis, place = axis_of(dim, g.rank(x)), int_of(index)
+    if isinstance(g.dims(x)[axis], int) and not -size(x, axis) <= place < size(x, axis):
         raise AotcError("torch-index", f"index {place} is outside the {size(x, axis)} elements of dimension {axis}")
     place += size(x, axis) if place < 0 else 0
-    return squeeze(slice_axes(x, [place], [place + 1], [axis]), [axis])
+    return g.squeeze(g.cut(x, [place], [place + 1], [axis]), [axis])
 
 
 def _flip(x: Expr, dims: Value) -> Expr:
     for axis in ints_of(dims):
-        x = emit("reverse", x, axis=axis_of(axis, rank_of(x)))
+        x = g.op("reverse", x, axis=axis_of(axis, g.rank(x)))
     return x
 
 
 def _roll(x: Expr, shifts: Value, dims: Value = None) -> Expr:
     if not dims:
-        return reshape(_roll(reshape(x, (-1,)), shifts, [0]), shape(x))
+        return g.reshape(_roll(g.reshape(x, (-1,)), shifts, [0]), shape(x))
     for shift, dim in zip(ints_of(shifts), ints_of(dims), strict=True):
-        axis = axis_of(dim, rank_of(x))
+        axis = axis_of(dim, g.rank(x))
         total = size(x, axis)
         moved = shift % total if total else 0
         if moved:
-            head, tail = split(x, [total - moved, moved], axis)
-            x = concatenate([tail, head], axis)
+            head, tail = g.split(x, [total - moved, moved], axis)
+            x = g.concat([tail, head], axis)
     return x
 
 
@@ -254,12 +237,12 @@ def _padded(x: Expr, counts: Value, mode: str, value: Value) -> Expr:
     modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     if mode not in modes:
         raise AotcError("torch-pad", f"padding mode {mode!r} is not known")
-    widths = _pads(counts, rank_of(x))
+    widths = _pads(counts, g.rank(x))
     for axis, (before, after) in enumerate(widths):
         if before < 0 or after < 0:
             x = slice_(x, axis, max(-before, 0), size(x, axis) - max(-after, 0))
     grown = [(max(b, 0), max(a, 0)) for b, a in widths]
-    return pad(x, grown, value if value is not None else 0, modes[mode])
+    return g.pad(x, grown, value if value is not None else 0, modes[mode])
 
 
 def _constant_pad(x: Expr, pad: Value, value: Value = 0) -> Expr:
@@ -269,32 +252,32 @@ def _constant_pad(x: Expr, pad: Value, value: Value = 0) -> Expr:
 def _pixel_shuffle(x: Expr, upscale_factor: int) -> Expr:
     *lead, c, h, w = shape(x)
     r, n = upscale_factor, len(lead)
-    y = reshape(x, (*lead, c // r**2, r, r, h, w))
-    y = transpose(y, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
-    return reshape(y, (*lead, c // r**2, h * r, w * r))
+    y = g.reshape(x, (*lead, c // r**2, r, r, h, w))
+    y = g.transpose(y, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return g.reshape(y, (*lead, c // r**2, h * r, w * r))
 
 
 def _pixel_unshuffle(x: Expr, downscale_factor: int) -> Expr:
     *lead, c, h, w = shape(x)
     r, n = downscale_factor, len(lead)
-    y = reshape(x, (*lead, c, h // r, r, w // r, r))
-    y = transpose(y, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
-    return reshape(y, (*lead, c * r**2, h // r, w // r))
+    y = g.reshape(x, (*lead, c, h // r, r, w // r, r))
+    y = g.transpose(y, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    return g.reshape(y, (*lead, c * r**2, h // r, w // r))
 
 
 def _channel_shuffle(x: Expr, groups: int) -> Expr:
     n, c, *rest = shape(x)
-    y = swap(reshape(x, (n, groups, c // groups, *rest)), 1, 2)
-    return reshape(y, (n, c, *rest))
+    y = swap(g.reshape(x, (n, groups, c // groups, *rest)), 1, 2)
+    return g.reshape(y, (n, c, *rest))
 
 
 def _unfold(x: Expr, dimension: int, size: int, step: int) -> Expr:
     """Windows over an axis as a new last axis."""
-    axis = axis_of(dimension, rank_of(x))
+    axis = axis_of(dimension, g.rank(x))
     total = shape(x)[axis]
     starts = range(0, total - size + 1, step)
     windows = [swap_last(slice_(x, axis, s, s + size), axis) for s in starts]
-    return concatenate([unsqueeze(w, [axis]) for w in windows], axis)
+    return g.concat([g.unsqueeze(w, [axis]) for w in windows], axis)
 
 
 def swap_last(x: Expr, axis: int) -> Expr:
@@ -304,26 +287,26 @@ def swap_last(x: Expr, axis: int) -> Expr:
 
 def _broadcast_tensors(tensors: Sequence[Expr]) -> list[Expr]:
     common = np.broadcast_shapes(*map(shape, tensors))
-    return [broadcast_to(t, common) for t in tensors]
+    return [g.broadcast(t, common) for t in tensors]
 
 
 def _meshgrid(tensors: Sequence[Expr], indexing: str = "ij") -> list[Expr]:
     counts = [math.prod(shape(t)) for t in tensors]
     grids = [
-        broadcast_to(reshape(t, [n if j == k else 1 for j in range(len(counts))]), counts)
+        g.broadcast(g.reshape(t, [n if j == k else 1 for j in range(len(counts))]), counts)
         for k, (t, n) in enumerate(zip(tensors, counts, strict=True))
     ]
     return [swap(g, 0, 1) for g in grids] if indexing == "xy" and len(grids) > 1 else grids
 
 
 def _to(x: Expr, dtype: str | None = None, other: Expr | None = None) -> Expr:
-    wanted = dtype if other is None else str(dtype_of(other))
-    return x if wanted is None else cast(x, wanted)
+    wanted = dtype if other is None else str(g.dtype(other))
+    return x if wanted is None else g.cast(x, wanted)
 
 
 def _reinterpreted(x: Expr, dtype: str | None) -> Expr:
-    if dtype is not None and dtype != dtype_of(x):
-        raise AotcError("torch-op", f"a view of {dtype_of(x)} as {dtype} is not supported")
+    if dtype is not None and dtype != g.dtype(x):
+        raise AotcError("torch-op", f"a view of {g.dtype(x)} as {dtype} is not supported")
     return x
 
 
@@ -363,13 +346,13 @@ OPS: Table = {
     "unsafe_split_with_sizes": _split_sizes,
     "constant_pad_nd": _constant_pad,
     "expand": expand,
-    "expand_as": lambda x, other: expand(x, dims_of(other)),
+    "expand_as": lambda x, other: expand(x, g.dims(other)),
     "flatten": _flatten,
     "flip": _flip,
     "broadcast_tensors": _broadcast_tensors,
     "meshgrid": _meshgrid,
     "mT": _matrix_transpose,
-    "numpy_T": lambda x: transpose(x, range(rank_of(x))[::-1]),
+    "numpy_T": lambda x: g.transpose(x, range(g.rank(x))[::-1]),
     "narrow": narrow,
     "pad": _pad,
     "permute": permute,

@@ -23,7 +23,7 @@ from aotc.ir.span import Span
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, with_type
-from aotc.relay.frontend.onnx.build import cast, constant, dtype_of, emit, reshape
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, is_tensor, shape
 from aotc.relay.frontend.pytorch.walk import (
     POISON,
@@ -139,7 +139,7 @@ class _Conversion:
         certain = bool(shares) and any(r.alias_info for r in schema.returns) and plain not in _MAYBE_VIEWS
         if not certain:
             result: Value = self.values[outputs[0]] if outputs and plain != "clone" else None
-            same = is_tensor(result) and is_tensor(args[0]) and dtype_of(result) == dtype_of(args[0])
+            same = is_tensor(result) and is_tensor(args[0]) and g.dtype(result) == g.dtype(args[0])
             if same and (plain in _MAYBE_VIEWS or result is args[0]):
                 self.views[outputs[0]] = _View(inputs[0], None, certain=False)
             return
@@ -188,13 +188,13 @@ class _Conversion:
         if not is_tensor(base):
             raise AotcError("torch-op", "a change in place of an element of a list is not supported")
         sizes = shape(base)
-        places: Value = constant(np.arange(int(np.prod(sizes))).reshape(sizes), "int64")
+        places: Value = g.constant(np.arange(int(np.prod(sizes))).reshape(sizes), "int64")
         for view in chain:
             places = view.redo(places) if view.redo is not None else places
-        flat = reshape(base, (-1,))
-        update = cast(reshape(value, (-1,)), str(dtype_of(base)))
-        merged = emit("scatter_elements", flat, reshape(places, (-1,)), update, axis=0, reduction="update")
-        return reshape(merged, sizes)
+        flat = g.reshape(base, (-1,))
+        update = g.cast(g.reshape(value, (-1,)), str(g.dtype(base)))
+        merged = g.op("scatter_elements", flat, g.reshape(places, (-1,)), update, axis=0, reduction="update")
+        return g.reshape(merged, sizes)
 
     # --- attributes of modules
 
@@ -240,7 +240,7 @@ def _with_constants(value: Value) -> Value:
     """Tensors as constants, those of frozen modules in lists too."""
     if isinstance(value, (list, tuple)):
         return [_with_constants(v) for v in value]
-    return constant(array_of(value)) if isinstance(value, torch.Tensor) else value
+    return g.constant(array_of(value)) if isinstance(value, torch.Tensor) else value
 
 
 def _list(c: _Conversion, node: Any) -> None:
@@ -272,7 +272,9 @@ def _same(c: _Conversion, node: Any) -> None:
 
 def _num_to_tensor(c: _Conversion, node: Any) -> None:
     value = c.inputs(node)[0]
-    c.bind(node, value if isinstance(value, SymDim) else constant(value, None if isinstance(value, int) else "float32"))
+    c.bind(
+        node, value if isinstance(value, SymDim) else g.constant(value, None if isinstance(value, int) else "float32")
+    )
 
 
 def _tuple_index(c: _Conversion, node: Any) -> None:
@@ -281,7 +283,7 @@ def _tuple_index(c: _Conversion, node: Any) -> None:
 
 
 def _dtype(c: _Conversion, node: Any) -> None:
-    c.bind(node, getattr(torch, str(dtype_of(c.inputs(node)[0]))))
+    c.bind(node, getattr(torch, str(g.dtype(c.inputs(node)[0]))))
 
 
 def _on_cpu(c: _Conversion, node: Any) -> None:
@@ -461,6 +463,7 @@ def _untyped(variables: Sequence[Var], root: Expr) -> Function:
     return Function([made[v] for v in variables], made[root])  # type: ignore[misc]
 
 
+@g.codes_of("torch")
 def from_script(
     script_module: Any,
     input_infos: Sequence[Any],

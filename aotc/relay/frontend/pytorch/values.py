@@ -25,7 +25,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.dtype import DType
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, TupleGetItem, Var
-from aotc.relay.frontend.onnx.build import cast, constant, dims_of, dtype_of, emit, rank_of
+from aotc.relay.frontend import graph as g
 
 Value: TypeAlias = Any
 """An expression, a Python number, string, dtype or None, or a list or tuple of such."""
@@ -113,7 +113,7 @@ def result_type(*values: Value) -> str:
     tiers: list[str | None] = [None, None, None]
     for value in values:
         if is_tensor(value):
-            tier, dtype = 0 if rank_of(value) else 1, str(dtype_of(value))
+            tier, dtype = 0 if g.rank(value) else 1, str(g.dtype(value))
         elif isinstance(value, (bool, int, float)):
             tier, dtype = 2, {bool: "bool", int: "int64", float: "float32"}[type(value)]
         else:
@@ -132,7 +132,7 @@ def as_tensor(value: Value, dtype: str) -> Expr:
     """A tensor or number as an expression of a data type."""
     if isinstance(value, SymDim):
         raise dynamic(value)
-    return cast(value, dtype) if is_tensor(value) else constant(value, dtype)
+    return g.cast(value, dtype) if is_tensor(value) else g.constant(value, dtype)
 
 
 def promoted(*values: Value) -> list[Expr]:
@@ -143,7 +143,7 @@ def promoted(*values: Value) -> list[Expr]:
 
 def floating(x: Expr) -> Expr:
     """`x`, integers and bools as float32."""
-    return x if dtype_of(x).is_float else cast(x, "float32")
+    return x if g.dtype(x).is_float else g.cast(x, "float32")
 
 
 def dynamic(dim: Dim) -> AotcError:
@@ -194,7 +194,7 @@ def axes_of(axes: Value, rank: int) -> list[int]:
 
 def size(x: Expr, axis: int) -> int:
     """A static dimension."""
-    dim = dims_of(x)[axis]
+    dim = g.dims(x)[axis]
     if not isinstance(dim, int):
         raise dynamic(dim)
     return dim
@@ -202,7 +202,7 @@ def size(x: Expr, axis: int) -> int:
 
 def shape(x: Expr) -> tuple[int, ...]:
     """The static shape."""
-    return tuple(size(x, k) for k in range(rank_of(x)))
+    return tuple(size(x, k) for k in range(g.rank(x)))
 
 
 # --- calls
@@ -233,4 +233,4 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
 
 def unary(name: str) -> Converter:
     """A converter for an operator that exists under `name`, on floating point."""
-    return lambda x: emit(name, floating(x))
+    return lambda x: g.op(name, floating(x))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -20,7 +20,7 @@ import torch
 from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
 from aotc.ir.span import Span, span_scope
 from aotc.relay.expr import Expr, Tuple, type_of
-from aotc.relay.frontend.onnx.build import cast, dtype_of
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.ops_create import SCALARS
 from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
 from aotc.relay.frontend.pytorch.values import Absent, Converter, Value, apply, is_tensor
@@ -59,8 +59,7 @@ class Problems:
                 yield
         except AotcError as error:
             for d in error.at(span).diagnostics:
-                code = f"torch-{d.code.removeprefix('onnx-')}" if d.code.startswith("onnx-") else d.code
-                self.found.append(Diagnostic(code, d.message, d.span, (*d.notes, *notes), d.hint))
+                self.found.append(replace(d, notes=(*d.notes, *notes)))
         except PoisonedError:
             pass
         except _INVALID:
@@ -144,7 +143,7 @@ def _called(full: str, schema: Any, args: Sequence[Value], kwargs: Mapping[str, 
 def _stored(schema: Any, args: Sequence[Value], result: Value) -> Value:
     """What an operator in place leaves: the data type of the tensor that it changes."""
     if schema.name.endswith("_") and args and is_tensor(args[0]) and is_tensor(result):
-        return cast(result, str(dtype_of(args[0])))
+        return g.cast(result, str(g.dtype(args[0])))
     return result
 
 

@@ -14,30 +14,16 @@ from collections.abc import Sequence
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend.onnx.build import (
-    axis_index,
-    binary,
-    broadcast_to,
-    cast,
-    dtype_of,
-    emit,
-    iota,
-    mul,
-    rank_of,
-    reduce,
-    reshape,
-    shape_of,
-    transpose,
-)
+from aotc.relay.frontend import graph as g
 
 
 def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
     """The sum that `equation` describes (numpy's notation, "..." and implicit outputs included).
 
-    Raises AotcError (code "onnx-einsum") for an equation that does not fit the operands.
+    Raises AotcError (code "graph-einsum") for an equation that does not fit the operands.
     """
-    inputs, output = _parse(equation, [rank_of(x) for x in operands])
-    sizes = _sizes(inputs, [shape_of(x) for x in operands])
+    inputs, output = _parse(equation, [g.rank(x) for x in operands])
+    sizes = _sizes(inputs, [g.shape(x) for x in operands])
     terms = [_diagonal(x, axes) for x, axes in zip(operands, inputs, strict=True)]
     x, axes = terms[0]
     for k in range(1, len(terms)):
@@ -46,9 +32,9 @@ def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
     x, axes = _summed(x, axes, set(output))
     missing = [a for a in output if a not in axes]
     if missing:
-        raise AotcError("onnx-einsum", f"output axes {missing} occur in no operand of {equation!r}")
+        raise AotcError("graph-einsum", f"output axes {missing} occur in no operand of {equation!r}")
     full = tuple(sizes[a] for a in output)
-    return broadcast_to(transpose(x, [axes.index(a) for a in output]), full)
+    return g.broadcast(g.transpose(x, [axes.index(a) for a in output]), full)
 
 
 def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
@@ -58,7 +44,7 @@ def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[s
     parts = left.split(",")
     letters = left.replace(",", "").replace("...", "") + right.replace("...", "")
     if len(parts) != len(ranks) or not all(c.isalpha() for c in letters):
-        raise AotcError("onnx-einsum", f"equation {equation!r} does not fit {len(ranks)} operands")
+        raise AotcError("graph-einsum", f"equation {equation!r} does not fit {len(ranks)} operands")
     inputs = [_named(part, rank, equation) for part, rank in zip(parts, ranks, strict=True)]
     dots = max((sum(a.isdigit() for a in axes) for axes in inputs), default=0)
     ellipsis = [str(k) for k in reversed(range(dots))]
@@ -73,7 +59,7 @@ def _named(part: str, rank: int, equation: str) -> list[str]:
     head, found, tail = part.partition("...")
     missing = rank - len(head) - len(tail)
     if missing < 0 or (missing and not found):
-        raise AotcError("onnx-einsum", f"{part!r} of equation {equation!r} does not fit rank {rank}")
+        raise AotcError("graph-einsum", f"{part!r} of equation {equation!r} does not fit rank {rank}")
     return [*head, *(str(k) for k in reversed(range(missing))), *tail]
 
 
@@ -83,7 +69,7 @@ def _sizes(inputs: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> 
         for axis, size in zip(axes, shape, strict=True):
             known = sizes.get(axis, 1)
             if size not in (1, known) and known != 1:
-                raise AotcError("onnx-einsum", f"axis {axis!r} is both {known} and {size}")
+                raise AotcError("graph-einsum", f"axis {axis!r} is both {known} and {size}")
             sizes[axis] = size if known == 1 else known
     return sizes
 
@@ -95,11 +81,11 @@ def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
         name = next(a for a in axes if axes.count(a) > 1)
         first = axes.index(name)
         second = axes.index(name, first + 1)
-        shape = shape_of(x)
-        row = reshape(iota(shape[first]), [shape[first] if k == first else 1 for k in range(len(shape))])
-        column = reshape(iota(shape[second]), [shape[second] if k == second else 1 for k in range(len(shape))])
-        mask = cast(binary("equal", row, column), dtype_of(x))
-        x = reduce("sum", mul(x, mask), (second,), False)
+        shape = g.shape(x)
+        row = g.reshape(g.iota(shape[first]), [shape[first] if k == first else 1 for k in range(len(shape))])
+        column = g.reshape(g.iota(shape[second]), [shape[second] if k == second else 1 for k in range(len(shape))])
+        mask = g.cast(g.binary("equal", row, column), g.dtype(x))
+        x = g.reduce("sum", g.mul(x, mask), (second,), False)
         del axes[second]
     return x, axes
 
@@ -107,7 +93,7 @@ def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
 def _summed(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]]:
     """Axes that nobody needs, summed away."""
     gone = [k for k, a in enumerate(axes) if a not in needed]
-    return reduce("sum", x, gone, False), [a for a in axes if a in needed]
+    return g.reduce("sum", x, gone, False), [a for a in axes if a in needed]
 
 
 def _contract(
@@ -121,14 +107,14 @@ def _contract(
     rows, columns = [a for a in left if a not in shared], [a for a in right if a not in shared]
     a = _matrix(x, left, (batch, rows, inner), sizes)
     b = _matrix(y, right, (batch, inner, columns), sizes)
-    product = emit("nn.batch_matmul", a, b, transpose_a=False, transpose_b=False)
+    product = g.op("nn.batch_matmul", a, b, transpose_a=False, transpose_b=False)
     axes = [*batch, *rows, *columns]
-    return reshape(product, [sizes[a] for a in axes]), axes
+    return g.reshape(product, [sizes[a] for a in axes]), axes
 
 
 def _matrix(x: Expr, axes: list[str], groups: tuple[list[str], list[str], list[str]], sizes: dict[str, int]) -> Expr:
     """`x` as (batch, rows, columns), each a group of axes; axes of size 1 that broadcast are repeated."""
     order = [a for group in groups for a in group]
-    y = transpose(x, [axis_index(axes.index(a), len(axes)) for a in order])
-    y = broadcast_to(y, tuple(sizes[a] for a in order))
-    return reshape(y, [math.prod(sizes[a] for a in group) for group in groups])
+    y = g.transpose(x, [g.axis(axes.index(a), len(axes)) for a in order])
+    y = g.broadcast(y, tuple(sizes[a] for a in order))
+    return g.reshape(y, [math.prod(sizes[a] for a in group) for group in groups])

@@ -16,7 +16,7 @@ from tests.arch.sources import OTHERS, PYTHON, code_lines, imports, modules, nam
 
 CODE_LINES = 42_450
 """Most lines of code of the three packages: Python, C and templates, without blanks, comments and docstrings."""
-MEAN_LENGTH = 49.5
+MEAN_LENGTH = 51.2  # without imports, so that leaving one out is no loss
 """Of lines of Python that are not blank, in characters: text does not get smaller by crowding it."""
 FILE_LINES = 500
 METHODS = 20
@@ -95,6 +95,13 @@ def test_the_whole_is_small() -> None:
     assert sum(map(code_lines, [*PYTHON, *OTHERS])) <= CODE_LINES
 
 
+def lines_but_imports(path: Path) -> list[str]:
+    tree = ast.walk(ast.parse(text_of(path)))
+    imports = [node for node in tree if isinstance(node, (ast.Import, ast.ImportFrom))]
+    left_out = {n for node in imports for n in range(node.lineno, (node.end_lineno or 0) + 1)}
+    return [line for n, line in enumerate(text_of(path).splitlines(), 1) if n not in left_out]
+
+
 def test_lines_are_no_longer_than_they_were() -> None:
-    lengths = [len(line.rstrip()) for p in PYTHON for line in text_of(p).splitlines() if line.strip()]
+    lengths = [len(line) for path in PYTHON for line in lines_but_imports(path) if line.strip()]
     assert sum(lengths) / len(lengths) <= MEAN_LENGTH

@@ -4,35 +4,15 @@
 with aotc.transform.PassContext(instruments=[aotc.instrument.PassTimingInstrument()]): ...
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from aotc.ir.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from aotc.ir.instrument import DumpIR as DumpIR
-    from aotc.ir.instrument import PassInstrument as PassInstrument
-    from aotc.ir.instrument import PassPrintingInstrument as PassPrintingInstrument
-    from aotc.ir.instrument import PassTimingInstrument as PassTimingInstrument
-    from aotc.ir.instrument import PrintAfterAll as PrintAfterAll
-    from aotc.ir.instrument import PrintBeforeAll as PrintBeforeAll
-    from aotc.ir.instrument import pass_instrument as pass_instrument
-    from aotc.relay.instrument.dump import dump_ir as dump_ir
-    from aotc.relay.instrument.numeric_check import NumericCheck as NumericCheck
-    from aotc.relay.instrument.op_difference import OpDifference as OpDifference
-    from aotc.relay.instrument.verifier import Verifier as Verifier
-    from aotc.reporting.report import PassReport as PassReport
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.ir.instrument": "DumpIR PassInstrument PassPrintingInstrument PassTimingInstrument PrintAfterAll"
-        " PrintBeforeAll pass_instrument",
-        "aotc.reporting.report": "PassReport",
-        "aotc.relay.instrument.dump": "dump_ir",
-        "aotc.relay.instrument.numeric_check": "NumericCheck",
-        "aotc.relay.instrument.op_difference": "OpDifference",
-        "aotc.relay.instrument.verifier": "Verifier",
-    },
-)
+from aotc.ir.instrument import DumpIR as DumpIR
+from aotc.ir.instrument import PassInstrument as PassInstrument
+from aotc.ir.instrument import PassPrintingInstrument as PassPrintingInstrument
+from aotc.ir.instrument import PassTimingInstrument as PassTimingInstrument
+from aotc.ir.instrument import PrintAfterAll as PrintAfterAll
+from aotc.ir.instrument import PrintBeforeAll as PrintBeforeAll
+from aotc.ir.instrument import pass_instrument as pass_instrument
+from aotc.relay.instrument.dump import dump_ir as dump_ir
+from aotc.relay.instrument.numeric_check import NumericCheck as NumericCheck
+from aotc.relay.instrument.op_difference import OpDifference as OpDifference
+from aotc.relay.instrument.verifier import Verifier as Verifier
+from aotc.reporting.report import PassReport as PassReport

@@ -5,34 +5,14 @@ with aotc.transform.PassContext(opt_level=3):
     mod = aotc.transform.Sequential([relay.transform.FoldConstant()])(mod)
 """
 
-from __future__ import annotations
+from aotc.driver.wiring import install as _install
+from aotc.ir.transform import ModulePass as ModulePass
+from aotc.ir.transform import Pass as Pass
+from aotc.ir.transform import PassContext as PassContext
+from aotc.ir.transform import PassInfo as PassInfo
+from aotc.ir.transform import Sequential as Sequential
+from aotc.ir.transform import module_pass as module_pass
+from aotc.relay.transform.base import function_pass as function_pass
+from aotc.relay_api.passes import PrintIR as PrintIR
 
-import importlib
-from typing import TYPE_CHECKING
-
-from aotc.ir.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from aotc.ir.transform import ModulePass as ModulePass
-    from aotc.ir.transform import Pass as Pass
-    from aotc.ir.transform import PassContext as PassContext
-    from aotc.ir.transform import PassInfo as PassInfo
-    from aotc.ir.transform import Sequential as Sequential
-    from aotc.ir.transform import module_pass as module_pass
-    from aotc.relay.transform.base import function_pass as function_pass
-    from aotc.relay_api.passes import PrintIR as PrintIR
-
-
-def _prepare() -> None:
-    importlib.import_module("aotc.driver.wiring").install()
-
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.relay_api.passes": "PrintIR",
-        "aotc.ir.transform": "ModulePass Pass PassContext PassInfo Sequential module_pass",
-        "aotc.relay.transform.base": "function_pass",
-    },
-    prepare=_prepare,
-)
+_install()

@@ -1,66 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public names of a package, each fetched from its home when it is first asked for (PEP 562).
 
-__getattr__, __dir__ = lazy_names(__name__, {"aotc.relay.expr": "Call Constant Var"}, submodules="expr analysis")
+The stub beside the package, `__init__.pyi`, says to type checkers and at run time where each name lives:
 
-What stands under TYPE_CHECKING beside it says the same to type checkers.
+from aotc.relay.expr import Call as Call
+from aotc.relay import analysis as analysis            # a module of the package itself
+
+The package then says
+
+__getattr__, __dir__ = lazy_names(__name__)
 """
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
+import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from pathlib import PurePath
+from typing import Any, Final
 
 from aotc.ir.diagnostics import nearest
 
-Lookup: TypeAlias = "Callable[[], Mapping[str, Any]]"
+_IMPORT: Final = re.compile(r"^from (\S+) import (\w+) as \w+\r?$", re.MULTILINE)
 
 
 def lazy_names(
-    module: str,
-    homes: Mapping[str, str],
-    *,
-    submodules: str = "",
-    more: Lookup | None = None,
-    prepare: Callable[[], object] | None = None,
+    module: str, more: Callable[[], Mapping[str, Any]] = dict
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a module of public names.
+    """The `__getattr__` and `__dir__` of a module of public names, which has a stub.
 
     module       its name
-    homes        names by the module that defines them, separated by blanks
-    submodules   modules below this one, or of the same package, to import when asked for
-    more         gives further names with their values, once something else was asked for
-    prepare      called before anything is fetched
+    more         gives names with their values, which win over the stub's; called before anything else is fetched
     """
-    home = {name: where for where, names in homes.items() for name in names.split()}
-    children = submodules.split()
+    stub = pkgutil.get_data(module, PurePath(str(sys.modules[module].__file__)).stem + ".pyi") or b""
+    homes = {name: home for home, name in _IMPORT.findall(stub.decode("utf-8"))}
 
     def fetch(name: str) -> Any:
-        if name == "__all__":
-            return public()
-        if name.startswith("__"):  # what the import system and tools look for
+        if name.startswith("__") and name != "__all__":  # what the import system and tools look for
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        if prepare is not None:
-            prepare()
-        if name in home:
-            return getattr(importlib.import_module(home[name]), name)
-        if name in children:
-            return importlib.import_module(f"{module}.{name}")
-        found = more() if more is not None else {}
+        found = more()
+        if name == "__all__":
+            return sorted({*homes, *found})
         if name in found:
             return found[name]
-        hint = nearest(name, [*home, *children, *found])
+        if homes.get(name) == module:
+            return importlib.import_module(f"{module}.{name}")
+        if name in homes:
+            return getattr(importlib.import_module(homes[name]), name)
+        hint = nearest(name, [*homes, *found])
         raise AttributeError(f"module {module!r} has no attribute {name!r}" + (f"; {hint}" if hint else ""))
 
-    def public() -> list[str]:
-        if prepare is not None:
-            prepare()
-        return sorted({*home, *children, *(more() if more is not None else {})})
-
     def names() -> list[str]:
-        found = more() if more is not None else {}
-        return sorted({*vars(sys.modules[module]), *home, *children, *found})
+        return sorted({*vars(sys.modules[module]), *homes, *more()})
 
     return fetch, names

@@ -4,24 +4,8 @@
 from aotc.relay.build_module import bind_params_by_name
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from aotc.ir.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from aotc.relay.binding import bind_params_by_name as bind_params_by_name
-    from aotc.relay_api.build import ExecutorFactory as ExecutorFactory
-    from aotc.relay_api.build import build as build
-    from aotc.relay_api.executor import Executor as Executor
-    from aotc.relay_api.executor import create_executor as create_executor
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.relay_api.build": "ExecutorFactory build",
-        "aotc.relay_api.executor": "Executor create_executor",
-        "aotc.relay.binding": "bind_params_by_name",
-    },
-)
+from aotc.relay.binding import bind_params_by_name as bind_params_by_name
+from aotc.relay_api.build import ExecutorFactory as ExecutorFactory
+from aotc.relay_api.build import build as build
+from aotc.relay_api.executor import Executor as Executor
+from aotc.relay_api.executor import create_executor as create_executor

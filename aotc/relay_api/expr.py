@@ -15,6 +15,7 @@ from types import MappingProxyType, ModuleType
 
 import numpy as np
 
+from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
 from aotc.ir.dtype import DType
@@ -27,6 +28,8 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.signature import function_of
 from aotc.relay.text.parser import parse
+
+install()
 
 _NODES: typing.Final = (Call, Constant, If, Let, TupleGetItem, Var)
 """What a tensor may be given as."""

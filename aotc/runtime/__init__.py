@@ -5,32 +5,14 @@ session = aotc.load("build/net")                     # `session`
 library = aotc.runtime.load_module("deploy_lib.tar") # `module`
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from aotc.ir.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from aotc.ir.device import Device as Device
-    from aotc.ir.device import cpu as cpu
-    from aotc.ir.device import cuda as cuda
-    from aotc.ir.device import device as device
-    from aotc.ir.ndarray import NDArray as NDArray
-    from aotc.runtime import vm as vm
-    from aotc.runtime.module import CompiledLibrary as CompiledLibrary
-    from aotc.runtime.module import enabled as enabled
-    from aotc.runtime.module import load_module as load_module
-    from aotc.runtime.params import load_param_dict as load_param_dict
-    from aotc.runtime.params import save_param_dict as save_param_dict
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "aotc.ir.device": "Device cpu cuda device",
-        "aotc.ir.ndarray": "NDArray",
-        "aotc.runtime.module": "CompiledLibrary enabled load_module",
-        "aotc.runtime.params": "load_param_dict save_param_dict",
-    },
-    submodules="vm",
-)
+from aotc.ir.device import Device as Device
+from aotc.ir.device import cpu as cpu
+from aotc.ir.device import cuda as cuda
+from aotc.ir.device import device as device
+from aotc.ir.ndarray import NDArray as NDArray
+from aotc.runtime import vm as vm
+from aotc.runtime.module import CompiledLibrary as CompiledLibrary
+from aotc.runtime.module import enabled as enabled
+from aotc.runtime.module import load_module as load_module
+from aotc.runtime.params import load_param_dict as load_param_dict
+from aotc.runtime.params import save_param_dict as save_param_dict

@@ -14,7 +14,7 @@ import pytest
 
 from tests.arch.sources import OTHERS, PYTHON, code_lines, imports, modules, name_of, text_of, tree_of
 
-CODE_LINES = 42_450
+CODE_LINES = 41_950
 """Most lines of code of the three packages: Python, C and templates, without blanks, comments and docstrings."""
 MEAN_LENGTH = 51.2  # without imports, so that leaving one out is no loss
 """Of lines of Python that are not blank, in characters: text does not get smaller by crowding it."""

@@ -16,7 +16,7 @@ from tests.e2e.projects import ROOT
 from tests.packaging.conftest import built, clean, copied
 
 PACKAGES = {"aotc": ROOT, "aotc_codegen": ROOT / "codegen", "aotc_runtime_c": ROOT / "runtime_c"}
-DATA = {".py", ".j2", ".c", ".h", ".typed"}
+DATA = {".pyi", ".py", ".j2", ".c", ".h", ".typed"}
 
 
 def files(folder: Path) -> set[str]:
@@ -36,7 +36,13 @@ def test_the_wheel_holds_the_packages_and_no_more(wheel: Path) -> None:
         if p.suffix in DATA
     }
     assert set(names) == code | about | {f"{info}/licenses/LICENSE"} and len(names) == len(set(names))
-    for needed in ("aotc/py.typed", "aotc_codegen/templates/Makefile.j2", "aotc_runtime_c/src/aotc_rt.c"):
+    for needed in (
+        "aotc/py.typed",
+        "aotc/__init__.pyi",
+        "aotc/relay/dataflow_pattern/__init__.pyi",
+        "aotc_codegen/templates/Makefile.j2",
+        "aotc_runtime_c/src/aotc_rt.c",
+    ):
         assert needed in code
 
 

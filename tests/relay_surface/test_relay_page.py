@@ -44,7 +44,9 @@ def test_there_are_names() -> None:
 
 def given(module: ModuleType) -> set[str]:
     """What a door gives by names of its own, `from home import name as name`: operators and modules have other rows."""
-    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    path = Path(str(module.__file__))
+    stub = path.with_suffix(".pyi")
+    tree = ast.parse((stub if stub.exists() else path).read_text(encoding="utf-8"))
     imports = [
         n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and not str(n.module).startswith("aotc.relay.op.")
     ]

@@ -8,19 +8,6 @@ The package itself is a door: `relay.frontend.from_onnx`, `from_pytorch` and `fr
 a module and parameters, as Relay does.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from aotc.ir.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from aotc.relay.frontend import onnx as onnx
-    from aotc.relay.frontend import pytorch as pytorch
-    from aotc.relay_api.frontend import from_exported_program as from_exported_program
-    from aotc.relay_api.frontend import from_onnx as from_onnx
-    from aotc.relay_api.frontend import from_pytorch as from_pytorch
-
-__getattr__, __dir__ = lazy_names(
-    __name__, {"aotc.relay_api.frontend": "from_exported_program from_onnx from_pytorch"}, submodules="onnx pytorch"
-)
+__getattr__, __dir__ = lazy_names(__name__)

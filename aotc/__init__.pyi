@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+from aotc import contrib as contrib
+from aotc import instrument as instrument
+from aotc import ir as ir
+from aotc import nd as nd
+from aotc import relay as relay
+from aotc import runtime as runtime
+from aotc import target as target
+from aotc import testing as testing
+from aotc import transform as transform
+from aotc.driver.compile import CompiledModel as CompiledModel
+from aotc.driver.compile import compile as compile
+from aotc.ir.device import Device as Device
+from aotc.ir.device import cpu as cpu
+from aotc.ir.device import cuda as cuda
+from aotc.ir.device import device as device
+from aotc.ir.diagnostics import AotcError as AotcError
+from aotc.relay.module import IRModule as IRModule
+from aotc.runtime.session import Session as Session
+from aotc.runtime.session import load as load
+
+__version__: str

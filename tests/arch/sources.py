@@ -67,14 +67,15 @@ def code_lines(path: Path) -> int:
     kept = {k for k, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
     for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno != node.lineno:
-            kept |= {k for k in _lines_of(node) if lines[k - 1].strip()}  # no comment begins inside of a string
+            kept |= {k for k in lines_of(node) if lines[k - 1].strip()}  # no comment begins inside of a string
     for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
-                kept.difference_update(_lines_of(first))
+                kept.difference_update(lines_of(first))
     return len(kept)
 
 
-def _lines_of(node: ast.expr | ast.stmt) -> range:
+def lines_of(node: ast.expr | ast.stmt) -> range:
+    """The numbers of the lines that a node stands in."""
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)

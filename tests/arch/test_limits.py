@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.arch.sources import OTHERS, PYTHON, code_lines, imports, modules, name_of, text_of, tree_of
+from tests.arch.sources import OTHERS, PYTHON, code_lines, imports, lines_of, modules, name_of, text_of, tree_of
 
-CODE_LINES = 41_950
+CODE_LINES = 41_700
 """Most lines of code of the three packages: Python, C and templates, without blanks, comments and docstrings."""
-MEAN_LENGTH = 51.2  # without imports, so that leaving one out is no loss
-"""Of lines of Python that are not blank, in characters: text does not get smaller by crowding it."""
+MEAN_LENGTH = 51.2
+"""Of lines of Python that are neither blank nor imports, in characters: text does not get smaller by crowding it."""
 FILE_LINES = 500
 METHODS = 20
 """Of a class, without those whose names begin with two underscores."""
@@ -95,13 +95,13 @@ def test_the_whole_is_small() -> None:
     assert sum(map(code_lines, [*PYTHON, *OTHERS])) <= CODE_LINES
 
 
-def lines_but_imports(path: Path) -> list[str]:
-    tree = ast.walk(ast.parse(text_of(path)))
-    imports = [node for node in tree if isinstance(node, (ast.Import, ast.ImportFrom))]
-    left_out = {n for node in imports for n in range(node.lineno, (node.end_lineno or 0) + 1)}
-    return [line for n, line in enumerate(text_of(path).splitlines(), 1) if n not in left_out]
-
-
 def test_lines_are_no_longer_than_they_were() -> None:
-    lengths = [len(line) for path in PYTHON for line in lines_but_imports(path) if line.strip()]
+    lengths = [len(line) for path in PYTHON for line in written(path)]
     assert sum(lengths) / len(lengths) <= MEAN_LENGTH
+
+
+def written(path: Path) -> list[str]:
+    """The lines of a file without blanks and imports, which may stand in one line or in many."""
+    found = (n for n in ast.walk(tree_of(path)) if isinstance(n, (ast.Import, ast.ImportFrom)))
+    skipped = {k for n in found for k in lines_of(n)}
+    return [x.rstrip() for k, x in enumerate(text_of(path).splitlines(), 1) if x.strip() and k not in skipped]

@@ -26,6 +26,10 @@ class Block:
     depth: int = 0
     lets: list[tuple[Var, Expr]] = field(default_factory=list)
 
+    def inner(self) -> Block:
+        """A new block inside of this one."""
+        return Block(self, self.depth + 1)
+
     def around(self, body: Expr) -> Expr:
         """`body` below the lets of the block."""
         for var, value in reversed(self.lets):
@@ -33,7 +37,7 @@ class Block:
         return body
 
 
-def _common(a: Block, b: Block) -> Block:
+def common(a: Block, b: Block) -> Block:
     """The innermost block around both."""
     while a is not b:
         if a.depth < b.depth:
@@ -55,17 +59,13 @@ def is_atom(node: Expr) -> bool:
 
 def _used_in(node: Expr, block: Block) -> Iterator[tuple[Expr, Block]]:
     """The children of a node with the blocks that they are used in; those of bodies and branches are new."""
-
-    def inside() -> Block:
-        return Block(block, block.depth + 1)
-
     match node:
         case Function():
-            yield node.body, inside()
+            yield node.body, block.inner()
         case If():
             yield node.cond, block
-            yield node.true_branch, inside()
-            yield node.false_branch, inside()
+            yield node.true_branch, block.inner()
+            yield node.false_branch, block.inner()
         case Let():
             yield node.value, block
             yield node.body, block
@@ -98,5 +98,5 @@ class Blocks:
     def _use(self, child: Expr, block: Block) -> None:
         known = self.home.setdefault(child, block)
         if known is not block:
-            self.home[child] = _common(known, block)
+            self.home[child] = common(known, block)
             self.spread.add(child)

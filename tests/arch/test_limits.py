@@ -37,8 +37,6 @@ LONG_FILES = {
     "codegen/aotc_codegen/c/printer.py",
 }
 BIG_CLASSES = {
-    ("aotc/relay/text/cursor.py", "Cursor"),
-    ("aotc/relay/text/parser.py", "_Parser"),
     ("aotc/tir/schedule/contraction/tile.py", "_Tile"),
     ("aotc/tir/text.py", "_Parser"),
     ("aotc/tir/threads/parallel.py", "_Splitter"),

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A position in a list of tokens, and the small grammars: numbers, types, attribute values.
 
-Cursor(Source("Tensor[(1, n<=8), float32]", "example")).type_()
+type_(Cursor(Source("Tensor[(1, n<=8), float32]", "example")))
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NoReturn
 
 import numpy as np
@@ -18,10 +20,12 @@ from aotc.ir.types import MOST_NESTED, FuncType, TensorType, TupleType, Type
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import quoted
 
-_NUMBER: Final = re.compile(r"(inf|nan|[\d.]+(?:[eE][+-]?\d+)?)(?:([fiu])(\d*))?")
 MOST_DIGITS: Final = 1000
 """Most characters of a number: any double has its value in fewer, and Python reads no whole number of many more."""
+
+_NUMBER: Final = re.compile(r"(inf|nan|[\d.]+(?:[eE][+-]?\d+)?)(?:([fiu])(\d*))?")
 _KINDS: Final = {"f": "float", "i": "int", "u": "uint"}
+_WORDS: Final = {"True": True, "False": False, "None": None, "nullptr": None}
 
 
 class Cursor:
@@ -47,10 +51,14 @@ class Cursor:
         """Raise AotcError at `token` (the next one if None)."""
         self.source.fail(code, message, (token or self.token).offset, hint)
 
-    def refuse(self, error: AotcError, token: Token) -> NoReturn:
-        """Raise what a lower floor objected to, with the place in the text."""
-        first = error.diagnostics[0]
-        self.source.fail(first.code, first.message, token.offset, first.hint)
+    @contextmanager
+    def placing(self, token: Token) -> Iterator[None]:
+        """What a lower floor objects to is raised with its place in the text."""
+        try:
+            yield
+        except AotcError as error:
+            first = error.diagnostics[0]
+            self.source.fail(first.code, first.message, token.offset, first.hint)
 
     def advance(self) -> Token:
         """Read the next token."""
@@ -82,156 +90,146 @@ class Cursor:
             self.fail(f"expected {what}, found {self.token}")
         return self.advance()
 
-    def number(self) -> tuple[int | float, str]:
-        """A number, perhaps negative, and the data type that its suffix names or implies."""
-        negative = self.accept("-")
-        token = self.expect_kind("number", "a number")
-        match = _NUMBER.fullmatch(token.text)
-        if len(token.text) > MOST_DIGITS:
-            self.fail(f"a number of {len(token.text)} characters", token)
-        if match is None:
-            self.fail(f"malformed number {token}", token)
-        digits, kind, bits = match.groups()
-        real = kind == "f" or not digits.isdigit()
-        value = float(digits) if real else int(digits)
-        if real and value == float("inf") and "inf" not in digits:
-            self.fail(f"{digits} does not fit any data type", token)
-        value = -value if negative else value
-        if kind is None:
-            wide = isinstance(value, int) and not -(1 << 31) <= value < 1 << 31
-            name = "float32" if real else "int64" if wide else "int32"
-        else:
-            name = f"{_KINDS[kind]}{bits or '32'}"
-        if real and not name.startswith("float"):
-            self.fail(f"malformed number {token}", token)
-        return value, name
+    def items(self, close: str) -> Iterator[None]:
+        """One turn for each item of a list up to `close`, with commas between items and perhaps after the last."""
+        while not self.accept(close):
+            yield
+            if not self.at(close):
+                self.expect(",")
 
-    def scalar(self) -> np.ndarray[tuple[()], np.dtype[np.generic]]:
-        """A number as a 0-d array; AotcError if its data type cannot hold it."""
-        token = self.token
-        value, name = self.number()
-        try:
-            dtype = DType(name)
-        except AotcError as error:
-            self.refuse(error, token)
-        if isinstance(value, int) and not dtype.is_float and not dtype.min <= value <= dtype.max:
-            self.fail(f"{value} does not fit {dtype}", token)
-        with np.errstate(over="ignore"):
-            array = np.asarray(value, dtype.numpy)
-        if dtype.is_float and np.isinf(array) and abs(value) != float("inf"):
-            self.fail(f"{value} does not fit {dtype}", token)
-        return array
-
-    def value(self) -> object:
-        """An attribute value: number, string, True, False, None, [list] (a tuple) or {map}."""
-        token = self.token
-        self._enter()
-        result: object
-        if token.kind == "string":
-            result = self.advance().text
-        elif self.at("-") or token.kind == "number":
-            result = self.number()[0]
-        elif self.accept("["):
-            result = self._list()
-        elif self.accept("{"):
-            result = self._map()
-        elif token.kind == "name" and token.text in _WORDS:
-            result = _WORDS[self.advance().text]
-        else:
-            self.fail(f"expected an attribute value, found {token}")
-        self._depth -= 1
-        return result
-
-    def _enter(self) -> None:
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """One level deeper; AotcError if that is too deep."""
         self._depth += 1
         if self._depth > MOST_NESTED:
             self.fail(f"nested more than {MOST_NESTED} deep")
-
-    def _list(self) -> tuple[object, ...]:
-        items = []
-        while not self.accept("]"):
-            items.append(self.value())
-            if not self.at("]"):
-                self.expect(",")
-        return tuple(items)
-
-    def _map(self) -> dict[str, object]:
-        items = {}
-        while not self.accept("}"):
-            key = self.expect_kind("string", "a string").text
-            self.expect(":")
-            items[key] = self.value()
-            if not self.at("}"):
-                self.expect(",")
-        return items
-
-    def type_(self) -> Type:
-        """A type: Tensor[(1, n), float32], float32, (A, B), fn (A) -> B."""
-        self._enter()
-        result: Type
-        if self.accept("("):
-            result = TupleType(self._types())
-        elif self.accept("fn", "name"):
-            self.expect("(")
-            args = self._types()
-            self.expect("->")
-            result = FuncType(args, self.type_())
-        elif self.at("Tensor", "name") and self.following.text == "[":
-            result = self._tensor()
-        else:
-            result = TensorType((), self._dtype())
+        yield
         self._depth -= 1
-        return result
-
-    def _types(self) -> list[Type]:
-        items = []
-        while not self.accept(")"):
-            items.append(self.type_())
-            if not self.at(")"):
-                self.expect(",")
-        return items
-
-    def _tensor(self) -> TensorType:
-        start = self.token
-        self.expect("Tensor", "name")
-        self.expect("[")
-        self.expect("(")
-        dims: list[Dim] = []
-        while not self.accept(")"):
-            dims.append(self._dim())
-            if not self.at(")"):
-                self.expect(",")
-        self.expect(",")
-        dtype = self._dtype()
-        self.expect("]")
-        try:
-            return TensorType(dims, dtype)
-        except AotcError as error:
-            self.refuse(error, start)
-
-    def _dtype(self) -> str:
-        token = self.expect_kind("name", "a type")
-        try:
-            return DType(token.text)
-        except AotcError as error:
-            self.refuse(error, token)
-
-    def _dim(self) -> Dim:
-        if self.token.kind == "number":
-            return self._size()
-        if self.accept("?"):
-            name = ""
-        elif self.token.kind in ("name", "string"):
-            name = self.advance().text
-        else:
-            self.fail(f"expected a dimension, found {self.token}")
-        return SymDim(name, self._size() if self.accept("<=") else None)
-
-    def _size(self) -> int:
-        token = self.expect_kind("number", "a size")
-        if not token.text.isdigit():
-            self.fail(f"expected a size, found {quoted(token.text)}", token)
-        return int(token.text)
 
 
-_WORDS: Final = {"True": True, "False": False, "None": None, "nullptr": None}
+# --- numbers
+
+
+def number(cursor: Cursor) -> tuple[int | float, str]:
+    """A number, perhaps negative, and the data type that its suffix names or implies."""
+    negative = cursor.accept("-")
+    token = cursor.expect_kind("number", "a number")
+    match = _NUMBER.fullmatch(token.text)
+    if len(token.text) > MOST_DIGITS:
+        cursor.fail(f"a number of {len(token.text)} characters", token)
+    if match is None:
+        cursor.fail(f"malformed number {token}", token)
+    digits, kind, bits = match.groups()
+    real = kind == "f" or not digits.isdigit()
+    value = float(digits) if real else int(digits)
+    if real and value == float("inf") and "inf" not in digits:
+        cursor.fail(f"{digits} does not fit any data type", token)
+    value = -value if negative else value
+    if kind is None:
+        wide = isinstance(value, int) and not -(1 << 31) <= value < 1 << 31
+        name = "float32" if real else "int64" if wide else "int32"
+    else:
+        name = f"{_KINDS[kind]}{bits or '32'}"
+    if real and not name.startswith("float"):
+        cursor.fail(f"malformed number {token}", token)
+    return value, name
+
+
+def scalar(cursor: Cursor) -> np.ndarray[tuple[()], np.dtype[np.generic]]:
+    """A number as a 0-d array; AotcError if its data type cannot hold it."""
+    token = cursor.token
+    value, name = number(cursor)
+    with cursor.placing(token):
+        dtype = DType(name)
+    if isinstance(value, int) and not dtype.is_float and not dtype.min <= value <= dtype.max:
+        cursor.fail(f"{value} does not fit {dtype}", token)
+    with np.errstate(over="ignore"):
+        array = np.asarray(value, dtype.numpy)
+    if dtype.is_float and np.isinf(array) and abs(value) != float("inf"):
+        cursor.fail(f"{value} does not fit {dtype}", token)
+    return array
+
+
+# --- attribute values
+
+
+def value(cursor: Cursor) -> object:
+    """An attribute value: number, string, True, False, None, [list] (a tuple) or {map}."""
+    token = cursor.token
+    with cursor.nested():
+        if token.kind == "string":
+            return cursor.advance().text
+        if cursor.at("-") or token.kind == "number":
+            return number(cursor)[0]
+        if cursor.accept("["):
+            return tuple(value(cursor) for _ in cursor.items("]"))
+        if cursor.accept("{"):
+            return {_key(cursor): value(cursor) for _ in cursor.items("}")}
+        if token.kind == "name" and token.text in _WORDS:
+            return _WORDS[cursor.advance().text]
+    cursor.fail(f"expected an attribute value, found {token}")
+
+
+def _key(cursor: Cursor) -> str:
+    key = cursor.expect_kind("string", "a string").text
+    cursor.expect(":")
+    return key
+
+
+# --- types
+
+
+def type_(cursor: Cursor) -> Type:
+    """A type: Tensor[(1, n), float32], float32, (A, B), fn (A) -> B."""
+    with cursor.nested():
+        if cursor.accept("("):
+            return TupleType(_types(cursor))
+        if cursor.accept("fn", "name"):
+            cursor.expect("(")
+            args = _types(cursor)
+            cursor.expect("->")
+            return FuncType(args, type_(cursor))
+        if cursor.at("Tensor", "name") and cursor.following.text == "[":
+            return _tensor(cursor)
+        return TensorType((), _dtype(cursor))
+
+
+def _types(cursor: Cursor) -> list[Type]:
+    return [type_(cursor) for _ in cursor.items(")")]
+
+
+def _tensor(cursor: Cursor) -> TensorType:
+    start = cursor.expect("Tensor", "name")
+    cursor.expect("[")
+    cursor.expect("(")
+    dims = [_dim(cursor) for _ in cursor.items(")")]
+    cursor.expect(",")
+    dtype = _dtype(cursor)
+    cursor.expect("]")
+    with cursor.placing(start):
+        return TensorType(dims, dtype)
+
+
+def _dtype(cursor: Cursor) -> str:
+    token = cursor.expect_kind("name", "a type")
+    with cursor.placing(token):
+        return DType(token.text)
+
+
+def _dim(cursor: Cursor) -> Dim:
+    if cursor.token.kind == "number":
+        return _size(cursor)
+    if cursor.accept("?"):
+        name = ""
+    elif cursor.token.kind in ("name", "string"):
+        name = cursor.advance().text
+    else:
+        cursor.fail(f"expected a dimension, found {cursor.token}")
+    return SymDim(name, _size(cursor) if cursor.accept("<=") else None)
+
+
+def _size(cursor: Cursor) -> int:
+    token = cursor.expect_kind("number", "a size")
+    if not token.text.isdigit():
+        cursor.fail(f"expected a size, found {quoted(token.text)}", token)
+    return int(token.text)

@@ -20,6 +20,9 @@ from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 
+VERSION: Final = "0.0.5"
+"""Of the text format."""
+
 NAME: Final = r"[A-Za-z_]\w*(?:(?:\.|::)[A-Za-z_]\w*)*"
 """A name that needs no quotes: words joined by dots or double colons."""
 

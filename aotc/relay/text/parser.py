@@ -14,18 +14,15 @@ variable that is not.  A `let` binds a variable.  Every error is an AotcError wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.op import Op, get_op
 from aotc.ir.span import Span
 from aotc.ir.types import FuncType, TupleType, Type
-from aotc.relay.analysis import escaping_vars, free_vars
 from aotc.relay.expr import (
     Call,
-    Callee,
     Constant,
     Expr,
     Function,
@@ -40,13 +37,12 @@ from aotc.relay.expr import (
 )
 from aotc.relay.module import IRModule
 from aotc.relay.text.attributes import make_attrs
-from aotc.relay.text.cursor import Cursor
+from aotc.relay.text.cursor import Cursor, scalar, type_, value
 from aotc.relay.text.lexer import Source, Token
+from aotc.relay.text.literals import VERSION
 from aotc.relay.text.metadata import KEY, load
+from aotc.relay.text.names import Names
 from aotc.relay.trampoline import Task, run
-
-VERSION: Final = "0.0.5"
-ExprT = TypeVar("ExprT", bound=Expr)
 
 _INFIX: Final = {
     "*": (12, "multiply"),
@@ -74,15 +70,70 @@ def parse(text: str, source_name: str = "from_string") -> IRModule:
     an unknown operator or attribute, an ill-typed call, and metadata that is missing or damaged.
     """
     parser = _Parser(Source(text, source_name))
-    parser.version(required=True)
-    return parser.module()
+    _version(parser, required=True)
+    return _module(parser)
 
 
 def parse_expr(text: str, source_name: str = "from_string") -> Expr:
     """The expression that `text` describes; the version line may be missing.  Errors as in `parse`."""
     parser = _Parser(Source(text, source_name))
-    parser.version(required=False)
-    return parser.lone_expr()
+    _version(parser, required=False)
+    return _lone_expr(parser)
+
+
+# --- programs
+
+
+def _version(cursor: Cursor, required: bool) -> None:
+    """Read the version line."""
+    if cursor.token.kind != "version":
+        if required:
+            hint = f'you can annotate it as #[version = "{VERSION}"]'
+            cursor.fail(f"expected text format semantic version, found {cursor.token}", hint=hint)
+        return
+    cursor.advance()
+    token = cursor.expect_kind("string", "a version")
+    if token.text != VERSION:
+        cursor.fail(f'invalid semantic version "{token.text}"', token, hint=f"this is version {VERSION}")
+    cursor.expect("]")
+
+
+def _module(parser: _Parser) -> IRModule:
+    attrs = _module_attrs(parser)
+    if not parser.at("def", "name") and parser.token.kind != "end":
+        return IRModule(IRModule.from_expr(_lone_expr(parser)), attrs)
+    functions: dict[str, Function] = {}
+    while parser.accept("def", "name"):
+        token = parser.expect_kind("global", "the name of a function")
+        if token.text in functions:
+            parser.fail(f"function @{token.text} is defined twice", token, code="redefined")
+        parser.names.forget_temps()
+        functions[token.text] = parser.names.checked(run(parser.function(token)))
+    if parser.token.kind != "end":
+        parser.fail(f"expected `def`, found {parser.token}")
+    return IRModule(functions, attrs)
+
+
+def _module_attrs(cursor: Cursor) -> dict[str, Any]:
+    attrs: dict[str, Any] = {}
+    if cursor.accept("attributes", "name"):
+        cursor.expect("{")
+        while not cursor.accept("}"):
+            key = cursor.expect_kind("string", "the name of an attribute").text
+            cursor.expect("=")
+            attrs[key] = value(cursor)
+    return attrs
+
+
+def _lone_expr(parser: _Parser) -> Expr:
+    """An expression and nothing after it."""
+    result = parser.names.checked(run(parser.body()))
+    if parser.token.kind != "end":
+        parser.fail(f"expected the end of the text, found {parser.token}")
+    return result
+
+
+# --- expressions
 
 
 class _Parser(Cursor):
@@ -90,14 +141,7 @@ class _Parser(Cursor):
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
-        self.free: dict[str, Var] = {}
-        self.scopes: list[set[str]] = [set()]  # the names that each block around this place binds
-        self.bound: dict[
-            str, list[tuple[int, Var]]
-        ] = {}  # the variables of a name, each with its scope; innermost last
-        self.temps: dict[str, Expr] = {}
-        self.open: set[str] = set()  # the temps that the blocks around this place define
-        self.crossing: list[Token] = []  # uses of temps of blocks that have ended
+        self.names = Names(self)
         self.meta: list[Constant] | None = None
         if len(self.tokens) > 1 and self.tokens[-2].kind == "metadata":
             start = self.tokens[-2].offset
@@ -107,183 +151,76 @@ class _Parser(Cursor):
     def span(self, token: Token) -> Span:
         return self.source.span(token.offset)
 
-    # Programs
-
-    def version(self, required: bool) -> None:
-        """Read the version line."""
-        if self.token.kind != "version":
-            if required:
-                hint = f'you can annotate it as #[version = "{VERSION}"]'
-                self.fail(f"expected text format semantic version, found {self.token}", hint=hint)
-            return
-        self.advance()
-        token = self.expect_kind("string", "a version")
-        if token.text != VERSION:
-            self.fail(f'invalid semantic version "{token.text}"', token, hint=f"this is version {VERSION}")
-        self.expect("]")
-
-    def module(self) -> IRModule:
-        attrs = self._module_attrs()
-        if not self.at("def", "name") and self.token.kind != "end":
-            return IRModule(IRModule.from_expr(self.lone_expr()), attrs)
-        functions: dict[str, Function] = {}
-        while self.accept("def", "name"):
-            token = self.expect_kind("global", "the name of a function")
-            if token.text in functions:
-                self.fail(f"function @{token.text} is defined twice", token, code="redefined")
-            self.temps = {}
-            functions[token.text] = self._in_scope(run(self._function(token)))
-        if self.token.kind != "end":
-            self.fail(f"expected `def`, found {self.token}")
-        return IRModule(functions, attrs)
-
-    def _module_attrs(self) -> dict[str, Any]:
-        attrs: dict[str, Any] = {}
-        if self.accept("attributes", "name"):
-            self.expect("{")
-            while not self.accept("}"):
-                key = self.expect_kind("string", "the name of an attribute").text
-                self.expect("=")
-                attrs[key] = self.value()
-        return attrs
-
-    def lone_expr(self) -> Expr:
-        """An expression and nothing after it."""
-        result = self._in_scope(run(self._body()))
-        if self.token.kind != "end":
-            self.fail(f"expected the end of the text, found {self.token}")
-        return result
-
-    # Scopes
-
-    def _in_scope(self, root: ExprT) -> ExprT:
-        """`root`, whose uses of temps from blocks that had ended must not depend on variables of those blocks."""
-        if not self.crossing:
-            return root
-        lost = escaping_vars(root).union(free_vars(root)).difference(self.free.values())
-        for token in self.crossing:
-            for var in (v for v in free_vars(self.temps[token.text]) if v in lost):
-                self.fail(f"%{token.text} depends on %{var.name}, which is not defined here", token, code="undefined")
-        self.crossing = []
-        return root
-
-    def _define(self, token: Token, value: Expr) -> None:
-        if token.text in self.open:
-            self.fail(f"local variable %{token.text} is defined twice", token, code="redefined")
-        self.open.add(token.text)
-        self.temps[token.text] = value
-
-    def _temp(self, token: Token) -> Expr:
-        if token.text not in self.temps:
-            self.fail(f"local variable %{token.text} has not yet been defined", token, code="undefined")
-        if token.text not in self.open:
-            self.crossing.append(token)
-        return self.temps[token.text]
-
-    def _lookup(self, token: Token) -> Var:
-        found = self.bound.get(token.text)
-        if found:
-            return found[-1][1]
-        names = [name for name, variables in self.bound.items() if variables]
-        self.fail(f"variable %{token.text} is not defined", token, code="undefined", hint=nearest(token.text, names))
+    def body(self) -> Task[Expr]:
+        """Definitions and the expression that they lead to: what stands between braces."""
+        lets: list[tuple[Var, Expr, Span]] = []
+        with self.names.block():
+            while True:
+                token = self.token
+                if token.kind == "temp" and self.following.text == "=":
+                    self.position += 2
+                    self.names.define(token, (yield self._expr()))
+                    self.expect(";")
+                elif self.accept("let", "name"):
+                    lets.append((yield self._let(token)))
+                elif self.accept("free_var", "name"):
+                    free, annotation = self._declare()
+                    self.names.bind_free(free.text, self._variable(free, annotation))
+                    self.expect(";")
+                else:
+                    body: Expr = yield self._expr()
+                    if not self.accept(";"):
+                        break
+                    unused = with_type(Var("v", None, self.span(token)), body.checked_type)
+                    lets.append((unused, body, self.span(token)))
+        for var, bound, span in reversed(lets):
+            body = Let(var, bound, body, span)
+        return body
 
     def _declare(self) -> tuple[Token, Type | None]:
         """A variable at its definition, with its annotation."""
         token = self.expect_kind("local", "a variable")
-        return token, self.type_() if self.accept(":") else None
-
-    def _bind(self, name: str, var: Var) -> Var:
-        """Make a variable what its name means until the innermost block ends; a later one replaces it there."""
-        found, depth = self.bound.setdefault(name, []), len(self.scopes)
-        if found and found[-1][0] == depth:
-            found.pop()
-        found.append((depth, var))
-        self.scopes[-1].add(name)
-        return var
-
-    def _leave(self) -> None:
-        """End the innermost block."""
-        for name in self.scopes.pop():
-            self.bound[name].pop()
+        return token, type_(self) if self.accept(":") else None
 
     def _variable(self, token: Token, annotation: Type | None) -> Var:
         return Var(token.text, annotation, self.span(token))
 
-    def _free(self) -> None:
-        """A variable that is bound nowhere, for the rest of the text."""
-        token, annotation = self._declare()
-        var = self.free[token.text] = self._variable(token, annotation)
-        found = self.bound.setdefault(token.text, [])
-        found[:] = [(0, var), *(entry for entry in found if entry[0])]
-
-    def _body(self) -> Task[Expr]:
-        """Definitions and the expression that they lead to: what stands between braces."""
-        self.scopes.append(set())
-        own: list[str] = []
-        lets: list[tuple[Var, Expr, Span]] = []
-        while True:
-            token = self.token
-            if token.kind == "temp" and self.following.text == "=":
-                self.position += 2
-                self._define(token, (yield self._expr()))
-                own.append(token.text)
-                self.expect(";")
-            elif self.accept("let", "name"):
-                lets.append((yield self._let(token)))
-            elif self.accept("free_var", "name"):
-                self._free()
-                self.expect(";")
-            else:
-                body: Expr = yield self._expr()
-                if not self.accept(";"):
-                    break
-                lets.append((with_type(Var("v", None, self.span(token)), body.checked_type), body, self.span(token)))
-        self._leave()
-        self.open.difference_update(own)
-        for var, value, span in reversed(lets):
-            body = Let(var, value, body, span)
-        return body
-
     def _let(self, start: Token) -> Task[tuple[Var, Expr, Span]]:
         token, annotation = self._declare()
         self.expect("=")
+        var = self._variable(token, annotation)
         if self.at("fn", "name"):  # a function may call itself
-            var = self._bind(token.text, self._variable(token, annotation))
-            value: Expr = yield self._expr()
+            self.names.bind(token.text, var)
+            bound: Expr = yield self._expr()
         else:
-            value = yield self._expr()
-            var = self._variable(token, annotation)
-            if annotation is None:
-                var = with_type(var, value.checked_type)
-            self._bind(token.text, var)
+            bound = yield self._expr()
+            var = var if annotation is not None else with_type(var, bound.checked_type)
+            self.names.bind(token.text, var)
         self.expect(";")
-        return var, value, self.span(start)
+        return var, bound, self.span(start)
 
     def _block(self) -> Task[Expr]:
         self.expect("{")
-        body: Expr = yield self._body()
+        body: Expr = yield self.body()
         self.expect("}")
         return body
 
-    def _function(self, start: Token) -> Task[Function]:
+    def function(self, start: Token) -> Task[Function]:
         """What follows `fn` or `def @name`: parameters, attributes, result type and body."""
         self.expect("(")
-        self.scopes.append(set())
         params: list[Var] = []
         attrs: dict[str, Any] = {}
-        while not self.accept(")"):
-            if self.token.kind == "local":
-                token, annotation = self._declare()
-                if token.text in self.scopes[-1]:
-                    self.fail(f"parameter %{token.text} is named twice", token, code="redefined")
-                params.append(self._bind(token.text, self._variable(token, annotation)))
-            else:
-                self._attribute(attrs)
-            if not self.at(")"):
-                self.expect(",")
-        ret_type = self.type_() if self.accept("->") else None
-        body: Expr = yield self._block()
-        self._leave()
+        with self.names.block():
+            for _ in self.items(")"):
+                if self.token.kind == "local":
+                    token, annotation = self._declare()
+                    if self.names.binds(token.text):
+                        self.fail(f"parameter %{token.text} is named twice", token, code="redefined")
+                    params.append(self.names.bind(token.text, self._variable(token, annotation)))
+                else:
+                    self._attribute(attrs)
+            ret_type = type_(self) if self.accept("->") else None
+            body = yield from self._block()
         return Function(params, body, ret_type, attrs, self.span(start))
 
     def _attribute(self, attrs: dict[str, Any]) -> None:
@@ -294,20 +231,18 @@ class _Parser(Cursor):
         self.expect("=")
         if token.text in attrs:
             self.fail(f"attribute `{token.text}` is given twice", token, code="attribute")
-        attrs[token.text] = self.value()
-
-    # Expressions
+        attrs[token.text] = value(self)
 
     def _expr(self) -> Task[Expr]:
         """Operands joined by infix operators, by precedence climbing with an explicit stack."""
-        operands: list[Expr] = [(yield self._postfix())]
+        operands = [(yield from self._postfix())]
         pending: list[tuple[int, str, Token]] = []
         while self.token.kind == "punct" and self.token.text in _INFIX:
             token = self.advance()
             level, name = _INFIX[token.text]
             self._reduce(operands, pending, level)
             pending.append((level, name, token))
-            operands.append((yield self._postfix()))
+            operands.append((yield from self._postfix()))
         self._reduce(operands, pending, 0)
         return operands[0]
 
@@ -321,42 +256,39 @@ class _Parser(Cursor):
     def _postfix(self) -> Task[Expr]:
         """A primary expression, called and projected as often as the text says."""
         start = self.token
-        result: Expr = yield self._primary()
+        result = yield from self._primary()
         while True:
-            if self.at("("):
-                result = yield self._call(result, start)
+            if self.accept("("):
+                result = yield from self._call(result, start)
             elif self.token.kind == "field":
                 result = self._field(result, start)
             else:
                 return result
 
-    def _field(self, value: Expr, start: Token) -> TupleGetItem:
+    def _field(self, whole: Expr, start: Token) -> TupleGetItem:
         token = self.advance()
-        index, ty = int(token.text), value.checked_type
+        index, ty = int(token.text), whole.checked_type
         if ty is not None and not (isinstance(ty, TupleType) and index < len(ty.fields)):
             self.fail(f"a value of type {ty} has no field {index}", token, code="type")
-        return TupleGetItem(value, index, self.span(start))
+        return TupleGetItem(whole, index, self.span(start))
 
     def _primary(self) -> Task[Expr]:
         token = self.token
         match token.kind:
             case "temp":
-                return self._temp(self.advance())
+                return self.names.temp(self.advance())
             case "local":
-                return self._lookup(self.advance())
+                return self.names.lookup(self.advance())
             case "global":
-                self.advance()
-                return GlobalVar(token.text, self.span(token))
+                return GlobalVar(self.advance().text, self.span(token))
             case "number":
-                return Constant(self.scalar(), self.span(token))
+                return Constant(scalar(self), self.span(token))
             case "punct" if token.text == "-" and self.following.kind == "number":
-                return Constant(self.scalar(), self.span(token))
+                return Constant(scalar(self), self.span(token))
             case "punct" if token.text == "(":
-                paren: Expr = yield self._paren()
-                return paren
+                return (yield from self._paren())
             case "name":
-                word: Expr = yield self._word()
-                return word
+                return (yield from self._word())
             case _:
                 self.fail(f"expected an expression, found {token}")
 
@@ -365,11 +297,9 @@ class _Parser(Cursor):
         token = self.advance()
         match token.text:
             case "fn":
-                function: Function = yield self._function(token)
-                return function
+                return (yield from self.function(token))
             case "if":
-                choice: Expr = yield self._if(token)
-                return choice
+                return (yield from self._if(token))
             case "True" | "False":
                 return Constant(np.asarray(token.text == "True"), self.span(token))
             case "meta":
@@ -380,18 +310,16 @@ class _Parser(Cursor):
                 return self._op(text, token)
 
     def _op(self, name: str, token: Token) -> Op:
-        try:
+        with self.placing(token):
             return get_op(name)
-        except AotcError as error:
-            self.refuse(error, token)
 
     def _if(self, start: Token) -> Task[Expr]:
         self.expect("(")
         cond: Expr = yield self._expr()
         self.expect(")")
-        yes: Expr = yield self._block()
+        yes = yield from self._block()
         self.expect("else", "name")
-        no: Expr = yield self._block()
+        no = yield from self._block()
         return If(cond, yes, no, self.span(start))
 
     def _paren(self) -> Task[Expr]:
@@ -399,18 +327,15 @@ class _Parser(Cursor):
         start = self.expect("(")
         if self.accept(")"):
             return Tuple((), self.span(start))
-        first: Expr = yield self._body()
+        first: Expr = yield self.body()
         if self.accept(")"):
             return first
+        self.expect(",")
         fields = [first]
-        while not self.accept(")"):
-            self.expect(",")
-            if not self.at(")"):
-                fields.append((yield self._expr()))
-        try:
+        for _ in self.items(")"):
+            fields.append((yield self._expr()))
+        with self.placing(start):  # it may nest deeper than types may
             return Tuple(fields, self.span(start))
-        except AotcError as error:  # nested deeper than types may be
-            self.refuse(error, start)
 
     def _metadata(self, start: Token) -> Constant:
         self.expect("[")
@@ -427,34 +352,27 @@ class _Parser(Cursor):
         return self.meta[int(index.text)]
 
     def _call(self, callee: Expr, start: Token) -> Task[Expr]:
-        self.expect("(")
+        """What follows the callee and the parenthesis after it."""
         args: list[Expr] = []
         attrs: dict[str, Any] = {}
-        while not self.accept(")"):
+        for _ in self.items(")"):
             if self.token.kind == "name" and self.following.text == "=":
                 self._attribute(attrs)
             elif attrs:
                 self.fail("an argument cannot follow an attribute")
             else:
                 args.append((yield self._expr()))
-            if not self.at(")"):
-                self.expect(",")
         return self._apply(callee, args, attrs, start)
 
     def _apply(self, callee: Expr, args: list[Expr], attrs: Mapping[str, Any], start: Token) -> Call:
         """A call, typed as far as its parts are."""
         if isinstance(callee, Op):
-            try:
+            with self.placing(start):
                 return call(callee, args, make_attrs(callee, attrs), self.span(start))
-            except AotcError as error:
-                self.refuse(error, start)
         if isinstance(callee, (Tuple, Constant)):
             self.fail(f"a {type(callee).__name__.lower()} cannot be called", start)
         if attrs:
             self.fail("only operators take attributes", start)
-        return _plain_call(callee, args, self.span(start))
-
-
-def _plain_call(callee: Callee, args: list[Expr], span: Span) -> Call:
-    ty = callee.checked_type
-    return Call(callee, args, span=span, checked_type=ty.ret_type if isinstance(ty, FuncType) else None)
+        ty = callee.checked_type
+        result = ty.ret_type if isinstance(ty, FuncType) else None
+        return Call(callee, args, span=self.span(start), checked_type=result)

@@ -12,18 +12,19 @@ In: a module or an expression.  Out: text that `aotc.relay.text.parser` reads ba
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aotc.ir.attrs import Attrs
 from aotc.ir.diagnostics import assert_never
 from aotc.ir.op import Op
 from aotc.ir.span import Span
+from aotc.relay.blocks import Block, common
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.text.literals import (
+    VERSION,
     global_name,
     key_name,
     local_hint,
@@ -37,7 +38,6 @@ from aotc.relay.text.metadata import KEY, dump
 from aotc.relay.trampoline import Task, run
 from aotc.relay.visitor import children, post_order
 
-VERSION: Final = '#[version = "0.0.5"]'
 OMITTED: Final = """
 /* For debugging purposes the metadata section has been omitted.
  * If you would like to see the full metadata section you can set the 
@@ -53,7 +53,7 @@ def astext(x: IRModule | Expr, show_meta_data: bool = True) -> str:
     if there are any.
     """
     printer = _Printer()
-    body = f"{VERSION}\n{printer.program(x)}"
+    body = f'#[version = "{VERSION}"]\n{printer.program(x)}'
     if not printer.meta:
         return body
     if not show_meta_data:
@@ -105,35 +105,14 @@ def _comment(node: Expr) -> str:
     return f" /* {' '.join(parts)} */" if parts else ""
 
 
-@dataclass(slots=True, eq=False)
-class _Scope:
-    """A block of the text: the finished lines of a function body, a branch, or what follows a let."""
-
-    outer: _Scope | None = None
-    depth: int = 0
-    lines: list[str] = field(default_factory=list)
-
-    def inner(self) -> _Scope:
-        return _Scope(self, self.depth + 1)
-
-
-def _common(a: _Scope, b: _Scope) -> _Scope:
-    """The innermost scope around both."""
-    while a is not b:
-        if a.depth < b.depth:
-            a, b = b, a
-        assert a.outer is not None
-        a = a.outer
-    return a
-
-
 class _Scopes:
     """Where every node of an expression is written: in the innermost scope around all its uses."""
 
     def __init__(self, root: Expr) -> None:
-        self.home: dict[Expr, _Scope] = {root: _Scope()}
-        self.opened: dict[Expr, tuple[_Scope, ...]] = {}
+        self.home: dict[Expr, Block] = {root: Block()}
+        self.opened: dict[Expr, tuple[Block, ...]] = {}
         self.uses: Counter[Expr] = Counter()
+        self.lines: defaultdict[Block, list[str]] = defaultdict(list)  # finished ones
         for node in reversed(list(post_order(root))):  # users first
             home = self.home.get(node)
             if home is not None:
@@ -141,9 +120,9 @@ class _Scopes:
                     self.uses[child] += 1
                     if not isinstance(child, (GlobalVar, Op, Constant)):
                         known = self.home.get(child)
-                        self.home[child] = scope if known is None else _common(known, scope)
+                        self.home[child] = scope if known is None else common(known, scope)
 
-    def _places(self, node: Expr, home: _Scope) -> Iterator[tuple[Expr, _Scope]]:
+    def _places(self, node: Expr, home: Block) -> Iterator[tuple[Expr, Block]]:
         """What `node` uses, and in which scope."""
         match node:
             case Function(params=params, body=body):
@@ -157,6 +136,10 @@ class _Scopes:
                 yield from ((var, inner), (value, home), (body, inner))
             case _:
                 yield from ((child, home) for child in children(node))
+
+    def write(self, node: Expr, line: str) -> None:
+        """Add a line to the block that a node belongs in."""
+        self.lines[self.home[node]].append(f"{line}\n")
 
 
 class _Printer:
@@ -200,12 +183,12 @@ class _Printer:
 
     # Scopes
 
-    def _scope(self, node: Expr, scope: _Scope) -> Task[str]:
+    def _scope(self, node: Expr, scope: Block) -> Task[str]:
         """A node and, before it, the lines of its scope."""
         text: str = yield self._expr(node, tail=True)
-        return "".join(scope.lines) + text
+        return "".join(self.scopes.lines[scope]) + text
 
-    def _block(self, node: Expr, scope: _Scope) -> Task[str]:
+    def _block(self, node: Expr, scope: Block) -> Task[str]:
         text: str = yield self._scope(node, scope)
         return "{" + _indent(f"\n{text}") + "\n}"
 
@@ -230,7 +213,7 @@ class _Printer:
         """How to refer to a visited node; what is not inlined gets a line of its own first."""
         if isinstance(node, Var) and node in self.free:
             self.free.remove(node)
-            self.scopes.home[node].lines.append(f"free_var {self.raw[node]};\n")
+            self.scopes.write(node, f"free_var {self.raw[node]};")
         if node in self.memo:
             return self.memo[node]
         inline = isinstance(node, (GlobalVar, Op, Constant)) or (tail and self.scopes.uses[node] <= 1)
@@ -242,7 +225,7 @@ class _Printer:
         if not inline:
             name = f"%{self.temps}"
             self.temps += 1
-            self.scopes.home[node].lines.append(f"{name} = {text};\n")
+            self.scopes.write(node, f"{name} = {text};")
             text = name
         self.memo[node] = text
         return text
@@ -313,7 +296,7 @@ class _Printer:
             name = self._define(body.var)
             value = yield self._expr(body.value, tail=not isinstance(body.value, Let))
             if body is not node:  # the lines of the first let's scope are written by whoever writes the let
-                text += "".join(self.scopes.home[body].lines)
+                text += "".join(self.scopes.lines[self.scopes.home[body]])
             text += f"let {name} = {value};\n"
             (scope,) = self.scopes.opened[body]
             body = body.body

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the names of a text mean where they are used: blocks, the variables that they bind, and named nodes.
+
+names = Names(cursor)
+with names.block():                    # ends with what it binds
+    names.bind("x", Var("x"))
+    names.lookup(token)                # AotcError where nothing binds the variable
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from aotc.ir.diagnostics import nearest
+from aotc.relay.analysis import escaping_vars
+from aotc.relay.expr import Expr, Var
+from aotc.relay.text.cursor import Cursor
+from aotc.relay.text.lexer import Token
+from aotc.relay.visitor import free_vars
+
+ExprT = TypeVar("ExprT", bound=Expr)
+
+
+@dataclass(slots=True)
+class _Block:
+    """The names that a block has bound so far: variables, and nodes called %0, %1 and so on."""
+
+    variables: set[str] = field(default_factory=set)
+    temps: set[str] = field(default_factory=set)
+
+
+class Names:
+    """The names of one text.
+
+    A node that a block has named stays known when the block has ended, as long as it depends on no variable of it.
+    """
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._free: dict[str, Var] = {}
+        self._blocks = [_Block()]
+        self._bound: dict[str, list[tuple[int, Var]]] = {}  # with the depth of the block, innermost last
+        self._temps: dict[str, Expr] = {}
+        self._open: set[str] = set()  # those of the blocks around this place
+        self._crossing: list[Token] = []  # uses of temps of blocks that have ended
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """A block: what is bound within ends with it."""
+        self._blocks.append(_Block())
+        yield
+        block = self._blocks.pop()
+        for name in block.variables:
+            self._bound[name].pop()
+        self._open -= block.temps
+
+    def forget_temps(self) -> None:
+        """Begin another function, which names its nodes itself."""
+        self._temps = {}
+
+    # --- variables
+
+    def binds(self, name: str) -> bool:
+        """Whether the innermost block binds a variable of this name."""
+        return name in self._blocks[-1].variables
+
+    def bind(self, name: str, var: Var) -> Var:
+        """Make a variable what its name means until the innermost block ends; a later one replaces it there."""
+        found, depth = self._bound.setdefault(name, []), len(self._blocks)
+        if found and found[-1][0] == depth:
+            found.pop()
+        found.append((depth, var))
+        self._blocks[-1].variables.add(name)
+        return var
+
+    def bind_free(self, name: str, var: Var) -> None:
+        """Make a variable that nothing binds what its name means in the rest of the text, outside of other bindings."""
+        self._free[name] = var
+        found = self._bound.setdefault(name, [])
+        found[:] = [(0, var), *(entry for entry in found if entry[0])]
+
+    def lookup(self, token: Token) -> Var:
+        """The variable that a name means."""
+        found = self._bound.get(token.text)
+        if found:
+            return found[-1][1]
+        hint = nearest(token.text, [name for name, variables in self._bound.items() if variables])
+        self._cursor.fail(f"variable %{token.text} is not defined", token, code="undefined", hint=hint)
+
+    # --- nodes
+
+    def define(self, token: Token, value: Expr) -> None:
+        """Name a node."""
+        if token.text in self._open:
+            self._cursor.fail(f"local variable %{token.text} is defined twice", token, code="redefined")
+        self._open.add(token.text)
+        self._blocks[-1].temps.add(token.text)
+        self._temps[token.text] = value
+
+    def temp(self, token: Token) -> Expr:
+        """The node of a name."""
+        if token.text not in self._temps:
+            self._cursor.fail(f"local variable %{token.text} has not yet been defined", token, code="undefined")
+        if token.text not in self._open:
+            self._crossing.append(token)
+        return self._temps[token.text]
+
+    def checked(self, root: ExprT) -> ExprT:
+        """`root`, in which nodes that are used after their blocks must not depend on variables of those blocks."""
+        if not self._crossing:
+            return root
+        lost = escaping_vars(root).union(free_vars(root)).difference(self._free.values())
+        for token in self._crossing:
+            for var in (v for v in free_vars(self._temps[token.text]) if v in lost):
+                text = f"%{token.text} depends on %{var.name}, which is not defined here"
+                self._cursor.fail(text, token, code="undefined")
+        self._crossing = []
+        return root

@@ -18,18 +18,36 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import IO, Any, ClassVar, Final, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
-
-if TYPE_CHECKING:
-    from aotc.ir.transform import PassInfo
 
 C = TypeVar("C", bound=type)
 Show = Callable[[Any], str]
 """How an instrument prints a module."""
 ALL_LEVELS: Final = frozenset({"graph", "tensor"})
 """Of an instrument that takes graphs and programs of kernels alike."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PassInfo:
+    """What is known of a pass without running it.
+
+    required   names of passes that a Sequential runs before it
+    level      "graph", or "tensor": which instruments see it
+    """
+
+    opt_level: int
+    name: str
+    required: tuple[str, ...] = ()
+    level: str = "graph"
+
+    def __repr__(self) -> str:
+        required = "[\n" + "".join(f"{name}, " for name in self.required) + "]\n" if self.required else "[]\n"
+        return (
+            f"The meta data of the pass - pass name: {self.name}, opt_level: {self.opt_level}, "
+            f"required passes: {required}"
+        )
 
 
 class PassInstrument:
@@ -172,10 +190,21 @@ def _timing_line(profile: PassProfile, depth: int, total: float, parent: float) 
 # --- printing
 
 
-class PassPrintingInstrument(PassInstrument):
-    """Prints the module before and after the passes named."""
+class _Printing(PassInstrument):
+    """Prints modules with `show` to a file, or to what is standard output at that time."""
 
     levels: ClassVar[frozenset[str]] = ALL_LEVELS
+
+    def __init__(self, show: Show = str, file: IO[str] | None = None) -> None:
+        self._show = show
+        self._file = file
+
+    def _print(self, title: str, module: Any, end: str = "\n") -> None:
+        print(f"{title}\n{self._show(module)}", end=end, file=self._file or sys.stdout)
+
+
+class PassPrintingInstrument(_Printing):
+    """Prints the module before and after the passes named."""
 
     def __init__(
         self,
@@ -184,44 +213,31 @@ class PassPrintingInstrument(PassInstrument):
         show: Show = str,
         file: IO[str] | None = None,
     ) -> None:
+        super().__init__(show, file)
         self.before = frozenset(print_before_pass_names)
         self.after = frozenset(print_after_pass_names)
-        self._show = show
-        self._file = file
 
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
         if info.name in self.before:
-            print(f"Print IR before: {info.name}\n{self._show(module)}\n\n", file=self._file or sys.stdout)
+            self._print(f"Print IR before: {info.name}", module, end="\n\n\n")
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         if info.name in self.after:
-            print(f"Print IR after: {info.name}\n{self._show(module)}\n\n", file=self._file or sys.stdout)
+            self._print(f"Print IR after: {info.name}", module, end="\n\n\n")
 
 
-class PrintBeforeAll(PassInstrument):
+class PrintBeforeAll(_Printing):
     """Prints the module before every pass."""
 
-    levels: ClassVar[frozenset[str]] = ALL_LEVELS
-
-    def __init__(self, show: Show = str, file: IO[str] | None = None) -> None:
-        self._show = show
-        self._file = file
-
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
-        print(f"Before Running Pass: {info}\n{self._show(module)}", file=self._file or sys.stdout)
+        self._print(f"Before Running Pass: {info}", module)
 
 
-class PrintAfterAll(PassInstrument):
+class PrintAfterAll(_Printing):
     """Prints the module after every pass."""
 
-    levels: ClassVar[frozenset[str]] = ALL_LEVELS
-
-    def __init__(self, show: Show = str, file: IO[str] | None = None) -> None:
-        self._show = show
-        self._file = file
-
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
-        print(f"After Running Pass: {info}\n{self._show(module)}", file=self._file or sys.stdout)
+        self._print(f"After Running Pass: {info}", module)
 
 
 class DumpIR(PassInstrument):

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The context that passes run in: which of them run, with what configuration, and who watches.
+
+with PassContext(opt_level=3, disabled_pass=["FuseOps"], config={"relay.FuseOps.max_depth": 8}):
+    PassContext.current().pass_enabled(PassInfo(2, "FuseOps"))       # False
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import MappingProxyType, TracebackType
+from typing import Any, Final
+
+from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, nearest
+from aotc.ir.instrument import PassInfo, PassInstrument
+
+LOG: Final = logging.getLogger("aotc.pass")
+
+
+class PassConfigError(AotcError, AttributeError):
+    """A configuration key that does not exist, or a value of the wrong type."""
+
+
+# --- what upper floors install
+
+
+@dataclass(slots=True)
+class _Table:
+    passes: Mapping[str, Callable[[], Any]] = field(default_factory=lambda: MappingProxyType({}))
+    config: dict[str, type] = field(default_factory=dict)
+
+
+_TABLE: Final = _Table(
+    config={
+        "compile.max_bytes": int,
+        "compile.max_nodes": int,
+        "compile.max_unroll": int,
+        "compile.max_work": int,
+        "relay.AlterOpLayout.max_growth": float,
+        "relay.AlterOpLayout.winograd": bool,
+        "relay.FoldConstant.max_bytes": int,
+        "relay.FuseOps.link_params": bool,
+        "relay.FuseOps.max_depth": int,
+        "relay.ToMixedPrecision.keep_orig_output_dtype": bool,
+        "relay.SelectLayout.channels_last": bool,
+        "testing.immutable_module": bool,
+    }
+)
+
+
+def install_passes(passes: Mapping[str, Callable[[], Any]]) -> None:
+    """Make `passes` (name to maker of the pass with default options) the table of `get_pass`."""
+    _TABLE.passes = MappingProxyType(dict(passes))
+
+
+def installed_passes() -> Mapping[str, Callable[[], Any]]:
+    """The installed passes by name."""
+    return _TABLE.passes
+
+
+def register_config(key: str, value_type: type) -> None:
+    """Allow `key` in the configuration of pass contexts, with values of one type.
+
+    Raises AotcValueError if it exists already.
+    """
+    if key in _TABLE.config:
+        raise AotcValueError("config", f"config option {key!r} is registered already")
+    _TABLE.config[key] = value_type
+
+
+def _check_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    for key, value in (config or {}).items():
+        wanted = _TABLE.config.get(key)
+        if wanted is None:
+            known = " ,".join(sorted(_TABLE.config))
+            message = f"Invalid config option '{key}' candidates are: {known}"
+            raise PassConfigError("config", message, hint=nearest(str(key), _TABLE.config))
+        accepted = (int, bool) if wanted in (int, bool) else (int, float) if wanted is float else wanted
+        if not isinstance(value, accepted) or (wanted is float and isinstance(value, bool)):
+            message = f"expect config {key} to have type {wanted.__name__} but get {type(value).__name__}"
+            raise PassConfigError("config", message)
+    return MappingProxyType(dict(config or {}))
+
+
+def _pass_names(what: str, names: Iterable[str] | None) -> tuple[str, ...]:
+    """Names of passes as a tuple; a name that is close to an installed one, but is none, draws a warning."""
+    if isinstance(names, str):
+        hint = f"write [{names!r}]"
+        raise AotcTypeError("pass-names", f"{what} must be a list of pass names, not a string", hint=hint)
+    items = tuple(names or ())
+    for name in items:
+        if not isinstance(name, str):
+            raise AotcTypeError("pass-names", f"{what} must hold pass names, not {type(name).__name__}")
+        close = nearest(name, _TABLE.passes) if name not in _TABLE.passes else ""
+        if close:
+            warnings.warn(f"{what}: there is no pass {name!r}; {close}", stacklevel=3)
+    return items
+
+
+def _checked_instruments(instruments: Iterable[PassInstrument] | None) -> tuple[PassInstrument, ...]:
+    if isinstance(instruments, PassInstrument):
+        hint = "write instruments=[instrument]"
+        raise AotcTypeError("instrument", "instruments must be a list of pass instruments, not one", hint=hint)
+    items = tuple(instruments or ())
+    for item in items:
+        if not isinstance(item, PassInstrument):
+            hint = "derive its class from PassInstrument or decorate it with @pass_instrument"
+            raise AotcTypeError("instrument", f"{type(item).__name__} is not a pass instrument", hint=hint)
+    return items
+
+
+# --- the context
+
+
+class PassContext:
+    """Which passes run, and who watches.
+
+    opt_level        passes of a higher level are left out of sequences (they still run when called directly)
+    required_pass    names of passes that run whatever their level; instruments cannot skip them
+    disabled_pass    names of passes that do not run in sequences, required or not
+    instruments      observers, called in this order
+    config           values for registered keys (`list_configs`)
+
+    Contexts nest, and an inner one replaces the outer one in everything.  Each thread has its own.
+    Raises AotcTypeError for arguments of wrong types, PassConfigError for the configuration.
+    """
+
+    def __init__(
+        self,
+        opt_level: int = 2,
+        required_pass: Iterable[str] | None = None,
+        disabled_pass: Iterable[str] | None = None,
+        instruments: Iterable[PassInstrument] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(opt_level, int):
+            raise AotcTypeError("opt-level", f"opt_level: expected int but got {type(opt_level).__name__}")
+        self.opt_level = int(opt_level)
+        self.required_pass = _pass_names("required_pass", required_pass)
+        self.disabled_pass = _pass_names("disabled_pass", disabled_pass)
+        self.config = _check_config(config)
+        self._instruments = _checked_instruments(instruments)
+
+    @property
+    def instruments(self) -> tuple[PassInstrument, ...]:
+        return self._instruments
+
+    def __repr__(self) -> str:
+        def quoted(names: Iterable[str]) -> str:
+            return "[" + ", ".join(f'"{name}"' for name in names) + "]"
+
+        config = ", ".join(f'"{key}": {value}' for key, value in self.config.items())
+        return (
+            f"Pass context information: \n\topt_level: {self.opt_level}"
+            f"\n\trequired passes: {quoted(self.required_pass)}"
+            f"\n\tdisabled passes: {quoted(self.disabled_pass)}"
+            f"\n\tinstruments: [{', '.join(i.name for i in self._instruments)}]"
+            f"\n\tconfig: {{{config}}}"
+        )
+
+    @staticmethod
+    def current() -> PassContext:
+        """The innermost context of this thread, or the thread's default one (opt_level 2, no instruments)."""
+        state = _state()
+        return state.stack[-1] if state.stack else state.default
+
+    @staticmethod
+    def list_configs() -> dict[str, dict[str, str]]:
+        """The registered configuration keys and the types of their values."""
+        return {key: {"type": kind.__name__} for key, kind in sorted(_TABLE.config.items())}
+
+    def get_config(self, key: str, default: Any = None) -> Any:
+        """The value configured for `key`."""
+        return self.config.get(key, default)
+
+    def pass_enabled(self, info: PassInfo) -> bool:
+        """Whether a sequence runs the pass: disabled beats required, required beats opt_level."""
+        if info.name in self.disabled_pass:
+            return False
+        return info.name in self.required_pass or self.opt_level >= info.opt_level
+
+    def override_instruments(self, instruments: Iterable[PassInstrument] | None) -> None:
+        """Leave the old instruments, then enter new ones (none for None)."""
+        new = _checked_instruments(instruments)
+        self._exit_instruments()
+        self._instruments = new
+        self._enter_instruments()
+
+    def __enter__(self) -> PassContext:
+        self._enter_instruments()
+        _state().stack.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stack = _state().stack
+        if not stack or stack[-1] is not self:
+            raise RuntimeError("a pass context was left that is not the innermost one")
+        stack.pop()
+        self._exit_instruments()
+
+    def _enter_instruments(self) -> None:
+        """Enter all instruments; where one fails, those entered leave, last first, and all are dropped."""
+        entered: list[PassInstrument] = []
+        try:
+            for instrument in self._instruments:
+                instrument.enter_pass_ctx()
+                entered.append(instrument)
+        except BaseException:
+            LOG.warning("Pass instrumentation entering pass context failed.")
+            LOG.warning("Disable pass instrumentation.")
+            self._instruments = ()
+            for instrument in reversed(entered):
+                _leave_failed(instrument)
+            raise
+
+    def _exit_instruments(self) -> None:
+        """Leave all instruments; where one fails, later ones are not called and all are dropped."""
+        try:
+            for instrument in self._instruments:
+                instrument.exit_pass_ctx()
+        except BaseException:
+            LOG.warning("Pass instrumentation exiting pass context failed.")
+            LOG.warning("Disable pass instrumentation.")
+            self._instruments = ()
+            raise
+
+    def watching(self, info: PassInfo) -> tuple[PassInstrument, ...]:
+        """The instruments that see passes of this kind."""
+        return tuple(i for i in self._instruments if info.level in i.levels)
+
+    def should_run(self, module: Any, info: PassInfo) -> bool:
+        """What the instruments say about running a pass; all are asked, unless the pass is required."""
+        if info.name in self.required_pass:
+            return True
+        answers = [_answer(i, module, info) for i in self.watching(info)]
+        return all(answers)
+
+
+def _answer(instrument: PassInstrument, module: Any, info: PassInfo) -> bool:
+    answer = instrument.should_run(module, info)
+    if answer is None:
+        raise AotcTypeError("instrument", f"{instrument.name}.should_run returned None instead of True or False")
+    return bool(answer)
+
+
+def _leave_failed(instrument: PassInstrument) -> None:
+    """Leave an instrument while another one's exception is on its way up; a second failure is only logged."""
+    LOG.warning("%s exiting PassContext ...", instrument.name)
+    try:
+        instrument.exit_pass_ctx()
+    except Exception:
+        LOG.exception("%s failed to exit PassContext", instrument.name)
+    else:
+        LOG.warning("%s exited PassContext.", instrument.name)
+
+
+class _State:
+    """The contexts of one thread, and of threads that run a part of its work in a copy of its `contextvars`."""
+
+    def __init__(self) -> None:
+        self.stack: list[PassContext] = []
+        self.default = PassContext()
+
+
+_STATE: Final[ContextVar[_State | None]] = ContextVar("aotc_pass_contexts", default=None)
+
+
+def _state() -> _State:
+    """This thread's contexts."""
+    state = _STATE.get()
+    if state is None:
+        state = _State()
+        _STATE.set(state)
+    return state

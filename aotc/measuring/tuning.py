@@ -31,7 +31,7 @@ from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.tensor import Array
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr
-from aotc.tir.loops.nest import hoist_invariants, mark_vector
+from aotc.tir.loops.nest import hoist_invariants
 from aotc.tir.schedule.contraction import candidates
 from aotc.tir.schedule.contraction.choice import Site, choosing
 from aotc.tir.schedule.contraction.plan import Candidate
@@ -134,7 +134,7 @@ def make_job(signature: str, site: Site, trials: int) -> Job:
 
 def _kernel(name: str, candidate: Candidate, inputs: tuple[Buffer, Buffer], out: Buffer, macs: int) -> Kernel:
     stmt, stack = candidate.tiling.statement()
-    body = drop_dead(mark_vector(hoist_invariants(simplify_stmt(stmt, {}))))
+    body = drop_dead(hoist_invariants(simplify_stmt(stmt, {})))
     return Kernel(
         name=name,
         inputs=inputs,

@@ -38,7 +38,7 @@ from aotc.tir.expr import (
     Var,
     walk,
 )
-from aotc.tir.loops.dependence import accumulates, accumulations, stores_independent, straight_line
+from aotc.tir.loops.dependence import outer_assigns, straight_line
 from aotc.tir.numerics import NAMESPACE
 from aotc.tir.stmt import (
     PART,
@@ -385,16 +385,19 @@ def _vectorizable(loop: For) -> bool:
     """Whether numpy operations over all iterations give what the iterations give one after the other."""
     if isinstance(loop.end, Const) and isinstance(loop.begin, Const) and loop.end.value - loop.begin.value < _FEW:
         return False
-    stmts = straight_line(loop)
+    stmts = straight_line(loop) if loop.kind != "serial" else None
     if stmts is None or any(n.lanes > 1 for s in stmts for e in stmt_exprs(s) for n in walk(e)):
         return False
-    return stores_independent(loop) and all(_running(s, loop) for s in accumulations(loop))
+    if loop.kind == "independent":
+        return True
+    return not any(isinstance(s, Store) for s in stmts) and all(_is_running(s, stmts) for s in outer_assigns(loop.body))
 
 
-def _running(stmt: Assign, loop: For) -> bool:
-    """Whether numpy has the running results of an accumulation in its type."""
+def _is_running(stmt: Assign, stmts: Sequence[Stmt]) -> bool:
+    """Whether numpy has the running results of an accumulation in a register in its type."""
     dtype = stmt.var.dtype
     if dtype.is_narrow_float or (dtype.bits < 8 and not dtype.is_bool):
         return False
-    logical = isinstance(stmt.value, Binary) and stmt.value.op in ("and", "or")
-    return accumulates(stmt, loop) and dtype.is_bool == logical
+    alone = sum(isinstance(s, Assign) and s.var is stmt.var for s in stmts) == 1
+    op = stmt.value.op if isinstance(stmt.value, Binary) else ""
+    return alone and op in _ACCUMULATE and dtype.is_bool == (op in ("and", "or"))

@@ -47,14 +47,25 @@ PART: Final = _Common("part", INDEX)
 """The number of a participant of a team, from 0."""
 PARTS: Final = _Common("parts", INDEX)
 """How many participants there are."""
+TEAM: Final = (PART, PARTS)
+
+KINDS: Final = ("serial", "reduction", "independent")
+"""What a loop may say of its iterations."""
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class For:
     """`for var in begin, begin+step, ... < end`.
 
-    kind: "serial"; "vector" (iterations are independent: the printer may say so to the C compiler);
-    "unrolled" (the printer asks the C compiler to unroll it).
+    kind   what its iterations are to each other, as whoever makes the loop knows and `aotc.tir.verify` proves:
+
+        "independent"   none reads or writes what another one writes, but for private scratch that each fills anew: they
+                        may run in any order, or at once, each with private scratch of its own
+        "reduction"     all that one hands to another are values that each combines with its own, by one operation
+                        (sum, product, least, greatest, and, or): another order gives another rounding
+        "serial"        nothing is said
+
+    Where iterations run, side by side on threads or in the lanes of vectors, is decided later by what reads this.
     """
 
     var: Var
@@ -211,7 +222,7 @@ _KERNELS: Final = Form(
         *(DType, Buffer, Var, Const, Binary, Unary, Cast, Select, Load, Broadcast, Call, Element),
         *(For, While, If, Store, Transpose, Declare, Assign, Block, Comment, Sync, UserSource, Kernel, Span),
     ],
-    shared=[PART, PARTS],
+    shared=TEAM,
 )
 
 
@@ -297,16 +308,10 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
 
 
 def loops(axes: Iterable[tuple[Var, int]], body: Stmt, kind: str = "serial") -> Stmt:
-    """A nest of loops from 0, the first axis outermost; `kind` is the innermost loop's.
+    """A nest of loops of a kind from 0, the first axis outermost.
 
     An axis of extent 1 still gets its loop: the simplifier removes it.
     """
     for var, extent in reversed(tuple(axes)):
         body = For(var, Const(extent, INDEX), body, kind=kind)
-        kind = "serial"
     return body
-
-
-def with_body(kernel: Kernel, body: Stmt) -> Kernel:
-    """The kernel with another body."""
-    return replace(kernel, body=body)

@@ -39,7 +39,22 @@ from aotc.tir.expr import (
     Var,
     operands,
 )
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, Transpose, While
+from aotc.tir.stmt import (
+    KINDS,
+    TEAM,
+    Assign,
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    Sync,
+    Transpose,
+    While,
+)
 
 _SYMBOLS: Final = {
     "or": "|", "xor": "^", "and": "&", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -51,43 +66,33 @@ _LEVEL: Final = {op: k + 1 for k, ops in enumerate(_LEVELS) for op in ops}
 _OPS: Final = {symbol: op for op, symbol in _SYMBOLS.items()}
 _UNARY_LEVEL: Final = len(_LEVELS) + 1
 _NAMED: Final = ("min", "max", "truncdiv", "truncmod")
-_KEYWORDS: Final = frozenset(
-    {"kernel", "input", "output", "workspace", "stack", "inplace", "macs", "for", "in", "step", "while", "if"}
-    | {
-        "else",
-        "let",
-        "turn",
-        "sync",
-        "true",
-        "false",
-        "inf",
-        "nan",
-        "neg",
-        "broadcast",
-        "serial",
-        "vector",
-        "unrolled",
-        "align",
-    }
-    | {*_NAMED, *INTRINSICS, *DTYPES}
+_WORDS: Final = (
+    "kernel input output workspace stack align private inplace macs team for in step while if else let turn sync "
+    "true false inf nan neg broadcast"
 )
+_KEYWORDS: Final = frozenset(re.findall(r"\w+", _WORDS)).union(KINDS, _NAMED, INTRINSICS, DTYPES)
 _ROLES: Final = ("input", "output", "workspace", "stack")
 
 
 def to_text(kernel: Kernel) -> str:
     """The kernel in its text form.  Names are made unique identifiers; the span becomes a comment."""
     printer = _Printer()
-    lines = [] if kernel.span is None else [f"# {_one_line(str(kernel.span))}"]
-    lines.append(f"kernel {json.dumps(kernel.name)} {{")
+    head = [] if kernel.span is None else [f"# {_one_line(str(kernel.span))}"]
+    head.append(f"kernel {json.dumps(kernel.name)} {{")
     roles = (kernel.inputs, kernel.outputs, kernel.workspace, kernel.stack)
     for role, buffers in zip(_ROLES, roles, strict=True):
-        lines += [f"  {role} {printer.name(b)}: {b.dtype}[{b.size}] align {b.align}" for b in buffers]
+        for b in buffers:
+            private = " private" if b.private else ""
+            printer.line(1, f"{role} {printer.name(b)}: {b.dtype}[{b.size}] align {b.align}{private}")
     for output, source in kernel.inplace:
-        lines.append(f"  inplace {printer.name(kernel.outputs[output])} = {printer.name(kernel.inputs[source])}")
+        printer.line(1, f"inplace {printer.name(kernel.outputs[output])} = {printer.name(kernel.inputs[source])}")
     if kernel.macs:
-        lines.append(f"  macs {kernel.macs}")
+        printer.line(1, f"macs {kernel.macs}")
+    if kernel.team:
+        printer.names.update({var: printer.name(var) for var in TEAM})
+        printer.line(1, " ".join(("team", *map(printer.name, kernel.private))))
     printer.stmt(kernel.body, 1)
-    return "\n".join([*lines, *printer.lines, "}"]) + "\n"
+    return "\n".join([*head, *printer.lines, "}"]) + "\n"
 
 
 def _one_line(text: str) -> str:
@@ -310,6 +315,11 @@ class _Parser:
             self.next("=")
             inplace.append((roles["output"].index(output), roles["input"].index(self.known_buffer())))
         macs = self.integer() if self.accept("macs") else 0
+        private: list[Buffer] = []
+        if team := self.accept("team"):
+            self.vars.update({var.name: var for var in TEAM})
+            while self.token.text in self.buffers and self.tokens[self.position + 1].text != "[":
+                private.append(self.known_buffer())
         body = self.block()
         self.next("end")
         inputs, outputs, workspace, stack = (tuple(roles[r]) for r in _ROLES)
@@ -322,6 +332,8 @@ class _Parser:
             stack=stack,
             inplace=tuple(inplace),
             macs=macs,
+            team=team,
+            private=tuple(private),
         )
 
     def buffer(self, role: str) -> Buffer:
@@ -332,7 +344,8 @@ class _Parser:
         size = self.integer()
         self.next("]")
         align = self.integer() if self.accept("align") else 4
-        self.buffers[name] = Buffer(name, dtype, size, role if role in ("workspace", "stack") else "param", align)
+        scope = role if role in ("workspace", "stack") else "param"
+        self.buffers[name] = Buffer(name, dtype, size, scope, align, private=self.accept("private"))
         return self.buffers[name]
 
     def known_buffer(self) -> Buffer:
@@ -381,7 +394,7 @@ class _Parser:
         self.next("..")
         end = self.expr()
         step = self.integer() if self.accept("step") else 1
-        kind = self.next() if self.token.text in ("vector", "unrolled") else "serial"
+        kind = self.next() if self.token.text in KINDS else "serial"
         self.next("{")
         return For(var, end, self.block(), begin=begin, step=step, kind=kind)
 

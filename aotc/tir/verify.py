@@ -35,8 +35,10 @@ from aotc.tir.expr import (
     Var,
     operands,
 )
+from aotc.tir.loops.dependence import why_not
 from aotc.tir.simplify import Interval, bounds, linear
 from aotc.tir.stmt import (
+    KINDS,
     PART,
     PARTS,
     Assign,
@@ -54,7 +56,6 @@ from aotc.tir.stmt import (
     stmt_exprs,
 )
 
-_KINDS = frozenset({"serial", "vector", "unrolled"})
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
 
 
@@ -151,7 +152,7 @@ class _Checker:
                 scope = _Scope(scope.visible | {stmt.var}, scope.ranges, scope.exact, scope.certain)
 
     def loop(self, loop: For, scope: _Scope) -> None:
-        if loop.step < 1 or loop.kind not in _KINDS:
+        if loop.step < 1 or loop.kind not in KINDS:
             self.report(f"loop over {loop.var.name} has step {loop.step} and kind {loop.kind!r}")
             return
         if loop.var.dtype != INDEX or loop.var.lanes != 1 or loop.begin.dtype != INDEX or loop.end.dtype != INDEX:
@@ -159,6 +160,8 @@ class _Checker:
             return
         if loop.var in scope.visible:
             self.report(f"loop variable {loop.var.name} is in use already")
+        if (problem := why_not(loop, scope.ranges, scope.visible)) is not None:
+            self.report(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
         low, high = bounds(loop.begin, scope.ranges)[0], bounds(loop.end, scope.ranges)[1] - 1
         literal = isinstance(loop.begin, Const) and isinstance(loop.end, Const)
         if literal and high < low:

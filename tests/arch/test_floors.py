@@ -21,7 +21,7 @@ LOOPS = {"aotc.ir", "aotc.tir", "aotc.tir.loops"}
 STAGES = LOOPS | {"aotc.tir.schedule.stages"}
 CONTRACTION = LOOPS | {"aotc.tir.schedule.contraction"}
 ALGORITHMS = STAGES | CONTRACTION | {"aotc.tir.schedule.algorithms"}
-TENSOR = ALGORITHMS | {"aotc.tir.interp", "aotc.tir.passes", "aotc.tir.schedule", "aotc.tir.threads"}
+TENSOR = ALGORITHMS | {"aotc.tir.interp", "aotc.tir.passes", "aotc.tir.schedule", "aotc.tir.threads", "aotc.tir.verify"}
 BELOW_DRIVER = (
     GRAPH
     | TENSOR
@@ -44,7 +44,8 @@ FLOORS: dict[str, set[str]] = {
     "aotc.tir.interp": LOOPS,
     "aotc.tir.loops": LOOPS,
     "aotc.tir.threads": LOOPS,
-    "aotc.tir.passes": LOOPS | {"aotc.tir.threads"},
+    "aotc.tir.verify": LOOPS,
+    "aotc.tir.passes": LOOPS | {"aotc.tir.threads", "aotc.tir.verify"},
     "aotc.tir.schedule": ALGORITHMS,
     "aotc.tir.schedule.stages": STAGES | {"aotc.tir.schedule"},
     "aotc.tir.schedule.contraction": CONTRACTION,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from aotc.ir.dtype import DType
 from aotc.relay.backend.kernels import lower_function
 from aotc.tir.expr import Binary, Buffer, Expr, Load, Select, Var, all_of, const, select
 from aotc.tir.interp import run_kernel
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, walk_stmts, with_body
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, walk_stmts
 from aotc.tir.target import get_target
 from tests.codegen.batch import run_batch
 from tests.targets.fused import fused
@@ -101,7 +102,7 @@ def test_bodies_mean_the_same() -> None:
     for seed in range(60):
         f = fused(seed)
         before = lower_function(f.function, "k", get_target("x86-64-v3"))
-        after = with_body(before, prepared(before))
+        after = replace(before, body=prepared(before))
         changed += sum(1 for _ in walk_stmts(after.body)) != sum(1 for _ in walk_stmts(before.body))
         for a, b in zip(run_kernel(before, f.inputs), run_kernel(after, f.inputs), strict=True):
             np.testing.assert_array_equal(a, b)

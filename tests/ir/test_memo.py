@@ -157,7 +157,9 @@ def test_nothing_that_is_kept_runs(tmp_path: Path) -> None:
 
 def test_the_variables_of_teams_stay_themselves() -> None:
     i, x = Var("part"), Buffer("x", DType("float32"), 4)
-    kernel = Kernel(name="k", inputs=(), outputs=(x,), body=For(i, PARTS, Store(x, PART, Load(x, i)), kind="vector"))
+    kernel = Kernel(
+        name="k", inputs=(), outputs=(x,), body=For(i, PARTS, Store(x, PART, Load(x, i)), kind="independent")
+    )
     shelf = Shelf()
     for made in (kernel, None):
         with remembering(shelf, "s"):

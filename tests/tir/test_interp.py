@@ -29,7 +29,8 @@ def elementwise(make: object, dtype: DType, *arrays: np.ndarray, vector: bool) -
     store: Stmt = Store(y, i, make(*(Load(b, i) for b in inputs)))  # type: ignore[operator]
     if not vector:
         store = If(Binary("ge", i, as_expr(0)), store)
-    return run_kernel(kernel(For(i, size, store), inputs, (y,)), arrays)[0]
+    kind = "independent" if vector else "serial"
+    return run_kernel(kernel(For(i, size, store, kind=kind), inputs, (y,)), arrays)[0]
 
 
 def grid(dtype: DType, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -111,7 +112,11 @@ def test_sums_are_sequential() -> None:
     x = np.random.default_rng(0).normal(size=1000).astype(np.float32)
     buffer, y, k, acc = Buffer("x", F32, 1000), Buffer("y", F32, 1), Var("k"), Var("acc", F32)
     body = Block(
-        (Declare(acc, const(0, F32)), For(k, 1000, Assign(acc, acc + Load(buffer, k))), Store(y, const(0), acc))
+        (
+            Declare(acc, const(0, F32)),
+            For(k, 1000, Assign(acc, acc + Load(buffer, k)), kind="reduction"),
+            Store(y, const(0), acc),
+        )
     )
     total = np.float32(0)
     for item in x:
@@ -129,9 +134,12 @@ def test_selection_guards_the_load() -> None:
     x, y, i = Buffer("x", F32, 4), Buffer("y", F32, 8), Var("i")
     value = Select(i < 4, Load(x, i), const(-1.0, F32))
     data = np.arange(4, dtype=np.float32)
-    assert run_kernel(kernel(For(i, 8, Store(y, i, value)), (x,), (y,)), [data])[0].tolist() == [0, 1, 2, 3] + [-1] * 4
+    assert (
+        run_kernel(kernel(For(i, 8, Store(y, i, value), kind="independent"), (x,), (y,)), [data])[0].tolist()
+        == [0, 1, 2, 3] + [-1] * 4
+    )
     nested = Select(i >= 2, value, Load(x, i + 1))
-    got = run_kernel(kernel(For(i, 8, Store(y, i, nested)), (x,), (y,)), [data])[0]
+    got = run_kernel(kernel(For(i, 8, Store(y, i, nested), kind="independent"), (x,), (y,)), [data])[0]
     assert got.tolist() == [1, 2, 2, 3] + [-1] * 4
 
 
@@ -155,9 +163,9 @@ def test_accesses_outside_are_errors(count: int, offset: int) -> None:
     x, y, i = Buffer("x", F32, count), Buffer("y", F32, count), Var("i")
     data = np.zeros(count, np.float32)
     with pytest.raises(AotcError, match="outside"):
-        run_kernel(kernel(For(i, count, Store(y, i, Load(x, i + offset))), (x,), (y,)), [data])
+        run_kernel(kernel(For(i, count, Store(y, i, Load(x, i + offset)), kind="independent"), (x,), (y,)), [data])
     with pytest.raises(AotcError, match="outside"):
-        run_kernel(kernel(For(i, count, Store(y, i + offset, Load(x, i))), (x,), (y,)), [data])
+        run_kernel(kernel(For(i, count, Store(y, i + offset, Load(x, i)), kind="independent"), (x,), (y,)), [data])
 
 
 def test_inputs_are_checked_and_kept() -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +13,19 @@ from contractions import Case, conv, matmul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir import te
-from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, minimum, operands, with_operands
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Operand, Var, minimum, operands, with_operands
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import schedule
-from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Kernel, Store, Sync, map_exprs, walk_stmts
+from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, map_exprs, walk_stmts
 from aotc.tir.target import C, Target, get_target
 from aotc.tir.text import parse_kernel, to_text
 from aotc.tir.threads import parallel
 from aotc.tir.threads.division import Leaf, Nest, divided, largest_share
 from aotc.tir.threads.parallel import for_team
+from aotc.tir.verify import verify
 from tests.tir.graphs import Graph, graphs
 from tests.tir.teams import TEAMS, wrong_teams
 
@@ -34,6 +38,18 @@ ZERO = Const(0, INDEX)
 def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_WORTH_NS", 0.0)
     monkeypatch.setattr(parallel, "_WORTH_MOVING_NS", 0.0)
+
+
+def each(var: Var, end: Operand, body: Stmt, kind: str = "independent", **more: Any) -> For:
+    """A loop whose iterations are independent, if it does not say otherwise."""
+    return For(var, end, body, kind=kind, **more)
+
+
+def refuse(kernel: Kernel) -> None:
+    """The kernel has a loop that is called independent, but is not."""
+    with pytest.raises(AotcError, match="is not independent") as caught:
+        verify(kernel)
+    assert caught.value.code == "tir-verify"
 
 
 def _with_part(expr: Expr, part: int, parts: int) -> Expr:
@@ -125,9 +141,9 @@ def test_what_others_still_read_is_not_overwritten() -> None:
     """Every row begins with its sum: whoever does a part of it needs all of it as it was."""
     row, j, k = Var("row"), Var("j"), Var("k")
     rows, kept = Buffer("rows", FLOAT, 2000), Buffer("kept", FLOAT, 1, "stack", private=True)
-    total = For(j, 1000, Store(kept, ZERO, Load(kept, ZERO) + Load(rows, row * 1000 + j)))
-    scale = For(k, 1000, Store(rows, row * 1000 + k, Load(rows, row * 1000 + k) * Load(kept, ZERO)))
-    body = For(row, 2, Block((Store(kept, ZERO, Const(0.0, FLOAT)), total, scale)))
+    total = each(j, 1000, Store(kept, ZERO, Load(kept, ZERO) + Load(rows, row * 1000 + j)), "reduction")
+    scale = each(k, 1000, Store(rows, row * 1000 + k, Load(rows, row * 1000 + k) * Load(kept, ZERO)))
+    body = each(row, 2, Block((Store(kept, ZERO, Const(0.0, FLOAT)), total, scale)))
     kernel = Kernel(name="k", inputs=(), outputs=(rows,), body=body, stack=(kept,))
     (before,) = np.random.default_rng(0).standard_normal((1, 2000)).astype(np.float32)
     (whole,) = run_kernel(kernel, [], output_init=[before])
@@ -166,7 +182,7 @@ def test_loops_by_vectors_are_divided_by_what_they_write() -> None:
     c, place = Var("c"), Var("place")
     vector = Load(X, c * 64 + place, 16)
     stores = Block(Store(layers, layer * 1040 + c * 64 + place, vector) for layer in range(2))
-    kernel = loop_kernel(For(c, 16, For(place, 64, stores, step=16)), X, layers)
+    kernel = loop_kernel(each(c, 16, each(place, 64, stores, step=16)), X, layers)
     team = for_team(kernel)
     assert team.team
     (loop,) = (s for s in walk_stmts(team.body) if isinstance(s, For) and s.var is c)
@@ -180,26 +196,29 @@ def test_strips_of_which_the_last_is_smaller_are_divided(rows: int) -> None:
     strip, plane, y, x = Var("strip"), Var("plane"), Var("y"), Var("x")
     row = strip * 8 + y
     store = Store(planes, plane * (rows * 4) + row * 4 + x, Load(source, row * 4 + x))
-    inside = For(plane, 3, For(y, minimum(8, strip * -8 + rows), For(x, 4, store)))
-    kernel = loop_kernel(For(strip, 7, inside), source, planes)
+    inside = each(plane, 3, each(y, minimum(8, strip * -8 + rows), each(x, 4, store)))
+    kernel = loop_kernel(each(strip, 7, inside), source, planes)
     assert for_team(kernel).team
     check(kernel, [np.arange(rows * 4, dtype=np.float32)], 3)
-    longer = loop_kernel(For(strip, 7, For(plane, 3, For(y, 8, For(x, 4, store)))), source, planes)
+    whole = each(plane, 3, each(y, 8, each(x, 4, store)))
     if rows < 56:  # the last strip of a plane reaches into the next one
+        refuse(loop_kernel(each(strip, 7, whole), source, planes))
+        longer = loop_kernel(each(strip, 7, whole, "serial"), source, planes)
         (loop,) = (s for s in walk_stmts(for_team(longer).body) if isinstance(s, For) and s.var is strip)
         assert isinstance(loop.begin, Const)
 
 
-def blocked_transposition(size: int) -> Kernel:
+def blocked_transposition(size: int, kind: str = "independent") -> Kernel:
     """Rows 5 to 84 by squares, which are smaller at the ends, or overlap if `size` is over 16."""
     source, turned = Buffer("source", FLOAT, 80 * 100), Buffer("turned", FLOAT, 85 * 100)
     rows, columns, row, column = Var("rows"), Var("columns"), Var("row"), Var("column")
     store = Store(turned, row * 100 + column, Load(source, column * 80 + row - 5))
-    inside = For(column, minimum(columns + 16, 100), store, begin=columns)
-    square = For(row, minimum(rows + size, 85), inside, begin=rows)
-    nest = For(rows, Const(85, INDEX), For(columns, 100, square, step=16), begin=Const(5, INDEX), step=16)
+    inside = each(column, minimum(columns + 16, 100), store, begin=columns)
+    square = each(row, minimum(rows + size, 85), inside, begin=rows)
+    across = each(columns, 100, square, step=16)
+    nest = each(rows, Const(85, INDEX), across, kind, begin=Const(5, INDEX), step=16)
     first = Var("first")
-    body = Block((For(first, 500, Store(turned, first, Const(0.0, FLOAT))), nest))
+    body = Block((each(first, 500, Store(turned, first, Const(0.0, FLOAT))), nest))
     return Kernel(name="k", inputs=(source,), outputs=(turned,), body=body)
 
 
@@ -214,42 +233,41 @@ def test_loops_from_anywhere_by_any_step_are_divided(parts: int) -> None:
 
 def test_squares_that_overlap_are_not_divided() -> None:
     """Their rows, that is: columns may be, of each round."""
-    loops = [s for s in walk_stmts(for_team(blocked_transposition(17)).body) if isinstance(s, For) and s.step == 16]
+    refuse(blocked_transposition(17))
+    team = for_team(blocked_transposition(17, "serial"))
+    loops = [s for s in walk_stmts(team.body) if isinstance(s, For) and s.step == 16]
     assert isinstance(loops[0].begin, Const)
 
 
-def test_what_reads_its_own_results_is_not_divided() -> None:
-    i = Var("i")
-    chain = loop_kernel(For(i, 1000, Store(Y, i + 1, Load(Y, i) + Load(X, i))), X, Y)
-    assert for_team(chain) is chain
+def bodies_that_depend() -> dict[str, tuple[Stmt, For, tuple[Buffer, ...]]]:
+    """Loops of which iterations need one another: what stands before them, their bodies, what is on the stack."""
+    i, total, kept = Var("i"), Var("total", FLOAT), Buffer("kept", FLOAT, 1, "stack")
+    nothing = Block(())
+    sums = Block((Assign(total, total + Load(X, i)), Store(Y, i, total)))
+    array = Block((Store(kept, ZERO, Load(kept, ZERO) + Load(X, i)), Store(Y, i, Load(kept, ZERO))))
+    return {
+        "reads its own results": (nothing, each(i, 1000, Store(Y, i + 1, Load(Y, i) + Load(X, i))), ()),
+        "writes to one place": (nothing, each(i, 1000, Store(Y, i // 2, Load(X, i))), ()),
+        "carries a register": (Declare(total, Const(0.0, FLOAT)), each(i, 1000, sums), ()),
+        "carries an array": (Store(kept, ZERO, Const(0.0, FLOAT)), each(i, 1000, array), (kept,)),
+    }
 
 
-def test_what_writes_to_one_place_is_not_divided() -> None:
-    i = Var("i")
-    last = loop_kernel(For(i, 1000, Store(Y, i // 2, Load(X, i))), X, Y)
-    assert for_team(last) is last
-
-
-def test_what_carries_a_register_is_not_divided() -> None:
-    i, total = Var("i"), Var("total", FLOAT)
-    steps = Block((Assign(total, total + Load(X, i)), Store(Y, i, total)))
-    body = Block((Declare(total, Const(0.0, FLOAT)), For(i, 1000, steps)))
-    kernel = Kernel(name="k", inputs=(X,), outputs=(Y,), body=body)
-    assert for_team(kernel) is kernel
-
-
-def test_what_carries_an_array_is_not_divided() -> None:
-    i, kept = Var("i"), Buffer("kept", FLOAT, 1, "stack")
-    steps = Block((Store(kept, ZERO, Load(kept, ZERO) + Load(X, i)), Store(Y, i, Load(kept, ZERO))))
-    kernel = loop_kernel(For(i, 1000, steps), X, Y, stack=(kept,))
+@pytest.mark.parametrize("name", bodies_that_depend())
+def test_what_depends_is_not_divided(name: str) -> None:
+    """Nor does the verifier believe that it does not."""
+    before, loop, stack = bodies_that_depend()[name]
+    refuse(Kernel(name="k", inputs=(X,), outputs=(Y,), body=Block((before, loop)), stack=stack))
+    serial = replace(loop, kind="serial")
+    kernel = Kernel(name="k", inputs=(X,), outputs=(Y,), body=Block((before, serial)), stack=stack)
     assert for_team(kernel) is kernel
 
 
 def test_what_hands_on_an_array_is_not_divided() -> None:
     """A loop that writes results, and leaves behind it what the next one reads."""
     i, j, tile = Var("i"), Var("j"), Buffer("tile", FLOAT, 512, "stack", private=True)
-    fill = For(i, 512, Block((Store(tile, i, Load(X, i)), Store(Y, i, Load(X, i)))))
-    use = For(j, 512, Store(Y, j + 512, Load(tile, j)))
+    fill = each(i, 512, Block((Store(tile, i, Load(X, i)), Store(Y, i, Load(X, i)))))
+    use = each(j, 512, Store(Y, j + 512, Load(tile, j)))
     kernel = Kernel(name="k", inputs=(X,), outputs=(Y,), body=Block((fill, use)), stack=(tile,))
     assert for_team(kernel) is kernel
 
@@ -257,8 +275,8 @@ def test_what_hands_on_an_array_is_not_divided() -> None:
 def test_meetings_stand_between_what_depends() -> None:
     """Two loops over the same memory, the second in another order; one more statement that one participant does."""
     i, j = Var("i"), Var("j")
-    first = For(i, 1024, Store(Y, i, Load(X, i) * 2.0))
-    second = For(j, 1024, Store(X, j, Load(Y, 1023 - j)))
+    first = each(i, 1024, Store(Y, i, Load(X, i) * 2.0))
+    second = each(j, 1024, Store(X, j, Load(Y, 1023 - j)))
     third = Store(Y, ZERO, Load(X, Const(5, INDEX)))
     kernel = Kernel(name="k", inputs=(), outputs=(X, Y), body=Block((first, second, third)))
     team = for_team(kernel)
@@ -308,8 +326,8 @@ def test_units_are_dealt_out_by_weight(sizes: list[list[tuple[int, int]]], parti
         nests = []
         for units, weight in part:
             i, j = Var("i"), Var("j")
-            inner = For(j, 1, Store(owner, i + len(weights), PART))  # not innermost: in runs of one
-            nests.append(Nest((), Leaf((loop := For(i, units, inner),), loop), weight=weight))
+            inner = each(j, 1, Store(owner, i + len(weights), PART))  # not innermost: in runs of one
+            nests.append(Nest((), Leaf((loop := each(i, units, inner),), loop), weight=weight))
             weights += [weight] * units
         parts.append(nests)
     kernel = Kernel(name="k", inputs=(), outputs=(owner,), body=divided(parts), team=True)

@@ -19,7 +19,7 @@ from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.tir.expr import const
 from aotc.tir.passes import DivideAmongThreads, PlanMemory, ProgramVerifier, WidenFloats, scheduled
 from aotc.tir.plan.program import MemoryPlan, Program
-from aotc.tir.stmt import Block, Store, walk_stmts, with_body
+from aotc.tir.stmt import Block, Store, walk_stmts
 from aotc.tir.target import get_target
 from tests.ops.harness import type_of_value
 from tests.share import share
@@ -72,7 +72,7 @@ def beyond(program: Program) -> Program:
     kernel = program.kernels[0]
     store = next(s for s in walk_stmts(kernel.body) if isinstance(s, Store))
     outside = Store(store.buffer, const(store.buffer.size), store.value)
-    made = with_body(kernel, Block([kernel.body, outside]))
+    made = replace(kernel, body=Block([kernel.body, outside]))
     return replace(program, steps=tuple(replace(s, kernel=made) if s.kernel is kernel else s for s in program.steps))
 
 

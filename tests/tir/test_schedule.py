@@ -133,7 +133,7 @@ def test_pooling_has_no_branches(size: int, stride: int, pad: int, combiner: str
     assert not any(isinstance(s, If) for s in walk_stmts(kernel.body))
     assert not kernel.inplace
     if pooled.shape[-1] >= 8:
-        assert all(loop.kind == "vector" for loop in innermost(kernel))
+        assert all(loop.kind == "independent" for loop in innermost(kernel))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 300), (3, 1000), (200, 17), (1000, 1), (5, 8)])
@@ -188,7 +188,7 @@ def test_transposes_go_by_tiles(shape: tuple[int, ...]) -> None:
     y = te.compute(turned, lambda *i: x[(*i[:-2], i[-1], i[-2])] + 1.0, "y")
     kernel = check([x], [y])
     assert sum(loop.step > 1 for s in walk_stmts(kernel.body) if isinstance(loop := s, For)) == 2
-    assert all(loop.kind == "vector" for loop in innermost(kernel))
+    assert all(loop.kind == "independent" for loop in innermost(kernel))
 
 
 def test_elementwise_loops_become_one() -> None:
@@ -197,7 +197,7 @@ def test_elementwise_loops_become_one() -> None:
     z = te.compute((20, 6), lambda i, k: te.view(y, (20, 6))[i, k] * 2.0, "z")
     kernel = check([x, b], [z])
     (loop,) = outer_loops(kernel)
-    assert (loop.kind, loop.end) == ("vector", const(120))
+    assert (loop.kind, loop.end) == ("independent", const(120))
     assert isinstance(loop.body, Store)
     assert kernel.inplace == ((0, 0),)
 

@@ -44,7 +44,7 @@ def kernel_of(function: Callable[[Expr, Expr], Expr], dtype: str, turned: bool) 
         assert made is not None
         body = made
     else:
-        body = For(lane, LANES, body)
+        body = For(lane, LANES, body, kind="independent")
     kernel = Kernel(name="k", inputs=(a, b), outputs=(out,), body=For(i, len(PAIRS) // LANES, body))
     verify(kernel)
     return kernel

@@ -28,14 +28,14 @@ def pooled(extent: int, begin: int = 0, *, open_end: bool = False) -> Kernel:
     here = Load(x, i)
     body = Block((Declare(r, maximum(here, -1.0)), Assign(r, maximum(r, Load(x, i + 1) * here + here)), Store(y, i, r)))
     clear = For(j := Var("j"), extent, Store(y, j, cast(as_expr(0.0), "float16")))
-    loop = For(i, n if open_end else extent, body, begin=begin, kind="vector")
+    loop = For(i, n if open_end else extent, body, begin=begin, kind="independent")
     return Kernel(name="k", inputs=(x,), outputs=(y,), body=Block((clear, Declare(n, as_expr(extent)), loop)))
 
 
 def in_place(extent: int) -> Kernel:
     """y[i] = x[i] * 2, where y may be x."""
     x, y, i = Buffer("x", HALF, extent), Buffer("y", HALF, extent), Var("i")
-    body = For(i, extent, Store(y, i, Load(x, i) * 2.0), kind="vector")
+    body = For(i, extent, Store(y, i, Load(x, i) * 2.0), kind="independent")
     return Kernel(name="k", inputs=(x,), outputs=(y,), body=body, inplace=((0, 0),))
 
 
@@ -53,7 +53,7 @@ def strided(extent: int, *, open_end: bool = False) -> Kernel:
             Store(z, i, here > 0.0),
         )
     )
-    loop = For(i, n if open_end else extent, body, kind="vector")
+    loop = For(i, n if open_end else extent, body, kind="independent")
     clear = For(j := Var("j"), extent, Store(y, j, cast(as_expr(0.0), "float16")))
     unset = For(k := Var("k"), extent, Store(z, k, as_expr(False)))
     return Kernel(
@@ -65,7 +65,7 @@ def converted(to: DType, size: int) -> Kernel:
     """Numbers of the other type of the two as `to`."""
     x, y, i = Buffer("x", SINGLE if to == HALF else HALF, size), Buffer("y", to, size), Var("i")
     return Kernel(
-        name="k", inputs=(x,), outputs=(y,), body=For(i, size, Store(y, i, cast(Load(x, i), to)), kind="vector")
+        name="k", inputs=(x,), outputs=(y,), body=For(i, size, Store(y, i, cast(Load(x, i), to)), kind="independent")
     )
 
 
@@ -89,14 +89,14 @@ def test_what_has_no_vector_form_is_computed_in_float32() -> None:
     x, y, i = Buffer("x", HALF, 64), Buffer("y", HALF, 64), Var("i")
     places = [Load(x, i * 7 % 64), Load(x, 63 - i), Load(y, i)]  # no pattern, backwards, of what is written
     for value in places:
-        body = For(i, 64, Store(y, i, call("sqrt", value)), kind="vector")
+        body = For(i, 64, Store(y, i, call("sqrt", value)), kind="independent")
         kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=body)
         assert widen(kernel, 16).body is body or not widen(kernel, 16).stack
 
 
 def test_what_has_no_narrow_floats_stays() -> None:
     x, y, i = Buffer("x", SINGLE, 64), Buffer("y", SINGLE, 64), Var("i")
-    kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=For(i, 64, Store(y, i, Load(x, i)), kind="vector"))
+    kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=For(i, 64, Store(y, i, Load(x, i)), kind="independent"))
     assert widen(kernel, 16) is kernel
 
 

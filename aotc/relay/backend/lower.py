@@ -191,7 +191,7 @@ def copy_kernel(dtype: DType, size: int) -> Kernel:
         name="copy",
         inputs=(source,),
         outputs=(target,),
-        body=For(i, size, Store(target, i, Load(source, i)), kind="vector"),
+        body=For(i, size, Store(target, i, Load(source, i)), kind="independent"),
     )
 
 

@@ -113,7 +113,7 @@ def _copies(tensors: Sequence[te.Tensor], axis: int, shape: Sequence[int]) -> te
         for source, run, start in zip(inputs, runs, accumulate(runs, initial=0), strict=False):
             o, j = Var("o"), Var("j")
             copy = Store(outputs[0], o * row + (j + start), Load(source, o * run + j))
-            copies.append(loops([(o, outer), (j, run)], copy, kind="vector"))
+            copies.append(loops([(o, outer), (j, run)], copy, kind="independent"))
         return Block(copies)
 
     return te.extern("concatenate", [(shape, tensors[0].dtype)], tensors, build)[0]

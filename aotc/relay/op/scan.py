@@ -94,7 +94,7 @@ class _Scan:
         keep = Store(out, place, total)
         steps = (keep, add) if self.exclusive else (add, keep)
         body = Block((Declare(total, self.identity), loops([(k, self.extent)], Block(steps))))
-        return loops([(o, self.outer)], body)
+        return loops([(o, self.outer)], body, kind="independent")
 
     def side_by_side(self, source: Buffer, out: Buffer) -> Stmt:
         """Each row of the result from the one before it."""
@@ -104,8 +104,10 @@ class _Scan:
         item = Load(source, place - self.inner if self.exclusive else place).astype(self.dtype)
         first = Store(out, start, self.identity if self.exclusive else Load(source, start).astype(self.dtype))
         row = Store(out, place, binary(self.op, Load(out, place - self.inner), item))
-        rows = For(k, self.extent, loops([(j, self.inner)], row, kind="vector"), begin=1)
-        return loops([(o, self.outer)], Block((loops([(j, self.inner)], first, kind="vector"), rows)))
+        rows = For(k, self.extent, loops([(j, self.inner)], row, kind="independent"), begin=1)
+        return loops(
+            [(o, self.outer)], Block((loops([(j, self.inner)], first, kind="independent"), rows)), kind="independent"
+        )
 
 
 def _compute(op: str, a: ScanAttrs, args: Sequence[te.Tensor]) -> te.Tensor:

@@ -100,9 +100,9 @@ def _program(
         value: Scalar = Load(changes, change + j)
         if op:
             value = binary(op, Load(out, at + j), value)
-        write = loops([(j, run)], Store(out, at + j, value), kind="vector")
+        write = loops([(j, run)], Store(out, at + j, value), kind="independent")
         body = If(inside, Block((Declare(at, target), write)))
-        copy = loops([(i, data.size)], Store(out, i, Load(source, i)), kind="vector")
+        copy = loops([(i, data.size)], Store(out, i, Load(source, i)), kind="independent")
         return Block((copy, loops(axes, body)))
 
     return te.extern(name, [(data.shape, data.dtype)], (data, indices, updates), build)[0]

@@ -113,8 +113,8 @@ class _Row:
     def sorted(self, order: Buffer, spare: Buffer) -> Stmt:
         """All positions, by bottom-up merging: runs of `width` become runs of twice that."""
         i, width, low = Var("i"), Var("width"), Var("low")
-        start = loops([(i, self.extent)], Store(order, i, i.astype(_PLACE)))
-        back = loops([(i, self.extent)], Store(order, i, Load(spare, i)), kind="vector")
+        start = loops([(i, self.extent)], Store(order, i, i.astype(_PLACE)), kind="independent")
+        back = loops([(i, self.extent)], Store(order, i, Load(spare, i)), kind="independent")
         runs = While(low < self.extent, Block((self._merge(order, spare, low, width), Assign(low, low + width * 2))))
         level = Block((Declare(low, Const(0, INDEX)), runs, back, Assign(width, width * 2)))
         return Block((start, Declare(width, Const(1, INDEX)), While(width < self.extent, level)))
@@ -159,8 +159,8 @@ def _sorted_rows(
         for (values, dtype), out in zip(results, outputs, strict=True):
             value = row.key(place) if values else place.astype(dtype)
             stores.append(Store(out, o * (count * inner) + i * inner + j, value))
-        write = loops([(i, count)], Block(stores))
-        return loops([(o, outer), (j, inner)], Block((order, write)))
+        write = loops([(i, count)], Block(stores), kind="independent")
+        return loops([(o, outer), (j, inner)], Block((order, write)))  # one after the other: they share the scratch
 
     kinds = [(shape, data.dtype if values else dtype) for values, dtype in results]
     sizes = [count] if insertion else [extent, extent]

@@ -116,14 +116,16 @@ class _Conversion:
         copies = [self._copy(run, back=run.buffer in buffers) for run in self.runs]
         into = [c for c, run in zip(copies, self.runs, strict=True) if run.buffer not in buffers]
         back = [c for c, run in zip(copies, self.runs, strict=True) if run.buffer in buffers]
-        body = For(self.here, self.count, Block(self._statement(s) for s in stmts), kind="vector")
+        body = For(self.here, self.count, Block(self._statement(s) for s in stmts), kind="independent")
         fixed = [Declare(var, cast(load, SINGLE)) for load, var in self.fixed.items()]
         whole: Stmt = Block((*into, *fixed, body, *back))
         scratch = [run.scratch for run in self.runs if run.scratch is not None]
         if not isinstance(self.first, Var) or not isinstance(self.count, Var):
             return whole, scratch
         count = Declare(self.count, minimum(self.loop.end - self.first, CHUNK))
-        chunks = For(self.first, self.loop.end, Block((count, whole)), begin=self.loop.begin, step=CHUNK)
+        chunks = For(
+            self.first, self.loop.end, Block((count, whole)), begin=self.loop.begin, step=CHUNK, kind="independent"
+        )
         return chunks, scratch
 
     # --- memory
@@ -146,7 +148,7 @@ class _Conversion:
         move = Store(run.scratch, t, cast(Load(run.buffer, place), SINGLE))
         if back:
             move = Store(run.buffer, place, cast(Load(run.scratch, t), HALF))
-        return For(t, run.length(self.count), move, kind="vector")
+        return For(t, run.length(self.count), move, kind="independent")
 
     def _place(self, buffer: Buffer, index: Expr) -> tuple[Buffer, Expr]:
         """Where scratch has an element."""
@@ -218,7 +220,7 @@ def _rounded(value: Expr) -> Expr:
 
 
 def _narrow_loads(stmts: list[Stmt]) -> Iterator[Load]:
-    return (n for n in loads(stmts) if n.dtype == HALF)
+    return (n for s in stmts for n in loads(s) if n.dtype == HALF)
 
 
 def _merged(runs: list[_Run]) -> list[_Run]:

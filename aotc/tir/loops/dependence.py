@@ -1,20 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the iterations of a loop may run in any order, or side by side.  A For in, a verdict out.
+"""What the iterations of a loop, or two statements, are to each other: the proofs of what loops say of themselves.
 
-independent(for i in 0..n: y[i] = x[i] * 2)               # True
-independent(for i in 1..n: y[i] = y[i - 1])               # False
+In: statements over flat buffers, and the ranges of the variables around them.  Out: places in memory, whether they
+never meet, and what is wrong with the kind of a loop:
+
+    for i in 0..8 independent: for c in 0..16 independent: y[16 * i + c] = ...    # None
+    for i in 0..8 independent: for c in 0..17 independent: y[16 * i + c] = ...    # several iterations touch y
+    for i in 0..8 reduction: sum = sum + x[i]                                     # None
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
-from aotc.tir.expr import Binary, Buffer, Expr, Load, walk
-from aotc.tir.simplify import linear
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store, stmt_exprs
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, substitute, walk
+from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store, Transpose, While, stmt_exprs, walk_stmts
 
-ASSOCIATIVE = frozenset({"add", "mul", "min", "max", "and", "or"})
-"""Operations that a loop may accumulate with."""
+Ranges = dict[Var, Interval]
+
+ASSOCIATIVE: Final = frozenset({"add", "mul", "min", "max", "and", "or"})
+"""Operations that reductions combine values by."""
+_MANY: Final = 1 << 16
+"""Elements of scratch that are followed one by one."""
+
+
+def loads(stmt: Stmt) -> Iterator[Load]:
+    """Every load directly in a statement (not those of statements inside it)."""
+    return (n for e in stmt_exprs(stmt) for n in walk(e) if isinstance(n, Load))
 
 
 def straight_line(loop: For) -> tuple[Stmt, ...] | None:
@@ -23,49 +40,351 @@ def straight_line(loop: For) -> tuple[Stmt, ...] | None:
     return stmts if all(isinstance(s, (Store, Declare, Assign, Comment)) for s in stmts) else None
 
 
-def accumulations(loop: For) -> list[Assign]:
-    """The assignments to registers that live on after an iteration."""
-    stmts = straight_line(loop) or ()
-    inside = {s.var for s in stmts if isinstance(s, Declare)}
-    return [s for s in stmts if isinstance(s, Assign) and s.var not in inside]
+def written(stmt: Stmt) -> set[Buffer]:
+    return {s.buffer for s in walk_stmts(stmt) if isinstance(s, (Store, Transpose))}
 
 
-def accumulates(stmt: Assign, loop: For) -> bool:
-    """Whether a statement is `r = r op value`, and nothing else in the loop touches r."""
-    value = stmt.value
-    if not (isinstance(value, Binary) and value.op in ASSOCIATIVE and stmt.var in (value.a, value.b)):
-        return False
-    stmts = straight_line(loop) or ()
-    reads = sum(n is stmt.var for s in stmts for e in stmt_exprs(s) for n in walk(e))
-    return reads == 1 and sum(isinstance(s, (Assign, Declare)) and s.var is stmt.var for s in stmts) == 1
+def read(stmt: Stmt) -> set[Buffer]:
+    return {load.buffer for s in walk_stmts(stmt) for load in loads(s)}
 
 
-def stores_independent(loop: For) -> bool:
-    """Whether each iteration of a straight-line loop stores elsewhere, and reads what is stored only there."""
-    stmts = straight_line(loop)
-    if stmts is None:
-        return False
-    changing = {s.var for s in stmts if isinstance(s, (Declare, Assign))}
-    places: dict[Buffer, Expr] = {}
+def outer_assigns(stmt: Stmt) -> Iterator[Assign]:
+    """Assignments to registers that were declared outside."""
+    inside = {s.var for s in walk_stmts(stmt) if isinstance(s, Declare)}
+    return (s for s in walk_stmts(stmt) if isinstance(s, Assign) and s.var not in inside)
+
+
+def extent_of(loop: For) -> int:
+    """How often a loop runs; 0 if that is not known."""
+    begin, end = loop.begin, loop.end
+    if not (isinstance(begin, Const) and isinstance(end, Const)):
+        return 0
+    return len(range(int(begin.value), int(end.value), loop.step))
+
+
+def is_innermost(loop: For) -> bool:
+    return not any(isinstance(s, (For, While)) for s in walk_stmts(loop.body))
+
+
+def range_of(loop: For, ranges: Ranges) -> Interval:
+    low, high = bounds(loop.begin, ranges)[0], bounds(loop.end, ranges)[1] - 1
+    if isinstance(loop.begin, Const) and high < math.inf:
+        high = low + (high - low) // loop.step * loop.step
+    return low, high
+
+
+class Access(NamedTuple):
+    """The place of a first element as a sum of terms, how many follow one another, the ranges of variables.
+
+    lasts   what the last value of a variable is no larger than, where others are in it
+    """
+
+    form: Linear
+    lanes: int
+    ranges: Ranges
+    lasts: Mapping[Var, Sequence[Linear]]
+
+    def highest(self, form: Linear) -> float:
+        """No less than the form at these places, where a loop may end sooner in some rounds of others."""
+        high = linear_bounds(form, self.ranges)[1]
+        for var in [a for a, factor in form.terms.items() if isinstance(a, Var) and factor > 0]:
+            for last in self.lasts.get(var, ()):
+                shorter = form.plus(Linear({var: 1}), -form.terms.get(var, 0)).plus(last, form.terms.get(var, 0))
+                if linear_bounds(shorter, self.ranges)[1] < high:
+                    form, high = shorter, linear_bounds(shorter, self.ranges)[1]
+        return high
+
+
+def disjoint(a: Sequence[Access], b: Sequence[Access]) -> bool:
+    """Whether two statements write apart from each other: in different parts of the buffer, or of each of its rows."""
+    strides = {abs(c) for access in (*a, *b) for c in access.form.terms.values()}
+    return bool(a and b) and any(_parted(_window(a, n), _window(b, n), n) for n in sorted(strides | {0}))
+
+
+def follows(b: Sequence[Access], a: Sequence[Access]) -> bool:
+    """Whether all of the places `b` lie behind those of `a`."""
+    return bool(a and b) and _window(a, 0)[1] < _window(b, 0)[0]
+
+
+def _parted(a: Interval, b: Interval, row: int) -> bool:
+    inside = row == 0 or (min(a[0], b[0]) >= 0 and max(a[1], b[1]) < row)
+    return inside and (a[1] < b[0] or b[1] < a[0])
+
+
+def _window(accesses: Sequence[Access], row: int) -> Interval:
+    """From the first element to the last; within rows of a length, if it is not 0."""
+    first, last = math.inf, -math.inf
+    for access in accesses:
+        terms = {atom: c for atom, c in access.form.terms.items() if not row or c % row}
+        rest = Linear(terms, access.form.const % row if row else access.form.const)
+        first = min(first, linear_bounds(rest, access.ranges)[0])
+        last = max(last, access.highest(rest) + access.lanes - 1)
+    return first, last
+
+
+def collect(
+    stmt: Stmt,
+    ranges: Ranges,
+    accesses: dict[Buffer, list[Access]],
+    *,
+    reads: bool = True,
+    stores: bool = True,
+    closely: bool = False,
+) -> None:
+    """Add to `accesses` all places where its buffers are written, and read.
+
+    closely   registers in indices and in the bounds of loops are replaced by their values, and loops that begin at
+              what is no sum of terms (max(lo - 4 * i, 0)) only have a range
+    """
+    places = _Places(dict(ranges), closely)
+    changing = {s.var for s in walk_stmts(stmt) if isinstance(s, Assign)}
+    for s in walk_stmts(stmt):  # outer before inner
+        if isinstance(s, For):
+            places.enter(s)
+        if closely and isinstance(s, Declare) and s.var.dtype == INDEX and s.var not in changing:
+            places.registers[s.var] = substitute(s.value, places.registers)
+        for buffer, index, lanes in _touched(s, reads, stores):
+            if buffer in accesses:
+                accesses[buffer].append(places.access(index, lanes))
+
+
+def _touched(stmt: Stmt, reads: bool, stores: bool) -> Iterator[tuple[Buffer, Expr, int]]:
+    """The buffers, first elements and numbers of elements that a statement itself reads and writes."""
+    if isinstance(stmt, Transpose):
+        for row in range(stmt.size):
+            if stores:
+                yield stmt.buffer, stmt.index + row * stmt.stride, stmt.size
+            if reads:
+                yield stmt.source.buffer, stmt.source.index + row * stmt.source_stride, stmt.size
+        return
+    if stores and isinstance(stmt, Store):
+        yield stmt.buffer, stmt.index, stmt.value.lanes
+    yield from ((load.buffer, load.index, load.lanes) for load in loads(stmt) if reads)
+
+
+@dataclass
+class _Places:
+    """Indices as sums of terms.  The variable of a loop from 5 * i on becomes 5 * i + another, which is from 0 on."""
+
+    ranges: Ranges
+    closely: bool
+    lasts: dict[Var, list[Linear]] = field(default_factory=dict)
+    moved: dict[Var, Linear] = field(default_factory=dict)
+    registers: dict[Var, Expr] = field(default_factory=dict)
+
+    def enter(self, loop: For) -> None:
+        loop = replace(loop, begin=self._written_out(loop.begin), end=self._written_out(loop.end))
+        self.ranges[loop.var] = range_of(loop, self.ranges)
+        var, begin = loop.var, self.form(loop.begin)
+        if begin.terms and not (self.closely and not all(isinstance(atom, Var) for atom in begin.terms)):
+            var = Var(loop.var.name, INDEX)
+            self.moved[loop.var] = begin.plus(Linear({var: 1}))
+        else:
+            begin = Linear()
+        lasts = [self.form(end).plus(begin, -1).plus(Linear(const=-1)) for end in _smallest(loop.end)]
+        self.lasts[var] = [last for last in lasts if last.terms]  # the others are in the ranges
+        if begin.terms:
+            self.ranges[var] = (0, max(0, min(linear_bounds(last, self.ranges)[1] for last in lasts)))
+
+    def _written_out(self, expr: Expr) -> Expr:
+        return substitute(expr, self.registers) if self.registers else expr
+
+    def form(self, index: Expr) -> Linear:
+        found = linear(self._written_out(index), self.ranges)
+        for var in [a for a in found.terms if isinstance(a, Var) and a in self.moved]:
+            factor = found.terms[var]
+            found = found.plus(Linear({var: factor}), -1).plus(self.moved[var], factor)
+        return found
+
+    def access(self, index: Expr, lanes: int) -> Access:
+        return Access(self.form(index), lanes, self.ranges, self.lasts)
+
+
+def _smallest(expr: Expr) -> list[Expr]:
+    """Of what an expression is the smallest."""
+    if isinstance(expr, Binary) and expr.op == "min":
+        return [*_smallest(expr.a), *_smallest(expr.b)]
+    return [expr]
+
+
+def is_filled_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges) -> bool:
+    """Whether statements read from scratch only what they themselves have written there before.
+
+    A statement that both writes and reads it fills it first: so scratch is used.
+    """
+    filled: set[int] = set()
     for stmt in stmts:
-        if isinstance(stmt, Store):
-            factor = linear(stmt.index, {}).coefficient(loop.var)
-            if not factor or places.setdefault(stmt.buffer, stmt.index) != stmt.index:
+        if buffer in written(stmt):
+            filled |= _written_places(stmt, buffer, {})
+        elif buffer in read(stmt):
+            places = _read_places(stmt, buffer, ranges)
+            if places is None or not places <= filled:
                 return False
-            if stmt.value.lanes > abs(factor) * loop.step:
-                return False
-            if any(isinstance(n, Load) or n in changing for n in walk(stmt.index)):
-                return False
-    return all(load.lanes == 1 and places[load.buffer] == load.index for load in loads(stmts) if load.buffer in places)
+    return True
 
 
-def independent(loop: For) -> bool:
-    """Whether the iterations of an innermost loop without branches can run in any order."""
-    return straight_line(loop) is not None and not accumulations(loop) and stores_independent(loop)
+def _written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> set[int]:
+    """Elements of a buffer that a statement writes whatever happens, as far as that can be told."""
+    match stmt:
+        case Block():
+            return {n for inner in stmt.stmts for n in _written_places(inner, buffer, values)}
+        case For(begin=Const() as begin, end=Const() as end):
+            counted = range(int(begin.value), int(end.value), stmt.step)
+            return _written_places(stmt.body, buffer, {**values, stmt.var: counted}) if counted else set()
+        case Store() if stmt.buffer is buffer:
+            return _elements(stmt.index, stmt.value.lanes, values) or set()
+        case Transpose() if stmt.buffer is buffer:
+            return _square(stmt.index, stmt.stride, stmt.size, values) or set()
+        case _:
+            return set()
 
 
-def loads(stmts: Sequence[Stmt]) -> Iterator[Load]:
-    """Every load directly in the statements."""
-    for stmt in stmts:
-        for expr in stmt_exprs(stmt):
-            yield from (n for n in walk(expr) if isinstance(n, Load))
+def _read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
+    """All elements of a buffer that a statement may read; None if that cannot be told."""
+    ranges = dict(ranges)
+    values: dict[Var, range] = {}
+    found: set[int] = set()
+    for s in walk_stmts(stmt):  # outer before inner
+        if isinstance(s, For):
+            low, high = ranges[s.var] = range_of(s, ranges)
+            if -math.inf < low and high < math.inf:
+                values[s.var] = range(int(low), int(max(low, high)) + 1)
+        for load in (load for load in loads(s) if load.buffer is buffer):
+            if isinstance(s, Transpose):
+                places = _square(load.index, s.source_stride, s.size, values)
+            else:
+                places = _elements(load.index, load.lanes, values)
+            if places is None:
+                return None
+            found |= places
+    return found
+
+
+def _square(index: Expr, stride: int, size: int, values: Mapping[Var, range]) -> set[int] | None:
+    rows = [_elements(index + row * stride, size, values) for row in range(size)]
+    return None if None in rows else {n for row in rows for n in row or ()}
+
+
+def _elements(index: Expr, lanes: int, values: Mapping[Var, range]) -> set[int] | None:
+    """Elements from `index` on, over all values of variables; None if it depends on others, or they are too many."""
+    form = linear(index, {var: (counted[0], counted[-1]) for var, counted in values.items()})
+    found = set(range(form.const, form.const + lanes))
+    for atom, factor in form.terms.items():
+        counted = values.get(atom) if isinstance(atom, Var) else None
+        if counted is None or len(found) * len(counted) > _MANY:
+            return None
+        found = {n + factor * value for n in found for value in counted}
+    return found
+
+
+def why_not(loop: For, ranges: Ranges, fixed: Container[Var]) -> str | None:
+    """What speaks against the kind of a loop; None if it is proven.
+
+    ranges   of the variables around it, as far as they are known
+    fixed    all variables around it
+    """
+    low, high = range_of(loop, ranges)
+    if loop.kind == "serial" or high - low < loop.step:  # no other iteration
+        return None
+    reads = _reads(loop) if loop.kind == "reduction" else {}
+    for register, assigns in _by_target(outer_assigns(loop.body)):
+        if not _accumulates(register, assigns, reads):
+            return f"iterations hand register {register.name} to each other"
+    accesses: dict[Buffer, list[Access]] = {buffer: [] for buffer in written(loop.body)}
+    collect(loop.body, {**ranges, loop.var: (low, high)}, accesses, closely=True)
+    for buffer, found in accesses.items():
+        if _apart(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
+            continue
+        stores = [s for s in walk_stmts(loop.body) if isinstance(s, (Store, Transpose)) and s.buffer is buffer]
+        if not _accumulates(buffer, stores, reads):
+            return f"iterations may touch the same elements of {buffer.name}"
+    return None
+
+
+def _reads(loop: For) -> Counter[object]:
+    """How often a loop mentions each register, and loads from each buffer."""
+    nodes = (n for s in walk_stmts(loop.body) for e in stmt_exprs(s) for n in walk(e))
+    return Counter(n.buffer if isinstance(n, Load) else n for n in nodes if isinstance(n, (Load, Var)))
+
+
+def _by_target(assigns: Iterable[Assign]) -> Iterable[tuple[Var, list[Stmt]]]:
+    found: dict[Var, list[Stmt]] = {}
+    for assign in assigns:
+        found.setdefault(assign.var, []).append(assign)
+    return found.items()
+
+
+def _accumulates(place: Var | Buffer, updates: Sequence[Stmt], reads: Mapping[object, int]) -> bool:
+    """Whether a register or buffer changes by `place = place op value` alone, by one operation, unread elsewhere.
+
+    reads   how often the loop reads what it may reduce to
+    """
+    ops = {_update(stmt) for stmt in updates}
+    return len(ops) == 1 and None not in ops and reads.get(place) == len(updates)
+
+
+def _update(stmt: Stmt) -> str | None:
+    """The operation of `place = place op value`; None if the statement is none, or no reduction by it."""
+    if not (isinstance(stmt, (Assign, Store)) and isinstance(stmt.value, Binary) and stmt.value.op in ASSOCIATIVE):
+        return None
+    for old in (stmt.value.a, stmt.value.b):
+        if isinstance(stmt, Assign) and old is stmt.var:
+            return stmt.value.op
+        if isinstance(stmt, Store) and isinstance(old, Load) and (old.buffer, old.index) == (stmt.buffer, stmt.index):
+            return stmt.value.op
+    return None
+
+
+def _is_filled_first(buffer: Buffer, loop: For) -> bool:
+    """Whether an iteration reads from scratch, and writes to it before: what it is for, it does by itself."""
+    filled = False
+    for stmt in walk_stmts(loop.body):
+        if any(load.buffer is buffer for load in loads(stmt)):
+            return filled
+        filled = filled or (isinstance(stmt, (Store, Transpose)) and stmt.buffer is buffer)
+    return False
+
+
+def _apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
+    """Whether places of different iterations are always different.
+
+    Every place is step * iteration + low + high, where all of `high` is a multiple of a number (that of a row of the
+    output, of which loops or the statements of an unrolled tile make several) that step * iteration + low never reaches
+    across, and `low` never reaches across a step.
+    """
+    factors = {access.form.coefficient(loop.var) for access in accesses}
+    factor = next(iter(factors)) if len(factors) == 1 else None
+    if not factor:
+        return False
+    span = _span(factor, loop)
+    rests = [{a: c for a, c in f.terms.items() if a is not loop.var and not _is_fixed(a, fixed)} for f, *_ in accesses]
+    unit = math.gcd(*(c for rest in rests for c in rest.values() if abs(c) > span))
+    consts = sorted({access.form.const for access in accesses})
+    rows = {math.gcd(unit, c - consts[0]) for c in consts if c - consts[0] > span}
+    return any(_steps_apart(accesses, rests, loop, factor, u) for u in (unit, *sorted(rows)))
+
+
+def _is_fixed(atom: Expr, fixed: Container[Var]) -> bool:
+    """Whether a term has one value in all iterations."""
+    return all(n in fixed if isinstance(n, Var) else not isinstance(n, Load) for n in walk(atom))
+
+
+def _span(factor: int, loop: For) -> int:
+    """From the first step to the last one, which may be cut short; what goes further leads to other rows."""
+    return abs(factor) * loop.step * max(1, extent_of(loop) - 1)
+
+
+def _steps_apart(
+    accesses: Sequence[Access], rests: Sequence[dict[Expr, int]], loop: For, factor: int, unit: int
+) -> bool:
+    """Whether what is left of the places without multiples of `unit` stays within its step, and all steps in a unit."""
+    step, span = abs(factor) * loop.step, _span(factor, loop)
+    least, most, first, last = math.inf, -math.inf, math.inf, -math.inf
+    for access, rest in zip(accesses, rests, strict=True):
+        const = access.form.const % unit if unit else access.form.const
+        low = Linear({a: c for a, c in rest.items() if abs(c) <= span}, const)
+        least, most = min(least, linear_bounds(low, access.ranges)[0]), max(most, access.highest(low) + access.lanes)
+        whole = low.plus(Linear({loop.var: factor}))
+        first = min(first, linear_bounds(whole, access.ranges)[0])
+        last = max(last, access.highest(whole) + access.lanes)
+    return most - least <= step and (unit == 0 or last - first <= unit)  # neither if it is infinite

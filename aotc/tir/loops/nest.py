@@ -31,7 +31,7 @@ from aotc.tir.expr import (
     walk,
     with_operands,
 )
-from aotc.tir.loops.dependence import independent, loads, straight_line
+from aotc.tir.loops.dependence import loads, straight_line
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, map_exprs, rebuilt, stmt_exprs, walk_stmts
 
@@ -61,8 +61,10 @@ def merge_loops(stmt: Stmt) -> Stmt:
         if outer and inner and inner[0] == 0 and _flat_only(stmt, stmt.body, inner[1]):
             flat = Var(stmt.var.name)
             mapping: dict[Var, Expr] = {stmt.var: as_expr(0), stmt.body.var: flat}
+            kinds = {loop.kind for loop, (begin, end) in ((stmt, outer), (stmt.body, inner)) if end - begin > 1}
+            kind = kinds.pop() if len(kinds) == 1 else "serial"
             body = map_exprs(stmt.body.body, lambda e: substitute(e, mapping))
-            return For(flat, outer[1] * inner[1], body, begin=outer[0] * inner[1], kind=stmt.body.kind)
+            return For(flat, outer[1] * inner[1], body, begin=outer[0] * inner[1], kind=kind)
     return stmt
 
 
@@ -163,13 +165,6 @@ def _renamed(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
     return replace(fresh, var=name(fresh.var)) if isinstance(fresh, (For, Declare, Assign)) else fresh
 
 
-def mark_vector(stmt: Stmt) -> Stmt:
-    """Innermost loops with independent iterations get kind "vector"."""
-    if isinstance(stmt, For) and stmt.kind == "serial" and independent(stmt):
-        return replace(stmt, kind="vector")
-    return rebuilt(stmt, mark_vector)
-
-
 def tile_transposes(stmt: Stmt) -> Stmt:
     """Two loops that read along the outer and write along the inner one go over square tiles of both."""
     if isinstance(stmt, For) and isinstance(stmt.body, For) and _crosses(stmt, stmt.body):
@@ -177,9 +172,9 @@ def tile_transposes(stmt: Stmt) -> Stmt:
         tiles = [(loop, Var(f"{loop.var.name}_tile"), const_extent(loop) or (0, 0)) for loop in (outer, inner)]
         body = inner.body
         for loop, tile, (_, end) in reversed(tiles):
-            body = For(loop.var, binary("min", tile + _TILE, end), body, begin=tile)
-        for _, tile, (begin, end) in reversed(tiles):
-            body = For(tile, end, body, begin=begin, step=_TILE)
+            body = replace(loop, begin=tile, end=binary("min", tile + _TILE, end), body=body)
+        for loop, tile, _ in reversed(tiles):
+            body = replace(loop, var=tile, body=body, step=_TILE)
         return body
     return rebuilt(stmt, tile_transposes)
 
@@ -187,12 +182,17 @@ def tile_transposes(stmt: Stmt) -> Stmt:
 def _crosses(outer: For, inner: For) -> bool:
     extents = (const_extent(outer), const_extent(inner))
     body = straight_line(inner)
-    if body is None or any(e is None or e[1] - e[0] < 2 * _TILE for e in extents) or not independent(inner):
+    if (
+        body is None
+        or any(e is None or e[1] - e[0] < 2 * _TILE for e in extents)
+        or inner.kind != "independent"
+        or outer.kind != "independent"
+    ):
         return False
     stores = [linear(s.index, {}).coefficient(inner.var) for s in body if isinstance(s, Store)]
     return stores == [1] and any(
         form.coefficient(outer.var) == 1 and (form.coefficient(inner.var) or 0) >= _TILE
-        for form in (linear(load.index, {}) for load in loads(body))
+        for form in (linear(load.index, {}) for s in body for load in loads(s))
     )
 
 
@@ -247,8 +247,8 @@ def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Exp
 
 
 def polished(stmt: Stmt) -> Stmt:
-    """Indices simplified, loops merged, split where conditions change, and marked where independent."""
+    """Indices simplified, loops merged, split where conditions change."""
     stmt = merge_loops(simplify_stmt(stmt, {}))
     stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}), {}))
     stmt = tile_transposes(simplify_stmt(merge_loops(stmt), {}))
-    return mark_vector(hoist_invariants(stmt))
+    return hoist_invariants(stmt)

@@ -15,6 +15,7 @@ from typing import Final
 
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, maximum, substitute, walk
 from aotc.tir.loops.converted import in_single
+from aotc.tir.loops.dependence import straight_line
 from aotc.tir.loops.nest import refreshed
 from aotc.tir.loops.vectorize import CONVERTED, vectorized
 from aotc.tir.plan.program import Program
@@ -66,6 +67,12 @@ def _is_narrow(stmt: Stmt) -> bool:
     )
 
 
+def _is_for_vectors(loop: For) -> bool:
+    """Whether elements side by side of narrow floats could be computed at once."""
+    straight = loop.kind == "independent" and straight_line(loop) is not None
+    return straight and loop.step == 1 and _is_narrow(loop.body)
+
+
 @dataclass(frozen=True, slots=True)
 class _Widening:
     """Makes the loops; `shared` are pairs of buffers that may be the same memory."""
@@ -79,7 +86,7 @@ class _Widening:
         return replace(kernel, body=body, stack=(*kernel.stack, *self.stack))
 
     def statement(self, stmt: Stmt) -> Stmt:
-        if isinstance(stmt, For) and stmt.kind == "vector" and stmt.step == 1 and _is_narrow(stmt.body):
+        if isinstance(stmt, For) and _is_for_vectors(stmt):
             return self._vectors(stmt, self.lanes) or self._in_single(stmt) or stmt
         return rebuilt(stmt, self.statement)
 
@@ -104,16 +111,16 @@ class _Widening:
         whole = simplify(loop.begin + count, {})
         if not isinstance(whole, Const):
             end = Var("whole", INDEX)
-            most = For(first, end, vectors, begin=loop.begin, step=lanes)
-            rest = For(loop.var, loop.end, loop.body, begin=end, kind="vector")
+            most = For(first, end, vectors, begin=loop.begin, step=lanes, kind="independent")
+            rest = For(loop.var, loop.end, loop.body, begin=end, kind="independent")
             return Block((Declare(end, whole), most, rest))
-        most = For(first, whole, vectors, begin=loop.begin, step=lanes)
+        most = For(first, whole, vectors, begin=loop.begin, step=lanes, kind="independent")
         if whole == loop.end:
             return most
         last = _vector_body(loop, loop.end - lanes, lanes) if self._repeats(loop) else None
         if last is not None:  # some elements are computed twice
             return Block((most, last))
-        rest = For(loop.var, loop.end, refreshed(loop.body), begin=whole, kind="vector")
+        rest = For(loop.var, loop.end, refreshed(loop.body), begin=whole, kind="independent")
         return Block((most, self._vectors(rest, lanes // 2) or rest))
 
     def _repeats(self, loop: For) -> bool:

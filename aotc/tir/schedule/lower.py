@@ -14,7 +14,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir import graph, te
 from aotc.tir.expr import Buffer, Expr, Load, Var, substitute
-from aotc.tir.loops.nest import hoist_invariants, mark_vector, polished
+from aotc.tir.loops.nest import hoist_invariants, polished
 from aotc.tir.schedule.algorithms.attention import build_chain, find_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.contraction import build_contraction
@@ -91,7 +91,7 @@ class Lowering:
             source = self.memory[graph.base(output)].buffer
             if source is not buffer:
                 i = Var("i")
-                copies.append(loops([(i, buffer.size)], Store(buffer, i, Load(source, i)), kind="vector"))
+                copies.append(loops([(i, buffer.size)], Store(buffer, i, Load(source, i)), kind="independent"))
         return copies
 
     def _place_scratch(self) -> None:
@@ -127,11 +127,15 @@ class Lowering:
 
     def _group(self, group: Group) -> Stmt:
         if group in self.chains:
-            return mark_vector(hoist_invariants(build_chain(self, self.chains[group])))
+            return hoist_invariants(build_chain(self, self.chains[group]))
         if len(group.stages) == 1:
             return self._alone(group.stages[0])
         bodies = self.inside(group)
-        return polished(loops(group.stages[0].axes[: group.depth], Block(bodies))) if bodies else Block(())
+        return (
+            polished(loops(group.stages[0].axes[: group.depth], Block(bodies), kind="independent"))
+            if bodies
+            else Block(())
+        )
 
     def inside(self, group: Group) -> list[Stmt]:
         """The stages of a group, one after the other, inside the loops that they share: those of the first."""
@@ -151,7 +155,7 @@ class Lowering:
         stmt = self._stage(stage, 0)
         if isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern)):
             # these builders make their own loops; what is stored with each element is ours
-            return mark_vector(hoist_invariants(simplify_stmt(stmt, {})))
+            return hoist_invariants(simplify_stmt(stmt, {}))
         return polished(stmt)
 
     def _stage(self, stage: Stage, depth: int) -> Stmt:
@@ -164,7 +168,7 @@ class Lowering:
             case te.Extern():
                 return self._extern(stage.anchor.group)
             case _:
-                return loops(stage.axes[depth:], self.finish(stage, None))
+                return loops(stage.axes[depth:], self.finish(stage, None), kind="independent")
 
     def _contraction(self, stage: Stage, c: te.Contraction | te.Winograd) -> Stmt:
         store = self.finisher(stage)

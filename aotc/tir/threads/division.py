@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, minimum
-from aotc.tir.loops.accesses import extent_of, is_innermost
+from aotc.tir.loops.dependence import extent_of, is_innermost
 from aotc.tir.stmt import PART, PARTS, Block, Declare, For, If, Stmt
 
 _RUN: Final = 64

@@ -23,10 +23,9 @@ from functools import cached_property
 from typing import Final
 
 from aotc.tir.expr import INDEX, Binary, Buffer, Load, Var, walk
-from aotc.tir.loops.accesses import (
+from aotc.tir.loops.dependence import (
     Access,
     Ranges,
-    apart,
     collect,
     disjoint,
     extent_of,
@@ -49,6 +48,7 @@ from aotc.tir.stmt import (
     Stmt,
     Store,
     Sync,
+    Transpose,
     remembered_kernel,
     stmt_children,
     stmt_exprs,
@@ -428,16 +428,12 @@ class _Splitter:
         return read(self.kernel.body)
 
     def _is_parallel(self, loop: For, ranges: Ranges, fixed: frozenset[Var]) -> bool:
-        """Whether the iterations leave nothing for each other, in registers or in memory that they share."""
-        if any(True for _ in outer_assigns(loop.body)):
-            return False
+        """Whether a participant may do some of the iterations, as far as the loop and its scratch say."""
         kept = {b for b in written(loop.body) if self._is_local(b) and not b.private}
         if kept & self._all_read:  # what one iteration leaves there another one may read
             return False
-        accesses: dict[Buffer, list[Access]] = {b: [] for b in self._writes(loop.body)}
-        if not collect(loop.body, {**ranges, loop.var: range_of(loop, ranges)}, accesses):
-            return False
-        return all(apart(found, loop, fixed) for found in accesses.values())
+        turned = any(isinstance(s, Transpose) and not self._is_local(s.buffer) for s in walk_stmts(loop.body))
+        return loop.kind == "independent" and not turned
 
     # --- how long it takes
 

@@ -31,7 +31,7 @@ from aotc.tir.schedule.stages.body import Body, Slot
 from aotc.tir.schedule.stages.grouping import Group, Stage
 from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
-from aotc.tir.stmt import Block, For, Stmt, Store, Transpose, map_exprs
+from aotc.tir.stmt import Block, For, Stmt, Store, Transpose, loops, map_exprs
 from aotc.tir.target import Target
 
 if TYPE_CHECKING:
@@ -316,12 +316,19 @@ class _Builder:
         whole, rest = divmod(self.rows, self.height)
         body = [self._pack(chain.first, self.keys), self._pack(chain.second, self.values)]
         if whole > 1:
-            body.append(For(strip, whole, self._strip(strip * self.height, self.height, {strip: (0, whole - 1)})))
+            body.append(
+                For(
+                    strip,
+                    whole,
+                    self._strip(strip * self.height, self.height, {strip: (0, whole - 1)}),
+                    kind="independent",
+                )
+            )
         else:
             body.append(self._strip(as_expr(0), self.height, {}))
         if rest:
             body.append(self._strip(as_expr(whole * self.height), rest, {}))
-        return simplify_stmt(For(self.head, chain.first.heads, Block(body)), {})
+        return simplify_stmt(For(self.head, chain.first.heads, Block(body), kind="independent"), {})
 
     def _batch(self, axes: Sequence[te.Axis]) -> dict[Var, Expr]:
         """The axes of the heads in terms of the number of a head."""
@@ -354,10 +361,10 @@ class _Builder:
             body = self._element(product, product.c.b, product.c.b_index, names, ranges)
             store = Store(panels, (number * depth + k) * block + lane, body.current[product.c.b])
             turned = self._turned(store, (k, depth), (lane, width)) if not body.statements else None
-            return turned or For(k, depth, For(lane, width, Block((*body.statements, store))))
+            return turned or loops([(k, depth), (lane, width)], Block((*body.statements, store)), kind="independent")
 
         number = Var("panel")
-        stmts: list[Stmt] = [For(number, whole, panel(number, block, whole))] if whole else []
+        stmts: list[Stmt] = [For(number, whole, panel(number, block, whole), kind="independent")] if whole else []
         if rest:
             stmts.append(panel(as_expr(whole), rest, 1))
         return polished(Block(stmts))
@@ -378,9 +385,14 @@ class _Builder:
         turn = Transpose(store.buffer, substitute(store.index, corner), int(pitch or 0), first, int(stride or 0))
         return Block(
             (
-                For(j, squares[j], For(k, squares[k], turn)),
-                For(k, squares[k] * side, For(j, width, store, begin=squares[j] * side)),
-                For(k, depth, For(j, width, store), begin=squares[k] * side),
+                loops([(j, squares[j]), (k, squares[k])], turn, kind="independent"),
+                For(
+                    k,
+                    squares[k] * side,
+                    For(j, width, store, begin=squares[j] * side, kind="independent"),
+                    kind="independent",
+                ),
+                For(k, depth, For(j, width, store, kind="independent"), begin=squares[k] * side, kind="independent"),
             )
         )
 
@@ -406,7 +418,7 @@ class _Builder:
         inner = {**ranges, row: (0, height - 1), k: (0, depth - 1)}
         body = self._element(product, product.c.a, product.c.a_index, names, inner)
         store = Store(self.queries, row * depth + k, body.current[product.c.a])
-        return polished(For(row, height, For(k, depth, Block((*body.statements, store)))))
+        return polished(loops([(row, height), (k, depth)], Block((*body.statements, store)), kind="independent"))
 
     def _multiply(self, product: Product, data: Buffer, pitch: int, panels: Buffer, start: Expr, height: int) -> Stmt:
         """A strip of rows, which are `pitch` elements apart, by the panels of one head."""
@@ -439,4 +451,4 @@ class _Builder:
         names = {**self._batch(batch), last[0]: start + row}
         body = map_exprs(Block(self.low.inside(group)), lambda e: substitute(e, names))
         known: Ranges = {**ranges, self.head: (0, self.chain.first.heads - 1)}
-        return polished(simplify_stmt(For(row, height, body), known))
+        return polished(simplify_stmt(For(row, height, body, kind="independent"), known))

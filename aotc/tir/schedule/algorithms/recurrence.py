@@ -185,7 +185,7 @@ def _accumulate(products: Sequence[_Product]) -> tuple[list[Stmt], list[list[lis
         k = Var("k")
         parts = [p.step(rows, k) for p, rows in zip(products, sums, strict=True) if p.weights.depth >= depth]
         mixed = (stmt for group in zip_longest(*parts) for stmt in group if stmt is not None)
-        stmts.append(For(k, depth, Block(mixed), begin=done))
+        stmts.append(For(k, depth, Block(mixed), begin=done, kind="reduction"))
         done = depth
     return stmts, sums
 
@@ -261,7 +261,7 @@ class _Builder:
 
         unit = _within(j * width, width, self.layer.hidden)
         body = self._rows(self.x, lambda row: self._x(block, row), rows, self.w, unit, store)
-        return For(j, -(-self.layer.hidden // width), body)
+        return For(j, -(-self.layer.hidden // width), body, kind=_kind(width, self.layer.hidden))
 
     def _rows(self, a: Buffer, start: Places, rows: int, weights: _Weights, unit: Expr, store: StoreVector) -> Stmt:
         """All rows of a product, for the units of a tile; the last rows overlap those before."""
@@ -272,7 +272,7 @@ class _Builder:
         stmts, (sums,) = _accumulate([product])
         for k, accs in enumerate(sums):
             stmts.extend(store(row + k, self._column(*c), acc) for c, acc in zip(columns, accs, strict=True))
-        return For(i, -(-rows // height), Block(stmts))
+        return For(i, -(-rows // height), Block(stmts), kind=_kind(height, rows))
 
     # --- a step
 
@@ -287,8 +287,9 @@ class _Builder:
         else:
             products = self._rows(self.before, lambda row: row * layer.hidden, layer.batch, self.r, unit, self._keep)
         count = minimum(width, layer.hidden - j * width) if layer.hidden % width else as_expr(width)
-        cell = For(b, layer.batch, self._cell(block, s, b, j * width, count))
-        tiles = For(j, -(-layer.hidden // width), Block((products, cell)))
+        cell = For(b, layer.batch, self._cell(block, s, b, j * width, count), kind="independent")
+        kind = _kind(width, layer.hidden) if beside else "independent"  # the gates of a tile are its own
+        tiles = For(j, -(-layer.hidden // width), Block((products, cell)), kind=kind)
         return Block((_copied(self.states[0], self.before), tiles))
 
     def _keep(self, row: Expr, column: Expr, value: Expr) -> Stmt:
@@ -329,17 +330,22 @@ class _Builder:
         place = self._place(block * self.plan.block + s) * (layer.batch * layer.hidden)
         stores = [Store(state, here, var) for state, (_, var) in zip(self.states, new, strict=True)]
         body = Block((*(stmt for stmt, _ in new), Store(self.y, place + here, new[0][1]), *stores))
-        return For(i, count, body, kind="vector")
+        return For(i, count, body, kind="independent")
 
 
 def _copied(source: Buffer, target: Buffer) -> Stmt:
     i = Var("i")
-    return For(i, target.size, Store(target, i, Load(source, i)), kind="vector")
+    return For(i, target.size, Store(target, i, Load(source, i)), kind="independent")
 
 
 def _within(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:
     """Where a tile, or a part of a tile of `unit`, begins: shifted back if it would end beyond the axis."""
     return begin if extent % (unit or size) == 0 else minimum(begin, extent - size)
+
+
+def _kind(size: int, extent: int) -> str:
+    """Of a loop over tiles: the last one computes again what the one before it has, where it is shifted back."""
+    return "serial" if extent % size else "independent"
 
 
 def _named(name: str, value: Expr) -> tuple[Stmt, Var]:

@@ -25,7 +25,7 @@ from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import MEMORY_RATE, computed_lanes
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store
+from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store, loops
 from aotc.tir.target import Target
 from aotc.tir.winograd import TAPS, Matrix, matrices
 
@@ -183,13 +183,15 @@ class _Builder:
         side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
         forward = Block((self._split(image, strip, side, channel), self._forward(channel)))
         product, stack, workspace = self._product()
-        body = Block((For(channel, self.channels, forward), product, self._backward(image, strip, side)))
+        body = Block(
+            (For(channel, self.channels, forward, kind="independent"), product, self._backward(image, strip, side))
+        )
         if isinstance(side, Var):
-            body = Block((For(side, self.strips.across, body),))
+            body = Block((For(side, self.strips.across, body, kind="independent"),))
         for var, extent in ((strip, self.strips.down), (image, self.w.shape[0])):
-            body = Block((For(var, extent, body),))
+            body = Block((For(var, extent, body, kind="independent"),))
         i = Var("i")
-        zero = For(i, self.phases.size, Store(self.phases, i, const(0, self.w.dtype)), kind="vector")
+        zero = For(i, self.phases.size, Store(self.phases, i, const(0, self.w.dtype)), kind="independent")
         return ContractionNest(
             Block((zero, body)), stack, (self.phases, self.data, self.product, self.tile, *workspace)
         )
@@ -212,13 +214,13 @@ class _Builder:
             source = ((image * self.channels + channel) * height + y) * width
             inside = all_of(y >= 0, y < height)
             copy = If(inside, self._copy_row(phase, row, source, first), self._clear_row(phase, row))
-            stmts.append(For(row, self.rows + (phase < 2), copy))
+            stmts.append(For(row, self.rows + (phase < 2), copy, kind="independent"))
         return Block(stmts)
 
     def _clear_row(self, phase: int, row: Var) -> Stmt:
         t, zero = Var("t"), const(0, self.w.dtype)
         places = (Store(self.phases, self._phase(phase, j, row * self.pitch + t), zero) for j in range(self.w.tile))
-        return For(t, self.pitch, Block(places), kind="vector")
+        return For(t, self.pitch, Block(places), kind="independent")
 
     def _copy_row(self, phase: int, row: Var, source: Expr, first: Expr) -> Stmt:
         """One row from column `first` on, its columns split by remainder; zeros beyond its ends."""
@@ -239,8 +241,7 @@ class _Builder:
         stmts: list[Stmt] = []
         for low, high, make in ((as_expr(0), begin, border), (begin, end, element), (end, as_expr(self.pitch), border)):
             t = Var("t")
-            kind = "vector" if make is element else "serial"
-            stmts.append(For(t, high, Block(make(t, j) for j in range(m)), begin=low, kind=kind))
+            stmts.append(For(t, high, Block(make(t, j) for j in range(m)), begin=low, kind="independent"))
         return Block(stmts)
 
     def _forward(self, channel: Var) -> Stmt:
@@ -254,7 +255,7 @@ class _Builder:
             for j, value in enumerate(out.products(self.bt, [column[i] for column in columns])):
                 index = (i * alpha + j) * self.layer + channel * self.places + place
                 out.statements.append(Store(self.data, index, value))
-        return For(place, self.places, Block(out.statements), step=self.lanes)
+        return For(place, self.places, Block(out.statements), step=self.lanes, kind="independent")
 
     # --- products
 
@@ -291,7 +292,7 @@ class _Builder:
         body = Block((self._transform(row, part, group), self._finish(image, strip, side, row, part, group)))
         groups = -(-self.w.shape[1] // self.lanes)
         parts = -(-self.columns // self.chunk)
-        return For(row, self.rows, For(part, parts, For(group, groups, body)))
+        return loops([(row, self.rows), (part, parts), (group, groups)], body, kind="independent")
 
     def _transform(self, row: Var, part: Var, group: Var) -> Stmt:
         m, alpha, tile, out = self.w.tile, self.alpha, Var("t"), _Registers(self.lanes, [])
@@ -307,7 +308,7 @@ class _Builder:
             for j, value in enumerate(out.products(self.at, [column[i] for column in columns])):
                 index = (i * self.chunk * m + tile * m + j) * self.lanes
                 out.statements.append(Store(self.tile, index, value))
-        return For(tile, self._tiles(part), Block(out.statements))
+        return For(tile, self._tiles(part), Block(out.statements), kind="independent")
 
     def _tiles(self, part: Var) -> Expr:
         """The columns of tiles in a part."""
@@ -322,9 +323,9 @@ class _Builder:
         top, left = (strip * self.rows + row) * m, side * (self.columns * m) + part * (self.chunk * m)
         value = Load(self.tile, (i * (self.chunk * m) + x) * self.lanes + lane)
         body = self.store((image, group * self.lanes + lane, top + i, left + x), value)
-        body = For(x, minimum(self._tiles(part) * m, width - left), body, kind="vector")
-        body = For(i, minimum(m, height - top), body)
-        return For(lane, minimum(self.lanes, outputs - group * self.lanes), body)
+        body = For(x, minimum(self._tiles(part) * m, width - left), body, kind="independent")
+        body = For(i, minimum(m, height - top), body, kind="independent")
+        return For(lane, minimum(self.lanes, outputs - group * self.lanes), body, kind="independent")
 
 
 def _layer(size: int) -> int:

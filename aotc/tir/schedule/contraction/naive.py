@@ -31,5 +31,5 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     right = cast(Load(b, te.flat_index(c.b.shape, c.b_index)), c.dtype)
     update = If(inside, Assign(acc, acc + left * right))
     finish = store(tuple(var for var, _ in c.axes), acc)
-    body = Block((Declare(acc, const(0, c.dtype)), loops(c.reduce_axes, update), finish))
-    return ContractionNest(loops(c.axes, body))
+    body = Block((Declare(acc, const(0, c.dtype)), loops(c.reduce_axes, update, kind="reduction"), finish))
+    return ContractionNest(loops(c.axes, body, kind="independent"))

@@ -159,7 +159,7 @@ def _place(s: _Staged, vector: Var, stride: int) -> Expr:
 
 def _zero(scratch: Buffer) -> Stmt:
     i = Var("i")
-    return For(i, scratch.size, Store(scratch, i, const(0, scratch.dtype)), kind="vector")
+    return For(i, scratch.size, Store(scratch, i, const(0, scratch.dtype)), kind="independent")
 
 
 def _copy(
@@ -186,7 +186,7 @@ def _copy(
         for number in reversed(range(len(staged))):
             last = number == len(staged) - 1
             begin, end = _inside(staged[number], phase if last else 0, outer)
-            body = For(loops[number], end, body, begin=begin, kind="vector" if last else "serial")
+            body = For(loops[number], end, body, begin=begin, kind="independent")
         stmts.append(body)
     return Block(stmts)
 

@@ -233,7 +233,7 @@ class Tiling:
             body = self._level(depth + 1, inner, {**segments, axis: segment})
             if axis in self.copies:
                 body = Block((self.copies[axis](self.names(inner)), body))
-            stmts.append(body if segment.count == 1 else For(loop, segment.count, body))
+            stmts.append(body if segment.count == 1 else For(loop, segment.count, body, kind="independent"))
         return Block(stmts) if len(stmts) != 1 else stmts[0]
 
     def names(self, bases: Mapping[TileAxis, Expr]) -> dict[Var, Expr]:
@@ -288,7 +288,7 @@ class _Tile:
         for runs in product(*(self._runs(var, extent) for var, extent in self.tiling.taps)):
             body = self._nest(self._updates(runs))
             for (var, _), run in reversed(list(zip(self.tiling.taps, runs, strict=True))):
-                body = body if len(run) == 1 else For(var, run.stop, body, begin=run.start)
+                body = body if len(run) == 1 else For(var, run.stop, body, begin=run.start, kind="reduction")
             stmts.append(body)
         return Block(stmts)
 
@@ -300,7 +300,7 @@ class _Tile:
         body: Stmt = Block(updates)
         body = body if isinstance(condition, Const) else If(condition, body)
         for var, extent in reversed(self.tiling.looped):
-            body = For(var, extent, body)
+            body = For(var, extent, body, kind="reduction")
         return body
 
     def _runs(self, tap: Var, extent: int) -> list[range]:
@@ -510,10 +510,8 @@ class _Tile:
             nest.append((loop, end))
             index = index + loop * strides[axis]
         body = self.tiling.store(self._outputs(values), Load(self.tiling.turned or self.tiling.buffer, index))
-        kind = "vector"
         for loop, end in reversed(nest):
-            body = For(loop, end, body, kind=kind)
-            kind = "serial"
+            body = For(loop, end, body, kind="independent")
         return body
 
 

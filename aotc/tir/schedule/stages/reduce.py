@@ -81,7 +81,7 @@ def reduce_nest(lowering: Lowering, stage: Stage, depth: int) -> Stmt:
     start = identity(anchor.combiner, anchor.dtype)
     scalar = Block((Declare(acc, start), _update(lowering, stage, anchor, acc), lowering.finish(stage, acc)))
     free: list[tuple[Var, int]] = []
-    nest = merge_loops(loops(stage.axes[depth:], scalar))
+    nest = merge_loops(loops(stage.axes[depth:], scalar, kind="independent"))
     while isinstance(nest, For):
         free.append((nest.var, (const_extent(nest) or (0, 0))[1]))
         nest = nest.body
@@ -101,7 +101,7 @@ def _update(lowering: Lowering, stage: Stage, anchor: te.Reduce, acc: Var) -> St
         guard = outer.expr(anchor.guard, {})
         update = Block((*outer.statements, If(guard, update)))
     axes = sorted(anchor.reduce_axes, key=lambda axis: -(_stride(update, axis[0]) or 0))
-    nest = merge_loops(loops(axes, update))
+    nest = merge_loops(loops(axes, update, kind="reduction"))
     # zero iterations still leave one statement for the loops, so that the pieces can be told apart
     return nest if isinstance(nest, For) else If(const(True, "bool"), nest)
 
@@ -127,19 +127,19 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, de
     if row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED:
         window = _window(parts.update)
         if window is not None:
-            return loops(free, Block((Declare(parts.acc, parts.start), *window, *parts.finish)))
+            return loops(free, Block((Declare(parts.acc, parts.start), *window, *parts.finish)), kind="independent")
     if row is not None and row <= 1 and free[-1][1] >= ROW:
         if depth == 0 and _is_long(parts, free):
-            return loops(free[:-1], _in_parts(parts, *free[-1]))
-        return loops(free[:-1], _rows(parts, *free[-1]))
+            return loops(free[:-1], _in_parts(parts, *free[-1]), kind="independent")
+        return loops(free[:-1], _rows(parts, *free[-1]), kind="independent")
     inner = _innermost(parts.update)
     if inner is not None and (_stride(inner.body, inner.var) or 2) <= 1 and dtype.is_float:
         begin, end = const_extent(inner) or (0, 0)
         if begin == 0 and end >= 2 * lanes:
-            return loops(free, _partial(parts, inner, end, lanes))
+            return loops(free, _partial(parts, inner, end, lanes), kind="independent")
     if row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED:
-        return loops(free[:-1], _rows(parts, *free[-1]))
-    return loops(free, scalar)
+        return loops(free[:-1], _rows(parts, *free[-1]), kind="independent")
+    return loops(free, scalar, kind="independent")
 
 
 def _window(update: Stmt) -> list[Stmt] | None:
@@ -202,12 +202,12 @@ def _in_parts(parts: _Reduction, var: Var, extent: int) -> Stmt:
     begin, end = limits
     update = replace(loop, end=end, begin=begin)
     store = Store(kept, part * extent + var, parts.acc)
-    rows = For(part, _PARTS, _rows(replace(parts, update=update, finish=(store,)), var, extent))
+    rows = For(part, _PARTS, _rows(replace(parts, update=update, finish=(store,)), var, extent), kind="independent")
     total: Expr = Load(kept, lane)
     for k in range(1, _PARTS):
         total = binary(parts.op, total, Load(kept, lane + k * extent))
     finish = Block((Declare(parts.acc, total), *parts.finish))
-    return Block((rows, For(lane, extent, _replaced(finish, {var: lane}))))
+    return Block((rows, For(lane, extent, _replaced(finish, {var: lane}), kind="independent")))
 
 
 def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
@@ -223,11 +223,11 @@ def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
     def along(body: Stmt) -> Stmt:
         lane = Var("l")
         mapping: dict[Var, Expr] = {var: outer + lane, parts.acc: Load(row, lane)}
-        return For(lane, width, refreshed(_replaced(body, mapping)))
+        return For(lane, width, refreshed(_replaced(body, mapping)), kind="independent")
 
     init = along(Block((Assign(parts.acc, parts.start),)))
     update = _inside(parts.update, along)
-    return For(outer, extent, Block((init, update, along(Block(parts.finish)))), step=tile)
+    return For(outer, extent, Block((init, update, along(Block(parts.finish)))), step=tile, kind="independent")
 
 
 def _tile(extent: int, limit: int) -> int:
@@ -259,12 +259,14 @@ def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
     def step(base: Expr, count: int) -> Stmt:
         lane = Var("l")
         mapping: dict[Var, Expr] = {inner.var: base + lane, parts.acc: Load(buffer, lane)}
-        return For(lane, count, refreshed(_replaced(inner.body, mapping)))
+        return For(lane, count, refreshed(_replaced(inner.body, mapping)), kind="independent")
 
     chunk = Var(inner.var.name)
-    chunks: Stmt = Block((For(chunk, whole, step(chunk, width), step=width), step(as_expr(whole), extent - whole)))
+    chunks: Stmt = Block(
+        (For(chunk, whole, step(chunk, width), step=width, kind="reduction"), step(as_expr(whole), extent - whole))
+    )
     lane = Var("l")
-    init = For(lane, width, Store(buffer, lane, parts.start))
+    init = For(lane, width, Store(buffer, lane, parts.start), kind="independent")
     folds: list[Stmt] = []
     while width > 1:
         width //= 2
@@ -278,4 +280,4 @@ def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
 def _replace_loop(stmt: Stmt, loop: For, fresh: Stmt) -> Stmt:
     if stmt is loop or not isinstance(stmt, For):
         return fresh
-    return For(stmt.var, stmt.end, _replace_loop(stmt.body, loop, fresh), begin=stmt.begin, step=stmt.step)
+    return replace(stmt, body=_replace_loop(stmt.body, loop, fresh))

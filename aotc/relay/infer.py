@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
 from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never, nearest
@@ -23,6 +23,7 @@ from aotc.ir.span import Span
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 from aotc.relay.expr import (
     Call,
+    Callee,
     Constant,
     Expr,
     Function,
@@ -49,6 +50,14 @@ class _Failed(Enum):
 _FAILED: Final = _Failed.FAILED
 Known: TypeAlias = "Type | _Failed | None"
 Signature: TypeAlias = "Callable[[GlobalVar], Known]"
+
+
+class _Unsettled(Exception):
+    """There is no type to go on with: one has failed, or is not known yet."""
+
+    def __init__(self, known: Known) -> None:
+        super().__init__()
+        self.known = known
 
 
 class _Step(Enum):
@@ -157,7 +166,10 @@ class _Inference:
     def _take(self, step: _Step, node: Expr) -> None:
         if step is _Step.FINISH:
             if self.types.get(id(node)) is None:
-                self._learn(node, self._result(node))
+                try:
+                    self._learn(node, self._result(node))
+                except _Unsettled as stop:
+                    self._learn(node, stop.known)
         elif isinstance(node, Let):
             self._bind_let(step, node)
         elif isinstance(node, Call) and isinstance(node.op, Function):
@@ -199,7 +211,7 @@ class _Inference:
             case Call():
                 return self._call(node)
             case Tuple():
-                return _all_known([self.type_of(f) for f in node.fields], TupleType)
+                return TupleType(self._settled(node.fields))
             case TupleGetItem():
                 return self._field(node)
             case Let():
@@ -211,85 +223,86 @@ class _Inference:
             case _:
                 assert_never(node)
 
-    def _call(self, node: Call) -> Known:
-        known: list[Known] = [self.type_of(a) for a in node.args]
+    def _settled(self, nodes: Sequence[Expr]) -> list[Type]:
+        """The types of nodes; _Unsettled if one has failed, or else if one is unknown."""
+        known = [self.type_of(n) for n in nodes]
+        if _FAILED in known:
+            raise _Unsettled(_FAILED)
+        types = [t for t in known if t is not None and not isinstance(t, _Failed)]
+        if len(types) < len(known):
+            raise _Unsettled(None)
+        return types
+
+    def _reject(self, node: Expr, message: str) -> NoReturn:
+        self.problems.append(Diagnostic("type", message, node.span))
+        raise _Unsettled(_FAILED)
+
+    def _call(self, node: Call) -> Type:
         if not isinstance(node.op, Op):
-            return self._apply(node, known)
+            return self._apply(node, node.op)
         try:
-            check_arity(node.op, len(known))
-            if any(t is None for t in known) and node.op.refine is not None and _FAILED not in known:
-                known = self._refined(node, node.op, known)
-            types = _settled(known)
-            return infer_op(node.op, node.attrs, types, node.span) if isinstance(types, list) else types
+            check_arity(node.op, len(node.args))
+            self._refine(node, node.op)
+            return infer_op(node.op, node.attrs, self._settled(node.args), node.span)
         except AotcError as error:
             self.problems.extend(error.at(node.span).diagnostics)
-            return _FAILED
+            raise _Unsettled(_FAILED) from None
 
-    def _refined(self, node: Call, op: Op, known: Sequence[Known]) -> list[Known]:
-        """Argument types after solving what the operator's rule can solve backwards."""
-        assert op.refine is not None
+    def _refine(self, node: Call, op: Op) -> None:
+        """Give arguments without types those that the operator's rule can solve backwards."""
+        known = [self.type_of(a) for a in node.args]
+        if op.refine is None or None not in known or _FAILED in known:
+            return
         solved = op.refine(node.attrs, [t for t in known if not isinstance(t, _Failed)])
         for arg, ty in zip(node.args, solved, strict=False):
             self._assign(arg, ty)
-        return [self.type_of(a) for a in node.args]
 
-    def _apply(self, node: Call, known: Sequence[Known]) -> Known:
+    def _apply(self, node: Call, function: Callee) -> Type:
         """A call of a function value."""
-        callee = self.type_of(node.op)
-        if callee is None or isinstance(callee, _Failed):
-            return callee
+        (callee,) = self._settled([function])
         if not isinstance(callee, FuncType):
-            return self._reject(node, f"a value of type {callee} is called as a function")
-        if len(callee.arg_types) != len(known):
-            return self._reject(node, f"the function takes {len(callee.arg_types)} arguments, got {len(known)}")
+            self._reject(node, f"a value of type {callee} is called as a function")
+        if len(callee.arg_types) != len(node.args):
+            self._reject(node, f"the function takes {len(callee.arg_types)} arguments, got {len(node.args)}")
         for arg, wanted in zip(node.args, callee.arg_types, strict=True):
             self._assign(arg, wanted)
-        types = _settled([self.type_of(a) for a in node.args])
-        if not isinstance(types, list):
-            return types
-        for k, (have, wanted) in enumerate(zip(types, callee.arg_types, strict=True)):
+        for k, (have, wanted) in enumerate(zip(self._settled(node.args), callee.arg_types, strict=True)):
             if merge_types(have, wanted) is None:
-                return self._reject(node, f"argument {k} is {have}, the function takes {wanted}")
+                self._reject(node, f"argument {k} is {have}, the function takes {wanted}")
         return callee.ret_type
 
-    def _reject(self, node: Expr, message: str) -> _Failed:
-        self.problems.append(Diagnostic("type", message, node.span))
-        return _FAILED
-
-    def _field(self, node: TupleGetItem) -> Known:
-        ty = self.type_of(node.tuple_value)
-        if ty is None or isinstance(ty, _Failed):
-            return ty
+    def _field(self, node: TupleGetItem) -> Type:
+        (ty,) = self._settled([node.tuple_value])
         if not isinstance(ty, TupleType):
-            return self._reject(node, f"field {node.index} is taken of {ty}, which is no tuple")
+            self._reject(node, f"field {node.index} is taken of {ty}, which is no tuple")
         if not 0 <= node.index < len(ty.fields):
-            return self._reject(node, f"field {node.index} is outside the tuple {ty}")
+            self._reject(node, f"field {node.index} is outside the tuple {ty}")
         return ty.fields[node.index]
 
     def _if(self, node: If) -> Known:
         cond = self.type_of(node.cond)
         if isinstance(cond, (TensorType, TupleType, FuncType)) and cond != TensorType((), "bool"):
-            return self._reject(node, f"the condition must be a bool scalar, got {cond}")
+            self._reject(node, f"the condition must be a bool scalar, got {cond}")
         yes, no = self.type_of(node.true_branch), self.type_of(node.false_branch)
         if isinstance(yes, _Failed) or isinstance(no, _Failed):
             return _FAILED
         if yes is None or no is None:
             return yes or no  # a branch that recurses has the type of the one that does not
-        joined = join_types(yes, no)
-        return joined if joined is not None else self._reject(node, f"the branches have types {yes} and {no}")
+        return join_types(yes, no) or self._reject(node, f"the branches have types {yes} and {no}")
 
-    def _function(self, node: Function) -> Known:
-        params = _settled([self.type_of(p) for p in node.params])
+    def _function(self, node: Function) -> Type:
         body = self.type_of(node.body)
-        if isinstance(body, _Failed) or not isinstance(params, list):
-            return _FAILED if isinstance(body, _Failed) else params if isinstance(params, _Failed) else None
+        if isinstance(body, _Failed):
+            raise _Unsettled(_FAILED)
+        params = self._settled(node.params)
         declared = node.ret_type
         if body is None or declared is None:
-            result = body or declared
-            return FuncType(params, result) if result is not None else None
+            if (result := body or declared) is None:
+                raise _Unsettled(None)
+            return FuncType(params, result)
         merged = merge_types(body, declared)
         if merged is None:
-            return self._reject(node, f"the function returns `{body}`, which does not match the declared `{declared}`")
+            self._reject(node, f"the function returns `{body}`, which does not match the declared `{declared}`")
         return FuncType(params, merged)
 
     # --- results
@@ -328,19 +341,6 @@ class _Inference:
             return with_type(Function(params, fresh[-1], ty.ret_type, node.attrs, node.span), ty)
         new = node if same else with_children(node, fresh)
         return new if isinstance(new, (Op, Constant)) else with_type(new, ty)  # type: ignore[type-var]
-
-
-def _all_known(types: Sequence[Known], make: Callable[[list[Type]], Type]) -> Known:
-    settled = _settled(types)
-    return make(settled) if isinstance(settled, list) else settled
-
-
-def _settled(types: Sequence[Known]) -> list[Type] | _Failed | None:
-    """The types if all are known; _FAILED if one has failed; None if one is unknown."""
-    if _FAILED in types:
-        return _FAILED
-    known = [t for t in types if t is not None and not isinstance(t, _Failed)]
-    return known if len(known) == len(types) else None
 
 
 def _declared_type(expr: Expr) -> FuncType | None:

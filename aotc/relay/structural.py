@@ -10,6 +10,7 @@ assert_structural_equal(before, after)                                      # Ao
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.op import Op
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Node, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import bound_by, children, post_order
 
@@ -167,26 +168,12 @@ def _function_difference(a: Function, b: Function) -> str:
 
 
 def _labels(node: Expr) -> Iterator[str]:
-    """A name for each of `children(node)`, in their order."""
-    match node:
-        case Call():
-            yield ".op"
-            yield from (f".args[{k}]" for k in range(len(node.args)))
-        case Tuple():
-            yield from (f".fields[{k}]" for k in range(len(node.fields)))
-        case TupleGetItem():
-            yield ".tuple_value"
-        case Let():
-            yield from (".var", ".value", ".body")
-        case If():
-            yield from (".cond", ".true_branch", ".false_branch")
-        case Function():
-            yield from (f".params[{k}]" for k in range(len(node.params)))
-            yield ".body"
-        case Var() | GlobalVar() | Constant() | Op():
-            return
-        case _:
-            assert_never(node)
+    """A name for each of `children(node)`, in their order: the fields that hold expressions."""
+    for name, value in ((f.name, getattr(node, f.name)) for f in dataclasses.fields(node)):
+        if isinstance(value, (Node, Op)):
+            yield f".{name}"
+        elif isinstance(value, tuple):
+            yield from (f".{name}[{k}]" for k in range(len(value)))
 
 
 def difference(a: Expr | IRModule, b: Expr | IRModule, map_free_vars: bool = False) -> str:

@@ -17,16 +17,11 @@ from aotc.ir.op import Op
 from aotc.relay.analysis import free_vars, users
 from aotc.relay.dataflow_pattern.matcher import Matcher, NodeMap
 from aotc.relay.dataflow_pattern.patterns import (
-    CallPattern,
+    NODES,
     ConstantPattern,
     DFPattern,
     DominatorPattern,
     ExprPattern,
-    FunctionPattern,
-    IfPattern,
-    LetPattern,
-    TupleGetItemPattern,
-    TuplePattern,
     pattern_order,
     root_ops,
 )
@@ -122,14 +117,12 @@ def _taken(pattern: DFPattern, node_map: NodeMap) -> list[Expr]:
     """The nodes that a pattern takes into its group; what leaves match stays outside, but for constants."""
     nodes = node_map.get(pattern, [])
     match pattern:
-        case CallPattern() | TuplePattern() | TupleGetItemPattern() | IfPattern() | LetPattern() | FunctionPattern():
-            return nodes
         case ConstantPattern() | ExprPattern(expr=Constant()):
             return nodes
         case DominatorPattern(parent=parent, path=path) if nodes:
             return [*node_map.get(parent, ()), *node_map.get(path, ())]
         case _:
-            return []
+            return nodes if type(pattern) in NODES else []
 
 
 def _contents(node: Expr) -> list[Expr]:

@@ -20,6 +20,7 @@ from aotc.ir.types import TensorType
 from aotc.relay.analysis import users
 from aotc.relay.dataflow_pattern.patterns import (
     ANY_INDEX,
+    NODES,
     AltPattern,
     AttrPattern,
     CallPattern,
@@ -29,8 +30,6 @@ from aotc.relay.dataflow_pattern.patterns import (
     DominatorPattern,
     ExprPattern,
     FunctionPattern,
-    IfPattern,
-    LetPattern,
     ShapePattern,
     TupleGetItemPattern,
     TuplePattern,
@@ -38,9 +37,10 @@ from aotc.relay.dataflow_pattern.patterns import (
     VarPattern,
     WildcardPattern,
     needs_types,
+    parts,
     pattern_order,
 )
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Var
 from aotc.relay.infer import infer_expr
 from aotc.relay.structural import structural_equal
 from aotc.relay.visitor import children
@@ -113,44 +113,31 @@ class Matcher:
                     yield from self._solve(pattern.pattern, expr)
             case DominatorPattern():
                 yield from self._dominated(pattern, expr)
-            case CallPattern():
-                if isinstance(expr, Call):
-                    yield from self._call(pattern, expr)
             case WildcardPattern() | ExprPattern() | VarPattern() | ConstantPattern():
                 if _is_leaf_match(pattern, expr):
                     yield
             case _:
                 yield from self._node(pattern, expr)
 
-    def _call(self, pattern: CallPattern, expr: Call) -> Iterator[None]:
-        for _ in self._solve(pattern.op, expr.op):
-            if pattern.args is None:
-                yield
-                continue
-            yield from self._all(pattern.args, expr.args)
-            if isinstance(expr.op, Op) and expr.op.name in _COMMUTATIVE:
-                yield from self._all(pattern.args[::-1], expr.args)
-
     def _node(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
-        match pattern, expr:
-            case TuplePattern(fields=fields), Tuple():
-                yield from self._all((), ()) if fields is None else self._all(fields, expr.fields)
-            case TupleGetItemPattern(), TupleGetItem():
-                if pattern.index in (ANY_INDEX, expr.index):
-                    yield from self._solve(pattern.tuple, expr.tuple_value)
-            case IfPattern(), If():
-                yield from self._all((pattern.cond, pattern.true_branch, pattern.false_branch), children(expr))
-            case LetPattern(), Let():
-                yield from self._all((pattern.var, pattern.value, pattern.body), children(expr))
-            case FunctionPattern(params=params), Function():
-                if params is None:
-                    yield from self._solve(pattern.body, expr.body)
-                else:
-                    yield from self._all((*params, pattern.body), children(expr))
-            case ((TuplePattern() | TupleGetItemPattern() | IfPattern() | LetPattern() | FunctionPattern()), _):
+        """Match the parts of a pattern of a node with the node's children."""
+        if type(pattern) not in NODES:
+            raise AotcTypeError("pattern", f"there is no matching for {type(pattern).__name__}")
+        if not isinstance(expr, NODES[type(pattern)]):
+            return
+        wanted, nodes = list(parts(pattern)), children(expr)
+        match pattern:
+            case TupleGetItemPattern() if pattern.index not in (ANY_INDEX, expr.index):  # type: ignore[union-attr]
                 return
-            case _:
-                raise AotcTypeError("pattern", f"there is no matching for {type(pattern).__name__}")
+            case CallPattern(args=None):
+                nodes = nodes[:1]
+            case FunctionPattern(params=None):
+                nodes = nodes[-1:]
+            case TuplePattern(fields=None):
+                nodes = ()
+        yield from self._all(wanted, nodes)
+        if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in _COMMUTATIVE and len(wanted) > 1:
+            yield from self._all((wanted[0], *wanted[:0:-1]), nodes)
 
     # --- regions
 

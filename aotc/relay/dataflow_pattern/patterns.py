@@ -20,7 +20,7 @@ from aotc.ir.diagnostics import AotcTypeError
 from aotc.ir.dtype import DType
 from aotc.ir.op import Op, get_op
 from aotc.ir.types import Type
-from aotc.relay.expr import Expr
+from aotc.relay.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem
 
 ANY_INDEX: Final = -1
 """The index of a TupleGetItemPattern that takes any field."""
@@ -243,6 +243,22 @@ class DominatorPattern(DFPattern):
     parent: DFPattern
     path: DFPattern
     child: DFPattern
+
+
+NODES: Final[Mapping[type[DFPattern], type[Expr]]] = MappingProxyType(
+    {
+        CallPattern: Call,
+        FunctionPattern: Function,
+        TuplePattern: Tuple,
+        TupleGetItemPattern: TupleGetItem,
+        IfPattern: If,
+        LetPattern: Let,
+    }
+)
+"""Patterns of a node and its children, with the kind of node: the parts of the one stand for the children of the other.
+
+Where the list among the parts is None, it stands for any children.
+"""
 
 
 # --- constructors

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.instrument import PassInstrument
 from aotc.ir.transform import PassInfo
-from aotc.relay.expr import Expr, Function, GlobalVar, Let, Var
+from aotc.relay.expr import Expr, Function, GlobalVar, Var
 from aotc.relay.infer import reinfer_module
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import children, post_order
+from aotc.relay.visitor import bound_by, children, post_order
 
 
 def _has_cycle(root: Expr) -> bool:
@@ -37,18 +37,9 @@ def _has_cycle(root: Expr) -> bool:
     return False
 
 
-def _bindings(function: Function) -> Iterator[tuple[Var, Expr]]:
-    """(variable, its binder) for every parameter and let below `function`, itself included."""
-    for node in post_order(function):
-        if isinstance(node, Function):
-            yield from ((param, node) for param in node.params)
-        elif isinstance(node, Let):
-            yield node.var, node
-
-
 def _check_function(name: str, function: Function, module: IRModule, binders: dict[int, Expr]) -> Iterator[Diagnostic]:
     bound: set[int] = set()
-    for var, binder in _bindings(function):
+    for var, binder in ((var, node) for node in post_order(function) for var in bound_by(node)):
         if id(var) in bound or binders.setdefault(id(var), binder) is not binder:
             yield Diagnostic("bound-twice", f"@{name}: %{var.name} is bound more than once", var.span)
         bound.add(id(var))

@@ -11,7 +11,7 @@ from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.dense import dense
 from aotc.relay.op.elementwise import relu, tanh
 from aotc.relay.op.shape import reshape
-from aotc.relay.testing.init import Workload, create_workload
+from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import batch_norm_infer, conv2d_transpose, network, parameter
 
 
@@ -37,8 +37,5 @@ def get_net(
     return network(tanh(_double(body, "g5_deconv", channels)))
 
 
-def get_workload(
-    batch_size: int = 1, random_len: int = 100, channels: int = 3, ngf: int = 128, dtype: str = "float32"
-) -> Workload:
-    """The network's module and its parameters; see `get_net` and `init.create_workload`."""
-    return create_workload(get_net(batch_size, random_len, channels, ngf, dtype))
+get_workload = workloads_of(get_net)
+"""The module of the network and its parameters; see `init.create_workload`."""

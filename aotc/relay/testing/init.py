@@ -8,7 +8,9 @@ data = np.random.uniform(-1, 1, (1, 3, 224, 224))   # goes on in the same stream
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeAlias
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+P = ParamSpec("P")
 Workload: TypeAlias = "tuple[IRModule, dict[str, Array]]"
 
 _CONSTANT = {"bias": 0.0, "gamma": 1.0, "beta": 0.0, "moving_mean": 0.0, "moving_var": 1.0}
@@ -75,3 +78,14 @@ def create_workload(net: Function, initializer: Initializer | None = None, seed:
             params[var.name] = np.zeros(ty.static_shape, ty.dtype.numpy)
             fill(var.name, params[var.name])
     return module, params
+
+
+def workloads_of(get_net: Callable[P, Function]) -> Callable[P, Workload]:
+    """The function that gives a network's module and its parameters, with the arguments of `get_net`."""
+
+    @wraps(get_net)
+    def get_workload(*args: P.args, **kwargs: P.kwargs) -> Workload:
+        return create_workload(get_net(*args, **kwargs))
+
+    get_workload.__name__ = get_workload.__qualname__ = "get_workload"
+    return get_workload

@@ -11,7 +11,7 @@ from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.elementwise import relu
 from aotc.relay.op.shape import batch_flatten
 from aotc.relay.op.softmax import softmax
-from aotc.relay.testing.init import Workload, create_workload
+from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import dense_add_bias, network
 
 
@@ -25,8 +25,5 @@ def get_net(
     return network(softmax(dense_add_bias(body, "fc3", num_classes)))
 
 
-def get_workload(
-    batch_size: int = 1, num_classes: int = 10, image_shape: tuple[int, ...] = (1, 28, 28), dtype: str = "float32"
-) -> Workload:
-    """The network's module and its parameters; see `get_net` and `init.create_workload`."""
-    return create_workload(get_net(batch_size, num_classes, image_shape, dtype))
+get_workload = workloads_of(get_net)
+"""The module of the network and its parameters; see `init.create_workload`."""

@@ -12,7 +12,7 @@ from aotc.relay.op.adaptive_pool import global_avg_pool2d
 from aotc.relay.op.elementwise import relu
 from aotc.relay.op.shape import batch_flatten
 from aotc.relay.op.softmax import softmax
-from aotc.relay.testing.init import Workload, create_workload
+from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
 
 _BLOCKS = (
@@ -63,12 +63,5 @@ def get_net(
     return network(softmax(dense_add_bias(flat, "fc", num_classes, axis=1)))
 
 
-def get_workload(
-    batch_size: int = 1,
-    num_classes: int = 1000,
-    image_shape: tuple[int, int, int] = (3, 224, 224),
-    dtype: str = "float32",
-    layout: str = "NCHW",
-) -> Workload:
-    """The network's module and its parameters; see `get_net` and `init.create_workload`."""
-    return create_workload(get_net(batch_size, num_classes, image_shape, dtype, layout))
+get_workload = workloads_of(get_net)
+"""The module of the network and its parameters; see `init.create_workload`."""

@@ -19,7 +19,7 @@ from aotc.relay.op.elementwise import relu
 from aotc.relay.op.pool import max_pool2d
 from aotc.relay.op.shape import batch_flatten
 from aotc.relay.op.softmax import softmax
-from aotc.relay.testing.init import Workload, create_workload
+from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
 
 EPSILON = 2e-5
@@ -124,13 +124,5 @@ def get_net(
     return network(softmax(dense_add_bias(flat, "fc1", num_classes)))
 
 
-def get_workload(
-    batch_size: int = 1,
-    num_classes: int = 1000,
-    num_layers: int = 18,
-    image_shape: tuple[int, int, int] = (3, 224, 224),
-    layout: str = "NCHW",
-    dtype: str = "float32",
-) -> Workload:
-    """The network's module and its parameters; see `get_net` and `init.create_workload`."""
-    return create_workload(get_net(batch_size, num_classes, num_layers, image_shape, layout, dtype))
+get_workload = workloads_of(get_net)
+"""The module of the network and its parameters; see `init.create_workload`."""

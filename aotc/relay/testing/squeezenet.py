@@ -17,7 +17,7 @@ from aotc.relay.op.norm import dropout
 from aotc.relay.op.pool import max_pool2d
 from aotc.relay.op.shape import batch_flatten
 from aotc.relay.op.softmax import softmax
-from aotc.relay.testing.init import Workload, create_workload
+from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import conv2d, network, parameter
 
 _POOL = 0
@@ -70,12 +70,5 @@ def get_net(
     return network(softmax(batch_flatten(global_avg_pool2d(body))))
 
 
-def get_workload(
-    batch_size: int = 1,
-    num_classes: int = 1000,
-    version: str = "1.0",
-    image_shape: tuple[int, int, int] = (3, 224, 224),
-    dtype: str = "float32",
-) -> Workload:
-    """The network's module and its parameters; see `get_net` and `init.create_workload`."""
-    return create_workload(get_net(batch_size, num_classes, version, image_shape, dtype))
+get_workload = workloads_of(get_net)
+"""The module of the network and its parameters; see `init.create_workload`."""

@@ -11,6 +11,7 @@ A `DType` *is* its name, so it compares with and hashes like a plain string:
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,10 +31,12 @@ class _Facts:
     has_infinity: bool = False
 
 
-def _facts(kind: str, bits: int, scalar: Any) -> _Facts:
-    numpy = np.dtype(scalar)
-    if kind == "bool":
-        return _Facts(kind, bits, numpy, 0, 1)
+def _facts(name: str) -> _Facts:
+    numpy = np.dtype(getattr(ml_dtypes, name, name))
+    match = re.match(r"b?(float|uint|int)(\d+)", name)
+    if match is None:
+        return _Facts("bool", 1, numpy, 0, 1)
+    kind, bits = match[1], int(match[2])
     if kind == "float":
         limits = ml_dtypes.finfo(numpy)
         infinite = bool(np.isinf(np.array(np.inf, np.float32).astype(numpy)))  # others make it NaN, or their greatest
@@ -41,31 +44,11 @@ def _facts(kind: str, bits: int, scalar: Any) -> _Facts:
     return _Facts(kind, bits, numpy, int(ml_dtypes.iinfo(numpy).min), int(ml_dtypes.iinfo(numpy).max))
 
 
-_FACTS: Final[dict[str, _Facts]] = {
-    "bool": _facts("bool", 1, np.bool_),
-    "int8": _facts("int", 8, np.int8),
-    "int16": _facts("int", 16, np.int16),
-    "int32": _facts("int", 32, np.int32),
-    "int64": _facts("int", 64, np.int64),
-    "uint8": _facts("uint", 8, np.uint8),
-    "uint16": _facts("uint", 16, np.uint16),
-    "uint32": _facts("uint", 32, np.uint32),
-    "uint64": _facts("uint", 64, np.uint64),
-    "float16": _facts("float", 16, np.float16),
-    "float32": _facts("float", 32, np.float32),
-    "float64": _facts("float", 64, np.float64),
-    "bfloat16": _facts("float", 16, ml_dtypes.bfloat16),
-    "float8_e4m3fn": _facts("float", 8, ml_dtypes.float8_e4m3fn),
-    "float8_e4m3fnuz": _facts("float", 8, ml_dtypes.float8_e4m3fnuz),
-    "float8_e5m2": _facts("float", 8, ml_dtypes.float8_e5m2),
-    "float8_e5m2fnuz": _facts("float", 8, ml_dtypes.float8_e5m2fnuz),
-    "float8_e8m0fnu": _facts("float", 8, ml_dtypes.float8_e8m0fnu),
-    "float4_e2m1fn": _facts("float", 4, ml_dtypes.float4_e2m1fn),
-    "int4": _facts("int", 4, ml_dtypes.int4),
-    "uint4": _facts("uint", 4, ml_dtypes.uint4),
-    "int2": _facts("int", 2, ml_dtypes.int2),
-    "uint2": _facts("uint", 2, ml_dtypes.uint2),
-}
+_NAMES: Final = """
+    bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 bfloat16
+    float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn int4 uint4 int2 uint2
+"""
+_FACTS: Final = {name: _facts(name) for name in _NAMES.split()}
 _BY_NUMPY: Final = {facts.numpy: name for name, facts in _FACTS.items()}
 
 

@@ -18,29 +18,9 @@ from aotc.ir.diagnostics import AotcTypeError
 from aotc.ir.op import Op
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import users
-from aotc.relay.dataflow_pattern.patterns import (
-    ANY_INDEX,
-    NODES,
-    AltPattern,
-    AttrPattern,
-    CallPattern,
-    ConstantPattern,
-    DataTypePattern,
-    DFPattern,
-    DominatorPattern,
-    ExprPattern,
-    FunctionPattern,
-    ShapePattern,
-    TupleGetItemPattern,
-    TuplePattern,
-    TypePattern,
-    VarPattern,
-    WildcardPattern,
-    needs_types,
-    parts,
-    pattern_order,
-)
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Var
+from aotc.relay.dataflow_pattern import patterns
+from aotc.relay.dataflow_pattern.patterns import DFPattern
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, TupleGetItem, Var
 from aotc.relay.infer import infer_expr
 from aotc.relay.structural import structural_equal
 from aotc.relay.visitor import children
@@ -52,7 +32,7 @@ _COMMUTATIVE: Final = frozenset({"add", "multiply"})
 
 def match(pattern: DFPattern, expr: Expr) -> bool:
     """Whether `expr` as a whole looks like `pattern`.  Types are inferred where the pattern asks for them."""
-    typed = infer_expr(expr) if expr.checked_type is None and needs_types(pattern) else expr
+    typed = infer_expr(expr) if expr.checked_type is None and patterns.needs_types(pattern) else expr
     return any(True for _ in Matcher(users(typed)).solutions(pattern, typed))
 
 
@@ -105,35 +85,34 @@ class Matcher:
 
     def _ways(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
         match pattern:
-            case AltPattern():
+            case patterns.AltPattern():
                 yield from self._solve(pattern.left, expr)
                 yield from self._solve(pattern.right, expr)
-            case AttrPattern() | TypePattern() | DataTypePattern() | ShapePattern():
+            case patterns.PropertyPattern():
                 if _has_property(pattern, expr):
                     yield from self._solve(pattern.pattern, expr)
-            case DominatorPattern():
+            case patterns.DominatorPattern():
                 yield from self._dominated(pattern, expr)
-            case WildcardPattern() | ExprPattern() | VarPattern() | ConstantPattern():
+            case _ if type(pattern) in patterns.NODES:
+                yield from self._node(pattern, expr)
+            case _:
                 if _is_leaf_match(pattern, expr):
                     yield
-            case _:
-                yield from self._node(pattern, expr)
 
     def _node(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
         """Match the parts of a pattern of a node with the node's children."""
-        if type(pattern) not in NODES:
-            raise AotcTypeError("pattern", f"there is no matching for {type(pattern).__name__}")
-        if not isinstance(expr, NODES[type(pattern)]):
+        if not isinstance(expr, patterns.NODES[type(pattern)]):
             return
-        wanted, nodes = list(parts(pattern)), children(expr)
+        wanted, nodes = list(patterns.parts(pattern)), children(expr)
         match pattern:
-            case TupleGetItemPattern() if pattern.index not in (ANY_INDEX, expr.index):  # type: ignore[union-attr]
-                return
-            case CallPattern(args=None):
+            case patterns.TupleGetItemPattern(index=index):
+                if isinstance(expr, TupleGetItem) and index not in (patterns.ANY_INDEX, expr.index):
+                    return
+            case patterns.CallPattern(args=None):
                 nodes = nodes[:1]
-            case FunctionPattern(params=None):
+            case patterns.FunctionPattern(params=None):
                 nodes = nodes[-1:]
-            case TuplePattern(fields=None):
+            case patterns.TuplePattern(fields=None):
                 nodes = ()
         yield from self._all(wanted, nodes)
         if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in _COMMUTATIVE and len(wanted) > 1:
@@ -141,16 +120,17 @@ class Matcher:
 
     # --- regions
 
-    def _dominated(self, pattern: DominatorPattern, expr: Expr) -> Iterator[None]:
+    def _dominated(self, pattern: patterns.DominatorPattern, expr: Expr) -> Iterator[None]:
         for _ in self._solve(pattern.child, expr):
             mark = len(self._trail)
             if self._region(pattern, expr):
                 yield
             self._undo(mark)
 
-    def _region(self, pattern: DominatorPattern, child: Expr) -> bool:
+    def _region(self, pattern: patterns.DominatorPattern, child: Expr) -> bool:
         """Find the parent, and bind it and everything on the way to it."""
-        fresh = not any(p in self._bound for part in (pattern.parent, pattern.path) for p in pattern_order(part))
+        inner = (*patterns.pattern_order(pattern.parent), *patterns.pattern_order(pattern.path))
+        fresh = not any(p in self._bound for p in inner)
         dead = self._dead[pattern]
         inside = {child}
         seen = {child}
@@ -211,28 +191,32 @@ def _data(node: Expr) -> list[Expr]:
 
 def _is_leaf_match(pattern: DFPattern, expr: Expr) -> bool:
     match pattern:
-        case ExprPattern(expr=wanted):
+        case patterns.ExprPattern(expr=wanted):
             return wanted is expr or (type(wanted) is type(expr) and structural_equal(wanted, expr))
-        case VarPattern(name=name):
+        case patterns.VarPattern(name=name):
             return isinstance(expr, Var) and name in ("", expr.name)
-        case ConstantPattern():
+        case patterns.ConstantPattern():
             return isinstance(expr, Constant)
-        case _:
+        case patterns.WildcardPattern():
             return True
+        case _:
+            raise AotcTypeError("pattern", f"there is no matching for {type(pattern).__name__}")
 
 
-def _has_property(pattern: AttrPattern | TypePattern | DataTypePattern | ShapePattern, expr: Expr) -> bool:
+def _has_property(pattern: patterns.PropertyPattern, expr: Expr) -> bool:
     ty = expr.checked_type
     match pattern:
-        case AttrPattern(attrs=wanted):
+        case patterns.AttrPattern(attrs=wanted):
             have = _attributes(expr)
             return all(name in have and _plain(have[name]) == _plain(value) for name, value in wanted.items())
-        case TypePattern():
+        case patterns.TypePattern():
             return ty == pattern.type
-        case DataTypePattern():
+        case patterns.DataTypePattern():
             return isinstance(ty, TensorType) and ty.dtype == pattern.dtype
-        case ShapePattern():
+        case patterns.ShapePattern():
             return isinstance(ty, TensorType) and ty.shape == pattern.shape
+        case _:
+            raise AotcTypeError("pattern", f"there is no matching for {type(pattern).__name__}")
 
 
 def _attributes(expr: Expr) -> Mapping[str, Any]:

@@ -201,34 +201,37 @@ class AltPattern(DFPattern):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AttrPattern(DFPattern):
-    """`pattern` with attributes."""
+class PropertyPattern(DFPattern):
+    """`pattern` with a property that subclasses name."""
 
     pattern: DFPattern
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AttrPattern(PropertyPattern):
+    """`pattern` with attributes."""
+
     attrs: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TypePattern(DFPattern):
+class TypePattern(PropertyPattern):
     """`pattern` with a type."""
 
-    pattern: DFPattern
     type: Type
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DataTypePattern(DFPattern):
+class DataTypePattern(PropertyPattern):
     """`pattern`, a tensor of one dtype."""
 
-    pattern: DFPattern
     dtype: DType
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ShapePattern(DFPattern):
+class ShapePattern(PropertyPattern):
     """`pattern`, a tensor of one shape."""
 
-    pattern: DFPattern
     shape: tuple[Any, ...]
 
 
@@ -370,7 +373,7 @@ def root_ops(pattern: DFPattern) -> frozenset[Op] | None:
         case AltPattern(left=left, right=right):
             a, b = root_ops(left), root_ops(right)
             return None if a is None or b is None else a | b
-        case AttrPattern() | TypePattern() | DataTypePattern() | ShapePattern():
+        case PropertyPattern():
             return root_ops(pattern.pattern)
         case DominatorPattern(child=child):
             return root_ops(child)

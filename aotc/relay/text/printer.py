@@ -23,17 +23,7 @@ from aotc.ir.span import Span
 from aotc.relay.blocks import Block, common
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
-from aotc.relay.text.literals import (
-    VERSION,
-    global_name,
-    key_name,
-    local_hint,
-    local_name,
-    quoted,
-    scalar_text,
-    type_text,
-    value_text,
-)
+from aotc.relay.text import literals
 from aotc.relay.text.metadata import KEY, dump
 from aotc.relay.trampoline import Task, run
 from aotc.relay.visitor import children, post_order
@@ -53,7 +43,7 @@ def astext(x: IRModule | Expr, show_meta_data: bool = True) -> str:
     if there are any.
     """
     printer = _Printer()
-    body = f'#[version = "{VERSION}"]\n{printer.program(x)}'
+    body = f'#[version = "{literals.VERSION}"]\n{printer.program(x)}'
     if not printer.meta:
         return body
     if not show_meta_data:
@@ -99,7 +89,7 @@ def _comment(node: Expr) -> str:
     """The type and origin of a node, as far as known."""
     parts = []
     if node.checked_type is not None:
-        parts.append(f"ty={type_text(node.checked_type)}".replace("*/", "*\\/"))
+        parts.append(f"ty={literals.type_text(node.checked_type)}".replace("*/", "*\\/"))
     if node.span is not None:
         parts.append(f"span={_span_text(node.span)}")
     return f" /* {' '.join(parts)} */" if parts else ""
@@ -167,7 +157,7 @@ class _Printer:
         parts = [self._module_attrs(x.attrs)] if x.attrs else []
         for name in sorted(x):
             self._begin(x[name])
-            parts.append(_laid_out(run(self._function(f"def {global_name(name)}", x[name]))) + "\n")
+            parts.append(_laid_out(run(self._function(f"def {literals.global_name(name)}", x[name]))) + "\n")
         return "\n".join(parts)
 
     def _begin(self, root: Expr) -> None:
@@ -178,7 +168,7 @@ class _Printer:
 
     @staticmethod
     def _module_attrs(attrs: Mapping[str, Any]) -> str:
-        rows = "".join(f"  {quoted(key)} = {value_text(value)}\n" for key, value in attrs.items())
+        rows = "".join(f"  {literals.quoted(key)} = {literals.value_text(value)}\n" for key, value in attrs.items())
         return f"attributes {{\n{rows}}}\n"
 
     # Scopes
@@ -246,7 +236,7 @@ class _Printer:
             case Constant():
                 return self._constant(node)
             case GlobalVar():
-                return global_name(node.name)
+                return literals.global_name(node.name)
             case Op():
                 return node.name
             case Var():  # bound variables are known before they are used
@@ -275,16 +265,16 @@ class _Printer:
 
     @staticmethod
     def _call_attrs(attrs: Attrs) -> list[str]:
-        return [f"{key}={value_text(value)}" for key, value in attrs.changed().items()]
+        return [f"{key}={literals.value_text(value)}" for key, value in attrs.changed().items()]
 
     def _constant(self, node: Constant) -> str:
-        text = scalar_text(node.data) if node.data.ndim == 0 else None
+        text = literals.scalar_text(node.data) if node.data.ndim == 0 else None
         return text if text is not None else f"meta[{KEY}][{self.meta.setdefault(node, len(self.meta))}]"
 
     def _function(self, prefix: str, node: Function) -> Task[str]:
         params = [self._define(param) for param in node.params]
-        params += [f"{key_name(key)}={value_text(value)}" for key, value in node.attrs.items()]
-        result = f"-> {type_text(node.ret_type)} " if node.ret_type is not None else ""
+        params += [f"{literals.key_name(key)}={literals.value_text(value)}" for key, value in node.attrs.items()]
+        result = f"-> {literals.type_text(node.ret_type)} " if node.ret_type is not None else ""
         body = yield self._block(node.body, *self.scopes.opened[node])
         return f"{prefix}({', '.join(params)}) {result}{body}"
 
@@ -305,13 +295,13 @@ class _Printer:
 
     def _define(self, var: Var, typed: bool = True) -> str:
         """The definition of a variable; from here on its name stands for it."""
-        hint = local_hint(var.name)
-        name, number = local_name(hint), self.suffixes[hint]
+        hint = literals.local_hint(var.name)
+        name, number = literals.local_name(hint), self.suffixes[hint]
         while name in self.taken:
             number += 1
-            name = local_name(f"{hint}{number}")
+            name = literals.local_name(f"{hint}{number}")
         self.suffixes[hint] = number
         self.taken.add(name)
         self.memo[var] = name
-        annotation = f": {type_text(var.annotation)}" if var.annotation is not None else ""
+        annotation = f": {literals.type_text(var.annotation)}" if var.annotation is not None else ""
         return name + annotation + (_comment(var) if typed or var.span is not None else "")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays as bytes, in the format of TVM's parameter files.
+
+blob = save_array(np.ones((2, 3), "float32"))
+Reader(blob).array()                                 # the array; ValueError where the bytes are damaged
+
+Layout (little endian): u64 magic, u64 0, i32 device type (1), i32 device (0), i32 rank, u8 type code (0 int, 1 uint,
+2 float, 4 bfloat), u8 bits, u16 lanes, the shape as i64, i64 bytes, and the data.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.dtype import DType
+
+_MAGIC: Final = 0xDD5E40F096B4A13F
+_HEADER: Final = "<QQiiiBBH"
+_DTYPES: Final = {
+    **{(0, 8 * n): f"int{8 * n}" for n in (1, 2, 4, 8)},
+    **{(1, 8 * n): f"uint{8 * n}" for n in (1, 2, 4, 8)},
+    **{(2, 8 * n): f"float{8 * n}" for n in (2, 4, 8)},
+    (1, 1): "bool",
+    (4, 16): "bfloat16",
+}
+_CODES: Final = {name: code for code, name in _DTYPES.items()}
+_MAX_RANK: Final = 64
+
+
+def save_array(array: np.ndarray[Any, Any]) -> bytes:
+    """The bytes of an array; dtypes that the format does not know are stored as unsigned integers."""
+    dtype = DType.of(array)
+    code, bits = _CODES.get(dtype, (1, 8 * array.dtype.itemsize))
+    data = array.astype(dtype.numpy, copy=False).tobytes()
+    header = struct.pack(_HEADER, _MAGIC, 0, 1, 0, array.ndim, code, bits, 1)
+    return b"".join((header, struct.pack(f"<{array.ndim + 1}q", *array.shape, len(data)), data))
+
+
+class Reader:
+    """Walks over bytes.  Its methods raise ValueError where these end too early or are not what is read."""
+
+    def __init__(self, blob: bytes) -> None:
+        self._blob = blob
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes are left."""
+        return len(self._blob) - self._at
+
+    def take(self, size: int) -> bytes:
+        """The next bytes."""
+        part = self._blob[self._at : self._at + size]
+        if size < 0 or len(part) != size:
+            raise ValueError("the data ends too early, perhaps it was cut off")
+        self._at += size
+        return part
+
+    def unpack(self, layout: str) -> tuple[int, ...]:
+        """The next numbers, of a layout of `struct`."""
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The next array."""
+        magic, _, _, _, rank, code, bits, lanes = self.unpack(_HEADER)
+        name = _DTYPES.get((code, bits))
+        if magic != _MAGIC or name is None or lanes != 1 or not 0 <= rank <= _MAX_RANK:
+            raise ValueError("the header of an array is damaged")
+        *shape, size = self.unpack(f"<{rank + 1}q")
+        dtype = DType(name).numpy
+        if min(shape, default=0) < 0 or size != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"an array has {size} bytes for shape {shape}")
+        return np.frombuffer(self.take(size), dtype).reshape(shape)

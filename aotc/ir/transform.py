@@ -57,9 +57,11 @@ class Pass(Generic[M]):
     level: ClassVar[str] = "graph"
     kind: ClassVar[str] = "Module"
 
+    _info: PassInfo | None = None
+
     @property
     def info(self) -> PassInfo:
-        return PassInfo(self.opt_level, self.name, self.required, self.level)
+        return self._info or PassInfo(self.opt_level, self.name, self.required, self.level)
 
     @abstractmethod
     def run(self, module: M, ctx: PassContext) -> M:
@@ -142,10 +144,6 @@ class Sequential(Pass[M]):
                 raise AotcTypeError("sequential", f"passes must be a list of Pass objects, got {item!r}")
         self._info = PassInfo(opt_level, name, _required_names(required))
 
-    @property
-    def info(self) -> PassInfo:
-        return self._info
-
     def run(self, module: M, ctx: PassContext) -> M:
         for item in self.passes:
             if not ctx.pass_enabled(item.info):
@@ -175,10 +173,6 @@ class ModulePass(Pass[M]):
     def __init__(self, body: Callable[[M, PassContext], M], info: PassInfo) -> None:
         self._body = body
         self._info = info
-
-    @property
-    def info(self) -> PassInfo:
-        return self._info
 
     def run(self, module: M, ctx: PassContext) -> M:
         return self._body(module, ctx)
@@ -225,10 +219,7 @@ def _decorated_class(
             self._instance = cls(*args, **kwargs)
             self._pass = make(getattr(self._instance, method), info)
             self.kind = self._pass.kind  # type: ignore[misc]
-
-        @property
-        def info(self) -> PassInfo:
-            return info
+            self._info = info
 
         def run(self, module: Any, ctx: PassContext) -> Any:
             return self._pass.run(module, ctx)

@@ -14,7 +14,6 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic, nearest
 from aotc.ir.op import Op
-from aotc.ir.types import TensorType
 from aotc.relay.analysis import bound_vars, free_vars
 from aotc.relay.expr import Constant, Expr, Function, Node, Var
 from aotc.relay.infer import merge_types
@@ -38,10 +37,12 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
         if len(found) != 1:
             what, hint = ("several parameters are", "") if found else ("no parameter is", nearest(name, by_name))
             problems.append(Diagnostic("bind", f"{what} called {name!r}", hint=hint))
-        elif (problem := _mismatch(found[0], constant)) is not None:
-            problems.append(problem)
-        else:
-            mapping[found[0]] = constant
+            continue
+        declared = found[0].checked_type
+        if declared is not None and merge_types(declared, constant.checked_type) is None:
+            text = f"parameter {name!r} is {declared}, the value is {constant.checked_type}"
+            problems.append(Diagnostic("bind", text, found[0].span))
+        mapping[found[0]] = constant
     if problems:
         raise AotcError.collect(problems)
     rest = tuple(p for p in function.params if p not in mapping)
@@ -94,15 +95,3 @@ def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:
     ]
     if problems:
         raise AotcError.collect(problems)
-
-
-def _mismatch(var: Var, value: Constant) -> Diagnostic | None:
-    declared, given = var.checked_type, value.checked_type
-    if declared is None or not isinstance(declared, TensorType) or not isinstance(given, TensorType):
-        return None
-    fits = len(declared.shape) == len(given.shape) and all(
-        not isinstance(d, int) or d == g for d, g in zip(declared.shape, given.shape, strict=True)
-    )
-    if fits and declared.dtype == given.dtype:
-        return None
-    return Diagnostic("bind", f"parameter {var.name!r} is {declared}, the value is {given}", var.span)

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
-from aotc.ir.diagnostics import assert_never
 from aotc.ir.op import Op
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.visitor import children, rebuild
@@ -47,6 +47,23 @@ def _on_new_stack(call: Callable[[], Any]) -> Any:
     return outcome[0]
 
 
+_METHODS: Final[Mapping[type[Expr], str]] = MappingProxyType(
+    {
+        Function: "visit_function",
+        Call: "visit_call",
+        Let: "visit_let",
+        Var: "visit_var",
+        If: "visit_if",
+        GlobalVar: "visit_global_var",
+        Tuple: "visit_tuple",
+        TupleGetItem: "visit_tuple_getitem",
+        Constant: "visit_constant",
+        Op: "visit_op",
+    }
+)
+"""The method for each kind of node."""
+
+
 class ExprFunctor:
     """A function of expressions, defined by a method for each kind of node.
 
@@ -70,29 +87,8 @@ class ExprFunctor:
         return self.memo_map[expr]
 
     def _dispatch(self, expr: Expr) -> Any:
-        match expr:
-            case Function():
-                return self.visit_function(expr)
-            case Call():
-                return self.visit_call(expr)
-            case Let():
-                return self.visit_let(expr)
-            case Var():
-                return self.visit_var(expr)
-            case GlobalVar():
-                return self.visit_global_var(expr)
-            case If():
-                return self.visit_if(expr)
-            case Tuple():
-                return self.visit_tuple(expr)
-            case TupleGetItem():
-                return self.visit_tuple_getitem(expr)
-            case Constant():
-                return self.visit_constant(expr)
-            case Op():
-                return self.visit_op(expr)
-            case _:
-                assert_never(expr)
+        kind = Op if isinstance(expr, Op) else type(expr)
+        return getattr(self, _METHODS[kind])(expr)
 
     def visit_default(self, expr: Expr) -> Any:
         """The result for a node of a kind that has no method of its own."""

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aotc.ir.attrs import Attrs
 from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.op import Op
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Node, Tuple, TupleGetItem, Var
@@ -72,7 +73,7 @@ class _Comparison:
         if isinstance(a, Var) and isinstance(b, Var):
             return self._variables(a, b)
         if isinstance(a, (Constant, GlobalVar, Op)):
-            return "" if _same_leaf(a, b) else f"{_leaf_text(a)} and {_leaf_text(b)}"
+            return _own_difference(a, b)
         if a in self.forth or b in self.back:
             same = self.forth.get(a) is b and self.back.get(b) is a
             return "" if same else "a node is shared on one side only"
@@ -109,26 +110,6 @@ class _Comparison:
         return ""
 
 
-def _leaf_text(leaf: Expr) -> str:
-    match leaf:
-        case Constant():
-            return f"a constant of type {leaf.checked_type}"
-        case GlobalVar(name=name):
-            return f"@{name}"
-        case _:
-            return str(leaf)
-
-
-def _same_leaf(a: Expr, b: Expr) -> bool:
-    match a, b:
-        case (Constant(), Constant()):
-            return a.checked_type == b.checked_type and same_bits(a.data, b.data)
-        case (GlobalVar() | Op() as left, GlobalVar() | Op() as right):
-            return left.name == right.name
-        case _:
-            return False
-
-
 def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     """Whether two arrays of one dtype and shape hold the same bits (NaN equals NaN, 0.0 differs from -0.0)."""
     if a is b:
@@ -139,31 +120,37 @@ def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return bool((np.ascontiguousarray(a).view(raw) == np.ascontiguousarray(b).view(raw)).all())
 
 
+def _facts(node: Expr) -> list[tuple[str, Any]]:
+    """What a node says besides its children, each with a text that tells of two that differ."""
+    match node:
+        case Call():
+            return [("{} and {} arguments", len(node.args)), ("attributes {} and {}", node.attrs)]
+        case Tuple():
+            return [("{} and {} fields", len(node.fields))]
+        case TupleGetItem():
+            return [("fields {} and {}", node.index)]
+        case Function():
+            own = [("{} and {} parameters", len(node.params)), ("result types {} and {}", node.ret_type)]
+            return [*own, ("attributes {} and {}", dict(node.attrs))]
+        case GlobalVar():
+            return [("@{} and @{}", node.name)]
+        case Op():
+            return [("{} and {}", node.name)]
+        case Constant():
+            return [("a constant of type {} and a constant of type {}", node.checked_type)]
+        case Let() | If() | Var():
+            return []
+        case _:
+            assert_never(node)
+
+
 def _own_difference(a: Expr, b: Expr) -> str:
     """What differs between two nodes of one class themselves, children apart."""
-    match a, b:
-        case (Call(), Call()):
-            if len(a.args) != len(b.args):
-                return f"{len(a.args)} and {len(b.args)} arguments"
-            return "" if a.attrs == b.attrs else f"attributes {a.attrs} and {b.attrs}"
-        case (Tuple(), Tuple()):
-            same = len(a.fields) == len(b.fields)
-            return "" if same else f"{len(a.fields)} and {len(b.fields)} fields"
-        case (TupleGetItem(), TupleGetItem()):
-            return "" if a.index == b.index else f"fields {a.index} and {b.index}"
-        case (Function(), Function()):
-            return _function_difference(a, b)
-        case _:
-            return ""
-
-
-def _function_difference(a: Function, b: Function) -> str:
-    if len(a.params) != len(b.params):
-        return f"{len(a.params)} and {len(b.params)} parameters"
-    if a.ret_type != b.ret_type:
-        return f"result types {a.ret_type} and {b.ret_type}"
-    if dict(a.attrs) != dict(b.attrs):
-        return f"attributes {dict(a.attrs)} and {dict(b.attrs)}"
+    for (text, left), (_, right) in zip(_facts(a), _facts(b), strict=True):
+        if left != right:
+            return text.format(left, right)
+    if isinstance(a, Constant) and isinstance(b, Constant) and not same_bits(a.data, b.data):
+        return f"a constant of type {a.checked_type} and a constant of type {b.checked_type}"
     return ""
 
 
@@ -236,22 +223,10 @@ def _digest(*parts: object) -> bytes:
 
 
 def _own_facts(node: Expr) -> tuple[object, ...]:
-    """What identifies a node besides its children."""
-    match node:
-        case Constant():
-            return ("constant", node.checked_type, node.data.flat[:_HASHED_ELEMENTS].tobytes())
-        case GlobalVar() | Op():
-            return ("name", node.name)
-        case Call():
-            return ("call", type(node.attrs).__name__, *(f"{k}={_plain(v)}" for k, v in node.attrs.items()))
-        case TupleGetItem():
-            return ("field", node.index)
-        case Function():
-            return ("function", node.ret_type, *sorted(f"{k}={_plain(v)}" for k, v in node.attrs.items()))
-        case Tuple() | Let() | If() | Var():
-            return (type(node).__name__,)
-        case _:
-            assert_never(node)
+    """What identifies a node besides its children: equal for equal nodes."""
+    kind = "Op" if isinstance(node, Op) else type(node).__name__
+    data = node.data.flat[:_HASHED_ELEMENTS].tobytes() if isinstance(node, Constant) else b""
+    return (kind, data, *(_plain(value) for _, value in _facts(node)))
 
 
 def _plain(value: object) -> object:
@@ -260,6 +235,8 @@ def _plain(value: object) -> object:
         return float(value) if abs(value) < 1 << 53 else value
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, Attrs):
+        return [type(value).__name__, *(f"{k}={_plain(v)}" for k, v in value.items())]
     if isinstance(value, Mapping):
         return sorted((str(k), str(_plain(v))) for k, v in value.items())
     return value

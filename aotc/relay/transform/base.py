@@ -72,10 +72,6 @@ class _BodyPass(FunctionPass):
         self._body = body
         self._info = info
 
-    @property
-    def info(self) -> PassInfo:
-        return self._info
-
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         return self._body(function, module, ctx)
 

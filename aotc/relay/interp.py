@@ -164,7 +164,7 @@ def _describe(value: Value) -> str:
 
 
 class _Machine:
-    """Evaluates nodes on demand with an explicit stack: only the branches that are taken, each node once."""
+    """Evaluates nodes on demand, without the call stack: only the branches that are taken, each node once."""
 
     def __init__(self, module: IRModule | None) -> None:
         self.module = module
@@ -182,65 +182,43 @@ class _Machine:
         result: Value = yield self.value(function.body, frame)
         return result
 
-    def value(self, root: Expr, frame: _Frame) -> Task[Value]:
-        """The value of `root` in `frame`."""
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if frame.find(node) is not None:
-                stack.pop()
-                continue
-            pending = [c for c in self._needs(node, frame) if frame.find(c) is None]
-            if pending:
-                stack.extend(reversed(pending))
-                continue
-            if isinstance(node, Call) and not isinstance(node.op, Op):
-                callee, *args = (_known(frame, c) for c in children(node))
-                frame.values[node] = yield self.apply(callee, args)
-            else:
-                frame.values[node] = self._finish(node, frame)
-        return _known(frame, root)
+    def value(self, node: Expr, frame: _Frame) -> Task[Value]:
+        """The value of a node in `frame`, which keeps it."""
+        found = frame.find(node)
+        if found is None:
+            found = frame.values[node] = yield self._computed(node, frame)
+        return found
 
-    def _needs(self, node: Expr, frame: _Frame) -> tuple[Expr, ...]:
-        """What must have a value before `node` can get one; of an if and a let, one thing after the other."""
-        match node:
-            case Call() | Tuple() | TupleGetItem():
-                return children(node)
-            case If():
-                cond = frame.find(node.cond)
-                return (node.cond,) if cond is None else (_branch(node, cond),)
-            case Let():
-                if isinstance(node.value, Function):
-                    frame.values[node.var] = Closure(node.value, frame)
-                value = frame.find(node.value)
-                if value is None and frame.find(node.var) is None:
-                    return (node.value,)
-                if value is not None:
-                    frame.values[node.var] = value
-                return (node.body,)
-            case _:
-                return ()
+    def _values(self, nodes: Sequence[Expr], frame: _Frame) -> Task[list[Value]]:
+        found = []
+        for node in nodes:
+            found.append((yield self.value(node, frame)))
+        return found
 
-    def _finish(self, node: Expr, frame: _Frame) -> Value:
-        """The value of a node whose needs are met."""
+    def _computed(self, node: Expr, frame: _Frame) -> Task[Value]:
+        value: Value
         match node:
             case Call(op=Op() as op):
-                return _as_result(op.reference(node.attrs, *(_known(frame, a) for a in node.args)))
-            case Tuple():
-                return tuple(_known(frame, f) for f in node.fields)
-            case TupleGetItem():
-                whole = _known(frame, node.tuple_value)
-                assert isinstance(whole, tuple)
-                value: Value = whole[node.index]
-                return value
-            case If():
-                return _known(frame, _branch(node, _known(frame, node.cond)))
-            case Let():
-                return _known(frame, node.body)
+                args = yield self._values(node.args, frame)
+                value = _as_result(op.reference(node.attrs, *args))
             case Call():
-                raise AssertionError("calls of functions are evaluated by `value`")
+                callee, *args = yield self._values(children(node), frame)
+                value = yield self.apply(callee, args)
+            case Tuple():
+                value = tuple((yield self._values(node.fields, frame)))
+            case TupleGetItem():
+                value = (yield self.value(node.tuple_value, frame))[node.index]
+            case If():
+                cond = yield self.value(node.cond, frame)
+                value = yield self.value(node.true_branch if cond.item() else node.false_branch, frame)
+            case Let():
+                if isinstance(node.value, Function):  # it may be recursive
+                    frame.values[node.var] = Closure(node.value, frame)
+                frame.values[node.var] = yield self.value(node.value, frame)
+                value = yield self.value(node.body, frame)
             case _:
-                return self._leaf(node, frame)
+                value = self._leaf(node, frame)
+        return value
 
     def _leaf(self, node: Var | GlobalVar | Constant | Op | Function, frame: _Frame) -> Value:
         match node:
@@ -256,17 +234,6 @@ class _Machine:
                 return node
             case Var():
                 raise AotcError("interp", f"variable %{node.name} has no value", span=node.span)
-
-
-def _known(frame: _Frame, node: Expr) -> Value:
-    value = frame.find(node)
-    assert value is not None
-    return value
-
-
-def _branch(node: If, cond: Value) -> Expr:
-    assert isinstance(cond, np.ndarray)
-    return node.true_branch if cond.item() else node.false_branch
 
 
 def _as_result(value: Any) -> Value:

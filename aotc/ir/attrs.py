@@ -11,7 +11,7 @@ SoftmaxAttrs(axis=1).changed()         # {"axis": 1}: what the text form prints
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -56,13 +56,6 @@ def attrs(cls: type[T]) -> type[T]:
     return make(cls)
 
 
-def variant(base: type[T], name: str, **fields: Any) -> type[T]:
-    """A subclass of an attribute record whose fields have other defaults (or are other `param`s)."""
-    types = {f.name: f.type for f in dataclasses.fields(base)}  # type: ignore[arg-type]
-    annotations = {field: types[field] for field in fields}
-    return attrs(type(name, (base,), {"__annotations__": annotations, "__module__": base.__module__, **fields}))
-
-
 @attrs
 class Attrs:
     """Base of all attribute records.  Field order and defaults are the text form's (Relay's)."""
@@ -90,6 +83,22 @@ class Attrs:
     def replace(self: T, **changes: Any) -> T:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+def variant(base: type[T], name: str, **fields: Any) -> type[T]:
+    """A subclass of an attribute record whose fields have other defaults (or are other `param`s)."""
+    types = {f.name: f.type for f in dataclasses.fields(base)}  # type: ignore[arg-type]
+    return _made(name, base, {field: types[field] for field in fields}, fields)
+
+
+def record(name: str, fields: Sequence[dataclasses.Field[Any]]) -> type[Attrs]:
+    """An attribute record of fields that other records have."""
+    values = {f.name: dataclasses.field(default=f.default, metadata=f.metadata) for f in fields}
+    return _made(name, Attrs, {f.name: f.type for f in fields}, values)
+
+
+def _made(name: str, base: type[T], types: Mapping[str, Any], values: Mapping[str, Any]) -> type[T]:
+    return attrs(type(name, (base,), {"__annotations__": types, "__module__": base.__module__, **values}))
 
 
 @attrs

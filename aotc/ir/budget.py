@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a model may ask the compiler itself to compute: operations in all, bytes at once, nodes it expands to.
 
-In: costs, known before the thing is computed.  Out: whether they are affordable, or a diagnostic that names them.
+In: costs, known before the thing is computed.  Out: whether they are affordable, or a
+diagnostic that names them.
 
 with spending({"compile.max_bytes": 1 << 20}):
     budget().affords(Cost(work=100, nbytes=800))             # True, and 100 operations are spent

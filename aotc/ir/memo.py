@@ -5,9 +5,10 @@
         kernel = remembered("kernel", (name, outputs, target), lambda: make(name, outputs, target), KERNELS)
         text = remembered("text", kernel, lambda: printed(kernel), Form(str))  # known by what it was made from
 
-Sources and results are data.  Sources are pickled for their hash, and no pickle is ever read; results are kept in a
-`Form`, so that what is read is data, whoever wrote it.  What is no data, because it holds code or is nested too deeply,
-is made anew each time; so is everything outside of `remembering`.
+Sources and results are data.  Sources are pickled for their hash, and no pickle is ever
+read; results are kept in a `Form`, so that what is read is data, whoever wrote it.
+What is no data, because it holds code or is nested too deeply, is made anew each time;
+so is everything outside of `remembering`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shape of an operator, as the graph sees it, and the table in which operators are found by name.
 
-The graph floor knows what an operator *is*; the operators themselves live in `aotc.relay.op`, which adds
-what needs tensor programs.  `install` is called once, by `aotc.driver.wiring`.
+The graph floor knows what an operator *is*; the operators themselves live in
+`aotc.relay.op`, which adds what needs tensor programs.  `install` is called once, by
+`aotc.driver.wiring`.
 
     get_op("nn.relu").infer(NO_ATTRS, [TensorType((2,), "float32")])
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aotc.ir.attrs import REQUIRED, Attrs, NoAttrs, Takes
 from aotc.ir.budget import Cost
@@ -38,8 +39,9 @@ class OpPattern(IntEnum):
 class AxisMap:
     """How output axes relate to input axes: `inputs[j][k]` is the axis of input j that output axis k walks.
 
-    None means that the output axis does not walk input j one to one there (broadcast, window, reduction).
-    An axis may be mapped only if slicing the input along it slices the output and nothing else.
+    None means that the output axis does not walk input j one to one there (broadcast,
+    window, reduction). An axis may be mapped only if slicing the input along it slices
+    the output and nothing else.
     """
 
     inputs: tuple[tuple[int | None, ...], ...]
@@ -68,10 +70,12 @@ def args(*names: str | Arg) -> tuple[Arg, ...]:
     return tuple(Arg(name) if isinstance(name, str) else name for name in names)
 
 
-Infer = Callable[[Any, Sequence[Type]], Type]
+Types: TypeAlias = Sequence[Type]
+"""Of the arguments of a call."""
+Infer = Callable[[Any, Types], Type]
 Refine = Callable[[Any, "Sequence[Type | None]"], "Sequence[Type | None]"]
-Axes = Callable[[Any, Sequence[Type]], "AxisMap | None"]
-Scratch = Callable[[Any, Sequence[Type]], int]
+Axes = Callable[[Any, Types], "AxisMap | None"]
+Scratch = Callable[[Any, Types], int]
 WIDEST: Final = 8
 """Bytes of the widest elements: references may compute in those."""
 
@@ -127,11 +131,11 @@ class Op:
     def __str__(self) -> str:
         return self.name
 
-    def work(self, attributes: Attrs, types: Sequence[Type], result: Type) -> int:
+    def work(self, attributes: Attrs, types: Types, result: Type) -> int:
         """About how many operations on scalars the reference takes for arguments of these static types."""
         return sum(t.numel for t in _tensors((*types, result)))
 
-    def cost(self, attributes: Attrs, types: Sequence[Type], result: Type) -> Cost:
+    def cost(self, attributes: Attrs, types: Types, result: Type) -> Cost:
         """What running the reference takes, the arrays of its arguments and results left out."""
         scratch = self.scratch(attributes, types) if self.scratch is not None else 0
         return Cost(self.work(attributes, types, result), scratch * WIDEST)
@@ -142,7 +146,7 @@ class Op:
         return get_op(op_name)
 
 
-def _tensors(types: Sequence[Type]) -> list[TensorType]:
+def _tensors(types: Types) -> list[TensorType]:
     return [tensor for ty in types for tensor in tensor_types(ty)]
 
 
@@ -176,8 +180,9 @@ def get_op(name: str) -> Op:
 def register_op_attr(op_name: str, attr_key: str, value: Any = None) -> Any:
     """Attach `value` to an operator under a key, beside what it is; a decorator without a value.
 
-    The key "target.NAME" holds a function (call) -> bool: whether the external compiler NAME takes that call.
-    A later value replaces an earlier one.  Raises AotcError (code "unknown-op") for names that no operator has.
+    The key "target.NAME" holds a function (call) -> bool: whether the external compiler
+    NAME takes that call. A later value replaces an earlier one.  Raises AotcError (code
+    "unknown-op") for names that no operator has.
     """
     if value is None:
         return lambda function: register_op_attr(op_name, attr_key, function)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from aotc.relay.op.grid import grid_sample as grid_sample
-from aotc.relay.op.resize import resize1d as resize1d
-from aotc.relay.op.resize import resize2d as resize2d
-from aotc.relay.op.resize import resize3d as resize3d
+from aotc.relay.op.builders import grid_sample as grid_sample
+from aotc.relay.op.builders import resize1d as resize1d
+from aotc.relay.op.builders import resize2d as resize2d
+from aotc.relay.op.builders import resize3d as resize3d

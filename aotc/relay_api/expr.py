@@ -2,16 +2,13 @@
 """Relay's helpers that build expressions, and its functions by operator name.
 
 x = var("x", shape=(1, 3))
-op_functions()["add"](x, const(1.0))
+op_namespace("")["add"](x, const(1.0))
 """
 
 from __future__ import annotations
 
-import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, wraps
-from types import MappingProxyType, ModuleType
 
 import numpy as np
 
@@ -22,17 +19,12 @@ from aotc.ir.dtype import DType
 from aotc.ir.ndarray import NDArray
 from aotc.ir.span import Span
 from aotc.ir.types import TensorType, Type
-from aotc.relay import op as operators
-from aotc.relay.expr import Call, Constant, If, Let, TupleGetItem, Var
+from aotc.relay.expr import Constant, Var
 from aotc.relay.module import IRModule
-from aotc.relay.op.opdef import OpDef
-from aotc.relay.op.signature import function_of
+from aotc.relay.op.functions import FUNCTIONS
 from aotc.relay.text.parser import parse
 
 install()
-
-_NODES: typing.Final = (Call, Constant, If, Let, TupleGetItem, Var)
-"""What a tensor may be given as."""
 
 
 def var(
@@ -88,55 +80,7 @@ def fromtext(text: str, source_name: str = "from_string") -> IRModule:
     return parse(text, source_name)
 
 
-@cache
-def op_functions() -> Mapping[str, Callable[..., typing.Any]]:
-    """The functions that build calls of operators, by the operator's name ("add", "nn.conv2d")."""
-    families = [m for m in vars(operators).values() if isinstance(m, ModuleType) and hasattr(m, "OPS")]
-    named = {op.name: vars(m).get(op.name.rpartition(".")[2]) for m in families for op in m.OPS}
-    built = {name: function_of(f) if isinstance(f, OpDef) else f for name, f in named.items()}
-    found = {name: function for name, function in built.items() if callable(function)}
-    dynamic = {name.removeprefix("dyn."): function for name, function in found.items() if name.startswith("dyn.")}
-    return MappingProxyType(found | {name: _either(found[name], function) for name, function in dynamic.items()})
-
-
-def _either(static: Callable[..., Call], dynamic: Callable[..., Call]) -> Callable[..., Call]:
-    """`static`, or `dynamic` where an argument that is a shape is an expression, unless that is constant.
-
-    Raises AotcError for arguments that the dynamic operator does not have.
-    """
-    signature, wanted = inspect.signature(static), inspect.signature(dynamic).parameters
-    shapes = [p for p in wanted if "Expr" in str(wanted[p].annotation) and not _takes_expr(signature, p)]
-
-    @wraps(static)
-    def build(*args: typing.Any, **kwargs: typing.Any) -> Call:
-        try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError:
-            return static(*args, **kwargs)  # which says it with the function's name
-        if not any(isinstance(given.get(p), _NODES) for p in shapes):
-            return static(*args, **kwargs)
-        for name in given:
-            if name not in wanted:
-                raise AotcError("dynamic-shape", f"{static.__name__}: `{name}` is not for shapes that are expressions")
-        result = dynamic(**{k: _vector(k, v) if k in shapes else v for k, v in given.items()})
-        assert isinstance(result.op, OpDef) and result.op.static is not None
-        known = result.op.static(result.attrs, result.args)
-        return known if isinstance(known, Call) else result
-
-    return build
-
-
-def _takes_expr(signature: inspect.Signature, parameter: str) -> bool:
-    return "Expr" in str(signature.parameters[parameter].annotation)
-
-
-def _vector(name: str, value: typing.Any) -> typing.Any:
-    """A shape, or a part of one, as an expression."""
-    real = name in ("roi", "scale_h", "scale_w")
-    return value if isinstance(value, _NODES) else Constant(np.asarray(value, np.float32 if real else np.int64))
-
-
 def op_namespace(prefix: str) -> Mapping[str, Callable[..., typing.Any]]:
     """The functions of the operators called PREFIX.name, by that name; those without a prefix for ""."""
-    split = ((name.rpartition("."), function) for name, function in op_functions().items())
+    split = ((name.rpartition("."), function) for name, function in FUNCTIONS.items())
     return {last: function for (first, _, last), function in split if first == prefix}

@@ -153,7 +153,7 @@ def test_operators_compile_without_warnings_of_the_optimiser(target: str, tmp_pa
 
 @cache
 def operator_kernels(target: str) -> str:
-    families = [module.OPS for module in vars(operators).values() if hasattr(module, "OPS")]
+    families = [operators.operators_of(module) for module in operators.FAMILIES]
     compiled = [op for ops in families for op in ops if op.static is None]
     jobs = [kernel_job(op, sample, TARGETS[target]) for op in compiled for sample in op.samples()]
     return source_of(job.kernel for job in jobs)

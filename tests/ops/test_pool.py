@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Var
 from aotc.relay.op import REGISTRY, adaptive_pool, pool
-from aotc.relay.op.adaptive_pool import AdaptivePool2DAttrs, GlobalPool2DAttrs
+from aotc.relay.op.adaptive_pool import GlobalPool2DAttrs, adaptive_avg_pool2d
 from aotc.relay.op.opdef import Sample
 from tests.ops.harness import interpret, kernel_job
 from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
@@ -74,7 +74,7 @@ def test_global_pools_agree_with_onnx_runtime() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (5, 4), (7, 9)])
 def test_adaptive_windows_cover_their_part(size: tuple[int, int]) -> None:
     x = normal(1, 2, 5, 4)
-    got = reference("nn.adaptive_avg_pool2d", AdaptivePool2DAttrs(output_size=size), x)
+    got = reference("nn.adaptive_avg_pool2d", adaptive_avg_pool2d.attrs(output_size=size), x)
     for i, j in np.ndindex(*size):
         rows = slice(int(np.floor(i * 5 / size[0])), int(np.ceil((i + 1) * 5 / size[0])))
         columns = slice(int(np.floor(j * 4 / size[1])), int(np.ceil((j + 1) * 4 / size[1])))
@@ -92,7 +92,9 @@ def test_ill_typed_pools() -> None:
     assert error_code(infer, pool.max_pool2d.attrs(pool_size=(4, 4)), [TensorType((1, 2, 3, 3))]) == "window"
     assert error_code(infer, pool.max_pool2d.attrs(pool_size=(2, 2, 2)), [TensorType((1, 2, 3, 3))]) == "window"
     adaptive = REGISTRY["nn.adaptive_avg_pool2d"].infer
-    assert error_code(adaptive, AdaptivePool2DAttrs(output_size=(0, 2)), [TensorType((1, 2, 3, 3))]) == "pool.size"
+    assert (
+        error_code(adaptive, adaptive_avg_pool2d.attrs(output_size=(0, 2)), [TensorType((1, 2, 3, 3))]) == "pool.size"
+    )
 
 
 def test_functions_store_full_padding() -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +16,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
 from aotc.ir.op import OpPattern
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
-from aotc.relay import op as operators
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import FAMILIES, REGISTRY, operators_of
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.tir.target import TARGETS
 from tests.ops.harness import EXECUTORS, assert_agrees, flat, kernel_job, type_of_value
@@ -51,19 +49,14 @@ def test_facets_are_complete(op: OpDef) -> None:
 
 
 def test_names_are_unique() -> None:
-    families = [importlib.import_module(f"{operators.__name__}.{family}") for family in family_names()]
-    names = [op.name for family in families for op in family.OPS]
+    names = [op.name for family in FAMILIES for op in operators_of(family)]
     assert sorted(names) == sorted(REGISTRY)
-
-
-def family_names() -> list[str]:
-    return [name for name, module in vars(operators).items() if hasattr(module, "OPS")]
 
 
 @each_operator
 def test_has_a_function_under_its_name(op: OpDef) -> None:
-    (family,) = (f for f in family_names() if op in getattr(operators, f).OPS)
-    assert callable(getattr(getattr(operators, family), op.name.rpartition(".")[2]))
+    (family,) = (f for f in FAMILIES if op in operators_of(f))
+    assert callable(getattr(family, op.name.rpartition(".")[2]))
 
 
 @each_operator

@@ -12,10 +12,11 @@ from aotc.ir.types import TensorType
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.depth import SubPixelAttrs
 from aotc.relay.op.resample import COORDINATES, ROUNDINGS
-from aotc.relay.op.resize import Resize1DAttrs, Resize2DAttrs, Resize3DAttrs, UpSamplingAttrs
+from aotc.relay.op.resize import UpSamplingAttrs, resize1d, resize2d, resize3d
 from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
 
-RESIZE = {1: Resize1DAttrs, 2: Resize2DAttrs, 3: Resize3DAttrs}
+Resize2DAttrs = resize2d.attrs
+RESIZE = {1: resize1d.attrs, 2: Resize2DAttrs, 3: resize3d.attrs}
 ONNX_MODE = {"nearest_neighbor": "nearest", "linear": "linear", "cubic": "cubic"}
 SIZES = [(4, 6), (6, 10), (3, 2), (1, 1), (7, 5)]
 

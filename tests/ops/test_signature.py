@@ -14,9 +14,11 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Arg, args
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Call, Var
+from aotc.relay.op import REGISTRY, builders
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.rules import same_type
 from aotc.relay.op.signature import function_of, signature_of
+from tests.ops.builders_stub import STUB, render
 
 X = Var("x", TensorType((2, 3), "float32"))
 
@@ -94,3 +96,25 @@ def test_values_for_each_axis() -> None:
     assert pool.attrs["padding"] == (1, 1, 1, 1) and pool.attrs["dilation"] == (1, 1)
     with pytest.raises(AotcError, match="expected 1 or 2 values"):
         relay.nn.max_pool2d(data, (3, 3, 3))
+
+
+def test_the_stub_is_current() -> None:
+    assert STUB.read_text(encoding="utf-8") == render(), "run `python -m tests.ops.builders_stub`"
+
+
+@pytest.mark.parametrize("name", builders.__all__)
+def test_functions_can_be_looked_at(name: str) -> None:
+    function = getattr(builders, name)
+    assert function.__name__ == name and inspect.getdoc(function)
+    assert inspect.signature(function).return_annotation in ("Call", "TupleGetItem")
+
+
+def test_a_shape_may_be_an_expression() -> None:
+    shape = Var("shape", TensorType((2,), "int64"))
+    signature = inspect.signature(builders.reshape)
+    assert signature.parameters["newshape"].annotation == "Expr | int | Sequence[int]"
+    assert builders.reshape(X, shape).op is REGISTRY["dyn.reshape"]
+    assert builders.reshape(X, relay.const([3, 2])).op is REGISTRY["reshape"]
+    assert builders.reshape(X, [3, 2]).op is REGISTRY["reshape"]
+    with pytest.raises(AotcError, match="strided_slice: `axes` is not for shapes that are expressions"):
+        builders.strided_slice(X, shape, [1, 1], axes=[0])

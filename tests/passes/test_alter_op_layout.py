@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import conv1d, conv2d, conv3d
 from aotc.relay.op.dense import dense, matmul
+from aotc.relay.op.opdef import OpDef
 from aotc.relay.structural import structural_equal
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.fold_constant import FoldConstant
@@ -68,11 +68,11 @@ def test_convolutions(target: Target, channels: int, units_given: bool) -> None:
 
 
 @pytest.mark.parametrize(("convolve", "kernel", "layout"), [(conv1d, (3,), "OIW"), (conv3d, (3, 1, 2), "OIDHW")])
-def test_convolutions_of_other_ranks(convolve: Callable[..., Call], kernel: tuple[int, ...], layout: str) -> None:
+def test_convolutions_of_other_ranks(convolve: OpDef, kernel: tuple[int, ...], layout: str) -> None:
     x = Var("x", TensorType((2, 8, *(6 + k for k in kernel))))
     call = convolve(x, Constant(array(20, 8, *kernel)), padding=1, strides=2)
     module = check(Function((x,), call), TARGETS["x86-64-v3"], packed=True)
-    attrs = dict(call_of(module, f"nn.{convolve.__name__}").attrs.items())
+    attrs = dict(call_of(module, convolve.name).attrs.items())
     assert attrs["kernel_layout"].startswith(layout) and attrs["kernel_layout"] != layout
 
 

@@ -16,7 +16,7 @@ from aotc.relay.expr import Call, Constant, Expr, If, Let, Tuple, TupleGetItem, 
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY, dyn
+from aotc.relay.op import REGISTRY, dyn, operators_of
 from aotc.relay.op.binary import multiply
 from aotc.relay.op.elementwise import relu
 from aotc.relay.op.index import take
@@ -37,7 +37,7 @@ def vector(*values: int) -> Constant:
     return const(values, "int64")
 
 
-CASES = [(op, sample) for op in dyn.OPS for sample in op.samples()]
+CASES = [(op, sample) for op in operators_of(dyn) for sample in op.samples()]
 
 
 @pytest.mark.parametrize(("op", "sample"), CASES, ids=[f"{op.name}-{k}" for k, (op, _) in enumerate(CASES)])
@@ -125,7 +125,7 @@ def test_types() -> None:
     x, s = var("x", 2, 3, 4), var("s", 2, dtype="int64")
     sliced = dyn.strided_slice(x, s, s, s).checked_type
     assert sliced == TensorType((SymDim(), SymDim(), 4))
-    wrong = Call(REGISTRY["dyn.reshape"], (x, x), dyn.DynReshapeAttrs())
+    wrong = Call(REGISTRY["dyn.reshape"], (x, x), dyn.reshape.attrs())
     with pytest.raises(AotcError, match="vector of integers"):
         module_of(wrong, x)
 

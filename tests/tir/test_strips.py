@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aotc.relay.op.softmax import SOFTMAX, SoftmaxAttrs
+from aotc.relay.op.softmax import SoftmaxAttrs, softmax
 from aotc.tir import te
 from aotc.tir.expr import const, select
 from aotc.tir.interp import run_kernel
@@ -80,8 +80,8 @@ class Attention:
         )
         whole = te.view(scores, self.whole)
         masked = te.compute(self.whole, lambda *i: self._masked(whole[i] * 0.25, inputs, i))
-        assert SOFTMAX.compute is not None
-        soft = SOFTMAX.compute(SoftmaxAttrs(), [masked])
+        assert softmax.compute is not None
+        soft = softmax.compute(SoftmaxAttrs(), [masked])
         result = te.contraction(
             (b * h, m, self.outputs),
             (t,),

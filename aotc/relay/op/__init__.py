@@ -8,7 +8,7 @@ REGISTRY["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 from aotc.relay.op import (
     adaptive_pool,
@@ -44,16 +44,17 @@ from aotc.relay.op import (
 )
 from aotc.relay.op.opdef import OpDef
 
-_FAMILIES = (
+FAMILIES = (
     elementwise, fast_math, binary, cast, reduce, shape, layout, join, pad, slice, index, scatter, create,
     conv, conv_transpose, winograd, dense, pool, adaptive_pool, norm, softmax, resize, depth, batch_space,
     grid, sort, scan, recurrent, dyn, annotation,
 )  # fmt: skip
 
-REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in _FAMILIES for op in family.OPS})
+
+def operators_of(family: ModuleType) -> tuple[OpDef, ...]:
+    """The operators that a file defines, in the order in which they are written; it imports none by name."""
+    return tuple(value for value in vars(family).values() if isinstance(value, OpDef))
+
+
+REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in FAMILIES for op in operators_of(family)})
 """Every operator by name."""
-
-
-def op_def(name: str) -> OpDef:
-    """The operator called `name` (which must exist)."""
-    return REGISTRY[name]

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
+from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, attrs, param
 from aotc.ir.op import OpPattern
 from aotc.ir.types import TensorType
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from aotc.relay.op.rules import pointwise, same_type
 from aotc.relay.op.samples import random_array
@@ -22,7 +20,7 @@ from aotc.tir import te
 
 @attrs
 class CompilerAttrs(Attrs):
-    compiler: str = ""
+    compiler: str = param(default="", given=REQUIRED)
 
 
 def _samples(attributes: Attrs = NO_ATTRS) -> Iterator[Sample]:
@@ -34,8 +32,9 @@ def _views(data: Any) -> Any:
     return tuple(map(_views, data)) if isinstance(data, tuple) else te.view(data, data.shape)
 
 
-STOP_FUSION = OpDef(
+stop_fusion = OpDef(
     name="annotation.stop_fusion",
+    doc="`data` itself, which no kernel computes together with what uses it.",
     infer=same_type,
     reference=lambda _, data: data,
     pattern=OpPattern.OPAQUE,
@@ -45,9 +44,10 @@ STOP_FUSION = OpDef(
 )
 
 
-def _mark(name: str) -> OpDef:
+def _mark(name: str, does: str) -> OpDef:
     return OpDef(
         name=f"annotation.{name}",
+        doc=f"`data` itself, which {does} a region for the external compiler `compiler`.",
         attrs=CompilerAttrs,
         infer=lambda _, types: types[0],
         reference=lambda _, data: data,
@@ -58,23 +58,5 @@ def _mark(name: str) -> OpDef:
     )
 
 
-COMPILER_BEGIN = _mark("compiler_begin")
-COMPILER_END = _mark("compiler_end")
-
-
-def stop_fusion(data: Expr) -> Call:
-    """`data` itself, which no kernel computes together with what uses it."""
-    return node(STOP_FUSION, (data,))
-
-
-def compiler_begin(data: Expr, compiler: str) -> Call:
-    """`data` itself, which enters a region for the external compiler `compiler`."""
-    return node(COMPILER_BEGIN, (data,), CompilerAttrs(compiler=compiler))
-
-
-def compiler_end(data: Expr, compiler: str) -> Call:
-    """`data` itself, which leaves a region for the external compiler `compiler`."""
-    return node(COMPILER_END, (data,), CompilerAttrs(compiler=compiler))
-
-
-OPS: tuple[OpDef, ...] = (STOP_FUSION, COMPILER_BEGIN, COMPILER_END)
+compiler_begin = _mark("compiler_begin", "enters")
+compiler_end = _mark("compiler_end", "leaves")

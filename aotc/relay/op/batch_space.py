@@ -3,25 +3,24 @@
 
 space_to_batch_nd(x, (2, 2), ((0, 0), (0, 0)))   # (N, H, W, C) -> (4 * N, H / 2, W / 2, C)
 
-The blocked axes are those after the first.  Image phase * N + n holds the positions of image n that lie `phase` away
-from the beginning of their block, blocks counted row by row.
+The blocked axes are those after the first.  Image phase * N + n holds the positions of
+image n that lie `phase` away from the beginning of their block, blocks counted row by
+row.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, Types, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_array
 from aotc.tir import te
@@ -36,8 +35,8 @@ class SpaceToBatchNDAttrs(Attrs):
     """(before, after) positions of `pad_value` around each blocked axis make it a multiple of the block."""
 
     block_shape: tuple[int, ...]
-    paddings: Pairs
-    pad_value: float = 0.0
+    paddings: tuple[tuple[int, int], ...]
+    pad_value: float = param(default=0.0, takes=lambda value, _: float(value))
 
 
 @attrs
@@ -45,7 +44,7 @@ class BatchToSpaceNDAttrs(Attrs):
     """(before, after) positions of each blocked axis are left out of the result."""
 
     block_shape: tuple[int, ...]
-    crops: Pairs
+    crops: tuple[tuple[int, int], ...]
 
 
 def _data(ty: Type, block: Sequence[int], pairs: Pairs, what: str) -> TensorType:
@@ -73,7 +72,7 @@ def _to_space_dim(d: Dim, block: int, crop: tuple[int, int]) -> Dim:
     return left
 
 
-def _infer_to_batch(a: SpaceToBatchNDAttrs, types: Sequence[Type]) -> Type:
+def _infer_to_batch(a: SpaceToBatchNDAttrs, types: Types) -> Type:
     data = _data(types[0], a.block_shape, a.paddings, "paddings")
     batch, *rest = data.shape
     count = math.prod(a.block_shape)
@@ -82,7 +81,7 @@ def _infer_to_batch(a: SpaceToBatchNDAttrs, types: Sequence[Type]) -> Type:
     return TensorType((images, *space, *rest[len(a.block_shape) :]), data.dtype)
 
 
-def _infer_to_space(a: BatchToSpaceNDAttrs, types: Sequence[Type]) -> Type:
+def _infer_to_space(a: BatchToSpaceNDAttrs, types: Types) -> Type:
     data = _data(types[0], a.block_shape, a.crops, "crops")
     batch, *rest = data.shape
     count = math.prod(a.block_shape)
@@ -98,7 +97,7 @@ def _split(blocks: Sequence[int]) -> list[int]:
     return [math.prod(blocks[k + 1 :]) for k in range(len(blocks))]
 
 
-def _compute_to_batch(a: SpaceToBatchNDAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_to_batch(a: SpaceToBatchNDAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     batch, n = data.shape[0], len(a.block_shape)
     result = _infer_to_batch(a, (TensorType(data.shape, data.dtype),))
@@ -118,7 +117,7 @@ def _compute_to_batch(a: SpaceToBatchNDAttrs, args: Sequence[te.Tensor]) -> te.T
     return te.compute(result.static_shape, body, "space_to_batch")
 
 
-def _compute_to_space(a: BatchToSpaceNDAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_to_space(a: BatchToSpaceNDAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     n = len(a.block_shape)
     result = _infer_to_space(a, (TensorType(data.shape, data.dtype),))
@@ -161,7 +160,7 @@ def _reference_to_space(a: BatchToSpaceNDAttrs, data: Array) -> Array:
     return result
 
 
-def _axes(a: Any, types: Sequence[Type]) -> AxisMap:
+def _axes(a: Any, types: Types) -> AxisMap:
     n, rank = len(a.block_shape), tensor(types[0]).rank
     return AxisMap((tuple(k if k > n else None for k in range(rank)),))
 
@@ -190,56 +189,25 @@ def _samples_to_space() -> Iterator[Sample]:
         yield Sample(args=(random_array(shape, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
 
 
-def _op(
-    name: str, attributes: type[Attrs], infer: Any, reference: Any, compute: Any, samples: Callable[[], Any]
-) -> OpDef:
-    return OpDef(
-        name=name,
-        attrs=attributes,
-        infer=infer,
-        reference=reference,
-        pattern=OpPattern.INJECTIVE,
-        axes=_axes,
-        compute=compute,
-        samples=samples,
-    )
-
-
-SPACE_TO_BATCH_ND = _op(
-    "nn.space_to_batch_nd",
-    SpaceToBatchNDAttrs,
-    _infer_to_batch,
-    _reference_to_batch,
-    _compute_to_batch,
-    _samples_to_batch,
+space_to_batch_nd = OpDef(
+    name="nn.space_to_batch_nd",
+    doc="Data (N, S..., rest) as (N * prod(block), S / block..., rest), each S padded first.",
+    attrs=SpaceToBatchNDAttrs,
+    infer=_infer_to_batch,
+    reference=_reference_to_batch,
+    pattern=OpPattern.INJECTIVE,
+    axes=_axes,
+    compute=_compute_to_batch,
+    samples=_samples_to_batch,
 )
-BATCH_TO_SPACE_ND = _op(
-    "nn.batch_to_space_nd",
-    BatchToSpaceNDAttrs,
-    _infer_to_space,
-    _reference_to_space,
-    _compute_to_space,
-    _samples_to_space,
+batch_to_space_nd = OpDef(
+    name="nn.batch_to_space_nd",
+    doc="The inverse of `space_to_batch_nd`: data (N, S..., rest) as (N / prod(block), S * block - crops..., rest).",
+    attrs=BatchToSpaceNDAttrs,
+    infer=_infer_to_space,
+    reference=_reference_to_space,
+    pattern=OpPattern.INJECTIVE,
+    axes=_axes,
+    compute=_compute_to_space,
+    samples=_samples_to_space,
 )
-
-OPS: tuple[OpDef, ...] = (SPACE_TO_BATCH_ND, BATCH_TO_SPACE_ND)
-
-
-def _pairs(values: Sequence[Sequence[int]]) -> Pairs:
-    return tuple((int(low), int(high)) for low, high in values)
-
-
-def space_to_batch_nd(
-    data: Expr, block_shape: Sequence[int], paddings: Sequence[Sequence[int]], pad_value: float = 0
-) -> Call:
-    """Data (N, S..., rest) as (N * prod(block), S / block..., rest), each S padded first."""
-    attributes = SpaceToBatchNDAttrs(
-        block_shape=tuple(int(b) for b in block_shape), paddings=_pairs(paddings), pad_value=float(pad_value)
-    )
-    return node(SPACE_TO_BATCH_ND, (data,), attributes)
-
-
-def batch_to_space_nd(data: Expr, block_shape: Sequence[int], crops: Sequence[Sequence[int]]) -> Call:
-    """The inverse of `space_to_batch_nd`: data (N, S..., rest) as (N / prod(block), S * block - crops..., rest)."""
-    attributes = BatchToSpaceNDAttrs(block_shape=tuple(int(b) for b in block_shape), crops=_pairs(crops))
-    return node(BATCH_TO_SPACE_ND, (data,), attributes)

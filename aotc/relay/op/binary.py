@@ -8,12 +8,12 @@ Integers wrap.  Division and remainder by zero give 0; `divide` truncates intege
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from aotc.ir.op import OpPattern, args, require
+from aotc.ir.op import OpPattern, Types, args, require
 from aotc.ir.types import Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rows import (
@@ -28,7 +28,6 @@ from aotc.relay.op.rows import (
     broadcast_compute,
     intrinsic,
     quiet,
-    rows_of,
     special_values,
     wide,
     wide_numpy,
@@ -170,7 +169,7 @@ right_shift = binary("right_shift", _numpy_shift(np.right_shift), _op("shr"), IN
 # --- where
 
 
-def _infer_where(_: Any, types: Sequence[Type]) -> Type:
+def _infer_where(_: Any, types: Types) -> Type:
     condition, x, y = (tensor(t) for t in types)
     require("where.condition", condition.dtype.is_bool, lambda: f"the condition must be bool, got {condition.dtype}")
     chosen = tensor(broadcast_rule()(None, (x, y)))
@@ -199,6 +198,3 @@ where = OpDef(
     compute=lambda _, args: broadcast_compute(select, args, "where"),
     samples=_where_samples,
 )
-
-
-OPS: tuple[OpDef, ...] = rows_of(globals())

@@ -15,13 +15,11 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, FLOAT, NUMBER, accuracy, broadcast_compute, carrier, special_values
-from aotc.relay.op.rules import axis_of, pointwise, tensor
+from aotc.relay.op.rules import axis_of, pointwise, require_dtype, require_same_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
@@ -35,7 +33,7 @@ class CastAttrs(Attrs):
     dtype: str
 
 
-def _cast_infer(a: CastAttrs, types: Sequence[Type]) -> Type:
+def _cast_infer(a: CastAttrs, types: Types) -> Type:
     return TensorType(tensor(types[0]).shape, DType(a.dtype))
 
 
@@ -63,8 +61,9 @@ def _cast_samples() -> Iterator[Sample]:
         yield Sample(args=(random_array(shape),), attrs=CastAttrs(dtype="int32"), accuracy=Accuracy.EXACT)
 
 
-CAST = OpDef(
+cast = OpDef(
     name="cast",
+    doc="`data` converted to `dtype`.",
     attrs=CastAttrs,
     infer=_cast_infer,
     reference=_cast_reference,
@@ -73,11 +72,6 @@ CAST = OpDef(
     compute=lambda a, args: broadcast_compute(lambda x: x.astype(a.dtype), args, "cast"),
     samples=_cast_samples,
 )
-
-
-def cast(data: Expr, dtype: str) -> Call:
-    """`data` converted to `dtype`."""
-    return node(CAST, (data,), CastAttrs(dtype=dtype))
 
 
 # --- clip
@@ -91,11 +85,11 @@ class ClipAttrs(Attrs):
 
 def _number(ty: Type) -> TensorType:
     data = tensor(ty)
-    require("dtype", NUMBER.accepts(data.dtype), lambda: f"data type {data.dtype} is not supported")
+    require_dtype(data.dtype, NUMBER.accepts(data.dtype))
     return data
 
 
-def _clip_infer(a: ClipAttrs, types: Sequence[Type]) -> Type:
+def _clip_infer(a: ClipAttrs, types: Types) -> Type:
     require("clip.bounds", not (math.isnan(a.a_min) or math.isnan(a.a_max)), "a bound is not a number")
     return _number(types[0])
 
@@ -124,7 +118,7 @@ def _clip_reference(a: ClipAttrs, data: Array) -> Array:
     return np.asarray(work).astype(data.dtype)
 
 
-def _clip_compute(a: ClipAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _clip_compute(a: ClipAttrs, args: Tensors) -> te.Tensor:
     low, high = _bounds(a, args[0].dtype)
 
     def clamped(x: Scalar) -> Scalar:
@@ -147,9 +141,11 @@ def _clip_samples() -> Iterator[Sample]:
     yield Sample(args=(random_array(()),), attrs=ClipAttrs(a_min=0.0, a_max=0.1), accuracy=Accuracy.EXACT)
 
 
-CLIP = OpDef(
+clip = OpDef(
     name="clip",
+    doc="min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards.",
     attrs=ClipAttrs,
+    args=args("a"),
     infer=_clip_infer,
     reference=_clip_reference,
     pattern=OpPattern.ELEMWISE,
@@ -157,11 +153,6 @@ CLIP = OpDef(
     compute=_clip_compute,
     samples=_clip_samples,
 )
-
-
-def clip(a: Expr, a_min: float, a_max: float) -> Call:
-    """min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards."""
-    return node(CLIP, (a,), ClipAttrs(a_min=a_min, a_max=a_max))
 
 
 # --- leaky_relu, prelu
@@ -196,8 +187,9 @@ def _leaky_samples() -> Iterator[Sample]:
         yield Sample(args=(random_array(shape),), attrs=LeakyReluAttrs())
 
 
-LEAKY_RELU = OpDef(
+leaky_relu = OpDef(
     name="nn.leaky_relu",
+    doc="x where x > 0, else alpha * x.",
     attrs=LeakyReluAttrs,
     infer=lambda _, types: _float(types[0]),
     reference=_leaky_reference,
@@ -206,11 +198,6 @@ LEAKY_RELU = OpDef(
     compute=lambda a, args: broadcast_compute(lambda x: _leaky(x, const(a.alpha, x.dtype)), args, "leaky_relu"),
     samples=_leaky_samples,
 )
-
-
-def leaky_relu(data: Expr, alpha: float = 0.25) -> Call:
-    """x where x > 0, else alpha * x."""
-    return node(LEAKY_RELU, (data,), LeakyReluAttrs(alpha=alpha))
 
 
 @attrs
@@ -225,16 +212,16 @@ def _prelu_refine(a: PReluAttrs, types: Sequence[Type | None]) -> Sequence[Type 
     return (data, alpha)
 
 
-def _prelu_infer(a: PReluAttrs, types: Sequence[Type]) -> Type:
+def _prelu_infer(a: PReluAttrs, types: Types) -> Type:
     data, alpha = _float(types[0]), tensor(types[1], "alpha")
     channels = data.shape[axis_of(a.axis, data.rank)]
     fits = alpha.rank == 1 and (alpha.shape[0] == channels or not isinstance(channels, int))
     require("prelu.alpha", fits, lambda: f"alpha must have shape ({channels},), got {alpha}")
-    require("dtype-mismatch", alpha.dtype == data.dtype, f"data types {data.dtype} and {alpha.dtype} do not match")
+    require_same_dtype(data, alpha)
     return data
 
 
-def _prelu_axes(a: PReluAttrs, types: Sequence[Type]) -> AxisMap:
+def _prelu_axes(a: PReluAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     axis = axis_of(a.axis, rank)
     return AxisMap((tuple(range(rank)), tuple(0 if k == axis else None for k in range(rank))))
@@ -247,7 +234,7 @@ def _prelu_reference(a: PReluAttrs, data: Array, alpha: Array) -> Array:
         return np.where(data > 0, data, data * slope).astype(data.dtype)
 
 
-def _prelu_compute(a: PReluAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _prelu_compute(a: PReluAttrs, args: Tensors) -> te.Tensor:
     data, alpha = args
     axis = axis_of(a.axis, data.rank)
     return te.compute(data.shape, lambda *i: _leaky(data[i], alpha[i[axis]]), "prelu")
@@ -259,8 +246,9 @@ def _prelu_samples() -> Iterator[Sample]:
         yield Sample(args=args, attrs=PReluAttrs(axis=axis))
 
 
-PRELU = OpDef(
+prelu = OpDef(
     name="nn.prelu",
+    doc="x where x > 0, else alpha[channel] * x.",
     attrs=PReluAttrs,
     args=args("data", "alpha"),
     infer=_prelu_infer,
@@ -271,11 +259,3 @@ PRELU = OpDef(
     compute=_prelu_compute,
     samples=_prelu_samples,
 )
-
-
-def prelu(data: Expr, alpha: Expr, axis: int = 1) -> Call:
-    """x where x > 0, else alpha[channel] * x."""
-    return node(PRELU, (data, alpha), PReluAttrs(axis=axis))
-
-
-OPS: tuple[OpDef, ...] = (CAST, CLIP, LEAKY_RELU, PRELU)

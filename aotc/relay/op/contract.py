@@ -16,6 +16,7 @@ from aotc.ir.dtype import DType
 from aotc.ir.op import require
 from aotc.ir.types import TensorType
 from aotc.relay.op.opdef import Array
+from aotc.relay.op.rules import require_dtype
 from aotc.tir import te
 from aotc.tir.expr import Expr, Operand
 
@@ -27,7 +28,7 @@ def result_dtype(a: TensorType, b: TensorType, out_dtype: str) -> DType:
     """
     alike = a.dtype == b.dtype or (a.dtype.is_integer and b.dtype.is_integer and bool(out_dtype))
     require("dtype-mismatch", alike, f"data types {a.dtype} and {b.dtype} do not match")
-    require("dtype", not a.dtype.is_bool, "data type bool is not supported")
+    require_dtype(a.dtype, not a.dtype.is_bool)
     return DType(out_dtype) if out_dtype else a.dtype
 
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions over one to three spatial axes: nn.conv1d, nn.conv2d, nn.conv3d.
 
-Data and kernel come in any order of their axes (`data_layout`, `kernel_layout`).  A kernel layout such as
-"OIHW16o" holds blocks of output channels innermost, the last one padded: weights packed at compile time.
+Data and kernel come in any order of their axes (`data_layout`, `kernel_layout`).  A
+kernel layout such as "OIHW16o" holds blocks of output channels innermost, the last one
+padded: weights packed at compile time.
 
     conv2d(x, w, strides=(2, 2), padding=(3, 3), channels=64, kernel_size=(7, 7))
 
-A result is the sum of the products that there are: where a window reaches into the padding, nothing is added, not zero
-times a weight.  So an infinite weight beside padding makes no NaN, and an infinity or NaN in the data is seen by those
-results only whose window holds it.
+A result is the sum of the products that there are: where a window reaches into the
+padding, nothing is added, not zero times a weight.  So an infinite weight beside
+padding makes no NaN, and an infinity or NaN in the data is seen by those results only
+whose window holds it.
 """
 
 from __future__ import annotations
@@ -20,27 +22,28 @@ from math import prod
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr, call
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import (
+    AXES,
     DATA_LAYOUT,
     KERNEL_LAYOUT,
-    Ints,
+    TAPS,
     arrange,
     blocked,
     canonical,
-    full_padding,
+    each_axis,
     laid_out,
     may_equal,
     pad_pairs,
+    paddings,
     pick,
     positions,
     spread,
@@ -55,43 +58,32 @@ from aotc.tir.expr import Expr as Scalar
 class ConvAttrs(Attrs):
     """Attributes of a convolution.  `channels` and `kernel_size` let the kernel's type be inferred."""
 
-    strides: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
+    strides: tuple[int, ...] = (1,)
+    padding: tuple[int, ...] = (0,)
+    dilation: tuple[int, ...] = (1,)
     groups: int = 1
     channels: int | None = None
     kernel_size: tuple[int, ...] | None = None
-    data_layout: str
-    kernel_layout: str
+    data_layout: str = ""
+    kernel_layout: str = ""
     out_layout: str = ""
     out_dtype: str = ""
 
 
-@attrs
-class Conv1DAttrs(ConvAttrs):
-    strides: tuple[int, ...] = (1,)
-    padding: tuple[int, ...] = (0, 0)
-    dilation: tuple[int, ...] = (1,)
-    data_layout: str = "NCW"
-    kernel_layout: str = "OIW"
+def _attributes(n: int) -> type[ConvAttrs]:
+    return variant(
+        ConvAttrs,
+        f"Conv{n}DAttrs",
+        strides=each_axis(n, 1),
+        padding=paddings(n, 2 if n == 1 else n),
+        dilation=each_axis(n, 1),
+        kernel_size=each_axis(n, None),
+        data_layout=DATA_LAYOUT[n],
+        kernel_layout=KERNEL_LAYOUT[n],
+    )
 
 
-@attrs
-class Conv2DAttrs(ConvAttrs):
-    strides: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    data_layout: str = "NCHW"
-    kernel_layout: str = "OIHW"
-
-
-@attrs
-class Conv3DAttrs(ConvAttrs):
-    strides: tuple[int, ...] = (1, 1, 1)
-    padding: tuple[int, ...] = (0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1, 1)
-    data_layout: str = "NCDHW"
-    kernel_layout: str = "OIDHW"
+Conv1DAttrs, Conv2DAttrs, Conv3DAttrs = map(_attributes, (1, 2, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +130,7 @@ def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...])
     require("conv.block", whole, lambda: f"groups of {outer} channels are not whole blocks of {form.block}")
 
 
-def _infer(n: int, a: ConvAttrs, types: Sequence[Type]) -> Type:
+def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
     data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
     form = _form(n, a)
     require("conv.data-rank", data.rank == n + 2, lambda: f"data must have rank {n + 2}, got {data}")
@@ -225,7 +217,7 @@ def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice
     return slice(begin, begin + (last - first) * stride, stride), slice(first, last)
 
 
-def _scratch(n: int, a: ConvAttrs, types: Sequence[Type]) -> int:
+def _scratch(n: int, a: ConvAttrs, types: Types) -> int:
     """The columns: for each output position of an image, all that the windows of all groups see there."""
     form, data = _form(n, a), tensor(types[0])
     out = pick(tensor(_infer(n, a, types)).static_shape, form.out)
@@ -235,14 +227,14 @@ def _scratch(n: int, a: ConvAttrs, types: Sequence[Type]) -> int:
     return batch * channels * (prod(kernel) * prod(out[2:]) + padded)
 
 
-def _axes(n: int, a: ConvAttrs, types: Sequence[Type]) -> AxisMap:
+def _axes(n: int, a: ConvAttrs, types: Types) -> AxisMap:
     """Only the batch axis: channels and windows are summed."""
     form = _form(n, a)
     row = [form.data[0] if k == form.out[0] else None for k in range(n + 2)]
     return AxisMap((tuple(row), (None,) * (n + 2)))
 
 
-def _compute(n: int, a: ConvAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute(n: int, a: ConvAttrs, args: Tensors) -> te.Tensor:
     data, weight = args
     form = _form(n, a)
     outer, inner, *kernel = (int(d) for d in form.kernel_shape(weight.shape, a.channels) if isinstance(d, int))
@@ -311,9 +303,17 @@ def _samples_3d() -> Iterable[Sample]:
     yield _sample((1, 4, 3, 4, 5), (4, 2, 2, 2, 2), Conv3DAttrs(groups=2, dilation=(1, 2, 2)))
 
 
+_DOC = """{n}-D convolution of data (N, C, {axes}) by weight (O, C/groups, {taps}).
+
+    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
+    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
+    """
+
+
 def _conv(n: int, attributes: type[ConvAttrs], samples: Callable[[], Iterable[Sample]]) -> OpDef:
     return OpDef(
         name=f"nn.conv{n}d",
+        doc=_DOC.format(n=n, axes=AXES[n], taps=TAPS[n]),
         attrs=attributes,
         args=args("data", "weight"),
         infer=partial(_infer, n),
@@ -327,109 +327,6 @@ def _conv(n: int, attributes: type[ConvAttrs], samples: Callable[[], Iterable[Sa
     )
 
 
-CONV1D = _conv(1, Conv1DAttrs, _samples_1d)
-CONV2D = _conv(2, Conv2DAttrs, _samples_2d)
-CONV3D = _conv(3, Conv3DAttrs, _samples_3d)
-
-OPS: tuple[OpDef, ...] = (CONV1D, CONV2D, CONV3D)
-
-
-def _build(
-    n: int,
-    op: OpDef,
-    data: Expr,
-    weight: Expr,
-    strides: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int,
-    channels: int | None,
-    kernel_size: Ints | None,
-    data_layout: str,
-    kernel_layout: str,
-    out_layout: str,
-    out_dtype: str,
-) -> Call:
-    attributes = op.attrs(  # type: ignore[call-arg]
-        strides=spread(strides, n),
-        padding=full_padding(padding, n),
-        dilation=spread(dilation, n),
-        groups=groups,
-        channels=channels,
-        kernel_size=None if kernel_size is None else spread(kernel_size, n),
-        data_layout=data_layout,
-        kernel_layout=kernel_layout,
-        out_layout=out_layout,
-        out_dtype=out_dtype,
-    )
-    return call(op, (data, weight), attributes)
-
-
-def conv1d(
-    data: Expr,
-    weight: Expr,
-    strides: Ints = 1,
-    padding: Ints = 0,
-    dilation: Ints = 1,
-    groups: int = 1,
-    channels: int | None = None,
-    kernel_size: Ints | None = None,
-    data_layout: str = "NCW",
-    kernel_layout: str = "OIW",
-    out_layout: str = "",
-    out_dtype: str = "",
-) -> Call:
-    """1-D convolution of data (N, C, W) by weight (O, C/groups, K); padding, 1 or 2 values, adds nothing to a sum."""
-    # fmt: off
-    return _build(1, CONV1D, data, weight, strides, padding, dilation, groups, channels, kernel_size,
-                  data_layout, kernel_layout, out_layout, out_dtype)
-    # fmt: on
-
-
-def conv2d(
-    data: Expr,
-    weight: Expr,
-    strides: Ints = (1, 1),
-    padding: Ints = (0, 0),
-    dilation: Ints = (1, 1),
-    groups: int = 1,
-    channels: int | None = None,
-    kernel_size: Ints | None = None,
-    data_layout: str = "NCHW",
-    kernel_layout: str = "OIHW",
-    out_layout: str = "",
-    out_dtype: str = "",
-) -> Call:
-    """2-D convolution of data (N, C, H, W) by weight (O, C/groups, KH, KW).
-
-    `padding` is 1 value, (h, w), or (top, left, bottom, right); it adds nothing to a sum, beside infinite weights
-    either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    """
-    # fmt: off
-    return _build(2, CONV2D, data, weight, strides, padding, dilation, groups, channels, kernel_size,
-                  data_layout, kernel_layout, out_layout, out_dtype)
-    # fmt: on
-
-
-def conv3d(
-    data: Expr,
-    weight: Expr,
-    strides: Ints = (1, 1, 1),
-    padding: Ints = (0, 0, 0),
-    dilation: Ints = (1, 1, 1),
-    groups: int = 1,
-    channels: int | None = None,
-    kernel_size: Ints | None = None,
-    data_layout: str = "NCDHW",
-    kernel_layout: str = "OIDHW",
-    out_layout: str = "",
-    out_dtype: str = "",
-) -> Call:
-    """3-D convolution of data (N, C, D, H, W) by weight (O, C/groups, KD, KH, KW).
-
-    `padding` is 1, 3 or 6 values; it adds nothing to a sum, beside infinite weights either.
-    """
-    # fmt: off
-    return _build(3, CONV3D, data, weight, strides, padding, dilation, groups, channels, kernel_size,
-                  data_layout, kernel_layout, out_layout, out_dtype)
-    # fmt: on
+conv1d = _conv(1, Conv1DAttrs, _samples_1d)
+conv2d = _conv(2, Conv2DAttrs, _samples_2d)
+conv3d = _conv(3, Conv3DAttrs, _samples_3d)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transposed convolutions: nn.conv1d_transpose, nn.conv2d_transpose, nn.conv3d_transpose.
 
-Each input element adds its multiple of the kernel to the result, `strides` apart.  The result falls into
-phases, one for each position modulo the stride; within a phase it is an ordinary convolution of the data by
-every stride-th element of the kernel.  That is how the operators expand: into convolutions, woven together.
+Each input element adds its multiple of the kernel to the result, `strides` apart.  The
+result falls into phases, one for each position modulo the stride; within a phase it is
+an ordinary convolution of the data by every stride-th element of the kernel.  That is
+how the operators expand: into convolutions, woven together.
 
     conv2d_transpose(x, w, strides=(2, 2), channels=8, kernel_size=(2, 2))   # w: (I, O/groups, KH, KW)
 
-A result is the sum of the products that there are, 0 where no input element reaches, whatever infinities and NaN data
-and weights hold elsewhere.
+A result is the sum of the products that there are, 0 where no input element reaches,
+whatever infinities and NaN data and weights hold elsewhere.
 """
 
 from __future__ import annotations
@@ -21,30 +22,31 @@ from math import gcd, prod
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.ir.budget import budget
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr, call, splat, tensor_type_of
+from aotc.relay.expr import Expr, splat, tensor_type_of
+from aotc.relay.op import conv, join
+from aotc.relay.op import shape as shapes
+from aotc.relay.op import slice as slices
 from aotc.relay.op.contract import accumulator, as_dtype, result_dtype
-from aotc.relay.op.conv import conv1d, conv2d, conv3d
-from aotc.relay.op.join import stack
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.shape import reshape, transpose
-from aotc.relay.op.slice import reverse, strided_slice
 from aotc.relay.op.window import (
+    AXES,
     DATA_LAYOUT,
+    TAPS,
     TRANSPOSED_LAYOUT,
-    Ints,
     arrange,
     canonical,
-    full_padding,
+    each_axis,
     laid_out,
     may_equal,
     pad_pairs,
+    paddings,
     pick,
     positions,
     spread,
@@ -57,45 +59,32 @@ class ConvTransposeAttrs(Attrs):
 
     channels: int | None = None
     kernel_size: tuple[int, ...] | None = None
-    strides: tuple[int, ...]
-    output_padding: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int = 1
-    data_layout: str
-    kernel_layout: str
-    out_layout: str = ""
-    out_dtype: str = ""
-
-
-@attrs
-class Conv1DTransposeAttrs(ConvTransposeAttrs):
     strides: tuple[int, ...] = (1,)
     output_padding: tuple[int, ...] = (0,)
     padding: tuple[int, ...] = (0,)
     dilation: tuple[int, ...] = (1,)
-    data_layout: str = "NCW"
-    kernel_layout: str = "IOW"
+    groups: int = 1
+    data_layout: str = ""
+    kernel_layout: str = ""
+    out_layout: str = ""
+    out_dtype: str = ""
 
 
-@attrs
-class Conv2DTransposeAttrs(ConvTransposeAttrs):
-    strides: tuple[int, ...] = (1, 1)
-    output_padding: tuple[int, ...] = (0, 0)
-    padding: tuple[int, ...] = (0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    data_layout: str = "NCHW"
-    kernel_layout: str = "IOHW"
+def _attributes(n: int) -> type[ConvTransposeAttrs]:
+    return variant(
+        ConvTransposeAttrs,
+        f"Conv{n}DTransposeAttrs",
+        kernel_size=each_axis(n, None),
+        strides=each_axis(n, 1),
+        output_padding=each_axis(n, 0),
+        padding=paddings(n),
+        dilation=each_axis(n, 1),
+        data_layout=DATA_LAYOUT[n],
+        kernel_layout=TRANSPOSED_LAYOUT[n],
+    )
 
 
-@attrs
-class Conv3DTransposeAttrs(ConvTransposeAttrs):
-    strides: tuple[int, ...] = (1, 1, 1)
-    output_padding: tuple[int, ...] = (0, 0, 0)
-    padding: tuple[int, ...] = (0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1, 1)
-    data_layout: str = "NCDHW"
-    kernel_layout: str = "IODHW"
+Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs = map(_attributes, (1, 2, 3))
 
 
 def _layouts(n: int, a: ConvTransposeAttrs) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -112,7 +101,7 @@ def _extent(dim: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, i
     return dim * stride + fixed
 
 
-def _infer(n: int, a: ConvTransposeAttrs, types: Sequence[Type]) -> Type:
+def _infer(n: int, a: ConvTransposeAttrs, types: Types) -> Type:
     data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
     for ty, what in ((data, "data"), (weight, "weight")):
         require("conv.rank", ty.rank == n + 2, f"{what} must have rank {n + 2}, got {ty}")
@@ -189,7 +178,7 @@ def _uncropped(
     return [max(p[0] + o, (s - 1) * t + (k - 1) * d + 1) for s, k, o, t, d, p in sizes]
 
 
-def _scratch(n: int, a: ConvTransposeAttrs, types: Sequence[Type]) -> int:
+def _scratch(n: int, a: ConvTransposeAttrs, types: Types) -> int:
     """The uncropped result."""
     data, weight = (tensor(t).static_shape for t in types)
     source, form, result = _layouts(n, a)
@@ -201,7 +190,7 @@ def _type(x: Array) -> TensorType:
     return TensorType(x.shape, str(x.dtype))
 
 
-def _axes(n: int, a: ConvTransposeAttrs, types: Sequence[Type]) -> AxisMap:
+def _axes(n: int, a: ConvTransposeAttrs, types: Types) -> AxisMap:
     source, _, result = _layouts(n, a)
     row = tuple(source[0] if k == result[0] else None for k in range(n + 2))
     return AxisMap((row, (None,) * (n + 2)))
@@ -237,7 +226,7 @@ def _phase(phase: int, kernel: int, stride: int, dilation: int) -> _Phase | None
     return _Phase(first, step, count, dilation // common, (phase - first * dilation) // stride)
 
 
-_CONV: dict[int, Callable[..., Call]] = {1: conv1d, 2: conv2d, 3: conv3d}
+_CONV = {1: conv.conv1d, 2: conv.conv2d, 3: conv.conv3d}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,15 +264,15 @@ class _Weave:
         shape = tensor_type_of(weight).static_shape
         if any(p.first or p.step > 1 for p in phases):
             begin, step = [p.first for p in phases], [p.step for p in phases]
-            weight = strided_slice(weight, begin, list(shape[2:]), step, axes=list(spatial))
+            weight = slices.strided_slice(weight, begin, list(shape[2:]), step, axes=list(spatial))
         for axis, p in zip(spatial, phases, strict=True):
             if p.count > 1:
-                weight = reverse(weight, axis)
+                weight = slices.reverse(weight, axis)
         taps = tuple(p.count for p in phases)
         groups = self.a.groups
-        split = reshape(weight, (groups, shape[0] // groups, shape[1], *taps))
-        swapped = transpose(split, (0, 2, 1, *range(3, self.n + 3)))
-        return reshape(swapped, (groups * shape[1], shape[0] // groups, *taps))
+        split = shapes.reshape(weight, (groups, shape[0] // groups, shape[1], *taps))
+        swapped = shapes.transpose(split, (0, 2, 1, *range(3, self.n + 3)))
+        return shapes.reshape(swapped, (groups * shape[1], shape[0] // groups, *taps))
 
     def convolve(self, kernel: Expr, phases: Sequence[_Phase], channels: int, blocks: Sequence[int]) -> Expr:
         pads = [p.pads(e, b) for p, e, b in zip(phases, self.space, blocks, strict=True)]
@@ -307,13 +296,13 @@ class _Weave:
         full = [tuple(p for p in c if p is not None) for c in combinations]
         alike = {tuple((p.count, p.dilation, p.shift) for p in c) for c in full}
         if len(alike) == 1 and all(len(c) == self.n for c in full):
-            kernels = stack([self.kernel(c) for c in full], axis=1)
+            kernels = join.stack([self.kernel(c) for c in full], axis=1)
             total = self.channels * len(full)
             shape = tensor_type_of(kernels).static_shape
-            parts = self.convolve(reshape(kernels, (total, *shape[2:])), full[0], total, blocks)
+            parts = self.convolve(shapes.reshape(kernels, (total, *shape[2:])), full[0], total, blocks)
         else:
             dtype = self.a.out_dtype or tensor_type_of(self.data).dtype
-            parts = stack(
+            parts = join.stack(
                 [
                     self.convolve(self.kernel(c), c, self.channels, blocks)
                     if len(c) == self.n
@@ -322,20 +311,20 @@ class _Weave:
                 ],
                 axis=2,
             )
-        return reshape(parts, (batch, self.channels, *(len(p) for p in axes), *blocks))
+        return shapes.reshape(parts, (batch, self.channels, *(len(p) for p in axes), *blocks))
 
     def woven(self) -> Expr:
         """The result in canonical layout: phases interleaved, padding cropped."""
         phases = self.phases()
         n, shape = self.n, tensor_type_of(phases).static_shape
         order = [k for axis in range(n) for k in (2 + n + axis, 2 + axis)]
-        mixed = transpose(phases, (0, 1, *order)) if prod(shape[2 : 2 + n]) > 1 else phases
+        mixed = shapes.transpose(phases, (0, 1, *order)) if prod(shape[2 : 2 + n]) > 1 else phases
         whole = [s * b for s, b in zip(shape[2 : 2 + n], shape[2 + n :], strict=True)]
-        result = reshape(mixed, (*shape[:2], *whole))
+        result = shapes.reshape(mixed, (*shape[:2], *whole))
         begin = [p[0] for p in pad_pairs(self.a.padding, n)]
         end = [b + o for b, o in zip(begin, self.out, strict=True)]
         if any(begin) or end != whole:
-            result = strided_slice(result, begin, end, [1] * n, axes=list(range(2, n + 2)))
+            result = slices.strided_slice(result, begin, end, [1] * n, axes=list(range(2, n + 2)))
         return result
 
 
@@ -353,14 +342,14 @@ def _expand(n: int, a: ConvTransposeAttrs, args: Sequence[Expr]) -> Expr:
     weave = _Weave(
         n=n,
         a=a,
-        data=data if source == identity else transpose(data, source),
-        weight=weight if form == identity else transpose(weight, form),
+        data=data if source == identity else shapes.transpose(data, source),
+        weight=weight if form == identity else shapes.transpose(weight, form),
         channels=out[1],
         space=pick(types[0].static_shape, source)[2:],
         out=out[2:],
     )
     woven = weave.woven()
-    return woven if result == identity else transpose(woven, tuple(int(k) for k in np.argsort(result)))
+    return woven if result == identity else shapes.transpose(woven, tuple(int(k) for k in np.argsort(result)))
 
 
 # --- samples and the table
@@ -389,11 +378,22 @@ def _samples_3d() -> Iterable[Sample]:
     yield random_sample(((1, 2, 2, 3, 2), (2, 1, 3, 2, 2)), Conv3DTransposeAttrs(strides=(2, 1, 2), groups=2))
 
 
+_ORDER = (
+    "data weight strides padding dilation channels kernel_size groups data_layout kernel_layout out_layout "
+    "output_padding out_dtype"
+)
+
+
 def _conv_transpose(n: int, attributes: type[ConvTransposeAttrs], samples: Callable[[], Iterable[Sample]]) -> OpDef:
     return OpDef(
         name=f"nn.conv{n}d_transpose",
+        doc=f"""{n}-D transposed convolution of data (N, C, {AXES[n]}) by weight (C, O/groups, {TAPS[n]}).
+
+    The result is 0 where no input reaches.
+    """,
         attrs=attributes,
         args=args("data", "weight"),
+        order=_ORDER,
         infer=partial(_infer, n),
         refine=partial(_refine, n),
         reference=partial(_reference, n),
@@ -405,110 +405,6 @@ def _conv_transpose(n: int, attributes: type[ConvTransposeAttrs], samples: Calla
     )
 
 
-_TABLE = {
-    1: _conv_transpose(1, Conv1DTransposeAttrs, _samples_1d),
-    2: _conv_transpose(2, Conv2DTransposeAttrs, _samples_2d),
-    3: _conv_transpose(3, Conv3DTransposeAttrs, _samples_3d),
-}
-OPS: tuple[OpDef, ...] = tuple(_TABLE.values())
-
-
-def _build(
-    n: int,
-    data: Expr,
-    weight: Expr,
-    strides: Ints,
-    padding: Ints,
-    dilation: Ints,
-    channels: int | None,
-    kernel_size: Ints | None,
-    groups: int,
-    data_layout: str,
-    kernel_layout: str,
-    out_layout: str,
-    output_padding: Ints,
-    out_dtype: str,
-) -> Call:
-    attributes = _TABLE[n].attrs(  # type: ignore[call-arg]
-        channels=channels,
-        kernel_size=None if kernel_size is None else spread(kernel_size, n),
-        strides=spread(strides, n),
-        output_padding=spread(output_padding, n),
-        padding=full_padding(padding, n),
-        dilation=spread(dilation, n),
-        groups=groups,
-        data_layout=data_layout,
-        kernel_layout=kernel_layout,
-        out_layout=out_layout,
-        out_dtype=out_dtype,
-    )
-    return call(_TABLE[n], (data, weight), attributes)
-
-
-def conv1d_transpose(
-    data: Expr,
-    weight: Expr,
-    strides: Ints = 1,
-    padding: Ints = 0,
-    dilation: Ints = 1,
-    channels: int | None = None,
-    kernel_size: Ints | None = None,
-    groups: int = 1,
-    data_layout: str = "NCW",
-    kernel_layout: str = "IOW",
-    out_layout: str = "",
-    output_padding: Ints = 0,
-    out_dtype: str = "",
-) -> Call:
-    """1-D transposed convolution of data (N, C, W) by weight (C, O/groups, KW); 0 where no input reaches."""
-    # fmt: off
-    return _build(1, data, weight, strides, padding, dilation, channels, kernel_size, groups,
-                  data_layout, kernel_layout, out_layout, output_padding, out_dtype)
-    # fmt: on
-
-
-def conv2d_transpose(
-    data: Expr,
-    weight: Expr,
-    strides: Ints = (1, 1),
-    padding: Ints = (0, 0),
-    dilation: Ints = (1, 1),
-    channels: int | None = None,
-    kernel_size: Ints | None = None,
-    groups: int = 1,
-    data_layout: str = "NCHW",
-    kernel_layout: str = "IOHW",
-    out_layout: str = "",
-    output_padding: Ints = (0, 0),
-    out_dtype: str = "",
-) -> Call:
-    """2-D transposed convolution of data (N, C, H, W) by weight (C, O/groups, KH, KW); 0 where no input reaches."""
-    # fmt: off
-    return _build(2, data, weight, strides, padding, dilation, channels, kernel_size, groups,
-                  data_layout, kernel_layout, out_layout, output_padding, out_dtype)
-    # fmt: on
-
-
-def conv3d_transpose(
-    data: Expr,
-    weight: Expr,
-    strides: Ints = (1, 1, 1),
-    padding: Ints = (0, 0, 0),
-    dilation: Ints = (1, 1, 1),
-    channels: int | None = None,
-    kernel_size: Ints | None = None,
-    groups: int = 1,
-    data_layout: str = "NCDHW",
-    kernel_layout: str = "IODHW",
-    out_layout: str = "",
-    output_padding: Ints = (0, 0, 0),
-    out_dtype: str = "",
-) -> Call:
-    """3-D transposed convolution of data (N, C, D, H, W) by weight (C, O/groups, KD, KH, KW).
-
-    The result is 0 where no input reaches.
-    """
-    # fmt: off
-    return _build(3, data, weight, strides, padding, dilation, channels, kernel_size, groups,
-                  data_layout, kernel_layout, out_layout, output_padding, out_dtype)
-    # fmt: on
+conv1d_transpose = _conv_transpose(1, Conv1DTransposeAttrs, _samples_1d)
+conv2d_transpose = _conv_transpose(2, Conv2DTransposeAttrs, _samples_2d)
+conv3d_transpose = _conv_transpose(3, Conv3DTransposeAttrs, _samples_3d)

@@ -8,27 +8,36 @@ arange(0, 10, 2, "int64")              # 0 2 4 6 8
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
+from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Constant, Expr
-from aotc.relay.expr import call as node
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.expr import Constant, Expr
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY
-from aotc.relay.op.rules import pointwise, tensor
+from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import InitAttrs
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import const, wrapped
+
+
+@attrs
+class FilledAttrs(InitAttrs):
+    dtype: str = param(default="", given=REQUIRED)
+
+
+@attrs
+class FullAttrs(InitAttrs):
+    shape: tuple[int, ...] = param(given=())
 
 
 def _dtype(a: InitAttrs) -> DType:
@@ -40,14 +49,14 @@ def _shape(a: InitAttrs) -> tuple[int, ...]:
     return a.shape
 
 
-def _no_axes(a: Any, types: Sequence[Type]) -> AxisMap:
+def _no_axes(a: Any, types: Types) -> AxisMap:
     return AxisMap(((None,) * len(a.shape),) * len(types))
 
 
-def _init_samples(arguments: tuple[Any, ...] = ()) -> Iterator[Sample]:
+def _init_samples(make: type[InitAttrs], *arguments: Array) -> Iterator[Sample]:
     for shape in ((2, 3), (), (0, 2), (1,)):
         for dtype in (*ANY.examples, ""):
-            yield Sample(args=arguments, attrs=InitAttrs(shape=shape, dtype=dtype), accuracy=Accuracy.EXACT)
+            yield Sample(args=arguments, attrs=make(shape=shape, dtype=dtype), accuracy=Accuracy.EXACT)
 
 
 # --- zeros, ones, full
@@ -56,32 +65,23 @@ def _init_samples(arguments: tuple[Any, ...] = ()) -> Iterator[Sample]:
 def _constant(name: str, value: int) -> OpDef:
     return OpDef(
         name=name,
-        attrs=InitAttrs,
+        doc=f"A tensor of {name}.",
+        attrs=FilledAttrs,
         args=(),
         infer=lambda a, _: TensorType(_shape(a), _dtype(a)),
         reference=lambda a: np.broadcast_to(np.asarray(value).astype(_dtype(a).numpy), a.shape),
         pattern=OpPattern.ELEMWISE,
         axes=_no_axes,
         compute=lambda a, _: te.compute(a.shape, lambda *_: const(value, _dtype(a)), name),
-        samples=_init_samples,
+        samples=lambda: _init_samples(FilledAttrs),
     )
 
 
-ZEROS = _constant("zeros", 0)
-ONES = _constant("ones", 1)
+zeros = _constant("zeros", 0)
+ones = _constant("ones", 1)
 
 
-def zeros(shape: Sequence[int], dtype: str) -> Call:
-    """A tensor of zeros."""
-    return node(ZEROS, (), InitAttrs(shape=tuple(shape), dtype=dtype))
-
-
-def ones(shape: Sequence[int], dtype: str) -> Call:
-    """A tensor of ones."""
-    return node(ONES, (), InitAttrs(shape=tuple(shape), dtype=dtype))
-
-
-def _full_infer(a: InitAttrs, types: Sequence[Type]) -> Type:
+def _full_infer(a: InitAttrs, types: Types) -> Type:
     value = tensor(types[0], "fill value")
     require("full.value", value.rank == 0, lambda: f"the fill value must be a scalar, got {value}")
     return TensorType(_shape(a), DType(a.dtype or value.dtype))
@@ -91,26 +91,23 @@ def _full_reference(a: InitAttrs, value: Array) -> Array:
     return np.broadcast_to(value.astype(DType(a.dtype or DType.of(value)).numpy), a.shape)
 
 
-def _full_compute(a: InitAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _full_compute(a: InitAttrs, args: Tensors) -> te.Tensor:
     (value,) = args
     return te.compute(a.shape, lambda *_: value[()].astype(a.dtype or value.dtype), "full")
 
 
-FULL = OpDef(
+full = OpDef(
     name="full",
-    attrs=InitAttrs,
+    doc="A tensor of one value, converted to `dtype` if that is given.",
+    attrs=FullAttrs,
+    args=args("fill_value"),
     infer=_full_infer,
     reference=_full_reference,
     pattern=OpPattern.ELEMWISE,
     axes=_no_axes,
     compute=_full_compute,
-    samples=lambda: _init_samples((np.array(3, np.int32),)),
+    samples=lambda: _init_samples(FullAttrs, np.array(3, np.int32)),
 )
-
-
-def full(fill_value: Expr, shape: Sequence[int] = (), dtype: str = "") -> Call:
-    """A tensor of one value, converted to `dtype` if that is given."""
-    return node(FULL, (fill_value,), InitAttrs(shape=tuple(shape), dtype=dtype))
 
 
 # --- zeros_like, ones_like, full_like
@@ -129,6 +126,7 @@ def _like_samples(scalar: bool) -> Iterator[Sample]:
 def _like(name: str, value: int) -> OpDef:
     return OpDef(
         name=name,
+        doc=f"{name.removesuffix('_like').capitalize()} in the shape and type of `data`.",
         infer=lambda _, types: tensor(types[0]),
         reference=lambda _, x: np.broadcast_to(np.asarray(value).astype(x.dtype), x.shape),
         pattern=OpPattern.ELEMWISE,
@@ -138,20 +136,20 @@ def _like(name: str, value: int) -> OpDef:
     )
 
 
-ZEROS_LIKE = _like("zeros_like", 0)
-ONES_LIKE = _like("ones_like", 1)
+zeros_like = _like("zeros_like", 0)
+ones_like = _like("ones_like", 1)
 
 
-def _full_like_infer(_: Any, types: Sequence[Type]) -> Type:
+def _full_like_infer(_: Any, types: Types) -> Type:
     data, value = tensor(types[0], "data"), tensor(types[1], "fill value")
     require("full.value", value.rank == 0, lambda: f"the fill value must be a scalar, got {value}")
-    same = data.dtype == value.dtype
-    require("dtype-mismatch", same, lambda: f"data types {data.dtype} and {value.dtype} do not match")
+    require_same_dtype(data, value)
     return data
 
 
-FULL_LIKE = OpDef(
+full_like = OpDef(
     name="full_like",
+    doc="One value in the shape of `data`.",
     args=args("data", "fill_value"),
     infer=_full_like_infer,
     reference=lambda _, x, value: np.broadcast_to(value, x.shape),
@@ -162,30 +160,32 @@ FULL_LIKE = OpDef(
 )
 
 
-def zeros_like(data: Expr) -> Call:
-    """Zeros in the shape and type of `data`."""
-    return node(ZEROS_LIKE, (data,))
-
-
-def ones_like(data: Expr) -> Call:
-    """Ones in the shape and type of `data`."""
-    return node(ONES_LIKE, (data,))
-
-
-def full_like(data: Expr, fill_value: Expr) -> Call:
-    """One value in the shape of `data`."""
-    return node(FULL_LIKE, (data, fill_value), NO_ATTRS)
-
-
 # --- arange
+
+
+def _known(value: Expr | float) -> float:
+    if isinstance(value, Constant) and value.data.ndim == 0:
+        return value.data.item()  # type: ignore[no-any-return]
+    if not isinstance(value, Real):
+        text = f"arange: start, stop and step are numbers or scalar constants, not {type(value).__name__}"
+        raise AotcError("arange", text, hint="their values decide the shape")
+    return float(value) if isinstance(value, np.floating) else value
+
+
+def _start(value: Any, given: Mapping[str, Any]) -> float:
+    return 0 if given["stop"] is None else _known(value)
+
+
+def _stop(value: Any, given: Mapping[str, Any]) -> float:
+    return _known(given["start"] if value is None else value)
 
 
 @attrs
 class ArangeAttrs(Attrs):
-    start: int | float
-    stop: int | float
-    step: int | float
-    dtype: str
+    start: int | float = param(type="Expr | float", takes=_start)
+    stop: int | float = param(type="Expr | float | None", given=None, takes=_stop)
+    step: int | float = param(type="Expr | float", given=1, takes=lambda value, _: _known(value))
+    dtype: str = param(given="float32")
 
 
 def _arange_count(a: ArangeAttrs) -> int:
@@ -198,7 +198,7 @@ def _arange_count(a: ArangeAttrs) -> int:
 
 def _arange_infer(a: ArangeAttrs, _: Sequence[Type]) -> Type:
     dtype = DType(a.dtype)
-    require("dtype", not dtype.is_bool, "data type bool is not supported")
+    require_dtype(dtype, not dtype.is_bool)
     whole = dtype.is_float or all(float(v).is_integer() for v in (a.start, a.step))
     require("arange.fraction", whole, lambda: f"a range from {a.start} by {a.step} of integers")
     return TensorType((_arange_count(a),), dtype)
@@ -246,8 +246,12 @@ def _arange_samples() -> Iterator[Sample]:
         yield Sample(args=(), attrs=ArangeAttrs(start=start, stop=stop, step=step, dtype=dtype))
 
 
-ARANGE = OpDef(
+arange = OpDef(
     name="arange",
+    doc="""start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None.
+
+    Numbers or scalar constants; AotcError for other expressions.
+    """,
     attrs=ArangeAttrs,
     args=(),
     infer=_arange_infer,
@@ -257,26 +261,3 @@ ARANGE = OpDef(
     compute=_arange_compute,
     samples=_arange_samples,
 )
-
-
-def _known(value: Expr | float) -> float:
-    if isinstance(value, Constant) and value.data.ndim == 0:
-        return value.data.item()  # type: ignore[no-any-return]
-    if not isinstance(value, Real):
-        text = f"arange: start, stop and step are numbers or scalar constants, not {type(value).__name__}"
-        raise AotcError("arange", text, hint="their values decide the shape")
-    return float(value) if isinstance(value, np.floating) else value
-
-
-def arange(
-    start: Expr | float, stop: Expr | float | None = None, step: Expr | float = 1, dtype: str = "float32"
-) -> Call:
-    """start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None.
-
-    Numbers or scalar constants; AotcError for other expressions.
-    """
-    first, last = (0, start) if stop is None else (start, stop)
-    return node(ARANGE, (), ArangeAttrs(start=_known(first), stop=_known(last), step=_known(step), dtype=dtype))
-
-
-OPS: tuple[OpDef, ...] = (ZEROS, ONES, FULL, ZEROS_LIKE, ONES_LIKE, FULL_LIKE, ARANGE)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr, call
 from aotc.relay.op.contract import contract, dot, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample
-from aotc.relay.op.rules import axis_of, shape_text, tensor
+from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.rules import axis_of, require_same_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import blocked, may_equal
 from aotc.tir import te
@@ -25,20 +24,20 @@ from aotc.tir.expr import Expr as Scalar
 
 @attrs
 class DenseAttrs(Attrs):
-    units: int | None
+    units: int | None = param(given=None)
     out_dtype: str = ""
 
 
 @attrs
 class DensePackAttrs(Attrs):
-    units: int | None
+    units: int | None = param(given=None)
     out_dtype: str = ""
     weight_layout: str = "NC"
 
 
 @attrs
 class MatmulAttrs(Attrs):
-    units: int | None
+    units: int | None = param(given=None)
     out_dtype: str = ""
     transpose_a: bool = False
     transpose_b: bool = False
@@ -48,7 +47,7 @@ class MatmulAttrs(Attrs):
 class BatchMatmulAttrs(Attrs):
     out_dtype: str = ""
     transpose_a: bool = False
-    transpose_b: bool = False
+    transpose_b: bool = param(default=False, given=True)
 
 
 @attrs
@@ -71,7 +70,7 @@ def _at_least(ty: TensorType, rank: int, what: str) -> None:
 # --- nn.dense
 
 
-def _infer_dense(a: DenseAttrs, types: Sequence[Type]) -> Type:
+def _infer_dense(a: DenseAttrs, types: Types) -> Type:
     data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
     _at_least(data, 1, "data")
     require("dense.weight-rank", weight.rank == 2, lambda: f"weight must have rank 2, got {weight}")
@@ -87,13 +86,13 @@ def _refine_dense(a: DenseAttrs, types: Sequence[Type | None]) -> Sequence[Type 
     return [data, TensorType((a.units, data.shape[-1]), data.dtype)]
 
 
-def _leading_axes(_: Attrs, types: Sequence[Type]) -> AxisMap:
+def _leading_axes(_: Attrs, types: Types) -> AxisMap:
     """All axes of the data but the last."""
     rank = tensor(types[0]).rank
     return AxisMap(((*range(rank - 1), None), (None,) * rank))
 
 
-def _compute_dense(a: DenseAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_dense(a: DenseAttrs, args: Tensors) -> te.Tensor:
     data, weight = args
     return contract(
         (*data.shape[:-1], weight.shape[0]),
@@ -128,7 +127,7 @@ def _pack_block(a: DensePackAttrs) -> int:
     return block
 
 
-def _infer_pack(a: DensePackAttrs, types: Sequence[Type]) -> Type:
+def _infer_pack(a: DensePackAttrs, types: Types) -> Type:
     data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
     block = _pack_block(a)
     _at_least(data, 1, "data")
@@ -141,7 +140,7 @@ def _infer_pack(a: DensePackAttrs, types: Sequence[Type]) -> Type:
     return TensorType((*data.shape[:-1], units), result_dtype(data, weight, a.out_dtype))
 
 
-def _compute_pack(a: DensePackAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_pack(a: DensePackAttrs, args: Tensors) -> te.Tensor:
     data, weight = args
     block = _pack_block(a)
     units = a.units if a.units is not None else weight.shape[0] * block
@@ -173,7 +172,7 @@ def _swapped(shape: Sequence[Dim], swap: bool) -> tuple[Dim, ...]:
     return (*outer, columns, rows) if swap else (*outer, rows, columns)
 
 
-def _infer_matmul(a: MatmulAttrs, types: Sequence[Type]) -> Type:
+def _infer_matmul(a: MatmulAttrs, types: Types) -> Type:
     left, right = tensor(types[0], "tensor_a"), tensor(types[1], "tensor_b")
     _at_least(left, 2 if a.transpose_a else 1, "tensor_a")
     require("matmul.rank", right.rank == 2, lambda: f"tensor_b must have rank 2, got {right}")
@@ -196,7 +195,7 @@ def _refine_matmul(a: MatmulAttrs, types: Sequence[Type | None]) -> Sequence[Typ
     return [left, TensorType(_swapped((inner, a.units), a.transpose_b), left.dtype)]
 
 
-def _compute_matmul(a: MatmulAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_matmul(a: MatmulAttrs, args: Tensors) -> te.Tensor:
     left, right = args
     *outer, rows, columns = left.shape if left.rank > 1 else (1, *left.shape)
     m, k = (columns, rows) if a.transpose_a else (rows, columns)
@@ -222,7 +221,7 @@ def _reference_matmul(a: MatmulAttrs, left: Array, right: Array) -> Array:
     return dot(x, right.T if a.transpose_b else right, a.out_dtype or str(left.dtype))
 
 
-def _axes_matmul(a: MatmulAttrs, types: Sequence[Type]) -> AxisMap:
+def _axes_matmul(a: MatmulAttrs, types: Types) -> AxisMap:
     rank, right = tensor(types[0]).rank, 0 if a.transpose_b else 1
     left = (*range(rank - 2), rank - 1) if a.transpose_a else tuple(range(rank - 1))
     column = right if a.units is None else None  # with `units` given the columns are pinned
@@ -232,7 +231,7 @@ def _axes_matmul(a: MatmulAttrs, types: Sequence[Type]) -> AxisMap:
 # --- nn.batch_matmul
 
 
-def _infer_batch(a: BatchMatmulAttrs, types: Sequence[Type]) -> Type:
+def _infer_batch(a: BatchMatmulAttrs, types: Types) -> Type:
     left, right = tensor(types[0], "tensor_a"), tensor(types[1], "tensor_b")
     for ty in (left, right):
         require("batch_matmul.rank", ty.rank == 3, f"operands must have rank 3, got {ty}")
@@ -244,7 +243,7 @@ def _infer_batch(a: BatchMatmulAttrs, types: Sequence[Type]) -> Type:
     return TensorType((other if batch == 1 else batch, m, n), result_dtype(left, right, a.out_dtype))
 
 
-def _compute_batch(a: BatchMatmulAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_batch(a: BatchMatmulAttrs, args: Tensors) -> te.Tensor:
     left, right = args
     m, k = left.shape[1:] if not a.transpose_a else left.shape[:0:-1]
     n = right.shape[1 if a.transpose_b else 2]
@@ -273,7 +272,7 @@ def _reference_batch(a: BatchMatmulAttrs, left: Array, right: Array) -> Array:
     return dot(x, right.swapaxes(1, 2) if a.transpose_b else right, a.out_dtype or str(left.dtype))
 
 
-def _axes_batch(a: BatchMatmulAttrs, types: Sequence[Type]) -> AxisMap:
+def _axes_batch(a: BatchMatmulAttrs, types: Types) -> AxisMap:
     left, right = tensor(types[0]), tensor(types[1])
     shared = left.shape[0] == right.shape[0]
     rows, columns = 2 if a.transpose_a else 1, 1 if a.transpose_b else 2
@@ -285,12 +284,12 @@ def _axes_batch(a: BatchMatmulAttrs, types: Sequence[Type]) -> AxisMap:
 # --- nn.bias_add
 
 
-def _infer_bias(a: BiasAddAttrs, types: Sequence[Type]) -> Type:
+def _infer_bias(a: BiasAddAttrs, types: Types) -> Type:
     data, bias = tensor(types[0], "data"), tensor(types[1], "bias")
     axis = axis_of(a.axis, data.rank)
     fits = bias.rank == 1 and may_equal(bias.shape[0], data.shape[axis])
     require("bias_add.bias", fits, lambda: f"bias {shape_text(bias.shape)} does not fit axis {axis} of {data}")
-    require("dtype-mismatch", data.dtype == bias.dtype, f"data types {data.dtype} and {bias.dtype} do not match")
+    require_same_dtype(data, bias)
     return data
 
 
@@ -301,13 +300,13 @@ def _refine_bias(a: BiasAddAttrs, types: Sequence[Type | None]) -> Sequence[Type
     return [data, TensorType((data.shape[axis_of(a.axis, data.rank)],), data.dtype)]
 
 
-def _axes_bias(a: BiasAddAttrs, types: Sequence[Type]) -> AxisMap:
+def _axes_bias(a: BiasAddAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     axis = axis_of(a.axis, rank)
     return AxisMap((tuple(range(rank)), tuple(0 if k == axis else None for k in range(rank))))
 
 
-def _compute_bias(a: BiasAddAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_bias(a: BiasAddAttrs, args: Tensors) -> te.Tensor:
     data, bias = args
     axis = axis_of(a.axis, data.rank)
     return te.compute(data.shape, lambda *i: data[i] + bias[i[axis]], "bias_add")
@@ -361,8 +360,9 @@ def _samples_bias() -> Iterable[Sample]:
     yield _pair((2, 3), (3,), BiasAddAttrs(), "int32")
 
 
-DENSE = OpDef(
+dense = OpDef(
     name="nn.dense",
+    doc="data (..., K) times the transpose of weight (N, K): (..., N).",
     attrs=DenseAttrs,
     args=args("data", "weight"),
     infer=_infer_dense,
@@ -373,9 +373,11 @@ DENSE = OpDef(
     compute=_compute_dense,
     samples=_samples_dense,
 )
-DENSE_PACK = OpDef(
+contrib_dense_pack = OpDef(
     name="nn.contrib_dense_pack",
+    doc='nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.',
     attrs=DensePackAttrs,
+    order="data weight weight_layout units out_dtype",
     args=args("data", "weight"),
     infer=_infer_pack,
     reference=_reference_pack,
@@ -384,8 +386,9 @@ DENSE_PACK = OpDef(
     compute=_compute_pack,
     samples=_samples_pack,
 )
-MATMUL = OpDef(
+matmul = OpDef(
     name="nn.matmul",
+    doc="tensor_a (..., M, K) times a matrix (K, N), either one transposed first.",
     attrs=MatmulAttrs,
     args=args("tensor_a", "tensor_b"),
     infer=_infer_matmul,
@@ -396,8 +399,9 @@ MATMUL = OpDef(
     compute=_compute_matmul,
     samples=_samples_matmul,
 )
-BATCH_MATMUL = OpDef(
+batch_matmul = OpDef(
     name="nn.batch_matmul",
+    doc="(B, M, K) times (B, N, K) transposed (or (B, K, N) if not `transpose_b`); a batch of 1 is repeated.",
     attrs=BatchMatmulAttrs,
     args=args("tensor_a", "tensor_b"),
     infer=_infer_batch,
@@ -407,8 +411,9 @@ BATCH_MATMUL = OpDef(
     compute=_compute_batch,
     samples=_samples_batch,
 )
-BIAS_ADD = OpDef(
+bias_add = OpDef(
     name="nn.bias_add",
+    doc="data plus a vector along one axis.",
     attrs=BiasAddAttrs,
     args=args("data", "bias"),
     infer=_infer_bias,
@@ -419,44 +424,3 @@ BIAS_ADD = OpDef(
     compute=_compute_bias,
     samples=_samples_bias,
 )
-
-OPS: tuple[OpDef, ...] = (DENSE, DENSE_PACK, MATMUL, BATCH_MATMUL, BIAS_ADD)
-
-
-def dense(data: Expr, weight: Expr, units: int | None = None, out_dtype: str = "") -> Call:
-    """data (..., K) times the transpose of weight (N, K): (..., N)."""
-    return call(DENSE, (data, weight), DenseAttrs(units=units, out_dtype=out_dtype))
-
-
-def contrib_dense_pack(
-    data: Expr, weight: Expr, weight_layout: str = "NC", units: int | None = None, out_dtype: str = ""
-) -> Call:
-    """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N."""
-    attributes = DensePackAttrs(units=units, out_dtype=out_dtype, weight_layout=weight_layout)
-    return call(DENSE_PACK, (data, weight), attributes)
-
-
-def matmul(
-    tensor_a: Expr,
-    tensor_b: Expr,
-    units: int | None = None,
-    out_dtype: str = "",
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-) -> Call:
-    """tensor_a (..., M, K) times a matrix (K, N), either one transposed first."""
-    attributes = MatmulAttrs(units=units, out_dtype=out_dtype, transpose_a=transpose_a, transpose_b=transpose_b)
-    return call(MATMUL, (tensor_a, tensor_b), attributes)
-
-
-def batch_matmul(
-    tensor_a: Expr, tensor_b: Expr, out_dtype: str = "", transpose_a: bool = False, transpose_b: bool = True
-) -> Call:
-    """(B, M, K) times (B, N, K) transposed (or (B, K, N) if not `transpose_b`); a batch of 1 is repeated."""
-    attributes = BatchMatmulAttrs(out_dtype=out_dtype, transpose_a=transpose_a, transpose_b=transpose_b)
-    return call(BATCH_MATMUL, (tensor_a, tensor_b), attributes)
-
-
-def bias_add(data: Expr, bias: Expr, axis: int = 1) -> Call:
-    """data plus a vector along one axis."""
-    return call(BIAS_ADD, (data, bias), BiasAddAttrs(axis=axis))

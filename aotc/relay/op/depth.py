@@ -6,15 +6,14 @@ depth_to_space(x, 2)                   # (N, 4 * C, H, W) -> (N, C, 2 * H, 2 * W
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, Types, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr, call
-from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import arrange, canonical, laid_out, pick, positions
@@ -26,12 +25,12 @@ from aotc.tir.expr import Expr as Scalar
 class SubPixelAttrs(Attrs):
     """`mode`: whether a channel's number counts the pixel of the block first ("DCR") or last ("CRD")."""
 
-    block_size: int = 1
+    block_size: int = param(default=1, given=REQUIRED)
     layout: str = "NCHW"
     mode: str = "DCR"
 
 
-def _shape(a: SubPixelAttrs, types: Sequence[Type]) -> tuple[TensorType, tuple[int, ...], tuple[Dim, ...]]:
+def _shape(a: SubPixelAttrs, types: Types) -> tuple[TensorType, tuple[int, ...], tuple[Dim, ...]]:
     data = tensor(types[0], "data")
     require("depth.rank", data.rank == 4, lambda: f"data must have rank 4, got {data}")
     require("depth.block", a.block_size > 0, f"block_size must be positive, got {a.block_size}")
@@ -53,13 +52,13 @@ def _parts(dim: Dim, factor: int) -> Dim:
     return SymDim(upper=dim.upper and dim.upper // factor) if factor > 1 else dim
 
 
-def _infer_to_space(a: SubPixelAttrs, types: Sequence[Type]) -> Type:
+def _infer_to_space(a: SubPixelAttrs, types: Types) -> Type:
     data, where, (n, c, h, w) = _shape(a, types)
     b = a.block_size
     return TensorType(arrange((n, _parts(c, b * b), _times(h, b), _times(w, b)), where), data.dtype)
 
 
-def _infer_to_depth(a: SubPixelAttrs, types: Sequence[Type]) -> Type:
+def _infer_to_depth(a: SubPixelAttrs, types: Types) -> Type:
     data, where, (n, c, h, w) = _shape(a, types)
     b = a.block_size
     return TensorType(arrange((n, _times(c, b * b), _parts(h, b), _parts(w, b)), where), data.dtype)
@@ -71,7 +70,7 @@ def _deep(a: SubPixelAttrs, channel: Any, row: Any, column: Any, channels: int) 
     return (row * b + column) * channels + channel if a.mode == "DCR" else (channel * b + row) * b + column
 
 
-def _compute_to_space(a: SubPixelAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_to_space(a: SubPixelAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     where, b = positions(a.layout, "NCHW"), a.block_size
     n, c, h, w = pick(data.shape, where)
@@ -85,7 +84,7 @@ def _compute_to_space(a: SubPixelAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     return te.compute(arrange((n, channels, h * b, w * b), where), body, "depth_to_space")
 
 
-def _compute_to_depth(a: SubPixelAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_to_depth(a: SubPixelAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     where, b = positions(a.layout, "NCHW"), a.block_size
     n, c, h, w = pick(data.shape, where)
@@ -121,7 +120,7 @@ def _reference_to_depth(a: SubPixelAttrs, data: Array) -> Array:
     return laid_out(x.reshape(n, c * b * b, h // b, w // b), where)
 
 
-def _axes(a: SubPixelAttrs, types: Sequence[Type]) -> AxisMap:
+def _axes(a: SubPixelAttrs, types: Types) -> AxisMap:
     batch = a.layout.index("N")
     return AxisMap((tuple(k if k == batch else None for k in range(4)),))
 
@@ -138,8 +137,9 @@ def _samples_to_depth() -> Iterable[Sample]:
     yield random_sample(((1, 4, 2, 3),), SubPixelAttrs(block_size=2, layout="NHWC"), "int8")
 
 
-DEPTH_TO_SPACE = OpDef(
+depth_to_space = OpDef(
     name="nn.depth_to_space",
+    doc="Every block_size^2 channels become a block of pixels of one channel.",
     attrs=SubPixelAttrs,
     infer=_infer_to_space,
     reference=_reference_to_space,
@@ -148,8 +148,9 @@ DEPTH_TO_SPACE = OpDef(
     compute=_compute_to_space,
     samples=_samples_to_space,
 )
-SPACE_TO_DEPTH = OpDef(
+space_to_depth = OpDef(
     name="nn.space_to_depth",
+    doc="Every block of pixels becomes block_size^2 channels.",
     attrs=SubPixelAttrs,
     infer=_infer_to_depth,
     reference=_reference_to_depth,
@@ -158,15 +159,3 @@ SPACE_TO_DEPTH = OpDef(
     compute=_compute_to_depth,
     samples=_samples_to_depth,
 )
-
-OPS: tuple[OpDef, ...] = (DEPTH_TO_SPACE, SPACE_TO_DEPTH)
-
-
-def depth_to_space(data: Expr, block_size: int, layout: str = "NCHW", mode: str = "DCR") -> Call:
-    """Every block_size^2 channels become a block of pixels of one channel."""
-    return call(DEPTH_TO_SPACE, (data,), SubPixelAttrs(block_size=block_size, layout=layout, mode=mode))
-
-
-def space_to_depth(data: Expr, block_size: int, layout: str = "NCHW", mode: str = "DCR") -> Call:
-    """Every block of pixels becomes block_size^2 channels."""
-    return call(SPACE_TO_DEPTH, (data,), SubPixelAttrs(block_size=block_size, layout=layout, mode=mode))

@@ -2,41 +2,45 @@
 """Operators whose shapes are arguments: dyn.reshape, dyn.strided_slice, dyn.nn.pad, ...
 
 reshape(x, shape)                      # shape: a vector of integers, known when the program runs
-RESHAPE.static(attrs, (x, const))      # reshape(x, newshape=(2, 3)): the same with a shape that is known
+reshape.static(attrs, (x, const))      # reshape(x, newshape=(2, 3)): the operator of a shape that is known
 
-Each is the operator of the same name with some attributes as arguments.  Ranks are known, dimensions are not.  They
-have no tensor program: DynamicToStatic turns them into the static ones, and what remains runs on the virtual machine.
+Each is made from the operator of that name by one call, which says what attributes
+become arguments.  Ranks are known, dimensions are not.  They have no tensor program:
+DynamicToStatic turns them into the static ones, and what remains runs on the virtual
+machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
+from aotc.ir.attrs import Attrs, NoAttrs, record
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Types, require
 from aotc.ir.types import TensorType, Type, check_rank, tensor_types
-from aotc.relay.expr import Call, Constant, Expr, known_data, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, known_data
 from aotc.relay.expr import call as node
 from aotc.relay.op import create, index, join, resize, shape, slice, sort
 from aotc.relay.op import pad as padding
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.resample import ResizeAttrs
 from aotc.relay.op.rules import axis_of, tensor
 from aotc.relay.op.samples import random_array
+from aotc.relay.op.signature import signature_of
 from aotc.relay.op.window import DATA_LAYOUT, positions
 
-Values = Sequence[Array]
+T = TypeVar("T")
 MAX_BYTES: Final = 1 << 47
 """What 64-bit processors address."""
-
-
-def _ints(values: Array) -> tuple[int, ...]:
-    return tuple(int(v) for v in values.reshape(-1))
+NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def _length(ty: Type, what: str) -> int:
@@ -60,51 +64,120 @@ def _unknown(count: int) -> tuple[Dim, ...]:
     return tuple(SymDim() for _ in range(count))
 
 
-def _dynamic(
-    target: OpDef,
-    attributes: type[Attrs],
-    arity: int,
-    values: Sequence[int],
-    to_static: Callable[[Any, Values], Attrs],
-    infer: Callable[[Any, Sequence[Type]], Type],
-    samples: Callable[[], Iterable[Sample]],
-) -> OpDef:
-    """The operator `target` with attributes made `to_static` of the arguments at `values`; the others are its own."""
-    kept = [k for k in range(arity) if k not in values]
-    name = f"dyn.{target.name}"
+def _attribute(kind: str, value: Array) -> Any:
+    """The attribute of a type that an argument's value stands for."""
+    items = value.reshape(-1).tolist()
+    match kind.removesuffix(" | None"):
+        case "int" | "float":
+            return items[0]
+        case "tuple[tuple[int, int], ...]":
+            return tuple(zip(items[::2], items[1::2], strict=True))
+        case "tuple[float, ...]":
+            return tuple(items) or None
+        case _:
+            return tuple(items)
 
-    def reference(a: Any, *given: Array) -> Any:
-        known = to_static(a, [given[k] for k in values])
-        own = [given[k] for k in kept]
-        found = target.infer(known, [TensorType(x.shape, DType.of(x)) for x in own])
-        _check_rank(name, infer(a, [TensorType(x.shape, DType.of(x)) for x in given]), found)
-        _check_size(name, found)
-        return target.reference(known, *own)
 
-    def static(a: Any, given: Sequence[Expr]) -> Call | None:
-        known = [data for data in (known_data(given[k]) for k in values) if data is not None]
-        if len(known) != len(values):
+def _argument(name: str, absent: Mapping[str, Array]) -> Arg:
+    """The argument that an attribute becomes; `absent` has what stands for None."""
+    if name not in absent:
+        return Arg(name)
+    return Arg(name, "Expr | None", None, lambda given, _: Constant(absent[name]) if given is None else given)
+
+
+def _attributes(static: OpDef, without: Sequence[str]) -> type[Attrs]:
+    left = [field for field in dataclasses.fields(static.attrs) if field.name not in without]
+    return record(f"Dyn{static.attrs.__name__}", left) if left else NoAttrs
+
+
+@dataclass(frozen=True, slots=True)
+class _Twin:
+    """The operator `static` with some attributes as arguments.
+
+    infer    (attributes, argument types) -> result type, of unknown dimensions
+    args     all arguments
+    places   which of them are attributes of `static`
+    fixed    attributes of `static` that cannot be given
+    """
+
+    static: OpDef
+    infer: Callable[[Any, Types], Type]
+    args: tuple[Arg, ...]
+    places: Mapping[int, str]
+    fixed: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"dyn.{self.static.name}"
+
+    def split(self, a: Attrs, given: Sequence[T], value: Callable[[T], Array | None]) -> tuple[Attrs, list[T]] | None:
+        """The attributes and arguments of `static`; None where an attribute's value is not known."""
+        kinds = {f.name: str(f.type) for f in dataclasses.fields(self.static.attrs)}
+        found = {}
+        for k, name in self.places.items():
+            data = value(given[k])
+            if data is None:
+                return None
+            found[name] = _attribute(kinds[name], data)
+        attributes = self.static.attrs(**self.fixed, **found, **dict(a.items()))
+        return attributes, [x for k, x in enumerate(given) if k not in self.places]
+
+    def reference(self, a: Any, *given: Array) -> Any:
+        parts = self.split(a, given, lambda x: x)
+        assert parts is not None
+        attributes, own = parts
+        found = self.static.infer(attributes, [TensorType(x.shape, DType.of(x)) for x in own])
+        _check_rank(self.name, self.infer(a, [TensorType(x.shape, DType.of(x)) for x in given]), found)
+        _check_size(self.name, found)
+        return self.static.reference(attributes, *own)
+
+    def to_static(self, a: Any, given: Sequence[Expr]) -> Call | None:
+        parts = self.split(a, given, known_data)
+        if parts is None:
             return None
-        result = node(target, [given[k] for k in kept], to_static(a, known))
-        types = [arg.checked_type for arg in given]
+        result = node(self.static, parts[1], parts[0])
         if result.checked_type is not None:
-            _check_rank(name, infer(a, [t for t in types if t is not None]), result.checked_type)
+            types = [x.checked_type for x in given]
+            _check_rank(self.name, self.infer(a, [t for t in types if t is not None]), result.checked_type)
         return result
 
-    def axes(a: Any, types: Sequence[Type]) -> AxisMap | None:
-        result = infer(a, types)
-        return AxisMap(((None,) * result.rank,) * arity) if isinstance(result, TensorType) else None
+    def axes(self, a: Any, types: Types) -> AxisMap | None:
+        result = self.infer(a, types)
+        return AxisMap(((None,) * result.rank,) * len(self.args)) if isinstance(result, TensorType) else None
 
+
+def _dynamic(
+    static: OpDef,
+    values: str,
+    infer: Callable[[Any, Types], Type],
+    samples: Sequence[tuple[Any, ...]],
+    doc: str,
+    absent: Mapping[str, Array] = NONE,
+    fixed: Mapping[str, Any] = NONE,
+) -> OpDef:
+    """The operator `static` with the attributes called `values` as arguments; `infer` and `fixed` as in `_Twin`.
+
+    samples   (attributes, *arguments): shapes stand for random data, lists of integers for vectors
+    absent    what stands for arguments that are not given
+    """
+    order = [p for p in signature_of(static).parameters if p not in fixed]
+    own = {a.name: a for a in static.args}
+    args = tuple(own.get(p) or _argument(p, absent) for p in order if p in own or p in values.split())
+    places = {k: a.name for k, a in enumerate(args) if a.name not in own}
+    attributes = _attributes(static, [*values.split(), *fixed])
+    twin = _Twin(static, infer, args, places, fixed)
     return OpDef(
-        name=name,
+        name=twin.name,
+        doc=doc,
         attrs=attributes,
-        args=args(*map(str, range(arity))),
+        args=args,
+        order=" ".join(order),
         infer=infer,
-        reference=reference,
+        reference=twin.reference,
         pattern=OpPattern.OPAQUE,
-        axes=axes,
-        static=static,
-        samples=samples,
+        axes=twin.axes,
+        static=twin.to_static,
+        samples=lambda: (_sample(attributes(**fields), *given) for fields, *given in samples),
     )
 
 
@@ -138,235 +211,123 @@ def _sample(attributes: Attrs, *args: Any) -> Sample:
 # --- reshape, squeeze, expand_dims, broadcast_to, tile
 
 
-@attrs
-class DynReshapeAttrs(Attrs):
-    allowzero: bool = False
-
-
-@attrs
-class DynExpandDimsAttrs(Attrs):
-    num_newaxis: int = 1
-
-
-def _infer_reshape(_: Any, types: Sequence[Type]) -> Type:
+def _infer_reshape(_: Any, types: Types) -> Type:
     return TensorType(_unknown(_length(types[1], "newshape")), tensor(types[0], "data").dtype)
 
 
-def _infer_squeeze(_: Any, types: Sequence[Type]) -> Type:
+def _infer_squeeze(_: Any, types: Types) -> Type:
     data, count = tensor(types[0], "data"), _length(types[1], "axis")
     require("squeeze.axis", count <= data.rank, lambda: f"{count} axes of {data}")
     return TensorType(_unknown(data.rank - count), data.dtype)
 
 
-def _infer_expand(a: DynExpandDimsAttrs, types: Sequence[Type]) -> Type:
+def _infer_expand(a: Any, types: Types) -> Type:
     data = tensor(types[0], "data")
     _check_scalar(types[1], "axis")
     require("expand_dims.count", a.num_newaxis >= 0, lambda: f"num_newaxis is {a.num_newaxis}")
     return TensorType(_unknown(data.rank + a.num_newaxis), data.dtype)
 
 
-def _infer_broadcast(_: Any, types: Sequence[Type]) -> Type:
+def _infer_broadcast(_: Any, types: Types) -> Type:
     data, count = tensor(types[0], "data"), _length(types[1], "shape")
     require("broadcast", data.rank <= count, lambda: f"{data} does not broadcast to rank {count}")
     return TensorType(_unknown(count), data.dtype)
 
 
-def _infer_tile(_: Any, types: Sequence[Type]) -> Type:
+def _infer_tile(_: Any, types: Types) -> Type:
     data, count = tensor(types[0], "data"), _length(types[1], "reps")
     return TensorType(_unknown(max(data.rank, count)), data.dtype)
 
 
-RESHAPE = _dynamic(
-    shape.RESHAPE,
-    DynReshapeAttrs,
-    2,
-    (1,),
-    lambda a, v: shape.ReshapeAttrs(newshape=_ints(v[0]), allowzero=a.allowzero),
+reshape = _dynamic(
+    shape.reshape,
+    "newshape",
     _infer_reshape,
-    lambda: (
-        _sample(DynReshapeAttrs(), (2, 6), [3, 4]),
-        _sample(DynReshapeAttrs(), (2, 6), [0, -1, 2]),
-        _sample(DynReshapeAttrs(), (1, 1), []),
-        _sample(DynReshapeAttrs(allowzero=True), (0, 2), [3, 0]),
-    ),
+    (({}, (2, 6), [3, 4]), ({}, (2, 6), [0, -1, 2]), ({}, (1, 1), []), ({"allowzero": True}, (0, 2), [3, 0])),
+    "`data` under a shape that is computed; 0 keeps a dimension (unless `allowzero`), -1 is what is left.",
 )
-SQUEEZE = _dynamic(
-    shape.SQUEEZE,
-    type(NO_ATTRS),
-    2,
-    (1,),
-    lambda _, v: shape.SqueezeAttrs(axis=_ints(v[0])),
+squeeze = _dynamic(
+    shape.squeeze,
+    "axis",
     _infer_squeeze,
-    lambda: (_sample(NO_ATTRS, (1, 3, 1), [0, -1]), _sample(NO_ATTRS, (2, 1), [1]), _sample(NO_ATTRS, (1, 2), [])),
+    (({}, (1, 3, 1), [0, -1]), ({}, (2, 1), [1]), ({}, (1, 2), [])),
+    "`data` without the axes (of extent 1) that a vector names.",
 )
-EXPAND_DIMS = _dynamic(
-    shape.EXPAND_DIMS,
-    DynExpandDimsAttrs,
-    2,
-    (1,),
-    lambda a, v: shape.ExpandDimsAttrs(axis=_ints(v[0])[0], num_newaxis=a.num_newaxis),
+expand_dims = _dynamic(
+    shape.expand_dims,
+    "axis",
     _infer_expand,
-    lambda: (_sample(DynExpandDimsAttrs(), (2, 3), -1), _sample(DynExpandDimsAttrs(num_newaxis=2), (2, 3), [1])),
+    (({}, (2, 3), -1), ({"num_newaxis": 2}, (2, 3), [1])),
+    "`data` with new axes of extent 1 before the axis that a scalar names (negative: after).",
 )
-BROADCAST_TO = _dynamic(
-    shape.BROADCAST_TO,
-    type(NO_ATTRS),
-    2,
-    (1,),
-    lambda _, v: shape.InitAttrs(shape=_ints(v[0])),
+broadcast_to = _dynamic(
+    shape.broadcast_to,
+    "shape",
     _infer_broadcast,
-    lambda: (_sample(NO_ATTRS, (3, 1), [2, 3, 4]), _sample(NO_ATTRS, (), [2])),
+    (({}, (3, 1), [2, 3, 4]), ({}, (), [2])),
+    "`data` repeated to a shape that is computed, as numpy broadcasts.",
+    fixed={"dtype": ""},
 )
-TILE = _dynamic(
-    join.TILE,
-    type(NO_ATTRS),
-    2,
-    (1,),
-    lambda _, v: join.TileAttrs(reps=_ints(v[0])),
+tile = _dynamic(
+    join.tile,
+    "reps",
     _infer_tile,
-    lambda: (_sample(NO_ATTRS, (2, 3), [2]), _sample(NO_ATTRS, (2,), [2, 1, 3])),
+    (({}, (2, 3), [2]), ({}, (2,), [2, 1, 3])),
+    "The whole tensor repeated along its axes, as numpy.tile, so often as a vector says.",
 )
-
-
-def reshape(data: Expr, newshape: Expr, allowzero: bool = False) -> Call:
-    """`data` under a shape that is computed; 0 keeps a dimension (unless `allowzero`), -1 is what is left."""
-    return node(RESHAPE, (data, newshape), DynReshapeAttrs(allowzero=allowzero))
-
-
-def squeeze(data: Expr, axis: Expr) -> Call:
-    """`data` without the axes (of extent 1) that a vector names."""
-    return node(SQUEEZE, (data, axis))
-
-
-def expand_dims(data: Expr, axis: Expr, num_newaxis: int = 1) -> Call:
-    """`data` with new axes of extent 1 before the axis that a scalar names (negative: after)."""
-    return node(EXPAND_DIMS, (data, axis), DynExpandDimsAttrs(num_newaxis=num_newaxis))
-
-
-def broadcast_to(data: Expr, shape: Expr) -> Call:
-    """`data` repeated to a shape that is computed, as numpy broadcasts."""
-    return node(BROADCAST_TO, (data, shape))
-
-
-def tile(data: Expr, reps: Expr) -> Call:
-    """The whole tensor repeated along its axes, as numpy.tile, so often as a vector says."""
-    return node(TILE, (data, reps))
 
 
 # --- full, zeros, ones, one_hot
 
 
-@attrs
-class DynInitAttrs(Attrs):
-    dtype: str = ""
-
-
-@attrs
-class DynOneHotAttrs(Attrs):
-    axis: int = -1
-    dtype: str = ""
-
-
-def _to_init(a: DynInitAttrs, v: Values) -> Attrs:
-    return shape.InitAttrs(shape=_ints(v[0]), dtype=a.dtype)
-
-
-def _infer_full(a: DynInitAttrs, types: Sequence[Type]) -> Type:
+def _infer_full(a: Any, types: Types) -> Type:
     value = tensor(types[0], "fill value")
     require("full.value", value.rank == 0, lambda: f"the fill value must be a scalar, got {value}")
     return TensorType(_unknown(_length(types[1], "shape")), a.dtype or value.dtype)
 
 
-def _infer_init(a: DynInitAttrs, types: Sequence[Type]) -> Type:
+def _infer_init(a: Any, types: Types) -> Type:
     return TensorType(_unknown(_length(types[0], "shape")), a.dtype or "float32")
 
 
-def _infer_one_hot(a: DynOneHotAttrs, types: Sequence[Type]) -> Type:
+def _infer_one_hot(a: Any, types: Types) -> Type:
     _check_scalar(types[3], "depth")
-    known = index.ONE_HOT.infer(index.OneHotAttrs(axis=a.axis, dtype=a.dtype), types[:3])
+    known = index.one_hot.infer(index.OneHotAttrs(axis=a.axis, dtype=a.dtype), types[:3])
     assert isinstance(known, TensorType)
     axis = axis_of(a.axis, known.rank)
     return TensorType((*known.shape[:axis], SymDim(), *known.shape[axis + 1 :]), known.dtype)
 
 
-def _init(target: OpDef) -> OpDef:
-    return _dynamic(
-        target,
-        DynInitAttrs,
-        1,
-        (0,),
-        _to_init,
-        _infer_init,
-        lambda: (_sample(DynInitAttrs(dtype="int32"), [2, 3]), _sample(DynInitAttrs(), [])),
-    )
-
-
-FULL = _dynamic(
-    create.FULL,
-    DynInitAttrs,
-    2,
-    (1,),
-    _to_init,
+full = _dynamic(
+    create.full,
+    "shape",
     _infer_full,
-    lambda: (_sample(DynInitAttrs(dtype="int32"), 2.5, [2, 3]), _sample(DynInitAttrs(), 2.5, [])),
+    (({"dtype": "int32"}, 2.5, [2, 3]), ({}, 2.5, [])),
+    "A tensor of one value whose shape is computed.",
 )
-ZEROS, ONES = _init(create.ZEROS), _init(create.ONES)
-ONE_HOT = _dynamic(
-    index.ONE_HOT,
-    DynOneHotAttrs,
-    4,
-    (3,),
-    lambda a, v: index.OneHotAttrs(depth=_ints(v[0])[0], axis=a.axis, dtype=a.dtype),
+zeros, ones = (
+    _dynamic(
+        static,
+        "shape",
+        _infer_init,
+        (({"dtype": "int32"}, [2, 3]), ({}, [])),
+        f"A tensor of {static.name} whose shape is computed.",
+    )
+    for static in (create.zeros, create.ones)
+)
+one_hot = _dynamic(
+    index.one_hot,
+    "depth",
     _infer_one_hot,
-    lambda: (
-        _sample(DynOneHotAttrs(), [0, 2, 5], 1.0, 0.0, 3),
-        _sample(DynOneHotAttrs(axis=0, dtype="int32"), [[0, 1]], 2.0, -1.0, [4]),
-    ),
+    (({}, [0, 2, 5], 1.0, 0.0, 3), ({"axis": 0, "dtype": "int32"}, [[0, 1]], 2.0, -1.0, [4])),
+    "`on_value` where a new axis of a computed extent equals the index, `off_value` elsewhere.",
 )
-
-
-def full(fill_value: Expr, shape: Expr, dtype: str = "") -> Call:
-    """A tensor of one value whose shape is computed."""
-    return node(FULL, (fill_value, shape), DynInitAttrs(dtype=dtype))
-
-
-def zeros(shape: Expr, dtype: str) -> Call:
-    """A tensor of zeros whose shape is computed."""
-    return node(ZEROS, (shape,), DynInitAttrs(dtype=dtype))
-
-
-def ones(shape: Expr, dtype: str) -> Call:
-    """A tensor of ones whose shape is computed."""
-    return node(ONES, (shape,), DynInitAttrs(dtype=dtype))
-
-
-def one_hot(indices: Expr, on_value: Expr, off_value: Expr, depth: Expr, axis: int = -1, dtype: str = "") -> Call:
-    """`on_value` where a new axis of a computed extent equals the index, `off_value` elsewhere."""
-    return node(ONE_HOT, (indices, on_value, off_value, depth), DynOneHotAttrs(axis=axis, dtype=dtype))
 
 
 # --- strided_slice, topk
 
 
-@attrs
-class DynStridedSliceAttrs(Attrs):
-    slice_mode: str = "end"
-
-
-@attrs
-class DynTopkAttrs(Attrs):
-    axis: int = -1
-    ret_type: str = "both"
-    is_ascend: bool = False
-    dtype: str = ""
-
-
-def _to_slice(a: DynStridedSliceAttrs, v: Values) -> Attrs:
-    begin, end, strides = map(_ints, v)
-    return slice.StridedSliceAttrs(begin=begin, end=end, strides=strides, slice_mode=a.slice_mode, axes=None)
-
-
-def _infer_slice(a: DynStridedSliceAttrs, types: Sequence[Type]) -> Type:
+def _infer_slice(a: Any, types: Types) -> Type:
     data = tensor(types[0], "data")
     begin, end, strides = (_length(ty, what) for ty, what in zip(types[1:], ("begin", "end", "strides"), strict=True))
     require("slice.mode", a.slice_mode in ("end", "size"), lambda: f"slice mode {a.slice_mode!r} is unknown")
@@ -375,113 +336,55 @@ def _infer_slice(a: DynStridedSliceAttrs, types: Sequence[Type]) -> Type:
     return TensorType((*_unknown(begin), *data.shape[begin:]), data.dtype)
 
 
-def _infer_topk(a: DynTopkAttrs, types: Sequence[Type]) -> Type:
+def _infer_topk(a: Any, types: Types) -> Type:
     data = tensor(types[0], "data")
     _check_scalar(types[1], "k")
     axis = axis_of(a.axis, data.rank)
     open_ended = TensorType((*data.shape[:axis], SymDim(), *data.shape[axis + 1 :]), data.dtype)
-    return sort.TOPK.infer(_to_topk(a, [np.zeros(())]), [open_ended])
+    return sort.topk.infer(sort.TopkAttrs(k=0, **dict(a.items())), [open_ended])
 
 
-def _to_topk(a: DynTopkAttrs, v: Values) -> Attrs:
-    return sort.TopkAttrs(k=_ints(v[0])[0], axis=a.axis, ret_type=a.ret_type, is_ascend=a.is_ascend, dtype=a.dtype)
-
-
-STRIDED_SLICE = _dynamic(
-    slice.STRIDED_SLICE,
-    DynStridedSliceAttrs,
-    4,
-    (1, 2, 3),
-    _to_slice,
+strided_slice = _dynamic(
+    slice.strided_slice,
+    "begin end strides",
     _infer_slice,
-    lambda: (
-        _sample(DynStridedSliceAttrs(), (4, 6), [1, -1], [3, 0], [1, -2]),
-        _sample(DynStridedSliceAttrs(slice_mode="size"), (4, 6), [1], [2], [1]),
-    ),
+    (({}, (4, 6), [1, -1], [3, 0], [1, -2]), ({"slice_mode": "size"}, (4, 6), [1], [2], [1])),
+    'data[begin:end:stride] along the leading axes, the bounds being computed; "size": `end` gives extents.',
+    absent={"strides": np.ones(1, np.int64)},
+    fixed={"axes": None},
 )
-TOPK = _dynamic(
-    sort.TOPK,
-    DynTopkAttrs,
-    2,
-    (1,),
-    _to_topk,
+topk = _dynamic(
+    sort.topk,
+    "k",
     _infer_topk,
-    lambda: (
-        _sample(DynTopkAttrs(dtype="int64"), (2, 5), 3),
-        _sample(DynTopkAttrs(axis=0, ret_type="values", is_ascend=True), (3, 2), [2]),
-        _sample(DynTopkAttrs(ret_type="indices"), (4,), 0),
+    (
+        ({"dtype": "int64"}, (2, 5), 3),
+        ({"axis": 0, "ret_type": "values", "is_ascend": True}, (3, 2), [2]),
+        ({"ret_type": "indices"}, (4,), 0),
     ),
+    "The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.",
 )
-
-
-def strided_slice(data: Expr, begin: Expr, end: Expr, strides: Expr | None = None, slice_mode: str = "end") -> Call:
-    """data[begin:end:stride] along the leading axes, the bounds being computed; "size": `end` gives extents."""
-    if strides is None:
-        strides = Constant(np.ones(1, np.int64))
-    return node(STRIDED_SLICE, (data, begin, end, strides), DynStridedSliceAttrs(slice_mode=slice_mode))
-
-
-def topk(
-    data: Expr, k: Expr, axis: int = -1, ret_type: str = "both", is_ascend: bool = False, dtype: str = "int32"
-) -> Call:
-    """The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1."""
-    attributes = DynTopkAttrs(axis=axis, ret_type=ret_type, is_ascend=is_ascend, dtype=dtype)
-    return node(TOPK, (data, k), attributes)
 
 
 # --- pad, resize2d, upsampling
 
 
-@attrs
-class DynPadAttrs(Attrs):
-    pad_mode: str = "constant"
-
-
-@attrs
-class DynResize2DAttrs(Attrs):
-    layout: str = "NCHW"
-    method: str = "linear"
-    coordinate_transformation_mode: str = "half_pixel"
-    rounding_method: str = "round"
-    cubic_alpha: float = -0.5
-    cubic_exclude: int = 0
-    extrapolation_value: float = 0.0
-    out_dtype: str = ""
-
-
-@attrs
-class DynUpSamplingAttrs(Attrs):
-    layout: str = "NCHW"
-    method: str = "nearest_neighbor"
-    align_corners: bool = False
-
-
-def _to_pad(a: DynPadAttrs, v: Values) -> Attrs:
-    before, after = v[0].reshape(-1, 2).T
-    width = tuple(zip(_ints(before), _ints(after), strict=True))
-    return padding.PadAttrs(pad_width=width, pad_mode=a.pad_mode)
-
-
-def _infer_pad(a: DynPadAttrs, types: Sequence[Type]) -> Type:
+def _infer_pad(a: Any, types: Types) -> Type:
     data, width = tensor(types[0], "data"), tensor(types[1], "pad_width")
     fits = width.shape == (data.rank, 2) and width.dtype.is_integer
     require("pad.width", fits, lambda: f"pad_width must be integers of shape ({data.rank}, 2), got {width}")
-    padding.PAD.infer(padding.PadAttrs(pad_width=((0, 0),) * data.rank, pad_mode=a.pad_mode), (data, types[2]))
+    padding.pad.infer(padding.PadAttrs(pad_width=((0, 0),) * data.rank, pad_mode=a.pad_mode), (data, types[2]))
     return TensorType(_unknown(data.rank), data.dtype)
 
 
-def _to_resize(a: DynResize2DAttrs, v: Values) -> Attrs:
-    roi = tuple(float(r) for r in v[1].reshape(-1)) or None
-    return resize.Resize2DAttrs(size=_ints(v[0]), roi=roi, **dict(a.items()))
-
-
-def _infer_resize(a: DynResize2DAttrs, types: Sequence[Type]) -> Type:
+def _infer_resize(a: Any, types: Types) -> Type:
     roi = tensor(types[2], "roi")
     fits = roi.rank == 1 and roi.dtype.is_float and roi.shape[0] in (0, 4)
     require("resize.roi", fits, lambda: f"roi must be 4 floats, or none, got {roi}")
     require("resize.size", _length(types[1], "size") == 2, lambda: f"size must be 2 integers, got {types[1]}")
-    known = _to_resize(a, [np.ones(2), np.zeros(int(roi.static_shape[0]))])
-    return _open_space(resize.RESIZE2D.infer(known, types[:1]), a.layout)
+    region = (0.0,) * 4 if roi.shape[0] else None
+    known = ResizeAttrs(size=(1, 1), roi=region, **dict(a.items()))
+    return _open_space(resize.resize2d.infer(known, types[:1]), a.layout)
 
 
 def _open_space(known: Type, layout: str) -> Type:
@@ -491,109 +394,41 @@ def _open_space(known: Type, layout: str) -> Type:
     return TensorType((SymDim() if k in space else d for k, d in enumerate(known.shape)), known.dtype)
 
 
-def _to_upsampling(a: DynUpSamplingAttrs, v: Values) -> Attrs:
-    scale_h, scale_w = (float(s.reshape(())) for s in v)
-    return resize.UpSamplingAttrs(scale_h=scale_h, scale_w=scale_w, **dict(a.items()))
-
-
-def _infer_upsampling(a: DynUpSamplingAttrs, types: Sequence[Type]) -> Type:
+def _infer_upsampling(a: Any, types: Types) -> Type:
     _check_scalar(types[1], "scale_h", real=True)
     _check_scalar(types[2], "scale_w", real=True)
-    return _open_space(resize.UPSAMPLING.infer(_to_upsampling(a, [np.ones(()), np.ones(())]), types[:1]), a.layout)
+    known = resize.UpSamplingAttrs(scale_h=1.0, scale_w=1.0, **dict(a.items()))
+    return _open_space(resize.upsampling.infer(known, types[:1]), a.layout)
 
 
-PAD = _dynamic(
-    padding.PAD,
-    DynPadAttrs,
-    3,
-    (1,),
-    _to_pad,
+pad = _dynamic(
+    padding.pad,
+    "pad_width",
     _infer_pad,
-    lambda: (
-        _sample(DynPadAttrs(), (2, 3), [[1, 0], [0, 2]], 5.0),
-        _sample(DynPadAttrs(pad_mode="edge"), (2, 3), [[1, 0], [0, 2]], 0.0),
-    ),
+    (({}, (2, 3), [[1, 0], [0, 2]], 5.0), ({"pad_mode": "edge"}, (2, 3), [[1, 0], [0, 2]], 0.0)),
+    "`data` with (before, after) elements added per axis, numbers that are computed: `pad_width` is (rank, 2).",
 )
-RESIZE2D = _dynamic(
-    resize.RESIZE2D,
-    DynResize2DAttrs,
-    3,
-    (1, 2),
-    _to_resize,
+resize2d = _dynamic(
+    resize.resize2d,
+    "size roi",
     _infer_resize,
-    lambda: (
-        _sample(DynResize2DAttrs(), (1, 2, 4, 5), [8, 3], np.zeros(0)),
-        _sample(
-            DynResize2DAttrs(layout="NHWC", coordinate_transformation_mode="tf_crop_and_resize"),
+    (
+        ({}, (1, 2, 4, 5), [8, 3], np.zeros(0)),
+        (
+            {"layout": "NHWC", "coordinate_transformation_mode": "tf_crop_and_resize"},
             (1, 4, 5, 2),
             [3, 3],
             np.array([0.1, 0.0, 0.9, 1.0]),
         ),
     ),
+    "Images resampled to a size (height, width) that is computed; `roi` has four floats, or none.",
+    absent={"roi": np.zeros(0, np.float32)},
+    fixed={"scales": None, "antialias": False},
 )
-UPSAMPLING = _dynamic(
-    resize.UPSAMPLING,
-    DynUpSamplingAttrs,
-    3,
-    (1, 2),
-    _to_upsampling,
+upsampling = _dynamic(
+    resize.upsampling,
+    "scale_h scale_w",
     _infer_upsampling,
-    lambda: (
-        _sample(DynUpSamplingAttrs(), (1, 2, 3, 4), 2.0, 3.0),
-        _sample(DynUpSamplingAttrs(layout="NHWC", method="bilinear"), (1, 3, 4, 2), np.array([2.0]), 1.5),
-    ),
+    (({}, (1, 2, 3, 4), 2.0, 3.0), ({"layout": "NHWC", "method": "bilinear"}, (1, 3, 4, 2), np.array([2.0]), 1.5)),
+    "Images enlarged by factors that are computed.",
 )
-
-
-def pad(data: Expr, pad_width: Expr, pad_value: Expr | float = 0.0, pad_mode: str = "constant") -> Call:
-    """`data` with (before, after) elements added per axis, numbers that are computed: `pad_width` is (rank, 2)."""
-    if isinstance(pad_value, (int, float)):
-        pad_value = Constant(np.asarray(pad_value).astype(tensor_type_of(data).dtype.numpy))
-    return node(PAD, (data, pad_width, pad_value), DynPadAttrs(pad_mode=pad_mode))
-
-
-def resize2d(
-    data: Expr,
-    size: Expr,
-    roi: Expr | None = None,
-    layout: str = "NCHW",
-    method: str = "linear",
-    coordinate_transformation_mode: str = "half_pixel",
-    rounding_method: str = "",
-    cubic_alpha: float = -0.5,
-    cubic_exclude: int = 0,
-    extrapolation_value: float = 0.0,
-    out_dtype: str = "",
-) -> Call:
-    """Images resampled to a size (height, width) that is computed; `roi` has four floats, or none."""
-    attributes = DynResize2DAttrs(
-        layout=layout,
-        method=method,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        rounding_method=rounding_method,
-        cubic_alpha=cubic_alpha,
-        cubic_exclude=cubic_exclude,
-        extrapolation_value=extrapolation_value,
-        out_dtype=out_dtype,
-    )
-    region = Constant(np.zeros(0, np.float32)) if roi is None else roi
-    return node(RESIZE2D, (data, size, region), attributes)
-
-
-def upsampling(
-    data: Expr,
-    scale_h: Expr,
-    scale_w: Expr,
-    layout: str = "NCHW",
-    method: str = "nearest_neighbor",
-    align_corners: bool = False,
-) -> Call:
-    """Images enlarged by factors that are computed."""
-    attributes = DynUpSamplingAttrs(layout=layout, method=method, align_corners=align_corners)
-    return node(UPSAMPLING, (data, scale_h, scale_w), attributes)
-
-
-OPS: tuple[OpDef, ...] = (
-    RESHAPE, SQUEEZE, EXPAND_DIMS, BROADCAST_TO, TILE, FULL, ZEROS, ONES, ONE_HOT, STRIDED_SLICE, TOPK,
-    PAD, RESIZE2D, UPSAMPLING,
-)  # fmt: skip

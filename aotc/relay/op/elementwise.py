@@ -11,21 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from aotc.relay.op.opdef import Array, OpDef
-from aotc.relay.op.rows import (
-    ANY,
-    BITS,
-    BOOL,
-    FLOAT,
-    NUMBER,
-    WITH_ZERO,
-    ScalarFn,
-    intrinsic,
-    rows_of,
-    unary,
-    wide,
-    wide_numpy,
-)
+from aotc.relay.op.opdef import Array
+from aotc.relay.op.rows import ANY, BITS, BOOL, FLOAT, NUMBER, WITH_ZERO, ScalarFn, intrinsic, unary, wide, wide_numpy
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import call, const, maximum, minimum, select
 
@@ -110,5 +97,3 @@ isnan = unary("isnan", np.isnan, intrinsic("isnan"), FLOAT, result="bool")
 isinf = unary("isinf", np.isinf, intrinsic("isinf"), FLOAT, result="bool")
 isfinite = unary("isfinite", np.isfinite, _is_finite, FLOAT, result="bool")
 copy = unary("copy", _identity, _identity, ANY, exact=True)
-
-OPS: tuple[OpDef, ...] = rows_of(globals())

@@ -5,8 +5,9 @@ fast_exp(x)                            # exp within [-87, 88], and exp of the ne
 fast_tanh(x)                           # a rational function, within 1e-6
 fast_erf(x)                            # a rational function, within 2e-6
 
-The coefficients are least-squares fits, weighted for the relative error, of odd rational functions at Chebyshev points
-of [-9, 9] (tanh) and [-4, 4] (erf), beyond which both are 1 in float32.
+The coefficients are least-squares fits, weighted for the relative error, of odd
+rational functions at Chebyshev points of [-9, 9] (tanh) and [-4, 4] (erf), beyond which
+both are 1 in float32.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.op.rows import FLOAT, NumpyFn, ScalarFn, rows_of, unary, wide, wide_numpy
+from aotc.relay.op.rows import FLOAT, NumpyFn, ScalarFn, unary, wide, wide_numpy
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import call, maximum, minimum
 
@@ -77,5 +78,3 @@ def clamped_exp_numpy(x: Any) -> Any:
 fast_exp = unary("fast_exp", wide_numpy(clamped_exp_numpy), wide(clamped_exp), FLOAT)
 fast_tanh = _rational("tanh", np.tanh, 9.0, _TANH)
 fast_erf = _rational("erf", lambda x: np.vectorize(math.erf, otypes=[np.float64])(x), 4.0, _ERF)
-
-OPS: tuple[OpDef, ...] = rows_of(globals())

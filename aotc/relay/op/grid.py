@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling at the positions of a grid: image.grid_sample.
 
-The grid holds, for each output, a position in -1..1 along every spatial axis, the last axis first.
-Coordinates are taken in float32; rounding to the nearest element takes ties to the even one.
+The grid holds, for each output, a position in -1..1 along every spatial axis, the last
+axis first. Coordinates are taken in float32; rounding to the nearest element takes ties
+to the even one.
 
     grid_sample(x, grid, method="bilinear", padding_mode="border")   # x (N, C, H, W), grid (N, 2, OH, OW)
 """
@@ -16,12 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.resample import keys
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_array
@@ -46,7 +45,7 @@ class GridSampleAttrs(Attrs):
     align_corners: bool = True
 
 
-def _infer(a: GridSampleAttrs, types: Sequence[Type]) -> Type:
+def _infer(a: GridSampleAttrs, types: Types) -> Type:
     data, grid = tensor(types[0], "data"), tensor(types[1], "grid")
     n = data.rank - 2
     require("grid.rank", n in (2, 3) and grid.rank == data.rank, lambda: f"data {data} and grid {grid}: rank 4 or 5")
@@ -61,7 +60,7 @@ def _infer(a: GridSampleAttrs, types: Sequence[Type]) -> Type:
     return TensorType((*data.shape[:2], *grid.shape[2:]), data.dtype)
 
 
-def _axes(_: Any, types: Sequence[Type]) -> AxisMap:
+def _axes(_: Any, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     return AxisMap(((0, 1, *(None,) * (rank - 2)), (0, None, *range(2, rank))))
 
@@ -164,7 +163,7 @@ def _reference(a: GridSampleAttrs, data: Array, grid: Array) -> Array:
     return as_dtype(total, data.dtype)
 
 
-def _compute(a: GridSampleAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute(a: GridSampleAttrs, args: Tensors) -> te.Tensor:
     data, grid = promoted(args[0]), convert(args[1], "float32")
     n, space = data.rank - 2, data.shape[2:]
 
@@ -214,8 +213,9 @@ def _samples() -> Iterable[Sample]:
     yield Sample(args=(random_array((1, 1, 2, 2)), outside), attrs=GridSampleAttrs(padding_mode="border"))
 
 
-GRID_SAMPLE = OpDef(
+grid_sample = OpDef(
     name="image.grid_sample",
+    doc="data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW).",
     attrs=GridSampleAttrs,
     args=args("data", "grid"),
     infer=_infer,
@@ -225,18 +225,3 @@ GRID_SAMPLE = OpDef(
     compute=_compute,
     samples=_samples,
 )
-
-OPS: tuple[OpDef, ...] = (GRID_SAMPLE,)
-
-
-def grid_sample(
-    data: Expr,
-    grid: Expr,
-    method: str = "bilinear",
-    layout: str = "NCHW",
-    padding_mode: str = "zeros",
-    align_corners: bool = True,
-) -> Call:
-    """data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW)."""
-    attributes = GridSampleAttrs(method=method, layout=layout, padding_mode=padding_mode, align_corners=align_corners)
-    return node(GRID_SAMPLE, (data, grid), attributes)

@@ -4,8 +4,9 @@
 take(x, indices, axis=0)               # x[indices[...]]: embeddings
 gather(x, 1, indices)                  # x[i, indices[i, j]]
 
-No index reads outside the data: they are clipped or wrapped (`take`), counted from the end where negative
-and then clipped (`gather`, `gather_nd`), or match nothing (`one_hot`).
+No index reads outside the data: they are clipped or wrapped (`take`), counted from the
+end where negative and then clipped (`gather`, `gather_nd`), or match nothing
+(`one_hot`).
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ from math import prod
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Constant, Expr
-from aotc.relay.expr import call as node
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, replaced
 from aotc.relay.op.rules import axis_of, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import product
+from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
 from aotc.tir import te
 from aotc.tir.expr import INDEX, maximum, minimum, select
@@ -90,7 +90,7 @@ def _flat_type(a: TakeAttrs, data: TensorType) -> TensorType:
     return data if a.axis is not None else TensorType((product(data.shape),), data.dtype)
 
 
-def _take_infer(a: TakeAttrs, types: Sequence[Type]) -> Type:
+def _take_infer(a: TakeAttrs, types: Types) -> Type:
     data, indices = _flat_type(a, tensor(types[0], "data")), integer_tensor(types[1])
     known = a.mode in ("clip", "wrap", "fast")
     require("take.mode", known, lambda: f"mode {a.mode!r} is none of clip, wrap, fast")
@@ -102,7 +102,7 @@ def _take_infer(a: TakeAttrs, types: Sequence[Type]) -> Type:
     return TensorType(shape, data.dtype)
 
 
-def _take_axis_map(a: TakeAttrs, types: Sequence[Type]) -> AxisMap:
+def _take_axis_map(a: TakeAttrs, types: Types) -> AxisMap:
     data, indices = tensor(types[0]), tensor(types[1])
     if a.axis is None:
         return AxisMap(((None,) * indices.rank, tuple(range(indices.rank))))
@@ -134,7 +134,7 @@ def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
     return np.stack(parts).reshape(shape) if parts else np.zeros(shape, data.dtype)
 
 
-def _take_compute(a: TakeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _take_compute(a: TakeAttrs, args: Tensors) -> te.Tensor:
     data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
     indices = args[1]
     axis, batch = _take_axes(a, data.rank, indices.rank)
@@ -184,9 +184,14 @@ def _take_samples() -> Iterator[Sample]:
         yield Sample(args=args, attrs=TakeAttrs(axis=0), accuracy=Accuracy.EXACT)
 
 
-TAKE = OpDef(
+take = OpDef(
     name="take",
+    doc="""The slices of `data` along `axis` (None: of the flattened data) that the indices name.
+
+    mode  "clip" moves indices into range (negative ones to 0), "wrap" counts modulo the extent
+    """,
     attrs=TakeAttrs,
+    order="data indices axis batch_dims mode",
     args=args("data", "indices"),
     infer=_take_infer,
     reference=_take_reference,
@@ -195,14 +200,6 @@ TAKE = OpDef(
     compute=_take_compute,
     samples=_take_samples,
 )
-
-
-def take(data: Expr, indices: Expr, axis: int | None = None, batch_dims: int = 0, mode: str = "clip") -> Call:
-    """The slices of `data` along `axis` (None: of the flattened data) that the indices name.
-
-    mode  "clip" moves indices into range (negative ones to 0), "wrap" counts modulo the extent
-    """
-    return node(TAKE, (data, indices), TakeAttrs(batch_dims=batch_dims, axis=axis, mode=mode))
 
 
 # --- gather
@@ -225,7 +222,7 @@ def same_but(axis: int, data: TensorType, indices: TensorType, what: str) -> Non
     require(f"{what}.shape", fits, lambda: f"indices {indices} reach beyond {data}")
 
 
-def _gather_infer(a: GatherAttrs, types: Sequence[Type]) -> Type:
+def _gather_infer(a: GatherAttrs, types: Types) -> Type:
     data, indices = tensor(types[0], "data"), integer_tensor(types[1])
     axis = axis_of(a.axis, data.rank)
     same_but(axis, data, indices, "gather")
@@ -240,7 +237,7 @@ def _gather_reference(a: GatherAttrs, data: Array, indices: Array) -> Array:
     return data[replaced(tuple(at), axis, places)] if indices.size else np.zeros(indices.shape, data.dtype)
 
 
-def _gather_axis_map(a: GatherAttrs, types: Sequence[Type]) -> AxisMap:
+def _gather_axis_map(a: GatherAttrs, types: Types) -> AxisMap:
     data, indices = tensor(types[0]), tensor(types[1])
     axis = axis_of(a.axis, data.rank)
     same = [k != axis and data.shape[k] == indices.shape[k] for k in range(data.rank)]
@@ -248,7 +245,7 @@ def _gather_axis_map(a: GatherAttrs, types: Sequence[Type]) -> AxisMap:
     return AxisMap((from_data, tuple(k if same[k] or k == axis else None for k in range(data.rank))))
 
 
-def _gather_compute(a: GatherAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _gather_compute(a: GatherAttrs, args: Tensors) -> te.Tensor:
     data, indices = args
     axis = axis_of(a.axis, data.rank)
     extent = data.shape[axis]
@@ -268,9 +265,11 @@ def _gather_samples() -> Iterator[Sample]:
             yield Sample(args=args, attrs=GatherAttrs(axis=axis), accuracy=Accuracy.EXACT)
 
 
-GATHER = OpDef(
+gather = OpDef(
     name="gather",
+    doc="out[i, j, ...] = data[i, indices[i, j, ...], ...]: along `axis` the index, elsewhere the own position.",
     attrs=GatherAttrs,
+    order="data axis indices",
     args=args("data", "indices"),
     infer=_gather_infer,
     reference=_gather_reference,
@@ -279,11 +278,6 @@ GATHER = OpDef(
     compute=_gather_compute,
     samples=_gather_samples,
 )
-
-
-def gather(data: Expr, axis: int, indices: Expr) -> Call:
-    """out[i, j, ...] = data[i, indices[i, j, ...], ...]: along `axis` the index, elsewhere the own position."""
-    return node(GATHER, (data, indices), GatherAttrs(axis=axis))
 
 
 # --- gather_nd
@@ -306,7 +300,7 @@ def _gather_nd_counts(a: GatherNDAttrs, data: TensorType, indices: TensorType) -
     return depth, a.batch_dims
 
 
-def _gather_nd_infer(a: GatherNDAttrs, types: Sequence[Type]) -> Type:
+def _gather_nd_infer(a: GatherNDAttrs, types: Types) -> Type:
     data, indices = tensor(types[0], "data"), integer_tensor(types[1])
     depth, batch = _gather_nd_counts(a, data, indices)
     grid = indices.shape[1:]
@@ -329,7 +323,7 @@ def _gather_nd_reference(a: GatherNDAttrs, data: Array, indices: Array) -> Array
     return np.broadcast_to(data[places], shape)
 
 
-def _gather_nd_axis_map(a: GatherNDAttrs, types: Sequence[Type]) -> AxisMap:
+def _gather_nd_axis_map(a: GatherNDAttrs, types: Types) -> AxisMap:
     data, indices = tensor(types[0]), tensor(types[1])
     depth, batch = _gather_nd_counts(a, data, indices)
     grid, rest = indices.rank - 1, data.rank - batch - depth
@@ -337,7 +331,7 @@ def _gather_nd_axis_map(a: GatherNDAttrs, types: Sequence[Type]) -> AxisMap:
     return AxisMap((from_data, (*range(1, grid + 1), *(None,) * rest)))
 
 
-def _gather_nd_compute(a: GatherNDAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _gather_nd_compute(a: GatherNDAttrs, args: Tensors) -> te.Tensor:
     data, indices = args
     depth, batch, grid = indices.shape[0], a.batch_dims, indices.rank - 1
 
@@ -366,8 +360,12 @@ def _gather_nd_samples() -> Iterator[Sample]:
             yield Sample(args=args, attrs=GatherNDAttrs(batch_dims=batch), accuracy=Accuracy.EXACT)
 
 
-GATHER_ND = OpDef(
+gather_nd = OpDef(
     name="gather_nd",
+    doc="""The slices of `data` that index tuples name; the *first* axis of `indices` runs through a tuple.
+
+    out[y..., x...] = data[y[:batch_dims]..., indices[0, y...], indices[1, y...], ..., x...]
+    """,
     attrs=GatherNDAttrs,
     args=args("data", "indices"),
     infer=_gather_nd_infer,
@@ -379,25 +377,17 @@ GATHER_ND = OpDef(
 )
 
 
-def gather_nd(data: Expr, indices: Expr, batch_dims: int = 0, index_rank: int | None = None) -> Call:
-    """The slices of `data` that index tuples name; the *first* axis of `indices` runs through a tuple.
-
-    out[y..., x...] = data[y[:batch_dims]..., indices[0, y...], indices[1, y...], ..., x...]
-    """
-    return node(GATHER_ND, (data, indices), GatherNDAttrs(batch_dims=batch_dims, index_rank=index_rank))
-
-
 # --- one_hot
 
 
 @attrs
 class OneHotAttrs(Attrs):
-    depth: int = 1
+    depth: int = param(default=1, given=REQUIRED)
     axis: int = -1
     dtype: str = ""
 
 
-def _one_hot_infer(a: OneHotAttrs, types: Sequence[Type]) -> Type:
+def _one_hot_infer(a: OneHotAttrs, types: Types) -> Type:
     indices = integer_tensor(types[0])
     values = [tensor(types[1], "on value"), tensor(types[2], "off value")]
     scalar = all(v.rank == 0 for v in values)
@@ -415,13 +405,13 @@ def _one_hot_reference(a: OneHotAttrs, indices: Array, on: Array, off: Array) ->
     return np.where(chosen, on, off).astype(DType(a.dtype or DType.of(on)).numpy)
 
 
-def _one_hot_axis_map(a: OneHotAttrs, types: Sequence[Type]) -> AxisMap:
+def _one_hot_axis_map(a: OneHotAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     axis = axis_of(a.axis, rank + 1)
     return AxisMap(((*range(axis), None, *range(axis, rank)), (None,) * (rank + 1), (None,) * (rank + 1)))
 
 
-def _one_hot_compute(a: OneHotAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _one_hot_compute(a: OneHotAttrs, args: Tensors) -> te.Tensor:
     indices, on, off = args
     axis = axis_of(a.axis, indices.rank + 1)
 
@@ -446,10 +436,16 @@ def _one_hot_samples() -> Iterator[Sample]:
         yield Sample(args=(_index_array(shape, 4), *values), attrs=attributes, accuracy=Accuracy.EXACT)
 
 
-ONE_HOT = OpDef(
+_VALUE = number(lambda given: given["dtype"] or "float32")
+
+one_hot = OpDef(
     name="one_hot",
+    doc="""`on_value` where a new axis of extent `depth` equals the index, `off_value` elsewhere.
+
+    An index outside 0 .. depth - 1 matches nothing.
+    """,
     attrs=OneHotAttrs,
-    args=args("indices", "on_value", "off_value"),
+    args=args("indices", *(Arg(name, "Expr | float", takes=_VALUE) for name in ("on_value", "off_value"))),
     infer=_one_hot_infer,
     reference=_one_hot_reference,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
@@ -457,20 +453,3 @@ ONE_HOT = OpDef(
     compute=_one_hot_compute,
     samples=_one_hot_samples,
 )
-
-
-def one_hot(
-    indices: Expr, on_value: Expr | float, off_value: Expr | float, depth: int, axis: int = -1, dtype: str = ""
-) -> Call:
-    """`on_value` where a new axis of extent `depth` equals the index, `off_value` elsewhere.
-
-    An index outside 0 .. depth - 1 matches nothing.
-    """
-    values = (
-        Constant(np.asarray(v).astype(DType(dtype or "float32").numpy)) if isinstance(v, (int, float)) else v
-        for v in (on_value, off_value)
-    )
-    return node(ONE_HOT, (indices, *values), OneHotAttrs(depth=depth, axis=axis, dtype=dtype))
-
-
-OPS: tuple[OpDef, ...] = (TAKE, GATHER, GATHER_ND, ONE_HOT)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim, Shape, SymDim
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, TupleType, Type
-from aotc.relay.expr import Call, Expr, Tuple
-from aotc.relay.expr import call as node
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.expr import Tuple
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, replaced
-from aotc.relay.op.rules import axis_of, tensor, tensor_fields
+from aotc.relay.op.rules import all_but_axis, all_but_axis_or_flat, axis_of, require_same_dtype, tensor, tensor_fields
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import product, samples_of
 from aotc.tir import te
@@ -29,15 +28,15 @@ from aotc.tir.expr import Buffer, Load, Var, select
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.stmt import Block, Stmt, Store, loops
 
-Tensors: TypeAlias = "Sequence[Expr] | Expr"
-"""Several tensors: a sequence of expressions, or one that has a tuple type."""
-
 _MANY = 16
 """More tensors than this are joined by copying each, rather than by choosing among them for each element."""
 
 
-def _pack(data: Tensors) -> Expr:
+def _packed(data: Any, _: Any) -> Any:
     return Tuple(data) if isinstance(data, Sequence) else data
+
+
+_TENSORS = args(Arg("data", "Sequence[Expr] | Expr", takes=_packed))
 
 
 def _alike(types: Sequence[TensorType], what: str) -> TensorType:
@@ -46,8 +45,7 @@ def _alike(types: Sequence[TensorType], what: str) -> TensorType:
     first = types[0]
     for other in types[1:]:
         require(f"{what}.rank", other.rank == first.rank, f"ranks of {first} and {other} differ")
-        same = other.dtype == first.dtype
-        require("dtype-mismatch", same, f"data types {first.dtype} and {other.dtype} do not match")
+        require_same_dtype(first, other)
     return first
 
 
@@ -74,19 +72,13 @@ class ConcatenateAttrs(Attrs):
     axis: int = 0
 
 
-def _concatenate_infer(a: ConcatenateAttrs, types: Sequence[Type]) -> Type:
+def _concatenate_infer(a: ConcatenateAttrs, types: Types) -> Type:
     fields = tensor_fields(types[0], "data")
     first = _alike(fields, "concatenate")
     axis = axis_of(a.axis, first.rank)
     columns = list(zip(*(t.shape for t in fields), strict=True))
     shape = [_total(c) if k == axis else _common_dim(c, "concatenate") for k, c in enumerate(columns)]
     return TensorType(shape, first.dtype)
-
-
-def _concatenate_axes(a: ConcatenateAttrs, types: Sequence[Type]) -> AxisMap:
-    rank = tensor_fields(types[0])[0].rank
-    axis = axis_of(a.axis, rank)
-    return AxisMap((tuple(None if k == axis else k for k in range(rank)),))
 
 
 def _chosen(starts: Sequence[int], parts: Sequence[Callable[[Scalar], Scalar]], index: Scalar) -> Scalar:
@@ -158,21 +150,18 @@ def _concatenate_samples() -> Iterator[Sample]:
             yield Sample(args=(_arrays(shapes, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
 
 
-CONCATENATE = OpDef(
+concatenate = OpDef(
     name="concatenate",
+    doc="The tensors one after the other along an axis that they have.",
     attrs=ConcatenateAttrs,
+    args=_TENSORS,
     infer=_concatenate_infer,
     reference=lambda a, data: np.concatenate(data, axis=a.axis),
     pattern=OpPattern.INJECTIVE,
-    axes=_concatenate_axes,
+    axes=all_but_axis,
     compute=_concatenate_compute,
     samples=_concatenate_samples,
 )
-
-
-def concatenate(data: Tensors, axis: int = 0) -> Call:
-    """The tensors one after the other along an axis that they have."""
-    return node(CONCATENATE, (_pack(data),), ConcatenateAttrs(axis=axis))
 
 
 # --- stack
@@ -183,7 +172,7 @@ class StackAttrs(Attrs):
     axis: int = 0
 
 
-def _stack_infer(a: StackAttrs, types: Sequence[Type]) -> Type:
+def _stack_infer(a: StackAttrs, types: Types) -> Type:
     fields = tensor_fields(types[0], "data")
     first = _alike(fields, "stack")
     axis = axis_of(a.axis, first.rank + 1)
@@ -191,7 +180,7 @@ def _stack_infer(a: StackAttrs, types: Sequence[Type]) -> Type:
     return TensorType((*shape[:axis], len(fields), *shape[axis:]), first.dtype)
 
 
-def _stack_axes(a: StackAttrs, types: Sequence[Type]) -> AxisMap:
+def _stack_axes(a: StackAttrs, types: Types) -> AxisMap:
     rank = tensor_fields(types[0])[0].rank
     axis = axis_of(a.axis, rank + 1)
     return AxisMap(((*range(axis), None, *range(axis, rank)),))
@@ -219,9 +208,11 @@ def _stack_samples() -> Iterator[Sample]:
         yield Sample(args=(_arrays([(3,), (3,)], dtype),), attrs=StackAttrs(axis=1), accuracy=Accuracy.EXACT)
 
 
-STACK = OpDef(
+stack = OpDef(
     name="stack",
+    doc="Tensors of one shape along a new axis.",
     attrs=StackAttrs,
+    args=_TENSORS,
     infer=_stack_infer,
     reference=lambda a, data: np.stack(data, axis=a.axis),
     pattern=OpPattern.INJECTIVE,
@@ -229,11 +220,6 @@ STACK = OpDef(
     compute=_stack_compute,
     samples=_stack_samples,
 )
-
-
-def stack(data: Tensors, axis: int = 0) -> Call:
-    """Tensors of one shape along a new axis."""
-    return node(STACK, (_pack(data),), StackAttrs(axis=axis))
 
 
 # --- split
@@ -269,7 +255,7 @@ def _split_extents(a: SplitAttrs, d: Dim) -> list[Dim]:
     return [*(stop - start for start, stop in known), last]
 
 
-def _split_infer(a: SplitAttrs, types: Sequence[Type]) -> Type:
+def _split_infer(a: SplitAttrs, types: Types) -> Type:
     data = tensor(types[0])
     axis = axis_of(a.axis, data.rank)
     extents = _split_extents(a, data.shape[axis])
@@ -282,13 +268,7 @@ def _split_reference(a: SplitAttrs, data: Array) -> tuple[Array, ...]:
     return tuple(data[replaced(whole, axis, slice(start, stop))] for start, stop in split_bounds(a, data.shape[axis]))
 
 
-def _split_axes(a: SplitAttrs, types: Sequence[Type]) -> AxisMap:
-    rank = tensor(types[0]).rank
-    axis = axis_of(a.axis, rank)
-    return AxisMap((tuple(None if k == axis else k for k in range(rank)),))
-
-
-def _split_compute(a: SplitAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor, ...]:
+def _split_compute(a: SplitAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
     (data,) = args
     axis = axis_of(a.axis, data.rank)
 
@@ -299,13 +279,14 @@ def _split_compute(a: SplitAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor,
     return tuple(part(start, stop) for start, stop in split_bounds(a, data.shape[axis]))
 
 
-SPLIT = OpDef(
+split = OpDef(
     name="split",
+    doc="A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices.",
     attrs=SplitAttrs,
     infer=_split_infer,
     reference=_split_reference,
     pattern=OpPattern.INJECTIVE,
-    axes=_split_axes,
+    axes=all_but_axis,
     compute=_split_compute,
     samples=lambda: samples_of(
         (
@@ -315,12 +296,6 @@ SPLIT = OpDef(
         lambda v: SplitAttrs(indices_or_sections=v[0], axis=v[1]),
     ),
 )  # fmt: skip
-
-
-def split(data: Expr, indices_or_sections: int | Sequence[int], axis: int = 0) -> Call:
-    """A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices."""
-    where = indices_or_sections if isinstance(indices_or_sections, int) else tuple(indices_or_sections)
-    return node(SPLIT, (data,), SplitAttrs(indices_or_sections=where, axis=axis))
 
 
 # --- tile, repeat
@@ -342,18 +317,18 @@ def _tile_shapes(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
     return (1,) * (rank - len(shape)) + shape, (1,) * (rank - len(a.reps)) + a.reps
 
 
-def _tile_infer(a: TileAttrs, types: Sequence[Type]) -> Type:
+def _tile_infer(a: TileAttrs, types: Types) -> Type:
     data = tensor(types[0])
     return TensorType((_times(d, r) for d, r in zip(*_tile_shapes(a, data.shape), strict=True)), data.dtype)
 
 
-def _tile_axes(a: TileAttrs, types: Sequence[Type]) -> AxisMap:
+def _tile_axes(a: TileAttrs, types: Types) -> AxisMap:
     shape, reps = _tile_shapes(a, tensor(types[0]).shape)
     skip = len(shape) - tensor(types[0]).rank
     return AxisMap((tuple(k - skip if r == 1 and k >= skip else None for k, r in enumerate(reps)),))
 
 
-def _tile_compute(a: TileAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _tile_compute(a: TileAttrs, args: Tensors) -> te.Tensor:
     """Over (repetition, element) pairs of axes: no remainders are needed."""
     (data,) = args
     shape, reps = _tile_shapes(a, data.shape)
@@ -364,8 +339,9 @@ def _tile_compute(a: TileAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     return te.view(repeated, [r * d for r, d in zip(reps, extents, strict=True)], "tile")
 
 
-TILE = OpDef(
+tile = OpDef(
     name="tile",
+    doc="The whole tensor repeated along its axes, as numpy.tile.",
     attrs=TileAttrs,
     infer=_tile_infer,
     reference=lambda a, x: np.tile(x, a.reps),
@@ -382,18 +358,13 @@ TILE = OpDef(
 )  # fmt: skip
 
 
-def tile(data: Expr, reps: Sequence[int]) -> Call:
-    """The whole tensor repeated along its axes, as numpy.tile."""
-    return node(TILE, (data,), TileAttrs(reps=tuple(int(r) for r in reps)))
-
-
 @attrs
 class RepeatAttrs(Attrs):
     repeats: int
     axis: int | None = None
 
 
-def _repeat_infer(a: RepeatAttrs, types: Sequence[Type]) -> Type:
+def _repeat_infer(a: RepeatAttrs, types: Types) -> Type:
     data = tensor(types[0])
     require("repeat.count", a.repeats >= 0, lambda: f"repeats is {a.repeats}")
     if a.axis is None:
@@ -402,15 +373,7 @@ def _repeat_infer(a: RepeatAttrs, types: Sequence[Type]) -> Type:
     return TensorType((_times(d, a.repeats) if k == axis else d for k, d in enumerate(data.shape)), data.dtype)
 
 
-def _repeat_axes(a: RepeatAttrs, types: Sequence[Type]) -> AxisMap:
-    rank = tensor(types[0]).rank
-    if a.axis is None:
-        return AxisMap(((None,),))
-    axis = axis_of(a.axis, rank)
-    return AxisMap((tuple(None if k == axis else k for k in range(rank)),))
-
-
-def _repeat_compute(a: RepeatAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _repeat_compute(a: RepeatAttrs, args: Tensors) -> te.Tensor:
     data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
     axis = axis_of(a.axis or 0, data.rank)
     pairs = (*data.shape[: axis + 1], a.repeats, *data.shape[axis + 1 :])
@@ -418,24 +381,17 @@ def _repeat_compute(a: RepeatAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
     return te.view(repeated, replaced(data.shape, axis, data.shape[axis] * a.repeats), "repeat")
 
 
-REPEAT = OpDef(
+repeat = OpDef(
     name="repeat",
+    doc="Each element repeated along an axis, as numpy.repeat; None flattens first.",
     attrs=RepeatAttrs,
     infer=_repeat_infer,
     reference=lambda a, x: np.repeat(x, a.repeats, a.axis),
     pattern=OpPattern.BROADCAST,
-    axes=_repeat_axes,
+    axes=all_but_axis_or_flat,
     compute=_repeat_compute,
     samples=lambda: samples_of(
         (((2, 3), (2, 1)), ((2, 3), (3, 0)), ((2, 3), (2, None)), ((), (2, None)), ((2, 1), (1, -1)), ((0, 2), (2, 0))),
         lambda v: RepeatAttrs(repeats=v[0], axis=v[1]),
     ),
 )
-
-
-def repeat(data: Expr, repeats: int, axis: int | None = None) -> Call:
-    """Each element repeated along an axis, as numpy.repeat; None flattens first."""
-    return node(REPEAT, (data,), RepeatAttrs(repeats=repeats, axis=axis))
-
-
-OPS: tuple[OpDef, ...] = (CONCATENATE, STACK, SPLIT, TILE, REPEAT)

@@ -3,8 +3,8 @@
 
 layout_transform(x, "NCHW", "NCHW4c")  # C becomes ceil(C/4) blocks of 4, the last filled up with zeros
 
-A layout names each primal axis by a capital letter; `4c` is a block of 4 of axis C, and of several blocks
-of one axis the leftmost is the most significant.
+A layout names each primal axis by a capital letter; `4c` is a block of 4 of axis C, and
+of several blocks of one axis the leftmost is the most significant.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, Types, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_array
 from aotc.tir import te
@@ -117,13 +115,13 @@ def _layouts(a: LayoutTransformAttrs) -> tuple[Layout, Layout]:
     return source, target
 
 
-def _infer(a: LayoutTransformAttrs, types: Sequence[Type]) -> Type:
+def _infer(a: LayoutTransformAttrs, types: Types) -> Type:
     data = tensor(types[0])
     source, target = _layouts(a)
     return TensorType(target.shape(source.extents(data.shape)), data.dtype)
 
 
-def _axes(a: LayoutTransformAttrs, types: Sequence[Type]) -> AxisMap:
+def _axes(a: LayoutTransformAttrs, types: Types) -> AxisMap:
     source, target = _layouts(a)
     place = {letter: k for k, (letter, size) in enumerate(source.axes) if not size and source.blocks(letter) == 1}
     whole = [None if size or target.blocks(letter) > 1 else place.get(letter) for letter, size in target.axes]
@@ -154,7 +152,7 @@ def _reference(a: LayoutTransformAttrs, data: Array) -> Array:
     return result
 
 
-def _compute(a: LayoutTransformAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute(a: LayoutTransformAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     source, target = _layouts(a)
     extents = {k: int(v) for k, v in source.extents(data.shape).items() if isinstance(v, int)}
@@ -190,8 +188,9 @@ def _samples() -> Iterator[Sample]:
             yield Sample(args=(random_array(shape, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
 
 
-LAYOUT_TRANSFORM = OpDef(
+layout_transform = OpDef(
     name="layout_transform",
+    doc="`data` rearranged from one layout to another; incomplete blocks are filled up with zeros.",
     attrs=LayoutTransformAttrs,
     infer=_infer,
     reference=_reference,
@@ -200,12 +199,3 @@ LAYOUT_TRANSFORM = OpDef(
     compute=_compute,
     samples=_samples,
 )
-
-
-def layout_transform(data: Expr, src_layout: str, dst_layout: str) -> Call:
-    """`data` rearranged from one layout to another; incomplete blocks are filled up with zeros."""
-    attributes = LayoutTransformAttrs(src_layout=src_layout, dst_layout=dst_layout)
-    return node(LAYOUT_TRANSFORM, (data,), attributes)
-
-
-OPS: tuple[OpDef, ...] = (LAYOUT_TRANSFORM,)

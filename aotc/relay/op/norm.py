@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Normalisations: batch, layer, instance and group norm, l2_normalize, lrn; and dropout.
 
-Layer, instance and group norm subtract the mean and divide by the standard deviation of a group of
-elements, then scale and shift; the variance is taken of the differences from the mean, never as a
-difference of squares.
+Layer, instance and group norm subtract the mean and divide by the standard deviation of
+a group of elements, then scale and shift; the variance is taken of the differences from
+the mean, never as a difference of squares.
 
     batch_norm(x, gamma, beta, mean, var)[0]
     layer_norm(x, gamma, beta, axis=-1)
@@ -11,20 +11,21 @@ difference of squares.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, TupleType, Type
-from aotc.relay.expr import Call, Expr, TupleGetItem
-from aotc.relay.expr import call as node
+from aotc.relay.expr import Expr, TupleGetItem
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.opdef import Array, OpDef, Sample
-from aotc.relay.op.rules import axes_of, axis_of, tensor
+from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.rules import all_but_axis, axes_of, axis_of, require_same_dtype, tensor
 from aotc.relay.op.samples import random_array, random_sample
 from aotc.relay.op.window import may_equal
 from aotc.tir import te
@@ -40,25 +41,13 @@ class BatchNormAttrs(Attrs):
     scale: bool = True
 
 
-@attrs
-class LayerNormAttrs(Attrs):
-    axis: int = -1
-    epsilon: float = 1e-5
-    center: bool = True
-    scale: bool = True
-
-
-@attrs
-class InstanceNormAttrs(Attrs):
-    axis: int = 1
-    epsilon: float = 1e-5
-    center: bool = True
-    scale: bool = True
+LayerNormAttrs = variant(BatchNormAttrs, "LayerNormAttrs", axis=-1)
+InstanceNormAttrs = variant(BatchNormAttrs, "InstanceNormAttrs")
 
 
 @attrs
 class GroupNormAttrs(Attrs):
-    num_groups: int = 0
+    num_groups: int = param(default=0, given=REQUIRED)
     axis: int = 1
     epsilon: float = 1e-5
     center: bool = True
@@ -68,7 +57,7 @@ class GroupNormAttrs(Attrs):
 @attrs
 class L2NormalizeAttrs(Attrs):
     eps: float
-    axis: tuple[int, ...] | None
+    axis: tuple[int, ...] | None = param(given=None)
 
 
 @attrs
@@ -93,11 +82,11 @@ def _float(ty: Type) -> TensorType:
 
 def _check_params(data: TensorType, axis: int, params: Sequence[Type]) -> None:
     """One value per element of `axis`, in the data's type."""
-    for param in params:
-        ty = tensor(param, "parameter")
+    for vector in params:
+        ty = tensor(vector, "parameter")
         fits = ty.rank == 1 and may_equal(ty.shape[0], data.shape[axis])
         require("norm.params", fits, f"parameter {ty} does not fit axis {axis} of {data}")
-        require("dtype-mismatch", ty.dtype == data.dtype, f"data types {data.dtype} and {ty.dtype} do not match")
+        require_same_dtype(data, ty)
 
 
 def _refine(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
@@ -121,7 +110,7 @@ def _copy(x: te.Tensor, name: str) -> te.Tensor:
 # --- nn.batch_norm
 
 
-def _infer_batch(a: BatchNormAttrs, types: Sequence[Type]) -> Type:
+def _infer_batch(a: BatchNormAttrs, types: Types) -> Type:
     data = _float(types[0])
     axis = axis_of(a.axis, data.rank)
     _check_params(data, axis, types[1:])
@@ -129,7 +118,7 @@ def _infer_batch(a: BatchNormAttrs, types: Sequence[Type]) -> Type:
     return TupleType((data, vector, vector))
 
 
-def _compute_batch(a: BatchNormAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor, ...]:
+def _compute_batch(a: BatchNormAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
     """data * factor + shift with one factor and shift per channel."""
     data, gamma, beta, mean, var = (promoted(x) for x in args)
     axis = axis_of(a.axis, data.rank)
@@ -171,35 +160,61 @@ def _samples_batch() -> Iterable[Sample]:
 # --- normalisation of groups of elements: layer, instance, group norm
 
 
-def _normalised(
-    data: te.Tensor, kept: Sequence[int], epsilon: float
-) -> te.Tensor:  # fmt: skip
-    """(data - mean) / sqrt(variance + epsilon), the statistics over all axes but `kept`."""
-    rest = [k for k in range(data.rank) if k not in kept]
-    outer, extents = [data.shape[k] for k in kept], [data.shape[k] for k in rest]
-    count = float(max(prod(extents), 1))
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The elements of `data` that have the indices along the axes `kept` in common."""
 
-    def whole(v: Sequence[Scalar]) -> list[Scalar]:
-        where = dict(zip([*kept, *rest], v, strict=True))
-        return [where[k] for k in range(data.rank)]
+    data: te.Tensor
+    kept: Sequence[int]
 
-    total = te.reduce("sum", outer, extents, lambda *v: data[tuple(whole(v))], "sum")
-    mean = te.compute(outer, lambda *v: total[v] / count, "mean", materialize=True)
+    @property
+    def rest(self) -> list[int]:
+        return [k for k in range(self.data.rank) if k not in self.kept]
 
-    def square(*v: Scalar) -> Scalar:
-        difference = data[tuple(whole(v))] - mean[v[: len(kept)]]
+    @property
+    def outer(self) -> list[int]:
+        return [self.data.shape[k] for k in self.kept]
+
+    @property
+    def extents(self) -> list[int]:
+        return [self.data.shape[k] for k in self.rest]
+
+    def of(self, v: Sequence[Scalar]) -> tuple[Scalar, ...]:
+        """The group of an element."""
+        return tuple(v[k] for k in self.kept)
+
+    def sum(self, name: str, body: Callable[[Scalar, Sequence[Scalar]], Scalar]) -> te.Tensor:
+        """For each group, the sum of body(element, group)."""
+
+        def term(*v: Scalar) -> Scalar:
+            where = dict(zip([*self.kept, *self.rest], v, strict=True))
+            return body(self.data[tuple(where[k] for k in range(self.data.rank))], v[: len(self.kept)])
+
+        return te.reduce("sum", self.outer, self.extents, term, name)
+
+
+def _normalised(groups: _Groups, epsilon: float) -> te.Tensor:
+    """(data - mean) / sqrt(variance + epsilon), the statistics of each group."""
+    count = float(max(prod(groups.extents), 1))
+    total = groups.sum("sum", lambda x, _: x)
+    mean = te.compute(groups.outer, lambda *v: total[v] / count, "mean", materialize=True)
+
+    def square(x: Scalar, group: Sequence[Scalar]) -> Scalar:
+        difference = x - mean[tuple(group)]
         return difference * difference
 
-    squares = te.reduce("sum", outer, extents, square, "squares")
-    scale = te.compute(
-        outer, lambda *v: 1.0 / call("sqrt", squares[v] / count + epsilon), "scale", materialize=True
-    )  # fmt: skip
+    squares = groups.sum("squares", square)
+
+    def deviation(*v: Scalar) -> Scalar:
+        return 1.0 / call("sqrt", squares[v] / count + epsilon)
+
+    scale = te.compute(groups.outer, deviation, "scale", materialize=True)
 
     def body(*v: Scalar) -> Scalar:
-        group = tuple(v[k] for k in kept)
-        return (data[v] - mean[group]) * scale[group]
+        group = groups.of(v)
+        return (groups.data[v] - mean[group]) * scale[group]
 
-    return te.compute(data.shape, body, "normalised")
+    return te.compute(groups.data.shape, body, "normalised")
 
 
 def _affine(a: Any, x: te.Tensor, axis: int, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
@@ -210,40 +225,67 @@ def _affine(a: Any, x: te.Tensor, axis: int, gamma: te.Tensor, beta: te.Tensor) 
     return te.compute(x.shape, body, "norm")
 
 
-def _reference_norm(a: Any, data: Array, axes: tuple[int, ...], gamma: Array, beta: Array, axis: int) -> Array:
-    x = float_work(data)
+def _split(a: Any, shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    """The channels as (group, channel of the group) where they have groups."""
+    if not isinstance(a, GroupNormAttrs):
+        return tuple(shape)
+    return (*shape[:axis], a.num_groups, shape[axis] // a.num_groups, *shape[axis + 1 :])
+
+
+def _kept(whole: bool, axis: int, rank: int) -> list[int]:
+    """The axes whose indices make a group: but for `axis`, or the batch's and the channels'."""
+    return [k for k in range(rank) if k != axis] if whole else [0, axis]
+
+
+def _compute_norm(whole: bool, a: Any, args: Tensors) -> te.Tensor:
+    data, gamma, beta = (promoted(x) for x in args)
+    axis = axis_of(a.axis, data.rank)
+    split = _split(a, data.shape, axis)
+    x = te.view(data, split) if split != data.shape else data
+    x = _normalised(_Groups(x, _kept(whole, axis, x.rank)), a.epsilon)
+    x = te.view(x, data.shape) if split != data.shape else x
+    return convert(_affine(a, x, axis, gamma, beta), args[0].dtype)
+
+
+def _reference_norm(whole: bool, a: Any, data: Array, gamma: Array, beta: Array) -> Array:
+    axis = a.axis % data.ndim
+    x = float_work(data).reshape(_split(a, data.shape, axis))
+    axes = tuple(k for k in range(x.ndim) if k not in _kept(whole, axis, x.ndim))
     mean = x.mean(axis=axes, keepdims=True)
     variance = np.square(x - mean).mean(axis=axes, keepdims=True)
-    y = (x - mean) / np.sqrt(variance + np.asarray(a.epsilon, x.dtype))
+    y = ((x - mean) / np.sqrt(variance + np.asarray(a.epsilon, x.dtype))).reshape(data.shape)
     if a.scale:
-        y = y * _along(float_work(gamma), axis, x.ndim)
+        y = y * _along(float_work(gamma), axis, y.ndim)
     if a.center:
-        y = y + _along(float_work(beta), axis, x.ndim)
+        y = y + _along(float_work(beta), axis, y.ndim)
     return as_dtype(y, data.dtype)
 
 
-def _infer_norm(a: Any, types: Sequence[Type]) -> Type:
+def _infer_norm(a: Any, types: Types) -> Type:
     data = _float(types[0])
     _check_params(data, axis_of(a.axis, data.rank), types[1:])
     return data
 
 
-def _compute_layer(a: LayerNormAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
-    data, gamma, beta = (promoted(x) for x in args)
-    axis = axis_of(a.axis, data.rank)
-    x = _normalised(data, [k for k in range(data.rank) if k != axis], a.epsilon)
-    return convert(_affine(a, x, axis, gamma, beta), args[0].dtype)
+def _infer_instance(a: Any, types: Types) -> Type:
+    data = _float(types[0])
+    require("norm.rank", data.rank >= 2, lambda: f"data must have a batch axis and channels, got {data}")
+    require("axis", axis_of(a.axis, data.rank) > 0, "axis 0 is the batch")
+    return _infer_norm(a, types)
 
 
-def _reference_layer(a: LayerNormAttrs, data: Array, gamma: Array, beta: Array) -> Array:
-    axis = a.axis % data.ndim
-    return _reference_norm(a, data, (axis,), gamma, beta, axis)
+def _infer_group(a: GroupNormAttrs, types: Types) -> Type:
+    data = tensor(_infer_instance(a, types))
+    channels = data.shape[axis_of(a.axis, data.rank)]
+    require("norm.groups", a.num_groups > 0, f"num_groups must be positive, got {a.num_groups}")
+    even = not isinstance(channels, int) or channels % a.num_groups == 0
+    require("norm.groups", even, lambda: f"{channels} channels do not fall into {a.num_groups} groups")
+    return data
 
 
-def _axes_layer(a: LayerNormAttrs, types: Sequence[Type]) -> AxisMap:
+def _batch_axis(_: Any, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
-    row = tuple(None if k == axis_of(a.axis, rank) else k for k in range(rank))
-    return AxisMap((row, (None,) * rank, (None,) * rank))
+    return AxisMap(((0, *(None,) * (rank - 1)), *((None,) * rank for _ in types[1:])))
 
 
 def _samples_layer() -> Iterable[Sample]:
@@ -252,66 +294,9 @@ def _samples_layer() -> Iterable[Sample]:
     yield random_sample(((2, 8), (8,), (8,)), LayerNormAttrs(center=False), "float16")
 
 
-def _infer_instance(a: InstanceNormAttrs, types: Sequence[Type]) -> Type:
-    data = _float(types[0])
-    require("norm.rank", data.rank >= 2, lambda: f"data must have a batch axis and channels, got {data}")
-    require("axis", axis_of(a.axis, data.rank) > 0, "axis 0 is the batch")
-    return _infer_norm(a, types)
-
-
-def _compute_instance(a: InstanceNormAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
-    data, gamma, beta = (promoted(x) for x in args)
-    axis = axis_of(a.axis, data.rank)
-    return convert(_affine(a, _normalised(data, [0, axis], a.epsilon), axis, gamma, beta), args[0].dtype)
-
-
-def _reference_instance(a: InstanceNormAttrs, data: Array, gamma: Array, beta: Array) -> Array:
-    axis = a.axis % data.ndim
-    rest = tuple(k for k in range(1, data.ndim) if k != axis)
-    return _reference_norm(a, data, rest, gamma, beta, axis)
-
-
-def _batch_axis(_: Any, types: Sequence[Type]) -> AxisMap:
-    rank = tensor(types[0]).rank
-    return AxisMap(((0, *(None,) * (rank - 1)), *((None,) * rank for _ in types[1:])))
-
-
 def _samples_instance() -> Iterable[Sample]:
     yield random_sample(((2, 3, 5, 4), (3,), (3,)), InstanceNormAttrs())
     yield random_sample(((2, 5, 3), (3,), (3,)), InstanceNormAttrs(axis=-1, epsilon=1e-3))
-
-
-def _infer_group(a: GroupNormAttrs, types: Sequence[Type]) -> Type:
-    data = tensor(_infer_instance(InstanceNormAttrs(axis=a.axis), types))
-    channels = data.shape[axis_of(a.axis, data.rank)]
-    require("norm.groups", a.num_groups > 0, f"num_groups must be positive, got {a.num_groups}")
-    whole = not isinstance(channels, int) or channels % a.num_groups == 0
-    require("norm.groups", whole, lambda: f"{channels} channels do not fall into {a.num_groups} groups")
-    return data
-
-
-def _compute_group(a: GroupNormAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
-    """The channels as (group, channel of the group), normalised, and back."""
-    data, gamma, beta = (promoted(x) for x in args)
-    axis = axis_of(a.axis, data.rank)
-    size = data.shape[axis] // a.num_groups
-    split = (*data.shape[:axis], a.num_groups, size, *data.shape[axis + 1 :])
-    x = te.view(_normalised(te.view(data, split), [0, axis], a.epsilon), data.shape)
-    return convert(_affine(a, x, axis, gamma, beta), args[0].dtype)
-
-
-def _reference_group(a: GroupNormAttrs, data: Array, gamma: Array, beta: Array) -> Array:
-    axis = a.axis % data.ndim
-    size = data.shape[axis] // a.num_groups
-    split = data.reshape(*data.shape[:axis], a.num_groups, size, *data.shape[axis + 1 :])
-    rest = tuple(k for k in range(1, split.ndim) if k != axis)
-    plain = GroupNormAttrs(epsilon=a.epsilon, center=False, scale=False)
-    x = _reference_norm(plain, float_work(split), rest, gamma, beta, axis).reshape(data.shape)
-    if a.scale:
-        x = x * _along(float_work(gamma), axis, data.ndim)
-    if a.center:
-        x = x + _along(float_work(beta), axis, data.ndim)
-    return as_dtype(x, data.dtype)
 
 
 def _samples_group() -> Iterable[Sample]:
@@ -323,33 +308,23 @@ def _samples_group() -> Iterable[Sample]:
 # --- nn.l2_normalize
 
 
-def _infer_l2(a: L2NormalizeAttrs, types: Sequence[Type]) -> Type:
+def _infer_l2(a: L2NormalizeAttrs, types: Types) -> Type:
     data = _float(types[0])
     axes_of(a.axis, data.rank)
     return data
 
 
-def _axes_l2(a: L2NormalizeAttrs, types: Sequence[Type]) -> AxisMap:
-    rank = tensor(types[0]).rank
-    return AxisMap((tuple(None if k in axes_of(a.axis, rank) else k for k in range(rank)),))
-
-
-def _compute_l2(a: L2NormalizeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_l2(a: L2NormalizeAttrs, args: Tensors) -> te.Tensor:
     data = promoted(args[0])
     axes = axes_of(a.axis, data.rank)
-    kept = [k for k in range(data.rank) if k not in axes]
-    outer = [data.shape[k] for k in kept]
+    groups = _Groups(data, [k for k in range(data.rank) if k not in axes])
+    total = groups.sum("squares", lambda x, _: x * x)
 
-    def square(*v: Scalar) -> Scalar:
-        where = dict(zip([*kept, *axes], v, strict=True))
-        value = data[tuple(where[k] for k in range(data.rank))]
-        return value * value
+    def root(*v: Scalar) -> Scalar:
+        return 1.0 / call("sqrt", maximum(total[v], a.eps))
 
-    total = te.reduce("sum", outer, [data.shape[k] for k in axes], square, "squares")
-    scale = te.compute(
-        outer, lambda *v: 1.0 / call("sqrt", maximum(total[v], a.eps)), "scale", materialize=True
-    )  # fmt: skip
-    result = te.compute(data.shape, lambda *v: data[v] * scale[tuple(v[k] for k in kept)], "l2_normalize")
+    scale = te.compute(groups.outer, root, "scale", materialize=True)
+    result = te.compute(data.shape, lambda *v: data[v] * scale[groups.of(v)], "l2_normalize")
     return convert(result, args[0].dtype)
 
 
@@ -368,14 +343,14 @@ def _samples_l2() -> Iterable[Sample]:
 # --- nn.lrn
 
 
-def _infer_lrn(a: LRNAttrs, types: Sequence[Type]) -> Type:
+def _infer_lrn(a: LRNAttrs, types: Types) -> Type:
     data = _float(types[0])
     axis_of(a.axis, data.rank)
     require("lrn.size", a.size > 0, f"size must be positive, got {a.size}")
     return data
 
 
-def _compute_lrn(a: LRNAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_lrn(a: LRNAttrs, args: Tensors) -> te.Tensor:
     data = promoted(args[0])
     axis = axis_of(a.axis, data.rank)
     extent, before = data.shape[axis], (a.size - 1) // 2
@@ -408,11 +383,6 @@ def _reference_lrn(a: LRNAttrs, data: Array) -> Array:
     return as_dtype(np.moveaxis(y, -1, a.axis), data.dtype)
 
 
-def _axes_lrn(a: LRNAttrs, types: Sequence[Type]) -> AxisMap:
-    rank = tensor(types[0]).rank
-    return AxisMap((tuple(None if k == axis_of(a.axis, rank) else k for k in range(rank)),))
-
-
 def _samples_lrn() -> Iterable[Sample]:
     yield random_sample(((2, 7, 3, 2),), LRNAttrs(bias=1.0, alpha=0.5))
     yield random_sample(((2, 4, 6),), LRNAttrs(size=3, axis=-1, alpha=0.1))
@@ -422,13 +392,13 @@ def _samples_lrn() -> Iterable[Sample]:
 # --- nn.dropout
 
 
-def _infer_dropout(a: DropoutAttrs, types: Sequence[Type]) -> Type:
+def _infer_dropout(a: DropoutAttrs, types: Types) -> Type:
     data = tensor(types[0])
     require("dropout.rate", 0 <= a.rate < 1, f"rate must be in [0, 1), got {a.rate}")
     return TupleType((data, data))
 
 
-def _compute_dropout(a: DropoutAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor, ...]:
+def _compute_dropout(a: DropoutAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
     (data,) = args
     kept = te.compute(data.shape, lambda *_: const(1, data.dtype), "mask")
     return _copy(data, "dropout"), kept
@@ -439,8 +409,9 @@ def _samples_dropout() -> Iterable[Sample]:
     yield random_sample(((3,),), DropoutAttrs(rate=0.25), "int32")
 
 
-BATCH_NORM = OpDef(
+batch_norm = OpDef(
     name="nn.batch_norm",
+    doc="Inference with the moving statistics: a tuple of the normalised data, the mean, and the variance.",
     attrs=BatchNormAttrs,
     args=args("data", "gamma", "beta", "moving_mean", "moving_var"),
     infer=_infer_batch,
@@ -450,63 +421,74 @@ BATCH_NORM = OpDef(
     compute=_compute_batch,
     samples=_samples_batch,
 )
-LAYER_NORM = OpDef(
-    name="nn.layer_norm",
-    attrs=LayerNormAttrs,
-    args=args("data", "gamma", "beta"),
-    infer=_infer_norm,
-    refine=_refine,
-    reference=_reference_layer,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_axes_layer,
-    compute=_compute_layer,
-    samples=_samples_layer,
+
+
+def _norm(name: str, doc: str, attributes: type[Attrs], infer: Any, samples: Any, whole: bool = False) -> OpDef:
+    """`whole`: an element's group runs along `axis` only; else along all axes but the batch's and the channels'."""
+    return OpDef(
+        name=name,
+        doc=doc,
+        attrs=attributes,
+        args=args("data", "gamma", "beta"),
+        infer=infer,
+        refine=_refine,
+        reference=partial(_reference_norm, whole),
+        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+        axes=all_but_axis if whole else _batch_axis,
+        compute=partial(_compute_norm, whole),
+        samples=samples,
+    )
+
+
+layer_norm = _norm(
+    "nn.layer_norm",
+    "Normalise along one axis, then scale by gamma and shift by beta.",
+    LayerNormAttrs,
+    _infer_norm,
+    _samples_layer,
+    whole=True,
 )
-INSTANCE_NORM = OpDef(
-    name="nn.instance_norm",
-    attrs=InstanceNormAttrs,
-    args=args("data", "gamma", "beta"),
-    infer=_infer_instance,
-    refine=_refine,
-    reference=_reference_instance,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_batch_axis,
-    compute=_compute_instance,
-    samples=_samples_instance,
+instance_norm = _norm(
+    "nn.instance_norm",
+    "Normalise each channel (along `axis`) of each batch item over all other axes.",
+    InstanceNormAttrs,
+    _infer_instance,
+    _samples_instance,
 )
-GROUP_NORM = OpDef(
-    name="nn.group_norm",
-    attrs=GroupNormAttrs,
-    args=args("data", "gamma", "beta"),
-    infer=_infer_group,
-    refine=_refine,
-    reference=_reference_group,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_batch_axis,
-    compute=_compute_group,
-    samples=_samples_group,
+group_norm = _norm(
+    "nn.group_norm",
+    "Normalise each group of channels of each batch item; gamma and beta are per channel.",
+    GroupNormAttrs,
+    _infer_group,
+    _samples_group,
 )
-L2_NORMALIZE = OpDef(
+l2_normalize = OpDef(
     name="nn.l2_normalize",
+    doc="data / sqrt(max(sum(data^2), eps)), the sum over `axis` (None: all axes).",
     attrs=L2NormalizeAttrs,
     infer=_infer_l2,
     reference=_reference_l2,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_axes_l2,
+    axes=all_but_axis,
     compute=_compute_l2,
     samples=_samples_l2,
 )
-LRN = OpDef(
+lrn = OpDef(
     name="nn.lrn",
+    doc="""data / (bias + alpha / size * sum of the squares of `size` neighbours along `axis`) ^ beta.
+
+    An even `size` sees one neighbour more after the element than before it, as in ONNX.
+    """,
     attrs=LRNAttrs,
     infer=_infer_lrn,
     reference=_reference_lrn,
-    axes=_axes_lrn,
+    axes=all_but_axis,
     compute=_compute_lrn,
     samples=_samples_lrn,
 )
 DROPOUT = OpDef(
     name="nn.dropout",
+    doc="The data unchanged: nothing is dropped at inference.",
     attrs=DropoutAttrs,
     infer=_infer_dropout,
     reference=lambda _, data: (data.copy(), np.ones_like(data)),
@@ -514,70 +496,7 @@ DROPOUT = OpDef(
     samples=_samples_dropout,
 )
 
-OPS: tuple[OpDef, ...] = (BATCH_NORM, LAYER_NORM, INSTANCE_NORM, GROUP_NORM, L2_NORMALIZE, LRN, DROPOUT)
-
-
-def batch_norm(
-    data: Expr,
-    gamma: Expr,
-    beta: Expr,
-    moving_mean: Expr,
-    moving_var: Expr,
-    axis: int = 1,
-    epsilon: float = 1e-5,
-    center: bool = True,
-    scale: bool = True,
-) -> Call:
-    """Inference with the moving statistics: a tuple of the normalised data, the mean, and the variance."""
-    attributes = BatchNormAttrs(axis=axis, epsilon=epsilon, center=center, scale=scale)
-    return node(BATCH_NORM, (data, gamma, beta, moving_mean, moving_var), attributes)
-
-
-def layer_norm(
-    data: Expr, gamma: Expr, beta: Expr, axis: int = -1, epsilon: float = 1e-5, center: bool = True, scale: bool = True
-) -> Call:
-    """Normalise along one axis, then scale by gamma and shift by beta."""
-    attributes = LayerNormAttrs(axis=axis, epsilon=epsilon, center=center, scale=scale)
-    return node(LAYER_NORM, (data, gamma, beta), attributes)
-
-
-def instance_norm(
-    data: Expr, gamma: Expr, beta: Expr, axis: int = 1, epsilon: float = 1e-5, center: bool = True, scale: bool = True
-) -> Call:
-    """Normalise each channel (along `axis`) of each batch item over all other axes."""
-    attributes = InstanceNormAttrs(axis=axis, epsilon=epsilon, center=center, scale=scale)
-    return node(INSTANCE_NORM, (data, gamma, beta), attributes)
-
-
-def group_norm(
-    data: Expr,
-    gamma: Expr,
-    beta: Expr,
-    num_groups: int,
-    axis: int = 1,
-    epsilon: float = 1e-5,
-    center: bool = True,
-    scale: bool = True,
-) -> Call:
-    """Normalise each group of channels of each batch item; gamma and beta are per channel."""
-    attributes = GroupNormAttrs(num_groups=num_groups, axis=axis, epsilon=epsilon, center=center, scale=scale)
-    return node(GROUP_NORM, (data, gamma, beta), attributes)
-
-
-def l2_normalize(data: Expr, eps: float, axis: Sequence[int] | int | None = None) -> Call:
-    """data / sqrt(max(sum(data^2), eps)), the sum over `axis` (None: all axes)."""
-    axes = (axis,) if isinstance(axis, int) else axis if axis is None else tuple(axis)
-    return node(L2_NORMALIZE, (data,), L2NormalizeAttrs(eps=eps, axis=axes))
-
-
-def lrn(data: Expr, size: int = 5, axis: int = 1, bias: float = 2.0, alpha: float = 0.0001, beta: float = 0.75) -> Call:
-    """data / (bias + alpha / size * sum of the squares of `size` neighbours along `axis`) ^ beta.
-
-    An even `size` sees one neighbour more after the element than before it, as in ONNX.
-    """
-    return node(LRN, (data,), LRNAttrs(size=size, axis=axis, bias=bias, alpha=alpha, beta=beta))
-
 
 def dropout(data: Expr, rate: float = 0.5) -> TupleGetItem:
     """The data unchanged: nothing is dropped at inference."""
-    return TupleGetItem(node(DROPOUT, (data,), DropoutAttrs(rate=rate)), 0)
+    return TupleGetItem(DROPOUT(data, rate), 0)

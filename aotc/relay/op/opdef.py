@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir.attrs import NO_ATTRS, Attrs
-from aotc.ir.op import Op
+from aotc.ir.op import Op, Types
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
 from aotc.relay.expr import Call, Expr
 from aotc.relay.op.signature import build
@@ -26,6 +26,8 @@ from aotc.tir.graph import body_cost, domain, topological
 from aotc.tir.te import Tensor
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+Tensors: TypeAlias = "Sequence[Tensor]"
+"""What `compute` gets, for arguments that are tensors."""
 TeArg: TypeAlias = "Tensor | tuple[Tensor, ...]"
 """What `compute` gets for one argument: a tensor, or a tuple of them for a tuple argument."""
 
@@ -72,7 +74,7 @@ class OpDef(Op):
         """A call of the operator, as its function under Relay's name builds it; see `aotc.relay.op.signature`."""
         return build(self, args, attributes)
 
-    def work(self, attributes: Attrs, types: Sequence[Type], result: Type) -> int:
+    def work(self, attributes: Attrs, types: Types, result: Type) -> int:
         """What the tensor expression counts: for each element of each tensor on the way, its operations."""
         least = super(OpDef, self).work(attributes, types, result)
         reads = sum(t.numel for ty in types for t in tensor_types(ty))

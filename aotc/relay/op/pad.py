@@ -14,20 +14,19 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
-from aotc.relay.expr import call as node
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.expr import tensor_type_of
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY
-from aotc.relay.op.rules import tensor
+from aotc.relay.op.rules import require_same_dtype, tensor
 from aotc.relay.op.samples import random_array
+from aotc.relay.op.signature import number
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import all_of, as_expr, minimum, select
 
 MODES: Final = ("constant", "edge", "reflect", "wrap")
-PadWidth = Sequence[Sequence[int]]
 
 
 @attrs
@@ -60,12 +59,11 @@ def _infer(data: TensorType, widths: Sequence[tuple[int, int]], mode: str) -> Te
     return TensorType((_padded(d, w, mode) for d, w in zip(data.shape, widths, strict=True)), data.dtype)
 
 
-def _pad_infer(a: PadAttrs, types: Sequence[Type]) -> Type:
+def _pad_infer(a: PadAttrs, types: Types) -> Type:
     data, value = tensor(types[0], "data"), tensor(types[1], "pad value")
     require("pad.mode", a.pad_mode in MODES, lambda: f"padding mode {a.pad_mode!r} is none of {', '.join(MODES)}")
     require("pad.value", value.rank == 0, lambda: f"the pad value must be a scalar, got {value}")
-    same = value.dtype == data.dtype
-    require("dtype-mismatch", same, lambda: f"data types {data.dtype} and {value.dtype} do not match")
+    require_same_dtype(data, value)
     return _infer(data, a.pad_width, a.pad_mode)
 
 
@@ -97,7 +95,8 @@ def _numpy_pad(data: Array, widths: Any, mode: Any) -> Array:
 def _source(i: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar:
     """Which element of the data the padded element `i` repeats.
 
-    Where the padding is no wider than the data it is a choice of three: loops split at its borders.
+    Where the padding is no wider than the data it is a choice of three: loops split at
+    its borders.
     """
     at = i - width[0]
     if width == (0, 0):
@@ -136,7 +135,7 @@ def _mirrored(data: te.Tensor, widths: Sequence[tuple[int, int]], mode: str) -> 
     return te.compute(shape, body, "pad")
 
 
-def _pad_compute(a: PadAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _pad_compute(a: PadAttrs, args: Tensors) -> te.Tensor:
     data, value = args
     if a.pad_mode != "constant":
         return _mirrored(data, a.pad_width, a.pad_mode)
@@ -178,10 +177,18 @@ def _pad_samples() -> Iterator[Sample]:
     yield sample((0, 2), ((1, 0), (0, 0)), "constant")
 
 
-PAD = OpDef(
+_VALUE = number(lambda given: tensor_type_of(given["data"]).dtype)
+
+pad = OpDef(
     name="nn.pad",
+    doc="""`data` with (before, after) elements added per axis.
+
+    pad_value  a number, or a scalar expression of the data's type; only for "constant"
+    pad_mode   "constant" (negative widths crop), "edge", "reflect" (without the edge) or "wrap"
+    """,
     attrs=PadAttrs,
-    args=args("data", "pad_value"),
+    args=args("data", Arg("pad_value", "Expr | float", given=0, takes=_VALUE)),
+    order="data pad_width pad_value pad_mode",
     infer=_pad_infer,
     reference=_pad_reference,
     pattern=OpPattern.INJECTIVE,
@@ -191,25 +198,10 @@ PAD = OpDef(
 )
 
 
-def _pairs(pad_width: PadWidth) -> tuple[tuple[int, int], ...]:
-    return tuple((int(before), int(after)) for before, after in pad_width)
-
-
-def pad(data: Expr, pad_width: PadWidth, pad_value: Expr | float = 0, pad_mode: str = "constant") -> Call:
-    """`data` with (before, after) elements added per axis.
-
-    pad_value  a number, or a scalar expression of the data's type; only for "constant"
-    pad_mode   "constant" (negative widths crop), "edge", "reflect" (without the edge) or "wrap"
-    """
-    if isinstance(pad_value, (int, float)):
-        pad_value = Constant(np.asarray(pad_value).astype(tensor_type_of(data).dtype.numpy))
-    return node(PAD, (data, pad_value), PadAttrs(pad_width=_pairs(pad_width), pad_mode=pad_mode))
-
-
 # --- mirror_pad
 
 
-def _mirror_infer(a: MirrorPadAttrs, types: Sequence[Type]) -> Type:
+def _mirror_infer(a: MirrorPadAttrs, types: Types) -> Type:
     known = a.mode in ("SYMMETRIC", "REFLECT")
     require("pad.mode", known, lambda: f"mirror padding mode {a.mode!r} is neither SYMMETRIC nor REFLECT")
     return _infer(tensor(types[0]), a.pad_width, a.mode)
@@ -222,9 +214,11 @@ def _mirror_samples() -> Iterator[Sample]:
             yield Sample(args=(random_array(shape),), attrs=attributes, accuracy=Accuracy.EXACT)
 
 
-MIRROR_PAD = OpDef(
+mirror_pad = OpDef(
     name="nn.mirror_pad",
+    doc='Padding by reflection, with the edge repeated ("SYMMETRIC") or not ("REFLECT").',
     attrs=MirrorPadAttrs,
+    order="data pad_width mode",
     infer=_mirror_infer,
     reference=lambda a, data: _numpy_pad(data, a.pad_width, a.mode.lower()),
     pattern=OpPattern.INJECTIVE,
@@ -232,11 +226,3 @@ MIRROR_PAD = OpDef(
     compute=lambda a, args: _mirrored(args[0], a.pad_width, a.mode.lower()),
     samples=_mirror_samples,
 )
-
-
-def mirror_pad(data: Expr, pad_width: PadWidth, mode: str = "SYMMETRIC") -> Call:
-    """Padding by reflection, with the edge repeated ("SYMMETRIC") or not ("REFLECT")."""
-    return node(MIRROR_PAD, (data,), MirrorPadAttrs(mode=mode, pad_width=_pairs(pad_width)))
-
-
-OPS: tuple[OpDef, ...] = (PAD, MIRROR_PAD)

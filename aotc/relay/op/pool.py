@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools over one to three spatial axes with sliding windows: the greatest value, or the mean.
 
-With `ceil_mode` the last, partial window counts, unless it would start beyond the data and its leading
-padding.  A mean divides by the elements seen, or, with `count_include_pad`, by those of data and padding.
+With `ceil_mode` the last, partial window counts, unless it would start beyond the data
+and its leading padding.  A mean divides by the elements seen, or, with
+`count_include_pad`, by those of data and padding.
 
     max_pool2d(x, pool_size=(3, 3), strides=(2, 2), padding=(1, 1))
 """
@@ -20,11 +21,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, Types, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
-from aotc.relay.op.opdef import Array, OpDef, Sample
-from aotc.relay.op.rules import tensor
+from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.rules import require_dtype, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import (
     DATA_LAYOUT,
@@ -76,11 +77,11 @@ def pool_layouts(n: int, a: Any) -> _Layouts:
 def pool_data(n: int, ty: Type, mean: bool) -> TensorType:
     data = tensor(ty, "data")
     require("pool.rank", data.rank == n + 2, lambda: f"data must have rank {n + 2}, got {data}")
-    require("dtype", not (mean and data.dtype.is_bool), "data type bool is not supported")
+    require_dtype(data.dtype, not (mean and data.dtype.is_bool))
     return data
 
 
-def pool_axes(n: int, a: Any, types: Sequence[Type]) -> AxisMap:
+def pool_axes(n: int, a: Any, types: Types) -> AxisMap:
     """Batch and channels."""
     source, result = pool_layouts(n, a)
     found = dict(zip(result[:2], source[:2], strict=True))
@@ -155,7 +156,7 @@ def _windows(n: int, a: MaxPoolAttrs, space: Sequence[int]) -> list[_Window]:
     return [_Window(*w) for w in zip(space, size, strides, dilation, pads, counts, strict=True)]
 
 
-def _infer(n: int, mean: bool, a: MaxPoolAttrs, types: Sequence[Type]) -> Type:
+def _infer(n: int, mean: bool, a: MaxPoolAttrs, types: Types) -> Type:
     data = pool_data(n, types[0], mean)
     source, result = pool_layouts(n, a)
     batch, channels, *space = pick(data.shape, source)
@@ -219,7 +220,7 @@ def _along(n: int, a: MaxPoolAttrs, axis: int) -> MaxPoolAttrs:
     )
 
 
-def _compute_max(n: int, a: MaxPoolAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_max(n: int, a: MaxPoolAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     combiner = "or" if data.dtype.is_bool else "max"
     source, result = pool_layouts(n, a)
@@ -232,7 +233,7 @@ def _compute_max(n: int, a: MaxPoolAttrs, args: Sequence[te.Tensor]) -> te.Tenso
     return data
 
 
-def _compute_avg(n: int, a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_avg(n: int, a: Any, args: Tensors) -> te.Tensor:
     (data,) = args
     source, result = pool_layouts(n, a)
     total = _sliding(n, a, data, "sum", sum_type(data.dtype))
@@ -262,7 +263,7 @@ def _views(n: int, a: MaxPoolAttrs, data: Array, fill: Any) -> tuple[Array, list
     return view[steps], windows
 
 
-def _scratch(n: int, a: MaxPoolAttrs, types: Sequence[Type]) -> int:
+def _scratch(n: int, a: MaxPoolAttrs, types: Types) -> int:
     """The padded data."""
     batch, channels, *space = pick(tensor(types[0]).static_shape, pool_layouts(n, a)[0])
     return batch * channels * prod(w.reach() for w in _windows(n, a, space))
@@ -341,5 +342,3 @@ def _pool(n: int, mean: bool) -> OpDef:
 
 max_pool1d, max_pool2d, max_pool3d = (_pool(n, mean=False) for n in (1, 2, 3))
 avg_pool1d, avg_pool2d, avg_pool3d = (_pool(n, mean=True) for n in (1, 2, 3))
-
-OPS: tuple[OpDef, ...] = (max_pool1d, avg_pool1d, max_pool2d, avg_pool2d, max_pool3d, avg_pool3d)

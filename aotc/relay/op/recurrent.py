@@ -3,8 +3,8 @@
 
 lstm(x, w, r, bias, h, c)              # x[50, 1, 40], w[40, 512], r[128, 512] -> (y[50, 1, 128], h, c)
 
-One direction of one layer.  Weights lie inputs first, (inputs, gates * hidden), or in blocks of units,
-(hidden / block, inputs, gates, block), as AlterOpLayout makes them.
+One direction of one layer.  Weights lie inputs first, (inputs, gates * hidden), or in
+blocks of units, (hidden / block, inputs, gates, block), as AlterOpLayout makes them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, args, require
+from aotc.ir.op import OpPattern, Types, args, require
 from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.op.elementwise import logistic
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import may_equal
@@ -129,7 +129,7 @@ def _check_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: int, dtype
     require("dtype", weight.dtype == dtype, lambda: f"{name} must be {dtype}, got {weight.dtype}")
 
 
-def _infer(kind: _Kind, a: RecurrentAttrs, types: Sequence[Type]) -> Type:
+def _infer(kind: _Kind, a: RecurrentAttrs, types: Types) -> Type:
     data, r = tensor(types[0], "data"), tensor(types[2], "the recurrent weight")
     require("dtype", str(data.dtype) in DTYPES, lambda: f"data must be one of {', '.join(DTYPES)}, got {data.dtype}")
     require("recurrent.data", data.rank == 3, lambda: f"data must be (steps, batch, inputs), got {data}")
@@ -175,7 +175,7 @@ def _reference(kind: _Kind, a: RecurrentAttrs, x: Array, w: Array, r: Array, bia
     return (outputs, *states)
 
 
-def _compute(kind: _Kind, a: RecurrentAttrs, args: Sequence[te.Tensor]) -> tuple[te.Tensor, ...]:
+def _compute(kind: _Kind, a: RecurrentAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
     x, w, r, *_ = args
     steps, batch, inputs = x.shape
     layer = Recurrence(
@@ -266,4 +266,3 @@ rnn: Final = _layer(
     "A layer of h = activation(x W + bias + h R): (outputs, last h); shapes as in `lstm`, with one gate.",
     RNNAttrs,
 )
-OPS: tuple[OpDef, ...] = (lstm, gru, rnn)

@@ -4,14 +4,15 @@
 sum(x, axis=(1, 2), keepdims=True)
 argmax(x, axis=-1)                     # int32; NaN counts as the greatest, the first of equals wins
 
-`axis` None means all axes, `exclude` all but the named ones.  Narrow floats are summed in float32.
+`axis` None means all axes, `exclude` all but the named ones.  Narrow floats are summed
+in float32.
 """
 
 from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,22 +21,19 @@ import numpy as np
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
-from aotc.relay.expr import call as node
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
 from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import BOOL, FLOAT, NUMBER, Kind, accuracy, carrier, special_values
-from aotc.relay.op.rules import axes_of, tensor
+from aotc.relay.op.rules import axes_of, require_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import binary, call, const, select
-
-Axes = int | Sequence[int] | None
 
 
 @attrs
@@ -61,10 +59,6 @@ class VarianceAttrs(Attrs):
     unbiased: bool = False
 
 
-def _tuple(axis: Axes) -> tuple[int, ...] | None:
-    return None if axis is None else (axis,) if isinstance(axis, int) else tuple(int(a) for a in axis)
-
-
 def reduced_axes(a: Any, rank: int) -> tuple[int, ...]:
     """The axes that a reduction removes, ascending."""
     named = axes_of(a.axis, rank)
@@ -78,7 +72,7 @@ def _shape(a: Any, shape: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple(d for k, d in enumerate(shape) if k not in axes)
 
 
-def _axis_map(a: Any, types: Sequence[Type]) -> AxisMap:
+def _axis_map(a: Any, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     axes = reduced_axes(a, rank)
     if a.keepdims:
@@ -86,10 +80,10 @@ def _axis_map(a: Any, types: Sequence[Type]) -> AxisMap:
     return AxisMap((tuple(k for k in range(rank) if k not in axes),) * len(types))
 
 
-def _infer(kind: Kind) -> Callable[[Any, Sequence[Type]], Type]:
-    def infer(a: Any, types: Sequence[Type]) -> Type:
+def _infer(kind: Kind) -> Callable[[Any, Types], Type]:
+    def infer(a: Any, types: Types) -> Type:
         data = tensor(types[0])
-        require("dtype", kind.accepts(data.dtype), lambda: f"data type {data.dtype} is not supported")
+        require_dtype(data.dtype, kind.accepts(data.dtype))
         return TensorType(_shape(a, data.shape), data.dtype)
 
     return infer
@@ -163,8 +157,8 @@ def _numpy_mean(a: Any, data: Array) -> Array:
         return np.asarray(total / work.dtype.type(count)).astype(data.dtype)
 
 
-def _compute(combiner: str) -> Callable[[Any, Sequence[te.Tensor]], te.Tensor]:
-    def compute(a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute(combiner: str) -> Callable[[Any, Tensors], te.Tensor]:
+    def compute(a: Any, args: Tensors) -> te.Tensor:
         x = promoted(args[0])
         bool_combiner = {"max": "or", "min": "and"}.get(combiner, combiner) if x.dtype.is_bool else combiner
         space = _Space(a, x.shape)
@@ -173,7 +167,7 @@ def _compute(combiner: str) -> Callable[[Any, Sequence[te.Tensor]], te.Tensor]:
     return compute
 
 
-def _compute_mean(a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_mean(a: Any, args: Tensors) -> te.Tensor:
     x = convert(args[0], sum_type(args[0].dtype))
     space = _Space(a, x.shape)
     total = space.reduce("sum", lambda *v: x[space.at(v)])
@@ -227,6 +221,7 @@ def _samples(kind: Kind, make: Any, exact: bool, empty: bool = True) -> Iterator
 def _reduction(name: str, kind: Kind, reference: Callable[..., Array], compute: Any, exact: bool = False) -> OpDef:
     return OpDef(
         name=name,
+        doc=f"The {name} over `axis` (None: all axes; `exclude`: all but these).",
         attrs=ReduceAttrs,
         infer=_infer(kind),
         reference=reference,
@@ -238,13 +233,13 @@ def _reduction(name: str, kind: Kind, reference: Callable[..., Array], compute: 
 
 
 _ANYTHING = Kind(lambda d: True, (*NUMBER.examples, "bool"))
-SUM = _reduction("sum", NUMBER, lambda a, x: _numpy(np.add, a, x), _compute("sum"))
-PROD = _reduction("prod", NUMBER, lambda a, x: _numpy(np.multiply, a, x), _compute("prod"))
-MAX = _reduction("max", _ANYTHING, _numpy_max, _compute("max"), exact=True)
-MIN = _reduction("min", _ANYTHING, _numpy_min, _compute("min"), exact=True)
-MEAN = _reduction("mean", NUMBER, _numpy_mean, _compute_mean)
-ALL = _reduction("all", BOOL, lambda a, x: _numpy(np.logical_and, a, x), _compute("and"))
-ANY = _reduction("any", BOOL, lambda a, x: _numpy(np.logical_or, a, x), _compute("or"))
+sum = _reduction("sum", NUMBER, lambda a, x: _numpy(np.add, a, x), _compute("sum"))
+prod = _reduction("prod", NUMBER, lambda a, x: _numpy(np.multiply, a, x), _compute("prod"))
+max = _reduction("max", _ANYTHING, _numpy_max, _compute("max"), exact=True)
+min = _reduction("min", _ANYTHING, _numpy_min, _compute("min"), exact=True)
+mean = _reduction("mean", NUMBER, _numpy_mean, _compute_mean)
+all = _reduction("all", BOOL, lambda a, x: _numpy(np.logical_and, a, x), _compute("and"))
+any = _reduction("any", BOOL, lambda a, x: _numpy(np.logical_or, a, x), _compute("or"))
 
 
 # --- argmax, argmin
@@ -263,9 +258,9 @@ def _numpy_arg(greatest: bool, a: ArgReduceAttrs, data: Array) -> Array:
     return np.asarray(index, np.int32).reshape(space.result)
 
 
-def _infer_arg(a: ArgReduceAttrs, types: Sequence[Type]) -> Type:
+def _infer_arg(a: ArgReduceAttrs, types: Types) -> Type:
     data = tensor(types[0])
-    require("dtype", NUMBER.accepts(data.dtype), lambda: f"data type {data.dtype} is not supported")
+    require_dtype(data.dtype, NUMBER.accepts(data.dtype))
     reduced = [data.shape[k] for k in reduced_axes(a, data.rank)]
     require("argreduce.empty", 0 not in reduced, "there is no greatest or least of no elements")
     count = math.prod(d for d in reduced if isinstance(d, int))
@@ -280,10 +275,10 @@ def _stored(x: te.Tensor) -> te.Tensor:
     return te.compute(x.shape, lambda *i: x[i], "data", materialize=True)
 
 
-def _compute_arg(combiner: str) -> Callable[[Any, Sequence[te.Tensor]], te.Tensor]:
+def _compute_arg(combiner: str) -> Callable[[Any, Tensors], te.Tensor]:
     """First the greatest (least) value, then the first (last) place where it is."""
 
-    def compute(a: ArgReduceAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+    def compute(a: ArgReduceAttrs, args: Tensors) -> te.Tensor:
         x = _stored(args[0])
         space = _Space(a, x.shape)
         best = space.reduce(combiner, lambda *v: x[space.at(v)])
@@ -312,7 +307,9 @@ def _arg_samples() -> Iterator[Sample]:
 def _arg_reduction(name: str, combiner: str) -> OpDef:
     return OpDef(
         name=name,
+        doc=f"The {name} over `axis` as int32: the first of equals, or the last.",
         attrs=ArgReduceAttrs,
+        order="data axis keepdims exclude select_last_index",
         infer=_infer_arg,
         reference=lambda a, x: _numpy_arg(combiner == "max", a, x),
         pattern=OpPattern.COMM_REDUCE,
@@ -322,14 +319,14 @@ def _arg_reduction(name: str, combiner: str) -> OpDef:
     )
 
 
-ARGMAX = _arg_reduction("argmax", "max")
-ARGMIN = _arg_reduction("argmin", "min")
+argmax = _arg_reduction("argmax", "max")
+argmin = _arg_reduction("argmin", "min")
 
 
 # --- variance
 
 
-def _infer_variance(a: VarianceAttrs, types: Sequence[Type]) -> Type:
+def _infer_variance(a: VarianceAttrs, types: Types) -> Type:
     data, mean = tensor(types[0], "data"), tensor(types[1], "mean")
     kept = TensorType(_shape(a.replace(keepdims=True), data.shape), data.dtype)
     require("variance.mean", mean == kept, lambda: f"the mean must be {kept}, got {mean}")
@@ -340,7 +337,7 @@ def _divisor(a: VarianceAttrs, shape: Sequence[int]) -> int:
     return _count(a, shape) - (1 if a.unbiased else 0)
 
 
-def _variance_axes(a: VarianceAttrs, types: Sequence[Type]) -> AxisMap:
+def _variance_axes(a: VarianceAttrs, types: Types) -> AxisMap:
     data = _axis_map(a, types[:1]).inputs[0]
     return AxisMap((data, data))  # the mean keeps all axes
 
@@ -352,7 +349,7 @@ def _numpy_variance(a: VarianceAttrs, data: Array, mean: Array) -> Array:
         return np.asarray(total / work.dtype.type(_divisor(a, data.shape))).astype(data.dtype)
 
 
-def _compute_variance(a: VarianceAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_variance(a: VarianceAttrs, args: Tensors) -> te.Tensor:
     x, mean = map(promoted, args)
     space = _Space(a, x.shape)
 
@@ -377,10 +374,16 @@ def _variance_samples() -> Iterator[Sample]:
     yield Sample(args=(data, mean), attrs=attributes, accuracy=Accuracy.LOOSE)
 
 
-VARIANCE = OpDef(
+def _mean_of(_: Any, given: Mapping[str, Any]) -> Expr:
+    return mean(given["data"], given["axis"], True, given["exclude"])
+
+
+variance = OpDef(
     name="variance",
+    doc="The mean squared distance from the mean; `unbiased` divides by one less than the count.",
     attrs=VarianceAttrs,
-    args=args("data", "mean"),
+    args=args("data", Arg("mean", takes=_mean_of)),
+    order="data axis keepdims exclude unbiased",
     infer=_infer_variance,
     reference=_numpy_variance,
     pattern=OpPattern.COMM_REDUCE,
@@ -390,49 +393,18 @@ VARIANCE = OpDef(
 )
 
 
-# --- graph nodes, under Relay's names
-
-
-def _function(op: OpDef) -> Callable[..., Call]:
-    def apply(data: Expr, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Call:
-        return node(op, (data,), ReduceAttrs(axis=_tuple(axis), keepdims=keepdims, exclude=exclude))
-
-    apply.__doc__ = f"The {op.name} over `axis` (None: all axes; `exclude`: all but these)."
-    return apply
-
-
-def _arg_function(op: OpDef) -> Callable[..., Call]:
-    def apply(
-        data: Expr, axis: Axes = None, keepdims: bool = False, exclude: bool = False, select_last_index: bool = False
-    ) -> Call:
-        attributes = ArgReduceAttrs(
-            axis=_tuple(axis), keepdims=keepdims, select_last_index=select_last_index, exclude=exclude
-        )
-        return node(op, (data,), attributes)
-
-    apply.__doc__ = f"The {op.name} over `axis` as int32: the first of equals, or the last."
-    return apply
-
-
-sum, prod, max, min, mean, all, any = map(_function, (SUM, PROD, MAX, MIN, MEAN, ALL, ANY))
-argmax, argmin = map(_arg_function, (ARGMAX, ARGMIN))
-
-
-def variance(
-    data: Expr, axis: Axes = None, keepdims: bool = False, exclude: bool = False, unbiased: bool = False
+def std(
+    data: Expr,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    unbiased: bool = False,
 ) -> Call:
-    """The mean squared distance from the mean; `unbiased` divides by one less than the count."""
-    center = mean(data, axis, True, exclude)
-    attributes = VarianceAttrs(axis=_tuple(axis), keepdims=keepdims, exclude=exclude, unbiased=unbiased)
-    return node(VARIANCE, (data, center), attributes)
-
-
-def std(data: Expr, axis: Axes = None, keepdims: bool = False, exclude: bool = False, unbiased: bool = False) -> Call:
     """The square root of the variance."""
     return elementwise.sqrt(variance(data, axis, keepdims, exclude, unbiased))
 
 
-def logsumexp(data: Expr, axis: Axes = None, keepdims: bool = False) -> Call:
+def logsumexp(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Call:
     """log(sum(exp(data))) without overflow."""
     greatest = max(data, axis, True)
     zero = Constant(np.zeros((), tensor_type_of(data).dtype.numpy))
@@ -440,6 +412,3 @@ def logsumexp(data: Expr, axis: Axes = None, keepdims: bool = False) -> Call:
     shifted = arithmetic.subtract(data, finite)
     total = elementwise.log(sum(elementwise.exp(shifted), axis, keepdims))
     return arithmetic.add(total, finite if keepdims else sum(finite, axis))
-
-
-OPS: tuple[OpDef, ...] = (SUM, MEAN, MAX, MIN, PROD, ALL, ANY, ARGMAX, ARGMIN, VARIANCE)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the outputs of a resize sample the data, and with what weights.
 
-In: the attributes of a resize and the data's extents.  Out, per axis: source coordinates as exact
-fractions, and the filter around them.  Formulas work on numpy arrays and on expressions alike.
+In: the attributes of a resize and the data's extents.  Out, per axis: source
+coordinates as exact fractions, and the filter around them.  Formulas work on numpy
+arrays and on expressions alike.
 
     axis = axes_of(2, attributes, (4, 4))[0]
     tap_table(attributes, axis)            # indices and weights, each (count, taps)
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.op import require
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.window import spread
@@ -40,10 +41,10 @@ class ResizeAttrs(Attrs):
 
     size: tuple[int, ...] | None = None
     roi: tuple[float, ...] | None = None
-    layout: str
+    layout: str = "NCHW"
     method: str = "linear"
     coordinate_transformation_mode: str = "half_pixel"
-    rounding_method: str = "round"
+    rounding_method: str = param(default="round", given="")
     cubic_alpha: float = -0.5
     cubic_exclude: int = 0
     extrapolation_value: float = 0.0

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resampling along the spatial axes: image.resize1d, resize2d, resize3d, and nn.upsampling.
 
-Output element o of an axis sees the source coordinate (p * o + q) / r with integers p, q, r, so that every
-rounding is exact.  Interpolation goes axis by axis.  Coordinate modes and filters are those of ONNX
-Resize; beyond Relay's attributes there are `scales` (the factors where they are not output / input
-exactly) and `antialias` (the filter widened when shrinking).
+Output element o of an axis sees the source coordinate (p * o + q) / r with integers p,
+q, r, so that every rounding is exact.  Interpolation goes axis by axis.  Coordinate
+modes and filters are those of ONNX Resize; beyond Relay's attributes there are `scales`
+(the factors where they are not output / input exactly) and `antialias` (the filter
+widened when shrinking).
 
-    resize2d(x, (64, 64), method="nearest_neighbor", coordinate_transformation_mode="asymmetric")
+    resize2d(x, (64, 64), method="nearest_neighbor",
+    coordinate_transformation_mode="asymmetric")
 """
 
 from __future__ import annotations
@@ -18,14 +20,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, Types, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
 from aotc.relay.op.contract import as_dtype, convert
-from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.resample import (
     COORDINATES,
     METHODS,
@@ -43,7 +43,7 @@ from aotc.relay.op.resample import (
 )
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import DATA_LAYOUT, Ints, arrange, canonical, laid_out, pick, positions, spread
+from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, laid_out, pick, positions, spread
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import all_of, call, const, maximum, minimum, select
@@ -54,25 +54,14 @@ WHOLE: Final = 2.0**-10
 """A value this close below a whole number is that number, off by rounding: truncation must not lose it."""
 
 
-@attrs
-class Resize1DAttrs(ResizeAttrs):
-    layout: str = "NCW"
-
-
-@attrs
-class Resize2DAttrs(ResizeAttrs):
-    layout: str = "NCHW"
-
-
-@attrs
-class Resize3DAttrs(ResizeAttrs):
-    layout: str = "NCDHW"
+def _scale() -> Any:
+    return param(given=1, takes=lambda value, _: float(value))
 
 
 @attrs
 class UpSamplingAttrs(Attrs):
-    scale_h: float
-    scale_w: float
+    scale_h: float = _scale()
+    scale_w: float = _scale()
     layout: str = "NCHW"
     method: str = "nearest_neighbor"
     align_corners: bool = False
@@ -246,7 +235,7 @@ def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMappi
     return te.reduce("sum", shape, (taps,), body, "resize")
 
 
-def _compute(n: int, a: ResizeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute(n: int, a: ResizeAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     where = positions(a.layout, DATA_LAYOUT[n])
     axes = axes_of(n, a, pick(data.shape, where)[2:])
@@ -281,7 +270,7 @@ def _finished(a: ResizeAttrs, x: te.Tensor, dtype: DType, axes: Sequence[tuple[i
 # --- the operators
 
 
-def _infer(n: int, a: ResizeAttrs, types: Sequence[Type]) -> Type:
+def _infer(n: int, a: ResizeAttrs, types: Types) -> Type:
     data = tensor(types[0], "data")
     require("resize.rank", data.rank == n + 2, lambda: f"data must have rank {n + 2}, got {data}")
     require("resize.size", a.size is not None, "size is missing")
@@ -312,13 +301,13 @@ def _check_names(a: ResizeAttrs) -> None:
     require("resize.roi", crop, "tf_crop_and_resize needs a roi")
 
 
-def _scratch(n: int, a: ResizeAttrs, types: Sequence[Type]) -> int:
+def _scratch(n: int, a: ResizeAttrs, types: Types) -> int:
     """Where the outputs of each axis look, with what weights."""
     axes = axes_of(n, a, pick(tensor(types[0]).static_shape, positions(a.layout, DATA_LAYOUT[n]))[2:])
     return sum(4 * axis.count * (1 if a.method == "nearest_neighbor" else first_tap(a, axis)[1]) for axis in axes)
 
 
-def _axes(n: int, a: ResizeAttrs, types: Sequence[Type]) -> AxisMap:
+def _axes(n: int, a: ResizeAttrs, types: Types) -> AxisMap:
     where = positions(a.layout, DATA_LAYOUT[n])
     return AxisMap((tuple(k if k in where[:2] else None for k in range(n + 2)),))
 
@@ -346,9 +335,12 @@ def _samples(n: int, attributes: type[ResizeAttrs]) -> Iterable[Sample]:
     yield sample(size=size, method="nearest_neighbor", dtype="int8")
 
 
-def _resize(n: int, attributes: type[ResizeAttrs]) -> OpDef:
+def _resize(n: int) -> OpDef:
+    size = each_axis(n, None, given=REQUIRED)
+    attributes = variant(ResizeAttrs, f"Resize{n}DAttrs", size=size, layout=DATA_LAYOUT[n])
     return OpDef(
         name=f"image.resize{n}d",
+        doc="Data resampled to `size` along its spatial axes.",
         attrs=attributes,
         infer=partial(_infer, n),
         reference=partial(_reference, n),
@@ -360,7 +352,7 @@ def _resize(n: int, attributes: type[ResizeAttrs]) -> OpDef:
     )
 
 
-def _resized(a: UpSamplingAttrs, shape: Sequence[Any]) -> Resize2DAttrs:
+def _resized(a: UpSamplingAttrs, shape: Sequence[Any]) -> ResizeAttrs:
     """The resize that an upsampling is."""
     methods = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
     require("upsampling.method", a.method in methods, f"unknown method {a.method!r}; known: {', '.join(methods)}")
@@ -369,7 +361,7 @@ def _resized(a: UpSamplingAttrs, shape: Sequence[Any]) -> Resize2DAttrs:
     require("dynamic-shape", known, "the spatial shape must be known at compile time")
     size = tuple(floor(d * s + 0.5) for d, s in zip(space, (a.scale_h, a.scale_w), strict=True))
     mode = "align_corners" if a.align_corners else "asymmetric"
-    return Resize2DAttrs(
+    return ResizeAttrs(
         size=size, layout=a.layout, method=methods[a.method], coordinate_transformation_mode=mode, rounding_method=""
     )
 
@@ -381,17 +373,16 @@ def _samples_upsampling() -> Iterable[Sample]:
     yield random_sample(((1, 2, 3, 4),), corners)
 
 
-def _infer_upsampling(a: UpSamplingAttrs, types: Sequence[Type]) -> Type:
+def _infer_upsampling(a: UpSamplingAttrs, types: Types) -> Type:
     data = tensor(types[0], "data")
     require("resize.rank", data.rank == 4, lambda: f"data must have rank 4, got {data}")
     return _infer(2, _resized(a, data.shape), types)
 
 
-RESIZE1D = _resize(1, Resize1DAttrs)
-RESIZE2D = _resize(2, Resize2DAttrs)
-RESIZE3D = _resize(3, Resize3DAttrs)
-UPSAMPLING = OpDef(
+resize1d, resize2d, resize3d = map(_resize, (1, 2, 3))
+upsampling = OpDef(
     name="nn.upsampling",
+    doc='Data enlarged by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic".',
     attrs=UpSamplingAttrs,
     infer=_infer_upsampling,
     reference=lambda a, x: _reference(2, _resized(a, x.shape), x),
@@ -400,99 +391,3 @@ UPSAMPLING = OpDef(
     compute=lambda a, args: _compute(2, _resized(a, args[0].shape), args),
     samples=_samples_upsampling,
 )
-
-OPS: tuple[OpDef, ...] = (RESIZE1D, RESIZE2D, RESIZE3D, UPSAMPLING)
-
-
-def _build(n: int, op: OpDef, data: Expr, size: Ints, roi: Sequence[float] | None, **rest: Any) -> Call:
-    region = None if roi is None else tuple(float(r) for r in roi)
-    if rest.get("scales") is not None:
-        rest["scales"] = tuple(float(s) for s in rest["scales"])
-    return node(op, (data,), op.attrs(size=spread(size, n), roi=region, **rest))  # type: ignore[call-arg]
-
-
-def resize1d(
-    data: Expr,
-    size: Ints,
-    roi: Sequence[float] | None = None,
-    layout: str = "NCW",
-    method: str = "linear",
-    coordinate_transformation_mode: str = "half_pixel",
-    rounding_method: str = "",
-    cubic_alpha: float = -0.5,
-    cubic_exclude: int = 0,
-    extrapolation_value: float = 0.0,
-    out_dtype: str = "",
-    scales: Sequence[float] | None = None,
-    antialias: bool = False,
-) -> Call:
-    """Data resampled to `size` along its spatial axis."""
-    # fmt: off
-    return _build(1, RESIZE1D, data, size, roi, layout=layout, method=method, rounding_method=rounding_method,
-                  coordinate_transformation_mode=coordinate_transformation_mode, cubic_alpha=cubic_alpha,
-                  cubic_exclude=cubic_exclude, extrapolation_value=extrapolation_value, out_dtype=out_dtype,
-                  scales=scales, antialias=antialias)
-    # fmt: on
-
-
-def resize2d(
-    data: Expr,
-    size: Ints,
-    roi: Sequence[float] | None = None,
-    layout: str = "NCHW",
-    method: str = "linear",
-    coordinate_transformation_mode: str = "half_pixel",
-    rounding_method: str = "",
-    cubic_alpha: float = -0.5,
-    cubic_exclude: int = 0,
-    extrapolation_value: float = 0.0,
-    out_dtype: str = "",
-    scales: Sequence[float] | None = None,
-    antialias: bool = False,
-) -> Call:
-    """Data resampled to `size` along its two spatial axes."""
-    # fmt: off
-    return _build(2, RESIZE2D, data, size, roi, layout=layout, method=method, rounding_method=rounding_method,
-                  coordinate_transformation_mode=coordinate_transformation_mode, cubic_alpha=cubic_alpha,
-                  cubic_exclude=cubic_exclude, extrapolation_value=extrapolation_value, out_dtype=out_dtype,
-                  scales=scales, antialias=antialias)
-    # fmt: on
-
-
-def resize3d(
-    data: Expr,
-    size: Ints,
-    roi: Sequence[float] | None = None,
-    layout: str = "NCDHW",
-    method: str = "linear",
-    coordinate_transformation_mode: str = "half_pixel",
-    rounding_method: str = "",
-    cubic_alpha: float = -0.5,
-    cubic_exclude: int = 0,
-    extrapolation_value: float = 0.0,
-    out_dtype: str = "",
-    scales: Sequence[float] | None = None,
-    antialias: bool = False,
-) -> Call:
-    """Data resampled to `size` along its three spatial axes."""
-    # fmt: off
-    return _build(3, RESIZE3D, data, size, roi, layout=layout, method=method, rounding_method=rounding_method,
-                  coordinate_transformation_mode=coordinate_transformation_mode, cubic_alpha=cubic_alpha,
-                  cubic_exclude=cubic_exclude, extrapolation_value=extrapolation_value, out_dtype=out_dtype,
-                  scales=scales, antialias=antialias)
-    # fmt: on
-
-
-def upsampling(
-    data: Expr,
-    scale_h: float = 1,
-    scale_w: float = 1,
-    layout: str = "NCHW",
-    method: str = "nearest_neighbor",
-    align_corners: bool = False,
-) -> Call:
-    """Data enlarged by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
-    attributes = UpSamplingAttrs(
-        scale_h=float(scale_h), scale_w=float(scale_w), layout=layout, method=method, align_corners=align_corners
-    )
-    return node(UPSAMPLING, (data,), attributes)

@@ -7,17 +7,17 @@ exp(x)                                 # the graph node
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
 from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, args, require
+from aotc.ir.op import OpPattern, Types, args
 from aotc.ir.types import TensorType, Type
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
-from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
+from aotc.relay.op.rules import broadcast_rule, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
@@ -110,7 +110,7 @@ def broadcast_at(x: te.Tensor, indices: Sequence[Any], shape: Sequence[int]) -> 
     return x[tuple(0 if extent == 1 else i for extent, i in zip(x.shape, own, strict=True))]
 
 
-def broadcast_compute(fn: ScalarFn, args: Sequence[te.Tensor], name: str) -> te.Compute:
+def broadcast_compute(fn: ScalarFn, args: Tensors, name: str) -> te.Compute:
     """The tensor of fn(elements), the arguments broadcast."""
     shape = np.broadcast_shapes(*(x.shape for x in args))
 
@@ -168,10 +168,10 @@ def _binary_samples(kind: Kind, exact: bool) -> Iterator[Sample]:
 # --- rows
 
 
-def _accepting(kind: Kind, result: str | None) -> Callable[[Any, Sequence[Type]], Type]:
-    def infer(_: Any, types: Sequence[Type]) -> Type:
+def _accepting(kind: Kind, result: str | None) -> Callable[[Any, Types], Type]:
+    def infer(_: Any, types: Types) -> Type:
         data = tensor(types[0])
-        require("dtype", kind.accepts(data.dtype), lambda: f"data type {data.dtype} is not supported")
+        require_dtype(data.dtype, kind.accepts(data.dtype))
         return TensorType(data.shape, result or data.dtype)
 
     return infer
@@ -213,8 +213,3 @@ def binary(
         compute=lambda _, args: broadcast_compute(expression, args, name),
         samples=lambda: _binary_samples(kind, exact or bool(result)),
     )
-
-
-def rows_of(module: Mapping[str, Any]) -> tuple[OpDef, ...]:
-    """The operators of a table module, in the order in which they are written."""
-    return tuple(row for row in module.values() if isinstance(row, OpDef))

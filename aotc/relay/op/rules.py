@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aotc.ir.dims import Dim, Shape, SymDim, same_dim
-from aotc.ir.op import AxisMap, require
+from aotc.ir.dtype import DType
+from aotc.ir.op import AxisMap, Types, require
 from aotc.ir.types import TensorType, TupleType, Type
 
 
@@ -70,7 +71,17 @@ def shape_text(shape: Shape) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
-def same_type(_: Any, types: Sequence[Type]) -> Type:
+def require_same_dtype(a: TensorType, b: TensorType) -> None:
+    """Raises AotcError (code "dtype-mismatch") for tensors of different data types."""
+    require("dtype-mismatch", a.dtype == b.dtype, lambda: f"data types {a.dtype} and {b.dtype} do not match")
+
+
+def require_dtype(dtype: DType, supported: bool) -> None:
+    """Raises AotcError (code "dtype") unless a data type is `supported`."""
+    require("dtype", supported, lambda: f"data type {dtype} is not supported")
+
+
+def same_type(_: Any, types: Types) -> Type:
     """Type rule: the result is what the first argument is."""
     return tensor(types[0])
 
@@ -78,21 +89,20 @@ def same_type(_: Any, types: Sequence[Type]) -> Type:
 def broadcast_rule(result: str | None = None, accept: Callable[[TensorType], bool] | None = None) -> Any:
     """Type rule of a broadcasting operator: equal dtypes; `result` is the dtype if it differs (comparisons)."""
 
-    def infer(_: Any, types: Sequence[Type]) -> Type:
+    def infer(_: Any, types: Types) -> Type:
         first, *rest = [tensor(t) for t in types]
         shape = first.shape
         for other in rest:
-            same = first.dtype == other.dtype
-            require("dtype-mismatch", same, f"data types {first.dtype} and {other.dtype} do not match")
+            require_same_dtype(first, other)
             shape = broadcast_shape(shape, other.shape)
         if accept is not None:
-            require("dtype", accept(first), f"data type {first.dtype} is not supported")
+            require_dtype(first.dtype, accept(first))
         return TensorType(shape, result or first.dtype)
 
     return infer
 
 
-def pointwise(_: Any, types: Sequence[Type]) -> AxisMap:
+def pointwise(_: Any, types: Types) -> AxisMap:
     """Axis map of elementwise and broadcasting operators."""
     tensors = [tensor(t) for t in types]
     rank = max(t.rank for t in tensors)
@@ -101,3 +111,23 @@ def pointwise(_: Any, types: Sequence[Type]) -> AxisMap:
         skip = rank - t.rank
         rows.append(tuple(None if k < skip or t.shape[k - skip] == 1 else k - skip for k in range(rank)))
     return AxisMap(tuple(rows))
+
+
+def row_but(axes: Sequence[int], rank: int) -> tuple[int | None, ...]:
+    """Every axis of an argument of the result's rank but `axes`."""
+    return tuple(None if k in axes else k for k in range(rank))
+
+
+def all_but_axis(a: Any, types: Types) -> AxisMap:
+    """Axis map of operators along `a.axis` (one axis, several, None for all) of the first argument only.
+
+    That is one tensor, or a tuple of tensors, of the result's rank.
+    """
+    first = types[0].fields[0] if isinstance(types[0], TupleType) else types[0]
+    rank = tensor(first).rank
+    return AxisMap((row_but(axes_of(a.axis, rank), rank), *((None,) * rank for _ in types[1:])))
+
+
+def all_but_axis_or_flat(a: Any, types: Types) -> AxisMap:
+    """Axis map of operators along `a.axis`, which flatten their argument where that is None."""
+    return AxisMap(((None,),)) if a.axis is None else all_but_axis(a, types)

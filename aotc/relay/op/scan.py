@@ -7,22 +7,20 @@ cumsum(x, axis=1, exclusive=True)      # without x[i, j]
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import OpPattern, Types
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
-from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import NUMBER, accuracy, carrier, replaced
-from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import product
 from aotc.tir import te
@@ -34,30 +32,22 @@ from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, loops
 @attrs
 class ScanAttrs(Attrs):
     axis: int | None = None
-    dtype: str = ""
-    exclusive: bool = False
+    dtype: str = param(default="", given=None)
+    exclusive: bool = param(default=False, given=None)
 
 
 def _dtype(a: ScanAttrs, data: DType) -> DType:
     return DType(a.dtype or ("int32" if data.is_bool else data))
 
 
-def _infer(a: ScanAttrs, types: Sequence[Type]) -> Type:
+def _infer(a: ScanAttrs, types: Types) -> Type:
     data = tensor(types[0])
     dtype = _dtype(a, data.dtype)
-    require("dtype", not dtype.is_bool and dtype.has_zero, lambda: f"data type {dtype} is not supported")
+    require_dtype(dtype, not dtype.is_bool and dtype.has_zero)
     if a.axis is None:
         return TensorType((product(data.shape),), dtype)
     axis_of(a.axis, data.rank)
     return TensorType(data.shape, dtype)
-
-
-def _axes(a: ScanAttrs, types: Sequence[Type]) -> AxisMap:
-    rank = tensor(types[0]).rank
-    if a.axis is None:
-        return AxisMap(((None,),))
-    axis = axis_of(a.axis, rank)
-    return AxisMap((tuple(None if k == axis else k for k in range(rank)),))
 
 
 def _reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
@@ -110,7 +100,7 @@ class _Scan:
         )
 
 
-def _compute(op: str, a: ScanAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute(op: str, a: ScanAttrs, args: Tensors) -> te.Tensor:
     data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
     axis = axis_of(a.axis or 0, data.rank)
     outer, inner = prod(data.shape[:axis]), prod(data.shape[axis + 1 :])
@@ -135,35 +125,24 @@ def _samples() -> Iterator[Sample]:
     yield Sample(args=(random_array((3, 4), "int8"),), attrs=ScanAttrs(axis=0, dtype="int32", exclusive=True))
 
 
-def _scan(name: str, op: str, ufunc: Any) -> OpDef:
+def _scan(name: str, doc: str, op: str, ufunc: Any) -> OpDef:
     return OpDef(
         name=name,
+        doc=doc,
         attrs=ScanAttrs,
         infer=_infer,
         reference=lambda a, x: _reference(ufunc, a, x),
         pattern=OpPattern.OPAQUE,
-        axes=_axes,
+        axes=all_but_axis_or_flat,
         compute=lambda a, args: _compute(op, a, args),
         samples=_samples,
     )
 
 
-CUMSUM = _scan("cumsum", "add", np.add)
-CUMPROD = _scan("cumprod", "mul", np.multiply)
-
-
-def _attrs(axis: int | None, dtype: str | None, exclusive: bool | None) -> ScanAttrs:
-    return ScanAttrs(axis=axis, dtype=dtype or "", exclusive=bool(exclusive))
-
-
-def cumsum(data: Expr, axis: int | None = None, dtype: str | None = None, exclusive: bool | None = None) -> Call:
-    """The running sum along an axis (None: of the flattened data); `exclusive` leaves out the own element."""
-    return node(CUMSUM, (data,), _attrs(axis, dtype, exclusive))
-
-
-def cumprod(data: Expr, axis: int | None = None, dtype: str | None = None, exclusive: bool | None = None) -> Call:
-    """The running product; see cumsum."""
-    return node(CUMPROD, (data,), _attrs(axis, dtype, exclusive))
-
-
-OPS: tuple[OpDef, ...] = (CUMSUM, CUMPROD)
+cumsum = _scan(
+    "cumsum",
+    "The running sum along an axis (None: of the flattened data); `exclusive` leaves out the own element.",
+    "add",
+    np.add,
+)
+cumprod = _scan("cumprod", "The running product; see cumsum.", "mul", np.multiply)

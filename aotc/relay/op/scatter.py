@@ -4,8 +4,8 @@
 scatter_elements(data, indices, updates, axis=0)      # copy of data; out[indices[i, j], j] = updates[i, j]
 scatter_nd(data, indices, updates, mode="add")
 
-Updates apply in row-major order, so the last of several to one place wins.  Negative indices count from
-the end; an update to a place that does not exist is dropped.
+Updates apply in row-major order, so the last of several to one place wins.  Negative
+indices count from the end; an update to a place that does not exist is dropped.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
 from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, NUMBER, accuracy, carrier, replaced
-from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.rules import axis_of, require_same_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import may_equal
 from aotc.tir import te
@@ -49,12 +47,11 @@ class ScatterNDAttrs(Attrs):
     mode: str = "update"
 
 
-def _check(types: Sequence[Type], reduction: str) -> tuple[TensorType, TensorType, TensorType]:
+def _check(types: Types, reduction: str) -> tuple[TensorType, TensorType, TensorType]:
     data, indices, updates = tensor(types[0], "data"), integer_tensor(types[1]), tensor(types[2], "updates")
     known = reduction in REDUCTIONS
     require("scatter.reduction", known, lambda: f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
-    same = data.dtype == updates.dtype
-    require("dtype-mismatch", same, lambda: f"data types {data.dtype} and {updates.dtype} do not match")
+    require_same_dtype(data, updates)
     fits = reduction == "update" or not data.dtype.is_bool
     require("dtype", fits, lambda: f"reduction {reduction!r} of bool")
     return data, indices, updates
@@ -123,7 +120,7 @@ def _numpy_wrapped(index: Array, extent: int) -> tuple[Array, Array]:
 # --- scatter_elements
 
 
-def _elements_infer(a: ScatterElementsAttrs, types: Sequence[Type]) -> Type:
+def _elements_infer(a: ScatterElementsAttrs, types: Types) -> Type:
     data, indices, updates = _check(types, a.reduction)
     same_but(axis_of(a.axis, data.rank), data, indices, "scatter")
     same = indices.rank == updates.rank and all(map(may_equal, indices.shape, updates.shape))
@@ -142,14 +139,14 @@ def _elements_reference(a: ScatterElementsAttrs, data: Array, indices: Array, up
     return _apply(data, places, inside, updates, a.reduction)
 
 
-def _elements_axes(a: ScatterElementsAttrs, types: Sequence[Type]) -> AxisMap:
+def _elements_axes(a: ScatterElementsAttrs, types: Types) -> AxisMap:
     data, indices = tensor(types[0]), tensor(types[1])
     axis = axis_of(a.axis, data.rank)
     row = tuple(k if k != axis and data.shape[k] == indices.shape[k] else None for k in range(data.rank))
     return AxisMap((row, row, row))
 
 
-def _elements_compute(a: ScatterElementsAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _elements_compute(a: ScatterElementsAttrs, args: Tensors) -> te.Tensor:
     data, indices, updates = args
     axis = axis_of(a.axis, data.rank)
     extent = data.shape[axis]
@@ -187,8 +184,12 @@ def _elements_samples() -> Iterator[Sample]:
             yield Sample(args=args, attrs=attributes, accuracy=accuracy(dtype))
 
 
-SCATTER_ELEMENTS = OpDef(
+scatter_elements = OpDef(
     name="scatter_elements",
+    doc="""A copy of `data` with updates[i, j, ...] written to place indices[i, j, ...] along `axis`.
+
+    reduction  "update" overwrites; "add", "mul", "min", "max" combine with what is there
+    """,
     attrs=ScatterElementsAttrs,
     args=args("data", "indices", "updates"),
     infer=_elements_infer,
@@ -200,18 +201,10 @@ SCATTER_ELEMENTS = OpDef(
 )
 
 
-def scatter_elements(data: Expr, indices: Expr, updates: Expr, axis: int = 0, reduction: str = "update") -> Call:
-    """A copy of `data` with updates[i, j, ...] written to place indices[i, j, ...] along `axis`.
-
-    reduction  "update" overwrites; "add", "mul", "min", "max" combine with what is there
-    """
-    return node(SCATTER_ELEMENTS, (data, indices, updates), ScatterElementsAttrs(axis=axis, reduction=reduction))
-
-
 # --- scatter_nd
 
 
-def _nd_infer(a: ScatterNDAttrs, types: Sequence[Type]) -> Type:
+def _nd_infer(a: ScatterNDAttrs, types: Types) -> Type:
     data, indices, updates = _check(types, a.mode)
     require("scatter_nd.rank", indices.rank >= 1, "indices need a leading axis of index tuples")
     depth = indices.shape[0]
@@ -239,7 +232,7 @@ def _nd_reference(a: ScatterNDAttrs, data: Array, indices: Array, updates: Array
     return _apply(data, places, mask, updates.reshape(places.shape), a.mode)
 
 
-def _nd_axes(_: ScatterNDAttrs, types: Sequence[Type]) -> AxisMap:
+def _nd_axes(_: ScatterNDAttrs, types: Types) -> AxisMap:
     rank, grid = tensor(types[0]).rank, tensor(types[1]).rank - 1
     depth = tensor(types[1]).shape[0]
     assert isinstance(depth, int)
@@ -248,7 +241,7 @@ def _nd_axes(_: ScatterNDAttrs, types: Sequence[Type]) -> AxisMap:
     return AxisMap(((*none, *range(depth, rank)), (None,) * rank, (*none, *range(grid, grid + rest))))
 
 
-def _nd_compute(a: ScatterNDAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _nd_compute(a: ScatterNDAttrs, args: Tensors) -> te.Tensor:
     data, indices, updates = args
     depth, count = indices.shape[0], prod(indices.shape[1:])
     run = prod(data.shape[depth:])
@@ -288,8 +281,13 @@ def _nd_samples() -> Iterator[Sample]:
         yield Sample(args=args, attrs=ScatterNDAttrs(), accuracy=Accuracy.EXACT)
 
 
-SCATTER_ND = OpDef(
+scatter_nd = OpDef(
     name="scatter_nd",
+    doc="""A copy of `data` with slices written where index tuples say; the *first* axis of `indices` runs
+    through a tuple.
+
+    out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]; for `mode` see scatter_elements
+    """,
     attrs=ScatterNDAttrs,
     args=args("data", "indices", "updates"),
     infer=_nd_infer,
@@ -299,15 +297,3 @@ SCATTER_ND = OpDef(
     compute=_nd_compute,
     samples=_nd_samples,
 )
-
-
-def scatter_nd(data: Expr, indices: Expr, updates: Expr, mode: str = "update") -> Call:
-    """A copy of `data` with slices written where index tuples say; the *first* axis of `indices` runs
-    through a tuple.
-
-    out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]; for `mode` see scatter_elements
-    """
-    return node(SCATTER_ND, (data, indices, updates), ScatterNDAttrs(mode=mode))
-
-
-OPS: tuple[OpDef, ...] = (SCATTER_ELEMENTS, SCATTER_ND)

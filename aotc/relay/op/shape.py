@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.attrs import NO_ATTRS, Attrs, attrs
+from aotc.ir.attrs import NO_ATTRS, Attrs, attrs, param
 from aotc.ir.dims import Dim, Shape, SymDim, is_static
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import AxisMap, OpPattern, Types, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, broadcast_at
 from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
 from aotc.relay.op.samples import random_array
@@ -40,18 +38,18 @@ def _data(shape: Sequence[int], dtype: str) -> Array:
     return random_array(shape, "int8") > 0 if dtype == "bool" else random_array(shape, dtype)
 
 
-def _view(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[[Any, Sequence[te.Tensor]], te.Tensor]:
+def _view(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[[Any, Tensors], te.Tensor]:
     """The computation of an operator that keeps the elements and their order."""
 
-    def compute(a: Any, args: Sequence[te.Tensor]) -> te.Tensor:
+    def compute(a: Any, args: Tensors) -> te.Tensor:
         shape = shape_of_result(a, args[0].shape)
         return te.view(args[0], tuple(int(d) for d in shape if isinstance(d, int)))
 
     return compute
 
 
-def _view_infer(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[[Any, Sequence[Type]], Type]:
-    def infer(a: Any, types: Sequence[Type]) -> Type:
+def _view_infer(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[[Any, Types], Type]:
+    def infer(a: Any, types: Types) -> Type:
         data = tensor(types[0])
         return TensorType(shape_of_result(a, data.shape), data.dtype)
 
@@ -64,14 +62,16 @@ def _view_reference(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[
 
 def _view_op(
     name: str,
+    doc: str,
     attributes: type[Attrs],
     result: Callable[[Any, Shape], Shape],
-    axes: Callable[[Any, Sequence[Type]], AxisMap | None] | None,
+    axes: Callable[[Any, Types], AxisMap | None] | None,
     samples: Callable[[], Iterator[Sample]],
     pattern: OpPattern = OpPattern.INJECTIVE,
 ) -> OpDef:
     return OpDef(
         name=name,
+        doc=doc,
         attrs=attributes,
         infer=_view_infer(result),
         reference=_view_reference(result),
@@ -193,7 +193,7 @@ def reshaped(a: ReshapeAttrs, shape: Shape) -> Shape:
     return _Reshape(a, shape).run()
 
 
-def _reshape_axes(a: ReshapeAttrs, types: Sequence[Type]) -> AxisMap | None:
+def _reshape_axes(a: ReshapeAttrs, types: Types) -> AxisMap | None:
     """The leading dimensions that are kept by 0; they do not depend on what follows."""
     rank = len(reshaped(a, tensor(types[0]).shape))
     kept = 0
@@ -227,17 +227,18 @@ def _reshape_samples() -> Iterator[Sample]:
     yield from samples_of([((0, 3), (3, 0))], lambda s: ReshapeAttrs(newshape=s, allowzero=True))
 
 
-RESHAPE = _view_op("reshape", ReshapeAttrs, reshaped, _reshape_axes, _reshape_samples)
-
-
-def reshape(data: Expr, newshape: Sequence[int] | int, allowzero: bool = False) -> Call:
+reshape = _view_op(
+    "reshape",
     """The elements in the same order under another shape.
 
     In `newshape`, 0 keeps a dimension (unless `allowzero`), -1 is what is left, -2 keeps all further
     dimensions, -3 merges two, -4 splits one into the two that follow.
-    """
-    shape = (newshape,) if isinstance(newshape, int) else tuple(int(d) for d in newshape)
-    return node(RESHAPE, (data,), ReshapeAttrs(newshape=shape, allowzero=allowzero))
+    """,
+    ReshapeAttrs,
+    reshaped,
+    _reshape_axes,
+    _reshape_samples,
+)
 
 
 # --- squeeze, expand_dims, batch_flatten
@@ -262,14 +263,15 @@ def _squeezed(a: SqueezeAttrs, shape: Shape) -> Shape:
     return tuple(d for k, d in enumerate(shape) if k not in axes)
 
 
-def _squeeze_axes(a: SqueezeAttrs, types: Sequence[Type]) -> AxisMap:
+def _squeeze_axes(a: SqueezeAttrs, types: Types) -> AxisMap:
     shape = tensor(types[0]).shape
     axes = _squeezed_axes(a, shape)
     return AxisMap((tuple(k for k in range(len(shape)) if k not in axes),))
 
 
-SQUEEZE = _view_op(
+squeeze = _view_op(
     "squeeze",
+    "Without the axes (of extent 1) named, or without all such axes for None.",
     SqueezeAttrs,
     _squeezed,
     _squeeze_axes,
@@ -278,12 +280,6 @@ SQUEEZE = _view_op(
         lambda axis: SqueezeAttrs(axis=axis),
     ),
 )
-
-
-def squeeze(data: Expr, axis: Sequence[int] | int | None = None) -> Call:
-    """Without the axes (of extent 1) named, or without all such axes for None."""
-    axes = None if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    return node(SQUEEZE, (data,), SqueezeAttrs(axis=axes))
 
 
 @attrs
@@ -298,14 +294,15 @@ def _expanded(a: ExpandDimsAttrs, shape: Shape) -> Shape:
     return (*shape[:axis], *(1,) * a.num_newaxis, *shape[axis:])
 
 
-def _expand_axes(a: ExpandDimsAttrs, types: Sequence[Type]) -> AxisMap:
+def _expand_axes(a: ExpandDimsAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     axis = axis_of(a.axis, rank + 1)
     return AxisMap(((*range(axis), *(None,) * a.num_newaxis, *range(axis, rank)),))
 
 
-EXPAND_DIMS = _view_op(
+expand_dims = _view_op(
     "expand_dims",
+    "With new axes of extent 1 before `axis` (negative: after).",
     ExpandDimsAttrs,
     _expanded,
     _expand_axes,
@@ -317,18 +314,14 @@ EXPAND_DIMS = _view_op(
 )
 
 
-def expand_dims(data: Expr, axis: int, num_newaxis: int = 1) -> Call:
-    """With new axes of extent 1 before `axis` (negative: after)."""
-    return node(EXPAND_DIMS, (data,), ExpandDimsAttrs(axis=axis, num_newaxis=num_newaxis))
-
-
 def _flattened(_: Any, shape: Shape) -> Shape:
     require("batch_flatten.rank", len(shape) > 0, "the data has no batch dimension")
     return (shape[0], product(shape[1:]))
 
 
-BATCH_FLATTEN = _view_op(
+batch_flatten = _view_op(
     "nn.batch_flatten",
+    "(d0, d1, d2, ...) as (d0, d1 * d2 * ...).",
     type(NO_ATTRS),
     _flattened,
     lambda _, types: AxisMap(((0, None),)),
@@ -336,17 +329,12 @@ BATCH_FLATTEN = _view_op(
 )
 
 
-def batch_flatten(data: Expr) -> Call:
-    """(d0, d1, d2, ...) as (d0, d1 * d2 * ...)."""
-    return node(BATCH_FLATTEN, (data,))
-
-
 # --- transpose
 
 
 @attrs
 class TransposeAttrs(Attrs):
-    axes: tuple[int, ...] | None
+    axes: tuple[int, ...] | None = param(given=None)
 
 
 def permutation(a: TransposeAttrs, rank: int) -> tuple[int, ...]:
@@ -359,12 +347,12 @@ def permutation(a: TransposeAttrs, rank: int) -> tuple[int, ...]:
     return axes
 
 
-def _transpose_infer(a: TransposeAttrs, types: Sequence[Type]) -> Type:
+def _transpose_infer(a: TransposeAttrs, types: Types) -> Type:
     data = tensor(types[0])
     return TensorType((data.shape[k] for k in permutation(a, data.rank)), data.dtype)
 
 
-def _transpose_compute(a: TransposeAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _transpose_compute(a: TransposeAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     axes = permutation(a, data.rank)
 
@@ -375,8 +363,9 @@ def _transpose_compute(a: TransposeAttrs, args: Sequence[te.Tensor]) -> te.Tenso
     return te.compute([data.shape[k] for k in axes], body, "transpose")
 
 
-TRANSPOSE = OpDef(
+transpose = OpDef(
     name="transpose",
+    doc="Axis k of the result is axis axes[k] of the data; reversed for None.",
     attrs=TransposeAttrs,
     infer=_transpose_infer,
     reference=lambda a, x: x.transpose(permutation(a, x.ndim)),
@@ -397,11 +386,6 @@ TRANSPOSE = OpDef(
 )
 
 
-def transpose(data: Expr, axes: Sequence[int] | None = None) -> Call:
-    """Axis k of the result is axis axes[k] of the data; reversed for None."""
-    return node(TRANSPOSE, (data,), TransposeAttrs(axes=None if axes is None else tuple(axes)))
-
-
 # --- broadcast_to
 
 
@@ -413,7 +397,7 @@ class InitAttrs(Attrs):
     dtype: str = ""
 
 
-def _broadcast_infer(a: InitAttrs, types: Sequence[Type]) -> Type:
+def _broadcast_infer(a: InitAttrs, types: Types) -> Type:
     data = tensor(types[0])
     fits = data.rank <= len(a.shape)
     for d, wanted in zip(reversed(data.shape), reversed(a.shape), strict=False):
@@ -422,13 +406,15 @@ def _broadcast_infer(a: InitAttrs, types: Sequence[Type]) -> Type:
     return TensorType(a.shape, data.dtype)
 
 
-def _broadcast_axes(a: InitAttrs, types: Sequence[Type]) -> AxisMap:
+def _broadcast_axes(a: InitAttrs, types: Types) -> AxisMap:
     return AxisMap(((None,) * len(a.shape),))  # the shape is fixed: a slice of the data gives no slice of it
 
 
-BROADCAST_TO = OpDef(
+broadcast_to = OpDef(
     name="broadcast_to",
+    doc="`data` repeated to `shape`, as numpy broadcasts.",
     attrs=InitAttrs,
+    order="data shape",
     infer=_broadcast_infer,
     reference=lambda a, x: np.broadcast_to(x, a.shape),
     pattern=OpPattern.BROADCAST,
@@ -439,11 +425,6 @@ BROADCAST_TO = OpDef(
         lambda shape: InitAttrs(shape=shape),
     ),
 )
-
-
-def broadcast_to(data: Expr, shape: Sequence[int]) -> Call:
-    """`data` repeated to `shape`, as numpy broadcasts."""
-    return node(BROADCAST_TO, (data,), InitAttrs(shape=tuple(int(d) for d in shape)))
 
 
 # --- shape_of, ndarray_size
@@ -471,14 +452,15 @@ def _require_room(dtype: DType, largest: int) -> None:
     require("shape_of.dtype", room, f"{largest} does not fit into {dtype}")
 
 
-def _shape_infer(a: ShapeOfAttrs, types: Sequence[Type]) -> Type:
+def _shape_infer(a: ShapeOfAttrs, types: Types) -> Type:
     data, dtype = tensor(types[0]), DType(a.dtype)
     _require_room(dtype, max((d for d in data.shape if isinstance(d, int)), default=0))
     return TensorType((data.rank,), dtype)
 
 
-SHAPE_OF = OpDef(
+shape_of = OpDef(
     name="shape_of",
+    doc="The shape as a vector of integers.",
     attrs=ShapeOfAttrs,
     infer=_shape_infer,
     reference=lambda a, x: np.array(x.shape, DType(a.dtype).numpy),
@@ -491,19 +473,15 @@ SHAPE_OF = OpDef(
 )
 
 
-def shape_of(data: Expr, dtype: str = "int32") -> Call:
-    """The shape as a vector of integers."""
-    return node(SHAPE_OF, (data,), ShapeOfAttrs(dtype=dtype))
-
-
-def _size_infer(a: ShapeOfAttrs, types: Sequence[Type]) -> Type:
+def _size_infer(a: ShapeOfAttrs, types: Types) -> Type:
     data, dtype = tensor(types[0]), DType(a.dtype)
     _require_room(dtype, data.numel if data.is_static else 0)
     return TensorType((), dtype)
 
 
-NDARRAY_SIZE = OpDef(
+ndarray_size = OpDef(
     name="ndarray_size",
+    doc="The number of elements, as a scalar.",
     attrs=ShapeOfAttrs,
     infer=_size_infer,
     reference=lambda a, x: np.array(x.size, DType(a.dtype).numpy),
@@ -514,13 +492,3 @@ NDARRAY_SIZE = OpDef(
         (((2, 1, 3), "int32"), ((), "int64"), ((0, 2), "int64")), lambda d: ShapeOfAttrs(dtype=d)
     ),
 )
-
-
-def ndarray_size(data: Expr, dtype: str = "int32") -> Call:
-    """The number of elements, as a scalar."""
-    return node(NDARRAY_SIZE, (data,), ShapeOfAttrs(dtype=dtype))
-
-
-OPS: tuple[OpDef, ...] = (
-    RESHAPE, TRANSPOSE, SQUEEZE, EXPAND_DIMS, BATCH_FLATTEN, BROADCAST_TO, SHAPE_OF, NDARRAY_SIZE,
-)  # fmt: skip

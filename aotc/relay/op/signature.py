@@ -4,8 +4,9 @@
     call = build(SOFTMAX, (x,), {"axis": 1})       # what SOFTMAX(x, axis=1) and relay.nn.softmax(x, axis=1) make
     signature_of(SOFTMAX)                          # (data: 'Expr', axis: 'int' = -1) -> 'Call'
 
-A parameter of an attribute takes what its type says, and a little more: one number for a tuple of them, None for the
-attribute's default.  What differs for one operator stands in the field (`aotc.ir.attrs.param`).
+A parameter of an attribute takes what its type says, and a little more: one number for
+a tuple of them, None for the attribute's default.  What differs for one operator stands
+in the field (`aotc.ir.attrs.param`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,32 @@ from functools import cache
 from inspect import Parameter, Signature
 from typing import Any, Final
 
+import numpy as np
+
 from aotc.ir.attrs import REQUIRED, Param, Takes
+from aotc.ir.dtype import DType
 from aotc.ir.op import Op
-from aotc.relay.expr import Call, call
+from aotc.relay.expr import Call, Constant, call
 
 
 def ints(value: Any, _: Any = None) -> tuple[int, ...]:
     """One integer, or several, as a tuple."""
     return (value,) if isinstance(value, int) else tuple(int(v) for v in value)
+
+
+def _ints_or_int(value: Any, _: Any) -> int | tuple[int, ...]:
+    return value if isinstance(value, int) else ints(value)
+
+
+def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
+    """Takes a number as a constant, whose type `dtype` tells from all that was given, and expressions as they are."""
+
+    def takes(value: Any, given: Mapping[str, Any]) -> Any:
+        if not isinstance(value, (int, float)):
+            return value
+        return Constant(np.asarray(value).astype(DType(dtype(given)).numpy))
+
+    return takes
 
 
 def _floats(value: Any, _: Any) -> tuple[float, ...]:
@@ -47,6 +66,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "bool": _Kind("bool", lambda value, _: bool(value)),
     "tuple[int, ...]": _Kind("int | Sequence[int]", ints),
     "tuple[float, ...]": _Kind("Sequence[float]", _floats),
+    "int | tuple[int, ...]": _Kind("int | Sequence[int]", _ints_or_int),
     "tuple[tuple[int, int], ...]": _Kind("Sequence[Sequence[int]]", _pairs),
 }
 
@@ -113,8 +133,8 @@ def signature_of(op: Op) -> Signature:
 def build(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     """A call of `op`, typed at once where all arguments are typed.
 
-    Raises TypeError for parameters that the operator does not have or that are missing, AotcError where a value or
-    the operator's type rule rejects them.
+    Raises TypeError for parameters that the operator does not have or that are missing,
+    AotcError where a value or the operator's type rule rejects them.
     """
     try:
         bound = signature_of(op).bind(*args, **kwargs)
@@ -127,14 +147,15 @@ def build(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     return call(op, arguments, op.attrs(**attributes))
 
 
-def function_of(op: Op) -> Callable[..., Call]:
-    """The function that builds calls of `op`, with a name, a signature and a docstring of its own."""
+def function_of(
+    op: Op, builds: Callable[..., Call] | None = None, signature: Signature | None = None
+) -> Callable[..., Call]:
+    """The function that builds calls of `op` (by `builds`), with a name, a signature and a docstring of its own."""
 
     def function(*args: Any, **kwargs: Any) -> Call:
-        return build(op, args, kwargs)
+        return build(op, args, kwargs) if builds is None else builds(*args, **kwargs)
 
     function.__name__ = function.__qualname__ = op.name.rpartition(".")[2]
     function.__doc__ = op.doc
-    function.__wrapped__ = op  # type: ignore[attr-defined]
-    function.__signature__ = signature_of(op)  # type: ignore[attr-defined]
+    function.__signature__ = signature or signature_of(op)  # type: ignore[attr-defined]
     return function

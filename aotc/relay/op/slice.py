@@ -7,22 +7,22 @@ reverse(x, axis=1)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Constant, Expr
-from aotc.relay.expr import call as node
 from aotc.relay.op.index import as_index
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import replaced
-from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, row_but, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import samples_of
+from aotc.relay.op.signature import ints, number
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import const, minimum, select
@@ -30,13 +30,17 @@ from aotc.tir.expr import const, minimum, select
 # --- strided_slice
 
 
+def _steps(strides: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
+    return (1,) * len(ints(given["begin"])) if strides is None else ints(strides)
+
+
 @attrs
 class StridedSliceAttrs(Attrs):
     begin: tuple[int, ...]
     end: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...] = param(given=None, takes=_steps)
     slice_mode: str = "end"
-    axes: tuple[int, ...] | None
+    axes: tuple[int, ...] | None = param(given=None)
 
 
 def _cuts(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
@@ -63,7 +67,7 @@ def _cut_dim(d: Dim, cut: slice) -> Dim:
     return d if whole else SymDim(upper=d.upper)
 
 
-def _slice_infer(a: StridedSliceAttrs, types: Sequence[Type]) -> Type:
+def _slice_infer(a: StridedSliceAttrs, types: Types) -> Type:
     data = tensor(types[0])
     cuts = _cuts(a, data.rank)
     return TensorType((_cut_dim(d, cuts[k]) if k in cuts else d for k, d in enumerate(data.shape)), data.dtype)
@@ -74,13 +78,13 @@ def _slice_reference(a: StridedSliceAttrs, data: Array) -> Array:
     return data[tuple(cuts.get(k, slice(None)) for k in range(data.ndim))]
 
 
-def _slice_axes(a: StridedSliceAttrs, types: Sequence[Type]) -> AxisMap:
+def _slice_axes(a: StridedSliceAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     cuts = _cuts(a, rank)
     return AxisMap((tuple(None if k in cuts else k for k in range(rank)),))
 
 
-def _slice_compute(a: StridedSliceAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _slice_compute(a: StridedSliceAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     cuts = _cuts(a, data.rank)
     ranges = [range(*cuts[k].indices(d)) if k in cuts else range(d) for k, d in enumerate(data.shape)]
@@ -113,9 +117,14 @@ def _slice_samples() -> Iterator[Sample]:
     yield Sample(args=(random_array((4, 6)),), attrs=sized, accuracy=Accuracy.EXACT)
 
 
-STRIDED_SLICE = OpDef(
+strided_slice = OpDef(
     name="strided_slice",
+    doc="""data[begin:end:stride] along each of `axes` (None: the leading ones), as Python slices.
+
+    slice_mode  "end", or "size": `end` gives extents (-1: all that is left) and strides are ignored
+    """,
     attrs=StridedSliceAttrs,
+    order="data begin end strides axes slice_mode",
     infer=_slice_infer,
     reference=_slice_reference,
     pattern=OpPattern.INJECTIVE,
@@ -123,28 +132,6 @@ STRIDED_SLICE = OpDef(
     compute=_slice_compute,
     samples=_slice_samples,
 )
-
-
-def strided_slice(
-    data: Expr,
-    begin: Sequence[int],
-    end: Sequence[int],
-    strides: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
-    slice_mode: str = "end",
-) -> Call:
-    """data[begin:end:stride] along each of `axes` (None: the leading ones), as Python slices.
-
-    slice_mode  "end", or "size": `end` gives extents (-1: all that is left) and strides are ignored
-    """
-    attributes = StridedSliceAttrs(
-        begin=tuple(int(b) for b in begin),
-        end=tuple(int(e) for e in end),
-        strides=(1,) * len(tuple(begin)) if strides is None else tuple(int(s) for s in strides),
-        slice_mode=slice_mode,
-        axes=None if axes is None else tuple(int(k) for k in axes),
-    )
-    return node(STRIDED_SLICE, (data,), attributes)
 
 
 # --- reverse
@@ -155,44 +142,31 @@ class ReverseAttrs(Attrs):
     axis: int
 
 
-def _keeps_but(axis: int, rank: int) -> tuple[int | None, ...]:
-    return tuple(None if k == axis else k for k in range(rank))
-
-
-def _reverse_infer(a: ReverseAttrs, types: Sequence[Type]) -> Type:
+def _reverse_infer(a: ReverseAttrs, types: Types) -> Type:
     axis_of(a.axis, tensor(types[0]).rank)
     return types[0]
 
 
-def _reverse_compute(a: ReverseAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _reverse_compute(a: ReverseAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     axis = axis_of(a.axis, data.rank)
     last = data.shape[axis] - 1
     return te.compute(data.shape, lambda *i: data[replaced(i, axis, last - i[axis])], "reverse")
 
 
-def _reverse_axes(a: ReverseAttrs, types: Sequence[Type]) -> AxisMap:
-    rank = tensor(types[0]).rank
-    return AxisMap((_keeps_but(axis_of(a.axis, rank), rank),))
-
-
-REVERSE = OpDef(
+reverse = OpDef(
     name="reverse",
+    doc="`data` in the opposite order along an axis.",
     attrs=ReverseAttrs,
     infer=_reverse_infer,
     reference=lambda a, x: np.flip(x, a.axis),
     pattern=OpPattern.INJECTIVE,
-    axes=_reverse_axes,
+    axes=all_but_axis,
     compute=_reverse_compute,
     samples=lambda: samples_of(
         (((2, 3), 1), ((2, 3), 0), ((2, 1, 3), -2), ((4,), 0), ((0, 2), 0)), lambda axis: ReverseAttrs(axis=axis)
     ),
 )
-
-
-def reverse(data: Expr, axis: int) -> Call:
-    """`data` in the opposite order along an axis."""
-    return node(REVERSE, (data,), ReverseAttrs(axis=axis))
 
 
 # --- reverse_sequence
@@ -210,7 +184,7 @@ def _sequence_axes(a: ReverseSequenceAttrs, rank: int) -> tuple[int, int]:
     return sequence, batch
 
 
-def _sequence_infer(a: ReverseSequenceAttrs, types: Sequence[Type]) -> Type:
+def _sequence_infer(a: ReverseSequenceAttrs, types: Types) -> Type:
     data, lengths = tensor(types[0], "data"), tensor(types[1], "lengths")
     _, batch = _sequence_axes(a, data.rank)
     fits = lengths.shape == (data.shape[batch],) and lengths.dtype.is_integer
@@ -227,13 +201,13 @@ def _sequence_reference(a: ReverseSequenceAttrs, data: Array, lengths: Array) ->
     return result
 
 
-def _sequence_axis_map(a: ReverseSequenceAttrs, types: Sequence[Type]) -> AxisMap:
+def _sequence_axis_map(a: ReverseSequenceAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     sequence, batch = _sequence_axes(a, rank)
-    return AxisMap((_keeps_but(sequence, rank), tuple(0 if k == batch else None for k in range(rank))))
+    return AxisMap((row_but([sequence], rank), tuple(0 if k == batch else None for k in range(rank))))
 
 
-def _sequence_compute(a: ReverseSequenceAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _sequence_compute(a: ReverseSequenceAttrs, args: Tensors) -> te.Tensor:
     data, lengths = args
     sequence, batch = _sequence_axes(a, data.rank)
 
@@ -252,8 +226,9 @@ def _sequence_samples() -> Iterator[Sample]:
             yield Sample(args=(random_array(shape), lengths), attrs=attributes, accuracy=Accuracy.EXACT)
 
 
-REVERSE_SEQUENCE = OpDef(
+reverse_sequence = OpDef(
     name="reverse_sequence",
+    doc="The first seq_lengths[b] elements of each batch b in the opposite order, the rest as it is.",
     attrs=ReverseSequenceAttrs,
     args=args("data", "seq_lengths"),
     infer=_sequence_infer,
@@ -265,11 +240,6 @@ REVERSE_SEQUENCE = OpDef(
 )
 
 
-def reverse_sequence(data: Expr, seq_lengths: Expr, seq_axis: int = 1, batch_axis: int = 0) -> Call:
-    """The first seq_lengths[b] elements of each batch b in the opposite order, the rest as it is."""
-    return node(REVERSE_SEQUENCE, (data, seq_lengths), ReverseSequenceAttrs(seq_axis=seq_axis, batch_axis=batch_axis))
-
-
 # --- trilu
 
 
@@ -278,10 +248,10 @@ class TriluAttrs(Attrs):
     upper: bool = True
 
 
-def _trilu_infer(a: TriluAttrs, types: Sequence[Type]) -> Type:
+def _trilu_infer(a: TriluAttrs, types: Types) -> Type:
     data, k = tensor(types[0], "data"), tensor(types[1], "k")
     require("trilu.rank", data.rank >= 2, lambda: f"a matrix or a batch of them expected, got {data}")
-    require("dtype", data.dtype.has_zero, lambda: f"data type {data.dtype} is not supported")
+    require_dtype(data.dtype, data.dtype.has_zero)
     require("trilu.k", k.rank == 0 and k.dtype.is_integer, lambda: f"k must be an integer scalar, got {k}")
     return data
 
@@ -292,7 +262,7 @@ def _trilu_reference(a: TriluAttrs, data: Array, k: Array) -> Array:
     return np.where(kept, data, np.zeros((), data.dtype))
 
 
-def _trilu_compute(a: TriluAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _trilu_compute(a: TriluAttrs, args: Tensors) -> te.Tensor:
     data, k = args
 
     def body(*i: Scalar) -> Scalar:
@@ -314,10 +284,11 @@ def _trilu_samples() -> Iterator[Sample]:
     yield Sample(args=args, attrs=TriluAttrs(), accuracy=Accuracy.EXACT)
 
 
-TRILU = OpDef(
+trilu = OpDef(
     name="trilu",
+    doc="The upper (lower) triangle of each matrix from diagonal k on, zero elsewhere.",
     attrs=TriluAttrs,
-    args=args("data", "k"),
+    args=args("data", Arg("k", "Expr | int", given=0, takes=number(lambda _: "int32"))),
     infer=_trilu_infer,
     reference=_trilu_reference,
     pattern=OpPattern.ELEMWISE,
@@ -325,12 +296,3 @@ TRILU = OpDef(
     compute=_trilu_compute,
     samples=_trilu_samples,
 )
-
-
-def trilu(data: Expr, k: Expr | int = 0, upper: bool = True) -> Call:
-    """The upper (lower) triangle of each matrix from diagonal k on, zero elsewhere."""
-    diagonal = Constant(np.array(k, np.int32)) if isinstance(k, int) else k
-    return node(TRILU, (data, diagonal), TriluAttrs(upper=upper))
-
-
-OPS: tuple[OpDef, ...] = (STRIDED_SLICE, REVERSE, REVERSE_SEQUENCE, TRILU)

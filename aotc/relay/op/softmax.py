@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import OpPattern, Types, require
 from aotc.ir.types import Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.fast_math import clamped_exp, clamped_exp_numpy
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
-from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
+from aotc.relay.op.rules import all_but_axis, axis_of, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
@@ -33,16 +31,11 @@ class SoftmaxAttrs(Attrs):
     axis: int = -1
 
 
-def _infer(a: SoftmaxAttrs, types: Sequence[Type]) -> Type:
+def _infer(a: SoftmaxAttrs, types: Types) -> Type:
     data = tensor(types[0])
     axis_of(a.axis, data.rank)
     require("dtype", data.dtype.is_float, f"data type {data.dtype} is not a float type")
     return data
-
-
-def _axes(a: SoftmaxAttrs, types: Sequence[Type]) -> AxisMap:
-    rank = tensor(types[0]).rank
-    return AxisMap((tuple(None if k == axis_of(a.axis, rank) else k for k in range(rank)),))
 
 
 def _exp(x: Scalar) -> Scalar:
@@ -72,7 +65,7 @@ class _Rows:
         return te.compute(x.shape, lambda *v: exp(x[v] - greatest[self.at(v, 0)]), "exp", materialize=True)
 
 
-def _compute_softmax(a: SoftmaxAttrs, args: Sequence[te.Tensor], exp: Callable[[Scalar], Scalar] = _exp) -> te.Tensor:
+def _compute_softmax(a: SoftmaxAttrs, args: Tensors, exp: Callable[[Scalar], Scalar] = _exp) -> te.Tensor:
     x = promoted(args[0])
     rows = _Rows(x, axis_of(a.axis, x.rank))
     terms = rows.shifted(rows.greatest(), exp)
@@ -82,7 +75,7 @@ def _compute_softmax(a: SoftmaxAttrs, args: Sequence[te.Tensor], exp: Callable[[
     return convert(result, args[0].dtype)
 
 
-def _compute_log_softmax(a: SoftmaxAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_log_softmax(a: SoftmaxAttrs, args: Tensors) -> te.Tensor:
     x = promoted(args[0])
     rows = _Rows(x, axis_of(a.axis, x.rank))
     greatest = rows.greatest()
@@ -123,50 +116,36 @@ def _samples() -> Iterable[Sample]:
     yield Sample(args=(large,), attrs=SoftmaxAttrs(), accuracy=Accuracy.ROUNDING)
 
 
-SOFTMAX = OpDef(
+softmax = OpDef(
     name="nn.softmax",
+    doc="exp(data) / sum(exp(data)) along an axis.",
     attrs=SoftmaxAttrs,
     infer=_infer,
     reference=_reference_softmax,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_axes,
+    axes=all_but_axis,
     compute=_compute_softmax,
     samples=_samples,
 )
-FAST_SOFTMAX = OpDef(
+fast_softmax = OpDef(
     name="nn.fast_softmax",
+    doc="softmax with `fast_exp`: what is 87 or more below the largest counts as 87 below.",
     attrs=SoftmaxAttrs,
     infer=_infer,
     reference=partial(_reference_softmax, exp=clamped_exp_numpy),
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_axes,
+    axes=all_but_axis,
     compute=partial(_compute_softmax, exp=clamped_exp),
     samples=_samples,
 )
-LOG_SOFTMAX = OpDef(
+log_softmax = OpDef(
     name="nn.log_softmax",
+    doc="The logarithm of softmax, computed without taking one of a tiny number.",
     attrs=SoftmaxAttrs,
     infer=_infer,
     reference=_reference_log_softmax,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_axes,
+    axes=all_but_axis,
     compute=_compute_log_softmax,
     samples=_samples,
 )
-
-OPS: tuple[OpDef, ...] = (SOFTMAX, FAST_SOFTMAX, LOG_SOFTMAX)
-
-
-def softmax(data: Expr, axis: int = -1) -> Call:
-    """exp(data) / sum(exp(data)) along an axis."""
-    return node(SOFTMAX, (data,), SoftmaxAttrs(axis=axis))
-
-
-def fast_softmax(data: Expr, axis: int = -1) -> Call:
-    """softmax with `fast_exp`: what is 87 or more below the largest counts as 87 below."""
-    return node(FAST_SOFTMAX, (data,), SoftmaxAttrs(axis=axis))
-
-
-def log_softmax(data: Expr, axis: int = -1) -> Call:
-    """The logarithm of softmax, computed without taking one of a tiny number."""
-    return node(LOG_SOFTMAX, (data,), SoftmaxAttrs(axis=axis))

@@ -4,7 +4,8 @@
 topk(x, k=3, axis=-1)                  # ((values, indices)), the greatest first
 argsort(x, axis=0, is_ascend=True)
 
-All orders are stable (of equals the one with the lower index comes first); NaN counts as the greatest.
+All orders are stable (of equals the one with the lower index comes first); NaN counts
+as the greatest.
 """
 
 from __future__ import annotations
@@ -15,16 +16,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, require
+from aotc.ir.op import OpPattern, Types, require
 from aotc.ir.types import TensorType, TupleType, Type
-from aotc.relay.expr import Call, Expr
-from aotc.relay.expr import call as node
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import NUMBER, carrier, replaced, special_values
-from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.tir import te
 from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, call, minimum, select
@@ -47,16 +46,16 @@ class SortAttrs(Attrs):
 class ArgsortAttrs(Attrs):
     axis: int = -1
     is_ascend: bool = True
-    dtype: str = ""
+    dtype: str = param(default="", given="int32")
 
 
 @attrs
 class TopkAttrs(Attrs):
-    k: int | None = None
+    k: int | None = param(default=None, type="int", given=1)
     axis: int = -1
     ret_type: str = "both"
     is_ascend: bool = False
-    dtype: str = ""
+    dtype: str = param(default="", given="int32")
 
 
 # --- numpy
@@ -172,17 +171,12 @@ def _sorted_rows(
 
 def _sortable(ty: Type, axis: int) -> tuple[TensorType, int]:
     data = tensor(ty)
-    require("dtype", not data.dtype.is_bool, "data type bool is not supported")
+    require_dtype(data.dtype, not data.dtype.is_bool)
     position = axis_of(axis, data.rank)
     extent = data.shape[position]
     fits = not isinstance(extent, int) or extent <= _PLACE.max
     require("sort.size", fits, lambda: f"{extent} elements in a row")
     return data, position
-
-
-def _but_axis(a: Any, types: Sequence[Type]) -> AxisMap:
-    rank = tensor(types[0]).rank
-    return AxisMap((tuple(None if k == axis_of(a.axis, rank) else k for k in range(rank)),))
 
 
 def _cases(make: Callable[..., Attrs]) -> Iterator[Sample]:
@@ -199,7 +193,7 @@ def _cases(make: Callable[..., Attrs]) -> Iterator[Sample]:
         yield Sample(args=(random_array(shape),), attrs=make(axis=axis), accuracy=Accuracy.EXACT)
 
 
-def _sort_infer(a: SortAttrs, types: Sequence[Type]) -> Type:
+def _sort_infer(a: SortAttrs, types: Types) -> Type:
     return _sortable(types[0], a.axis)[0]
 
 
@@ -207,34 +201,30 @@ def _sort_reference(a: SortAttrs, data: Array) -> Array:
     return np.take_along_axis(data, _numpy_order(data, a.axis, a.is_ascend), a.axis)
 
 
-def _sort_compute(a: SortAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _sort_compute(a: SortAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     axis = axis_of(a.axis, data.rank)
     return _sorted_rows(data, axis, data.shape[axis], a.is_ascend, [(True, "")])[0]
 
 
-SORT = OpDef(
+sort = OpDef(
     name="sort",
+    doc="The elements along an axis in order.",
     attrs=SortAttrs,
     infer=_sort_infer,
     reference=_sort_reference,
     pattern=OpPattern.OPAQUE,
-    axes=_but_axis,
+    axes=all_but_axis,
     compute=_sort_compute,
     samples=lambda: _cases(SortAttrs),
 )
-
-
-def sort(data: Expr, axis: int = -1, is_ascend: bool = True) -> Call:
-    """The elements along an axis in order."""
-    return node(SORT, (data,), SortAttrs(axis=axis, is_ascend=bool(is_ascend)))
 
 
 def _places(a: Any) -> DType:
     return DType(a.dtype or "int32")
 
 
-def _argsort_infer(a: ArgsortAttrs, types: Sequence[Type]) -> Type:
+def _argsort_infer(a: ArgsortAttrs, types: Types) -> Type:
     return TensorType(_sortable(types[0], a.axis)[0].shape, _places(a))
 
 
@@ -242,27 +232,23 @@ def _argsort_reference(a: ArgsortAttrs, data: Array) -> Array:
     return _numpy_order(data, a.axis, a.is_ascend).astype(_places(a).numpy)
 
 
-def _argsort_compute(a: ArgsortAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _argsort_compute(a: ArgsortAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     axis = axis_of(a.axis, data.rank)
     return _sorted_rows(data, axis, data.shape[axis], a.is_ascend, [(False, _places(a))])[0]
 
 
-ARGSORT = OpDef(
+argsort = OpDef(
     name="argsort",
+    doc="The indices that sort `data` along an axis.",
     attrs=ArgsortAttrs,
     infer=_argsort_infer,
     reference=_argsort_reference,
     pattern=OpPattern.OPAQUE,
-    axes=_but_axis,
+    axes=all_but_axis,
     compute=_argsort_compute,
     samples=lambda: _cases(ArgsortAttrs),
 )
-
-
-def argsort(data: Expr, axis: int = -1, is_ascend: bool = True, dtype: str = "int32") -> Call:
-    """The indices that sort `data` along an axis."""
-    return node(ARGSORT, (data,), ArgsortAttrs(axis=axis, is_ascend=bool(is_ascend), dtype=dtype))
 
 
 # --- topk
@@ -277,7 +263,7 @@ def _count(a: TopkAttrs, extent: Dim) -> Dim:
     return a.k
 
 
-def _topk_infer(a: TopkAttrs, types: Sequence[Type]) -> Type:
+def _topk_infer(a: TopkAttrs, types: Types) -> Type:
     data, axis = _sortable(types[0], a.axis)
     known = a.ret_type in _RETURNS
     require("topk.ret_type", known, lambda: f"ret_type {a.ret_type!r} is none of {', '.join(_RETURNS)}")
@@ -299,7 +285,7 @@ def _topk_reference(a: TopkAttrs, data: Array) -> Array | tuple[Array, ...]:
     return results if len(results) > 1 else results[0]
 
 
-def _topk_compute(a: TopkAttrs, args: Sequence[te.Tensor]) -> te.Tensor | tuple[te.Tensor, ...]:
+def _topk_compute(a: TopkAttrs, args: Tensors) -> te.Tensor | tuple[te.Tensor, ...]:
     (data,) = args
     axis = axis_of(a.axis, data.rank)
     wanted = [(values, str(_places(a))) for values in _RETURNS[a.ret_type]]
@@ -322,27 +308,17 @@ def _topk_samples() -> Iterator[Sample]:
         yield Sample(args=(random_array((2, 20)),), attrs=TopkAttrs(k=k), accuracy=Accuracy.EXACT)
 
 
-TOPK = OpDef(
+topk = OpDef(
     name="topk",
+    doc="""The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.
+
+    ret_type  "both" gives (values, indices), "values" or "indices" one of them; `dtype` is the indices' type
+    """,
     attrs=TopkAttrs,
     infer=_topk_infer,
     reference=_topk_reference,
     pattern=OpPattern.OPAQUE,
-    axes=_but_axis,
+    axes=all_but_axis,
     compute=_topk_compute,
     samples=_topk_samples,
 )
-
-
-def topk(
-    data: Expr, k: int = 1, axis: int = -1, ret_type: str = "both", is_ascend: bool = False, dtype: str = "int32"
-) -> Call:
-    """The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.
-
-    ret_type  "both" gives (values, indices), "values" or "indices" one of them; `dtype` is the indices' type
-    """
-    attributes = TopkAttrs(k=k, axis=axis, ret_type=ret_type, is_ascend=bool(is_ascend), dtype=dtype)
-    return node(TOPK, (data,), attributes)
-
-
-OPS: tuple[OpDef, ...] = (SORT, ARGSORT, TOPK)

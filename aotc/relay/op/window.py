@@ -26,6 +26,10 @@ Ints = int | Sequence[int]
 DATA_LAYOUT: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 """Relay's data layout for 1 to 3 spatial axes."""
 KERNEL_LAYOUT: Final = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
+AXES: Final = {n: ", ".join(layout[2:]) for n, layout in DATA_LAYOUT.items()}
+"""The spatial axes, as in a description of a shape."""
+TAPS: Final = {n: ", ".join(f"K{axis}" for axis in layout[2:]) for n, layout in DATA_LAYOUT.items()}
+"""The spatial axes of a kernel."""
 TRANSPOSED_LAYOUT: Final = {1: "IOW", 2: "IOHW", 3: "IODHW"}
 
 
@@ -51,10 +55,10 @@ def full_padding(padding: Ints, n: int) -> tuple[int, ...]:
     return (*(b for b, _ in pairs), *(a for _, a in pairs))
 
 
-def each_axis(n: int, value: int | None = None, given: Any = ...) -> Any:
-    """An attribute with one value for each of `n` spatial axes; one value, given, stands for all."""
-    default = MISSING if value is None else (value,) * n
-    return param(default=default, given=given, takes=lambda values, _: spread(values, n))
+def each_axis(n: int, default: Any = MISSING, given: Any = ...) -> Any:
+    """An attribute with a value for each of `n` spatial axes; one value, given, stands for all."""
+    values = (default,) * n if isinstance(default, int) else default
+    return param(default=values, given=given, takes=lambda value, _: spread(value, n))
 
 
 def paddings(n: int, count: int | None = None) -> Any:

@@ -8,7 +8,7 @@ y = contrib_conv2d_winograd_without_weight_transform(x, u, 4, padding=(1, 1), ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import reduce
 from itertools import product
 from operator import add
@@ -16,15 +16,14 @@ from operator import add
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.op import AxisMap, OpPattern, args, require
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.expr import Call, Expr, call
+from aotc.relay.op import conv
 from aotc.relay.op.contract import as_dtype
-from aotc.relay.op.conv import CONV2D, Conv2DAttrs
-from aotc.relay.op.opdef import Array, OpDef, Sample
-from aotc.relay.op.rules import shape_text, tensor
+from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.rules import require_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_array
-from aotc.relay.op.window import Ints, full_padding, pad_pairs, window_extent
+from aotc.relay.op.window import full_padding, pad_pairs, paddings, window_extent
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
 from aotc.tir.expr import const, select
@@ -46,20 +45,20 @@ class Conv2DWinogradAttrs(Attrs):
     """
 
     tile_size: int
-    padding: tuple[int, ...] = (0, 0, 0, 0)
+    padding: tuple[int, ...] = paddings(2, 4)
     channels: int
 
 
 def _check(tile: int, *types: TensorType) -> None:
     require("winograd.tile", tile in TILES, f"tile_size must be one of {', '.join(map(str, TILES))}, got {tile}")
     for ty in types:
-        require("dtype", ty.dtype == "float32", f"data type {ty.dtype} is not supported")
+        require_dtype(ty.dtype, ty.dtype == "float32")
 
 
 # --- weights
 
 
-def _infer_weights(a: ConvWinogradWeightTransformAttrs, types: Sequence[Type]) -> Type:
+def _infer_weights(a: ConvWinogradWeightTransformAttrs, types: Types) -> Type:
     weight = tensor(types[0], "weight")
     _check(a.tile_size, weight)
     fits = weight.rank == 4 and weight.shape[2:] == (TAPS, TAPS)
@@ -75,7 +74,7 @@ def _reference_weights(a: ConvWinogradWeightTransformAttrs, weight: Array) -> Ar
     return as_dtype(squares.reshape(len(g), len(g), *weight.shape[:2]), "float32")
 
 
-def _compute_weights(a: ConvWinogradWeightTransformAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute_weights(a: ConvWinogradWeightTransformAttrs, args: Tensors) -> te.Tensor:
     (weight,) = args
     g = matrices(a.tile_size)[1]
 
@@ -93,7 +92,7 @@ def _compute_weights(a: ConvWinogradWeightTransformAttrs, args: Sequence[te.Tens
     return te.compute((len(g), len(g), *weight.shape[:2]), body, "winograd_weights")
 
 
-def _axes_weights(_: ConvWinogradWeightTransformAttrs, types: Sequence[Type]) -> AxisMap:
+def _axes_weights(_: ConvWinogradWeightTransformAttrs, types: Types) -> AxisMap:
     """Filters are transformed one by one."""
     return AxisMap(((None, None, 0, 1),))
 
@@ -106,7 +105,7 @@ def _samples_weights() -> Iterable[Sample]:
 # --- convolution
 
 
-def _infer(a: Conv2DWinogradAttrs, types: Sequence[Type]) -> Type:
+def _infer(a: Conv2DWinogradAttrs, types: Types) -> Type:
     data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
     _check(a.tile_size, data, weight)
     require("conv.data-rank", data.rank == 4, lambda: f"data must have rank 4, got {data}")
@@ -133,17 +132,17 @@ def _plain(a: Conv2DWinogradAttrs, weight: Array) -> Array:
 
 def _reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Array:
     """The convolution that is meant."""
-    plain = Conv2DAttrs(padding=full_padding(a.padding, 2))
-    result: Array = CONV2D.reference(plain, data, _plain(a, weight))
+    plain = conv.Conv2DAttrs(padding=full_padding(a.padding, 2))
+    result: Array = conv.conv2d.reference(plain, data, _plain(a, weight))
     return result
 
 
-def _axes(_: Conv2DWinogradAttrs, types: Sequence[Type]) -> AxisMap:
+def _axes(_: Conv2DWinogradAttrs, types: Types) -> AxisMap:
     """Only the batch axis: channels and windows are summed."""
     return AxisMap(((0, None, None, None), (None,) * 4))
 
 
-def _compute(a: Conv2DWinogradAttrs, args: Sequence[te.Tensor]) -> te.Tensor:
+def _compute(a: Conv2DWinogradAttrs, args: Tensors) -> te.Tensor:
     data, weight = args
     pads = pad_pairs(a.padding, 2)
     alpha = a.tile_size + TAPS - 1
@@ -174,9 +173,11 @@ def _samples() -> Iterable[Sample]:
     yield _sample(4, (1, 2, 8, 30), 20, 32, (2, 3, 0, 0))
 
 
-WEIGHT_TRANSFORM = OpDef(
+contrib_conv2d_winograd_weight_transform = OpDef(
     name="nn.contrib_conv2d_winograd_weight_transform",
+    doc="Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I).",
     attrs=ConvWinogradWeightTransformAttrs,
+    args=args("weight"),
     infer=_infer_weights,
     reference=_reference_weights,
     pattern=OpPattern.INJECTIVE,
@@ -184,8 +185,13 @@ WEIGHT_TRANSFORM = OpDef(
     compute=_compute_weights,
     samples=_samples_weights,
 )
-CONV2D_WINOGRAD = OpDef(
+contrib_conv2d_winograd_without_weight_transform = OpDef(
     name="nn.contrib_conv2d_winograd_without_weight_transform",
+    doc="""Data (N, I, H, W) by transformed weights in layout HWOI{n}o; 3x3, stride 1, one group.
+
+    The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.  An infinity or NaN
+    in the data may make NaN of every result of a tile, tile_size rows and columns, whose patch holds it.
+    """,
     attrs=Conv2DWinogradAttrs,
     args=args("data", "weight"),
     infer=_infer,
@@ -195,21 +201,3 @@ CONV2D_WINOGRAD = OpDef(
     compute=_compute,
     samples=_samples,
 )
-OPS: tuple[OpDef, ...] = (WEIGHT_TRANSFORM, CONV2D_WINOGRAD)
-
-
-def contrib_conv2d_winograd_weight_transform(weight: Expr, tile_size: int) -> Call:
-    """Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I)."""
-    return call(WEIGHT_TRANSFORM, (weight,), ConvWinogradWeightTransformAttrs(tile_size=tile_size))
-
-
-def contrib_conv2d_winograd_without_weight_transform(
-    data: Expr, weight: Expr, tile_size: int, padding: Ints = (0, 0), *, channels: int
-) -> Call:
-    """Data (N, I, H, W) by transformed weights in layout HWOI{n}o; 3x3, stride 1, one group.
-
-    The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.  An infinity or NaN
-    in the data may make NaN of every result of a tile, tile_size rows and columns, whose patch holds it.
-    """
-    attributes = Conv2DWinogradAttrs(tile_size=tile_size, padding=full_padding(padding, 2), channels=channels)
-    return call(CONV2D_WINOGRAD, (data, weight), attributes)

@@ -168,7 +168,7 @@ class _Pack(Mutator):
                 args[number] = self.packed.get(gates, "CGN", f"NCG{block}n") if block else weight
         return recall(call, args)
 
-    def _winograd(self, call: Call, weight: Constant, attrs: Conv2DAttrs, tile: int) -> Expr:
+    def _winograd(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
         channels = weight.data.shape[0]
         shape = tensor_type_of(call).static_shape
         block = self._block(channels, -(-shape[2] // tile) * -(-shape[3] // tile), call)

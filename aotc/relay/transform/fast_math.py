@@ -16,10 +16,10 @@ from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Function, call
 from aotc.relay.module import IRModule
 from aotc.relay.op.fast_math import fast_erf, fast_exp, fast_tanh
-from aotc.relay.op.softmax import FAST_SOFTMAX
+from aotc.relay.op.softmax import fast_softmax
 from aotc.relay.transform.base import FunctionPass, Outcome, Rewriter, Rule
 
-_FAST: Final[dict[str, Op]] = {"exp": fast_exp, "tanh": fast_tanh, "erf": fast_erf, "nn.softmax": FAST_SOFTMAX}
+_FAST: Final[dict[str, Op]] = {"exp": fast_exp, "tanh": fast_tanh, "erf": fast_erf, "nn.softmax": fast_softmax}
 
 
 def _rewrite(node: Call) -> Outcome:

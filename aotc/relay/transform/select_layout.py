@@ -26,7 +26,7 @@ from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of, type_of
 from aotc.relay.module import IRModule
-from aotc.relay.op.conv import CONV2D, Conv2DAttrs
+from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d
 from aotc.relay.op.layout import LayoutTransformAttrs
 from aotc.relay.transform.alter_op_layout import pack_convolution
 from aotc.relay.transform.base import FunctionPass, Rewriter, Rule, op_call, recall
@@ -131,7 +131,7 @@ class _Estimate:
         direct, fast = (convolution_cost((images, outputs, height, width), channels, t, self.target) for t in (0, tile))
         return fast / direct
 
-    def _convolution(self, node: Call, attrs: Conv2DAttrs) -> float:
+    def _convolution(self, node: Call, attrs: ConvAttrs) -> float:
         packed = pack_convolution(node, attrs, 2, self.target)
         types = [tensor_type_of(arg) for arg in packed.args]
         key = (packed.attrs, tuple((t.static_shape, t.dtype) for t in types))
@@ -141,8 +141,8 @@ class _Estimate:
 
     def _best(self, attrs: Attrs, types: list[TensorType]) -> float:
         data, weight = (te.placeholder(t.static_shape, t.dtype, "x", finite=True) for t in types)
-        assert CONV2D.compute is not None
-        tensor = CONV2D.compute(attrs, (data, weight))
+        assert conv2d.compute is not None
+        tensor = conv2d.compute(attrs, (data, weight))
         assert isinstance(tensor, te.Tensor)
         if not isinstance(tensor, te.Contraction):  # with a conversion of types, in any layout
             return 0.0

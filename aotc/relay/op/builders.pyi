@@ -1,0 +1,879 @@
+# SPDX-License-Identifier: Apache-2.0
+# Written by `python -m tests.ops.builders_stub` from the table of operators.
+from collections.abc import Sequence
+
+from aotc.relay.expr import Call, Expr, TupleGetItem
+
+def abs(data: Expr) -> Call:
+    """`abs` of each element."""
+
+def acos(data: Expr) -> Call:
+    """`acos` of each element."""
+
+def acosh(data: Expr) -> Call:
+    """`acosh` of each element."""
+
+def adaptive_avg_pool1d(
+    data: Expr, output_size: int | Sequence[int] | None = None, layout: str = "NCW", out_layout: str = ""
+) -> Call:
+    """The mean over windows that cut each spatial axis into `output_size` parts."""
+
+def adaptive_avg_pool2d(
+    data: Expr, output_size: int | Sequence[int] | None = None, layout: str = "NCHW", out_layout: str = ""
+) -> Call:
+    """The mean over windows that cut each spatial axis into `output_size` parts."""
+
+def adaptive_avg_pool3d(
+    data: Expr, output_size: int | Sequence[int] | None = None, layout: str = "NCDHW", out_layout: str = ""
+) -> Call:
+    """The mean over windows that cut each spatial axis into `output_size` parts."""
+
+def adaptive_max_pool1d(
+    data: Expr, output_size: int | Sequence[int] | None = None, layout: str = "NCW", out_layout: str = ""
+) -> Call:
+    """The greatest value over windows that cut each spatial axis into `output_size` parts."""
+
+def adaptive_max_pool2d(
+    data: Expr, output_size: int | Sequence[int] | None = None, layout: str = "NCHW", out_layout: str = ""
+) -> Call:
+    """The greatest value over windows that cut each spatial axis into `output_size` parts."""
+
+def adaptive_max_pool3d(
+    data: Expr, output_size: int | Sequence[int] | None = None, layout: str = "NCDHW", out_layout: str = ""
+) -> Call:
+    """The greatest value over windows that cut each spatial axis into `output_size` parts."""
+
+def add(lhs: Expr, rhs: Expr) -> Call:
+    """`add` of the elements of two tensors, which are broadcast."""
+
+def all(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
+    """The all over `axis` (None: all axes; `exclude`: all but these)."""
+
+def any(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
+    """The any over `axis` (None: all axes; `exclude`: all but these)."""
+
+def arange(
+    start: Expr | float, stop: Expr | float | None = None, step: Expr | float = 1, dtype: str = "float32"
+) -> Call:
+    """start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None.
+
+    Numbers or scalar constants; AotcError for other expressions.
+    """
+
+def argmax(
+    data: Expr,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    select_last_index: bool = False,
+) -> Call:
+    """The argmax over `axis` as int32: the first of equals, or the last."""
+
+def argmin(
+    data: Expr,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    select_last_index: bool = False,
+) -> Call:
+    """The argmin over `axis` as int32: the first of equals, or the last."""
+
+def argsort(data: Expr, axis: int = -1, is_ascend: bool = True, dtype: str = "int32") -> Call:
+    """The indices that sort `data` along an axis."""
+
+def asin(data: Expr) -> Call:
+    """`asin` of each element."""
+
+def asinh(data: Expr) -> Call:
+    """`asinh` of each element."""
+
+def atan(data: Expr) -> Call:
+    """`atan` of each element."""
+
+def atan2(lhs: Expr, rhs: Expr) -> Call:
+    """`atan2` of the elements of two tensors, which are broadcast."""
+
+def atanh(data: Expr) -> Call:
+    """`atanh` of each element."""
+
+def avg_pool1d(
+    data: Expr,
+    pool_size: int | Sequence[int] = (1,),
+    strides: int | Sequence[int] = (1,),
+    dilation: int | Sequence[int] = (1,),
+    padding: int | Sequence[int] = (0,),
+    layout: str = "NCW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Call:
+    """The mean over each window."""
+
+def avg_pool2d(
+    data: Expr,
+    pool_size: int | Sequence[int] = (1, 1),
+    strides: int | Sequence[int] = (1, 1),
+    dilation: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    layout: str = "NCHW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Call:
+    """The mean over each window."""
+
+def avg_pool3d(
+    data: Expr,
+    pool_size: int | Sequence[int] = (1, 1, 1),
+    strides: int | Sequence[int] = (1, 1, 1),
+    dilation: int | Sequence[int] = (1, 1, 1),
+    padding: int | Sequence[int] = (0, 0, 0),
+    layout: str = "NCDHW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Call:
+    """The mean over each window."""
+
+def batch_flatten(data: Expr) -> Call:
+    """(d0, d1, d2, ...) as (d0, d1 * d2 * ...)."""
+
+def batch_matmul(
+    tensor_a: Expr, tensor_b: Expr, out_dtype: str = "", transpose_a: bool = False, transpose_b: bool = True
+) -> Call:
+    """(B, M, K) times (B, N, K) transposed (or (B, K, N) if not `transpose_b`); a batch of 1 is repeated."""
+
+def batch_norm(
+    data: Expr,
+    gamma: Expr,
+    beta: Expr,
+    moving_mean: Expr,
+    moving_var: Expr,
+    axis: int = 1,
+    epsilon: float = 1e-05,
+    center: bool = True,
+    scale: bool = True,
+) -> Call:
+    """Inference with the moving statistics: a tuple of the normalised data, the mean, and the variance."""
+
+def batch_to_space_nd(data: Expr, block_shape: int | Sequence[int], crops: Sequence[Sequence[int]]) -> Call:
+    """The inverse of `space_to_batch_nd`: data (N, S..., rest) as (N / prod(block), S * block - crops..., rest)."""
+
+def bias_add(data: Expr, bias: Expr, axis: int = 1) -> Call:
+    """data plus a vector along one axis."""
+
+def bitwise_and(lhs: Expr, rhs: Expr) -> Call:
+    """`bitwise_and` of the elements of two tensors, which are broadcast."""
+
+def bitwise_not(data: Expr) -> Call:
+    """`bitwise_not` of each element."""
+
+def bitwise_or(lhs: Expr, rhs: Expr) -> Call:
+    """`bitwise_or` of the elements of two tensors, which are broadcast."""
+
+def bitwise_xor(lhs: Expr, rhs: Expr) -> Call:
+    """`bitwise_xor` of the elements of two tensors, which are broadcast."""
+
+def broadcast_to(data: Expr, shape: Expr | int | Sequence[int]) -> Call:
+    """`data` repeated to `shape`, as numpy broadcasts."""
+
+def cast(data: Expr, dtype: str) -> Call:
+    """`data` converted to `dtype`."""
+
+def ceil(data: Expr) -> Call:
+    """`ceil` of each element."""
+
+def clip(a: Expr, a_min: float, a_max: float) -> Call:
+    """min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards."""
+
+def compiler_begin(data: Expr, compiler: str) -> Call:
+    """`data` itself, which enters a region for the external compiler `compiler`."""
+
+def compiler_end(data: Expr, compiler: str) -> Call:
+    """`data` itself, which leaves a region for the external compiler `compiler`."""
+
+def concatenate(data: Sequence[Expr] | Expr, axis: int = 0) -> Call:
+    """The tensors one after the other along an axis that they have."""
+
+def contrib_conv2d_winograd_weight_transform(weight: Expr, tile_size: int) -> Call:
+    """Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I)."""
+
+def contrib_conv2d_winograd_without_weight_transform(
+    data: Expr, weight: Expr, tile_size: int, padding: int | Sequence[int] = (0, 0, 0, 0), *, channels: int
+) -> Call:
+    """Data (N, I, H, W) by transformed weights in layout HWOI{n}o; 3x3, stride 1, one group.
+
+    The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.  An infinity or NaN
+    in the data may make NaN of every result of a tile, tile_size rows and columns, whose patch holds it.
+    """
+
+def contrib_dense_pack(
+    data: Expr, weight: Expr, weight_layout: str = "NC", units: int | None = None, out_dtype: str = ""
+) -> Call:
+    """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N."""
+
+def conv1d(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = (1,),
+    padding: int | Sequence[int] = (0, 0),
+    dilation: int | Sequence[int] = (1,),
+    groups: int = 1,
+    channels: int | None = None,
+    kernel_size: int | Sequence[int] | None = None,
+    data_layout: str = "NCW",
+    kernel_layout: str = "OIW",
+    out_layout: str = "",
+    out_dtype: str = "",
+) -> Call:
+    """1-D convolution of data (N, C, W) by weight (O, C/groups, KW).
+
+    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
+    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
+    """
+
+def conv1d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = (1,),
+    padding: int | Sequence[int] = (0,),
+    dilation: int | Sequence[int] = (1,),
+    channels: int | None = None,
+    kernel_size: int | Sequence[int] | None = None,
+    groups: int = 1,
+    data_layout: str = "NCW",
+    kernel_layout: str = "IOW",
+    out_layout: str = "",
+    output_padding: int | Sequence[int] = (0,),
+    out_dtype: str = "",
+) -> Call:
+    """1-D transposed convolution of data (N, C, W) by weight (C, O/groups, KW).
+
+    The result is 0 where no input reaches.
+    """
+
+def conv2d(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    dilation: int | Sequence[int] = (1, 1),
+    groups: int = 1,
+    channels: int | None = None,
+    kernel_size: int | Sequence[int] | None = None,
+    data_layout: str = "NCHW",
+    kernel_layout: str = "OIHW",
+    out_layout: str = "",
+    out_dtype: str = "",
+) -> Call:
+    """2-D convolution of data (N, C, H, W) by weight (O, C/groups, KH, KW).
+
+    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
+    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
+    """
+
+def conv2d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    dilation: int | Sequence[int] = (1, 1),
+    channels: int | None = None,
+    kernel_size: int | Sequence[int] | None = None,
+    groups: int = 1,
+    data_layout: str = "NCHW",
+    kernel_layout: str = "IOHW",
+    out_layout: str = "",
+    output_padding: int | Sequence[int] = (0, 0),
+    out_dtype: str = "",
+) -> Call:
+    """2-D transposed convolution of data (N, C, H, W) by weight (C, O/groups, KH, KW).
+
+    The result is 0 where no input reaches.
+    """
+
+def conv3d(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = (1, 1, 1),
+    padding: int | Sequence[int] = (0, 0, 0),
+    dilation: int | Sequence[int] = (1, 1, 1),
+    groups: int = 1,
+    channels: int | None = None,
+    kernel_size: int | Sequence[int] | None = None,
+    data_layout: str = "NCDHW",
+    kernel_layout: str = "OIDHW",
+    out_layout: str = "",
+    out_dtype: str = "",
+) -> Call:
+    """3-D convolution of data (N, C, D, H, W) by weight (O, C/groups, KD, KH, KW).
+
+    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
+    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
+    """
+
+def conv3d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = (1, 1, 1),
+    padding: int | Sequence[int] = (0, 0, 0),
+    dilation: int | Sequence[int] = (1, 1, 1),
+    channels: int | None = None,
+    kernel_size: int | Sequence[int] | None = None,
+    groups: int = 1,
+    data_layout: str = "NCDHW",
+    kernel_layout: str = "IODHW",
+    out_layout: str = "",
+    output_padding: int | Sequence[int] = (0, 0, 0),
+    out_dtype: str = "",
+) -> Call:
+    """3-D transposed convolution of data (N, C, D, H, W) by weight (C, O/groups, KD, KH, KW).
+
+    The result is 0 where no input reaches.
+    """
+
+def copy(data: Expr) -> Call:
+    """`copy` of each element."""
+
+def cos(data: Expr) -> Call:
+    """`cos` of each element."""
+
+def cosh(data: Expr) -> Call:
+    """`cosh` of each element."""
+
+def cumprod(data: Expr, axis: int | None = None, dtype: str | None = None, exclusive: bool | None = None) -> Call:
+    """The running product; see cumsum."""
+
+def cumsum(data: Expr, axis: int | None = None, dtype: str | None = None, exclusive: bool | None = None) -> Call:
+    """The running sum along an axis (None: of the flattened data); `exclusive` leaves out the own element."""
+
+def dense(data: Expr, weight: Expr, units: int | None = None, out_dtype: str = "") -> Call:
+    """data (..., K) times the transpose of weight (N, K): (..., N)."""
+
+def depth_to_space(data: Expr, block_size: int, layout: str = "NCHW", mode: str = "DCR") -> Call:
+    """Every block_size^2 channels become a block of pixels of one channel."""
+
+def divide(lhs: Expr, rhs: Expr) -> Call:
+    """`divide` of the elements of two tensors, which are broadcast."""
+
+def dropout(data: Expr, rate: float = 0.5) -> TupleGetItem:
+    """The data unchanged: nothing is dropped at inference."""
+
+def equal(lhs: Expr, rhs: Expr) -> Call:
+    """`equal` of the elements of two tensors, which are broadcast."""
+
+def erf(data: Expr) -> Call:
+    """`erf` of each element."""
+
+def exp(data: Expr) -> Call:
+    """`exp` of each element."""
+
+def expand_dims(data: Expr, axis: Expr | int, num_newaxis: int = 1) -> Call:
+    """With new axes of extent 1 before `axis` (negative: after)."""
+
+def expm1(data: Expr) -> Call:
+    """`expm1` of each element."""
+
+def fast_erf(data: Expr) -> Call:
+    """`fast_erf` of each element."""
+
+def fast_exp(data: Expr) -> Call:
+    """`fast_exp` of each element."""
+
+def fast_softmax(data: Expr, axis: int = -1) -> Call:
+    """softmax with `fast_exp`: what is 87 or more below the largest counts as 87 below."""
+
+def fast_tanh(data: Expr) -> Call:
+    """`fast_tanh` of each element."""
+
+def floor(data: Expr) -> Call:
+    """`floor` of each element."""
+
+def floor_divide(lhs: Expr, rhs: Expr) -> Call:
+    """`floor_divide` of the elements of two tensors, which are broadcast."""
+
+def floor_mod(lhs: Expr, rhs: Expr) -> Call:
+    """`floor_mod` of the elements of two tensors, which are broadcast."""
+
+def full(fill_value: Expr, shape: Expr | int | Sequence[int] = (), dtype: str = "") -> Call:
+    """A tensor of one value, converted to `dtype` if that is given."""
+
+def full_like(data: Expr, fill_value: Expr) -> Call:
+    """One value in the shape of `data`."""
+
+def gather(data: Expr, axis: int, indices: Expr) -> Call:
+    """out[i, j, ...] = data[i, indices[i, j, ...], ...]: along `axis` the index, elsewhere the own position."""
+
+def gather_nd(data: Expr, indices: Expr, batch_dims: int = 0, index_rank: int | None = None) -> Call:
+    """The slices of `data` that index tuples name; the *first* axis of `indices` runs through a tuple.
+
+    out[y..., x...] = data[y[:batch_dims]..., indices[0, y...], indices[1, y...], ..., x...]
+    """
+
+def global_avg_pool2d(data: Expr, layout: str = "NCHW", out_layout: str = "") -> Call:
+    """The mean of each channel: (N, C, 1, 1)."""
+
+def global_max_pool2d(data: Expr, layout: str = "NCHW", out_layout: str = "") -> Call:
+    """The greatest value of each channel: (N, C, 1, 1)."""
+
+def greater(lhs: Expr, rhs: Expr) -> Call:
+    """`greater` of the elements of two tensors, which are broadcast."""
+
+def greater_equal(lhs: Expr, rhs: Expr) -> Call:
+    """`greater_equal` of the elements of two tensors, which are broadcast."""
+
+def grid_sample(
+    data: Expr,
+    grid: Expr,
+    method: str = "bilinear",
+    layout: str = "NCHW",
+    padding_mode: str = "zeros",
+    align_corners: bool = True,
+) -> Call:
+    """data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW)."""
+
+def group_norm(
+    data: Expr,
+    gamma: Expr,
+    beta: Expr,
+    num_groups: int,
+    axis: int = 1,
+    epsilon: float = 1e-05,
+    center: bool = True,
+    scale: bool = True,
+) -> Call:
+    """Normalise each group of channels of each batch item; gamma and beta are per channel."""
+
+def gru(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, inner: Expr, reverse: bool = False) -> Call:
+    """A layer of gated recurrent units (Cho et al., 2014): (outputs, last h).
+
+    data (steps, batch, inputs); weights (inputs, 3 * hidden) and (hidden, 3 * hidden), gates in the order reset,
+    update, new; bias (3 * hidden); h (batch, hidden); `inner` (hidden) is added to the new gate's part of the state's
+    product before the reset gate scales that.
+    """
+
+def instance_norm(
+    data: Expr, gamma: Expr, beta: Expr, axis: int = 1, epsilon: float = 1e-05, center: bool = True, scale: bool = True
+) -> Call:
+    """Normalise each channel (along `axis`) of each batch item over all other axes."""
+
+def isfinite(data: Expr) -> Call:
+    """`isfinite` of each element."""
+
+def isinf(data: Expr) -> Call:
+    """`isinf` of each element."""
+
+def isnan(data: Expr) -> Call:
+    """`isnan` of each element."""
+
+def l2_normalize(data: Expr, eps: float, axis: int | Sequence[int] | None = None) -> Call:
+    """data / sqrt(max(sum(data^2), eps)), the sum over `axis` (None: all axes)."""
+
+def layer_norm(
+    data: Expr, gamma: Expr, beta: Expr, axis: int = -1, epsilon: float = 1e-05, center: bool = True, scale: bool = True
+) -> Call:
+    """Normalise along one axis, then scale by gamma and shift by beta."""
+
+def layout_transform(data: Expr, src_layout: str, dst_layout: str) -> Call:
+    """`data` rearranged from one layout to another; incomplete blocks are filled up with zeros."""
+
+def leaky_relu(data: Expr, alpha: float = 0.25) -> Call:
+    """x where x > 0, else alpha * x."""
+
+def left_shift(lhs: Expr, rhs: Expr) -> Call:
+    """`left_shift` of the elements of two tensors, which are broadcast."""
+
+def less(lhs: Expr, rhs: Expr) -> Call:
+    """`less` of the elements of two tensors, which are broadcast."""
+
+def less_equal(lhs: Expr, rhs: Expr) -> Call:
+    """`less_equal` of the elements of two tensors, which are broadcast."""
+
+def log(data: Expr) -> Call:
+    """`log` of each element."""
+
+def log10(data: Expr) -> Call:
+    """`log10` of each element."""
+
+def log1p(data: Expr) -> Call:
+    """`log1p` of each element."""
+
+def log2(data: Expr) -> Call:
+    """`log2` of each element."""
+
+def log_softmax(data: Expr, axis: int = -1) -> Call:
+    """The logarithm of softmax, computed without taking one of a tiny number."""
+
+def logical_and(lhs: Expr, rhs: Expr) -> Call:
+    """`logical_and` of the elements of two tensors, which are broadcast."""
+
+def logical_not(data: Expr) -> Call:
+    """`logical_not` of each element."""
+
+def logical_or(lhs: Expr, rhs: Expr) -> Call:
+    """`logical_or` of the elements of two tensors, which are broadcast."""
+
+def logical_xor(lhs: Expr, rhs: Expr) -> Call:
+    """`logical_xor` of the elements of two tensors, which are broadcast."""
+
+def logsumexp(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Call:
+    """log(sum(exp(data))) without overflow."""
+
+def lrn(data: Expr, size: int = 5, axis: int = 1, bias: float = 2.0, alpha: float = 0.0001, beta: float = 0.75) -> Call:
+    """data / (bias + alpha / size * sum of the squares of `size` neighbours along `axis`) ^ beta.
+
+    An even `size` sees one neighbour more after the element than before it, as in ONNX.
+    """
+
+def lstm(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, c: Expr, reverse: bool = False) -> Call:
+    """A layer of long short-term memory (Hochreiter and Schmidhuber, 1997): (outputs, last h, last c).
+
+    data (steps, batch, inputs); weights (inputs, 4 * hidden) and (hidden, 4 * hidden), gates in the order input,
+    forget, cell, output; bias (4 * hidden); h, c (batch, hidden).
+    """
+
+def matmul(
+    tensor_a: Expr,
+    tensor_b: Expr,
+    units: int | None = None,
+    out_dtype: str = "",
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> Call:
+    """tensor_a (..., M, K) times a matrix (K, N), either one transposed first."""
+
+def max(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
+    """The max over `axis` (None: all axes; `exclude`: all but these)."""
+
+def max_pool1d(
+    data: Expr,
+    pool_size: int | Sequence[int] = (1,),
+    strides: int | Sequence[int] = (1,),
+    dilation: int | Sequence[int] = (1,),
+    padding: int | Sequence[int] = (0,),
+    layout: str = "NCW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+) -> Call:
+    """The greatest value over each window."""
+
+def max_pool2d(
+    data: Expr,
+    pool_size: int | Sequence[int] = (1, 1),
+    strides: int | Sequence[int] = (1, 1),
+    dilation: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    layout: str = "NCHW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+) -> Call:
+    """The greatest value over each window."""
+
+def max_pool3d(
+    data: Expr,
+    pool_size: int | Sequence[int] = (1, 1, 1),
+    strides: int | Sequence[int] = (1, 1, 1),
+    dilation: int | Sequence[int] = (1, 1, 1),
+    padding: int | Sequence[int] = (0, 0, 0),
+    layout: str = "NCDHW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+) -> Call:
+    """The greatest value over each window."""
+
+def maximum(lhs: Expr, rhs: Expr) -> Call:
+    """`maximum` of the elements of two tensors, which are broadcast."""
+
+def mean(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
+    """The mean over `axis` (None: all axes; `exclude`: all but these)."""
+
+def min(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
+    """The min over `axis` (None: all axes; `exclude`: all but these)."""
+
+def minimum(lhs: Expr, rhs: Expr) -> Call:
+    """`minimum` of the elements of two tensors, which are broadcast."""
+
+def mirror_pad(data: Expr, pad_width: Sequence[Sequence[int]], mode: str = "SYMMETRIC") -> Call:
+    """Padding by reflection, with the edge repeated ("SYMMETRIC") or not ("REFLECT")."""
+
+def mod(lhs: Expr, rhs: Expr) -> Call:
+    """`mod` of the elements of two tensors, which are broadcast."""
+
+def multiply(lhs: Expr, rhs: Expr) -> Call:
+    """`multiply` of the elements of two tensors, which are broadcast."""
+
+def ndarray_size(data: Expr, dtype: str = "int32") -> Call:
+    """The number of elements, as a scalar."""
+
+def negative(data: Expr) -> Call:
+    """`negative` of each element."""
+
+def not_equal(lhs: Expr, rhs: Expr) -> Call:
+    """`not_equal` of the elements of two tensors, which are broadcast."""
+
+def one_hot(
+    indices: Expr, on_value: Expr | float, off_value: Expr | float, depth: Expr | int, axis: int = -1, dtype: str = ""
+) -> Call:
+    """`on_value` where a new axis of extent `depth` equals the index, `off_value` elsewhere.
+
+    An index outside 0 .. depth - 1 matches nothing.
+    """
+
+def ones(shape: Expr | int | Sequence[int], dtype: str) -> Call:
+    """A tensor of ones."""
+
+def ones_like(data: Expr) -> Call:
+    """Ones in the shape and type of `data`."""
+
+def pad(
+    data: Expr, pad_width: Expr | Sequence[Sequence[int]], pad_value: Expr | float = 0, pad_mode: str = "constant"
+) -> Call:
+    """`data` with (before, after) elements added per axis.
+
+    pad_value  a number, or a scalar expression of the data's type; only for "constant"
+    pad_mode   "constant" (negative widths crop), "edge", "reflect" (without the edge) or "wrap"
+    """
+
+def power(lhs: Expr, rhs: Expr) -> Call:
+    """`power` of the elements of two tensors, which are broadcast."""
+
+def prelu(data: Expr, alpha: Expr, axis: int = 1) -> Call:
+    """x where x > 0, else alpha[channel] * x."""
+
+def prod(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
+    """The prod over `axis` (None: all axes; `exclude`: all but these)."""
+
+def relu(data: Expr) -> Call:
+    """`relu` of each element."""
+
+def repeat(data: Expr, repeats: int, axis: int | None = None) -> Call:
+    """Each element repeated along an axis, as numpy.repeat; None flattens first."""
+
+def reshape(data: Expr, newshape: Expr | int | Sequence[int], allowzero: bool = False) -> Call:
+    """The elements in the same order under another shape.
+
+    In `newshape`, 0 keeps a dimension (unless `allowzero`), -1 is what is left, -2 keeps all further
+    dimensions, -3 merges two, -4 splits one into the two that follow.
+    """
+
+def resize1d(
+    data: Expr,
+    size: int | Sequence[int] | None,
+    roi: Sequence[float] | None = None,
+    layout: str = "NCW",
+    method: str = "linear",
+    coordinate_transformation_mode: str = "half_pixel",
+    rounding_method: str = "",
+    cubic_alpha: float = -0.5,
+    cubic_exclude: int = 0,
+    extrapolation_value: float = 0.0,
+    out_dtype: str = "",
+    scales: Sequence[float] | None = None,
+    antialias: bool = False,
+) -> Call:
+    """Data resampled to `size` along its spatial axes."""
+
+def resize2d(
+    data: Expr,
+    size: Expr | int | Sequence[int] | None,
+    roi: Expr | Sequence[float] | None = None,
+    layout: str = "NCHW",
+    method: str = "linear",
+    coordinate_transformation_mode: str = "half_pixel",
+    rounding_method: str = "",
+    cubic_alpha: float = -0.5,
+    cubic_exclude: int = 0,
+    extrapolation_value: float = 0.0,
+    out_dtype: str = "",
+    scales: Sequence[float] | None = None,
+    antialias: bool = False,
+) -> Call:
+    """Data resampled to `size` along its spatial axes."""
+
+def resize3d(
+    data: Expr,
+    size: int | Sequence[int] | None,
+    roi: Sequence[float] | None = None,
+    layout: str = "NCDHW",
+    method: str = "linear",
+    coordinate_transformation_mode: str = "half_pixel",
+    rounding_method: str = "",
+    cubic_alpha: float = -0.5,
+    cubic_exclude: int = 0,
+    extrapolation_value: float = 0.0,
+    out_dtype: str = "",
+    scales: Sequence[float] | None = None,
+    antialias: bool = False,
+) -> Call:
+    """Data resampled to `size` along its spatial axes."""
+
+def reverse(data: Expr, axis: int) -> Call:
+    """`data` in the opposite order along an axis."""
+
+def reverse_sequence(data: Expr, seq_lengths: Expr, seq_axis: int = 1, batch_axis: int = 0) -> Call:
+    """The first seq_lengths[b] elements of each batch b in the opposite order, the rest as it is."""
+
+def right_shift(lhs: Expr, rhs: Expr) -> Call:
+    """`right_shift` of the elements of two tensors, which are broadcast."""
+
+def rnn(
+    data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, activation: str = "tanh", reverse: bool = False
+) -> Call:
+    """A layer of h = activation(x W + bias + h R): (outputs, last h); shapes as in `lstm`, with one gate."""
+
+def round(data: Expr) -> Call:
+    """`round` of each element."""
+
+def rsqrt(data: Expr) -> Call:
+    """`rsqrt` of each element."""
+
+def scatter_elements(data: Expr, indices: Expr, updates: Expr, axis: int = 0, reduction: str = "update") -> Call:
+    """A copy of `data` with updates[i, j, ...] written to place indices[i, j, ...] along `axis`.
+
+    reduction  "update" overwrites; "add", "mul", "min", "max" combine with what is there
+    """
+
+def scatter_nd(data: Expr, indices: Expr, updates: Expr, mode: str = "update") -> Call:
+    """A copy of `data` with slices written where index tuples say; the *first* axis of `indices` runs
+    through a tuple.
+
+    out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]; for `mode` see scatter_elements
+    """
+
+def shape_of(data: Expr, dtype: str = "int32") -> Call:
+    """The shape as a vector of integers."""
+
+def sigmoid(data: Expr) -> Call:
+    """`sigmoid` of each element."""
+
+def sign(data: Expr) -> Call:
+    """`sign` of each element."""
+
+def sin(data: Expr) -> Call:
+    """`sin` of each element."""
+
+def sinh(data: Expr) -> Call:
+    """`sinh` of each element."""
+
+def softmax(data: Expr, axis: int = -1) -> Call:
+    """exp(data) / sum(exp(data)) along an axis."""
+
+def sort(data: Expr, axis: int = -1, is_ascend: bool = True) -> Call:
+    """The elements along an axis in order."""
+
+def space_to_batch_nd(
+    data: Expr, block_shape: int | Sequence[int], paddings: Sequence[Sequence[int]], pad_value: float = 0.0
+) -> Call:
+    """Data (N, S..., rest) as (N * prod(block), S / block..., rest), each S padded first."""
+
+def space_to_depth(data: Expr, block_size: int, layout: str = "NCHW", mode: str = "DCR") -> Call:
+    """Every block of pixels becomes block_size^2 channels."""
+
+def split(data: Expr, indices_or_sections: int | Sequence[int], axis: int = 0) -> Call:
+    """A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices."""
+
+def sqrt(data: Expr) -> Call:
+    """`sqrt` of each element."""
+
+def squeeze(data: Expr, axis: Expr | int | Sequence[int] | None = None) -> Call:
+    """Without the axes (of extent 1) named, or without all such axes for None."""
+
+def stack(data: Sequence[Expr] | Expr, axis: int = 0) -> Call:
+    """Tensors of one shape along a new axis."""
+
+def std(
+    data: Expr,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    unbiased: bool = False,
+) -> Call:
+    """The square root of the variance."""
+
+def stop_fusion(data: Expr) -> Call:
+    """`data` itself, which no kernel computes together with what uses it."""
+
+def strided_slice(
+    data: Expr,
+    begin: Expr | int | Sequence[int],
+    end: Expr | int | Sequence[int],
+    strides: Expr | int | Sequence[int] | None = None,
+    axes: int | Sequence[int] | None = None,
+    slice_mode: str = "end",
+) -> Call:
+    """data[begin:end:stride] along each of `axes` (None: the leading ones), as Python slices.
+
+    slice_mode  "end", or "size": `end` gives extents (-1: all that is left) and strides are ignored
+    """
+
+def subtract(lhs: Expr, rhs: Expr) -> Call:
+    """`subtract` of the elements of two tensors, which are broadcast."""
+
+def sum(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
+    """The sum over `axis` (None: all axes; `exclude`: all but these)."""
+
+def take(data: Expr, indices: Expr, axis: int | None = None, batch_dims: int = 0, mode: str = "clip") -> Call:
+    """The slices of `data` along `axis` (None: of the flattened data) that the indices name.
+
+    mode  "clip" moves indices into range (negative ones to 0), "wrap" counts modulo the extent
+    """
+
+def tan(data: Expr) -> Call:
+    """`tan` of each element."""
+
+def tanh(data: Expr) -> Call:
+    """`tanh` of each element."""
+
+def tile(data: Expr, reps: Expr | int | Sequence[int]) -> Call:
+    """The whole tensor repeated along its axes, as numpy.tile."""
+
+def topk(
+    data: Expr, k: Expr | int = 1, axis: int = -1, ret_type: str = "both", is_ascend: bool = False, dtype: str = "int32"
+) -> Call:
+    """The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.
+
+    ret_type  "both" gives (values, indices), "values" or "indices" one of them; `dtype` is the indices' type
+    """
+
+def transpose(data: Expr, axes: int | Sequence[int] | None = None) -> Call:
+    """Axis k of the result is axis axes[k] of the data; reversed for None."""
+
+def trilu(data: Expr, k: Expr | int = 0, upper: bool = True) -> Call:
+    """The upper (lower) triangle of each matrix from diagonal k on, zero elsewhere."""
+
+def trunc(data: Expr) -> Call:
+    """`trunc` of each element."""
+
+def trunc_divide(lhs: Expr, rhs: Expr) -> Call:
+    """`trunc_divide` of the elements of two tensors, which are broadcast."""
+
+def trunc_mod(lhs: Expr, rhs: Expr) -> Call:
+    """`trunc_mod` of the elements of two tensors, which are broadcast."""
+
+def upsampling(
+    data: Expr,
+    scale_h: Expr | float = 1,
+    scale_w: Expr | float = 1,
+    layout: str = "NCHW",
+    method: str = "nearest_neighbor",
+    align_corners: bool = False,
+) -> Call:
+    """Data enlarged by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
+
+def variance(
+    data: Expr,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    unbiased: bool = False,
+) -> Call:
+    """The mean squared distance from the mean; `unbiased` divides by one less than the count."""
+
+def where(condition: Expr, x: Expr, y: Expr) -> Call:
+    """x where the condition holds, else y; all three broadcast."""
+
+def zeros(shape: Expr | int | Sequence[int], dtype: str) -> Call:
+    """A tensor of zeros."""
+
+def zeros_like(data: Expr) -> Call:
+    """Zeros in the shape and type of `data`."""

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions that build calls of operators, by the operator's name.
+
+    FUNCTIONS["nn.conv2d"](data, weight, channels=64, kernel_size=(3, 3))
+    FUNCTIONS["reshape"](data, shape)         # dyn.reshape, where `shape` is an expression that is not constant
+
+An operator of which there is a variant with shapes as arguments has one function for both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from inspect import Parameter, Signature
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.expr import Call, Constant, If, Let, TupleGetItem, Var
+from aotc.relay.op import REGISTRY, norm, reduce
+from aotc.relay.op.opdef import OpDef
+from aotc.relay.op.signature import function_of, signature_of
+
+_NODES: Final = (Call, Constant, If, Let, TupleGetItem, Var)
+"""What a tensor may be given as."""
+
+
+def _shapes(static: OpDef, dynamic: OpDef) -> Mapping[str, np.dtype[Any]]:
+    """The parameters that are attributes of one and arguments of the other, and the type of their elements."""
+    kinds = {f.name: str(f.type) for f in dataclasses.fields(static.attrs)}
+    own = {a.name for a in static.args}
+    names = [a.name for a in dynamic.args if a.name not in own]
+    return {name: np.dtype(np.float32 if "float" in kinds[name] else np.int64) for name in names}
+
+
+def _either(static: OpDef, dynamic: OpDef) -> Callable[..., Call]:
+    """The function of `static`, or of `dynamic` where a shape is given as an expression that is not constant.
+
+    Raises AotcError for parameters that the dynamic operator does not have.
+    """
+    shapes, signature, wanted = _shapes(static, dynamic), signature_of(static), signature_of(dynamic).parameters
+
+    def build(*args: Any, **kwargs: Any) -> Call:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return static(*args, **kwargs)  # which says it with the function's name
+        if not any(isinstance(given.get(name), _NODES) for name in shapes):
+            return static(*args, **kwargs)
+        for name in given:
+            if name not in wanted:
+                last = static.name.rpartition(".")[2]
+                raise AotcError("dynamic-shape", f"{last}: `{name}` is not for shapes that are expressions")
+        numbers = {k: v for k, v in given.items() if k in shapes and not isinstance(v, _NODES)}
+        vectors = {k: Constant(np.asarray(v, shapes[k])) for k, v in numbers.items()}
+        result = dynamic(**given | vectors)
+        assert dynamic.static is not None
+        known = dynamic.static(result.attrs, result.args)
+        return known if isinstance(known, Call) else result
+
+    return function_of(static, build, Signature(list(_accepting(signature, shapes)), return_annotation="Call"))
+
+
+def _accepting(signature: Signature, shapes: Mapping[str, Any]) -> Iterator[Parameter]:
+    for p in signature.parameters.values():
+        yield p.replace(annotation=f"Expr | {p.annotation}") if p.name in shapes else p
+
+
+def _function(op: OpDef) -> Callable[..., Any]:
+    dynamic = REGISTRY.get(f"dyn.{op.name}")
+    return function_of(op) if dynamic is None else _either(op, dynamic)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {name: _function(op) for name, op in REGISTRY.items()}
+    | {"nn.dropout": norm.dropout, "std": reduce.std, "logsumexp": reduce.logsumexp}
+)
+"""By the operator's name ("add", "nn.conv2d"), and those that are made of several operators."""

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of the functions that build calls of operators, as text.
+
+python -m tests.ops.builders_stub         # writes aotc/relay/op/builders.pyi anew
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from aotc.relay.op import builders
+
+STUB = Path(builders.__file__).with_suffix(".pyi")
+WIDTH = 120
+HEAD = """# SPDX-License-Identifier: Apache-2.0
+# Written by `python -m tests.ops.builders_stub` from the table of operators.
+from collections.abc import Sequence
+
+from aotc.relay.expr import Call, Expr, TupleGetItem
+"""
+
+
+def parameters(signature: inspect.Signature) -> Iterator[str]:
+    by_name = False
+    for p in signature.parameters.values():
+        if p.kind is p.KEYWORD_ONLY and not by_name:
+            by_name = True
+            yield "*"
+        yield f"{p.name}: {p.annotation}" + ("" if p.default is p.empty else f" = {p.default!r}".replace("'", '"'))
+
+
+def head(name: str, signature: inspect.Signature) -> str:
+    """On one line, or the parameters on one of their own, or each on its own."""
+    given, result = list(parameters(signature)), f") -> {signature.return_annotation}:"
+    line = f"def {name}({', '.join(given)}{result}"
+    if len(line) <= WIDTH:
+        return line
+    inner = f"    {', '.join(given)}"
+    if len(inner) <= WIDTH:
+        return f"def {name}(\n{inner}\n{result}"
+    return f"def {name}(\n" + "".join(f"    {p},\n" for p in given) + result
+
+
+def definition(name: str, function: Callable[..., Any]) -> str:
+    doc = inspect.getdoc(function) or ""
+    text = doc if "\n" not in doc else f"{doc}\n"
+    quoted = textwrap.indent(f'"""{text}"""', "    ", lambda line: bool(line.strip()))
+    return f"{head(name, inspect.signature(function))}\n{quoted}\n"
+
+
+def render() -> str:
+    return "\n".join([HEAD, *(definition(name, getattr(builders, name)) for name in builders.__all__)])
+
+
+if __name__ == "__main__":
+    STUB.write_text(render(), encoding="utf-8")

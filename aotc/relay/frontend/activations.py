@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activation functions: compositions of elementwise operators, which fuse into one kernel.
 
-gelu(x)                                 # x * 0.5 * (erf(x * sqrt(0.5)) + 1)
+In: a tensor and numbers.  Out: a tensor of its shape and data type.
+
+    gelu(x)                                 # x * 0.5 * (erf(x * sqrt(0.5)) + 1)
+    relu_up_to(6.0)(y)                      # clip(y, 0, 6), where a format fuses an activation into a layer
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
@@ -13,3 +19,38 @@ from aotc.relay.frontend import graph as g
 def softplus(x: Expr) -> Expr:
     """log(1 + exp(x)), written so that it neither overflows nor loses small values."""
     return g.add(g.maximum(x, 0.0), g.op("log1p", g.op("exp", g.op("negative", g.op("abs", x)))))
+
+
+def gelu(x: Expr, approximate: str = "none") -> Expr:
+    """x times the normal distribution function of x, or an approximation through "tanh"."""
+    if approximate == "tanh":
+        cubic = g.add(x, g.mul(g.mul(g.mul(x, x), x), 0.044715))
+        inner = g.op("tanh", g.mul(cubic, math.sqrt(2.0 / math.pi)))
+    else:
+        inner = g.op("erf", g.mul(x, math.sqrt(0.5)))
+    return g.mul(g.mul(x, 0.5), g.add(inner, 1.0))
+
+
+def mish(x: Expr) -> Expr:
+    """x * tanh(softplus(x))."""
+    return g.mul(x, g.op("tanh", softplus(x)))
+
+
+def softsign(x: Expr) -> Expr:
+    """x / (1 + |x|)."""
+    return g.div(x, g.add(g.op("abs", x), 1.0))
+
+
+def swish(x: Expr, alpha: float = 1.0) -> Expr:
+    """x * sigmoid(alpha * x)."""
+    return g.mul(x, g.op("sigmoid", x if alpha == 1.0 else g.mul(x, alpha)))
+
+
+def prelu(x: Expr, slope: Expr) -> Expr:
+    """x, times a slope that broadcasts where it is negative."""
+    return g.where(g.less(x, 0), g.mul(x, slope), x)
+
+
+def relu_up_to(greatest: float) -> Callable[[Expr], Expr]:
+    """max(0, x), not beyond a number."""
+    return lambda x: g.clip(x, 0.0, greatest)

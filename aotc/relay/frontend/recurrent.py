@@ -1,18 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers of frontends as calls of nn.lstm, nn.gru and nn.rnn.
+"""Recurrent layers: calls of nn.lstm, nn.gru and nn.rnn, and steps of arithmetic for what these cannot do.
 
-y, states = whole_layer("gru", x, Weights(w, r, wb, rb), [h])     # w (gates * hidden, inputs), y (steps, batch, hidden)
+In: data (steps, batch, inputs) and weights of one direction.  Out: outputs (steps, batch, hidden) and the last states.
+
+    weights = Weights(w, r, wb, rb)                     # w (gates * hidden, inputs)
+    y, (h,) = whole_layer("gru", x, weights, [h])
+    y, (h, c) = Unrolled("lstm", weights, acts, clip=3.0).run(x, [h, c])
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeAlias
 
+from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.op.recurrent import DTYPES
+
+MAX_STEPS: Final = 1024
+"""Longer unrolled sequences are refused: each step becomes code of its own."""
+
+State: TypeAlias = "list[Expr]"
+Activation: TypeAlias = "Callable[[Expr], Expr]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +38,29 @@ class Weights:
     wb: Expr | None
     rb: Expr | None
 
+    def reordered(self, order: Sequence[int]) -> Weights:
+        """Weights whose gates stand in another order: `order` says where each is taken from."""
+        if len(order) == 1:
+            return self
+        hidden = g.shape(self.r)[1]
+
+        def gates(v: Expr) -> Expr:
+            parts = g.split(v, [hidden] * len(order), 0)
+            return g.concat([parts[k] for k in order], 0)
+
+        biases = (None if b is None else gates(b) for b in (self.wb, self.rb))
+        return Weights(gates(self.w), gates(self.r), *biases)
+
 
 def whole_layer(
     kind: str, x: Expr, weights: Weights, states: Sequence[Expr], *, reverse: bool = False, **attributes: Any
-) -> tuple[Expr, list[Expr]]:
+) -> tuple[Expr, State]:
     """One direction of a layer ("lstm", "gru", "rnn") over x (steps, batch, inputs): outputs, and the last states.
 
     Numbers narrower than float32 are computed as such.
     """
     dtype = g.dtype(x)
     carrier = str(dtype) if dtype in DTYPES else "float32"
-
-    def wide(value: Expr) -> Expr:
-        return value if dtype == carrier else g.cast(value, carrier)
-
     rows, hidden = g.shape(weights.r)
     zeros = g.filled(0, (rows,), dtype)
     wb, rb = (zeros if bias is None else bias for bias in (weights.wb, weights.rb))
@@ -49,7 +69,139 @@ def whole_layer(
         extras = [g.cut(rb, [2 * hidden], [rows], [0])]
         rb = g.concat([g.cut(rb, [0], [2 * hidden], [0]), g.filled(0, (hidden,), dtype)], 0)
     columns = [g.transpose(m, (1, 0)) for m in (weights.w, weights.r)]
-    args = [wide(a) for a in (x, *columns, g.add(wb, rb), *states, *extras)]
+    args = [g.cast(a, carrier) for a in (x, *columns, g.add(wb, rb), *states, *extras)]
     result = g.op(f"nn.{kind}", *args, reverse=reverse, **attributes)
     y, *last = (g.cast(g.field(result, k), dtype) for k in range(1 + len(states)))
     return y, last
+
+
+# --- single steps
+
+
+def _same(x: Expr) -> Expr:
+    return x
+
+
+def lstm_step(
+    gates: Sequence[Expr],
+    c: Expr,
+    act: Sequence[Activation],
+    clipped: Activation = _same,
+    peepholes: Sequence[Expr] = (),
+    coupled: bool = False,
+) -> State:
+    """The new h and c of an LSTM.
+
+    gates       input, forget, cell and output, before their activations
+    act         the activations of gates, of the cell's input, and of its output
+    clipped     what is done before an activation
+    peepholes   weights with which the input, output and forget gates see the state
+    coupled     the forget gate is 1 - the input gate
+    """
+    i, f, new, o = gates
+    if peepholes:
+        i, f = g.add(i, g.mul(peepholes[0], c)), g.add(f, g.mul(peepholes[2], c))
+    i, new = act[0](clipped(i)), act[1](clipped(new))
+    f = g.sub(1.0, i) if coupled else act[0](clipped(f))
+    c = g.add(g.mul(f, c), g.mul(i, new))
+    if peepholes:
+        o = g.add(o, g.mul(peepholes[1], c))
+    return [g.mul(act[0](clipped(o)), act[2](c)), c]
+
+
+def gru_step(
+    reset: Expr,
+    update: Expr,
+    new: Callable[[Expr], Expr],
+    h: Expr,
+    act: Sequence[Activation],
+    clipped: Activation = _same,
+) -> State:
+    """The new h of a GRU; gates before their activations, the new one as a function of the reset gate."""
+    r, z = act[0](clipped(reset)), act[0](clipped(update))
+    candidate = act[1](clipped(new(r)))
+    return [g.add(g.mul(g.sub(1.0, z), candidate), g.mul(z, h))]
+
+
+def linear(x: Expr, weight: Expr, bias: Expr | None) -> Expr:
+    """x (batch, inputs) times a weight (units, inputs), and a bias."""
+    y = g.op("nn.dense", x, weight, units=g.shape(weight)[0])
+    return y if bias is None else g.op("nn.bias_add", y, bias, axis=-1)
+
+
+# --- layers, step by step
+
+
+@dataclass(frozen=True, slots=True)
+class Unrolled:
+    """One direction of a layer as arithmetic for each step, with one product for the inputs of all steps.
+
+    order         where the gates that the steps expect stand in the weights
+    reset_after   the reset gate of a GRU scales the product of the last state, not the state
+    clip          bounds the inputs of activations
+    others        as of `lstm_step`
+    """
+
+    kind: str
+    weights: Weights
+    act: Sequence[Activation]
+    order: Sequence[int] = (0, 1, 2, 3)
+    clip: float | None = None
+    peepholes: Sequence[Expr] = ()
+    coupled: bool = False
+    reset_after: bool = False
+
+    def run(self, x: Expr, state: State, lengths: Expr | None = None, reverse: bool = False) -> tuple[Expr, State]:
+        """Beyond its length (batch, 1) a sequence keeps its state and puts out zeros.
+
+        The state after a sequence of no steps is zero, as in ONNX Runtime; the specification does not say.
+        """
+        length = g.shape(x)[0]
+        if length > MAX_STEPS:
+            text = f"this kind of layer over a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)"
+            raise AotcError("graph-recurrent", text)
+        if reverse and lengths is not None:
+            raise AotcError("graph-recurrent", "reversed sequences of different lengths are not supported")
+        steps = list(enumerate(self._inputs(x)))
+        outputs: list[Expr] = []
+        for t, part in reversed(steps) if reverse else steps:
+            new = self._step(part, state)
+            output = new[0]
+            if lengths is not None:
+                running = g.greater(lengths, t)
+                output = g.where(running, output, 0.0)
+                new = [g.where(running, n, old if t else 0.0) for n, old in zip(new, state, strict=True)]
+            outputs.append(g.unsqueeze(output, [0]))
+            state = new
+        return g.concat(outputs[::-1] if reverse else outputs, 0), state
+
+    def _inputs(self, x: Expr) -> list[Expr]:
+        """The products of (steps, batch, inputs) with the weights, step by step."""
+        steps, batch, features = g.shape(x)
+        products = linear(g.reshape(x, (steps * batch, features)), self.weights.w, self.weights.wb)
+        return g.split(products, [batch] * steps, 0)
+
+    def _clipped(self, x: Expr) -> Expr:
+        return x if self.clip is None else g.clip(x, -self.clip, self.clip)
+
+    def _step(self, x: Expr, state: State) -> State:
+        weight, bias, h = self.weights.r, self.weights.rb, state[0]
+        assert bias is not None
+        hidden = g.shape(weight)[1]
+        if self.kind == "rnn":
+            return [self.act[0](self._clipped(g.add(x, linear(h, weight, bias))))]
+        parts = g.split(x if self.kind == "gru" else g.add(x, linear(h, weight, bias)), [hidden] * len(self.order), 1)
+        gates = [parts[k] for k in self.order]
+        if self.kind == "lstm":
+            return lstm_step(gates, state[1], self.act, self._clipped, self.peepholes, self.coupled)
+        sizes = [2 * hidden, hidden]
+        (first, last), (first_bias, last_bias) = g.split(weight, sizes, 0), g.split(bias, sizes, 0)
+        recurrence = g.split(linear(h, first, first_bias), [hidden] * 2, 1)
+        reset, update = (g.add(gates[k], recurrence[self.order[k]]) for k in (0, 1))
+
+        def new(r: Expr) -> Expr:
+            if self.reset_after:
+                return g.add(gates[2], g.mul(r, linear(h, last, last_bias)))
+            return g.add(gates[2], linear(g.mul(r, h), last, last_bias))
+
+        return gru_step(reset, update, new, h, self.act, self._clipped)

@@ -1,35 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions that are no single operator.
+"""Reductions, also of no elements, and the greatest elements.
 
-log_sum_exp(x, (1,), False)             # log(sum(exp(x - max(x)))) + max(x)
+In: a tensor, axes from 0, and whether reduced axes stay with size 1.  Out: a tensor.
+
+    plain("sum")(x, (1,), False)
+    log_sum_exp(x, (1,), False)             # log(sum(exp(x - max(x)))) + max(x)
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
+from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 
 Axes: TypeAlias = "tuple[int, ...]"
+Reduction: TypeAlias = "Callable[[Expr, Axes, bool], Expr]"
+
+_ON_BOOL: Final = {"max": "any", "min": "all"}
 
 
-def is_empty(x: Expr, axes: Axes) -> bool:
+def plain(name: str) -> Reduction:
+    """The reduction of an operator."""
+    return lambda x, axes, keepdims: g.reduce(name, x, axes, keepdims)
+
+
+def _is_empty(x: Expr, axes: Axes) -> bool:
     """Whether each result is a reduction of no elements."""
     return any(g.dims(x)[a] == 0 for a in axes)
 
 
-def result_of_nothing(x: Expr, axes: Axes, keepdims: bool, value: g.Number) -> Expr:
+def _of_nothing(x: Expr, axes: Axes, keepdims: bool, value: g.Number) -> Expr:
     """What a reduction of nothing gives."""
     kept = [1 if k in axes else d for k, d in enumerate(g.dims(x)) if keepdims or k not in axes]
     return g.filled(value, [d for d in kept if isinstance(d, int)], g.dtype(x))
 
 
+def extreme(name: str) -> Reduction:
+    """The greatest ("max") or the least ("min") elements: any or all of truth values, the worst one of nothing."""
+
+    def body(x: Expr, axes: Axes, keepdims: bool) -> Expr:
+        dtype = g.dtype(x)
+        if dtype.is_bool:
+            return g.reduce(_ON_BOOL[name], x, axes, keepdims)
+        if not _is_empty(x, axes):
+            return g.reduce(name, x, axes, keepdims)
+        if dtype.is_float:
+            return _of_nothing(x, axes, keepdims, float("-inf") if name == "max" else float("inf"))
+        return _of_nothing(x, axes, keepdims, dtype.min if name == "max" else dtype.max)
+
+    return body
+
+
 def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
     """log(sum(exp(x))), shifted by the maximum so that it does not overflow."""
-    if is_empty(x, axes):
-        return result_of_nothing(x, axes, keepdims, float("-inf"))
+    if _is_empty(x, axes):
+        return _of_nothing(x, axes, keepdims, float("-inf"))
     top = g.reduce("max", x, axes, True)
     top = g.where(g.op("isfinite", top), top, 0.0)
     result = g.add(g.op("log", g.reduce("sum", g.op("exp", g.sub(x, top)), axes, True)), top)
     return result if keepdims else g.op("squeeze", result, axis=axes)
+
+
+def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
+    """The k greatest (or least) elements of an axis, in order, and their positions as int64.
+
+    Raises AotcError (code "graph-topk") where there are not so many.
+    """
+    size = g.dims(x)[axis]
+    if k < 0 or (isinstance(size, int) and k > size):
+        raise AotcError("graph-topk", f"k is {k}, the axis has {size} elements")
+    if k == 0:  # which the graph's operator takes for all of them
+        values = g.cut(x, [0], [0], [axis])
+        return [values, g.cast(values, "int64")]
+    both = g.op("topk", x, k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
+    return [g.field(both, 0), g.field(both, 1)]

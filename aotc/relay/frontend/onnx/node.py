@@ -131,6 +131,11 @@ Converter: TypeAlias = Callable[[Node], Converted]
 Table: TypeAlias = Mapping[str, Converter]
 
 
+def of_input(function: Callable[[Expr], Expr]) -> Converter:
+    """A converter for an operator of one input without attributes."""
+    return lambda node: function(node.input(0))
+
+
 def value_of(attribute: AttributeProto) -> Any:
     """The Python value of an attribute; tensors and graphs stay protos."""
     match attribute.type:

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from onnx import GraphProto
 
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.types import TensorType, TupleType
+from aotc.ir.types import TupleType
 from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.onnx.node import Converted, Node, Table
+from aotc.relay.frontend.onnx.node import Node, Table, of_input
+from aotc.relay.frontend.shapes import element
 
 
 def _if(node: Node) -> Sequence[Expr]:
@@ -61,11 +62,7 @@ def _loop(node: Node) -> list[Expr]:
     count = len(body.output) - 1 - len(state)
     if count and not rows:
         raise AotcError("onnx-loop", "a loop that never runs has no outputs to stack")
-    return [*state, *(_stacked([row[k] for row in rows], 0) for k in range(count))]
-
-
-def _stacked(parts: Sequence[Expr], axis: int) -> Expr:
-    return g.concat([g.unsqueeze(p, [axis]) for p in parts], axis)
+    return [*state, *(g.stack([row[k] for row in rows], 0) for k in range(count))]
 
 
 def _scan(node: Node) -> list[Expr]:
@@ -87,7 +84,7 @@ def _scan(node: Node) -> list[Expr]:
     rows: list[list[Expr]] = []
     for t in range(trips):
         elements = [
-            _element(x, axis, trips - 1 - t if back else t)
+            element(x, axis, trips - 1 - t if back else t)
             for x, axis, back in zip(sources, axes, backwards, strict=True)
         ]
         values = _body_outputs(node, body, [*state, *elements], len(state))
@@ -100,7 +97,7 @@ def _scan(node: Node) -> list[Expr]:
     for k in range(count):
         parts = [row[k] for row in rows]
         axis = g.axis(out_axes[k], g.rank(parts[0]) + 1)
-        results.append(_stacked(list(reversed(parts)) if prepend[k] else parts, axis))
+        results.append(g.stack(list(reversed(parts)) if prepend[k] else parts, axis))
     return [*state, *results]
 
 
@@ -118,12 +115,6 @@ def _body_outputs(node: Node, body: GraphProto, inputs: Sequence[Expr], least: i
     if len(outputs) < least:
         raise AotcError("onnx-loop", f"the body of {node.op_type} gives {len(outputs)} outputs, not {least} or more")
     return outputs
-
-
-def _element(x: Expr, axis: int, index: int) -> Expr:
-    shape = g.shape(x)
-    part = g.cut(x, [index], [index + 1], [axis])
-    return g.reshape(part, [d for k, d in enumerate(shape) if k != axis])
 
 
 # --- sequences
@@ -166,7 +157,7 @@ def _concat_from_sequence(node: Node) -> Expr:
     if not items:
         raise AotcError("onnx-sequence", "an empty sequence cannot be joined")
     if node.integer("new_axis"):
-        return _stacked(items, g.axis(node.integer("axis"), g.rank(items[0]) + 1))
+        return g.stack(items, g.axis(node.integer("axis"), g.rank(items[0]) + 1))
     return g.concat(items, g.axis(node.integer("axis"), g.rank(items[0])))
 
 
@@ -183,27 +174,16 @@ def _split_to_sequence(node: Node) -> Expr:
         raise AotcError("onnx-split", f"parts {sizes[:16]} do not make up {size} elements")
     parts = g.split(x, sizes, axis)
     if given is None and node.integer("keepdims", 1) != 1:
-        shape = g.shape(x)
-        parts = [g.reshape(p, [d for k, d in enumerate(shape) if k != axis]) for p in parts]
+        parts = [g.squeeze(p, [axis]) for p in parts]
     return Tuple(parts)
-
-
-def _optional_has_element(node: Node) -> Converted:
-    return g.constant(node.optional(0) is not None)
-
-
-def _optional_get_element(node: Node) -> Converted:
-    x = node.input(0)
-    assert isinstance(type_of(x), (TensorType, TupleType))
-    return x
 
 
 OPS: Table = {
     "ConcatFromSequence": _concat_from_sequence,
     "If": _if,
     "Loop": _loop,
-    "OptionalGetElement": _optional_get_element,
-    "OptionalHasElement": _optional_has_element,
+    "OptionalGetElement": of_input(lambda x: x),
+    "OptionalHasElement": lambda node: g.constant(node.optional(0) is not None),
     "Scan": _scan,
     "SequenceAt": _sequence_at,
     "SequenceConstruct": lambda node: Tuple(node.all_inputs()),

@@ -9,41 +9,38 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.expr import Constant, Expr
+from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import windows
 from aotc.relay.frontend.onnx.node import Converted, Converter, Node, Table
+from aotc.relay.frontend.quantisation import centred
+from aotc.relay.frontend.shapes import take
+from aotc.relay.frontend.windows import Window
 
-_KERNEL_LAYOUT = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A window over the spatial axes; `pads` holds all befores, then all afters."""
-
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: tuple[int, ...]
-
-    @property
-    def rank(self) -> int:
-        return len(self.kernel)
-
-    def spans(self) -> list[int]:
-        """The extent of the window per axis."""
-        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+_PLAIN = ("", "NOTSET", "VALID")
+"""Values of `auto_pad` for which the padding does not depend on the data."""
 
 
-def window_of(node: Node, spatial: Sequence[int] | None, kernel: Sequence[int]) -> Window:
-    """The window that a node's attributes describe; `spatial` is needed where `auto_pad` asks for it.
+def window_of(node: Node, x: Expr, kernel: Sequence[int]) -> Window:
+    """The window that a node's attributes describe, padded as `auto_pad` asks for.
 
     Raises AotcError (code "onnx-window") for attributes that do not fit each other.
     """
+    window, auto = _stated(node, kernel), node.text("auto_pad", "NOTSET")
+    if auto in _PLAIN:
+        return window
+    spatial = _spatial(x)
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        raise AotcError("onnx-window", f"auto_pad {auto!r} is not supported here")
+    return window.padded(windows.same_padding(spatial, window, auto == "SAME_UPPER"))
+
+
+def _stated(node: Node, kernel: Sequence[int]) -> Window:
+    """The window of a node, without the padding that `auto_pad` has worked out."""
     rank = len(kernel)
     strides = tuple(node.ints("strides") or [1] * rank)
     dilations = tuple(node.ints("dilations") or [1] * rank)
@@ -52,129 +49,54 @@ def window_of(node: Node, spatial: Sequence[int] | None, kernel: Sequence[int]) 
     if not fits or min((*strides, *dilations, *kernel), default=1) < 1 or min(pads, default=0) < 0:
         text = f"kernel {list(kernel)}, strides {strides}, dilations {dilations}, pads {pads} do not fit"
         raise AotcError("onnx-window", text)
-    window = Window(tuple(kernel), strides, dilations, pads)
-    auto = node.text("auto_pad", "NOTSET")
-    if auto in ("", "NOTSET"):
-        return window
-    if auto == "VALID":
-        return Window(window.kernel, strides, dilations, (0,) * (2 * rank))
-    if auto not in ("SAME_UPPER", "SAME_LOWER") or spatial is None:
-        raise AotcError("onnx-window", f"auto_pad {auto!r} is not supported here")
-    totals = [
-        max((-(-size // stride) - 1) * stride + span - size, 0)
-        for size, stride, span in zip(spatial, strides, window.spans(), strict=True)
-    ]
-    return Window(window.kernel, strides, dilations, _halves(totals, more_after=auto == "SAME_UPPER"))
+    return Window(tuple(kernel), strides, dilations, pads if node.text("auto_pad") != "VALID" else (0,) * len(pads))
 
 
-def _halves(totals: Sequence[int], more_after: bool) -> tuple[int, ...]:
-    """Padding split in two, the odd element before or after."""
-    small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-    return (*small, *large) if more_after else (*large, *small)
+def _spatial(x: Expr) -> list[int]:
+    return [g.dim(x, k) for k in range(2, g.rank(x))]
 
 
-def spatial_rank(x: Expr, op_type: str) -> int:
-    """The number of spatial axes, 1 to 3."""
-    rank = g.rank(x) - 2
-    if not 1 <= rank <= 3:
-        raise AotcError("onnx-rank", f"{op_type} of an input of rank {rank + 2} is not supported (3 to 5 are)")
-    return rank
+def _spatial_rank(node: Node, x: Expr) -> int:
+    return windows.spatial_rank(g.rank(x), f"{node.op_type} of an input")
 
 
-def _spatial(node: Node, x: Expr) -> tuple[int, ...] | None:
-    """The spatial extents where the padding depends on them."""
-    if node.text("auto_pad", "NOTSET") in ("", "NOTSET", "VALID"):
-        return None
-    return tuple(g.dim(x, k) for k in range(2, g.rank(x)))
-
-
-def _weight_shape(node: Node, w: Expr, rank: int) -> tuple[int, ...]:
-    """The shape of the weight of a convolution over `rank` spatial axes."""
+def _kernel(node: Node, x: Expr, w: Expr) -> tuple[int, ...]:
+    """The extents of the weight of a convolution."""
+    rank = _spatial_rank(node, x)
     shape, given = g.shape(w, "the weight"), node.ints("kernel_shape")
     if len(shape) != rank + 2 or (given is not None and tuple(given) != shape[2:]):
         raise AotcError("onnx-window", f"a weight of shape {shape} does not fit the input and kernel_shape {given}")
-    return shape
+    return shape[2:]
 
 
-def convolve(node: Node, x: Expr, w: Expr, out_dtype: str = "") -> Expr:
-    """The convolution a node describes, without bias."""
-    rank = spatial_rank(x, node.op_type)
-    shape = _weight_shape(node, w, rank)
-    window = window_of(node, _spatial(node, x), shape[2:])
-    return g.op(
-        f"nn.conv{rank}d",
-        x,
-        w,
-        strides=window.strides,
-        padding=window.pads,
-        dilation=window.dilations,
-        groups=node.integer("group", 1),
-        channels=shape[0],
-        kernel_size=window.kernel,
-        out_dtype=out_dtype,
-    )
-
-
-def with_bias(y: Expr, bias: Expr | None) -> Expr:
-    """`y` with a bias per channel."""
-    return y if bias is None else g.op("nn.bias_add", y, bias, axis=1)
+def convolve(node: Node, x: Expr, w: Expr, bias: Expr | None = None, out_dtype: str = "") -> Expr:
+    """The convolution that a node describes."""
+    window = window_of(node, x, _kernel(node, x, w))
+    return windows.convolve(x, w, window, bias, node.integer("group", 1), out_dtype=out_dtype)
 
 
 def _conv(node: Node) -> Expr:
-    return with_bias(convolve(node, node.input(0), node.input(1)), node.optional(2))
+    return convolve(node, node.input(0), node.input(1), node.optional(2))
 
 
 def _conv_integer(node: Node) -> Expr:
     x, w = centred(node.input(0), node.optional(2), 1), centred(node.input(1), node.optional(3), 0)
-    return convolve(node, x, w, "int32")
-
-
-def centred(x: Expr, zero_point: Expr | None, axis: int) -> Expr:
-    """A quantised tensor as int32, its zero point (one, or one along `axis`) taken off."""
-    wide = g.cast(x, "int32")
-    if zero_point is None or (isinstance(zero_point, Constant) and not zero_point.data.any()):
-        return wide
-    point = g.cast(zero_point, "int32")
-    if g.rank(point) == 1:
-        point = g.reshape(point, () if g.dims(point) == (1,) else (-1, *(1,) * (g.rank(x) - 1 - axis)))
-    return g.sub(wide, point)
+    return convolve(node, x, w, out_dtype="int32")
 
 
 def _conv_transpose(node: Node) -> Expr:
     x, w = node.input(0), node.input(1)
-    rank = spatial_rank(x, node.op_type)
-    shape, groups = _weight_shape(node, w, rank), node.integer("group", 1)
-    window = window_of_transposed(node, x, shape[2:])
-    pads, extra = _transposed_padding(node, x, window)
-    y = g.op(
-        f"nn.conv{rank}d_transpose",
-        x,
-        w,
-        channels=shape[1] * groups,
-        kernel_size=window.kernel,
-        strides=window.strides,
-        output_padding=extra,
-        padding=pads,
-        dilation=window.dilations,
-        groups=groups,
-    )
-    return with_bias(y, node.optional(2))
+    window, extra = _transposed_padding(node, x, _stated(node, _kernel(node, x, w)))
+    return windows.convolve_transposed(x, w, window, node.optional(2), node.integer("group", 1), extra)
 
 
-def window_of_transposed(node: Node, x: Expr, kernel: Sequence[int]) -> Window:
-    """The window of a transposed convolution, whose automatic padding is worked out elsewhere."""
-    attrs = {name: value for name, value in node.attrs.items() if name != "auto_pad"}
-    plain = Node(node.op_type, node.inputs, attrs, node.since, node.wanted, node.host)
-    return window_of(plain, None, kernel)
-
-
-def _transposed_padding(node: Node, x: Expr, window: Window) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _transposed_padding(node: Node, x: Expr, window: Window) -> tuple[Window, tuple[int, ...]]:
     """Padding and output padding, worked out from `output_shape` or `auto_pad` where those are given."""
     extra = tuple(node.ints("output_padding") or [0] * window.rank)
     target, auto = node.ints("output_shape"), node.text("auto_pad", "NOTSET")
-    if target is None and auto in ("", "NOTSET", "VALID"):
-        return (window.pads if auto != "VALID" else (0,) * (2 * window.rank)), extra
-    sizes = [g.dim(x, k) for k in range(2, g.rank(x))]
+    if target is None and auto in _PLAIN:
+        return window, extra
+    sizes = _spatial(x)
     if target is None:
         target = [size * stride for size, stride in zip(sizes, window.strides, strict=True)]
     target = target[-window.rank :]
@@ -183,7 +105,7 @@ def _transposed_padding(node: Node, x: Expr, window: Window) -> tuple[tuple[int,
         for stride, size, more, span, wanted in zip(window.strides, sizes, extra, window.spans(), target, strict=True)
     ]
     extra = tuple(more + max(-total, 0) for more, total in zip(extra, totals, strict=True))
-    return _halves([max(t, 0) for t in totals], more_after=auto == "SAME_UPPER"), extra
+    return window.padded(windows.halves([max(t, 0) for t in totals], auto == "SAME_UPPER")), extra
 
 
 # --- pools
@@ -191,30 +113,23 @@ def _transposed_padding(node: Node, x: Expr, window: Window) -> tuple[tuple[int,
 
 def _pool_window(node: Node, x: Expr) -> Window:
     """The window of a pool, over as many axes as `x` has spatial ones."""
-    rank, kernel = spatial_rank(x, node.op_type), node.ints("kernel_shape") or []
+    rank, kernel = _spatial_rank(node, x), node.ints("kernel_shape") or []
     if len(kernel) != rank:
         raise AotcError("onnx-window", f"kernel_shape {kernel} does not fit an input of rank {rank + 2}")
-    return window_of(node, _spatial(node, x), kernel)
+    return window_of(node, x, kernel)
 
 
-def _pool(mean: bool) -> Converter:
+def _pool(kind: str) -> Converter:
     def convert(node: Node) -> Converted:
         x = node.input(0)
-        window = _pool_window(node, x)
-        rank = window.rank
-        more = {"count_include_pad": bool(node.integer("count_include_pad"))} if mean else {}
-        result = g.op(
-            f"nn.{'avg' if mean else 'max'}_pool{rank}d",
-            x,
-            pool_size=window.kernel,
-            strides=window.strides,
-            dilation=window.dilations,
-            padding=window.pads,
-            ceil_mode=bool(node.integer("ceil_mode")),
-            **more,
-        )
-        column_major = bool(node.integer("storage_order"))
-        return [result, _pool_indices(x, window, g.shape(result), column_major) if node.wants(1) else None]
+        window, ceil = _pool_window(node, x), bool(node.integer("ceil_mode"))
+        if kind == "avg":
+            include = bool(node.integer("count_include_pad"))
+            return windows.pool(kind, x, window, ceil_mode=ceil, count_include_pad=include)
+        result = windows.pool(kind, x, window, ceil_mode=ceil)
+        if not node.wants(1):
+            return result
+        return [result, _pool_indices(x, window, g.shape(result), bool(node.integer("storage_order")))]
 
     return convert
 
@@ -241,7 +156,7 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
     for k in range(rank):
         first = (np.arange(counts[k]) * window.strides[k] - window.pads[k]) * steps[k]
         base = base + first.reshape(-1, *(1,) * (rank - 1 - k))
-    return g.add(g.op("take", g.constant(offsets, "int64"), best, axis=0, mode="clip"), g.constant(base, "int64"))
+    return g.add(take(g.constant(offsets, "int64"), best, 0), g.constant(base, "int64"))
 
 
 def _max_unpool(node: Node) -> Expr:
@@ -272,12 +187,12 @@ def _moved(indices: Expr, source: Sequence[int], target: Sequence[int]) -> Expr:
     return result
 
 
-def _global(mean: bool) -> Converter:
+def _global(kind: str) -> Converter:
     def convert(node: Node) -> Expr:
         x = node.input(0)
         if g.rank(x) == 4:
-            return g.op(f"nn.global_{'avg' if mean else 'max'}_pool2d", x)
-        return g.reduce("mean" if mean else "max", x, range(2, g.rank(x)), True)
+            return g.op(f"nn.global_{kind}_pool2d", x)
+        return g.reduce("mean" if kind == "avg" else kind, x, range(2, g.rank(x)), True)
 
     return convert
 
@@ -314,28 +229,19 @@ def _lp_pool(node: Node) -> Expr:
             steps -= 1
         widths.append((before, steps * stride + span - size - before))
     y = g.pad(g.mul(x, x) if p == 2 else _norm(x, p), [(b, max(a, 0)) for b, a in widths])
-    y = g.op(
-        f"nn.avg_pool{rank}d",
-        y,
-        pool_size=window.kernel,
-        strides=window.strides,
-        dilation=window.dilations,
-        padding=(0,) * (2 * rank),
-        ceil_mode=False,
-        count_include_pad=True,
-    )
-    return _root(g.binary("multiply", y, float(math.prod(window.kernel))), p)
+    y = windows.pool("avg", y, window.padded((0,) * (2 * rank)), ceil_mode=False, count_include_pad=True)
+    return _root(g.mul(y, float(math.prod(window.kernel))), p)
 
 
 OPS: Table = {
-    "AveragePool": _pool(mean=True),
+    "AveragePool": _pool("avg"),
     "Conv": _conv,
     "ConvInteger": _conv_integer,
     "ConvTranspose": _conv_transpose,
-    "GlobalAveragePool": _global(mean=True),
+    "GlobalAveragePool": _global("avg"),
     "GlobalLpPool": _global_lp_pool,
-    "GlobalMaxPool": _global(mean=False),
+    "GlobalMaxPool": _global("max"),
     "LpPool": _lp_pool,
-    "MaxPool": _pool(mean=False),
+    "MaxPool": _pool("max"),
     "MaxUnpool": _max_unpool,
 }

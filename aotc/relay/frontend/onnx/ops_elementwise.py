@@ -9,6 +9,7 @@ most others are rows of a table.
 
 from __future__ import annotations
 
+from functools import partial
 from functools import reduce as fold
 
 import numpy as np
@@ -18,66 +19,31 @@ from aotc.ir.dtype import DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import dtype_of_elem
-from aotc.relay.frontend.onnx.node import Converted, Converter, Node, Table
+from aotc.relay.frontend.onnx.node import Converted, Converter, Node, Table, of_input
+from aotc.relay.frontend.quantisation import converted
 
 _UNARY = {
-    "Abs": "abs",
-    "Acos": "acos",
-    "Acosh": "acosh",
-    "Asin": "asin",
-    "Asinh": "asinh",
-    "Atan": "atan",
-    "Atanh": "atanh",
-    "BitwiseNot": "bitwise_not",
-    "Ceil": "ceil",
-    "Cos": "cos",
-    "Cosh": "cosh",
-    "Erf": "erf",
-    "Exp": "exp",
-    "Floor": "floor",
-    "IsNaN": "isnan",
-    "Log": "log",
-    "Neg": "negative",
-    "Not": "logical_not",
-    "Relu": "nn.relu",
-    "Round": "round",
-    "Sigmoid": "sigmoid",
-    "Sign": "sign",
-    "Sin": "sin",
-    "Sinh": "sinh",
-    "Sqrt": "sqrt",
-    "Tan": "tan",
-    "Tanh": "tanh",
-}
+    "BitwiseNot": "bitwise_not", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu",
+    **{name: name.lower() for name in (
+        *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor"),
+        *("IsNaN", "Log", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"),
+    )},
+}  # fmt: skip
 _BINARY = {
-    "Add": "add",
-    "And": "logical_and",
-    "BitwiseAnd": "bitwise_and",
-    "BitwiseOr": "bitwise_or",
-    "BitwiseXor": "bitwise_xor",
-    "Div": "divide",
-    "Equal": "equal",
-    "Greater": "greater",
-    "GreaterOrEqual": "greater_equal",
-    "Less": "less",
-    "LessOrEqual": "less_equal",
-    "Mul": "multiply",
-    "Or": "logical_or",
-    "Sub": "subtract",
-    "Xor": "logical_xor",
-}
+    "Add": "add", "And": "logical_and", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor", "Div": "divide", "Equal": "equal", "Greater": "greater",
+    "GreaterOrEqual": "greater_equal", "Less": "less", "LessOrEqual": "less_equal", "Mul": "multiply",
+    "Or": "logical_or", "Sub": "subtract", "Xor": "logical_xor",
+}  # fmt: skip
 _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
-def _unary(name: str) -> Converter:
-    return lambda node: g.op(name, node.input(0))
-
-
 def _binary(name: str) -> Converter:
-    def convert(node: Node) -> Expr:
-        return g.op(name, node.input(0), _aligned(node, node.input(1)))
+    return lambda node: g.op(name, node.input(0), _aligned(node, node.input(1)))
 
-    return convert
+
+def _variadic(name: str) -> Converter:
+    return lambda node: fold(partial(g.op, name), node.all_inputs())
 
 
 def _aligned(node: Node, b: Expr) -> Expr:
@@ -89,23 +55,6 @@ def _aligned(node: Node, b: Expr) -> Expr:
     return g.reshape(b, (*g.shape(b), *(1,) * after))
 
 
-def _variadic(name: str) -> Converter:
-    return lambda node: fold(lambda a, b: g.op(name, a, b), node.all_inputs())
-
-
-def _mean(node: Node) -> Expr:
-    parts = node.all_inputs()
-    return g.div(fold(g.add, parts), float(len(parts)))
-
-
-def _identity(node: Node) -> Expr:
-    return node.input(0)
-
-
-def _reciprocal(node: Node) -> Expr:
-    return g.div(1.0, node.input(0))
-
-
 def _is_inf(node: Node) -> Expr:
     x, (negative, positive) = node.input(0), (node.integer("detect_negative", 1), node.integer("detect_positive", 1))
     found = g.op("isinf", x)
@@ -114,10 +63,6 @@ def _is_inf(node: Node) -> Expr:
     if not negative and not positive:
         return g.op("logical_and", found, g.constant(False))
     return g.op("logical_and", found, g.less(x, 0.0) if negative else g.greater(x, 0.0))
-
-
-def _mod(node: Node) -> Expr:
-    return g.op("trunc_mod" if node.integer("fmod") else "floor_mod", node.input(0), node.input(1))
 
 
 def _pow(node: Node) -> Expr:
@@ -158,8 +103,6 @@ def _bit_shift(node: Node) -> Expr:
 
 # --- conversions
 
-_SATURATING = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
-
 
 def _legacy_dtype(node: Node) -> DType:
     """The `to` of Cast: a code, and a name in operator sets 1 to 5."""
@@ -171,28 +114,8 @@ def _legacy_dtype(node: Node) -> DType:
     return dtype_of_elem(int(to), "the result of Cast")
 
 
-def convert_dtype(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
-    """Cast as ONNX defines it: to float8, values out of range become the greatest finite one if `saturate`."""
-    source = g.dtype(x)
-    if dtype.is_float and dtype.bits <= 8 and source.is_float and source != dtype:
-        if dtype == "float8_e8m0fnu":
-            raise AotcError("onnx-cast", "rounding modes of float8e8m0 are not supported")
-        if dtype == "float4_e2m1fn" or (saturate and dtype in _SATURATING):
-            work = source if source.max >= dtype.max else DType("float32")
-            x = g.op("clip", g.cast(x, work), a_min=float(dtype.min), a_max=float(dtype.max))
-    return g.cast(x, dtype)
-
-
-def _cast(node: Node) -> Expr:
-    return convert_dtype(node.input(0), _legacy_dtype(node), bool(node.integer("saturate", 1)))
-
-
-def _cast_like(node: Node) -> Expr:
-    return convert_dtype(node.input(0), g.dtype(node.input(1)), bool(node.integer("saturate", 1)))
-
-
-def _where(node: Node) -> Expr:
-    return g.where(node.input(0), node.input(1), node.input(2))
+def _converted(node: Node, dtype: DType) -> Expr:
+    return converted(node.input(0), dtype, bool(node.integer("saturate", 1)))
 
 
 def _clip(node: Node) -> Expr:
@@ -235,19 +158,19 @@ def _dropout(node: Node) -> Converted:
 
 
 OPS: Table = {
-    **{name: _unary(op) for name, op in _UNARY.items()},
+    **{name: of_input(partial(g.op, op)) for name, op in _UNARY.items()},
     **{name: _binary(op) for name, op in _BINARY.items()},
     **{name: _variadic(op) for name, op in _VARIADIC.items()},
     "BitShift": _bit_shift,
-    "Cast": _cast,
-    "CastLike": _cast_like,
+    "Cast": lambda node: _converted(node, _legacy_dtype(node)),
+    "CastLike": lambda node: _converted(node, g.dtype(node.input(1))),
     "Clip": _clip,
     "Dropout": _dropout,
-    "Identity": _identity,
+    "Identity": of_input(lambda x: x),
     "IsInf": _is_inf,
-    "Mean": _mean,
-    "Mod": _mod,
+    "Mean": lambda node: g.div(fold(g.add, node.all_inputs()), float(len(node.inputs))),
+    "Mod": lambda node: g.op("trunc_mod" if node.integer("fmod") else "floor_mod", node.input(0), node.input(1)),
     "Pow": _pow,
-    "Reciprocal": _reciprocal,
-    "Where": _where,
+    "Reciprocal": of_input(lambda x: g.div(1.0, x)),
+    "Where": lambda node: g.where(node.input(0), node.input(1), node.input(2)),
 }

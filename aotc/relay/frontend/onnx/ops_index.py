@@ -8,49 +8,31 @@ ONNX indices may be negative: constant ones are resolved here, others when the m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.expr import Constant, Expr
+from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.node import Node, Table
-
-
-def checked(indices: Expr, size: int | Sequence[int]) -> Expr:
-    """Indices into axes of a size (or of several, along their last axis); constant ones counted from the start.
-
-    Raises AotcError (code "onnx-index") for constant ones that are out of range.
-    """
-    if not isinstance(indices, Constant):
-        return indices
-    extent, array = np.array(size), indices.data.astype(np.int64)
-    if np.any((array < -extent) | (array >= extent)):
-        raise AotcError("onnx-index", "a constant index is out of range")
-    return indices if not np.any(array < 0) else Constant(np.where(array < 0, array + extent, array))
+from aotc.relay.frontend.shapes import checked_indices, from_start, take
 
 
 def _gather(node: Node) -> Expr:
     x, indices = node.input(0), node.input(1)
     axis = g.axis(node.integer("axis"), g.rank(x))
-    size = g.dim(x, axis)
-    known = checked(indices, size)
-    if known is indices and not isinstance(indices, Constant):
-        known = g.where(g.less(indices, 0), g.add(indices, size), indices)
-    return g.op("take", x, known, axis=axis, mode="clip")
+    return take(x, from_start(indices, g.dim(x, axis)), axis)
 
 
 def _gather_elements(node: Node) -> Expr:
     x = node.input(0)
     axis = g.axis(node.integer("axis"), g.rank(x))
-    return g.op("gather", x, checked(node.input(1), g.dim(x, axis)), axis=axis)
+    return g.op("gather", x, checked_indices(node.input(1), g.dim(x, axis)), axis=axis)
 
 
 def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
     """Index tuples (along the last axis) checked against `sizes` and moved to the first axis."""
     rank = g.rank(indices)
-    return g.transpose(checked(indices, sizes), (rank - 1, *range(rank - 1)))
+    return g.transpose(checked_indices(indices, sizes), (rank - 1, *range(rank - 1)))
 
 
 def _gather_nd(node: Node) -> Expr:
@@ -75,7 +57,7 @@ def _mode(node: Node) -> str:
 def _scatter_elements(node: Node) -> Expr:
     x = node.input(0)
     axis = g.axis(node.integer("axis"), g.rank(x))
-    indices = checked(node.input(1), g.dim(x, axis))
+    indices = checked_indices(node.input(1), g.dim(x, axis))
     return g.op("scatter_elements", x, indices, node.input(2), axis=axis, reduction=_mode(node))
 
 
@@ -99,7 +81,7 @@ def _one_hot(node: Node) -> Expr:
     index = g.where(g.less(index, 0), g.add(index, depth), index)
     positions = g.reshape(g.iota(depth), [depth if k == axis else 1 for k in range(rank)])
     hit = g.binary("equal", g.unsqueeze(index, [axis]), positions)
-    off, on = (g.op("take", values, g.constant(k, "int64"), axis=0, mode="clip") for k in (0, 1))
+    off, on = (take(values, g.constant(k, "int64"), 0) for k in (0, 1))
     return g.where(hit, on, off)
 
 
@@ -108,8 +90,8 @@ def _compress(node: Node) -> Expr:
     x, condition = node.input(0), node.needed(node.const(1, "the condition"), "the condition")
     positions = g.constant(np.flatnonzero(condition.reshape(-1)), "int64")
     if "axis" not in node.attrs:
-        return g.op("take", g.reshape(x, (-1,)), positions, axis=0, mode="clip")
-    return g.op("take", x, positions, axis=g.axis(node.integer("axis"), g.rank(x)), mode="clip")
+        return take(g.reshape(x, (-1,)), positions, 0)
+    return take(x, positions, g.axis(node.integer("axis"), g.rank(x)))
 
 
 def _non_zero(node: Node) -> Expr:
@@ -138,7 +120,7 @@ def _tensor_scatter(node: Node) -> Expr:
 
 def _array_feature(node: Node) -> Expr:
     x, indices = node.input(0), g.reshape(node.input(1), (-1,))
-    picked = g.op("take", x, indices, axis=g.rank(x) - 1, mode="clip")
+    picked = take(x, indices, g.rank(x) - 1)
     return g.reshape(picked, (1, -1)) if g.rank(x) == 1 else picked
 
 

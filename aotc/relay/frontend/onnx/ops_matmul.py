@@ -12,17 +12,10 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.einsum import einsum
 from aotc.relay.frontend.matmul import matmul
 from aotc.relay.frontend.onnx.node import Node, Table
-from aotc.relay.frontend.onnx.ops_conv import centred
 
 
 def _matmul(node: Node) -> Expr:
     return matmul(node.input(0), node.input(1))
-
-
-def _matmul_integer(node: Node) -> Expr:
-    a = centred(node.input(0), node.optional(2), g.rank(node.input(0)) - 2)
-    b = centred(node.input(1), node.optional(3), g.rank(node.input(1)) - 1)
-    return matmul(a, b)
 
 
 def _gemm(node: Node) -> Expr:
@@ -36,24 +29,18 @@ def _gemm(node: Node) -> Expr:
         y = g.op("nn.dense", a, b, units=units if isinstance(units, int) else None)
     else:
         y = g.op("nn.matmul", a, b, units=None)
-    y = _scaled(y, node.number("alpha", 1.0))
+    y = g.scaled(y, node.number("alpha", 1.0))
     beta = node.number("beta", 1.0)
     if c is None or beta == 0.0:
         return y
-    c = _scaled(c, beta)
+    c = g.scaled(c, beta)
     if g.rank(c) == 1 and g.dims(c)[0] == g.dims(y)[1]:
         return g.op("nn.bias_add", y, c, axis=1)
     return g.add(y, c)
-
-
-def _scaled(x: Expr, factor: float) -> Expr:
-    if factor == 1.0:
-        return x
-    return g.mul(x, factor if g.dtype(x).is_float else int(factor))
 
 
 def _einsum(node: Node) -> Expr:
     return einsum(node.text("equation"), node.all_inputs())
 
 
-OPS: Table = {"Einsum": _einsum, "Gemm": _gemm, "MatMul": _matmul, "MatMulInteger": _matmul_integer}
+OPS: Table = {"Einsum": _einsum, "Gemm": _gemm, "MatMul": _matmul}

@@ -6,18 +6,12 @@ OPS["LayerNormalization"](node)         # nn.layer_norm(x, scale, bias), or a co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.normalisation import batch_norm, batch_norm_in, moments, per_channel, standardized
 from aotc.relay.frontend.onnx.load import dtype_of_elem
 from aotc.relay.frontend.onnx.node import Converted, Node, Table
-
-
-def _per_channel(v: Expr, rank: int) -> Expr:
-    """A vector laid along axis 1."""
-    return g.reshape(v, (-1, *(1,) * (rank - 2))) if rank > 2 else v
 
 
 def _batch_normalization(node: Node) -> Converted:
@@ -29,47 +23,26 @@ def _batch_normalization(node: Node) -> Converted:
         raise AotcError("onnx-training", "BatchNormalization with statistics as outputs is for training")
     if node.since < 9 and not node.integer("spatial", 1):
         raise AotcError("onnx-norm", "BatchNormalization with spatial=0 is not supported")
-    if g.dtype(x) == g.dtype(scale) == g.dtype(mean):
-        return [g.field(g.op("nn.batch_norm", x, scale, bias, mean, var, axis=1, epsilon=epsilon), 0)]
-    return [_normalized(x, scale, bias, mean, var, epsilon)]
-
-
-def _normalized(x: Expr, scale: Expr, bias: Expr, mean: Expr, var: Expr, epsilon: float) -> Expr:
-    """Batch normalisation where the statistics have another data type than the data: computed in theirs."""
-    rank, work = g.rank(x), g.dtype(mean)
-    factor = g.div(g.cast(scale, work), g.op("sqrt", g.add(var, epsilon)))
-    offset = g.sub(g.cast(bias, work), g.mul(mean, factor))
-    y = g.add(g.mul(g.cast(x, work), _per_channel(factor, rank)), _per_channel(offset, rank))
-    return g.cast(y, g.dtype(x))
+    return [batch_norm(x, scale, bias, mean, var, epsilon)]
 
 
 def _batch_training(
     node: Node, x: Expr, scale: Expr, bias: Expr, mean: Expr, var: Expr, epsilon: float
 ) -> list[Expr | None]:
     """Statistics of the batch itself, and running ones that move towards them."""
-    axes = [0, *range(2, g.rank(x))]
     momentum, work = node.number("momentum", 0.9), g.dtype(mean)
-    data = g.cast(x, work)
+    axes, data = [0, *range(2, g.rank(x))], g.cast(x, work)
     batch_mean = g.reduce("mean", data, axes, False)
-    centred = g.sub(data, _per_channel(batch_mean, g.rank(x)))
+    centred = g.sub(data, g.along(batch_mean, 1, g.rank(x)))
     batch_var = g.reduce("mean", g.mul(centred, centred), axes, False)
-    y = _normalized(x, scale, bias, batch_mean, batch_var, epsilon)
-    running = [
-        g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in ((mean, batch_mean), (var, batch_var))
-    ]
-    return [y, *running]
+    y = batch_norm_in(work, x, scale, bias, batch_mean, batch_var, epsilon)
+    pairs = ((mean, batch_mean), (var, batch_var))
+    return [y, *(g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in pairs)]
 
 
 def _instance_normalization(node: Node) -> Expr:
     x, scale, bias = node.input(0), node.input(1), node.input(2)
     return g.op("nn.instance_norm", x, scale, bias, axis=1, epsilon=node.number("epsilon", 1e-5))
-
-
-def _moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
-    """Mean, data minus mean, and variance, reduced axes kept."""
-    mean = g.reduce("mean", x, axes, True)
-    centred = g.sub(x, mean)
-    return mean, centred, g.reduce("mean", g.mul(centred, centred), axes, True)
 
 
 def _layer_normalization(node: Node) -> Converted:
@@ -82,7 +55,7 @@ def _layer_normalization(node: Node) -> Converted:
         beta = bias if bias is not None else g.filled(0, g.shape(scale), g.dtype(x))
         y = g.op("nn.layer_norm", x, scale, beta, axis=-1, epsilon=epsilon, center=bias is not None)
         return [y, None, None]
-    mean, centred, var = _moments(g.cast(x, stash), range(axis, rank))
+    mean, centred, var = moments(g.cast(x, stash), range(axis, rank))
     inverse = g.div(1.0, g.op("sqrt", g.add(var, epsilon)))
     y = g.mul(g.cast(g.mul(centred, inverse), g.dtype(x)), scale)
     return [y if bias is None else g.add(y, bias), mean, inverse]
@@ -100,17 +73,16 @@ def _rms_normalization(node: Node) -> Expr:
 def _group_normalization(node: Node) -> Expr:
     """Scale and bias are per group up to version 18, per channel after."""
     x, scale, bias, groups = node.input(0), node.input(1), node.input(2), node.integer("num_groups")
-    shape, rank = g.shape(x), g.rank(x)
+    shape = g.shape(x)
     if groups < 1 or shape[1] % groups:
         raise AotcError("onnx-norm", f"{shape[1]} channels cannot form {groups} groups")
     stash = dtype_of_elem(node.integer("stash_type", 1), "the stash type")
     data = g.cast(g.reshape(x, (shape[0], groups, -1)), stash)
-    _, centred, var = _moments(data, (2,))
-    y = g.cast(g.div(centred, g.op("sqrt", g.add(var, node.number("epsilon", 1e-5)))), g.dtype(x))
+    y = g.cast(standardized(data, (2,), node.number("epsilon", 1e-5)), g.dtype(x))
     if node.since < 21 and g.dim(scale, 0) == groups:
         y = g.add(g.mul(y, g.reshape(scale, (1, groups, 1))), g.reshape(bias, (1, groups, 1)))
         return g.reshape(y, shape)
-    return g.add(g.mul(g.reshape(y, shape), _per_channel(scale, rank)), _per_channel(bias, rank))
+    return per_channel(g.reshape(y, shape), scale, bias)
 
 
 def _lp_normalization(node: Node) -> Expr:
@@ -128,7 +100,7 @@ def _lp_normalization(node: Node) -> Expr:
 def _mean_variance_normalization(node: Node) -> Expr:
     x = node.input(0)
     axes = [g.axis(a, g.rank(x)) for a in node.ints("axes") or (0, 2, 3)]
-    _, centred, var = _moments(x, axes)
+    _, centred, var = moments(x, axes)
     return g.div(centred, g.add(g.op("sqrt", var), 1e-9))
 
 

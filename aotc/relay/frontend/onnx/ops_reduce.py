@@ -7,19 +7,16 @@ OPS["ReduceL2"](node)                   # sqrt(sum(x * x, axes))
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import reductions
 from aotc.relay.frontend.onnx.node import Converter, Node, Table
-from aotc.relay.frontend.reductions import is_empty, log_sum_exp, result_of_nothing
-
-_Axes = tuple[int, ...]
-_Reduction = Callable[[Expr, _Axes, bool], Expr]
+from aotc.relay.frontend.reductions import Axes, Reduction, plain
 
 
-def _axes(node: Node) -> _Axes | None:
+def _axes(node: Node) -> Axes | None:
     """The axes to reduce, None for a node that reduces nothing."""
     rank = g.rank(node.input(0))
     given = node.ints_or_input("axes", 1)
@@ -28,7 +25,7 @@ def _axes(node: Node) -> _Axes | None:
     return None if node.integer("noop_with_empty_axes") else tuple(range(rank))
 
 
-def _reduction(body: _Reduction, prepare: Callable[[Expr], Expr] | None = None) -> Converter:
+def _reduction(body: Reduction, prepare: Callable[[Expr], Expr] | None = None) -> Converter:
     """A converter for a reduction; with nothing to reduce only `prepare` (the elementwise part) remains."""
 
     def convert(node: Node) -> Expr:
@@ -36,74 +33,45 @@ def _reduction(body: _Reduction, prepare: Callable[[Expr], Expr] | None = None) 
         if axes is None:
             return prepare(x) if prepare is not None else x
         if not axes:  # rank 0: a reduction over no axes is one over a single element
-            return _scalar(x, body)
+            return body(g.unsqueeze(x, [0]), (0,), False)
         return body(x, axes, node.integer("keepdims", 1) == 1)
 
     return convert
 
 
-def _scalar(x: Expr, body: _Reduction) -> Expr:
-    return body(g.op("expand_dims", x, axis=0, num_newaxis=1), (0,), False)
+def _in_floats(body: Reduction) -> Reduction:
+    """A reduction whose integers are computed as float64."""
 
-
-def _sum(x: Expr, axes: _Axes, keepdims: bool) -> Expr:
-    return g.reduce("sum", x, axes, keepdims)
-
-
-def _extreme(name: str, on_bool: str) -> _Reduction:
-    def body(x: Expr, axes: _Axes, keepdims: bool) -> Expr:
+    def convert(x: Expr, axes: Axes, keepdims: bool) -> Expr:
         dtype = g.dtype(x)
-        if dtype.is_bool:
-            return g.reduce(on_bool, x, axes, keepdims)
-        if is_empty(x, axes):
-            return result_of_nothing(x, axes, keepdims, _worst(dtype, name == "max"))
-        return g.reduce(name, x, axes, keepdims)
+        return g.cast(body(x if dtype.is_float else g.cast(x, "float64"), axes, keepdims), dtype)
 
-    return body
+    return convert
 
 
-def _worst(dtype: DType, lowest: bool) -> g.Number:
-    if dtype.is_float:
-        return float("-inf") if lowest else float("inf")
-    return dtype.min if lowest else dtype.max
+def _sum_of(inner: Callable[[Expr], Expr], outer: str = "") -> Reduction:
+    """The sum of a function of the elements, and a function of the sum."""
 
+    def convert(x: Expr, axes: Axes, keepdims: bool) -> Expr:
+        total = g.reduce("sum", inner(x), axes, keepdims)
+        return g.op(outer, total) if outer else total
 
-def _root_of_squares(x: Expr, axes: _Axes, keepdims: bool) -> Expr:
-    dtype = g.dtype(x)
-    y = x if dtype.is_float else g.cast(x, "float64")
-    return g.cast(g.op("sqrt", _sum(g.mul(y, y), axes, keepdims)), dtype)
-
-
-def _log_sum(x: Expr, axes: _Axes, keepdims: bool) -> Expr:
-    dtype = g.dtype(x)
-    y = x if dtype.is_float else g.cast(x, "float64")
-    return g.cast(g.op("log", _sum(y, axes, keepdims)), dtype)
-
-
-def _log_sum_exp(x: Expr, axes: _Axes, keepdims: bool) -> Expr:
-    dtype = g.dtype(x)
-    return g.cast(log_sum_exp(x if dtype.is_float else g.cast(x, "float64"), axes, keepdims), dtype)
+    return convert
 
 
 def _square(x: Expr) -> Expr:
     return g.mul(x, x)
 
 
-def _abs(x: Expr) -> Expr:
-    return g.op("abs", x)
+_abs, _log = partial(g.op, "abs"), partial(g.op, "log")
 
 
 def _arg(name: str) -> Converter:
     def convert(node: Node) -> Expr:
-        x = node.input(0)
-        result = g.op(
-            name,
-            x,
-            axis=(g.axis(node.integer("axis"), g.rank(x)),),
-            keepdims=node.integer("keepdims", 1) == 1,
-            select_last_index=bool(node.integer("select_last_index")),
-        )
-        return g.cast(result, "int64")
+        x, last = node.input(0), bool(node.integer("select_last_index"))
+        axes = (g.axis(node.integer("axis"), g.rank(x)),)
+        keepdims = node.integer("keepdims", 1) == 1
+        return g.cast(g.op(name, x, axis=axes, keepdims=keepdims, select_last_index=last), "int64")
 
     return convert
 
@@ -131,19 +99,11 @@ def _running(name: str) -> Converter:
     return convert
 
 
-def _top_k(node: Node) -> list[Expr | None]:
+def _top_k(node: Node) -> list[Expr]:
     x = node.input(0)
     axis = g.axis(node.integer("axis", -1), g.rank(x))
     k = node.integer("k") if "k" in node.attrs else node.const_int(1, "k")
-    size = g.dims(x)[axis]
-    if k < 0 or (isinstance(size, int) and k > size):
-        raise AotcError("onnx-topk", f"k is {k}, the axis has {size} elements")
-    ascending = not node.integer("largest", 1)
-    if k == 0:  # which the graph's operator takes for all of them
-        values = g.cut(x, [0], [0], [axis])
-        return [values, g.cast(values, "int64")]
-    both = g.op("topk", x, k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
-    return [g.field(both, 0), g.field(both, 1)]
+    return reductions.top_k(x, k, axis, ascending=not node.integer("largest", 1))
 
 
 OPS: Table = {
@@ -151,15 +111,15 @@ OPS: Table = {
     "ArgMin": _arg("argmin"),
     "CumProd": _running("cumprod"),
     "CumSum": _running("cumsum"),
-    "ReduceL1": _reduction(lambda x, axes, keep: _sum(_abs(x), axes, keep), _abs),
-    "ReduceL2": _reduction(_root_of_squares, _abs),
-    "ReduceLogSum": _reduction(_log_sum, lambda x: g.op("log", x)),
-    "ReduceLogSumExp": _reduction(_log_sum_exp),
-    "ReduceMax": _reduction(_extreme("max", "any")),
-    "ReduceMean": _reduction(lambda x, axes, keep: g.reduce("mean", x, axes, keep)),
-    "ReduceMin": _reduction(_extreme("min", "all")),
-    "ReduceProd": _reduction(lambda x, axes, keep: g.reduce("prod", x, axes, keep)),
-    "ReduceSum": _reduction(_sum),
-    "ReduceSumSquare": _reduction(lambda x, axes, keep: _sum(_square(x), axes, keep), _square),
+    "ReduceL1": _reduction(_sum_of(_abs), _abs),
+    "ReduceL2": _reduction(_in_floats(_sum_of(_square, "sqrt")), _abs),
+    "ReduceLogSum": _reduction(_in_floats(_sum_of(lambda x: x, "log")), _log),
+    "ReduceLogSumExp": _reduction(_in_floats(reductions.log_sum_exp)),
+    "ReduceMax": _reduction(reductions.extreme("max")),
+    "ReduceMean": _reduction(plain("mean")),
+    "ReduceMin": _reduction(reductions.extreme("min")),
+    "ReduceProd": _reduction(plain("prod")),
+    "ReduceSum": _reduction(plain("sum")),
+    "ReduceSumSquare": _reduction(_sum_of(_square), _square),
     "TopK": _top_k,
 }

@@ -21,9 +21,9 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.matmul import matmul
 from aotc.relay.frontend.onnx.load import Array
 from aotc.relay.frontend.onnx.node import Node, Table
+from aotc.relay.frontend.resize import grid_sample, resize
 
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
-_LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +126,14 @@ def _resample(node: Node, x: Expr, plan: _Plan, axes: list[int], method: str, mo
     y = g.reshape(g.transpose(x, order), (1, math.prod(shape[k] for k in kept), *(shape[k] for k in axes)))
     roi = (*(plan.starts[k] for k in axes), *(plan.ends[k] for k in axes)) if mode == "tf_crop_and_resize" else None
     exact = all(plan.scales[k] * shape[k] == plan.sizes[k] for k in axes) and not roi
-    y = g.op(
-        f"image.resize{len(axes)}d",
+    y = resize(
         y,
-        size=tuple(plan.sizes[k] for k in axes),
+        [plan.sizes[k] for k in axes],
+        method,
+        mode,
+        _rounding(node),
+        node.number("cubic_coeff_a", -0.75),
         roi=roi,
-        layout=_LAYOUTS[len(axes)],
-        method=method,
-        coordinate_transformation_mode=mode,
-        rounding_method=_rounding(node) if method == "nearest_neighbor" else "",
-        cubic_alpha=node.number("cubic_coeff_a", -0.75),
         cubic_exclude=node.integer("exclude_outside"),
         extrapolation_value=node.number("extrapolation_value"),
         scales=None if exact else tuple(plan.scales[k] for k in axes),
@@ -153,19 +151,9 @@ _SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 def _grid_sample(node: Node) -> Expr:
-    """The coordinates of a position lie along the last axis of the grid in ONNX, along axis 1 in the graph."""
-    x, grid = node.input(0), node.input(1)
-    rank = g.rank(grid)
-    mode = node.text("mode", "bilinear")
-    return g.op(
-        "image.grid_sample",
-        x,
-        g.transpose(grid, (0, rank - 1, *range(1, rank - 1))),
-        method=_SAMPLING.get(mode, mode),
-        layout=_LAYOUTS[g.rank(x) - 2],
-        padding_mode=node.text("padding_mode", "zeros"),
-        align_corners=bool(node.integer("align_corners")),
-    )
+    mode, corners = node.text("mode", "bilinear"), bool(node.integer("align_corners"))
+    method = _SAMPLING.get(mode, mode)
+    return grid_sample(node.input(0), node.input(1), method, node.text("padding_mode", "zeros"), corners)
 
 
 def _affine_grid(node: Node) -> Expr:

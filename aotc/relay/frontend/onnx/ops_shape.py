@@ -9,7 +9,7 @@ Whatever decides a shape must be known at compile time; a shape taken from a sta
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from aotc.ir.dtype import DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import dtype_of_elem
-from aotc.relay.frontend.onnx.node import Node, Table
+from aotc.relay.frontend.onnx.node import Converter, Node, Table
+from aotc.relay.frontend.shapes import cropped, depth_to_space, space_to_depth
 from aotc.relay.op.rules import broadcast_shape
 
 # --- reshaping
@@ -85,36 +86,12 @@ def _transpose(node: Node) -> Expr:
     return g.transpose(x, order)
 
 
-def _depth_to_space(node: Node) -> Expr:
-    x, size = node.input(0), node.integer("blocksize")
-    n, c, *spatial = g.shape(x)
-    rank = len(spatial)
-    depth = _exact(c, size**rank, "blocksize")
-    blocks = (size,) * rank
-    if node.text("mode", "DCR") == "DCR":
-        y = g.reshape(x, (n, *blocks, depth, *spatial))
-        order = [0, rank + 1, *(axis for k in range(rank) for axis in (rank + 2 + k, 1 + k))]
-    else:
-        y = g.reshape(x, (n, depth, *blocks, *spatial))
-        order = [0, 1, *(axis for k in range(rank) for axis in (rank + 2 + k, 2 + k))]
-    return g.reshape(g.transpose(y, order), (n, depth, *(d * size for d in spatial)))
+def _blocks(move: Callable[..., Expr]) -> Converter:
+    def convert(node: Node) -> Expr:
+        x = node.input(0)
+        return move(x, node.integer("blocksize"), g.rank(x) - 2, node.text("mode", "DCR") == "DCR")
 
-
-def _space_to_depth(node: Node) -> Expr:
-    x, size = node.input(0), node.integer("blocksize")
-    n, c, *spatial = g.shape(x)
-    rank = len(spatial)
-    small = [_exact(d, size, "blocksize") for d in spatial]
-    y = g.reshape(x, (n, c, *(v for d in small for v in (d, size))))
-    blocks, places = [3 + 2 * k for k in range(rank)], [2 + 2 * k for k in range(rank)]
-    order = [0, 1, *blocks, *places] if node.text("mode", "DCR") == "CRD" else [0, *blocks, 1, *places]
-    return g.reshape(g.transpose(y, order), (n, c * size**rank, *small))
-
-
-def _exact(value: int, divisor: int, what: str) -> int:
-    if divisor <= 0 or value % divisor:
-        raise AotcError("onnx-shape", f"{value} is not a multiple of the {what} {divisor}")
-    return value // divisor
+    return convert
 
 
 # --- joining and cutting
@@ -200,11 +177,11 @@ def _pad(node: Node) -> Expr:
     places = [g.axis(a, rank) for a in axes] if axes is not None else list(range(rank))
     if len(pads) != 2 * len(places):
         raise AotcError("onnx-pad", f"{len(pads)} pads do not fit {len(places)} axes")
-    before, after = [0] * rank, [0] * rank
+    given = [(0, 0)] * rank
     for k, axis in enumerate(places):
-        before[axis], after[axis] = pads[k], pads[k + len(places)]
-    x = _cropped(x, before, after)
-    widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
+        given[axis] = pads[k], pads[k + len(places)]
+    x = cropped(x, given)
+    widths = [(max(b, 0), max(a, 0)) for b, a in given]
     mode = node.text("mode", "constant")
     g.checked_shape([d + b + a for d, (b, a) in zip(g.shape(x), widths, strict=True)], g.dtype(x), "the result of Pad")
     if mode != "constant":
@@ -213,19 +190,6 @@ def _pad(node: Node) -> Expr:
     if value is not None and any(b or a for b, a in widths):
         return g.op("nn.pad", x, g.reshape(value, ()), pad_width=tuple(widths), pad_mode="constant")
     return g.pad(x, widths, node.number("value") if g.dtype(x).is_float else int(node.number("value")))
-
-
-def _cropped(x: Expr, before: Sequence[int], after: Sequence[int]) -> Expr:
-    """Negative pads cut elements off."""
-    axes = [k for k in range(len(before)) if before[k] < 0 or after[k] < 0]
-    if not axes:
-        return x
-    shape = g.shape(x)
-    begin = [max(-before[k], 0) for k in axes]
-    end = [shape[k] + min(after[k], 0) for k in axes]
-    if any(e < b for b, e in zip(begin, end, strict=True)):
-        raise AotcError("onnx-pad", "negative pads cut more than there is")
-    return g.cut(x, begin, end, axes)
 
 
 def _tile(node: Node) -> Expr:
@@ -330,7 +294,7 @@ OPS: Table = {
     "Concat": _concat,
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
-    "DepthToSpace": _depth_to_space,
+    "DepthToSpace": _blocks(depth_to_space),
     "Expand": _expand,
     "EyeLike": _eye_like,
     "Flatten": _flatten,
@@ -341,7 +305,7 @@ OPS: Table = {
     "Shape": _shape,
     "Size": _size,
     "Slice": _slice,
-    "SpaceToDepth": _space_to_depth,
+    "SpaceToDepth": _blocks(space_to_depth),
     "Split": _split,
     "Squeeze": _squeeze,
     "Tile": _tile,

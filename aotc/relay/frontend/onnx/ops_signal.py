@@ -17,6 +17,7 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.matmul import matmul
 from aotc.relay.frontend.onnx.node import Node, Table
+from aotc.relay.frontend.shapes import take
 
 # --- Fourier transforms
 
@@ -103,7 +104,7 @@ def _stft(node: Node) -> Expr:
     count = (size - length) // step + 1
     g.check_materialized((count, length), "int64", "the frames of STFT")
     index = np.arange(count)[:, None] * step + np.arange(length)[None, :]
-    frames = g.op("take", x, g.constant(index.reshape(-1), "int64"), axis=1, mode="clip")
+    frames = take(x, g.constant(index.reshape(-1), "int64"), 1)
     frames = g.reshape(frames, (batch, count, length, parts))
     if window is not None:
         frames = g.mul(frames, g.reshape(window, (1, 1, length, 1)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -26,36 +27,12 @@ def _full(size: Value, fill_value: Value, dtype: str | None = None) -> Expr:
     return g.broadcast(as_tensor(fill_value, wanted), ints_of(size))
 
 
-def _zeros(size: Value, dtype: str | None = None) -> Expr:
-    return g.filled(0, ints_of(size), dtype or "float32")
-
-
-def _ones(size: Value, dtype: str | None = None) -> Expr:
-    return g.filled(1, ints_of(size), dtype or "float32")
-
-
 def _full_like(x: Expr, fill_value: Value, dtype: str | None = None) -> Expr:
     return _full(shape(x), fill_value, dtype or str(g.dtype(x)))
 
 
-def _zeros_like(x: Expr, dtype: str | None = None) -> Expr:
-    return _full_like(x, 0, dtype)
-
-
-def _ones_like(x: Expr, dtype: str | None = None) -> Expr:
-    return _full_like(x, 1, dtype)
-
-
 def _new_full(x: Expr, size: Value, fill_value: Value, dtype: str | None = None) -> Expr:
     return _full(size, fill_value, dtype or str(g.dtype(x)))
-
-
-def _new_zeros(x: Expr, size: Value, dtype: str | None = None) -> Expr:
-    return _new_full(x, size, 0, dtype)
-
-
-def _new_ones(x: Expr, size: Value, dtype: str | None = None) -> Expr:
-    return _new_full(x, size, 1, dtype)
 
 
 def _number(value: Value) -> Any:
@@ -91,14 +68,6 @@ def _eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
     return g.constant(np.eye(n, columns), dtype or "float32")
 
 
-def _scalar_tensor(s: Value, dtype: str | None = None) -> Expr:
-    return as_tensor(s, dtype or "float32")
-
-
-def _fill(x: Expr, value: Value) -> Expr:
-    return _full_like(x, value)
-
-
 def _tensor(data: Value, dtype: str | None = None) -> Expr:
     """torch.tensor of numbers and lists of them."""
     values = np.asarray(data)
@@ -111,55 +80,33 @@ def _tensor(data: Value, dtype: str | None = None) -> Expr:
 OPS: Table = {
     "_shape_as_tensor": lambda x: g.constant(list(shape(x)), "int64"),
     "arange": _arange,
-    "empty": _zeros,
-    "empty_like": _zeros_like,
     "eye": _eye,
-    "fill": _fill,
+    "fill": lambda x, value: _full_like(x, value),
     "full": _full,
     "full_like": _full_like,
     "linspace": _linspace,
-    "new_empty": _new_zeros,
     "new_full": _new_full,
-    "new_ones": _new_ones,
-    "new_zeros": _new_zeros,
-    "ones": _ones,
-    "ones_like": _ones_like,
-    "scalar_tensor": _scalar_tensor,
+    "scalar_tensor": lambda s, dtype=None: as_tensor(s, dtype or "float32"),
     "tensor": _tensor,
-    "zero": _zeros_like,
-    "zeros": _zeros,
-    "zeros_like": _zeros_like,
+    **dict.fromkeys(("empty", "zeros"), partial(_full, fill_value=0.0)),
+    **dict.fromkeys(("empty_like", "zero", "zeros_like"), partial(_full_like, fill_value=0)),
+    **dict.fromkeys(("new_empty", "new_zeros"), partial(_new_full, fill_value=0)),
+    "ones": partial(_full, fill_value=1.0),
+    "ones_like": partial(_full_like, fill_value=1),
+    "new_ones": partial(_new_full, fill_value=1),
 }
 
-
-# --- numbers
-
-
-def _true_div(a: Value, b: Value) -> float:
-    return float(a / b)
-
-
-def _get_item(items: Value, index: Value) -> Value:
-    return items[index]
-
-
-def _slice_list(items: Value, start: Value = None, end: Value = None, step: Value = 1) -> Value:
-    return items[slice(start, end, step)]
-
-
-def _int(value: Value) -> int | SymDim:
-    return value if isinstance(value, SymDim) else int(value)
-
-
 SCALARS: Final[dict[str, Callable[..., Value]]] = {
+    **{name: getattr(operator, name) for name in ("eq", "floordiv", "ge", "gt", "le", "lt", "mul", "ne", "neg", "pow")},
+    **dict.fromkeys(("ScalarImplicit", "item"), lambda v: v),
+    **dict.fromkeys(("div", "truediv"), lambda a, b: float(a / b)),
     "Bool": bool,
     "Float": float,
     "FloatImplicit": float,
-    "Int": _int,
+    "Int": lambda value: value if isinstance(value, SymDim) else int(value),
     "IntImplicit": int,
-    "ScalarImplicit": lambda v: v,
-    "__contains__": lambda items, key: key in items,
-    "__getitem__": _get_item,
+    "__contains__": operator.contains,
+    "__getitem__": operator.getitem,
     "__is__": operator.is_,
     "__isnot__": operator.is_not,
     "__not__": operator.not_,
@@ -168,58 +115,28 @@ SCALARS: Final[dict[str, Callable[..., Value]]] = {
     "add": lambda a, b, alpha=1: a + b * alpha if alpha != 1 else a + b,
     "append": lambda items, value: [*items, value],
     "ceil": math.ceil,
-    "div": _true_div,
-    "eq": operator.eq,
     "floor": math.floor,
-    "floordiv": operator.floordiv,
-    "ge": operator.ge,
-    "gt": operator.gt,
-    "item": lambda v: v,
-    "le": operator.le,
     "len": len,
     "list": list,
-    "lt": operator.lt,
-    "mul": operator.mul,
-    "ne": operator.ne,
-    "neg": operator.neg,
-    "pow": operator.pow,
     "remainder": operator.mod,
-    "slice": _slice_list,
+    "slice": lambda items, start=None, end=None, step=1: items[start:end:step],
     "sqrt": math.sqrt,
     "sub": operator.sub,
-    "truediv": _true_div,
     "warn": lambda *_: None,
 }
 """What TorchScript computes on numbers and lists, by operator; only called where no tensor is involved."""
 
-
-# --- facts about tensors
-
-
-def _size(x: Expr, dim: int | None = None) -> Value:
-    return list(g.dims(x)) if dim is None else g.dims(x)[dim]
-
-
-def _known_number(x: Expr) -> Value:
-    """The value of a constant of one element."""
-    return _number(x)
-
-
 FACTS: Table = {
+    **dict.fromkeys(("_local_scalar_dense", "item"), lambda x: _number(x)),
+    **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(_number(a))),
+    **dict.fromkeys(("Int", "IntImplicit"), lambda a: int(_number(a))),
+    **dict.fromkeys(("numel", "sym_numel"), lambda x: math.prod(shape(x))),
+    **dict.fromkeys(("size", "sym_size"), lambda x, dim=None: list(g.dims(x)) if dim is None else g.dims(x)[dim]),
     "Bool": lambda a: bool(_number(a)),
-    "Float": lambda a: float(_number(a)),
-    "FloatImplicit": lambda a: float(_number(a)),
-    "Int": lambda a: int(_number(a)),
-    "IntImplicit": lambda a: int(_number(a)),
     "ScalarImplicit": lambda a: _number(a),
-    "_local_scalar_dense": _known_number,
     "dim": lambda x: len(g.dims(x)),
     "is_floating_point": lambda x: g.dtype(x).is_float,
-    "item": _known_number,
     "len": lambda t: g.dims(t)[0],
-    "numel": lambda x: math.prod(shape(x)),
-    "size": _size,
-    "sym_numel": lambda x: math.prod(shape(x)),
-    "sym_size": _size,
 }
+"""Operators on tensors whose result is a number."""
 OPS.update(FACTS)

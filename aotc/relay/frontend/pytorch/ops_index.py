@@ -14,37 +14,9 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.pytorch.values import (
-    Converter,
-    Table,
-    Value,
-    as_tensor,
-    axis_of,
-    int_of,
-    is_tensor,
-    shape,
-    size,
-)
+from aotc.relay.frontend.pytorch.values import Table, Value, as_tensor, axis_of, int_of, is_tensor, shape, size
+from aotc.relay.frontend.shapes import from_start, take
 from aotc.relay.op.rules import broadcast_shape
-
-
-def _from_start(index: Expr, count: int) -> Expr:
-    """Positions counted from 0: negative ones count from the end."""
-    if isinstance(index, Constant):
-        return g.constant(np.where(index.data < 0, index.data + count, index.data), g.dtype(index))
-    return g.where(g.less(index, 0), g.add(index, count), index)
-
-
-def _take(x: Expr, index: Expr, axis: int) -> Expr:
-    return g.op("take", x, index, axis=axis, mode="clip")
-
-
-def _embedding(weight: Expr, indices: Expr) -> Expr:
-    return _take(weight, indices, 0)
-
-
-def _index_select(x: Expr, dim: int, index: Expr) -> Expr:
-    return _take(x, g.reshape(index, (-1,)), axis_of(dim, g.rank(x)))
 
 
 def _gather(x: Expr, dim: int, index: Expr) -> Expr:
@@ -83,10 +55,6 @@ def _scattered(x: Expr, dim: int, index: Expr, source: Value, mode: str) -> Expr
     else:
         update = g.broadcast(as_tensor(source, dtype), wanted)
     return g.op("scatter_elements", x, index, update, axis=axis, reduction=mode)
-
-
-def _scatter_add(x: Expr, dim: int, index: Expr, src: Expr) -> Expr:
-    return _scattered(x, dim, index, src, "add")
 
 
 def _scatter_reduce(x: Expr, dim: int, index: Expr, src: Expr, reduce: str, include_self: bool = True) -> Expr:
@@ -144,7 +112,7 @@ def _index(x: Expr, indices: Sequence[Value]) -> Expr:
     if not axes:
         return x
     if len(axes) == 1:
-        return _take(x, _from_start(places[0], size(x, axes[0])), axes[0])
+        return take(x, from_start(places[0], size(x, axes[0])), axes[0])
     index, common = _joined(places)
     data = g.transpose(x, _front(axes, g.rank(x)))
     y = g.op("gather_nd", data, index)
@@ -202,36 +170,12 @@ def _copy(x: Expr, src: Value) -> Expr:
     return g.broadcast(as_tensor(src, str(g.dtype(x))), shape(x))
 
 
-def _index_fill(x: Expr, dim: int, index: Expr, value: Value) -> Expr:
-    return _index_put(x, [*[None] * axis_of(dim, g.rank(x)), index], value)
-
-
 def _along(x: Expr, dim: int, index: Expr, source: Expr, accumulate: bool) -> Expr:
     before = [None] * axis_of(dim, g.rank(x))
     return _index_put(x, [*before, g.reshape(index, (-1,))], source, accumulate)
 
 
-def _index_add(x: Expr, dim: int, index: Expr, source: Expr) -> Expr:
-    return _along(x, dim, index, source, True)
-
-
-def _index_copy(x: Expr, dim: int, index: Expr, source: Expr) -> Expr:
-    return _along(x, dim, index, source, False)
-
-
-def _take_flat(x: Expr, index: Expr) -> Expr:
-    flat = g.reshape(x, (-1,))
-    return _take(flat, _from_start(index, size(flat, 0)), 0)
-
-
 # --- masks
-
-
-def _trilu(upper: bool) -> Converter:
-    def convert(x: Expr, diagonal: int = 0) -> Expr:
-        return g.op("trilu", x, g.constant(diagonal, "int64"), upper=upper)
-
-    return convert
 
 
 def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
@@ -251,7 +195,7 @@ def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     first = max(offset, 0) - min(offset, 0) * columns
     places = g.constant(first + np.arange(count) * (columns + 1), "int64")
-    return _take(g.reshape(y, (*lead, rows * columns)), places, len(lead))
+    return take(g.reshape(y, (*lead, rows * columns)), places, len(lead))
 
 
 def _bucket(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
@@ -261,27 +205,25 @@ def _bucket(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
 
 
 OPS: Table = {
+    **dict.fromkeys(("index", "_unsafe_index"), _index),
+    **dict.fromkeys(("index_put", "_unsafe_index_put"), _index_put),
     "bucketize": _bucket,
     "copy": _copy,
     "diagonal": _diagonal,
-    "embedding": _embedding,
+    "embedding": lambda weight, indices: take(weight, indices, 0),
     "gather": _gather,
-    "index": _index,
-    "index_add": _index_add,
-    "index_copy": _index_copy,
-    "index_fill": _index_fill,
-    "index_put": _index_put,
-    "_unsafe_index": _index,
-    "_unsafe_index_put": _index_put,
-    "index_select": _index_select,
+    "index_add": lambda x, dim, index, source: _along(x, dim, index, source, True),
+    "index_copy": lambda x, dim, index, source: _along(x, dim, index, source, False),
+    "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * axis_of(dim, g.rank(x)), index], value),
+    "index_select": lambda x, dim, index: take(x, g.reshape(index, (-1,)), axis_of(dim, g.rank(x))),
     "one_hot": _one_hot,
     "scatter": _scatter,
-    "scatter_add": _scatter_add,
+    "scatter_add": lambda x, dim, index, src: _scattered(x, dim, index, src, "add"),
     "scatter_reduce": _scatter_reduce,
     "select_scatter": _select_scatter,
     "slice_scatter": _slice_scatter,
-    "take": _take_flat,
+    "take": lambda x, index: _index(g.reshape(x, (-1,)), [index]),
     "take_along_dim": _take_along_dim,
-    "tril": _trilu(upper=False),
-    "triu": _trilu(upper=True),
+    "tril": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=False),
+    "triu": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=True),
 }

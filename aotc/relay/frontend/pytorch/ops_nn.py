@@ -7,16 +7,16 @@ OPS["linear"](x=a, weight=w, bias=b)    # nn.bias_add(nn.dense(a, w), b)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
+from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.einsum import einsum
 from aotc.relay.frontend.matmul import matmul
-from aotc.relay.frontend.pytorch.ops_elementwise import gelu
+from aotc.relay.frontend.normalisation import batch_norm, per_channel, standardized
 from aotc.relay.frontend.pytorch.ops_shape import swap
 from aotc.relay.frontend.pytorch.values import (
     Absent,
@@ -28,6 +28,7 @@ from aotc.relay.frontend.pytorch.values import (
     shape,
     size,
     target_shape,
+    with_absent,
 )
 
 
@@ -44,45 +45,22 @@ def _batch_norm(
     x: Expr,
     weight: Expr | None,
     bias: Expr | None,
-    running_mean: Expr | None,
-    running_var: Expr | None,
+    running_mean: Expr | None = None,
+    running_var: Expr | None = None,
     training: bool = False,
     eps: float = 1e-5,
 ) -> Expr:
     scale, offset = _affine(weight, bias, size(x, 1), str(g.dtype(x)))
-    if running_mean is not None and running_var is not None:
-        if training:
-            raise _training("batch_norm")
-        return g.field(g.op("nn.batch_norm", x, scale, offset, running_mean, running_var, axis=1, epsilon=eps), 0)
-    return _per_channel(_standardized(x, [0, *range(2, g.rank(x))], eps), scale, offset)
+    if running_mean is None or running_var is None:
+        return per_channel(standardized(x, [0, *range(2, g.rank(x))], eps), scale, offset)
+    if training:
+        raise _training("batch_norm")
+    return batch_norm(x, scale, offset, running_mean, running_var, eps)
 
 
 def _training(name: str) -> AotcError:
     hint = "call .eval() on the module before tracing or exporting it"
     return AotcError("torch-training", f"{name} is in training mode", hint=hint)
-
-
-def _standardized(x: Expr, axes: Sequence[int], eps: float) -> Expr:
-    """Mean 0 and variance 1 over some axes."""
-    centred = g.sub(x, g.reduce("mean", x, axes, True))
-    return g.div(centred, g.op("sqrt", g.add(g.reduce("mean", g.mul(centred, centred), axes, True), eps)))
-
-
-def _per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
-    full = (-1, *(1,) * (g.rank(x) - 2))
-    return g.add(g.mul(x, g.reshape(scale, full)), g.reshape(offset, full))
-
-
-def _batch_norm_inference(
-    x: Expr, weight: Expr | None, bias: Expr | None, running_mean: Expr, running_var: Expr, eps: float
-) -> list[Value]:
-    y = _batch_norm(x, weight, bias, running_mean, running_var, False, eps)
-    return [y, *[Absent("the statistics of batch_norm")] * 2]
-
-
-def _batch_norm_of_batch(x: Expr, weight: Expr | None, bias: Expr | None, training: bool, eps: float) -> list[Value]:
-    y = _batch_norm(x, weight, bias, None, None, training, eps)
-    return [y, *[Absent("the statistics of batch_norm")] * 2]
 
 
 def _instance_norm(
@@ -107,12 +85,6 @@ def _group_norm(
     return g.op("nn.group_norm", x, scale, offset, num_groups=num_groups, axis=1, epsilon=eps)
 
 
-def _native_group_norm(
-    x: Expr, weight: Expr | None, bias: Expr | None, N: int, C: int, HxW: int, group: int, eps: float
-) -> list[Value]:
-    return [_group_norm(x, group, weight, bias, eps), *[Absent("the statistics of group_norm")] * 2]
-
-
 def _layer_norm(
     x: Expr, normalized_shape: Value, weight: Expr | None = None, bias: Expr | None = None, eps: float = 1e-5
 ) -> Expr:
@@ -124,13 +96,6 @@ def _layer_norm(
         return g.op("nn.layer_norm", x, scale, offset, axis=-1, epsilon=eps)
     flat = g.op("nn.layer_norm", g.reshape(x, (*shape(x)[:kept], count)), scale, offset, axis=-1, epsilon=eps)
     return g.reshape(flat, shape(x))
-
-
-def _native_layer_norm(
-    x: Expr, normalized_shape: Value, weight: Expr | None, bias: Expr | None, eps: float
-) -> list[Value]:
-    y = _layer_norm(x, normalized_shape, weight, bias, eps)
-    return [y, *[Absent("the statistics of layer_norm")] * 2]
 
 
 def _rms_norm(x: Expr, normalized_shape: Value, weight: Expr | None = None, eps: float | None = None) -> Expr:
@@ -172,21 +137,9 @@ def _matmul(x: Expr, other: Expr) -> Expr:
     return matmul(a, b)
 
 
-def _times(x: Expr, factor: Value) -> Expr:
-    return x if factor == 1 else g.mul(x, float(factor) if g.dtype(x).is_float else int(factor))
-
-
 def _addmm(x: Expr, mat1: Expr, mat2: Expr, beta: Value = 1, alpha: Value = 1) -> Expr:
-    product = _times(matmul(mat1, mat2), alpha)
-    return product if beta == 0 else g.add(product, _times(x, beta))
-
-
-def _baddbmm(x: Expr, batch1: Expr, batch2: Expr, beta: Value = 1, alpha: Value = 1) -> Expr:
-    return _addmm(x, batch1, batch2, beta, alpha)
-
-
-def _addmv(x: Expr, mat: Expr, vec: Expr, beta: Value = 1, alpha: Value = 1) -> Expr:
-    return _addmm(x, mat, vec, beta, alpha)
+    product = g.scaled(matmul(mat1, mat2), alpha)
+    return product if beta == 0 else g.add(product, g.scaled(x, beta))
 
 
 def _outer(x: Expr, vec2: Expr) -> Expr:
@@ -298,7 +251,7 @@ def _encoder_layer(
 
     def feed(x: Expr) -> Expr:
         inner = _linear(x, ffn_weight_1, ffn_bias_1)
-        return _linear(gelu(inner) if use_gelu else g.op("nn.relu", inner), ffn_weight_2, ffn_bias_2)
+        return _linear(activations.gelu(inner) if use_gelu else g.op("nn.relu", inner), ffn_weight_2, ffn_bias_2)
 
     y = src
     for step, scale, offset in ((attend, norm_weight_1, norm_bias_1), (feed, norm_weight_2, norm_bias_2)):
@@ -310,31 +263,30 @@ def _encoder_layer(
 
 
 OPS: Table = {
-    "_log_softmax": _softmax("nn.log_softmax"),
-    "_native_batch_norm_legit_no_training": _batch_norm_inference,
-    "_native_batch_norm_legit.no_stats": _batch_norm_of_batch,
+    "_native_batch_norm_legit_no_training": with_absent(_batch_norm, "the statistics of batch_norm", 2),
+    "_native_batch_norm_legit.no_stats": with_absent(_batch_norm, "the statistics of batch_norm", 2),
     "_native_multi_head_attention": _multi_head,
-    "_softmax": _softmax("nn.softmax"),
     "_transformer_encoder_layer_fwd": _encoder_layer,
+    **dict.fromkeys(("log_softmax", "_log_softmax"), _softmax("nn.log_softmax")),
+    **dict.fromkeys(("softmax", "_softmax"), _softmax("nn.softmax")),
+    **dict.fromkeys(("bmm", "mm"), lambda x, mat2: matmul(x, mat2)),
     "addmm": _addmm,
-    "addmv": _addmv,
-    "baddbmm": _baddbmm,
+    "addmv": lambda x, mat, vec, beta=1, alpha=1: _addmm(x, mat, vec, beta, alpha),
+    "baddbmm": lambda x, batch1, batch2, beta=1, alpha=1: _addmm(x, batch1, batch2, beta, alpha),
     "batch_norm": _batch_norm,
-    "bmm": lambda x, mat2: matmul(x, mat2),
     "dot": lambda x, tensor: matmul(x, tensor),
     "einsum": lambda equation, tensors: einsum(equation, promoted(*tensors)),
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
     "layer_norm": _layer_norm,
     "linear": _linear,
-    "log_softmax": _softmax("nn.log_softmax"),
     "matmul": _matmul,
-    "mm": lambda x, mat2: matmul(x, mat2),
     "mv": lambda x, vec: matmul(x, vec),
-    "native_group_norm": _native_group_norm,
-    "native_layer_norm": _native_layer_norm,
+    "native_group_norm": with_absent(
+        lambda x, weight, bias, group, eps: _group_norm(x, group, weight, bias, eps), "the statistics of group_norm", 2
+    ),
+    "native_layer_norm": with_absent(_layer_norm, "the statistics of layer_norm", 2),
     "outer": _outer,
     "rms_norm": _rms_norm,
     "scaled_dot_product_attention": _attention,
-    "softmax": _softmax("nn.softmax"),
 }

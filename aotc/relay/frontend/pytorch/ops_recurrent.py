@@ -7,6 +7,7 @@ OPS["lstm.input"](x=a, hx=[h, c], params=[...], ...)    # outputs, last h, last 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from aotc.ir.diagnostics import AotcError
@@ -14,33 +15,26 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.ops_shape import swap
 from aotc.relay.frontend.pytorch.values import Converter, Table, shape
-from aotc.relay.frontend.recurrent import Weights, whole_layer
+from aotc.relay.frontend.recurrent import State, Weights, gru_step, linear, lstm_step, whole_layer
 
-_State = list[Expr]
-_Cell = Callable[[Expr, Expr, _State], _State]
+_Cell = Callable[[Expr, Expr, State], State]
 """The new state for the products of input and last state with their weights, and the last state."""
 
-
-def _product(x: Expr, weight: Expr, bias: Expr | None) -> Expr:
-    y = g.op("nn.dense", x, weight, units=shape(weight)[0])
-    return y if bias is None else g.op("nn.bias_add", y, bias, axis=-1)
+_SIGMOID, _TANH = partial(g.op, "sigmoid"), partial(g.op, "tanh")
 
 
 def _gates(x: Expr, count: int) -> list[Expr]:
     return g.split(x, [shape(x)[1] // count] * count, 1)
 
 
-def _lstm_cell(x: Expr, h: Expr, state: _State) -> _State:
-    i, f, new, o = _gates(g.add(x, h), 4)
-    c = g.add(g.mul(g.op("sigmoid", f), state[1]), g.mul(g.op("sigmoid", i), g.op("tanh", new)))
-    return [g.mul(g.op("sigmoid", o), g.op("tanh", c)), c]
+def _lstm_cell(x: Expr, h: Expr, state: State) -> State:
+    return lstm_step(_gates(g.add(x, h), 4), state[1], (_SIGMOID, _TANH, _TANH))
 
 
-def _gru_cell(x: Expr, h: Expr, state: _State) -> _State:
+def _gru_cell(x: Expr, h: Expr, state: State) -> State:
     (xr, xz, xn), (hr, hz, hn) = _gates(x, 3), _gates(h, 3)
-    r, z = g.op("sigmoid", g.add(xr, hr)), g.op("sigmoid", g.add(xz, hz))
-    n = g.op("tanh", g.add(xn, g.mul(r, hn)))
-    return [g.add(g.mul(g.sub(1.0, z), n), g.mul(z, state[0]))]
+    act = (_SIGMOID, _TANH)
+    return gru_step(g.add(xr, hr), g.add(xz, hz), lambda r: g.add(xn, g.mul(r, hn)), state[0], act)
 
 
 def _rnn_cell(activation: str) -> _Cell:
@@ -52,7 +46,7 @@ def _layers(
 ) -> tuple[Expr, list[Expr]]:
     """All layers; `states` and the result hold (layers * directions, batch, features)."""
     first = [[g.squeeze(s, [0]) for s in g.split(state, [1] * len(weights), 0)] for state in states]
-    finals: list[_State] = []
+    finals: list[State] = []
     for layer in range(0, len(weights), directions):
         columns = []
         for k in range(layer, layer + directions):
@@ -61,7 +55,7 @@ def _layers(
             columns.append(y)
             finals.append(final)
         x = g.concat(columns, 2) if directions > 1 else columns[0]
-    return x, [g.concat([g.unsqueeze(f[k], [0]) for f in finals], 0) for k in range(len(states))]
+    return x, [g.stack([f[k] for f in finals], 0) for k in range(len(states))]
 
 
 def _recurrent(kind: str, **attributes: str) -> Converter:
@@ -99,7 +93,7 @@ def _cell(cell: _Cell, states: int) -> Converter:
         x: Expr, hx: Any, w_ih: Expr, w_hh: Expr, b_ih: Expr | None = None, b_hh: Expr | None = None
     ) -> list[Expr] | Expr:
         state = list(hx) if states == 2 else [hx]
-        new = cell(_product(x, w_ih, b_ih), _product(state[0], w_hh, b_hh), state)
+        new = cell(linear(x, w_ih, b_ih), linear(state[0], w_hh, b_hh), state)
         return new if states == 2 else new[0]
 
     return convert

@@ -7,27 +7,20 @@ OPS["mean.dim"](x=a, dim=[2, 3], keepdim=True)      # mean(a, axis=(2, 3), keepd
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch.ops_elementwise import as_bool
 from aotc.relay.frontend.pytorch.values import Converter, Table, Value, axes_of, axis_of, floating, shape
-from aotc.relay.frontend.reductions import log_sum_exp
-
-_Body = Callable[[Expr, tuple[int, ...], bool], Expr]
+from aotc.relay.frontend.reductions import Reduction, extreme, log_sum_exp, plain, top_k
 
 
-def reduced(body: _Body, x: Expr, dim: Value, keepdim: bool) -> Expr:
+def reduced(body: Reduction, x: Expr, dim: Value, keepdim: bool) -> Expr:
     """A reduction over axes (None, or none at all: over all of them); one number counts as an axis of one element."""
     if not g.rank(x):
         return body(g.reshape(x, (1,)), (0,), False)
     return body(x, tuple(axes_of(dim, g.rank(x))), keepdim)
-
-
-def _plain(name: str) -> _Body:
-    return lambda x, axes, keep: g.reduce(name, x, axes, keep)
 
 
 def _summing(name: str) -> Converter:
@@ -35,22 +28,17 @@ def _summing(name: str) -> Converter:
 
     def convert(x: Expr, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
         wanted = dtype or (str(g.dtype(x)) if g.dtype(x).is_float else "int64")
-        return reduced(_plain(name), g.cast(x, wanted), dim, keepdim)
+        return reduced(plain(name), g.cast(x, wanted), dim, keepdim)
 
     return convert
 
 
 def _mean(x: Expr, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    return reduced(_plain("mean"), g.cast(x, dtype) if dtype is not None else x, dim, keepdim)
+    return reduced(plain("mean"), g.cast(x, dtype) if dtype is not None else x, dim, keepdim)
 
 
 def _extreme(name: str) -> Converter:
-    on_bool = {"max": "any", "min": "all"}[name]
-
-    def convert(x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
-        return reduced(_plain(on_bool if g.dtype(x).is_bool else name), x, dim, keepdim)
-
-    return convert
+    return lambda x, dim=None, keepdim=False: reduced(extreme(name), x, dim, keepdim)
 
 
 def _extreme_with_place(name: str) -> Converter:
@@ -74,7 +62,7 @@ def _arg(name: str) -> Converter:
 
 def _truth(name: str) -> Converter:
     def convert(x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
-        result = reduced(_plain(name), as_bool(x), dim, keepdim)
+        result = reduced(plain(name), as_bool(x), dim, keepdim)
         return g.cast(result, "uint8") if g.dtype(x) == "uint8" else result
 
     return convert
@@ -98,12 +86,10 @@ def _std(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value =
 
 
 def _with_mean(body: Converter) -> Converter:
-    def convert(
-        x: Expr, dim: Value = None, unbiased: Value = True, correction: Value = None, keepdim: bool = False
-    ) -> list[Expr]:
-        return [body(x, dim, unbiased, correction, keepdim), _mean(x, dim, keepdim)]
-
-    return convert
+    return lambda x, dim=None, unbiased=True, correction=None, keepdim=False: [
+        body(x, dim, unbiased, correction, keepdim),
+        _mean(x, dim, keepdim),
+    ]
 
 
 def _norm(x: Expr, p: Value = 2, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
@@ -111,19 +97,15 @@ def _norm(x: Expr, p: Value = 2, dim: Value = None, keepdim: bool = False, dtype
     order = 2.0 if p is None or p == "fro" else float(p)
     size = g.op("abs", y)
     if math.isinf(order):
-        return reduced(_plain("max" if order > 0 else "min"), size, dim, keepdim)
+        return reduced(plain("max" if order > 0 else "min"), size, dim, keepdim)
     if order == 0:
-        return reduced(_plain("sum"), g.cast(as_bool(y), str(g.dtype(y))), dim, keepdim)
+        return reduced(plain("sum"), g.cast(as_bool(y), str(g.dtype(y))), dim, keepdim)
     if order == 1:
-        return reduced(_plain("sum"), size, dim, keepdim)
+        return reduced(plain("sum"), size, dim, keepdim)
     if order == 2:
-        return g.op("sqrt", reduced(_plain("sum"), g.mul(y, y), dim, keepdim))
-    total = reduced(_plain("sum"), g.op("power", size, g.constant(order, str(g.dtype(y)))), dim, keepdim)
+        return g.op("sqrt", reduced(plain("sum"), g.mul(y, y), dim, keepdim))
+    total = reduced(plain("sum"), g.op("power", size, g.constant(order, str(g.dtype(y)))), dim, keepdim)
     return g.op("power", total, g.constant(1.0 / order, str(g.dtype(y))))
-
-
-def _vector_norm(x: Expr, ord: Value = 2, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    return _norm(x, ord, dim, keepdim, dtype)
 
 
 def _linalg_norm(
@@ -135,10 +117,6 @@ def _linalg_norm(
     return _norm(x, ord, dim, keepdim, dtype)
 
 
-def _log_sum_exp(x: Expr, dim: Value, keepdim: bool = False) -> Expr:
-    return reduced(log_sum_exp, floating(x), dim, keepdim)
-
-
 def _running(name: str) -> Converter:
     def convert(x: Expr, dim: int, dtype: str | None = None) -> Expr:
         wanted = dtype or (str(g.dtype(x)) if g.dtype(x).is_float else "int64")
@@ -147,11 +125,6 @@ def _running(name: str) -> Converter:
         return g.op(name, g.cast(x, wanted), axis=axis_of(dim, g.rank(x)), dtype=wanted)
 
     return convert
-
-
-def _top_k(x: Expr, k: int, dim: int = -1, largest: bool = True) -> list[Expr]:
-    both = g.op("topk", x, k=k, axis=axis_of(dim, g.rank(x)), ret_type="both", is_ascend=not largest, dtype="int64")
-    return [g.field(both, 0), g.field(both, 1)]
 
 
 def _argsort(x: Expr, dim: int = -1, descending: bool = False) -> Expr:
@@ -172,7 +145,7 @@ def _median(x: Expr) -> Expr:
 
 def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> Expr:
     def total(y: Expr) -> Expr:
-        return reduced(_plain("sum"), y, [dim], False)
+        return reduced(plain("sum"), y, [dim], False)
 
     lengths = [g.binary("maximum", g.op("sqrt", total(g.mul(y, y))), eps) for y in (x1, x2)]
     return g.div(total(g.mul(x1, x2)), g.mul(*lengths))
@@ -190,8 +163,8 @@ OPS: Table = {
     "cumprod": _running("cumprod"),
     "cumsum": _running("cumsum"),
     "linalg_norm": _linalg_norm,
-    "linalg_vector_norm": _vector_norm,
-    "logsumexp": _log_sum_exp,
+    "linalg_vector_norm": lambda x, ord=2, dim=None, keepdim=False, dtype=None: _norm(x, ord, dim, keepdim, dtype),
+    "logsumexp": lambda x, dim, keepdim=False: reduced(log_sum_exp, floating(x), dim, keepdim),
     "max": _extreme("max"),
     "max.dim": _extreme_with_place("max"),
     "mean": _mean,
@@ -204,7 +177,7 @@ OPS: Table = {
     "std": _std,
     "std_mean": _with_mean(_std),
     "sum": _summing("sum"),
-    "topk": _top_k,
+    "topk": lambda x, k, dim=-1, largest=True: top_k(x, k, axis_of(dim, g.rank(x)), not largest),
     "var": _var,
     "var_mean": _with_mean(_var),
 }

@@ -26,6 +26,7 @@ from aotc.relay.frontend.pytorch.values import (
     size,
     target_shape,
 )
+from aotc.relay.frontend.shapes import depth_to_space, element, padded, space_to_depth
 
 _INT64_MAX = (1 << 63) - 1
 
@@ -44,15 +45,6 @@ def _view(x: Expr, size: Sequence[Value]) -> Expr:
     return g.reshape(x, target_shape(_solved(g.dims(x), size)))
 
 
-def _reshape(x: Expr, shape: Sequence[Value]) -> Expr:
-    return _view(x, shape)
-
-
-def like(x: Expr, other: Expr) -> Expr:
-    """`x` in the shape of another tensor of as many elements."""
-    return _view(x, g.dims(other))
-
-
 def _flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
     rank = g.rank(x)
     if not rank:
@@ -67,11 +59,6 @@ def _flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
 def _unflatten(x: Expr, dim: int, sizes: Sequence[Value]) -> Expr:
     axis, dims = axis_of(dim, g.rank(x)), g.dims(x)
     return _view(x, [*dims[:axis], *sizes, *dims[axis + 1 :]])
-
-
-def permute(x: Expr, dims: Sequence[int]) -> Expr:
-    """Axes in another order."""
-    return g.transpose(x, [axis_of(d, g.rank(x)) for d in dims])
 
 
 def swap(x: Expr, dim0: int, dim1: int) -> Expr:
@@ -94,18 +81,10 @@ def _movedim(x: Expr, source: Value, destination: Value) -> Expr:
     return g.transpose(x, order)
 
 
-def _matrix_transpose(x: Expr) -> Expr:
-    return swap(x, -2, -1) if g.rank(x) > 1 else x
-
-
 def _squeeze(x: Expr, dim: Value = None) -> Expr:
     rank = g.rank(x)
     axes = range(rank) if dim is None else sorted({axis_of(a, rank) for a in ints_of(dim)})
     return g.squeeze(x, [a for a in axes if a < rank and g.dims(x)[a] == 1])
-
-
-def _unsqueeze(x: Expr, dim: int) -> Expr:
-    return g.unsqueeze(x, [axis_of(dim, g.rank(x) + 1)])
 
 
 def expand(x: Expr, size: Sequence[Value]) -> Expr:
@@ -137,7 +116,7 @@ def _cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:
 
 def _stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
     axis = axis_of(dim, g.rank(tensors[0]) + 1)
-    return g.concat([g.unsqueeze(t, [axis]) for t in promoted(*tensors)], axis)
+    return g.stack(promoted(*tensors), axis)
 
 
 def _chunk(x: Expr, chunks: int, dim: int = 0) -> list[Expr]:
@@ -196,10 +175,10 @@ def narrow(x: Expr, dim: int, start: Value, length: Value) -> Expr:
 def select(x: Expr, dim: int, index: Value) -> Expr:
     """x[index] along an axis, which goes away."""
     axis, place = axis_of(dim, g.rank(x)), int_of(index)
-    if isinstance(g.dims(x)[axis], int) and not -size(x, axis) <= place < size(x, axis):
-        raise AotcError("torch-index", f"index {place} is outside the {size(x, axis)} elements of dimension {axis}")
-    place += size(x, axis) if place < 0 else 0
-    return g.squeeze(g.cut(x, [place], [place + 1], [axis]), [axis])
+    total = g.dims(x)[axis]
+    if isinstance(total, int) and not -total <= place < total:
+        raise AotcError("torch-index", f"index {place} is outside the {total} elements of dimension {axis}")
+    return element(x, axis, place + (size(x, axis) if place < 0 else 0))
 
 
 def _flip(x: Expr, dims: Value) -> Expr:
@@ -228,41 +207,12 @@ def _pads(pads: Value, rank: int) -> list[tuple[int, int]]:
     return [(0, 0)] * (rank - len(widths)) + widths[::-1]
 
 
-def _pad(x: Expr, pad: Value, mode: str = "constant", value: Value = None) -> Expr:
-    return _padded(x, pad, mode, value)
-
-
-def _padded(x: Expr, counts: Value, mode: str, value: Value) -> Expr:
+def _padded(x: Expr, pad: Value, mode: str = "constant", value: Value = None) -> Expr:
     """torch's padding: from the last axis on; negative counts cut."""
     modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     if mode not in modes:
         raise AotcError("torch-pad", f"padding mode {mode!r} is not known")
-    widths = _pads(counts, g.rank(x))
-    for axis, (before, after) in enumerate(widths):
-        if before < 0 or after < 0:
-            x = slice_(x, axis, max(-before, 0), size(x, axis) - max(-after, 0))
-    grown = [(max(b, 0), max(a, 0)) for b, a in widths]
-    return g.pad(x, grown, value if value is not None else 0, modes[mode])
-
-
-def _constant_pad(x: Expr, pad: Value, value: Value = 0) -> Expr:
-    return _padded(x, pad, "constant", value)
-
-
-def _pixel_shuffle(x: Expr, upscale_factor: int) -> Expr:
-    *lead, c, h, w = shape(x)
-    r, n = upscale_factor, len(lead)
-    y = g.reshape(x, (*lead, c // r**2, r, r, h, w))
-    y = g.transpose(y, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
-    return g.reshape(y, (*lead, c // r**2, h * r, w * r))
-
-
-def _pixel_unshuffle(x: Expr, downscale_factor: int) -> Expr:
-    *lead, c, h, w = shape(x)
-    r, n = downscale_factor, len(lead)
-    y = g.reshape(x, (*lead, c, h // r, r, w // r, r))
-    y = g.transpose(y, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
-    return g.reshape(y, (*lead, c * r**2, h // r, w // r))
+    return padded(x, _pads(pad, g.rank(x)), value if value is not None else 0, modes[mode])
 
 
 def _channel_shuffle(x: Expr, groups: int) -> Expr:
@@ -276,13 +226,7 @@ def _unfold(x: Expr, dimension: int, size: int, step: int) -> Expr:
     axis = axis_of(dimension, g.rank(x))
     total = shape(x)[axis]
     starts = range(0, total - size + 1, step)
-    windows = [swap_last(slice_(x, axis, s, s + size), axis) for s in starts]
-    return g.concat([g.unsqueeze(w, [axis]) for w in windows], axis)
-
-
-def swap_last(x: Expr, axis: int) -> Expr:
-    """An axis moved to the end."""
-    return _movedim(x, axis, -1)
+    return g.stack([_movedim(slice_(x, axis, s, s + size), axis, -1) for s in starts], axis)
 
 
 def _broadcast_tensors(tensors: Sequence[Expr]) -> list[Expr]:
@@ -310,10 +254,6 @@ def _reinterpreted(x: Expr, dtype: str | None) -> Expr:
     return x
 
 
-def _identity(x: Expr) -> Expr:
-    return x
-
-
 def _dropout(x: Expr, p: float = 0.5, train: bool = False) -> Expr:
     if train and p:
         hint = "call .eval() on the module before tracing or exporting it"
@@ -327,56 +267,47 @@ _IDENTITIES = (
 )
 
 OPS: Table = {
-    **dict.fromkeys(_IDENTITIES, _identity),
+    **dict.fromkeys(_IDENTITIES, lambda x: x),
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), _dropout),
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     **dict.fromkeys(("transpose", "swapaxes", "swapdims"), swap),
     **dict.fromkeys(("movedim", "moveaxis"), _movedim),
     **dict.fromkeys(("to", "_to_copy", "type_as"), _to),
-    **{f"reflection_pad{k}d": lambda x, padding: _padded(x, padding, "reflect", None) for k in (1, 2, 3)},
-    **{f"replication_pad{k}d": lambda x, padding: _padded(x, padding, "replicate", None) for k in (1, 2, 3)},
-    "_unsafe_view": _view,
-    "broadcast_to": expand,
-    "ravel": _flatten,
-    "channel_shuffle": _channel_shuffle,
-    "native_channel_shuffle": _channel_shuffle,
-    "chunk": _chunk,
-    "unsafe_chunk": _chunk,
-    "unsafe_split": _split,
-    "unsafe_split_with_sizes": _split_sizes,
-    "constant_pad_nd": _constant_pad,
-    "expand": expand,
-    "expand_as": lambda x, other: expand(x, g.dims(other)),
-    "flatten": _flatten,
-    "flip": _flip,
+    **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _channel_shuffle),
+    **dict.fromkeys(("chunk", "unsafe_chunk"), _chunk),
+    **dict.fromkeys(("expand", "broadcast_to"), expand),
+    **dict.fromkeys(("flatten", "ravel"), _flatten),
+    **dict.fromkeys(("mT", "t"), lambda x: swap(x, -2, -1) if g.rank(x) > 1 else x),
+    **dict.fromkeys(("split", "unsafe_split"), _split),
+    **dict.fromkeys(("split_with_sizes", "unsafe_split_with_sizes"), _split_sizes),
+    **dict.fromkeys(("view", "_unsafe_view"), _view),
+    **dict.fromkeys(("view_as", "reshape_as"), lambda x, other: _view(x, g.dims(other))),
+    **{f"reflection_pad{k}d": lambda x, padding: _padded(x, padding, "reflect") for k in (1, 2, 3)},
+    **{f"replication_pad{k}d": lambda x, padding: _padded(x, padding, "replicate") for k in (1, 2, 3)},
     "broadcast_tensors": _broadcast_tensors,
+    "constant_pad_nd": lambda x, pad, value=0: _padded(x, pad, "constant", value),
+    "expand_as": lambda x, other: expand(x, g.dims(other)),
+    "flip": _flip,
     "meshgrid": _meshgrid,
-    "mT": _matrix_transpose,
-    "numpy_T": lambda x: g.transpose(x, range(g.rank(x))[::-1]),
     "narrow": narrow,
-    "pad": _pad,
-    "permute": permute,
-    "pixel_shuffle": _pixel_shuffle,
-    "pixel_unshuffle": _pixel_unshuffle,
+    "numpy_T": lambda x: g.transpose(x, range(g.rank(x))[::-1]),
+    "pad": _padded,
+    "permute": lambda x, dims: g.transpose(x, [axis_of(d, g.rank(x)) for d in dims]),
+    "pixel_shuffle": lambda x, upscale_factor: depth_to_space(x, upscale_factor),
+    "pixel_unshuffle": lambda x, downscale_factor: space_to_depth(x, downscale_factor),
     "repeat": _repeat,
     "repeat_interleave.self_int": _repeat_interleave,
-    "reshape": _reshape,
-    "reshape_as": like,
+    "reshape": lambda x, shape: _view(x, shape),
     "roll": _roll,
     "select": select,
     "slice": slice_,
-    "split": _split,
-    "split_with_sizes": _split_sizes,
     "squeeze": _squeeze,
     "stack": _stack,
-    "t": _matrix_transpose,
     "tensor_split.sections": _tensor_split,
     "tile": lambda x, dims: _repeat(x, dims),
     "unbind": _unbind,
     "unflatten": _unflatten,
     "unfold": _unfold,
-    "unsqueeze": _unsqueeze,
-    "view": _view,
-    "view_as": like,
+    "unsqueeze": lambda x, dim: g.unsqueeze(x, [axis_of(dim, g.rank(x) + 1)]),
     "view.dtype": _reinterpreted,
 }

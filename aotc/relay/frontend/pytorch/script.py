@@ -9,6 +9,7 @@ loops run at compile time; operators in place write through to the tensors that 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,13 +18,14 @@ import numpy as np
 import torch
 
 from aotc.ir.budget import budget, spending
-from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, Diagnostic
+from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError
 from aotc.ir.dims import SymDim
 from aotc.ir.span import Span
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, with_type
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.pytorch.inputs import input_types
 from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, is_tensor, shape
 from aotc.relay.frontend.pytorch.walk import (
     POISON,
@@ -94,11 +96,14 @@ class _Conversion:
 
     def node(self, node: Any) -> None:
         budget().spend("compile.max_nodes", 1, NODES)
-        special = _PRIMS.get(node.kind())
+        special, plain = _PRIMS.get(node.kind()), _VALUES.get(node.kind())
         if special is not None:
             special(self, node)
             return
         args = self.inputs(node)
+        if plain is not None:
+            self.bind(node, plain(*args))
+            return
         custom = self.custom.get(node.kind())
         if custom is not None:
             self.bind(node, call_custom(custom, node.kind(), args, [str(v.type()) for v in node.inputs()]))
@@ -243,19 +248,6 @@ def _with_constants(value: Value) -> Value:
     return g.constant(array_of(value)) if isinstance(value, torch.Tensor) else value
 
 
-def _list(c: _Conversion, node: Any) -> None:
-    c.bind(node, c.inputs(node))
-
-
-def _tuple(c: _Conversion, node: Any) -> None:
-    c.bind(node, tuple(c.inputs(node)))
-
-
-def _dict(c: _Conversion, node: Any) -> None:
-    items = c.inputs(node)
-    c.bind(node, dict(zip(items[::2], items[1::2], strict=True)))
-
-
 def _unpack(c: _Conversion, node: Any) -> None:
     items = list(c.inputs(node)[0])
     outputs = [v.debugName() for v in node.outputs()]
@@ -264,44 +256,6 @@ def _unpack(c: _Conversion, node: Any) -> None:
         c.values[name] = item
         if source in c.views:
             c.views[name] = _View(source, lambda values, k=k: values[k])  # type: ignore[misc]
-
-
-def _same(c: _Conversion, node: Any) -> None:
-    c.bind(node, c.inputs(node)[0])
-
-
-def _num_to_tensor(c: _Conversion, node: Any) -> None:
-    value = c.inputs(node)[0]
-    c.bind(
-        node, value if isinstance(value, SymDim) else g.constant(value, None if isinstance(value, int) else "float32")
-    )
-
-
-def _tuple_index(c: _Conversion, node: Any) -> None:
-    items, index = c.inputs(node)
-    c.bind(node, items[index])
-
-
-def _dtype(c: _Conversion, node: Any) -> None:
-    c.bind(node, getattr(torch, str(g.dtype(c.inputs(node)[0]))))
-
-
-def _on_cpu(c: _Conversion, node: Any) -> None:
-    c.bind(node, torch.device("cpu"))
-
-
-def _no(c: _Conversion, node: Any) -> None:
-    c.bind(node, False)
-
-
-def _least(c: _Conversion, node: Any) -> None:
-    args = c.inputs(node)
-    pick = min if node.kind() == "prim::min" else max
-    c.bind(node, pick(*args))
-
-
-def _uninitialized(c: _Conversion, node: Any) -> None:
-    c.bind(node, Absent("values that were never set"))
 
 
 def _raise(c: _Conversion, node: Any) -> None:
@@ -347,83 +301,42 @@ def _loop(c: _Conversion, node: Any) -> None:
         c.values[out.debugName()] = value
 
 
+def _number_as_tensor(value: Value) -> Value:
+    """A dimension stays what it is; other numbers become constants."""
+    if isinstance(value, SymDim):
+        return value
+    return g.constant(value, None if isinstance(value, int) else "float32")
+
+
 _PRIMS: Final[Mapping[str, Callable[[_Conversion, Any], None]]] = {
     "prim::Constant": _constant,
-    "prim::DictConstruct": _dict,
     "prim::GetAttr": _Conversion.attribute,
     "prim::If": _if,
-    "prim::ListConstruct": _list,
     "prim::ListUnpack": _unpack,
     "prim::Loop": _loop,
-    "prim::NumToTensor": _num_to_tensor,
     "prim::RaiseException": _raise,
-    "prim::TupleConstruct": _tuple,
-    "prim::TupleIndex": _tuple_index,
     "prim::TupleUnpack": _unpack,
-    "prim::Uninitialized": _uninitialized,
-    "prim::data": _same,
-    "prim::device": _on_cpu,
-    "prim::dtype": _dtype,
-    "prim::is_cuda": _no,
-    "prim::is_quantized": _no,
-    "prim::max": _least,
-    "prim::min": _least,
-    "prim::unchecked_cast": _same,
 }
+_VALUES: Final[Mapping[str, Callable[..., Value]]] = {
+    "prim::DictConstruct": lambda *items: dict(zip(items[::2], items[1::2], strict=True)),
+    "prim::ListConstruct": lambda *items: list(items),
+    "prim::NumToTensor": _number_as_tensor,
+    "prim::TupleConstruct": lambda *items: items,
+    "prim::TupleIndex": operator.getitem,
+    "prim::Uninitialized": lambda: Absent("values that were never set"),
+    "prim::data": lambda x: x,
+    "prim::device": lambda _: torch.device("cpu"),
+    "prim::dtype": lambda x: getattr(torch, str(g.dtype(x))),
+    "prim::is_cuda": lambda _: False,
+    "prim::is_quantized": lambda _: False,
+    "prim::max": max,
+    "prim::min": min,
+    "prim::unchecked_cast": lambda x: x,
+}
+"""Nodes that only compute a value from those of their inputs."""
 
 
 # --- the outside
-
-
-def _input_types(infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
-    """Names and types of the inputs; AotcValueError listing all that is wrong with `input_infos`."""
-    if not isinstance(infos, (list, tuple)):
-        raise AotcTypeError("torch-inputs", "input_infos is a list of (name, shape) or (name, (shape, dtype))")
-    if len(infos) != len(inputs):
-        names = ", ".join(v.debugName() for v in inputs)
-        raise AotcValueError(
-            "torch-inputs", f"the module has {len(inputs)} inputs ({names}), {len(infos)} are described"
-        )
-    found: list[tuple[str, TensorType]] = []
-    problems: list[Diagnostic] = []
-    for info, value in zip(infos, inputs, strict=True):
-        try:
-            name, ty = _input_type(info, default_dtype)
-            if name in [n for n, _ in found]:
-                raise AotcError("torch-inputs", f"two inputs are called {name!r}")
-            _check_traced(name, ty, value.type())
-            found.append((name, ty))
-        except AotcError as error:
-            problems += error.diagnostics
-    if problems:
-        raise AotcError.collect(problems)
-    return found
-
-
-def _input_type(info: Any, default_dtype: str) -> tuple[str, TensorType]:
-    is_pair = isinstance(info, (list, tuple)) and len(info) == 2 and isinstance(info[0], str)
-    if not is_pair or not isinstance(info[1], (list, tuple)):
-        raise AotcError("torch-inputs", f"{info!r} is neither (name, shape) nor (name, (shape, dtype))")
-    name, given = info
-    dtype: Any = default_dtype
-    if len(given) == 2 and isinstance(given[0], (list, tuple)):
-        given, dtype = given
-    aliases = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64"}
-    if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in given):
-        raise AotcError("torch-inputs", f"input {name!r}: {given!r} is no static shape")
-    return name, TensorType(tuple(int(d) for d in given), dtype_name(aliases.get(str(dtype), dtype)) or "float32")
-
-
-def _check_traced(name: str, ty: TensorType, traced: Any) -> None:
-    """AotcError where the graph was recorded with another rank or dtype, or where the input is no tensor."""
-    if traced.kind() != "TensorType":
-        raise AotcError("torch-inputs", f"input {name!r} is a {traced}; only tensors can be inputs")
-    dtype, rank = traced.dtype(), traced.dim()
-    if dtype is not None and dtype_name(dtype) != ty.dtype:
-        hint = f"give (name, (shape, {dtype_name(dtype)!r})) in input_infos"
-        raise AotcError("torch-inputs", f"input {name!r} was traced as {dtype_name(dtype)}, not {ty.dtype}", hint=hint)
-    if rank is not None and rank != ty.rank:
-        raise AotcError("torch-inputs", f"input {name!r} was traced with {rank} dimensions, not {ty.rank}")
 
 
 def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
@@ -480,7 +393,7 @@ def from_script(
     torch._C._jit_pass_inline(graph)
     names, consumers = _source_names(graph, use_parser_friendly_name)
     this, *inputs = graph.inputs()
-    types = _input_types(input_infos, inputs, default_dtype)
+    types = input_types(input_infos, inputs, default_dtype)
     separator = "_" if use_parser_friendly_name else "."
     conversion = _Conversion(script_module, custom_convert_map or {}, separator, names, consumers)
     conversion.values[this.debugName()] = script_module

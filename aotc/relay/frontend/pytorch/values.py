@@ -15,7 +15,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -229,6 +229,16 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
         elif given and name not in IGNORED and value is not None and value != formal.default_value:
             raise AotcError("torch-argument", f"the argument {formal.name}={value!r} is not supported")
     return converter(**bound)
+
+
+def with_absent(converter: Converter, what: str, count: int = 1) -> Converter:
+    """A converter whose result is followed by others that are not computed."""
+
+    @wraps(converter)
+    def convert(*args: Value, **kwargs: Value) -> list[Value]:
+        return [converter(*args, **kwargs), *[Absent(what)] * count]
+
+    return convert
 
 
 def unary(name: str) -> Converter:

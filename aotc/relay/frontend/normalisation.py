@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Normalisations of data (batch, channels, ...), as operators where there is one, else as compositions.
+
+batch_norm(x, scale, offset, mean, variance, 1e-5)
+standardized(x, (2, 3), 1e-5)           # mean 0 and variance 1 over the last two axes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.relay.expr import Expr
+from aotc.relay.frontend import graph as g
+
+
+def moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
+    """Mean, data minus mean, and variance, reduced axes kept."""
+    mean = g.reduce("mean", x, axes, True)
+    centred = g.sub(x, mean)
+    return mean, centred, g.reduce("mean", g.mul(centred, centred), axes, True)
+
+
+def standardized(x: Expr, axes: Sequence[int], epsilon: float) -> Expr:
+    """Mean 0 and variance 1 over some axes."""
+    _, centred, variance = moments(x, axes)
+    return g.div(centred, g.op("sqrt", g.add(variance, epsilon)))
+
+
+def per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
+    """x * scale + offset, with one value of each per channel."""
+    rank = g.rank(x)
+    return g.add(g.mul(x, g.along(scale, 1, rank)), g.along(offset, 1, rank))
+
+
+def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
+    """Statistics per channel taken off; computed in their data type where that is not the data's."""
+    work = g.dtype(mean)
+    if g.dtype(x) == g.dtype(scale) == work:
+        return g.field(g.op("nn.batch_norm", x, scale, offset, mean, variance, axis=1, epsilon=epsilon), 0)
+    return batch_norm_in(work, x, scale, offset, mean, variance, epsilon)
+
+
+def batch_norm_in(work: str, x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
+    """Batch normalisation as arithmetic in the data type of the statistics."""
+    factor = g.div(g.cast(scale, work), g.op("sqrt", g.add(variance, epsilon)))
+    shift = g.sub(g.cast(offset, work), g.mul(mean, factor))
+    return g.cast(per_channel(g.cast(x, work), factor, shift), g.dtype(x))

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What moves elements without computing: single elements, blocks between channels and space, padding that cuts.
+
+element(x, 1, 3)                        # x[:, 3]
+depth_to_space(x, 2)                    # (n, 4 * c, h, w) to (n, c, 2 * h, 2 * w)
+padded(x, [(0, 0), (-1, 2)])            # the first column cut off, two added behind the last
+
+Data with the channels last is transposed around blocks: the pass that moves transposes makes one of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.expr import Constant, Expr
+from aotc.relay.frontend import graph as g
+
+
+def take(x: Expr, indices: Expr, axis: int) -> Expr:
+    """Elements of an axis by their positions, which count from 0."""
+    return g.op("take", x, indices, axis=axis, mode="clip")
+
+
+def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
+    """Indices into axes of a size (or of several, along their last axis); constant ones counted from the start.
+
+    Raises AotcError (code "graph-index") for constant ones that are out of range.
+    """
+    if not isinstance(indices, Constant):
+        return indices
+    extent, array = np.array(size), indices.data.astype(np.int64)
+    if np.any((array < -extent) | (array >= extent)):
+        raise AotcError("graph-index", "a constant index is out of range")
+    return indices if not np.any(array < 0) else Constant(np.where(array < 0, array + extent, array))
+
+
+def from_start(indices: Expr, size: int) -> Expr:
+    """Indices into an axis of a size counted from its start: negative ones count from its end."""
+    if isinstance(indices, Constant):
+        return checked_indices(indices, size)
+    return g.where(g.less(indices, 0), g.add(indices, size), indices)
+
+
+def element(x: Expr, axis: int, index: int) -> Expr:
+    """One element of an axis, which goes away."""
+    return g.squeeze(g.cut(x, [index], [index + 1], [axis]), [axis])
+
+
+def _exact(value: int, divisor: int) -> int:
+    if divisor <= 0 or value % divisor:
+        raise AotcError("graph-shape", f"{value} is not a multiple of the blocksize {divisor}")
+    return value // divisor
+
+
+def depth_to_space(x: Expr, size: int, spatial: int = 2, blocks_first: bool = False) -> Expr:
+    """Channels as blocks of the spatial axes, which are the last ones: (..., depth * size**spatial, *extents).
+
+    blocks_first   the channels of one block lie side by side, not the blocks of one channel
+    """
+    *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
+    extents, start = shape[len(lead) + 1 :], len(lead)
+    depth, blocks = _exact(channels, size**spatial), (size,) * spatial
+    parts = (*blocks, depth) if blocks_first else (depth, *blocks)
+    place, first = (start + spatial, start) if blocks_first else (start, start + 1)
+    pairs = (axis for k in range(spatial) for axis in (start + 1 + spatial + k, first + k))
+    y = g.transpose(g.reshape(x, (*lead, *parts, *extents)), [*range(start), place, *pairs])
+    return g.reshape(y, (*lead, depth, *(d * size for d in extents)))
+
+
+def space_to_depth(x: Expr, size: int, spatial: int = 2, blocks_first: bool = False) -> Expr:
+    """Blocks of the spatial axes as channels: the inverse of `depth_to_space`."""
+    *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
+    small, start = [_exact(d, size) for d in shape[len(lead) + 1 :]], len(lead)
+    y = g.reshape(x, (*lead, channels, *(v for d in small for v in (d, size))))
+    blocks, places = ([start + k + 2 * axis for axis in range(spatial)] for k in (2, 1))
+    order = [*blocks, start, *places] if blocks_first else [start, *blocks, *places]
+    return g.reshape(g.transpose(y, [*range(start), *order]), (*lead, channels * size**spatial, *small))
+
+
+def cropped(x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
+    """`x` without what negative numbers of elements before and after each axis cut off."""
+    axes = [k for k, pair in enumerate(widths) if min(pair) < 0]
+    if not axes:
+        return x
+    begin = [max(-widths[k][0], 0) for k in axes]
+    end = [g.dim(x, k) + min(widths[k][1], 0) for k in axes]
+    if any(e < b for b, e in zip(begin, end, strict=True)):
+        raise AotcError("graph-pad", "negative pads cut more than there is")
+    return g.cut(x, begin, end, axes)
+
+
+def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Number = 0, mode: str = "constant") -> Expr:
+    """`x` with (before, after) elements added to each axis, or cut off where the numbers are negative."""
+    return g.pad(cropped(x, widths), [(max(b, 0), max(a, 0)) for b, a in widths], value, mode)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions and pools over one to three spatial axes, and the windows that they move.
+
+In: data (batch, channels, *spatial), or in another layout that is named; a `Window`.  Out: calls of nn.conv2d,
+nn.max_pool2d and so on.
+
+    window = Window((3, 3), strides=(2, 2), dilations=(1, 1), pads=(1, 1, 1, 1))
+    convolve(x, weight, window, bias)       # nn.bias_add(nn.conv2d(x, weight, ...), bias)
+    pool("max", x, window)
+
+Formats that have words for padding work it out first; data with the channels last names its layouts:
+
+    window = window.padded(same_padding(spatial, window))
+    convolve(x, weight, window, bias, data_layout="NHWC", kernel_layout="OHWI")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.expr import Expr
+from aotc.relay.frontend import graph as g
+
+LAYOUTS: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+"""The layouts of data by the number of spatial axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window over the spatial axes; `pads` holds all befores, then all afters."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """The number of spatial axes."""
+        return len(self.kernel)
+
+    def spans(self) -> list[int]:
+        """The extent of the window per axis."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+
+    def padded(self, pads: Sequence[int]) -> Window:
+        """The window with another padding."""
+        return replace(self, pads=tuple(pads))
+
+    def attributes(self) -> dict[str, tuple[int, ...]]:
+        """What convolutions and pools call it, but for the kernel."""
+        return {"strides": self.strides, "padding": self.pads, "dilation": self.dilations}
+
+
+def halves(totals: Sequence[int], more_after: bool = True) -> tuple[int, ...]:
+    """Padding split in two, befores first; of an odd number the larger part goes after, or before."""
+    small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
+    return (*small, *large) if more_after else (*large, *small)
+
+
+def same_padding(spatial: Sequence[int], window: Window, more_after: bool = True) -> tuple[int, ...]:
+    """The padding with which the result has ceil(extent / stride) elements per axis."""
+    rows = zip(spatial, window.strides, window.spans(), strict=True)
+    return halves([max((-(-n // stride) - 1) * stride + span - n, 0) for n, stride, span in rows], more_after)
+
+
+def spatial_rank(rank: int, what: str) -> int:
+    """The number of spatial axes of a tensor of `rank`: 1 to 3; AotcError (code "graph-rank") for others."""
+    if not 3 <= rank <= 5:
+        raise AotcError("graph-rank", f"{what} of rank {rank} is not supported (3 to 5 are)")
+    return rank - 2
+
+
+def with_bias(y: Expr, bias: Expr | None, axis: int = 1) -> Expr:
+    """`y` with a bias per channel."""
+    return y if bias is None else g.op("nn.bias_add", y, bias, axis=axis)
+
+
+def convolve(
+    x: Expr, weight: Expr, window: Window, bias: Expr | None = None, groups: int = 1, **attributes: Any
+) -> Expr:
+    """A convolution; the weight is (channels, inputs / groups, *kernel), or what `kernel_layout` says.
+
+    attributes   those of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype` for sums of integers
+    """
+    place = attributes.get("kernel_layout", "O").index("O")
+    sizes = {"channels": g.shape(weight)[place], "kernel_size": window.kernel}
+    y = g.op(f"nn.conv{window.rank}d", x, weight, **window.attributes(), groups=groups, **sizes, **attributes)
+    return with_bias(y, bias, attributes.get("data_layout", "NC").index("C"))
+
+
+def convolve_transposed(
+    x: Expr, weight: Expr, window: Window, bias: Expr | None, groups: int, output_padding: tuple[int, ...]
+) -> Expr:
+    """A transposed convolution with a weight (inputs, channels / groups, *kernel)."""
+    sizes = {"channels": g.shape(weight)[1] * groups, "kernel_size": window.kernel, "output_padding": output_padding}
+    y = g.op(f"nn.conv{window.rank}d_transpose", x, weight, **window.attributes(), groups=groups, **sizes)
+    return with_bias(y, bias)
+
+
+def pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
+    """A pool of kind "max" or "avg"; further attributes are `ceil_mode`, `count_include_pad`, `layout`."""
+    return g.op(f"nn.{kind}_pool{window.rank}d", x, pool_size=window.kernel, **window.attributes(), **attributes)

@@ -33,8 +33,8 @@ from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr
 from aotc.tir.loops.nest import hoist_invariants
 from aotc.tir.schedule.contraction import candidates
+from aotc.tir.schedule.contraction.candidate import Candidate
 from aotc.tir.schedule.contraction.choice import Site, choosing
-from aotc.tir.schedule.contraction.plan import Candidate
 from aotc.tir.simplify import drop_dead, simplify_stmt
 from aotc.tir.stmt import Kernel, Stmt, Store
 from aotc.tir.target import Target
@@ -133,16 +133,10 @@ def make_job(signature: str, site: Site, trials: int) -> Job:
 
 
 def _kernel(name: str, candidate: Candidate, inputs: tuple[Buffer, Buffer], out: Buffer, macs: int) -> Kernel:
-    stmt, stack = candidate.tiling.statement()
-    body = drop_dead(hoist_invariants(simplify_stmt(stmt, {})))
+    nest = candidate.nest()
+    body = drop_dead(hoist_invariants(simplify_stmt(nest.stmt, {})))
     return Kernel(
-        name=name,
-        inputs=inputs,
-        outputs=(out,),
-        body=body,
-        workspace=candidate.workspace,
-        stack=tuple(stack),
-        macs=macs,
+        name=name, inputs=inputs, outputs=(out,), body=body, workspace=nest.workspace, stack=nest.stack, macs=macs
     )
 
 

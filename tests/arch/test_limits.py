@@ -28,15 +28,12 @@ LONG_FILES = {
     "aotc/relay/op/dyn.py",
     "aotc/relay/op/norm.py",
     "aotc/relay/op/shape.py",
-    "aotc/tir/schedule/contraction/plan.py",
-    "aotc/tir/schedule/contraction/tile.py",
     "aotc/tir/simplify.py",
     "aotc/tir/text.py",
     "aotc/tir/threads/parallel.py",
     "codegen/aotc_codegen/c/printer.py",
 }
 BIG_CLASSES = {
-    ("aotc/tir/schedule/contraction/tile.py", "_Tile"),
     ("aotc/tir/text.py", "_Parser"),
     ("aotc/tir/threads/parallel.py", "_Splitter"),
     ("codegen/aotc_codegen/c/printer.py", "KernelPrinter"),

@@ -17,8 +17,8 @@ from aotc.tir.expr import Buffer, Expr, Load, Var
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import contraction
 from aotc.tir.schedule.contraction import build_contraction, candidates, naive, pack_block
+from aotc.tir.schedule.contraction.segments import BorderSignature, bordered_segments
 from aotc.tir.schedule.contraction.space import Dimension
-from aotc.tir.schedule.contraction.tile import BorderSignature, bordered_segments
 from aotc.tir.simplify import Linear
 from aotc.tir.stmt import Declare, Kernel, Stmt, Store, walk_stmts
 from aotc.tir.target import TARGETS, Target, get_target
@@ -233,8 +233,8 @@ def test_accumulators_fit_the_registers() -> None:
         case = CASES[name]
         found = candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), machine)
         best = min(found, key=lambda c: c.cost)
-        stmt, _ = best.tiling.statement()
-        names = {s.var.name for s in walk_stmts(stmt) if isinstance(s, Declare) and s.var.name.startswith("acc")}
+        nest = best.nest()
+        names = {s.var.name for s in walk_stmts(nest.stmt) if isinstance(s, Declare) and s.var.name.startswith("acc")}
         assert 1 < len(names) <= machine.registers
 
 
@@ -243,7 +243,7 @@ def test_depthwise_with_the_channels_last_is_a_product_of_vectors() -> None:
     (best, *_) = sorted(
         candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), V4), key=lambda c: c.cost
     )
-    assert best.tiling.along and best.workspace == ()
+    assert best.tiling.product.along and best.workspace == ()
 
 
 def test_borders_cost_no_scratch() -> None:

@@ -28,7 +28,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.softmax import SoftmaxAttrs
 from aotc.relay.transform.base import FunctionPass, WhyNot, op_call, record, uniform_value
 from aotc.relay.visitor import Mutator, post_order, rebuild
-from aotc.tir.schedule.contraction.plan import PANEL_ROWS
+from aotc.tir.schedule.contraction.by_lanes import PANEL_ROWS
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
 MOST: Final = 32

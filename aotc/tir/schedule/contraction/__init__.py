@@ -13,10 +13,12 @@ from __future__ import annotations
 from aotc.tir import te
 from aotc.tir.expr import Buffer
 from aotc.tir.schedule.contraction import naive
+from aotc.tir.schedule.contraction.by_lanes import by_lanes
+from aotc.tir.schedule.contraction.by_pixels import by_pixels
+from aotc.tir.schedule.contraction.candidate import Candidate, Request
 from aotc.tir.schedule.contraction.choice import choose
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.plan import Candidate, Request, by_lanes, by_pixels
 from aotc.tir.schedule.contraction.space import Irregular, analyse
 from aotc.tir.target import Target
 
@@ -34,9 +36,7 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     found = candidates(c, a, b, store, target)
     if not found:
         return naive.build_contraction(c, a, b, store, target)
-    best = choose(c, a, b, target, found)
-    stmt, stack = best.tiling.statement()
-    return ContractionNest(stmt, stack, best.workspace)
+    return choose(c, a, b, target, found).nest()
 
 
 def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> list[Candidate]:

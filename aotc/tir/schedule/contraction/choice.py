@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Var, substitute
-from aotc.tir.schedule.contraction.plan import Candidate
+from aotc.tir.schedule.contraction.candidate import Candidate
 from aotc.tir.schedule.contraction.space import finite_weights
 from aotc.tir.target import Target
 

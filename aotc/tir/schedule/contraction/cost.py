@@ -13,7 +13,7 @@ from typing import Final
 
 from aotc.ir.dtype import DType
 from aotc.tir.loops.vectorize import CONVERTED
-from aotc.tir.schedule.contraction.tile import MIN_CHAINS, Tiling
+from aotc.tir.schedule.contraction.tiling import MIN_CHAINS, Tiling
 from aotc.tir.target import Target
 
 _SCALAR_TILES: Final = {1: 8, 2: 4, 4: 4}
@@ -112,19 +112,17 @@ def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) 
 
 def tiling_cost(tiling: Tiling, target: Target) -> float:
     """Cycles of a whole contraction, staging apart."""
-    reduction = math.prod(n for _, n in (*tiling.looped, *tiling.taps, *tiling.unrolled))
+    vector, tiled, along = tiling.vector, tiling.tiled, tiling.product.along
     outer = math.prod(axis.extent for axis in tiling.levels if axis.role == "outer")
-    last = tiling.c.axes[-1][0]
-    straight = tiling.vector.var is last or tiling.vector.lanes == 1
+    straight = vector.var is tiling.output.axes[-1][0] or vector.lanes == 1
     total = 0.0
-    tiled = tiling.tiled
     for segments in product(*(axis.segments for axis in tiled)):
         count = math.prod(s.count for s in segments)
         sizes: dict[str, int] = {"x": 1, "y": 1}
         for axis, segment in zip(tiled, segments, strict=True):
             sizes[axis.role] *= len(segment.starts)
-        lanes = tiling.vector.lanes
-        elements = sizes["x"] * sizes["y"] * lanes
-        finish = elements * (4 / lanes if straight else 1.1) + 10
-        total += count * (reduction * step_cost(target, sizes["x"], sizes["y"], lanes, tiling.along) + finish)
+        elements = sizes["x"] * sizes["y"] * vector.lanes
+        finish = elements * (4 / vector.lanes if straight else 1.1) + 10
+        step = step_cost(target, sizes["x"], sizes["y"], vector.lanes, along)
+        total += count * (tiling.reduction.steps * step + finish)
     return outer * total

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aotc.tir import te
+from aotc.tir import graph, te
 from aotc.tir.expr import Buffer, Expr, Var, substitute, walk
-from aotc.tir.graph import base
 from aotc.tir.simplify import Linear, Ranges, bounds, linear
 
 
@@ -40,23 +39,23 @@ class Dimension:
     stride: int
     inside: bool
 
+    @property
+    def variables(self) -> set[Var]:
+        """The variables that the index depends on."""
+        return variables(*self.index.terms)
+
     def at(self, values: Mapping[Expr, int]) -> int:
         """The index where every variable has a value."""
         return self.index.const + sum(c * values[atom] for atom, c in self.index.terms.items())
+
+    def has(self, values: Mapping[Expr, int]) -> bool:
+        """Whether that index is in the data."""
+        return 0 <= self.at(values) < self.extent
 
 
 def variables(*exprs: Expr) -> set[Var]:
     """The variables of expressions."""
     return {node for expr in exprs for node in walk(expr) if isinstance(node, Var)}
-
-
-def linear_variables(form: Linear) -> set[Var]:
-    """The variables of a sum of terms."""
-    return variables(*form.terms)
-
-
-def axis_ranges(axes: Iterable[te.Axis]) -> dict[Var, tuple[int, int]]:
-    return {var: (0, extent - 1) for var, extent in axes}
 
 
 def dimensions(shape: Sequence[int], index: Sequence[Expr], ranges: Ranges) -> tuple[Dimension, ...]:
@@ -104,10 +103,10 @@ class Analysis:
 
 def analyse(c: te.Contraction) -> Analysis:
     """The dependences of a contraction."""
-    ranges = axis_ranges((*c.axes, *c.reduce_axes))
+    ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
     a, b = dimensions(c.a.shape, c.a_index, ranges), dimensions(c.b.shape, c.b_index, ranges)
-    of_a = {v for d in a for v in linear_variables(d.index)}
-    of_b = {v for d in b for v in linear_variables(d.index)}
+    of_a = {v for d in a for v in d.variables}
+    of_b = {v for d in b for v in d.variables}
     if not all(d.inside for d in b):
         raise Irregular("the weights are read out of range")
     pixel = tuple((v, n) for v, n in c.axes if v in of_a and v not in of_b)
@@ -117,7 +116,7 @@ def analyse(c: te.Contraction) -> Analysis:
 
 def finite_weights(c: te.Contraction) -> bool:
     """Whether the weights are known to hold no infinity and no NaN."""
-    weights = base(c.b)
+    weights = graph.base(c.b)
     return not weights.dtype.is_float or (isinstance(weights, te.Placeholder) and weights.finite)
 
 
@@ -134,7 +133,7 @@ def tiled_dimensions(
 
 
 def independent(dims: Iterable[Dimension], var: Var) -> bool:
-    return all(var not in linear_variables(d.index) for d in dims)
+    return all(var not in d.variables for d in dims)
 
 
 def substituted(form: Linear, mapping: dict[Var, Expr], ranges: Ranges) -> Linear:
@@ -144,7 +143,7 @@ def substituted(form: Linear, mapping: dict[Var, Expr], ranges: Ranges) -> Linea
 
 def fusible(outer: te.Axis, inner: te.Axis, position: Linear, dims: Iterable[Dimension]) -> bool:
     """Whether two neighbouring output axes are one in the operand: no border, no gap between rows."""
-    if any(not d.inside and linear_variables(d.index) & {outer[0], inner[0]} for d in dims):
+    if any(not d.inside and d.variables & {outer[0], inner[0]} for d in dims):
         return False
     step, unit = position.coefficient(outer[0]), position.coefficient(inner[0])
     return bool(step and unit and step == unit * inner[1])

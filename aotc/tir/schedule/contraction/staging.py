@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, cast, const, maximum, minimum, substitute
-from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, linear_variables
+from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, variables
 from aotc.tir.simplify import Linear, Ranges, bounds, simplify
 from aotc.tir.stmt import Block, For, Stmt, Store
 
@@ -61,10 +61,6 @@ class Staging:
     phases: int
     effort: float
 
-    def at(self, position: Linear) -> Operand:
-        """The operand at another form of its position."""
-        return Operand(self.operand.buffer, position.expr())
-
     @property
     def elements(self) -> int:
         return self.operand.buffer.size
@@ -72,7 +68,7 @@ class Staging:
 
 def _outer_part(dim: Dimension, inner: set[Var]) -> tuple[Linear, Linear]:
     """The terms without, and those of, inner variables."""
-    outer = {t: c for t, c in dim.index.terms.items() if not linear_variables(Linear({t: 1})) & inner}
+    outer = {t: c for t, c in dim.index.terms.items() if not variables(t) & inner}
     rest = {t: c for t, c in dim.index.terms.items() if t not in outer}
     if any(not isinstance(t, Var) for t in rest):
         raise Irregular("an index that is not affine")
@@ -130,7 +126,7 @@ def stage(
     def copy(names: dict[Var, Expr]) -> Stmt:
         return _copy(buffer, scratch, staged, strides, fixed, names)
 
-    needs = frozenset(v for d in dims for v in linear_variables(_outer_part(d, inner)[0]))
+    needs = frozenset(v for d in dims for v in variables(*_outer_part(d, inner)[0].terms))
     whole = slack == 0 and all(d.inside for d in dims) and all(s.extent == s.runs * s.phases for s in staged)
     zero = None if whole else _zero(scratch)
     last = staged[-1]

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tilings with vectors of weights: convolutions and matrix products.  A Request in, candidates out.
+
+Vectors lie along an axis of the weights (output channels), the data is broadcast; or both are vectors, where they share
+that axis: depthwise convolutions with the channels last.
+
+    for tile of 32 channels: for 14 columns: acc[2][14]; for k: acc[i][j] += w[i] * x[j]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from aotc.tir import te
+from aotc.tir.expr import Var
+from aotc.tir.schedule.contraction import segments
+from aotc.tir.schedule.contraction.candidate import (
+    UNROLL,
+    Candidate,
+    Draft,
+    Pixels,
+    Request,
+    Split,
+    attempts,
+    candidate,
+    fused,
+)
+from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
+from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
+from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, flat, independent
+from aotc.tir.schedule.contraction.staging import Staging, stage
+from aotc.tir.schedule.contraction.tiling import Reduction
+from aotc.tir.simplify import linear
+
+PANEL_ROWS: Final = 16
+"""Weights that are read by as many rows are worth being copied into panels."""
+
+
+def by_lanes(req: Request) -> Iterator[Candidate]:
+    """Every tiling along the first axis of the weights that has one."""
+    c = req.c
+    axes = [a for a in c.axes if a[0] is c.lane] if c.lane is not None else list(reversed(req.analysis.channel))
+    for axis in axes:
+        lanes = req.lanes if not c.block else math.gcd(req.lanes, c.block)
+        while lanes > max(4, axis[1]) and not independent(req.analysis.a, axis[0]):
+            lanes //= 2
+        found = list(attempts(partial(_candidate, req, axis, vectors, lanes) for vectors in VECTORS))
+        if found:
+            yield from found
+            return
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Attempt:
+    """A tile of `vectors` vectors along an axis of the weights; `along` as in Product."""
+
+    req: Request
+    axis: te.Axis
+    vectors: int
+    lanes: int
+    split: Split
+    along: bool
+
+
+def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candidate:
+    block, size = req.c.block, vectors * lanes
+    if vectors > max(1, -(-axis[1] // lanes)) or (block and block % size):
+        raise Irregular("a tile wider than the weights")
+    split = Split.of(req.analysis, axis, size)
+    along = not independent(split.a, split.lane)
+    attempt = _Attempt(req, axis, vectors, lanes, split, along)
+    makers: list[Callable[[], Candidate | None]] = [partial(_assembled, attempt, None)]
+    if along:
+        lane = split.lane
+        alone = all(d.index.coefficient(lane) == d.stride == 1 or independent([d], lane) for d in split.a)
+        if not alone or vectors > 1 or lanes == 1:
+            raise Irregular("the data depends on the lane")
+        makers.append(partial(_assembled, attempt, None, rows=False))
+    else:
+        makers = [*(makers if req.broadcasts(req.a) else ()), lambda: _assembled(attempt, _padded(attempt))]
+    for make in makers:
+        if found := make():
+            return found
+    raise Irregular("borders that are not known when a tile is written")
+
+
+def _padded(attempt: _Attempt) -> Staging:
+    """The data with its border of zeros in scratch."""
+    req, split = attempt.req, attempt.split
+    req.require_finite(split.a)
+    inner, dtype = req.pixel_vars | req.reduction_vars, req.scratch_dtype(req.a)
+    return stage("padded", req.a, split.a, inner, Var("none"), split.ranges, dtype=dtype, slack=0)
+
+
+def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> Candidate | None:
+    """The candidate; None if the data's borders take too much code, and a padded copy of it is needed.
+
+    `rows` allows tiles of several rows of an image.
+    """
+    req, split = attempt.req, attempt.split
+    dims = split.a if padded is None else ()
+    position = flat(split.a) if padded is None else linear(padded.operand.flat, split.ranges)
+    pixels = fused(req.analysis, dims, position)
+    tiles = _tile_sizes(attempt, pixels, rows)
+    open_dims = [d for d in dims if not d.inside]
+    borders = [d for d in open_dims if d.variables & set(tiles)]
+    names = {v for d in borders for v in d.variables}
+    taps = [(v, n) for v, n in req.c.reduce_axes if v in names]
+    written = attempt.vectors * math.prod(tiles.values()) * math.prod(n for _, n in taps)
+    if borders and (written > 2 * UNROLL or not all(_is_static(d, set(tiles), req.reduction_vars) for d in borders)):
+        return None
+    panel = _panel(attempt, math.prod(n for _, n in pixels.axes))
+    tiled = _tiled_pixels(pixels, tiles, borders, taps)
+    draft = Draft(
+        req.name("lanes", attempt.axis, vectors=attempt.vectors, lanes=attempt.lanes),
+        attempt.lanes,
+        Operand(req.b, flat(split.b).expr()) if panel is None else panel.operand,
+        Operand(req.a if padded is None else padded.operand.buffer, pixels.position.expr()),
+        pixels.unfuse,
+        _levels(attempt, tiled, panel, padded),
+        Reduction((), (), taps, borders, [d for d in open_dims if d not in borders]),
+        stagings=[s for s in (padded, panel) if s is not None],
+        along=attempt.along,
+    )
+    return candidate(req, draft)
+
+
+def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]:
+    """Columns, and rows where an image is narrow."""
+    budget = tile_columns(attempt.req.target, attempt.vectors, attempt.lanes)
+    wide = [(v, n) for v, n in pixels.axes if n > 1]
+    if not wide:
+        return {}
+    column, extent = wide[-1]
+    sizes = {column: min(budget, extent)}
+    if rows and len(wide) > 1 and extent * 2 <= budget:
+        sizes[wide[-2][0]] = min(budget // extent, wide[-2][1])
+    return sizes
+
+
+def _is_static(dim: Dimension, tiles: set[Var], reduction: set[Var]) -> bool:
+    """Whether the border is known when a tile is written: one tiled axis and taps, nothing else."""
+    used = dim.variables
+    plain = all(isinstance(t, Var) for t in dim.index.terms)
+    return plain and len(used & tiles) == 1 and used <= tiles | reduction
+
+
+def _panel(attempt: _Attempt, rows: int) -> Staging | None:
+    """Weights copied so that the lanes are contiguous; None where they are."""
+    req, split = attempt.req, attempt.split
+    contiguous = flat(split.b).coefficient(split.lane) == 1
+    if attempt.lanes == 1 or req.c.block:
+        if attempt.lanes > 1 and not contiguous:
+            raise Irregular("packed weights that are not contiguous")
+        return None
+    if contiguous and (rows < PANEL_ROWS or attempt.along) and attempt.axis[1] >= attempt.lanes:
+        return None
+    if attempt.along:
+        raise Irregular("weights that do not lie as the data does")
+    inner, dtype = {split.lane} | req.reduction_vars, req.scratch_dtype(req.b)
+    return stage("panel", req.b, split.b, inner, split.lane, split.ranges, dtype=dtype, slack=0, clipped=True)
+
+
+def _tiled_pixels(
+    pixels: Pixels, tiles: Mapping[Var, int], borders: Sequence[Dimension], taps: Sequence[te.Axis]
+) -> list[TileAxis]:
+    """The axes of the data, tiled ones innermost."""
+    found: list[TileAxis] = []
+    for var, extent in pixels.axes:
+        if var not in tiles:
+            found.append(segments.single(var, extent))
+            continue
+        signature = BorderSignature.of(borders, var, taps)
+        found.append(TileAxis(var, extent, segments.bordered_segments(extent, tiles[var], signature), "y"))
+    return sorted(found, key=lambda axis: axis.role == "y")
+
+
+def _levels(
+    attempt: _Attempt, inner: Sequence[TileAxis], panel: Staging | None, padded: Staging | None
+) -> list[TileAxis]:
+    """All loops: those of the weights outside those of the data if weights are copied or do not stay in the cache."""
+    req, (var, extent) = attempt.req, attempt.axis
+    whole, merge = bool(req.c.block) or panel is not None, var is not req.c.axes[-1][0]
+    found = segments.vector_segments(extent, attempt.vectors, attempt.lanes, whole, merge)
+    lane = TileAxis(var, extent, found, "x", attempt.lanes, attempt.split.names)
+    early = panel is not None or attempt.split.moves(padded)
+    if early or req.b.nbytes > req.target.l2 // 2 or not inner:
+        return [*req.around(attempt.axis), lane, *inner]
+    return [*req.around(attempt.axis), *inner[:-1], lane, inner[-1]]

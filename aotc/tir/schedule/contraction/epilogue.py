@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The epilogue of a tile: its finished accumulators become elements of the output.  A Tile in, statements out.
+
+Three ways, the first that fits:
+
+    from registers          vectors lie along the output: each is finished, and stored, as a vector
+    through the stack       tile[..] = acc ...; for each element in the output's order: store(tile[..])
+    transposed              vectors lie across the rows of the output: squares are transposed on the stack before
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeAlias
+
+from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, minimum
+from aotc.tir.loops.vectorize import vectorized
+from aotc.tir.schedule.contraction.segments import TileAxis
+from aotc.tir.schedule.contraction.tiling import Tile, Tiling
+from aotc.tir.stmt import For, Stmt, Store, Transpose
+
+Accumulators: TypeAlias = "Sequence[Mapping[tuple[int, int], Var]]"
+"""For each partial sum the accumulators, by the number of the vector of `x` and of the element of `y`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spill:
+    """The stack buffers of finished tiles.
+
+    positions    vectors in a tile; where they are transposed, whole squares of them
+    transposed   the tile with its vectors lying the other way, None where they lie along the output
+    """
+
+    buffer: Buffer
+    transposed: Buffer | None
+    positions: int
+
+    @staticmethod
+    def of(tiling: Tiling) -> Spill:
+        """The buffers that the widest tile needs."""
+        vector, dtype = tiling.vector, tiling.product.dtype
+        others = [axis for axis in tiling.tiled if axis is not vector]
+        place = tiling.output.place
+        positions = math.prod(axis.width for axis in others)
+        across = all(axis.role == "y" and place(axis) > place(vector) for axis in others)
+        transposes = across and vector.lanes > 1 and vector.width % vector.lanes == 0 and 2 * positions >= vector.lanes
+        if transposes:
+            positions = -(-positions // vector.lanes) * vector.lanes
+        size = positions * vector.width
+        transposed = Buffer("turned", dtype, size, "stack", 64, private=True) if transposes else None
+        return Spill(Buffer("tile", dtype, size, "stack", 64, private=True), transposed, positions)
+
+
+def finished_tile(tile: Tile, accs: Accumulators, spill: Spill) -> list[Stmt]:
+    """The statements that hand each element of a tile to the output."""
+    direct = _from_registers(tile, accs)
+    if direct is not None:
+        return direct
+    rows = _whole_rows(tile)
+    strides = _strides(tile, rows)
+    stmts: list[Stmt] = []
+    for offsets, value in _sums(tile, accs):
+        place = sum(strides[axis] * (offset + tile.segments[axis].shift) for axis, offset in offsets.items())
+        stmts.append(Store(spill.buffer, as_expr(place), value))
+    if spill.transposed is None:
+        return [*stmts, _stores(tile, strides, spill.buffer, rows)]
+    vector = tile.tiling.vector
+    stmts += _transposed(tile, strides, spill, spill.transposed)
+    strides = {axis: stride // vector.width for axis, stride in strides.items()} | {vector: spill.positions}
+    return [*stmts, _stores(tile, strides, spill.transposed, rows)]
+
+
+def _sums(tile: Tile, accs: Accumulators) -> Iterator[tuple[dict[TileAxis, int], Expr]]:
+    """The offsets of each accumulator, and its value with all partial sums."""
+    for (i, j), acc in accs[0].items():
+        value: Expr = acc
+        for split in accs[1:]:
+            value = value + split[i, j]
+        yield {**tile.xs[i], **tile.ys[j]}, value
+
+
+def _from_registers(tile: Tile, accs: Accumulators) -> list[Stmt] | None:
+    """Each accumulator stored as a vector; None where vectors lie across the output or extend beyond it."""
+    tiling, made = tile.tiling, tile.tiling.product
+    vector, lane, scalar = tiling.vector, Var("lane"), Var("done", made.dtype)
+    segment = tile.segments[vector]
+    whole = segment.starts == tuple(range(0, segment.size, made.lanes)) and segment.size % made.lanes == 0
+    if made.lanes == 1 or not whole or any(tile.segments[axis].clip for axis in tiling.tiled):
+        return None
+    stmts: list[Stmt] = []
+    for offsets, value in _sums(tile, accs):
+        values: dict[Var, Expr] = {axis.var: base + offsets.get(axis, 0) for axis, base in tile.bases.items()}
+        values[vector.var] = values[vector.var] + lane
+        element = vectorized(tiling.output.finish(values, scalar), lane, made.lanes, {scalar: value})
+        if element is None:
+            return None
+        stmts.append(element)
+    return stmts
+
+
+def _whole_rows(tile: Tile) -> TileAxis | None:
+    """The axis of whole rows in the output, which are kept without gaps: their elements are one run."""
+    vector, output = tile.tiling.vector, tile.tiling.output
+    place = output.place(vector) - 1
+    segment = tile.segments[vector]
+    if place < 0 or segment.size != vector.extent or segment.clip or segment.shift:
+        return None
+    above = [a for a in tile.tiling.levels if a.role == "x" and a.var is output.axes[place][0] and a.extent > 1]
+    return above[0] if above else None
+
+
+def _strides(tile: Tile, rows: TileAxis | None) -> dict[TileAxis, int]:
+    """The distances of neighbours on the stack, along each axis of a tile."""
+    strides: dict[TileAxis, int] = {}
+    step = 1
+    for axis in reversed(tile.tiling.tiled):
+        strides[axis] = step
+        step *= axis.width
+    if rows is not None:
+        strides[rows] = tile.segments[tile.tiling.vector].size
+    return strides
+
+
+def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, target: Buffer) -> list[Stmt]:
+    """The tile transposed, square by square; rows of the last squares that hold nothing are cleared first."""
+    made, width = tile.tiling.product, tile.tiling.vector.width
+    used = {sum(strides[axis] * offset for axis, offset in y.items()) // width for y in tile.ys}
+    blocks, parts = range(0, max(used) + 1, made.lanes), range(0, width, made.lanes)
+    unused = (row for row in range(blocks[-1] + made.lanes) if row not in used)
+    stmts: list[Stmt] = [
+        Store(spill.buffer, as_expr(row * width + part), made.zero) for row in unused for part in parts
+    ]
+    for part, row in product(parts, blocks):
+        source = Load(spill.buffer, as_expr(row * width + part), made.lanes)
+        stmts.append(Transpose(target, as_expr(part * spill.positions + row), spill.positions, source, width))
+    return stmts
+
+
+def _stores(tile: Tile, strides: Mapping[TileAxis, int], buffer: Buffer, rows: TileAxis | None) -> Stmt:
+    """Loops over the tile, in the order of the output, that store each element of `buffer`."""
+    tiling = tile.tiling
+    values: dict[Var, Expr] = {axis.var: base for axis, base in tile.bases.items()}
+    index: Expr = as_expr(0)
+    nest: list[tuple[Var, Expr]] = []
+    for axis in sorted(tiling.tiled, key=tiling.output.place):
+        segment, base = tile.segments[axis], tile.bases[axis]
+        index = index + segment.shift * strides[axis]
+        run = rows is not None and axis is tiling.vector
+        if (segment.size == 1 and not segment.clip and not run) or axis is rows:
+            continue
+        loop = Var(axis.var.name)
+        end: Expr = as_expr(segment.size)
+        values[axis.var] = base + loop
+        if segment.clip:
+            end = minimum(end, axis.extent - base)
+        if rows is not None and run:
+            end = as_expr(segment.size * tile.segments[rows].size)
+            values[rows.var] = tile.bases[rows] + loop // segment.size
+            values[axis.var] = loop % segment.size
+        nest.append((loop, end))
+        index = index + loop * strides[axis]
+    body = tiling.output.finish(values, Load(buffer, index))
+    for loop, end in reversed(nest):
+        body = For(loop, end, body, kind="independent")
+    return body

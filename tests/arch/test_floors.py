@@ -18,9 +18,9 @@ from tests.arch.sources import SOURCES, imports, modules, tree_of
 
 GRAPH = {"aotc.ir", "aotc.relay", "aotc.relay.op"}
 LOOPS = {"aotc.ir", "aotc.tir", "aotc.tir.loops"}
-STAGES = LOOPS | {"aotc.tir.schedule.stages"}
 CONTRACTION = LOOPS | {"aotc.tir.schedule.contraction"}
-ALGORITHMS = STAGES | CONTRACTION | {"aotc.tir.schedule.algorithms"}
+STAGES = CONTRACTION | {"aotc.tir.schedule.stages"}
+ALGORITHMS = STAGES | {"aotc.tir.schedule.algorithms"}
 TENSOR = ALGORITHMS | {"aotc.tir.interp", "aotc.tir.passes", "aotc.tir.schedule", "aotc.tir.threads", "aotc.tir.verify"}
 BELOW_DRIVER = (
     GRAPH
@@ -47,9 +47,9 @@ FLOORS: dict[str, set[str]] = {
     "aotc.tir.verify": LOOPS,
     "aotc.tir.passes": LOOPS | {"aotc.tir.threads", "aotc.tir.verify"},
     "aotc.tir.schedule": ALGORITHMS,
-    "aotc.tir.schedule.stages": STAGES | {"aotc.tir.schedule"},
+    "aotc.tir.schedule.stages": STAGES,
     "aotc.tir.schedule.contraction": CONTRACTION,
-    "aotc.tir.schedule.algorithms": ALGORITHMS | {"aotc.tir.schedule"},
+    "aotc.tir.schedule.algorithms": ALGORITHMS,
     "aotc.relay": {"aotc.ir"},
     "aotc.runtime": {"aotc.ir", "aotc_runtime_c"},
     "aotc.relay.op": {"aotc.ir", "aotc.tir", "aotc.tir.schedule.algorithms", "aotc.relay"},

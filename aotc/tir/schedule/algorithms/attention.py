@@ -17,10 +17,10 @@ What feeds the operands (transposes, repeats) is computed where they are packed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aotc.tir import graph, te
 from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, substitute, walk
@@ -30,12 +30,10 @@ from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.stages.body import Body, Slot
 from aotc.tir.schedule.stages.grouping import Group, Stage
 from aotc.tir.schedule.stages.inline import Plan
+from aotc.tir.schedule.stages.kernel import KernelBuilder, substituted
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
-from aotc.tir.stmt import Block, For, Stmt, Store, Transpose, loops, map_exprs
+from aotc.tir.stmt import Block, For, Stmt, Store, Transpose, loops
 from aotc.tir.target import Target
-
-if TYPE_CHECKING:
-    from aotc.tir.schedule.lower import Lowering
 
 SHARE: Final = 8
 """A strip takes one part in so many of the second-level cache."""
@@ -262,73 +260,82 @@ def _in_strip(start: Expr, pitch: int, indices: Sequence[Expr]) -> Expr:
     return (row - start) * pitch + column
 
 
-def build_chain(lowering: Lowering, chain: Chain) -> Stmt:
-    """The nest of a chain."""
-    return _Builder(lowering, chain).nest()
+def build_chain(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> Stmt:
+    """The nest of a chain; `middle` makes the statements of its group for one row, wherever its tensors lie then."""
+    return _Strips.of(builder, chain, middle).nest()
 
 
-class _Builder:
-    """The statements of one chain, outside in."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Panels:
+    """The second operand of a product, for one head: columns in panels of `block`, `packed` if vectors gain by it."""
 
-    def __init__(self, lowering: Lowering, chain: Chain) -> None:
-        self.low, self.chain = lowering, chain
-        self.target = lowering.target
-        first = chain.first
-        self.dtype = first.c.dtype
-        self.head = Var("head")
-        self.rows, self.columns = first.row[1], first.column[1]
-        self.lanes = computed_lanes(self.target, self.dtype)
-        self.height = strip_rows(self.rows, self.columns, self.dtype.itemsize, self.target)
-        self.keys = self._scratch("keys", self._panels(first))
-        self.values = self._scratch("values", self._panels(chain.second))
-        self.queries = self._scratch("queries", self.height * first.inner[1])
-        self.pitch = padded_pitch(self.columns, self.dtype.itemsize)
-        self.strip = self._scratch("strip", self.height * self.pitch)
+    product: Product
+    buffer: Buffer
+    block: int
+    packed: bool
+
+    @staticmethod
+    def of(builder: KernelBuilder, product: Product, name: str) -> _Panels:
+        """Empty panels."""
+        extent, dtype = product.column[1], product.c.dtype
+        vectors = computed_lanes(builder.target, dtype) > 1
+        packed = pack_block(extent, builder.target, dtype, columns=product.row[1]) if vectors else 0
+        block = packed or extent
+        size = -(-extent // block) * block * product.inner[1]
+        return _Panels(product, builder.scratch(name, dtype, size, private=True), block, packed > 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Strips:
+    """The buffers of one chain, and the statements over them, outside in.
+
+    height    rows of a strip, which are `pitch` elements apart
+    queries   the data of the first product
+    strip     its results
+    weights   what the middle makes of them; perhaps where they were
+    """
+
+    builder: KernelBuilder
+    chain: Chain
+    middle: Callable[[], list[Stmt]]
+    head: Var
+    height: int
+    pitch: int
+    keys: _Panels
+    values: _Panels
+    queries: Buffer
+    strip: Buffer
+    weights: Buffer
+
+    @staticmethod
+    def of(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> _Strips:
+        """Everything as large as the caches of the target want it."""
+        first, memory = chain.first, builder.memory
+        dtype, (_, rows), (_, columns) = first.c.dtype, first.row, first.column
+        height = strip_rows(rows, columns, dtype.itemsize, builder.target)
+        pitch = padded_pitch(columns, dtype.itemsize)
+        keys, values = _Panels.of(builder, first, "keys"), _Panels.of(builder, chain.second, "values")
+        queries = builder.scratch("queries", dtype, height * first.inner[1], private=True)
+        strip = weights = builder.scratch("strip", dtype, height * pitch, private=True)
         if chain.moved is not None:
-            lowering.memory[chain.moved.source] = Slot(lowering.memory[chain.moved.tensor].buffer, place=chain.moved.at)
-        self.softened = self.strip if self._in_place() else self._scratch("weights", self.height * self.pitch)
-
-    def _scratch(self, name: str, size: int) -> Buffer:
-        return self.low.scratch(name, self.dtype, size, private=True)
-
-    def _in_place(self) -> bool:
-        """Whether a row of the result may lie where its scores were: they are not read any more."""
-        return not any(r.stage is self.chain.weights for r in self.low.plan.reads[self.chain.scores])
-
-    def _packed(self, product: Product) -> int:
-        """Columns of a panel that is packed for vectors, 0 if vectors would not gain by it."""
-        return pack_block(product.column[1], self.target, self.dtype, columns=self.rows) if self.lanes > 1 else 0
-
-    def _block(self, product: Product) -> int:
-        """Columns of a panel."""
-        return self._packed(product) or product.column[1]
-
-    def _panels(self, product: Product) -> int:
-        """Elements of all panels."""
-        block = self._block(product)
-        return -(-product.column[1] // block) * block * product.inner[1]
-
-    # --- the nest
+            memory[chain.moved.source] = Slot(memory[chain.moved.tensor].buffer, place=chain.moved.at)
+        if any(read.stage is chain.weights for read in builder.plan.reads[chain.scores]):  # they are still wanted
+            weights = builder.scratch("weights", dtype, height * pitch, private=True)
+        return _Strips(builder, chain, middle, Var("head"), height, pitch, keys, values, queries, strip, weights)
 
     def nest(self) -> Stmt:
         """Everything."""
-        chain, strip = self.chain, Var("strip")
-        whole, rest = divmod(self.rows, self.height)
-        body = [self._pack(chain.first, self.keys), self._pack(chain.second, self.values)]
+        first, strip = self.chain.first, Var("strip")
+        whole, left = divmod(first.row[1], self.height)
+        body = [self._pack(self.keys), self._pack(self.values)]
         if whole > 1:
-            body.append(
-                For(
-                    strip,
-                    whole,
-                    self._strip(strip * self.height, self.height, {strip: (0, whole - 1)}),
-                    kind="independent",
-                )
-            )
+            rows = self._strip(strip * self.height, self.height, {strip: (0, whole - 1)})
+            body.append(For(strip, whole, rows, kind="independent"))
         else:
             body.append(self._strip(as_expr(0), self.height, {}))
-        if rest:
-            body.append(self._strip(as_expr(whole * self.height), rest, {}))
-        return simplify_stmt(For(self.head, chain.first.heads, Block(body), kind="independent"), {})
+        if left:
+            body.append(self._strip(as_expr(whole * self.height), left, {}))
+        return simplify_stmt(For(self.head, first.heads, Block(body), kind="independent"), {})
 
     def _batch(self, axes: Sequence[te.Axis]) -> dict[Var, Expr]:
         """The axes of the heads in terms of the number of a head."""
@@ -337,20 +344,19 @@ class _Builder:
 
     def _element(
         self, product: Product, operand: te.Tensor, index: Sequence[Expr], names: Mapping[Var, Expr], ranges: Ranges
-    ) -> Body:
-        """A body whose `current[operand]` is an element of an operand of a product."""
+    ) -> tuple[list[Stmt], Expr]:
+        """An element of an operand of a product, after the statements that it needs."""
         ranges = {self.head: (0, product.heads - 1), **ranges}
         mapping = {**self._batch(product.batch), **names}
-        body = Body(self.low.plan, self.low.memory, ranges)
+        body = Body(self.builder.plan, self.builder.memory, ranges)
         value = body.element(operand, [simplify(substitute(i, mapping), ranges) for i in index])
-        body.current[operand] = value
-        return body
+        return body.statements, value
 
-    def _pack(self, product: Product, panels: Buffer) -> Stmt:
-        """The second operand of a product, for one head, in panels of `block` columns."""
-        extent, depth = product.column[1], product.inner[1]
-        block = self._block(product)
-        whole, rest = divmod(extent, block)
+    def _pack(self, panels: _Panels) -> Stmt:
+        """The second operand of a product, for one head, into its panels."""
+        product, block = panels.product, panels.block
+        depth, side = product.inner[1], computed_lanes(self.builder.target, product.c.dtype)
+        whole, left = divmod(product.column[1], block)
 
         def panel(number: Expr, width: int, count: int) -> Stmt:
             lane, k = Var("lane"), Var("k")
@@ -358,55 +364,27 @@ class _Builder:
             ranges: dict[Var, tuple[int, int]] = {lane: (0, width - 1), k: (0, depth - 1)}
             if isinstance(number, Var):
                 ranges[number] = (0, count - 1)
-            body = self._element(product, product.c.b, product.c.b_index, names, ranges)
-            store = Store(panels, (number * depth + k) * block + lane, body.current[product.c.b])
-            turned = self._turned(store, (k, depth), (lane, width)) if not body.statements else None
-            return turned or loops([(k, depth), (lane, width)], Block((*body.statements, store)), kind="independent")
+            before, value = self._element(product, product.c.b, product.c.b_index, names, ranges)
+            store = Store(panels.buffer, (number * depth + k) * block + lane, value)
+            squares = None if before else _transposed(store, (k, depth), (lane, width), side)
+            return squares or loops([(k, depth), (lane, width)], Block((*before, store)), kind="independent")
 
         number = Var("panel")
         stmts: list[Stmt] = [For(number, whole, panel(number, block, whole), kind="independent")] if whole else []
-        if rest:
-            stmts.append(panel(as_expr(whole), rest, 1))
+        if left:
+            stmts.append(panel(as_expr(whole), left, 1))
         return polished(Block(stmts))
-
-    def _turned(self, store: Store, row: te.Axis, lane: te.Axis) -> Stmt | None:
-        """A copy of what lies the other way, whole squares of it turned in registers; None if it is no such copy."""
-        side, load = self.lanes, store.value
-        squares = {var: extent // side for var, extent in (row, lane)}
-        if not isinstance(load, Load) or side == 1 or not all(squares.values()):
-            return None
-        (k, depth), (j, width) = row, lane
-        source, panel = linear(load.index, {}), linear(store.index, {})
-        stride, pitch = source.coefficient(j), panel.coefficient(k)
-        if (source.coefficient(k), panel.coefficient(j)) != (1, 1) or min(stride or 0, pitch or 0) < side:
-            return None
-        corner: dict[Var, Expr] = {var: var * side for var in squares}
-        first = Load(load.buffer, substitute(load.index, corner), side)
-        turn = Transpose(store.buffer, substitute(store.index, corner), int(pitch or 0), first, int(stride or 0))
-        return Block(
-            (
-                loops([(j, squares[j]), (k, squares[k])], turn, kind="independent"),
-                For(
-                    k,
-                    squares[k] * side,
-                    For(j, width, store, begin=squares[j] * side, kind="independent"),
-                    kind="independent",
-                ),
-                For(k, depth, For(j, width, store, kind="independent"), begin=squares[k] * side, kind="independent"),
-            )
-        )
 
     def _strip(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
         """Rows `start` and following of one head."""
-        first, second = self.chain.first, self.chain.second
-        for tensor, buffer in ((self.chain.scores, self.strip), (self.chain.weights, self.softened)):
-            self.low.memory[tensor] = Slot(buffer, place=partial(_in_strip, start, self.pitch))
+        for tensor, buffer in ((self.chain.scores, self.strip), (self.chain.weights, self.weights)):
+            self.builder.memory[tensor] = Slot(buffer, place=partial(_in_strip, start, self.pitch))
         return Block(
             (
                 self._gather(start, height, ranges),
-                self._multiply(first, self.queries, first.inner[1], self.keys, start, height),
-                self._middle(start, height, ranges),
-                self._multiply(second, self.softened, self.pitch, self.values, start, height),
+                self._multiply(self.keys, self.queries, self.chain.first.inner[1], start, height),
+                self._rows(start, height, ranges),
+                self._multiply(self.values, self.weights, self.pitch, start, height),
             )
         )
 
@@ -416,39 +394,60 @@ class _Builder:
         row, k, depth = Var("row"), Var("k"), product.inner[1]
         names = {product.row[0]: start + row, product.inner[0]: k}
         inner = {**ranges, row: (0, height - 1), k: (0, depth - 1)}
-        body = self._element(product, product.c.a, product.c.a_index, names, inner)
-        store = Store(self.queries, row * depth + k, body.current[product.c.a])
-        return polished(loops([(row, height), (k, depth)], Block((*body.statements, store)), kind="independent"))
+        before, value = self._element(product, product.c.a, product.c.a_index, names, inner)
+        store = Store(self.queries, row * depth + k, value)
+        return polished(loops([(row, height), (k, depth)], Block((*before, store)), kind="independent"))
 
-    def _multiply(self, product: Product, data: Buffer, pitch: int, panels: Buffer, start: Expr, height: int) -> Stmt:
+    def _multiply(self, panels: _Panels, data: Buffer, pitch: int, start: Expr, height: int) -> Stmt:
         """A strip of rows, which are `pitch` elements apart, by the panels of one head."""
-        extent, depth = product.column[1], product.inner[1]
-        block = self._block(product)
+        product, block = panels.product, panels.block
+        extent, depth, dtype = product.column[1], product.inner[1], product.c.dtype
         c = te.contraction(
             (height, extent),
             (depth,),
-            te.placeholder((height, pitch), self.dtype, data.name),
+            te.placeholder((height, pitch), dtype, data.name),
             lambda i, j, k: (i, k),
-            te.placeholder((-(-extent // block), depth, block), self.dtype, panels.name),
+            te.placeholder((-(-extent // block), depth, block), dtype, panels.buffer.name),
             lambda i, j, k: (j // block, k, j % block),
-            dtype=self.dtype,
+            dtype=dtype,
             name=product.c.name,
             lane=1,
-            block=self._packed(product),
+            block=block if panels.packed else 0,
         )
         outer = self._batch(product.batch)
+        finish = self.builder.finisher(product.stage, lambda at: (*outer.values(), start + at[0], at[1]))
+        return self.builder.placed(build_contraction(c, data, panels.buffer, finish, self.builder.target))
 
-        def place(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-            return (*outer.values(), start + indices[0], indices[1])
-
-        finish = self.low.finisher(product.stage, place)
-        return self.low.placed(build_contraction(c, data, panels, finish, self.target))
-
-    def _middle(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
-        """What is done to each row."""
+    def _rows(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
+        """What is done to each row between the products."""
         group, row = self.chain.middle, Var("row")
         *batch, last = group.stages[0].axes[: group.depth]
-        names = {**self._batch(batch), last[0]: start + row}
-        body = map_exprs(Block(self.low.inside(group)), lambda e: substitute(e, names))
+        body = substituted(Block(self.middle()), {**self._batch(batch), last[0]: start + row})
         known: Ranges = {**ranges, self.head: (0, self.chain.first.heads - 1)}
         return polished(simplify_stmt(For(row, height, body, kind="independent"), known))
+
+
+def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | None:
+    """A copy across the rows of its source, squares of `side` transposed in registers; None if it is no such copy."""
+    load = store.value
+    squares = {var: extent // side for var, extent in (row, lane)}
+    if not isinstance(load, Load) or side == 1 or not all(squares.values()):
+        return None
+    (k, depth), (j, width) = row, lane
+    source, panel = linear(load.index, {}), linear(store.index, {})
+    stride, pitch = source.coefficient(j), panel.coefficient(k)
+    if (source.coefficient(k), panel.coefficient(j)) != (1, 1) or min(stride or 0, pitch or 0) < side:
+        return None
+    corner: dict[Var, Expr] = {var: var * side for var in squares}
+    first = Load(load.buffer, substitute(load.index, corner), side)
+    square = Transpose(store.buffer, substitute(store.index, corner), int(pitch or 0), first, int(stride or 0))
+    whole = loops([(j, squares[j]), (k, squares[k])], square, kind="independent")
+    beside = For(j, width, store, begin=squares[j] * side, kind="independent")
+    below = For(j, width, store, kind="independent")
+    return Block(
+        (
+            whole,
+            For(k, squares[k] * side, beside, kind="independent"),
+            For(k, depth, below, begin=squares[k] * side, kind="independent"),
+        )
+    )

@@ -15,18 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import Expr, Load, Var, as_expr, binary, const, substitute, walk
 from aotc.tir.loops.nest import const_extent, merge_loops, refreshed
 from aotc.tir.schedule.stages.grouping import ROW, Stage
+from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.simplify import linear
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, loops, rebuilt, stmt_exprs, walk_stmts
-
-if TYPE_CHECKING:
-    from aotc.tir.schedule.lower import Lowering
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
 _ROW_STRIDED: Final = 4
@@ -64,7 +62,7 @@ def identity(combiner: str, dtype: DType) -> Expr:
 class _Reduction:
     """The pieces of a reduction at one place: `acc` starts as `start`, `update` runs the reduction loops."""
 
-    lowering: Lowering
+    builder: KernelBuilder
     op: str
     acc: Var
     start: Expr
@@ -72,14 +70,11 @@ class _Reduction:
     finish: tuple[Stmt, ...]
 
 
-def reduce_nest(lowering: Lowering, stage: Stage, depth: int) -> Stmt:
-    """The statement that computes a reduction's stage inside its outer `depth` loops."""
-    anchor = stage.anchor
-    if not isinstance(anchor, te.Reduce):
-        raise TypeError(f"{anchor.name} is not a reduction")
+def reduce_nest(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, depth: int) -> Stmt:
+    """The statement that computes the stage of a reduction inside its outer `depth` loops."""
     acc = Var(anchor.name, anchor.dtype)
     start = identity(anchor.combiner, anchor.dtype)
-    scalar = Block((Declare(acc, start), _update(lowering, stage, anchor, acc), lowering.finish(stage, acc)))
+    scalar = Block((Declare(acc, start), _update(builder, stage, anchor, acc), builder.finish(stage, acc)))
     free: list[tuple[Var, int]] = []
     nest = merge_loops(loops(stage.axes[depth:], scalar, kind="independent"))
     while isinstance(nest, For):
@@ -87,17 +82,17 @@ def reduce_nest(lowering: Lowering, stage: Stage, depth: int) -> Stmt:
         nest = nest.body
     if not isinstance(nest, Block):
         raise AssertionError("a reduction is a block")
-    parts = _Reduction(lowering, COMBINE[anchor.combiner], acc, start, nest.stmts[1], nest.stmts[2:])
+    parts = _Reduction(builder, COMBINE[anchor.combiner], acc, start, nest.stmts[1], nest.stmts[2:])
     return _shaped(parts, free, nest, depth)
 
 
-def _update(lowering: Lowering, stage: Stage, anchor: te.Reduce, acc: Var) -> Stmt:
+def _update(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, acc: Var) -> Stmt:
     """The reduction loops, the axis of the smallest stride innermost."""
-    body = lowering.body(stage)
+    body = builder.body(stage)
     value = body.expr(anchor.body, {})
     update: Stmt = Block((*body.statements, Assign(acc, binary(COMBINE[anchor.combiner], acc, value))))
     if anchor.guard is not None:
-        outer = lowering.body(stage)
+        outer = builder.body(stage)
         guard = outer.expr(anchor.guard, {})
         update = Block((*outer.statements, If(guard, update)))
     axes = sorted(anchor.reduce_axes, key=lambda axis: -(_stride(update, axis[0]) or 0))
@@ -121,8 +116,8 @@ def _stride(stmt: Stmt, var: Var) -> int | None:
 
 
 def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, depth: int) -> Stmt:
-    lowering, dtype = parts.lowering, parts.acc.dtype
-    lanes = max(lowering.target.lanes(dtype), _SCALAR_LANES)
+    builder, dtype = parts.builder, parts.acc.dtype
+    lanes = max(builder.target.lanes(dtype), _SCALAR_LANES)
     row = _stride(parts.update, free[-1][0]) if free and not _stores(parts.update) else None
     if row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED:
         window = _window(parts.update)
@@ -183,11 +178,7 @@ def _is_long(parts: _Reduction, free: Sequence[tuple[Var, int]]) -> bool:
     begin, end = const_extent(parts.update) or (0, 0) if isinstance(parts.update, For) else (0, 0)
     one = math.prod(extent for _, extent in free[:-1]) == 1
     return (
-        not parts.lowering.target.is_scalar
-        and one
-        and begin == 0
-        and end >= 4 * _PARTS
-        and (end * free[-1][1] >= _LONG)
+        not parts.builder.target.is_scalar and one and begin == 0 and end >= 4 * _PARTS and (end * free[-1][1] >= _LONG)
     )
 
 
@@ -197,7 +188,7 @@ def _in_parts(parts: _Reduction, var: Var, extent: int) -> Stmt:
     if not isinstance(loop, For):
         raise AssertionError("a long reduction is a loop")
     part, lane = Var("part"), Var("l")
-    kept = parts.lowering.shared(f"{parts.acc.name}_parts", parts.acc.dtype, _PARTS * extent)
+    kept = parts.builder.shared(f"{parts.acc.name}_parts", parts.acc.dtype, _PARTS * extent)
     limits = (at * as_expr(loop.end) // _PARTS for at in (part, part + 1))
     begin, end = limits
     update = replace(loop, end=end, begin=begin)
@@ -214,7 +205,7 @@ def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
     """A row of accumulators along an output axis, in tiles if the axis is long."""
     limit = max(_ROW_BYTES // parts.acc.dtype.itemsize, 1)
     tile = extent if extent <= limit else _tile(extent, limit)
-    row = parts.lowering.scratch(f"{parts.acc.name}_row", parts.acc.dtype, tile, private=True)
+    row = parts.builder.scratch(f"{parts.acc.name}_row", parts.acc.dtype, tile, private=True)
     outer = Var(var.name)
     width: Expr = as_expr(tile)
     if extent % tile:
@@ -253,7 +244,7 @@ def _replaced(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
 def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
     """Several accumulators along the contiguous reduction axis, combined in pairs at the end."""
     width = lanes * (4 if extent >= 8 * lanes else 1)
-    buffer = parts.lowering.scratch(f"{parts.acc.name}_part", parts.acc.dtype, width, private=True)
+    buffer = parts.builder.scratch(f"{parts.acc.name}_part", parts.acc.dtype, width, private=True)
     whole = extent - extent % width
 
     def step(base: Expr, count: int) -> Stmt:

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel that is being built: where its tensors lie, the scratch it needs, and how elements are finished.
+
+builder = KernelBuilder(plan, target)
+row = builder.scratch("row", "float32", 64)         # a buffer of the kernel, on the stack while there is room
+builder.finish(stage, acc)                          # statements: bias, ReLU ... of one element, and its store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from aotc.ir.dtype import DType
+from aotc.tir import graph, te
+from aotc.tir.expr import Buffer, Expr, Var, substitute
+from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
+from aotc.tir.schedule.stages.body import Body, Slot
+from aotc.tir.schedule.stages.grouping import Stage
+from aotc.tir.schedule.stages.inline import Plan
+from aotc.tir.stmt import Block, Declare, Stmt, Store, map_exprs
+from aotc.tir.target import Target
+
+Indices: TypeAlias = "tuple[Expr, ...]"
+
+STACK_BYTES: Final = 4096
+"""How much of a kernel's scratch may lie on the stack."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelBuilder:
+    """What the stages of one kernel have in common; `memory` and the lists of scratch grow while they are built."""
+
+    plan: Plan
+    target: Target
+    memory: dict[te.Tensor, Slot] = field(default_factory=dict)
+    stack: list[Buffer] = field(default_factory=list)
+    workspace: list[Buffer] = field(default_factory=list)
+
+    def scratch(self, name: str, dtype: str, size: int, *, private: bool = False) -> Buffer:
+        """A temporary buffer: on the stack as long as there is room, else in the workspace."""
+        dt = DType(dtype)
+        fits = sum(b.nbytes for b in self.stack) + size * dt.itemsize <= STACK_BYTES
+        place, found = ("stack", self.stack) if fits else ("workspace", self.workspace)
+        found.append(Buffer(name, dt, size, place, private=private))
+        return found[-1]
+
+    def shared(self, name: str, dtype: str, size: int) -> Buffer:
+        """A temporary buffer that threads pass values through."""
+        self.workspace.append(Buffer(name, DType(dtype), size, "workspace"))
+        return self.workspace[-1]
+
+    def placed(self, nest: ContractionNest) -> Stmt:
+        """The statement of a nest, its scratch being the kernel's."""
+        self.stack.extend(nest.stack)
+        self.workspace.extend(nest.workspace)
+        return nest.stmt
+
+    def body(self, stage: Stage) -> Body:
+        """An empty body at the place of a stage's elements."""
+        return Body(self.plan, self.memory, graph.axis_ranges(graph.domain(stage.anchor)))
+
+    def finish(self, stage: Stage, value: Expr | None) -> Stmt:
+        """Compute and store the roots at the element that the stage's axes name; `value` is the anchor's."""
+        body = self.body(stage)
+        own = [var for var, _ in stage.axes]
+        for root in stage.roots:
+            indices = graph.reindex(stage.anchor, own, root, body.ranges)
+            result = value
+            if result is None or root is not stage.anchor:
+                if not isinstance(root, te.Compute):
+                    raise AssertionError(f"{root.name} cannot follow {stage.anchor.name}")
+                result = body.computed(root, indices)
+            if root is not stage.roots[-1]:
+                result = body.keep(root, result)
+            if root in self.memory:
+                slot = self.memory[root]
+                body.statements.append(Store(slot.buffer, slot.offset(root, indices), result))
+        return Block(body.statements)
+
+    def finisher(self, stage: Stage, place: Callable[[Indices], Indices] = lambda indices: indices) -> StoreFn:
+        """What stores the elements of a contraction's stage; `place` gives an element's indices for those of a nest."""
+        anchor = stage.anchor
+
+        def store(indices: Indices, value: Expr) -> Stmt:
+            mapping = {var: index for (var, _), index in zip(stage.axes, place(indices), strict=True)}
+            if isinstance(value, Var) and value not in mapping:
+                return substituted(self.finish(stage, value), mapping)
+            register = Var(anchor.name, anchor.dtype)  # the value may use the axes as loop variables of its own
+            return Block((Declare(register, value), substituted(self.finish(stage, register), mapping)))
+
+        return store
+
+
+def substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
+    """`stmt` with variables replaced in all its expressions."""
+    return map_exprs(stmt, lambda expr: substitute(expr, mapping))

@@ -18,22 +18,12 @@ from typing import Final
 from aotc.tir import te
 from aotc.tir.expr import Var
 from aotc.tir.schedule.contraction import segments
-from aotc.tir.schedule.contraction.candidate import (
-    UNROLL,
-    Candidate,
-    Draft,
-    Pixels,
-    Request,
-    Split,
-    attempts,
-    candidate,
-    fused,
-)
+from aotc.tir.schedule.contraction.candidate import UNROLL, Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
 from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
-from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, flat, independent
+from aotc.tir.schedule.contraction.space import Dimension, Irregular, Pixels, Split, flat, fused, independent
 from aotc.tir.schedule.contraction.staging import Staging, stage
-from aotc.tir.schedule.contraction.tiling import Reduction
+from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
 from aotc.tir.simplify import linear
 
 PANEL_ROWS: Final = 16
@@ -48,7 +38,7 @@ def by_lanes(req: Request) -> Iterator[Candidate]:
         lanes = req.lanes if not c.block else math.gcd(req.lanes, c.block)
         while lanes > max(4, axis[1]) and not independent(req.analysis.a, axis[0]):
             lanes //= 2
-        found = list(attempts(partial(_candidate, req, axis, vectors, lanes) for vectors in VECTORS))
+        found = list(attempts(_candidate, req, ((axis, vectors, lanes) for vectors in VECTORS)))
         if found:
             yield from found
             return
@@ -114,19 +104,16 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
     if borders and (written > 2 * UNROLL or not all(_is_static(d, set(tiles), req.reduction_vars) for d in borders)):
         return None
     panel = _panel(attempt, math.prod(n for _, n in pixels.axes))
-    tiled = _tiled_pixels(pixels, tiles, borders, taps)
-    draft = Draft(
-        req.name("lanes", attempt.axis, vectors=attempt.vectors, lanes=attempt.lanes),
-        attempt.lanes,
-        Operand(req.b, flat(split.b).expr()) if panel is None else panel.operand,
-        Operand(req.a if padded is None else padded.operand.buffer, pixels.position.expr()),
-        pixels.unfuse,
-        _levels(attempt, tiled, panel, padded),
+    x = req.operand(req.b, flat(split.b), None) if panel is None else panel.operand
+    y = req.operand(req.a, pixels.position, padded)
+    tiling = Tiling(
+        _levels(attempt, _tiled_pixels(pixels, tiles, borders, taps), panel, padded),
+        Product(x, y, req.c.dtype, attempt.lanes, attempt.along),
         Reduction((), (), taps, borders, [d for d in open_dims if d not in borders]),
-        stagings=[s for s in (padded, panel) if s is not None],
-        along=attempt.along,
+        Output(req.c.axes, req.store, pixels.unfuse),
     )
-    return candidate(req, draft)
+    name = req.name("lanes", attempt.axis, vectors=attempt.vectors, lanes=attempt.lanes)
+    return candidate(req, name, tiling, (padded, panel))
 
 
 def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]:
@@ -187,7 +174,7 @@ def _levels(
     whole, merge = bool(req.c.block) or panel is not None, var is not req.c.axes[-1][0]
     found = segments.vector_segments(extent, attempt.vectors, attempt.lanes, whole, merge)
     lane = TileAxis(var, extent, found, "x", attempt.lanes, attempt.split.names)
-    early = panel is not None or attempt.split.moves(padded)
+    early = panel is not None or (padded is not None and attempt.split.tile in padded.needs)
     if early or req.b.nbytes > req.target.l2 // 2 or not inner:
         return [*req.around(attempt.axis), lane, *inner]
     return [*req.around(attempt.axis), *inner[:-1], lane, inner[-1]]

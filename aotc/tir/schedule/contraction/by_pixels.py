@@ -10,27 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from aotc.tir import te
 from aotc.tir.expr import Var
 from aotc.tir.schedule.contraction import segments
-from aotc.tir.schedule.contraction.candidate import Candidate, Draft, Pixels, Request, Split, attempts, candidate, fused
+from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS
 from aotc.tir.schedule.contraction.segments import TileAxis
-from aotc.tir.schedule.contraction.space import Irregular, Operand, flat, independent
+from aotc.tir.schedule.contraction.space import Irregular, Pixels, Split, flat, fused, independent
 from aotc.tir.schedule.contraction.staging import Staging, stage
-from aotc.tir.schedule.contraction.tiling import Reduction
+from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
 from aotc.tir.simplify import linear
 
 
 def by_pixels(req: Request) -> Iterator[Candidate]:
     """Every tiling that the registers hold."""
     channels: list[te.Axis | None] = [a for a in reversed(req.analysis.channel) if a[1] > 1]
-    for vectors in VECTORS:
-        for count in (8, 6, 4, 3, 2, 1):
-            if (vectors + 1) * (count + 1) <= req.target.registers or vectors * count == 1:
-                yield from attempts(partial(_candidate, req, axis, vectors, count) for axis in channels or [None])
+    sizes = [(vectors, count) for vectors in VECTORS for count in (8, 6, 4, 3, 2, 1)]
+    fitting = [(v, n) for v, n in sizes if (v + 1) * (n + 1) <= req.target.registers or v * n == 1]
+    return attempts(_candidate, req, ((axis, v, n) for v, n in fitting for axis in channels or [None]))
 
 
 def _candidate(req: Request, axis: te.Axis | None, vectors: int, count: int) -> Candidate:
@@ -51,18 +49,16 @@ def _candidate(req: Request, axis: te.Axis | None, vectors: int, count: int) -> 
     while lanes > 4 and pixels.axes[-1][1] * 2 <= lanes:
         lanes //= 2
     weights = _weights(req, split)
-    draft = Draft(
-        req.name("pixels", axis, vectors=vectors, count=count),
-        lanes,
-        Operand(req.a if staging is None else staging.operand.buffer, pixels.position.expr()),
-        Operand(req.b, flat(split.b).expr()) if weights is None else weights.operand,
-        pixels.unfuse,
+    x = req.operand(req.a, pixels.position, staging)
+    y = req.operand(req.b, flat(split.b), None) if weights is None else weights.operand
+    tiling = Tiling(
         _levels(req, split, data, vectors, lanes),
+        Product(x, y, req.c.dtype, lanes),
         Reduction((), data.written),
-        short=True,
-        stagings=[s for s in (staging, weights) if s is not None],
+        Output(req.c.axes, req.store, pixels.unfuse),
     )
-    return candidate(req, draft)
+    name = req.name("pixels", axis, vectors=vectors, count=count)
+    return candidate(req, name, tiling, (staging, weights), short=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +131,6 @@ def _levels(req: Request, split: Split, data: _Data, most: int, lanes: int) -> l
         return [*others, *inner]
     var, extent = split.axis
     channel = TileAxis(var, extent, segments.cut(extent, split.size), "y", 1, split.names)
-    if split.moves(staging) or req.b.nbytes > req.target.l2 // 2:
+    if (staging is not None and split.tile in staging.needs) or req.b.nbytes > req.target.l2 // 2:
         return [*others, channel, *inner]
     return [*others, *inner, channel]

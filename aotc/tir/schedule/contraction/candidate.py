@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """From an analysed contraction to a candidate: a tiling with the scratch that it needs and its estimated cost.
 
-`by_lanes` and `by_pixels` propose a `Draft` (operands, tiles, borders); `candidate` decides what is alike for both:
-which reduction axes are loops, how many partial sums there are, where scratch is filled, and what it all costs.
+`by_lanes` and `by_pixels` propose operands, tiles and borders; `candidate` decides what is alike for both: which
+reduction axes are loops, how many partial sums there are, where scratch is filled, and what it all costs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from aotc.ir.dtype import DType
 from aotc.tir import te
@@ -21,9 +22,9 @@ from aotc.tir.schedule.contraction.cost import tiling_cost, waiting_cost
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.segments import TileAxis, single
 from aotc.tir.schedule.contraction.space import Analysis, Dimension, Irregular, Operand
-from aotc.tir.schedule.contraction.staging import Staging
+from aotc.tir.schedule.contraction.staging import CopyFn, Staging
 from aotc.tir.schedule.contraction.tile import tiled_nest
-from aotc.tir.schedule.contraction.tiling import MIN_CHAINS, CopyFn, Output, Product, Reduction, Tiling
+from aotc.tir.schedule.contraction.tiling import MIN_CHAINS, Tiling
 from aotc.tir.simplify import Linear
 from aotc.tir.stmt import Block, Stmt
 from aotc.tir.target import Target
@@ -80,75 +81,14 @@ class Request:
         own = next((k for k, (var, _) in enumerate(self.c.axes) if axis is not None and var is axis[0]), -1)
         return " ".join([kind, *(f"{key}={value}" for key, value in {"axis": own, **parameters}.items())])
 
+    def operand(self, buffer: Buffer, position: Linear, staging: Staging | None) -> Operand:
+        """An operand, or the copy of it, at a position."""
+        return Operand(buffer if staging is None else staging.operand.buffer, position.expr())
+
     def around(self, axis: te.Axis | None) -> list[TileAxis]:
         """The output axes beside `axis` and those of the data: they are walked outside all others."""
         tiled = self.pixel_vars | ({axis[0]} if axis else set())
         return [single(var, extent) for var, extent in self.c.axes if var not in tiled]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Split:
-    """The operands with an axis of the weights written as tile * size + lane; as they are if there is no axis."""
-
-    axis: te.Axis | None
-    size: int
-    tile: Var
-    lane: Var
-    a: Sequence[Dimension]
-    b: Sequence[Dimension]
-    ranges: dict[Var, tuple[int, int]]
-
-    @staticmethod
-    def of(analysis: Analysis, axis: te.Axis | None, size: int) -> Split:
-        """The operands for tiles of `size`."""
-        c, lane = analysis.c, Var("lane")
-        if axis is None:
-            return Split(None, size, Var("c"), lane, analysis.a, analysis.b, analysis.ranges)
-        var, extent = axis
-        tile = Var(var.name)
-        a, b = (
-            space.tiled_dimensions(operand.shape, index, var, tile, lane, size, analysis.ranges)
-            for operand, index in ((c.a, c.a_index), (c.b, c.b_index))
-        )
-        ranges = {**analysis.ranges, tile: (0, (extent - 1) // size), lane: (0, size - 1)}
-        return Split(axis, size, tile, lane, a, b, ranges)
-
-    @property
-    def names(self) -> tuple[Var, Var, int]:
-        """What the operands call a position of the axis, as in TileAxis."""
-        return self.tile, self.lane, self.size
-
-    def moves(self, staging: Staging | None) -> bool:
-        """Whether a copy of an operand is another one for each tile."""
-        return staging is not None and self.tile in staging.needs
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pixels:
-    """The axes of the data, neighbours that are one in memory fused: the inner one's variable stands for both."""
-
-    axes: tuple[te.Axis, ...]
-    position: Linear
-    unfuse: dict[Var, Expr]
-
-
-def fused(analysis: Analysis, dims: Sequence[Dimension], position: Linear) -> Pixels:
-    """The axes of the data at `position`; those that `dims` give a border are not fused."""
-    order = [var for var, _ in analysis.c.axes]
-    axes: list[te.Axis] = []
-    unfuse: dict[Var, Expr] = {}
-    for var, extent in analysis.pixel:
-        outer = axes[-1] if axes else None
-        adjacent = outer is not None and order.index(var) == order.index(outer[0]) + 1
-        if outer is None or not adjacent or not space.fusible(outer, (var, extent), position, dims):
-            axes.append((var, extent))
-            continue
-        position = Linear({t: k for t, k in position.terms.items() if t is not outer[0]}, position.const)
-        unfuse = {v: substitute(e, {outer[0]: var // extent}) for v, e in unfuse.items()}
-        unfuse.setdefault(outer[0], var // extent)
-        unfuse[var] = var % extent
-        axes[-1] = (var, outer[1] * extent)
-    return Pixels(tuple(axes), position, unfuse)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,40 +106,18 @@ class Candidate:
         return ContractionNest(stmt, stack, self.workspace)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Draft:
-    """A tiling whose reduction is not decided yet.
+def candidate(
+    req: Request, name: str, tiling: Tiling, copies: Sequence[Staging | None], *, short: bool = False
+) -> Candidate:
+    """A tiling completed, and its cost.
 
-    lanes       elements of a vector
-    x, y        the operands, `along` as in Product
-    unfuse      as in Output
-    reduction   the borders, and the axes that must be written out
-    short       whether short reduction axes are written out, too
+    tiling     its reduction has the borders, and the axes that must be written out
+    copies     of operands, where it reads copies
+    short      short reduction axes are written out, too
     """
-
-    name: str
-    lanes: int
-    x: Operand
-    y: Operand
-    unfuse: dict[Var, Expr]
-    levels: Sequence[TileAxis]
-    reduction: Reduction
-    short: bool = False
-    stagings: Sequence[Staging] = ()
-    along: bool = False
-
-
-def candidate(req: Request, draft: Draft) -> Candidate:
-    """The tiling of a draft and its cost."""
-    draft = _split(req, _unrolled(req, draft))
-    stagings, levels = draft.stagings, draft.levels
-    tiling = Tiling(
-        levels,
-        Product(draft.x, draft.y, req.c.dtype, draft.lanes, draft.along),
-        draft.reduction,
-        Output(req.c.axes, req.store, draft.unfuse),
-        _copies(stagings, levels),
-    )
+    stagings = [staging for staging in copies if staging is not None]
+    tiling = _with_partial_sums(req, _with_loops(req, tiling, short))
+    levels = tiling.levels
     products = tiling_cost(tiling, req.target)
     weights = {var for var, _ in req.analysis.channel}
     passes = math.prod(axis.trips for axis in levels if axis.var not in weights)
@@ -208,52 +126,53 @@ def candidate(req: Request, draft: Draft) -> Candidate:
     scratch = tuple(staging.operand.buffer for staging in stagings)
     if sum(b.nbytes for b in scratch) > LARGE * req.target.l1:
         cost *= MEMORY_PRICE
-    return Candidate(tiling, scratch, cost, draft.name)
+    return Candidate(replace(tiling, copies=_copies(stagings, levels)), scratch, cost, name)
 
 
-def _pairs(draft: Draft) -> int:
+def _pairs(tiling: Tiling) -> int:
     """Accumulators of the largest tile."""
-    return math.prod(max(len(s.starts) for s in a.segments) for a in draft.levels if a.role != "outer")
+    return math.prod(max(len(s.starts) for s in axis.segments) for axis in tiling.tiled)
 
 
-def _unrolled(req: Request, draft: Draft) -> Draft:
-    """The draft with its reduction axes divided into loops and what is written out (taps are neither)."""
-    reduction = draft.reduction
+def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
+    """The reduction axes divided into loops and what is written out (taps are neither)."""
+    reduction = tiling.reduction
     fixed = {v for d in reduction.guards for v in d.variables} | {v for v, _ in reduction.taps}
     unrolled = {var for var, _ in reduction.unrolled}
-    work = _pairs(draft) * math.prod(n for _, n in reduction.unrolled)
+    work = _pairs(tiling) * math.prod(n for _, n in reduction.unrolled)
     for var, extent in reversed(req.c.reduce_axes):
         if var in unrolled:
             continue
-        if not draft.short or extent > SHORT or work * extent > UNROLL or var in fixed:
+        if not short or extent > SHORT or work * extent > UNROLL or var in fixed:
             break
         unrolled.add(var)
         work *= extent
     axes = [a for a in req.c.reduce_axes if a not in reduction.taps]
-    looped = [a for a in axes if a[0] not in unrolled]
-    return replace(draft, reduction=replace(reduction, looped=looped, unrolled=[a for a in axes if a[0] in unrolled]))
+    looped, written = ([a for a in axes if (a[0] in unrolled) == out] for out in (False, True))
+    return replace(tiling, reduction=replace(reduction, looped=looped, unrolled=written))
 
 
-def _split(req: Request, draft: Draft) -> Draft:
-    """The draft with several partial sums where accumulators are few, so that one need not wait for the other."""
-    reduction, wanted = draft.reduction, -(-MIN_CHAINS // _pairs(draft))
+def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
+    """Several partial sums where accumulators are few, so that one need not wait for the other."""
+    reduction, made, wanted = tiling.reduction, tiling.product, -(-MIN_CHAINS // _pairs(tiling))
     if wanted == 1 or req.lanes == 1:
-        return draft
+        return tiling
     written = math.prod(n for _, n in reduction.unrolled)
     if written >= 2:
-        return replace(draft, reduction=replace(reduction, splits=min(MAX_SPLITS, wanted, written)))
+        return replace(tiling, reduction=replace(reduction, splits=min(MAX_SPLITS, wanted, written)))
     guarded = {v for d in reduction.guards for v in d.variables}
     if not reduction.looped or reduction.taps or reduction.looped[-1][0] in guarded:
-        return draft
+        return tiling
     *looped, (var, extent) = reduction.looped
     factor = next((f for f in (8, 4, 6, 5, 3, 7, 2) if extent % f == 0), 1)
     if factor == 1:
-        return draft
+        return tiling
     outer, inner = Var(var.name), Var(var.name)
-    x, y = (Operand(o.buffer, substitute(o.flat, {var: outer * factor + inner})) for o in (draft.x, draft.y))
+    x, y = (Operand(o.buffer, substitute(o.flat, {var: outer * factor + inner})) for o in (made.x, made.y))
     looped, unrolled = [*looped, (outer, extent // factor)], [*reduction.unrolled, (inner, factor)]
     splits = min(MAX_SPLITS, wanted, factor)
-    return replace(draft, x=x, y=y, reduction=replace(reduction, looped=looped, unrolled=unrolled, splits=splits))
+    reduction = replace(reduction, looped=looped, unrolled=unrolled, splits=splits)
+    return replace(tiling, product=replace(made, x=x, y=y), reduction=reduction)
 
 
 def _copies(stagings: Sequence[Staging], levels: Sequence[TileAxis]) -> dict[TileAxis | None, CopyFn]:
@@ -261,13 +180,9 @@ def _copies(stagings: Sequence[Staging], levels: Sequence[TileAxis]) -> dict[Til
     found: dict[TileAxis | None, list[CopyFn]] = {}
     for staging in stagings:
         if staging.zero is not None:
-            found.setdefault(None, []).append(partial(_constant, staging.zero))
+            found.setdefault(None, []).append(staging.zero)
         found.setdefault(_home(staging, levels), []).append(staging.copy)
     return {axis: partial(_run, makers) for axis, makers in found.items()}
-
-
-def _constant(stmt: Stmt, _: dict[Var, Expr]) -> Stmt:
-    return stmt
 
 
 def _run(makers: Sequence[CopyFn], names: dict[Var, Expr]) -> Stmt:
@@ -285,10 +200,8 @@ def _staging_cost(staging: Staging, levels: Sequence[TileAxis]) -> float:
     return math.prod(axis.trips for axis in outside) * staging.elements * staging.effort
 
 
-def attempts(makers: Iterable[Callable[[], Candidate]]) -> Iterator[Candidate]:
-    """What can be made."""
-    for make in makers:
-        try:
-            yield make()
-        except Irregular:
-            continue
+def attempts(make: Callable[..., Candidate], req: Request, tiles: Iterable[tuple[Any, ...]]) -> Iterator[Candidate]:
+    """What `make` finds for a request and each of some tiles, where that is regular."""
+    for tile in tiles:
+        with suppress(Irregular):
+            yield make(req, *tile)

@@ -92,14 +92,6 @@ class Analysis:
     pixel: tuple[te.Axis, ...]
     channel: tuple[te.Axis, ...]
 
-    @property
-    def reduction(self) -> int:
-        """Products of one output element."""
-        count = 1
-        for _, extent in self.c.reduce_axes:
-            count *= extent
-        return count
-
 
 def analyse(c: te.Contraction) -> Analysis:
     """The dependences of a contraction."""
@@ -136,14 +128,70 @@ def independent(dims: Iterable[Dimension], var: Var) -> bool:
     return all(var not in d.variables for d in dims)
 
 
-def substituted(form: Linear, mapping: dict[Var, Expr], ranges: Ranges) -> Linear:
-    """A sum of terms with variables replaced."""
-    return linear(substitute(form.expr(), mapping), ranges)
-
-
 def fusible(outer: te.Axis, inner: te.Axis, position: Linear, dims: Iterable[Dimension]) -> bool:
     """Whether two neighbouring output axes are one in the operand: no border, no gap between rows."""
     if any(not d.inside and d.variables & {outer[0], inner[0]} for d in dims):
         return False
     step, unit = position.coefficient(outer[0]), position.coefficient(inner[0])
     return bool(step and unit and step == unit * inner[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """The operands with an axis of the weights written as tile * size + lane; as they are if there is no axis."""
+
+    axis: te.Axis | None
+    size: int
+    tile: Var
+    lane: Var
+    a: Sequence[Dimension]
+    b: Sequence[Dimension]
+    ranges: dict[Var, tuple[int, int]]
+
+    @staticmethod
+    def of(analysis: Analysis, axis: te.Axis | None, size: int) -> Split:
+        """The operands for tiles of `size`."""
+        c, lane = analysis.c, Var("lane")
+        if axis is None:
+            return Split(None, size, Var("c"), lane, analysis.a, analysis.b, analysis.ranges)
+        var, extent = axis
+        tile = Var(var.name)
+        a, b = (
+            tiled_dimensions(operand.shape, index, var, tile, lane, size, analysis.ranges)
+            for operand, index in ((c.a, c.a_index), (c.b, c.b_index))
+        )
+        ranges = {**analysis.ranges, tile: (0, (extent - 1) // size), lane: (0, size - 1)}
+        return Split(axis, size, tile, lane, a, b, ranges)
+
+    @property
+    def names(self) -> tuple[Var, Var, int]:
+        """What the operands call a position of the axis, as in TileAxis."""
+        return self.tile, self.lane, self.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pixels:
+    """The axes of the data, neighbours that are one in memory fused: the inner one's variable stands for both."""
+
+    axes: tuple[te.Axis, ...]
+    position: Linear
+    unfuse: dict[Var, Expr]
+
+
+def fused(analysis: Analysis, dims: Sequence[Dimension], position: Linear) -> Pixels:
+    """The axes of the data at `position`; those that `dims` give a border are not fused."""
+    order = [var for var, _ in analysis.c.axes]
+    axes: list[te.Axis] = []
+    unfuse: dict[Var, Expr] = {}
+    for var, extent in analysis.pixel:
+        outer = axes[-1] if axes else None
+        adjacent = outer is not None and order.index(var) == order.index(outer[0]) + 1
+        if outer is None or not adjacent or not fusible(outer, (var, extent), position, dims):
+            axes.append((var, extent))
+            continue
+        position = Linear({t: k for t, k in position.terms.items() if t is not outer[0]}, position.const)
+        unfuse = {v: substitute(e, {outer[0]: var // extent}) for v, e in unfuse.items()}
+        unfuse.setdefault(outer[0], var // extent)
+        unfuse[var] = var % extent
+        axes[-1] = (var, outer[1] * extent)
+    return Pixels(tuple(axes), position, unfuse)

@@ -12,7 +12,7 @@ Accumulators are names, not an array, because C compilers keep an array of vecto
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import groupby, product
 
 from aotc.tir.expr import Buffer, Const, Expr, Var, all_of, as_expr, substitute
 from aotc.tir.schedule.contraction.epilogue import Accumulators, Spill, finished_tile
@@ -105,16 +105,9 @@ def _runs(tile: Tile, tap: Var, extent: int) -> list[range]:
     others = {var for var, _ in reduction.taps} - {tap}
     if any(dim.variables & others for dim in dims):
         return [range(k, k + 1) for k in range(extent)]
-    runs: list[range] = []
-    last: object = None
-    for k in range(extent):
-        mark = [_present(tile, y, {tap: k}, dims) for y in tile.ys]
-        if runs and mark == last:
-            runs[-1] = range(runs[-1].start, k + 1)
-        else:
-            runs.append(range(k, k + 1))
-        last = mark
-    return runs
+    alike = groupby(range(extent), lambda k: [_present(tile, y, {tap: k}, dims) for y in tile.ys])
+    runs = [list(run) for _, run in alike]
+    return [range(run[0], run[-1] + 1) for run in runs]
 
 
 def _present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], dims: Sequence[Dimension]) -> bool:

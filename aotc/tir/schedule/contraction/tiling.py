@@ -12,10 +12,10 @@ Tiling
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Final, TypeAlias
+from typing import Final
 
 from aotc.ir.dtype import DType
 from aotc.tir import te
@@ -23,14 +23,12 @@ from aotc.tir.expr import Broadcast, Const, Expr, Load, Var, cast, substitute
 from aotc.tir.schedule.contraction.naive import StoreFn
 from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Operand
+from aotc.tir.schedule.contraction.staging import CopyFn
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Assign, Stmt
 
 MIN_CHAINS: Final = 8
 """Fewer accumulators than this leave the multiply-add unit waiting for its own results."""
-
-CopyFn: TypeAlias = Callable[[dict[Var, Expr]], Stmt]
-"""A copying statement, from the operands' names of the axes outside."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

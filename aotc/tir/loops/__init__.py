@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loop algebra: dependence between iterations, and rewriting of loops that leaves what they compute as it is.
 
-Loops of `aotc.tir.stmt` in; facts, or other loops, out.  `dependence` proves what loops say of their iterations, and
-finds which statements touch the same memory; `nest` merges, splits and unrolls loops; `vectorize` gives straight-line
-bodies vector forms, `widen` and `converted` use it on loops over float16.
+In: loops of `aotc.tir.stmt`.  Out: facts about them, or other loops.
 
-    polished(for i in 0..4: for j in 0..8: y[8 * i + j] = x[8 * i + j])     # for i in 0..32: y[i] = x[i]
+    >>> from aotc.tir.expr import Buffer, Load, Var
+    >>> from aotc.tir.loops.nest import merge_loops
+    >>> from aotc.tir.stmt import For, Store
+    >>> i, j, x, y = Var("i"), Var("j"), Buffer("x", "float32", 32), Buffer("y", "float32", 32)
+    >>> merge_loops(For(i, 4, For(j, 8, Store(y, 8 * i + j, Load(x, 8 * i + j))))).end.value
+    32
+
+`dependence` proves what loops say of their iterations, and finds which statements touch the same memory; `nest`
+merges, splits and unrolls loops; `vectorize` gives straight-line bodies vector forms, which `widen` puts into loops
+over float16; what has no vector form computes in float32 by `converted`.
 """

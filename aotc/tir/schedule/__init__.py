@@ -1,9 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scheduling: the tensor expressions of one fused function in, one kernel of loop nests out.
 
-x = te.placeholder((4, 8), "float32", "x")
-y = te.compute((4, 8), lambda i, j: maximum(x[i, j], 0.0), "relu")
-schedule("relu", [x], [y], target)                 # Kernel: for i in 0..32: relu[i] = max(x[i], 0)
+    >>> from aotc.tir import expr, target, te
+    >>> x = te.placeholder((4, 8), "float32", "x")
+    >>> y = te.compute((4, 8), lambda i, j: expr.maximum(x[i, j], 0.0), "relu")
+    >>> kernel = schedule("relu", [x], [y], target.get_target("x86-64-v3"))
+    >>> [(buffer.name, buffer.size) for buffer in kernel.params]
+    [('x', 32), ('relu', 32)]
+    >>> kernel.inplace                          # output 0 may overwrite input 0
+    ((0, 0),)
+
+`lower` joins the packages below, each of which imports those before it only:
+
+    contraction   one sum of products as a register-tiled nest
+    stages        what is stored, which loops are shared, how elements are finished
+    algorithms    Winograd convolution, attention and recurrent layers, made of both
 """
 
 from __future__ import annotations

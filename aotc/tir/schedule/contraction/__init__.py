@@ -1,11 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contraction generator: one te.Contraction in, a register-tiled loop nest out.
+"""The contraction generator: one sum of products in, a register-tiled loop nest out.
 
 Convolutions, matrix products, depthwise convolutions, batched ones: all are found by how the operands' indices
 depend on the axes, never by an operator's name.
 
-    nest = build_contraction(dense, x, w, store, get_target("x86-64-v4"))
-    nest.stmt                              # for tile: acc0_0 = 0 ...; for k: acc0_0 += w * x ...; store
+    >>> from aotc.tir import target, te
+    >>> from aotc.tir.stmt import Store
+    >>> x, w = te.placeholder((6, 9), "float32", "x"), te.placeholder((9, 64), "float32", "w")
+    >>> rows, columns = lambda i, j, k: (i, k), lambda i, j, k: (k, j)
+    >>> dense = te.contraction((6, 64), (9,), x, rows, w, columns, dtype="float32", lane=1)
+    >>> a, b, y = (Buffer(tensor.name, tensor.dtype, tensor.size) for tensor in (x, w, dense))
+    >>> store = lambda at, value: Store(y, te.flat_index(dense.shape, at), value)
+    >>> found = candidates(dense, a, b, store, target.get_target("x86-64-v4"))
+    >>> min(found, key=lambda candidate: candidate.cost).name
+    'lanes axis=1 vectors=4 lanes=16'
+
+The way of a contraction:
+
+    space                 its axes, and the operands' indices as sums of terms
+    by_lanes, by_pixels   tiles with vectors of weights, and with vectors of data
+    segments, staging     how an axis is cut into tiles; how an operand is copied, with its border, for vectors
+    candidate, cost       partial sums, scratch, cycles: a tiling completed and compared
+    choice                the cheapest tiling, or the one that a measurement names
+    tiling                the tiling as data: loops, product, reduction, output
+    tile, epilogue        its statements: loops, multiply-adds, what becomes of finished elements
+    naive                 the definition as it stands, for what no tiling fits
+
+What a step multiplies and adds is `tiling.Product`; the tiles' sizes are numbers, only how many tiles there are
+(`segments.Segment.count`) becomes the trip count of a loop.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aotc.tir import te
-from aotc.tir.expr import Binary, Call, Element, Expr, Load, Var, as_expr, operands, walk, with_operands
+from aotc.tir.expr import Binary, Call, Element, Expr, Var, as_expr, operands, walk, with_operands
 from aotc.tir.simplify import Ranges, simplify
 
 _OP_COST: Final = {"div": 4, "floordiv": 8, "floormod": 8, "truncdiv": 8, "truncmod": 8}
@@ -131,7 +131,7 @@ def unflatten(flat: Expr, shape: Sequence[int]) -> tuple[Expr, ...]:
 
 
 def reindex(tensor: te.Tensor, indices: Sequence[Expr], target: te.Tensor, ranges: Ranges) -> tuple[Expr, ...]:
-    """Where the element `tensor[indices]` lies in `target`, which has the same elements in the same order."""
+    """Where the element `tensor[indices]` lies in `target`, a tensor of equal elements in equal order."""
     if target is tensor or target.shape == tensor.shape:
         return tuple(indices)
     flat = simplify(te.flat_index(tensor.shape, indices), ranges)
@@ -153,8 +153,3 @@ def same_flat(a: te.Tensor, a_indices: Sequence[Expr], b: te.Tensor, b_indices: 
         return True
     difference = te.flat_index(a.shape, a_indices) - te.flat_index(b.shape, b_indices)
     return simplify(difference, ranges) == as_expr(0)
-
-
-def reads_memory(expr: Expr) -> bool:
-    """Whether the expression loads or reads an element."""
-    return any(isinstance(node, (Element, Load)) for node in walk(expr))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to each of several neighbouring elements, done to all at once.  Scalar statements in, vector ones out.
+"""Vector forms of straight-line code: what is done to each of some neighbouring elements, done to all at once.
+
+In: scalar statements that depend on a lane.  Out: statements over vectors, whose results are equal bit by bit; None for
+anything but float arithmetic, each operation in its own type.
 
     y[i + lane] = max(acc + bias[lane], 0)       ->    y[i:16] = max(acc + bias[0:16], 0)
-
-Only float arithmetic, each operation in its own type, is turned; the results are the same bits.
 """
 
 from __future__ import annotations
@@ -13,22 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import (
-    COMPARE,
-    Binary,
-    Broadcast,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    Var,
-    cast,
-    substitute,
-    walk,
-)
+from aotc.tir import expr as tir
+from aotc.tir.expr import Broadcast, Const, Expr, Load, Var, walk
 from aotc.tir.simplify import linear, simplify
 from aotc.tir.stmt import Assign, Block, Declare, Stmt, Store, stmt_exprs, walk_stmts
 
@@ -41,7 +28,7 @@ MOST: Final = 32
 
 
 class _ScalarError(Exception):
-    """Something has no vector form."""
+    """A statement or a value has no vector form."""
 
 
 def vectorized(stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr]) -> Stmt | None:
@@ -51,19 +38,20 @@ def vectorized(stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr]) -
     """
     if sum(1 for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e) if _is_work(n)) > MOST:
         return None
-    turning = _Turning(lane, lanes, dict(vectors))
     try:
-        return Block(turning.statements(stmt.stmts if isinstance(stmt, Block) else (stmt,)))
+        return Block(_Vectorizer(lane, lanes, dict(vectors)).statements((stmt,)))
     except _ScalarError:
         return None
 
 
 def _is_work(node: Expr) -> bool:
-    return isinstance(node, (Binary, Unary, Select, Call)) and node.dtype in _FLOATS
+    return isinstance(node, (tir.Binary, tir.Unary, tir.Select, tir.Call)) and node.dtype in _FLOATS
 
 
 @dataclass(frozen=True, slots=True)
-class _Turning:
+class _Vectorizer:
+    """Vector forms for `lanes` values of `lane`; `vectors` are those of the registers met so far."""
+
     lane: Var
     lanes: int
     vectors: dict[Var, Expr]
@@ -103,23 +91,23 @@ class _Turning:
                     return Load(expr.buffer, index, self.lanes)
                 if step == 0:
                     return Broadcast(Load(expr.buffer, index), self.lanes)
-            case Binary() if expr.op in _ARITHMETIC:
-                return Binary(expr.op, self.value(expr.a), self.value(expr.b))
-            case Unary(op="neg"):
-                return Unary("neg", self.value(expr.a))
-            case Cast() if {expr.dtype, expr.a.dtype} == {"float16", "float32"}:
-                return cast(self.value(expr.a), expr.dtype)
-            case Select(cond=Binary() as cond) if _is_test(cond, expr) and not _gathers(expr.a, expr.b):
-                test = Binary(cond.op, self.value(cond.a), self.value(cond.b))
-                return Select(test, self.value(expr.a), self.value(expr.b))
+            case tir.Binary() if expr.op in _ARITHMETIC:
+                return tir.Binary(expr.op, self.value(expr.a), self.value(expr.b))
+            case tir.Unary(op="neg"):
+                return tir.Unary("neg", self.value(expr.a))
+            case tir.Cast() if {expr.dtype, expr.a.dtype} == {"float16", "float32"}:
+                return tir.cast(self.value(expr.a), expr.dtype)
+            case tir.Select(cond=tir.Binary() as cond) if _is_test(cond, expr) and not _gathers(expr.a, expr.b):
+                test = tir.Binary(cond.op, self.value(cond.a), self.value(cond.b))
+                return tir.Select(test, self.value(expr.a), self.value(expr.b))
         raise _ScalarError
 
     def _place(self, index: Expr) -> tuple[int | None, Expr]:
         """How far an index moves from lane to lane, and where it begins."""
         ranges = {self.lane: (0, self.lanes - 1)}
-        index = simplify(index, {})  # rows and columns of positions that are counted through become one again
+        index = simplify(index, {})  # a row and a column of one flat position become that position again
         step = linear(index, ranges).coefficient(self.lane)
-        return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
+        return step, simplify(tir.substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
 
     @staticmethod
     def _float(dtype: DType) -> DType:
@@ -128,9 +116,9 @@ class _Turning:
         return dtype
 
 
-def _is_test(cond: Binary, chosen: Select) -> bool:
+def _is_test(cond: tir.Binary, chosen: tir.Select) -> bool:
     """Whether a comparison of vectors is a mask for what it chooses."""
-    return cond.op in COMPARE and cond.a.dtype == chosen.dtype
+    return cond.op in tir.COMPARE and cond.a.dtype == chosen.dtype
 
 
 def _gathers(*exprs: Expr) -> bool:

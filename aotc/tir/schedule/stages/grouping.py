@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages: the loop nests of a kernel to be, and which of them share loops.  A Plan in, groups of stages out.
 
-A stage computes an anchor (an elementwise tensor, a reduction, a contraction, an extern) and, at the same
-place, the tensors that read nothing of it but the element just made:
+A stage computes an anchor (an elementwise tensor, a reduction, a contraction, an extern) and, as its epilogue,
+the tensors that read nothing of it but the element just made:
 
     dense -> add bias -> relu                        # one stage: anchor dense, roots dense, relu
     max -> exp -> sum -> divide                      # softmax: one group of four stages, sharing the row loop
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final
 
 from aotc.tir import graph, te
@@ -130,32 +131,25 @@ def row_position(tensor: te.Reduce, plan: Plan) -> int | None:
     if position is None or tensor.axes[position][1] < ROW:
         return None
     ranges = graph.axis_ranges(graph.domain(tensor))
-    strides: list[int | None] = []
-    for source, reads in plan.reads.items():
-        for read in reads:
-            if read.stage is tensor:
-                flat = linear(te.flat_index(source.shape, read.indices), ranges)
-                strides.append(flat.coefficient(tensor.axes[position][0]))
+    strides = [
+        linear(te.flat_index(source.shape, read.indices), ranges).coefficient(tensor.axes[position][0])
+        for source, reads in plan.reads.items()
+        for read in reads
+        if read.stage is tensor
+    ]
     contiguous = all(s in (0, 1) for s in strides) and 1 in strides
     return position if contiguous else None
 
 
 def _shared_depth(group: Group, stage: Stage, reads: dict[te.Tensor, list[tuple[te.Tensor, Read]]], plan: Plan) -> int:
     """How many outer loops `stage` can share with a group; 0 if it gains nothing by it."""
-    depth = min(group.depth, _own_depth(stage, plan))
-    first = group.stages[0]
-    depth = _common(depth, first.extents, stage.extents)
-    linked = False
-    for root in stage.roots:
-        for tensor, read in reads.get(root, []):
-            if tensor in group.tensors:
-                linked = True
-                depth = _common(depth, tensor.shape, stage.extents)
-                depth = _walked(depth, read.indices, _root_axes(root))
-                depth = _common(depth, root.shape, stage.extents)
+    depth = _common(min(group.depth, _own_depth(stage, plan)), group.stages[0].extents, stage.extents)
+    links = [(root, read) for root in stage.roots for tensor, read in reads.get(root, []) if tensor in group.tensors]
+    for root, read in links:
+        depth = _walked(depth, read.indices, _root_axes(root))
     for root in (*stage.roots, *group.tensors):
         depth = _common(depth, root.shape, stage.extents)
-    return depth if linked and math.prod(stage.extents[:depth]) > 1 else 0
+    return depth if links and math.prod(stage.extents[:depth]) > 1 else 0
 
 
 def _root_axes(root: te.Tensor) -> tuple[te.Axis, ...]:
@@ -171,9 +165,5 @@ def _walked(depth: int, indices: Sequence[Expr], axes: Sequence[te.Axis]) -> int
 
 def _common(depth: int, a: Sequence[object], b: Sequence[object]) -> int:
     """The length, at most `depth`, of the common beginning of two sequences."""
-    shared = 0
-    for x, y in zip(a[:depth], b[:depth], strict=False):
-        if x is not y and x != y:
-            break
-        shared += 1
-    return shared
+    pairs = zip(a[:depth], b[:depth], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], pairs))

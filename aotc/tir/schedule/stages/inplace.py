@@ -3,8 +3,8 @@
 
     y[i] = x[i] + b[i]            # (0, 0): y may be the memory of x (or (0, 1), that of b)
 
-A pair is given only where every element of the input is read no later than the same element of the output
-is written, on the way that the stages are lowered; each input and each output is in one pair at most.
+A pair is given only where every element of the input is read before, or as, the element of the output at its place
+is written, in the order of the stages; each input and each output is in one pair at most.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import update_wrapper
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, nearest
@@ -229,9 +230,7 @@ def _decorated_class(
                 raise AttributeError(attribute)
             return getattr(self._instance, attribute)
 
-    DecoratedPass.__name__, DecoratedPass.__qualname__ = cls.__name__, cls.__qualname__
-    DecoratedPass.__doc__, DecoratedPass.__module__ = cls.__doc__, cls.__module__
-    return DecoratedPass
+    return update_wrapper(DecoratedPass, cls, updated=())
 
 
 def module_pass(

@@ -9,11 +9,11 @@ FuncType((TensorType((2,), "bool"),), TensorType((), "int32"))
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.dims import Dim, Shape, is_static, numel, static_shape
 from aotc.ir.dtype import DType
 
@@ -56,9 +56,7 @@ class TensorType:
         object.__setattr__(self, "dtype", DType(dtype))
 
     def __str__(self) -> str:
-        if not self.shape:
-            return str(self.dtype)
-        return f"Tensor[({', '.join(map(str, self.shape))}), {self.dtype}]"
+        return type_text(self)
 
     @property
     def rank(self) -> int:
@@ -99,8 +97,7 @@ class TupleType:
         object.__setattr__(self, "depth", _depth(self.fields))
 
     def __str__(self) -> str:
-        inner = ", ".join(map(str, self.fields))
-        return f"({inner},)" if len(self.fields) == 1 else f"({inner})"
+        return type_text(self)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -117,10 +114,27 @@ class FuncType:
         object.__setattr__(self, "depth", _depth((*self.arg_types, ret_type)))
 
     def __str__(self) -> str:
-        return f"fn ({', '.join(map(str, self.arg_types))}) -> {self.ret_type}"
+        return type_text(self)
 
 
 Type: TypeAlias = "TensorType | TupleType | FuncType"
+
+
+def type_text(ty: Type, dim_text: Callable[[Dim], str] = str) -> str:
+    """A type as Relay writes it, with its dimensions as `dim_text` says."""
+
+    def inner(types: Iterable[Type]) -> str:
+        return ", ".join(type_text(t, dim_text) for t in types)
+
+    match ty:
+        case TensorType():
+            return f"Tensor[({', '.join(map(dim_text, ty.shape))}), {ty.dtype}]" if ty.shape else str(ty.dtype)
+        case TupleType():
+            return f"({inner(ty.fields)},)" if len(ty.fields) == 1 else f"({inner(ty.fields)})"
+        case FuncType():
+            return f"fn ({inner(ty.arg_types)}) -> {type_text(ty.ret_type, dim_text)}"
+        case _:
+            assert_never(ty)
 
 
 def _depth(parts: tuple[Type, ...]) -> int:

@@ -10,7 +10,7 @@ node in blocks.spread                            # several blocks use it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from aotc.ir.op import Op
@@ -37,7 +37,7 @@ class Block:
         return body
 
 
-def common(a: Block, b: Block) -> Block:
+def _common(a: Block, b: Block) -> Block:
     """The innermost block around both."""
     while a is not b:
         if a.depth < b.depth:
@@ -59,6 +59,8 @@ def is_atom(node: Expr) -> bool:
 
 def _used_in(node: Expr, block: Block) -> Iterator[tuple[Expr, Block]]:
     """The children of a node with the blocks that they are used in; those of bodies and branches are new."""
+    if left_alone(node):
+        return
     match node:
         case Function():
             yield node.body, block.inner()
@@ -77,19 +79,22 @@ class Blocks:
     """Where each node of a function belongs.
 
     home     the block of each node
-    inner    the new blocks of functions (one) and ifs (two)
+    inner    the new blocks of functions (one), ifs (two) and, where these have any, lets
     spread   nodes that are used in several blocks
     """
 
-    def __init__(self, order: list[Expr]) -> None:
+    def __init__(
+        self, order: list[Expr], used_in: Callable[[Expr, Block], Iterator[tuple[Expr, Block]]] = _used_in
+    ) -> None:
+        """`used_in` gives what a node in a block uses, and in which block."""
         self.home: dict[Expr, Block] = {order[-1]: Block()}
         self.inner: dict[Expr, list[Block]] = {}
         self.spread: set[Expr] = set()
         for node in reversed(order):
-            if node not in self.home or left_alone(node):
+            if node not in self.home:
                 continue
-            uses = list(_used_in(node, self.home[node]))
-            self.inner[node] = [b for _, b in uses if b is not self.home[node]]
+            uses = list(used_in(node, self.home[node]))
+            self.inner[node] = list(dict.fromkeys(b for _, b in uses if b is not self.home[node]))
             for child, block in uses:
                 self._use(child, block)
             if isinstance(node, Let) and node in self.spread:
@@ -98,5 +103,5 @@ class Blocks:
     def _use(self, child: Expr, block: Block) -> None:
         known = self.home.setdefault(child, block)
         if known is not block:
-            self.home[child] = common(known, block)
+            self.home[child] = _common(known, block)
             self.spread.add(child)

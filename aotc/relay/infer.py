@@ -38,7 +38,7 @@ from aotc.relay.expr import (
     with_type,
 )
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import children, with_children
+from aotc.relay.visitor import children, depth_first, with_children
 
 
 class _Failed(Enum):
@@ -408,25 +408,13 @@ class _ModuleInference:
         return inference.type_of(inference.root) or _declared_type(inference.root)
 
     def run(self) -> None:
-        order = self._callees_first()
+        order = list(depth_first(self.functions, self._callees))
         while sum(self.functions[name].solve() for name in order):  # the sum gives every function its turn
             if all(f.type_of(f.root) is not None for f in self.functions.values()):
                 break
 
-    def _callees_first(self) -> list[str]:
-        order: dict[str, None] = {}
-        seen: set[str] = set()
-        stack = [(name, False) for name in reversed(self.functions)]
-        while stack:
-            name, done = stack.pop()
-            if done:
-                order[name] = None
-            elif name not in seen:
-                seen.add(name)
-                stack.append((name, True))
-                callees = self.functions[name].callees()
-                stack.extend((c, False) for c in reversed(callees) if c in self.functions)
-        return list(order)
+    def _callees(self, name: str) -> list[str]:
+        return [callee for callee in self.functions[name].callees() if callee in self.functions]
 
     def report(self) -> None:
         _report(self.problems, self.functions.values())

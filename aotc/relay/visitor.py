@@ -8,11 +8,14 @@ class Rename(Mutator):                           # bottom-up rebuild, unchanged 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from aotc.ir.diagnostics import assert_never
 from aotc.ir.op import Op
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+
+T = TypeVar("T")
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -36,21 +39,23 @@ def children(expr: Expr) -> tuple[Expr, ...]:
             assert_never(expr)
 
 
-def post_order(root: Expr, enter: Callable[[Expr], bool] | None = None) -> Iterator[Expr]:
-    """Every node once, children before users.  `enter(node)` False keeps the walk out of a node's children."""
-    seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False)]
+def depth_first(roots: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """Every node of a graph once, after those below it."""
+    seen: set[T] = set()
+    stack = [(root, False) for root in reversed([*roots])]
     while stack:
         node, expanded = stack.pop()
         if expanded:
             yield node
-            continue
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        stack.append((node, True))
-        if enter is None or enter(node):
-            stack.extend((child, False) for child in reversed(children(node)) if id(child) not in seen)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed([*below(node)]) if child not in seen)
+
+
+def post_order(root: Expr, enter: Callable[[Expr], bool] | None = None) -> Iterator[Expr]:
+    """Every node once, children before users.  `enter(node)` False keeps the walk out of a node's children."""
+    return depth_first([root], children if enter is None else lambda node: children(node) if enter(node) else ())
 
 
 # --- variables

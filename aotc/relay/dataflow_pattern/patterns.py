@@ -21,6 +21,7 @@ from aotc.ir.dtype import DType
 from aotc.ir.op import Op, get_op
 from aotc.ir.types import Type
 from aotc.relay.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem
+from aotc.relay.visitor import depth_first
 
 ANY_INDEX: Final = -1
 """The index of a TupleGetItemPattern that takes any field."""
@@ -348,16 +349,7 @@ def parts(pattern: DFPattern) -> Iterator[DFPattern]:
 
 def pattern_order(pattern: DFPattern) -> list[DFPattern]:
     """Every pattern below `pattern` and itself once, parts first."""
-    found: dict[DFPattern, None] = {}
-
-    def visit(node: DFPattern) -> None:
-        if node not in found:
-            for part in parts(node):
-                visit(part)
-            found[node] = None
-
-    visit(pattern)
-    return list(found)
+    return list(depth_first([pattern], parts))
 
 
 def needs_types(pattern: DFPattern) -> bool:

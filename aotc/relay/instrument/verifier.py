@@ -8,6 +8,7 @@ with PassContext(instruments=[Verifier()]):
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 
 from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.instrument import PassInstrument
@@ -20,20 +21,10 @@ from aotc.relay.visitor import bound_by, children, post_order
 
 def _has_cycle(root: Expr) -> bool:
     """Whether some node is below itself."""
-    done: set[int] = set()
-    on_path: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        node, leaving = stack.pop()
-        if leaving:
-            on_path.discard(id(node))
-            done.add(id(node))
-        elif id(node) in on_path:
-            return True
-        elif id(node) not in done:
-            on_path.add(id(node))
-            stack.append((node, True))
-            stack.extend((child, False) for child in children(node) if id(child) not in done)
+    try:
+        TopologicalSorter({node: children(node) for node in post_order(root)}).prepare()
+    except CycleError:
+        return True
     return False
 
 

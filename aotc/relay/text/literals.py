@@ -16,9 +16,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError, assert_never
+from aotc.ir import types
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.ir.types import Type
 
 VERSION: Final = "0.0.5"
 """Of the text format."""
@@ -120,14 +121,5 @@ def dim_text(dim: Dim) -> str:
 
 
 def type_text(ty: Type) -> str:
-    """A type as Relay writes it."""
-    match ty:
-        case TensorType():
-            return f"Tensor[({', '.join(map(dim_text, ty.shape))}), {ty.dtype}]" if ty.shape else str(ty.dtype)
-        case TupleType():
-            inner = ", ".join(map(type_text, ty.fields))
-            return f"({inner},)" if len(ty.fields) == 1 else f"({inner})"
-        case FuncType():
-            return f"fn ({', '.join(map(type_text, ty.arg_types))}) -> {type_text(ty.ret_type)}"
-        case _:
-            assert_never(ty)
+    """A type as it reads back, whatever the names of its dimensions."""
+    return types.type_text(ty, dim_text)

@@ -20,7 +20,7 @@ from aotc.ir.attrs import Attrs
 from aotc.ir.diagnostics import assert_never
 from aotc.ir.op import Op
 from aotc.ir.span import Span
-from aotc.relay.blocks import Block, common
+from aotc.relay.blocks import Block, Blocks
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.text import literals
@@ -95,37 +95,30 @@ def _comment(node: Expr) -> str:
     return f" /* {' '.join(parts)} */" if parts else ""
 
 
+def _places(node: Expr, home: Block) -> Iterator[tuple[Expr, Block]]:
+    """What a node in a block of the text uses, and in which block: what follows a let is one, too."""
+    match node:
+        case Function():
+            inner = home.inner()
+            yield from ((child, inner) for child in children(node))
+        case If(cond=cond, true_branch=yes, false_branch=no):
+            yield from ((cond, home), (yes, home.inner()), (no, home.inner()))
+        case Let(var=var, value=value, body=body):
+            inner = home.inner()
+            yield from ((var, inner), (value, home), (body, inner))
+        case _:
+            yield from ((child, home) for child in children(node))
+
+
 class _Scopes:
-    """Where every node of an expression is written: in the innermost scope around all its uses."""
+    """Where every node of an expression is written: in the innermost block around all its uses."""
 
     def __init__(self, root: Expr) -> None:
-        self.home: dict[Expr, Block] = {root: Block()}
-        self.opened: dict[Expr, tuple[Block, ...]] = {}
-        self.uses: Counter[Expr] = Counter()
+        order = list(post_order(root))
+        blocks = Blocks(order, _places)
+        self.home, self.opened = blocks.home, blocks.inner
+        self.uses = Counter(child for node in order for child in children(node))
         self.lines: defaultdict[Block, list[str]] = defaultdict(list)  # finished ones
-        for node in reversed(list(post_order(root))):  # users first
-            home = self.home.get(node)
-            if home is not None:
-                for child, scope in self._places(node, home):
-                    self.uses[child] += 1
-                    if not isinstance(child, (GlobalVar, Op, Constant)):
-                        known = self.home.get(child)
-                        self.home[child] = scope if known is None else common(known, scope)
-
-    def _places(self, node: Expr, home: Block) -> Iterator[tuple[Expr, Block]]:
-        """What `node` uses, and in which scope."""
-        match node:
-            case Function(params=params, body=body):
-                (inner,) = self.opened[node] = (home.inner(),)
-                yield from ((child, inner) for child in (*params, body))
-            case If(cond=cond, true_branch=yes, false_branch=no):
-                first, second = self.opened[node] = (home.inner(), home.inner())
-                yield from ((cond, home), (yes, first), (no, second))
-            case Let(var=var, value=value, body=body):
-                (inner,) = self.opened[node] = (home.inner(),)
-                yield from ((var, inner), (value, home), (body, inner))
-            case _:
-                yield from ((child, home) for child in children(node))
 
     def write(self, node: Expr, line: str) -> None:
         """Add a line to the block that a node belongs in."""

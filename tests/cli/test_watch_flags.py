@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aotc.tir.text import parse_kernel
+from aotc.tir.parse import parse_kernel
 from tests.cli.invoke import DIGITS, Outcome, call
 
 

@@ -18,10 +18,11 @@ from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Operand, Var, minimum, operands, with_operands
 from aotc.tir.interp import run_kernel
+from aotc.tir.parse import parse_kernel
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, map_exprs, walk_stmts
 from aotc.tir.target import C, Target, get_target
-from aotc.tir.text import parse_kernel, to_text
+from aotc.tir.text import to_text
 from aotc.tir.threads import parallel
 from aotc.tir.threads.division import Leaf, Nest, divided, largest_share
 from aotc.tir.threads.parallel import for_team

@@ -10,9 +10,10 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Load, Var, as_expr
 from aotc.tir.interp import run_kernel
+from aotc.tir.parse import parse_kernel
 from aotc.tir.simplify import simplify_stmt
 from aotc.tir.stmt import For, Kernel, Stmt, Transpose
-from aotc.tir.text import parse_kernel, to_text
+from aotc.tir.text import to_text
 from aotc.tir.verify import verify
 
 F32 = DType("float32")

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels from their text form (see `aotc.tir.text`).  Text in, a Kernel out.
+
+parse_kernel('kernel "k" { output y: float32[4] for i in 0..4 independent { y[i] = 1.0 } }')
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DTYPES, DType
+from aotc.ir.span import Span
+from aotc.tir import expr as values
+from aotc.tir import stmt as statements
+from aotc.tir.expr import BOOL, INDEX, INTRINSICS, Buffer, Const, Expr, Load, Var
+from aotc.tir.stmt import KINDS, TEAM, Kernel, Stmt
+from aotc.tir.text import LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL
+
+_TOKEN: Final = re.compile(
+    r"""(?P<comment>\#[^\n]*)|(?P<string>"(?:[^"\\]|\\.)*")
+    |(?P<float>-?\d+\.\d+(?:[eE][+-]?\d+)?|-?\d+[eE][+-]?\d+)|(?P<int>-?\d+)
+    |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<op>\.\.|//|<<|>>|<=|>=|==|!=|[-+*/%&|^<>!?:=,()\[\]{}])|(?P<space>\s+)""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    line: int
+
+
+def parse_kernel(text: str, source: str = "<tir>") -> Kernel:
+    """The kernel that a text describes.
+
+    Raises AotcError (code "tir-parse") with the line of the first thing that cannot be read.
+    """
+    return _Parser(source, _tokens(text, source)).kernel()
+
+
+def _tokens(text: str, source: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    position, line = 0, 1
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None or match.lastgroup is None:
+            raise AotcError("tir-parse", f"unexpected {text[position]!r}", span=Span(source, line=line))
+        item, kind = match.group(), match.lastgroup
+        if kind in ("int", "float") and item[0] == "-" and tokens and _ends_operand(tokens[-1]):
+            item, kind = "-", "op"  # a minus after an operand subtracts
+        if kind != "space":
+            tokens.append(_Token(kind, item, line))
+        line += item.count("\n")
+        position += len(item)
+    return [*tokens, _Token("end", "", line)]
+
+
+def _ends_operand(token: _Token) -> bool:
+    return (token.kind in ("int", "float", "name") and token.text != "in") or token.text in (")", "]")
+
+
+def _type_of(name: str) -> tuple[DType, int] | None:
+    """The dtype and the number of lanes that a name means; None for another name."""
+    stem, _, lanes = name.rpartition("x")
+    if stem in DTYPES and lanes.isdigit():
+        return DType(stem), int(lanes)
+    return (DType(name), 1) if name in DTYPES else None
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The words of a text, of which those before `position` were read."""
+
+    source: str
+    tokens: list[_Token]
+    position: int = 0
+
+    @property
+    def token(self) -> _Token:
+        return self.tokens[self.position]
+
+    @property
+    def following(self) -> _Token:
+        """The one behind the next; the end is followed by itself."""
+        return self.tokens[min(self.position + 1, len(self.tokens) - 1)]
+
+    def fail(self, message: str, token: _Token | None = None) -> AotcError:
+        return AotcError("tir-parse", message, span=Span(self.source, line=(token or self.token).line))
+
+    def next(self, *expected: str) -> str:
+        token = self.token
+        if expected and token.text not in expected and token.kind not in expected:
+            raise self.fail(f"expected {' or '.join(expected)}, found {token.text or 'the end'}")
+        self.position += 1
+        return token.text
+
+    def accept(self, text: str) -> bool:
+        if self.token.text == text and self.token.kind != "string":
+            self.position += 1
+            return True
+        return False
+
+    def integer(self) -> int:
+        return int(self.next("int"))
+
+    def type(self) -> tuple[DType, int]:
+        token = self.token
+        found = _type_of(self.next("name"))
+        if found is None:
+            raise self.fail(f"no type {token.text}", token)
+        return found
+
+
+@dataclass(slots=True)
+class _Parser(_Reader):
+    """Reads a kernel; `vars` and `buffers` are what names mean at present."""
+
+    vars: dict[str, Var] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+
+    def kernel(self) -> Kernel:
+        while self.token.kind == "comment":
+            self.position += 1
+        self.next("kernel")
+        name = json.loads(self.next("string"))
+        self.next("{")
+        roles: dict[str, list[Buffer]] = {role: [] for role in ROLES}
+        while self.token.text in ROLES:
+            role = self.next()
+            roles[role].append(self.buffer(role))
+        inputs, outputs, workspace, stack = (tuple(roles[role]) for role in ROLES)
+        inplace: list[tuple[int, int]] = []
+        while self.accept("inplace"):
+            output = self.known_buffer()
+            self.next("=")
+            inplace.append((outputs.index(output), inputs.index(self.known_buffer())))
+        macs = self.integer() if self.accept("macs") else 0
+        private: list[Buffer] = []
+        if team := self.accept("team"):
+            self.vars.update({var.name: var for var in TEAM})
+            while self.token.text in self.buffers and self.following.text != "[":
+                private.append(self.known_buffer())
+        body = self.block()
+        self.next("end")
+        return Kernel(
+            name=name,
+            inputs=inputs,
+            outputs=outputs,
+            body=body,
+            workspace=workspace,
+            stack=stack,
+            inplace=tuple(inplace),
+            macs=macs,
+            team=team,
+            private=tuple(private),
+        )
+
+    def buffer(self, role: str) -> Buffer:
+        name = self.next("name")
+        self.next(":")
+        dtype = self.type()[0]
+        self.next("[")
+        size = self.integer()
+        self.next("]")
+        align = self.integer() if self.accept("align") else 4
+        scope = role if role in ("workspace", "stack") else "param"
+        self.buffers[name] = Buffer(name, dtype, size, scope, align, private=self.accept("private"))
+        return self.buffers[name]
+
+    def known_buffer(self) -> Buffer:
+        name = self.next("name")
+        if name not in self.buffers:
+            raise self.fail(f"no buffer {name}")
+        return self.buffers[name]
+
+    def declared(self, name: str, dtype: DType, lanes: int) -> Var:
+        """The variable of a loop or register; one that went out of sight may be declared again."""
+        known = self.vars.get(name)
+        if known is None or (known.dtype, known.lanes) != (dtype, lanes):
+            self.vars[name] = Var(name, dtype, lanes)
+        return self.vars[name]
+
+    def variable(self) -> Var:
+        name = self.next("name")
+        if name not in self.vars:
+            raise self.fail(f"no register {name}")
+        return self.vars[name]
+
+    # --- statements
+
+    def block(self) -> Stmt:
+        """Statements up to the closing brace, which is taken too."""
+        stmts: list[Stmt] = []
+        while not self.accept("}"):
+            stmts.append(self.stmt())
+        return stmts[0] if len(stmts) == 1 else statements.Block(stmts)
+
+    def nested(self) -> Stmt:
+        self.next("{")
+        return self.block()
+
+    def stmt(self) -> Stmt:
+        if self.token.kind == "comment":
+            return statements.Comment(self.next()[1:].strip())
+        if self.accept("sync"):
+            return statements.Sync()
+        if self.accept("for"):
+            return self.loop()
+        if self.accept("while"):
+            return statements.While(self.expr(), self.nested())
+        if self.accept("if"):
+            return statements.If(self.expr(), self.nested(), self.nested() if self.accept("else") else None)
+        if self.accept("let"):
+            return self.declare()
+        if self.accept("turn"):
+            return self.turn()
+        if self.token.text not in self.buffers:
+            var = self.variable()
+            self.next("=")
+            return statements.Assign(var, self.expr())
+        buffer, index, _ = self.place()
+        self.next("=")
+        return statements.Store(buffer, index, self.expr())
+
+    def loop(self) -> Stmt:
+        var = self.declared(self.next("name"), INDEX, 1)
+        self.next("in")
+        begin = self.expr()
+        self.next("..")
+        end = self.expr()
+        step = self.integer() if self.accept("step") else 1
+        kind = self.next() if self.token.text in KINDS else "serial"
+        return statements.For(var, end, self.nested(), begin=begin, step=step, kind=kind)
+
+    def declare(self) -> Stmt:
+        name = self.next("name")
+        self.next(":")
+        dtype, lanes = self.type()
+        self.next("=")
+        value = self.expr()
+        return statements.Declare(self.declared(name, dtype, lanes), value)
+
+    def turn(self) -> Stmt:
+        buffer, index, _ = self.place()
+        self.next("step")
+        stride = self.integer()
+        self.next("=")
+        token = self.token
+        source = self.expr()
+        if not isinstance(source, Load):
+            raise self.fail("expected rows of a buffer", token)
+        self.next("step")
+        return statements.Transpose(buffer, index, stride, source, self.integer())
+
+    def place(self) -> tuple[Buffer, Expr, int]:
+        """A buffer, the index of an element of it, and how many follow one another from there on."""
+        buffer = self.known_buffer()
+        self.next("[")
+        index = self.expr()
+        lanes = self.integer() if self.accept(":") else 1
+        self.next("]")
+        return buffer, index, lanes
+
+    # --- expressions
+
+    def expr(self) -> Expr:
+        cond = self.infix(1)
+        if not self.accept("?"):
+            return cond
+        a = self.infix(1)
+        self.next(":")
+        return values.Select(cond, a, self.expr())
+
+    def infix(self, level: int) -> Expr:
+        if level >= UNARY_LEVEL:
+            return self.unary()
+        left = self.infix(level + 1)
+        while self.token.kind == "op" and LEVEL.get(OPS.get(self.token.text, ""), 0) == level:
+            op = OPS[self.next()]
+            left = values.Binary(op, left, self.infix(level + 1))
+        return left
+
+    def unary(self) -> Expr:
+        if self.accept("!"):
+            return values.Unary("not", self.unary())
+        if self.accept("("):
+            inner = self.expr()
+            self.next(")")
+            return inner
+        token = self.token
+        negative = token.text == "-" and self.following.text == "inf"
+        if negative or token.kind in ("int", "float") or token.text in ("true", "false", "inf", "nan"):
+            return self.literal()
+        if token.text in self.buffers:
+            return Load(*self.place())
+        return self.function() if self.following.text == "(" else self.variable()
+
+    def literal(self) -> Const:
+        sign = "-" if self.accept("-") else ""
+        text = sign + self.next()
+        value: int | float | bool
+        if text in ("true", "false"):
+            value, dtype = text == "true", BOOL
+        elif re.fullmatch(r"-?\d+", text):
+            value, dtype = int(text), INDEX
+        else:
+            value, dtype = float(text), DType("float32")
+        behind = self.tokens[self.position + 2 : self.position + 3]
+        if self.token.text != ":" or _type_of(self.following.text) is None or any(t.text == "(" for t in behind):
+            return Const(value, dtype)  # what follows may be a conversion, `int32(x)`, behind a selection
+        self.next(":")
+        return Const(value, *self.type())
+
+    def function(self) -> Expr:
+        start = self.token
+        name = self.next("name")
+        self.next("(")
+        args = [self.expr()]
+        while self.accept(","):
+            args.append(self.expr())
+        self.next(")")
+        match name, args:
+            case "broadcast", [a, Const(value=lanes)]:
+                return values.Broadcast(a, int(lanes))
+            case "neg", [a]:
+                return values.Unary(name, a)
+            case _, [a, b] if name in NAMED:
+                return values.Binary(name, a, b)
+            case _, [a] if name in DTYPES:
+                return values.Cast(DType(name), a)
+            case _ if INTRINSICS.get(name) == len(args):
+                return values.Call(name, tuple(args))
+        raise self.fail(f"no function {name} of {len(args)} operands", start)

@@ -17,25 +17,8 @@ from typing import Final
 import numpy as np
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import (
-    Binary,
-    Buffer,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    Var,
-    as_expr,
-    cast,
-    minimum,
-    operands,
-    substitute,
-    walk,
-    with_operands,
-)
+from aotc.tir import expr as tir
+from aotc.tir.expr import Buffer, Cast, Const, Expr, Load, Select, Var, as_expr, cast, minimum, substitute, walk
 from aotc.tir.loops.dependence import loads, straight_line
 from aotc.tir.simplify import Linear, linear, simplify
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store
@@ -209,9 +192,9 @@ class _Conversion:
             case Cast():
                 value = self._value(expr.a)
                 return _rounded(value) if expr.dtype == HALF else cast(value, expr.dtype)
-        value = with_operands(expr, tuple(self._value(o) for o in operands(expr)))
-        exact = isinstance(expr, (Select, Unary)) or (isinstance(expr, Binary) and expr.op in _EXACT)
-        exact = exact or (isinstance(expr, Call) and expr.name in ("abs", "copysign"))
+        value = tir.with_operands(expr, tuple(self._value(o) for o in tir.operands(expr)))
+        exact = isinstance(expr, (Select, tir.Unary)) or (isinstance(expr, tir.Binary) and expr.op in _EXACT)
+        exact = exact or (isinstance(expr, tir.Call) and expr.name in ("abs", "copysign"))
         return value if exact or expr.dtype != HALF else _rounded(value)
 
 

@@ -12,25 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from aotc.tir.expr import (
-    BOOL,
-    INDEX,
-    Binary,
-    Buffer,
-    Call,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    Var,
-    as_expr,
-    binary,
-    operands,
-    substitute,
-    walk,
-    with_operands,
-)
+from aotc.tir import expr as tir
+from aotc.tir.expr import BOOL, INDEX, Binary, Const, Expr, Load, Select, Var, as_expr, operands, substitute, walk
 from aotc.tir.loops.dependence import loads, straight_line
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, map_exprs, rebuilt, stmt_exprs, walk_stmts
@@ -63,7 +46,7 @@ def merge_loops(stmt: Stmt) -> Stmt:
             mapping: dict[Var, Expr] = {stmt.var: as_expr(0), stmt.body.var: flat}
             kinds = {loop.kind for loop, (begin, end) in ((stmt, outer), (stmt.body, inner)) if end - begin > 1}
             kind = kinds.pop() if len(kinds) == 1 else "serial"
-            body = map_exprs(stmt.body.body, lambda e: substitute(e, mapping))
+            body = substituted(stmt.body.body, mapping)
             return For(flat, outer[1] * inner[1], body, begin=outer[0] * inner[1], kind=kind)
     return stmt
 
@@ -129,7 +112,7 @@ def _cuts(loop: For, ranges: Ranges) -> Iterator[int]:
 
 def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
     match cond:
-        case Binary(op="and" | "or") | Unary(op="not") if cond.dtype == BOOL:
+        case Binary(op="and" | "or") | tir.Unary(op="not") if cond.dtype == BOOL:
             for operand in operands(cond):
                 yield from _cuts_of(operand, var, ranges)
         case Binary(op="eq" | "ne") if cond.a.dtype == INDEX:
@@ -145,6 +128,11 @@ def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
                 yield -(half.const // factor) if factor > 0 else half.const // -factor + 1
 
 
+def substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
+    """`stmt` with variables replaced in all its expressions."""
+    return map_exprs(stmt, lambda expr: substitute(expr, mapping))
+
+
 def refreshed(stmt: Stmt) -> Stmt:
     """A copy with loop variables and registers of its own: two copies can stand in one block."""
     mapping: dict[Var, Expr] = {
@@ -158,10 +146,7 @@ def _renamed(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
         fresh = mapping.get(var, var)
         return fresh if isinstance(fresh, Var) else var
 
-    def expr(e: Expr) -> Expr:
-        return substitute(e, mapping)
-
-    fresh = rebuilt(stmt, lambda s: _renamed(s, mapping), expr)
+    fresh = rebuilt(stmt, lambda s: _renamed(s, mapping), lambda e: substitute(e, mapping))
     return replace(fresh, var=name(fresh.var)) if isinstance(fresh, (For, Declare, Assign)) else fresh
 
 
@@ -172,7 +157,7 @@ def tile_transposes(stmt: Stmt) -> Stmt:
         tiles = [(loop, Var(f"{loop.var.name}_tile"), const_extent(loop) or (0, 0)) for loop in (outer, inner)]
         body = inner.body
         for loop, tile, (_, end) in reversed(tiles):
-            body = replace(loop, begin=tile, end=binary("min", tile + _TILE, end), body=body)
+            body = replace(loop, begin=tile, end=tir.binary("min", tile + _TILE, end), body=body)
         for loop, tile, _ in reversed(tiles):
             body = replace(loop, var=tile, body=body, step=_TILE)
         return body
@@ -206,22 +191,19 @@ def unroll_bounds(stmt: Stmt) -> Stmt:
     bounded = any(node is stmt.var for s in inner for e in (s.begin, s.end) for node in walk(e))
     if not bounded or _size(stmt) * (extent[1] - extent[0]) > _GROWTH_FREE:
         return stmt
-    copies: list[Stmt] = []
-    for value in range(*extent):
-        copy = refreshed(For(stmt.var, value + 1, stmt.body, begin=value))
-        copies.append(simplify_stmt(copy, {}))
-    return Block(copies)
+    copies = (refreshed(For(stmt.var, value + 1, stmt.body, begin=value)) for value in range(*extent))
+    return Block(simplify_stmt(copy, {}) for copy in copies)
 
 
 def hoist_invariants(stmt: Stmt) -> Stmt:
-    """What costs much and is the same in every iteration of an innermost loop goes into a register before it."""
+    """Costly values that no iteration of an innermost loop changes are computed into registers before it."""
     if not isinstance(stmt, For):
         return rebuilt(stmt, hoist_invariants)
     body = straight_line(stmt)
     extent = const_extent(stmt)
     if body is None or extent is None or extent[1] <= extent[0]:
         return rebuilt(stmt, hoist_invariants)
-    changing: set[Var | Buffer] = {stmt.var}
+    changing: set[Var | tir.Buffer] = {stmt.var}
     changing.update(s.var for s in body if isinstance(s, (Declare, Assign)))
     changing.update(s.buffer for s in body if isinstance(s, Store))
     found: dict[Expr, Expr] = {}
@@ -232,21 +214,21 @@ def hoist_invariants(stmt: Stmt) -> Stmt:
     return Block((*registers, replace(stmt, body=fresh)))
 
 
-def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Expr, Expr]) -> Expr:
+def _without_invariants(expr: Expr, changing: set[Var | tir.Buffer], found: dict[Expr, Expr]) -> Expr:
     """`expr` with its costly unchanging parts replaced by registers, which are noted in `found`."""
     if isinstance(expr, Select):  # a branch not taken may not be evaluated
         cond = _without_invariants(expr.cond, changing, found)
-        return with_operands(expr, (cond, expr.a, expr.b))
-    if isinstance(expr, Call) or (isinstance(expr, Binary) and expr.op == "div"):
+        return tir.with_operands(expr, (cond, expr.a, expr.b))
+    if isinstance(expr, tir.Call) or (isinstance(expr, Binary) and expr.op == "div"):
         parts = set(walk(expr))
         if not any((p.buffer if isinstance(p, Load) else p) in changing for p in parts if isinstance(p, (Var, Load))):
             if not any(isinstance(p, (Var, Load)) for p in parts):
                 return expr
             return found.setdefault(expr, Var("hoisted", expr.dtype, expr.lanes))
-    return with_operands(expr, tuple(_without_invariants(o, changing, found) for o in operands(expr)))
+    return tir.with_operands(expr, tuple(_without_invariants(o, changing, found) for o in operands(expr)))
 
 
-def polished(stmt: Stmt) -> Stmt:
+def optimized(stmt: Stmt) -> Stmt:
     """Indices simplified, loops merged, split where conditions change."""
     stmt = merge_loops(simplify_stmt(stmt, {}))
     stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}), {}))

@@ -13,26 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, maximum, substitute, walk
+from aotc.tir.expr import INDEX, Buffer, Const, Expr, Var, maximum
 from aotc.tir.loops.converted import in_single
-from aotc.tir.loops.dependence import straight_line
-from aotc.tir.loops.nest import refreshed
+from aotc.tir.loops.dependence import read, straight_line, written
+from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.loops.vectorize import CONVERTED, vectorized
 from aotc.tir.plan.program import Program
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import (
-    Block,
-    Declare,
-    For,
-    Kernel,
-    Stmt,
-    Store,
-    map_exprs,
-    rebuilt,
-    remembered_kernel,
-    stmt_exprs,
-    walk_stmts,
-)
+from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, rebuilt, remembered_kernel
 from aotc.tir.target import Target
 
 LEAST: Final = 4
@@ -60,15 +48,11 @@ def widen(kernel: Kernel, lanes: int) -> Kernel:
 
 def _is_narrow(stmt: Stmt) -> bool:
     """Whether anything reads or writes narrow floats."""
-    return any(
-        (isinstance(s, Store) and s.buffer.dtype in CONVERTED)
-        or any(isinstance(n, Load) and n.buffer.dtype in CONVERTED for e in stmt_exprs(s) for n in walk(e))
-        for s in walk_stmts(stmt)
-    )
+    return any(buffer.dtype in CONVERTED for buffer in read(stmt) | written(stmt))
 
 
 def _is_for_vectors(loop: For) -> bool:
-    """Whether elements side by side of narrow floats could be computed at once."""
+    """Whether neighbouring elements of narrow floats could be computed at once."""
     straight = loop.kind == "independent" and straight_line(loop) is not None
     return straight and loop.step == 1 and _is_narrow(loop.body)
 
@@ -98,7 +82,7 @@ class _Widening:
         return rebuilt(found[0], self.statement)
 
     def _vectors(self, loop: For, lanes: int) -> Stmt | None:
-        """A loop with vectors, and what does the rest; None where no vector fits."""
+        """A loop over vectors, and a remainder loop where one is needed; None where no vector fits."""
         if lanes < LEAST:
             return None
         first = Var(loop.var.name)
@@ -112,27 +96,24 @@ class _Widening:
         if not isinstance(whole, Const):
             end = Var("whole", INDEX)
             most = For(first, end, vectors, begin=loop.begin, step=lanes, kind="independent")
-            rest = For(loop.var, loop.end, loop.body, begin=end, kind="independent")
-            return Block((Declare(end, whole), most, rest))
+            remainder = For(loop.var, loop.end, loop.body, begin=end, kind="independent")
+            return Block((Declare(end, whole), most, remainder))
         most = For(first, whole, vectors, begin=loop.begin, step=lanes, kind="independent")
         if whole == loop.end:
             return most
         last = _vector_body(loop, loop.end - lanes, lanes) if self._repeats(loop) else None
         if last is not None:  # some elements are computed twice
             return Block((most, last))
-        rest = For(loop.var, loop.end, refreshed(loop.body), begin=whole, kind="independent")
-        return Block((most, self._vectors(rest, lanes // 2) or rest))
+        remainder = For(loop.var, loop.end, refreshed(loop.body), begin=whole, kind="independent")
+        return Block((most, self._vectors(remainder, lanes // 2) or remainder))
 
     def _repeats(self, loop: For) -> bool:
-        """Whether an iteration gives the same once more: nothing that is written is read."""
-        stmts = tuple(walk_stmts(loop.body))
-        written = {s.buffer for s in stmts if isinstance(s, Store)}
-        read = {n.buffer for s in stmts for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load)}
-        return not written & read and not any((w, r) in self.shared for w in written for r in read)
+        """Whether an iteration may run twice: nothing that is written is read."""
+        reads, writes = read(loop.body), written(loop.body)
+        return not writes & reads and not any((w, r) in self.shared for w in writes for r in reads)
 
 
 def _vector_body(loop: For, first: Expr, lanes: int) -> Stmt | None:
     """The body for `lanes` iterations from `first` on."""
     lane = Var("lane")
-    body = map_exprs(refreshed(loop.body), lambda e: substitute(e, {loop.var: first + lane}))
-    return vectorized(body, lane, lanes, {})
+    return vectorized(substituted(refreshed(loop.body), {loop.var: first + lane}), lane, lanes, {})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import graph, te
 from aotc.tir.expr import Buffer, Expr, Load, Var
-from aotc.tir.loops.nest import hoist_invariants, polished
+from aotc.tir.loops.nest import hoist_invariants, optimized, substituted
 from aotc.tir.schedule.algorithms.attention import build_chain, find_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.contraction import build_contraction
@@ -20,7 +20,7 @@ from aotc.tir.schedule.stages.body import Slot
 from aotc.tir.schedule.stages.grouping import Group, Stage, form_groups, form_stages
 from aotc.tir.schedule.stages.inline import plan_storage
 from aotc.tir.schedule.stages.inplace import inplace_pairs
-from aotc.tir.schedule.stages.kernel import KernelBuilder, substituted
+from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.schedule.stages.reduce import reduce_nest
 from aotc.tir.simplify import drop_dead, simplify_stmt
 from aotc.tir.stmt import Block, Kernel, Stmt, Store, loops
@@ -103,7 +103,7 @@ class Lowering:
         if len(group.stages) == 1:
             return self._alone(group.stages[0])
         shared, bodies = group.stages[0].axes[: group.depth], self._inside(group)
-        return polished(loops(shared, Block(bodies), kind="independent")) if bodies else Block(())
+        return optimized(loops(shared, Block(bodies), kind="independent")) if bodies else Block(())
 
     def _inside(self, group: Group) -> list[Stmt]:
         """The stages of a group, one after the other, inside the loops that they share: those of the first."""
@@ -124,7 +124,7 @@ class Lowering:
         if isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern)):
             # these builders make their own loops; what is stored with each element is ours
             return hoist_invariants(simplify_stmt(stmt, {}))
-        return polished(stmt)
+        return optimized(stmt)
 
     def _stage(self, stage: Stage, depth: int) -> Stmt:
         """The statement of a stage inside its outer `depth` loops."""

@@ -24,13 +24,13 @@ from typing import Final
 
 from aotc.tir import graph, te
 from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, substitute, walk
-from aotc.tir.loops.nest import polished
+from aotc.tir.loops.nest import optimized, substituted
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.stages.body import Body, Slot
 from aotc.tir.schedule.stages.grouping import Group, Stage
 from aotc.tir.schedule.stages.inline import Plan
-from aotc.tir.schedule.stages.kernel import KernelBuilder, substituted
+from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
 from aotc.tir.stmt import Block, For, Stmt, Store, Transpose, loops
 from aotc.tir.target import Target
@@ -373,7 +373,7 @@ class _Strips:
         stmts: list[Stmt] = [For(number, whole, panel(number, block, whole), kind="independent")] if whole else []
         if left:
             stmts.append(panel(as_expr(whole), left, 1))
-        return polished(Block(stmts))
+        return optimized(Block(stmts))
 
     def _strip(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
         """Rows `start` and following of one head."""
@@ -396,7 +396,7 @@ class _Strips:
         inner = {**ranges, row: (0, height - 1), k: (0, depth - 1)}
         before, value = self._element(product, product.c.a, product.c.a_index, names, inner)
         store = Store(self.queries, row * depth + k, value)
-        return polished(loops([(row, height), (k, depth)], Block((*before, store)), kind="independent"))
+        return optimized(loops([(row, height), (k, depth)], Block((*before, store)), kind="independent"))
 
     def _multiply(self, panels: _Panels, data: Buffer, pitch: int, start: Expr, height: int) -> Stmt:
         """A strip of rows, which are `pitch` elements apart, by the panels of one head."""
@@ -424,7 +424,7 @@ class _Strips:
         *batch, last = group.stages[0].axes[: group.depth]
         body = substituted(Block(self.middle()), {**self._batch(batch), last[0]: start + row})
         known: Ranges = {**ranges, self.head: (0, self.chain.first.heads - 1)}
-        return polished(simplify_stmt(For(row, height, body, kind="independent"), known))
+        return optimized(simplify_stmt(For(row, height, body, kind="independent"), known))
 
 
 def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | None:

@@ -14,12 +14,13 @@ from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir import graph, te
-from aotc.tir.expr import Buffer, Expr, Var, substitute
+from aotc.tir.expr import Buffer, Expr, Var
+from aotc.tir.loops.nest import substituted
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.stages.body import Body, Slot
 from aotc.tir.schedule.stages.grouping import Stage
 from aotc.tir.schedule.stages.inline import Plan
-from aotc.tir.stmt import Block, Declare, Stmt, Store, map_exprs
+from aotc.tir.stmt import Block, Declare, Stmt, Store
 from aotc.tir.target import Target
 
 Indices: TypeAlias = "tuple[Expr, ...]"
@@ -91,8 +92,3 @@ class KernelBuilder:
             return Block((Declare(register, value), substituted(self.finish(stage, register), mapping)))
 
         return store
-
-
-def substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
-    """`stmt` with variables replaced in all its expressions."""
-    return map_exprs(stmt, lambda expr: substitute(expr, mapping))

@@ -11,8 +11,8 @@ The graph floor knows what an operator *is*; the operators themselves live in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass, field, fields
+from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -33,6 +33,31 @@ class OpPattern(IntEnum):
     OUT_ELEMWISE_FUSABLE = 4  # an anchor: elementwise work can follow in its store
     TUPLE = 7
     OPAQUE = 8  # never fused
+
+
+class Precision(IntEnum):
+    """What becomes of an operator where a program is computed in 16 bits; the integer values are Relay's."""
+
+    ALWAYS = 0  # in 16 bits: where the time goes, and sums are kept in float32
+    FOLLOW = 1  # in 16 bits if what it is computed from is
+    NEVER = 2  # in float32: results far larger than arguments, and long sums
+
+
+class Layout(Enum):
+    """What becomes of an operator where tensors get their axes in another order."""
+
+    CHOICE = "choice"  # an attribute names the layout, which the user may choose
+    FOLLOW = "follow"  # an attribute names the layout, which is that of the data
+    CARRY = "carry"  # axes are mapped one to one, or named by attributes: the order passes through
+    BARRIER = "barrier"  # the arguments must be as they were
+
+
+class Quantised(Enum):
+    """What becomes of an operator where its tensors are integers with a scale and a zero point."""
+
+    PASS = "pass"  # the same operator on the integers: results have the arguments' scale, their zero is the zero point
+    RESCALE = "rescale"  # computed on the integers with numbers worked out from the scales and the attributes
+    REFUSE = "refuse"  # the real numbers are needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +101,7 @@ Infer = Callable[[Any, Types], Type]
 Refine = Callable[[Any, "Sequence[Type | None]"], "Sequence[Type | None]"]
 Axes = Callable[[Any, Types], "AxisMap | None"]
 Scratch = Callable[[Any, Types], int]
+Moved = Callable[[Any, Types, Callable[[int], int]], "Attrs | None"]
 WIDEST: Final = 8
 """Bytes of the widest elements: references may compute in those."""
 
@@ -97,6 +123,15 @@ class Op:
     refine     (attrs, argument types, None where unknown) -> the same list with what can be solved filled in
     scratch    (attrs, argument types) -> elements of the arrays that the reference makes on the way, where they are
                many more than those of its arguments and results; None where they are not
+
+    What follows is derived where it is None, from the pattern, the axis map and the names of attributes:
+
+    layout     how it behaves when axes are brought into another order, see `layout_kind`; or the layout, as letters,
+               that data and result of that rank always have
+    moved      (attrs, argument types, where axis k of the data is now) -> the attributes for data in that order, None
+               if it must see the data as it was.  Stating it promises that nothing else depends on the order of axes
+    precision  how it behaves in narrower floating types, see `precision_kind`
+    quantised  how it behaves on quantised tensors, see `quantised_kind`
     """
 
     name: str
@@ -110,6 +145,58 @@ class Op:
     axes: Axes | None = None
     refine: Refine | None = None
     scratch: Scratch | None = None
+    layout: Layout | str | None = None
+    moved: Moved | None = None
+    precision: Precision | None = None
+    quantised: Quantised | None = None
+
+    @property
+    def named_layouts(self) -> tuple[str, str]:
+        """The layouts of data and kernel that the attributes name by default; "" for what they do not name."""
+        default = {f.name: f.default for f in fields(self.attrs)}
+        data = default.get("data_layout", default.get("layout", ""))
+        return str(data), str(default.get("kernel_layout", ""))
+
+    @property
+    def layout_kind(self) -> Layout:
+        """Operators whose attributes name a layout have a choice; axes of others are carried if they are mapped.
+
+        Whether a call really carries them, its axis map tells.
+        """
+        if isinstance(self.layout, Layout):
+            return self.layout
+        data, kernel = self.named_layouts
+        if kernel or (data and self.arity == 1):
+            return Layout.CHOICE
+        return Layout.CARRY if self.axes is not None else Layout.BARRIER
+
+    @property
+    def precision_kind(self) -> Precision | None:
+        """Contractions are reduced, other operators over many elements are not, those over single elements follow.
+
+        None for opaque operators, of which nothing is known.
+        """
+        if self.precision is not None or self.pattern is OpPattern.OPAQUE:
+            return self.precision
+        if self.pattern <= OpPattern.INJECTIVE:
+            return Precision.FOLLOW
+        return Precision.ALWAYS if self.is_contraction else Precision.NEVER
+
+    @property
+    def quantised_kind(self) -> Quantised:
+        """What moves the elements of one tensor takes any elements, contractions are rescaled; others refuse."""
+        if self.quantised is not None:
+            return self.quantised
+        if self.is_contraction:
+            return Quantised.RESCALE
+        moves = self.pattern is OpPattern.INJECTIVE or (self.pattern is OpPattern.BROADCAST and self.arity == 1)
+        return Quantised.PASS if moves and self.arity == 1 else Quantised.REFUSE
+
+    @property
+    def is_contraction(self) -> bool:
+        """Whether it sums products: an anchor whose attributes name the type of the sums."""
+        anchor = self.pattern is OpPattern.OUT_ELEMWISE_FUSABLE
+        return anchor and any(f.name == "out_dtype" for f in fields(self.attrs))
 
     @property
     def arity(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, Types, require
+from aotc.ir.op import OpPattern, Precision, Quantised, Types, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.contract import as_dtype, float_work, sum_type
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
@@ -179,6 +179,8 @@ def _global_pool(mean: bool) -> OpDef:
         reference=_adapted(partial(_reference_adaptive, 2, mean)),
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=partial(pool_axes, 2),
+        precision=None if mean else Precision.FOLLOW,
+        quantised=Quantised.RESCALE if mean else Quantised.PASS,
         compute=_adapted(compute),
         samples=_global_samples,
     )
@@ -196,6 +198,8 @@ def _adaptive_pool(n: int, mean: bool) -> OpDef:
         reference=partial(_reference_adaptive, n, mean),
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=partial(pool_axes, n),
+        precision=None if mean else Precision.FOLLOW,
+        quantised=Quantised.RESCALE if mean else Quantised.PASS,
         compute=partial(_compute_adaptive_avg if mean else _compute_adaptive_max, n, "pool"),
         samples=partial(_adaptive_samples, n, attributes),
     )

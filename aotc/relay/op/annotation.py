@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, attrs, param
-from aotc.ir.op import OpPattern
+from aotc.ir.op import OpPattern, Precision, Quantised
 from aotc.ir.types import TensorType
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from aotc.relay.op.rules import pointwise, same_type
@@ -40,6 +40,8 @@ stop_fusion = OpDef(
     pattern=OpPattern.OPAQUE,
     axes=pointwise,
     compute=lambda _, args: te.view(args[0], args[0].shape),
+    precision=Precision.FOLLOW,
+    quantised=Quantised.PASS,
     samples=_samples,
 )
 

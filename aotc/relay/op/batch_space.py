@@ -18,7 +18,7 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, Types, require
+from aotc.ir.op import AxisMap, OpPattern, Quantised, Types, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import tensor
@@ -198,6 +198,7 @@ space_to_batch_nd = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
     compute=_compute_to_batch,
+    quantised=Quantised.RESCALE,
     samples=_samples_to_batch,
 )
 batch_to_space_nd = OpDef(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.op import OpPattern, Types, args, require
+from aotc.ir.op import OpPattern, Precision, Quantised, Types, args, require
 from aotc.ir.types import Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rows import (
@@ -137,19 +137,19 @@ def _op(name: str) -> ScalarFn:
     return lambda a, b: scalar(name, a, b)
 
 
-add = binary("add", np.add, _op("add"), NUMBER)
-subtract = binary("subtract", np.subtract, _op("sub"), NUMBER)
-multiply = binary("multiply", np.multiply, _op("mul"), NUMBER)
+add = binary("add", np.add, _op("add"), NUMBER, quantised=Quantised.RESCALE)
+subtract = binary("subtract", np.subtract, _op("sub"), NUMBER, quantised=Quantised.RESCALE)
+multiply = binary("multiply", np.multiply, _op("mul"), NUMBER, quantised=Quantised.RESCALE)
 divide = binary("divide", _numpy_divide, _divide, NUMBER)
 floor_divide = binary("floor_divide", _numpy_floor_divide, _floor_divide, NUMBER)
 trunc_divide = binary("trunc_divide", _numpy_trunc_divide, _trunc_divide, NUMBER)
 mod = binary("mod", np.fmod, _trunc_mod, NUMBER)
 trunc_mod = binary("trunc_mod", np.fmod, _trunc_mod, NUMBER)
 floor_mod = binary("floor_mod", wide_numpy(_numpy_floor_mod), _floor_mod, NUMBER)
-power = binary("power", _numpy_power, intrinsic("pow"), NUMBER)
+power = binary("power", _numpy_power, intrinsic("pow"), NUMBER, precision=Precision.NEVER)
 atan2 = binary("atan2", np.arctan2, intrinsic("atan2"), FLOAT)
-maximum = binary("maximum", np.maximum, _op("max"), NUMBER, exact=True)
-minimum = binary("minimum", np.minimum, _op("min"), NUMBER, exact=True)
+maximum = binary("maximum", np.maximum, _op("max"), NUMBER, exact=True, quantised=Quantised.PASS)
+minimum = binary("minimum", np.minimum, _op("min"), NUMBER, exact=True, quantised=Quantised.PASS)
 equal = binary("equal", np.equal, _op("eq"), ANY, result="bool")
 not_equal = binary("not_equal", np.not_equal, _op("ne"), ANY, result="bool")
 less = binary("less", np.less, _op("lt"), NUMBER, result="bool")
@@ -196,5 +196,6 @@ where = OpDef(
     pattern=OpPattern.BROADCAST,
     axes=pointwise,
     compute=lambda _, args: broadcast_compute(select, args, "where"),
+    quantised=Quantised.PASS,
     samples=_where_samples,
 )

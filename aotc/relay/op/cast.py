@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, FLOAT, NUMBER, accuracy, broadcast_compute, carrier, special_values
@@ -151,6 +151,7 @@ clip = OpDef(
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
     compute=_clip_compute,
+    quantised=Quantised.RESCALE,
     samples=_clip_samples,
 )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
@@ -371,6 +371,7 @@ dense = OpDef(
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
     axes=_leading_axes,
     compute=_compute_dense,
+    layout="NC",
     samples=_samples_dense,
 )
 contrib_dense_pack = OpDef(
@@ -422,5 +423,6 @@ bias_add = OpDef(
     pattern=OpPattern.BROADCAST,
     axes=_axes_bias,
     compute=_compute_bias,
+    quantised=Quantised.RESCALE,
     samples=_samples_bias,
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, Types, require
+from aotc.ir.op import AxisMap, Layout, OpPattern, Types, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import tensor
@@ -145,6 +145,7 @@ depth_to_space = OpDef(
     reference=_reference_to_space,
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
+    layout=Layout.FOLLOW,
     compute=_compute_to_space,
     samples=_samples_to_space,
 )
@@ -156,6 +157,7 @@ space_to_depth = OpDef(
     reference=_reference_to_depth,
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
+    layout=Layout.FOLLOW,
     compute=_compute_to_depth,
     samples=_samples_to_depth,
 )

@@ -24,7 +24,7 @@ import numpy as np
 from aotc.ir.attrs import Attrs, NoAttrs, record
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.dtype import DType
-from aotc.ir.op import Arg, AxisMap, OpPattern, Types, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Types, require
 from aotc.ir.types import TensorType, Type, check_rank, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, known_data
 from aotc.relay.expr import call as node
@@ -176,6 +176,8 @@ def _dynamic(
         reference=twin.reference,
         pattern=OpPattern.OPAQUE,
         axes=twin.axes,
+        # scales as arguments must be exact
+        precision=Precision.NEVER if static in (resize.resize2d, resize.upsampling) else static.precision_kind,
         static=twin.to_static,
         samples=lambda: (_sample(attributes(**fields), *given) for fields, *given in samples),
     )

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from aotc.ir.op import Precision
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.rows import FLOAT, NumpyFn, ScalarFn, unary, wide, wide_numpy
 from aotc.tir.expr import Expr as Scalar
@@ -32,6 +33,7 @@ _ERF = (
     (1.0, 0.66844657, 0.188807655, 0.029363086, 0.00251662826),
 )
 _EXP_RANGE = (-87.0, 88.0)
+Fit = tuple[Sequence[float], Sequence[float]]
 
 
 def _polynomial(coefficients: Sequence[float], t: Any) -> Any:
@@ -42,7 +44,7 @@ def _polynomial(coefficients: Sequence[float], t: Any) -> Any:
     return total
 
 
-def _ratio(fit: tuple[Sequence[float], Sequence[float]], x: Any) -> Any:
+def _ratio(fit: Fit, x: Any) -> Any:
     t = x * x
     return x * _polynomial(fit[0], t) / _polynomial(fit[1], t)
 
@@ -55,13 +57,13 @@ def _narrow_numpy(exact: NumpyFn, fast: NumpyFn) -> NumpyFn:
     return wide_numpy(lambda x: fast(x) if x.dtype == np.float32 else exact(x))
 
 
-def _rational(name: str, exact: NumpyFn, limit: float, fit: tuple[Sequence[float], Sequence[float]]) -> OpDef:
+def _rational(name: str, exact: NumpyFn, limit: float, fit: Fit, precision: Precision | None = None) -> OpDef:
     def fast(x: Scalar) -> Scalar:
         ratio: Scalar = _ratio(fit, maximum(minimum(x, limit), -limit))
         return ratio
 
     numpy = _narrow_numpy(exact, lambda x: _ratio(fit, np.clip(x, np.float32(-limit), np.float32(limit))))
-    return unary(f"fast_{name}", numpy, _narrow(name, fast), FLOAT)
+    return unary(f"fast_{name}", numpy, _narrow(name, fast), FLOAT, precision=precision)
 
 
 def clamped_exp(x: Scalar) -> Scalar:
@@ -75,6 +77,6 @@ def clamped_exp_numpy(x: Any) -> Any:
     return np.exp(np.clip(x, *map(np.float32, _EXP_RANGE)) if x.dtype == np.float32 else x)
 
 
-fast_exp = unary("fast_exp", wide_numpy(clamped_exp_numpy), wide(clamped_exp), FLOAT)
+fast_exp = unary("fast_exp", wide_numpy(clamped_exp_numpy), wide(clamped_exp), FLOAT, precision=Precision.NEVER)
 fast_tanh = _rational("tanh", np.tanh, 9.0, _TANH)
-fast_erf = _rational("erf", lambda x: np.vectorize(math.erf, otypes=[np.float64])(x), 4.0, _ERF)
+fast_erf = _rational("erf", lambda x: np.vectorize(math.erf, otypes=[np.float64])(x), 4.0, _ERF, Precision.NEVER)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.op import AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import AxisMap, OpPattern, Precision, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
@@ -223,5 +223,6 @@ grid_sample = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
     compute=_compute,
+    precision=Precision.NEVER,
     samples=_samples,
 )

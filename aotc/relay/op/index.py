@@ -11,7 +11,7 @@ end where negative and then clipped (`gather`, `gather_nd`), or match nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Quantised, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, replaced
@@ -152,6 +152,11 @@ def _take_compute(a: TakeAttrs, args: Tensors) -> te.Tensor:
     return te.compute(shape, body, "take")
 
 
+def _take_moved(a: TakeAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:
+    """Batch axes come first; without an axis the data is flat."""
+    return None if a.axis is None or a.batch_dims else a.replace(axis=now(a.axis % tensor(types[0]).rank))
+
+
 def _index_array(shape: Sequence[int], extent: int, dtype: str = "int64", seed: int = 7) -> Array:
     """Indices of which some are negative and some too large."""
     rng = np.random.default_rng(seed)
@@ -197,7 +202,9 @@ take = OpDef(
     reference=_take_reference,
     pattern=OpPattern.INJECTIVE,
     axes=_take_axis_map,
+    moved=_take_moved,
     compute=_take_compute,
+    quantised=Quantised.PASS,
     samples=_take_samples,
 )
 
@@ -276,6 +283,7 @@ gather = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_gather_axis_map,
     compute=_gather_compute,
+    quantised=Quantised.PASS,
     samples=_gather_samples,
 )
 
@@ -373,6 +381,7 @@ gather_nd = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_gather_nd_axis_map,
     compute=_gather_nd_compute,
+    quantised=Quantised.PASS,
     samples=_gather_nd_samples,
 )
 
@@ -451,5 +460,6 @@ one_hot = OpDef(
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
     axes=_one_hot_axis_map,
     compute=_one_hot_compute,
+    precision=Precision.FOLLOW,
     samples=_one_hot_samples,
 )

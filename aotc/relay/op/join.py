@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim, Shape, SymDim
-from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.expr import Tuple
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
@@ -160,6 +160,7 @@ concatenate = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=all_but_axis,
     compute=_concatenate_compute,
+    quantised=Quantised.RESCALE,
     samples=_concatenate_samples,
 )
 
@@ -218,6 +219,7 @@ stack = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_stack_axes,
     compute=_stack_compute,
+    quantised=Quantised.RESCALE,
     samples=_stack_samples,
 )
 

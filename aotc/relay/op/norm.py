@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
-from aotc.ir.op import AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import AxisMap, OpPattern, Precision, Types, args, require
 from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.expr import Expr, TupleGetItem
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
-from aotc.relay.op.rules import all_but_axis, axes_of, axis_of, require_same_dtype, tensor
+from aotc.relay.op.rules import all_but_axis, axes_of, axis_of, pointwise, require_same_dtype, tensor
 from aotc.relay.op.samples import random_array, random_sample
 from aotc.relay.op.window import may_equal
 from aotc.tir import te
@@ -283,6 +283,11 @@ def _infer_group(a: GroupNormAttrs, types: Types) -> Type:
     return data
 
 
+def _moved(a: Any, types: Types, now: Callable[[int], int]) -> Any:
+    """The first axis must stay the batch."""
+    return a.replace(axis=now(a.axis % tensor(types[0]).rank)) if now(0) == 0 else None
+
+
 def _batch_axis(_: Any, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     return AxisMap(((0, *(None,) * (rank - 1)), *((None,) * rank for _ in types[1:])))
@@ -398,6 +403,11 @@ def _infer_dropout(a: DropoutAttrs, types: Types) -> Type:
     return TupleType((data, data))
 
 
+def _axes_batch_norm(a: BatchNormAttrs, types: Types) -> AxisMap:
+    axes = range(tensor(types[0]).rank)
+    return AxisMap((tuple(axes), *(tuple(0 if k == axes[a.axis] else None for k in axes),) * 4))
+
+
 def _compute_dropout(a: DropoutAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
     (data,) = args
     kept = te.compute(data.shape, lambda *_: const(1, data.dtype), "mask")
@@ -418,7 +428,9 @@ batch_norm = OpDef(
     refine=_refine,
     reference=_reference_batch,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_axes_batch_norm,
     compute=_compute_batch,
+    precision=Precision.FOLLOW,
     samples=_samples_batch,
 )
 
@@ -435,6 +447,7 @@ def _norm(name: str, doc: str, attributes: type[Attrs], infer: Any, samples: Any
         reference=partial(_reference_norm, whole),
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=all_but_axis if whole else _batch_axis,
+        moved=None if whole else _moved,
         compute=partial(_compute_norm, whole),
         samples=samples,
     )
@@ -484,6 +497,7 @@ lrn = OpDef(
     reference=_reference_lrn,
     axes=all_but_axis,
     compute=_compute_lrn,
+    precision=Precision.NEVER,
     samples=_samples_lrn,
 )
 DROPOUT = OpDef(
@@ -493,6 +507,8 @@ DROPOUT = OpDef(
     infer=_infer_dropout,
     reference=lambda _, data: (data.copy(), np.ones_like(data)),
     compute=_compute_dropout,
+    precision=Precision.FOLLOW,
+    axes=pointwise,
     samples=_samples_dropout,
 )
 

@@ -7,14 +7,14 @@ pad(x, ((0, 0), (2, 1)), pad_mode="reflect")
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
@@ -70,6 +70,12 @@ def _pad_infer(a: PadAttrs, types: Types) -> Type:
 def _unpadded(widths: Sequence[tuple[int, int]], others: int) -> AxisMap:
     rows = tuple(k if w == (0, 0) else None for k, w in enumerate(widths))
     return AxisMap((rows, *((None,) * len(widths),) * others))
+
+
+def _moved(a: Any, _: Types, now: Callable[[int], int]) -> Attrs:
+    order = sorted(range(len(a.pad_width)), key=now)
+    moved: Attrs = a.replace(pad_width=tuple(a.pad_width[k] for k in order))
+    return moved
 
 
 def _pad_reference(a: PadAttrs, data: Array, value: Array) -> Array:
@@ -193,6 +199,8 @@ pad = OpDef(
     reference=_pad_reference,
     pattern=OpPattern.INJECTIVE,
     axes=lambda a, _: _unpadded(a.pad_width, 1),
+    moved=_moved,
+    quantised=Quantised.PASS,
     compute=_pad_compute,
     samples=_pad_samples,
 )
@@ -223,6 +231,7 @@ mirror_pad = OpDef(
     reference=lambda a, data: _numpy_pad(data, a.pad_width, a.mode.lower()),
     pattern=OpPattern.INJECTIVE,
     axes=lambda a, _: _unpadded(a.pad_width, 0),
+    moved=_moved,
     compute=lambda a, args: _mirrored(args[0], a.pad_width, a.mode.lower()),
     samples=_mirror_samples,
 )

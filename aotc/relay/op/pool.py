@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, Types, require
+from aotc.ir.op import AxisMap, OpPattern, Precision, Quantised, Types, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
@@ -335,6 +335,8 @@ def _pool(n: int, mean: bool) -> OpDef:
         scratch=partial(_scratch, n),
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=partial(pool_axes, n),
+        precision=Precision.FOLLOW,
+        quantised=Quantised.RESCALE if mean else Quantised.PASS,
         compute=partial(_compute_avg if mean else _compute_max, n),
         samples=partial(_samples, n, attributes),
     )

@@ -21,7 +21,7 @@ import numpy as np
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Quantised, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary as arithmetic
@@ -78,6 +78,16 @@ def _axis_map(a: Any, types: Types) -> AxisMap:
     if a.keepdims:
         return AxisMap((tuple(None if k in axes else k for k in range(rank)),) * len(types))
     return AxisMap((tuple(k for k in range(rank) if k not in axes),) * len(types))
+
+
+def _moved(a: Any, types: Types, now: Callable[[int], int]) -> Attrs:
+    moved: Attrs = a.replace(axis=tuple(sorted(map(now, reduced_axes(a, tensor(types[0]).rank)))), exclude=False)
+    return moved
+
+
+def _moved_arg(a: ArgReduceAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:
+    """The position of an extremum over several axes depends on their order."""
+    return _moved(a, types, now) if len(reduced_axes(a, tensor(types[0]).rank)) == 1 else None
 
 
 def _infer(kind: Kind) -> Callable[[Any, Types], Type]:
@@ -218,7 +228,9 @@ def _samples(kind: Kind, make: Any, exact: bool, empty: bool = True) -> Iterator
         yield Sample(args=(random_array(shape, first),), attrs=attributes, accuracy=accuracy(first, exact))
 
 
-def _reduction(name: str, kind: Kind, reference: Callable[..., Array], compute: Any, exact: bool = False) -> OpDef:
+def _reduction(
+    name: str, kind: Kind, reference: Callable[..., Array], compute: Any, exact: bool = False, **facets: Any
+) -> OpDef:
     return OpDef(
         name=name,
         doc=f"The {name} over `axis` (None: all axes; `exclude`: all but these).",
@@ -227,17 +239,20 @@ def _reduction(name: str, kind: Kind, reference: Callable[..., Array], compute: 
         reference=reference,
         pattern=OpPattern.COMM_REDUCE,
         axes=_axis_map,
+        moved=_moved,
         compute=compute,
         samples=lambda: _samples(kind, ReduceAttrs, exact),
+        **facets,
     )
 
 
+_SELECTS: dict[str, Any] = {"precision": Precision.FOLLOW, "quantised": Quantised.PASS}
 _ANYTHING = Kind(lambda d: True, (*NUMBER.examples, "bool"))
-sum = _reduction("sum", NUMBER, lambda a, x: _numpy(np.add, a, x), _compute("sum"))
+sum = _reduction("sum", NUMBER, lambda a, x: _numpy(np.add, a, x), _compute("sum"), quantised=Quantised.RESCALE)
 prod = _reduction("prod", NUMBER, lambda a, x: _numpy(np.multiply, a, x), _compute("prod"))
-max = _reduction("max", _ANYTHING, _numpy_max, _compute("max"), exact=True)
-min = _reduction("min", _ANYTHING, _numpy_min, _compute("min"), exact=True)
-mean = _reduction("mean", NUMBER, _numpy_mean, _compute_mean)
+max = _reduction("max", _ANYTHING, _numpy_max, _compute("max"), exact=True, **_SELECTS)
+min = _reduction("min", _ANYTHING, _numpy_min, _compute("min"), exact=True, **_SELECTS)
+mean = _reduction("mean", NUMBER, _numpy_mean, _compute_mean, quantised=Quantised.RESCALE)
 all = _reduction("all", BOOL, lambda a, x: _numpy(np.logical_and, a, x), _compute("and"))
 any = _reduction("any", BOOL, lambda a, x: _numpy(np.logical_or, a, x), _compute("or"))
 
@@ -314,6 +329,8 @@ def _arg_reduction(name: str, combiner: str) -> OpDef:
         reference=lambda a, x: _numpy_arg(combiner == "max", a, x),
         pattern=OpPattern.COMM_REDUCE,
         axes=_axis_map,
+        moved=_moved_arg,
+        precision=Precision.FOLLOW,
         compute=_compute_arg(combiner),
         samples=_arg_samples,
     )
@@ -388,6 +405,7 @@ variance = OpDef(
     reference=_numpy_variance,
     pattern=OpPattern.COMM_REDUCE,
     axes=_variance_axes,
+    moved=_moved,
     compute=_compute_variance,
     samples=_variance_samples,
 )

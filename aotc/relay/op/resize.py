@@ -22,7 +22,7 @@ import numpy as np
 
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, Types, require
+from aotc.ir.op import AxisMap, Layout, OpPattern, Quantised, Types, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.contract import as_dtype, convert
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
@@ -347,6 +347,7 @@ def _resize(n: int) -> OpDef:
         scratch=partial(_scratch, n),
         pattern=OpPattern.INJECTIVE,
         axes=partial(_axes, n),
+        quantised=Quantised.RESCALE,
         compute=partial(_compute, n),
         samples=partial(_samples, n, attributes),
     )
@@ -388,6 +389,8 @@ upsampling = OpDef(
     reference=lambda a, x: _reference(2, _resized(a, x.shape), x),
     pattern=OpPattern.INJECTIVE,
     axes=partial(_axes, 2),
+    layout=Layout.FOLLOW,
+    quantised=Quantised.RESCALE,
     compute=lambda a, args: _compute(2, _resized(a, args[0].shape), args),
     samples=_samples_upsampling,
 )

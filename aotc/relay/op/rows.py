@@ -178,12 +178,20 @@ def _accepting(kind: Kind, result: str | None) -> Callable[[Any, Types], Type]:
 
 
 def unary(
-    name: str, reference: NumpyFn, expression: ScalarFn, kind: Kind, *, result: str = "", exact: bool = False
+    name: str,
+    reference: NumpyFn,
+    expression: ScalarFn,
+    kind: Kind,
+    *,
+    result: str = "",
+    exact: bool = False,
+    **facets: Any,
 ) -> OpDef:
     """An operator of one tensor, element by element.
 
     result   the result's dtype where it is not the argument's
     exact    no rounding occurs
+    facets   what else the operator states
     """
     last = name.rpartition(".")[2]
     return OpDef(
@@ -195,11 +203,19 @@ def unary(
         axes=pointwise,
         compute=lambda _, args: broadcast_compute(expression, args, last),
         samples=lambda: _unary_samples(kind, exact or bool(result)),
+        **facets,
     )
 
 
 def binary(
-    name: str, reference: NumpyFn, expression: ScalarFn, kind: Kind, *, result: str = "", exact: bool = False
+    name: str,
+    reference: NumpyFn,
+    expression: ScalarFn,
+    kind: Kind,
+    *,
+    result: str = "",
+    exact: bool = False,
+    **facets: Any,
 ) -> OpDef:
     """A broadcasting operator of two tensors; `result` and `exact` as in `unary`."""
     return OpDef(
@@ -212,4 +228,5 @@ def binary(
         axes=pointwise,
         compute=lambda _, args: broadcast_compute(expression, args, name),
         samples=lambda: _binary_samples(kind, exact or bool(result)),
+        **facets,
     )

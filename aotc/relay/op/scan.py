@@ -16,7 +16,7 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, Types
+from aotc.ir.op import OpPattern, Precision, Types
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import NUMBER, accuracy, carrier, replaced
@@ -134,6 +134,7 @@ def _scan(name: str, doc: str, op: str, ufunc: Any) -> OpDef:
         reference=lambda a, x: _reference(ufunc, a, x),
         pattern=OpPattern.OPAQUE,
         axes=all_but_axis_or_flat,
+        precision=Precision.NEVER,
         compute=lambda a, args: _compute(op, a, args),
         samples=_samples,
     )

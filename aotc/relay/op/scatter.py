@@ -18,7 +18,7 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import AxisMap, OpPattern, Precision, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
@@ -197,6 +197,7 @@ scatter_elements = OpDef(
     pattern=OpPattern.OPAQUE,
     axes=_elements_axes,
     compute=_elements_compute,
+    precision=Precision.FOLLOW,
     samples=_elements_samples,
 )
 
@@ -295,5 +296,6 @@ scatter_nd = OpDef(
     pattern=OpPattern.OPAQUE,
     axes=_nd_axes,
     compute=_nd_compute,
+    precision=Precision.FOLLOW,
     samples=_nd_samples,
 )

@@ -16,7 +16,7 @@ import numpy as np
 from aotc.ir.attrs import NO_ATTRS, Attrs, attrs, param
 from aotc.ir.dims import Dim, Shape, SymDim, is_static
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, Types, require
+from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, broadcast_at
@@ -68,6 +68,7 @@ def _view_op(
     axes: Callable[[Any, Types], AxisMap | None] | None,
     samples: Callable[[], Iterator[Sample]],
     pattern: OpPattern = OpPattern.INJECTIVE,
+    **facets: Any,
 ) -> OpDef:
     return OpDef(
         name=name,
@@ -80,6 +81,7 @@ def _view_op(
         compute=_view(result),
         samples=samples,
         view=True,
+        **facets,
     )
 
 
@@ -269,6 +271,10 @@ def _squeeze_axes(a: SqueezeAttrs, types: Types) -> AxisMap:
     return AxisMap((tuple(k for k in range(len(shape)) if k not in axes),))
 
 
+def _squeeze_moved(a: SqueezeAttrs, types: Types, now: Callable[[int], int]) -> Attrs:
+    return a.replace(axis=tuple(sorted(map(now, _squeezed_axes(a, tensor(types[0]).shape)))))
+
+
 squeeze = _view_op(
     "squeeze",
     "Without the axes (of extent 1) named, or without all such axes for None.",
@@ -279,6 +285,7 @@ squeeze = _view_op(
         (((1, 3, 1), None), ((1, 3, 1), (0,)), ((1, 3, 1), (-1, 0)), ((1,), (0,)), ((2, 3), None), ((0, 1), (1,))),
         lambda axis: SqueezeAttrs(axis=axis),
     ),
+    moved=_squeeze_moved,
 )
 
 
@@ -371,6 +378,7 @@ transpose = OpDef(
     reference=lambda a, x: x.transpose(permutation(a, x.ndim)),
     pattern=OpPattern.INJECTIVE,
     axes=lambda a, types: AxisMap((permutation(a, tensor(types[0]).rank),)),
+    moved=lambda a, types, now: a.replace(axes=tuple(map(now, permutation(a, tensor(types[0]).rank)))),
     compute=_transpose_compute,
     samples=lambda: samples_of(
         (
@@ -467,6 +475,7 @@ shape_of = OpDef(
     pattern=OpPattern.OPAQUE,
     axes=lambda a, types: AxisMap(((None,),)),
     compute=lambda a, args: _numbers(args[0].shape, a.dtype),
+    precision=Precision.FOLLOW,
     samples=lambda: samples_of(
         (((2, 1, 3), "int32"), ((4,), "int64"), ((), "int64"), ((0, 2), "int32")), lambda d: ShapeOfAttrs(dtype=d)
     ),
@@ -488,6 +497,7 @@ ndarray_size = OpDef(
     pattern=OpPattern.OPAQUE,
     axes=lambda a, types: AxisMap(((),)),
     compute=lambda a, args: te.compute((), lambda: const(args[0].size, a.dtype), "size"),
+    precision=Precision.FOLLOW,
     samples=lambda: samples_of(
         (((2, 1, 3), "int32"), ((), "int64"), ((0, 2), "int64")), lambda d: ShapeOfAttrs(dtype=d)
     ),

@@ -7,14 +7,14 @@ reverse(x, axis=1)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.index import as_index
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
@@ -84,6 +84,11 @@ def _slice_axes(a: StridedSliceAttrs, types: Types) -> AxisMap:
     return AxisMap((tuple(None if k in cuts else k for k in range(rank)),))
 
 
+def _slice_moved(a: StridedSliceAttrs, types: Types, now: Callable[[int], int]) -> Attrs:
+    axes = range(len(a.begin)) if a.axes is None else (k % tensor(types[0]).rank for k in a.axes)
+    return a.replace(axes=tuple(map(now, axes)))
+
+
 def _slice_compute(a: StridedSliceAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     cuts = _cuts(a, data.rank)
@@ -129,6 +134,7 @@ strided_slice = OpDef(
     reference=_slice_reference,
     pattern=OpPattern.INJECTIVE,
     axes=_slice_axes,
+    moved=_slice_moved,
     compute=_slice_compute,
     samples=_slice_samples,
 )
@@ -236,6 +242,7 @@ reverse_sequence = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_sequence_axis_map,
     compute=_sequence_compute,
+    quantised=Quantised.PASS,
     samples=_sequence_samples,
 )
 

@@ -19,7 +19,7 @@ import numpy as np
 from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dims import Dim
 from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, Types, require
+from aotc.ir.op import OpPattern, Precision, Quantised, Types, require
 from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import NUMBER, carrier, replaced, special_values
@@ -216,6 +216,8 @@ sort = OpDef(
     pattern=OpPattern.OPAQUE,
     axes=all_but_axis,
     compute=_sort_compute,
+    precision=Precision.FOLLOW,
+    quantised=Quantised.PASS,
     samples=lambda: _cases(SortAttrs),
 )
 
@@ -247,6 +249,7 @@ argsort = OpDef(
     pattern=OpPattern.OPAQUE,
     axes=all_but_axis,
     compute=_argsort_compute,
+    precision=Precision.FOLLOW,
     samples=lambda: _cases(ArgsortAttrs),
 )
 
@@ -320,5 +323,6 @@ topk = OpDef(
     pattern=OpPattern.OPAQUE,
     axes=all_but_axis,
     compute=_topk_compute,
+    precision=Precision.FOLLOW,
     samples=_topk_samples,
 )

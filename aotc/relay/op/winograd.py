@@ -16,7 +16,7 @@ from operator import add
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.op import AxisMap, OpPattern, Types, args, require
+from aotc.ir.op import AxisMap, OpPattern, Precision, Quantised, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op import conv
 from aotc.relay.op.contract import as_dtype
@@ -183,6 +183,8 @@ contrib_conv2d_winograd_weight_transform = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_axes_weights,
     compute=_compute_weights,
+    precision=Precision.NEVER,
+    quantised=Quantised.REFUSE,
     samples=_samples_weights,
 )
 contrib_conv2d_winograd_without_weight_transform = OpDef(

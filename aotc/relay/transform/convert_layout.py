@@ -96,25 +96,25 @@ def _known(name: str) -> bool:
 
 def _checked(name: str, layouts: Sequence[str]) -> tuple[str, ...]:
     """The layouts of one entry, as a tuple."""
-    kind = CONVERTIBLE[name]
+    axes, kernel_axes = CONVERTIBLE[name].named_layouts
     if isinstance(layouts, str) or not all(isinstance(item, str) for item in layouts):
         raise _refuse(name, f"expected a list of layouts, got {layouts!r}")
-    if not kind.kernel and set(layouts[1:]) == {"default"}:  # as one may write for any operator
+    if not kernel_axes and set(layouts[1:]) == {"default"}:  # as one may write for any operator
         layouts = layouts[:1]
-    count = 2 if kind.kernel else 1
+    count = 2 if kernel_axes else 1
     if len(layouts) != count:
-        wanted = "a data and a kernel layout" if kind.kernel else "one data layout"
+        wanted = "a data and a kernel layout" if kernel_axes else "one data layout"
         raise _refuse(name, f"expected {wanted}, got {list(layouts)}")
     data, *kernel = layouts
-    if sorted(data) != sorted(kind.data):
-        raise _refuse(name, f"{data!r} is not an order of the axes {', '.join(kind.data)}")
+    if sorted(data) != sorted(axes):
+        raise _refuse(name, f"{data!r} is not an order of the axes {', '.join(axes)}")
     for layout in kernel:
         _check_kernel(name, data, layout)
     return tuple(layouts)
 
 
 def _check_kernel(name: str, data: str, layout: str) -> None:
-    letters = CONVERTIBLE[name].kernel
+    _, letters = CONVERTIBLE[name].named_layouts
     if layout == "default":
         if data.index("C") not in (1, len(data) - 1) or data[0] != "N":
             raise _refuse(name, f"no kernel layout is the default with {data!r}", "name one")
@@ -231,7 +231,7 @@ class _Converter:
         data, kernel = layouts
         if kernel == "default":
             channels = tensor_type_of(node.args[0]).shape[a.data_layout.index("C")]
-            kernel = default_kernel(name, data, depthwise=a.groups > 1 and a.groups == channels)
+            kernel = default_kernel(CONVERTIBLE[name], data, depthwise=a.groups > 1 and a.groups == channels)
         return plan_conv(node, data, kernel)
 
     def _arguments(self, arguments: Sequence[_Value], plan: Plan) -> list[Expr]:

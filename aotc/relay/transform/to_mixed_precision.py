@@ -13,8 +13,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
-from types import MappingProxyType
 from typing import ClassVar, Final
 
 import numpy as np
@@ -22,7 +20,7 @@ import numpy as np
 from aotc.ir.attrs import Attrs
 from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, nearest
 from aotc.ir.dtype import DType
-from aotc.ir.op import Op, installed_ops
+from aotc.ir.op import Op, Precision, installed_ops
 from aotc.ir.span import Span, span_scope
 from aotc.ir.transform import PassContext
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
@@ -38,57 +36,13 @@ KEEP_OUTPUT: Final = "relay.ToMixedPrecision.keep_orig_output_dtype"
 WIDE: Final = DType("float32")
 
 
-class Conversion(IntEnum):
-    """What becomes of an operator's calls; the values are Relay's."""
-
-    ALWAYS = 0  # in reduced precision: where the time goes, and sums are kept in float32
-    FOLLOW = 1  # in reduced precision if what it is computed from is
-    NEVER = 2  # in float32: results far larger than arguments, and long sums
-
-
-_ALWAYS: Final = """
-    nn.conv1d nn.conv2d nn.conv3d nn.conv1d_transpose nn.conv2d_transpose nn.conv3d_transpose
-    nn.dense nn.contrib_dense_pack nn.matmul nn.batch_matmul
-"""
-_FOLLOW: Final = """
-    abs add annotation.stop_fusion argmax argmin argsort atan atan2 broadcast_to cast ceil clip concatenate copy cos
-    divide dyn.broadcast_to dyn.expand_dims dyn.full dyn.nn.pad dyn.one_hot dyn.reshape dyn.squeeze dyn.strided_slice
-    dyn.tile dyn.topk equal expand_dims fast_tanh floor floor_divide floor_mod full full_like gather gather_nd greater
-    greater_equal image.resize1d image.resize2d image.resize3d isfinite isinf isnan layout_transform less less_equal
-    max maximum min minimum mod multiply ndarray_size negative nn.adaptive_max_pool1d nn.adaptive_max_pool2d
-    nn.adaptive_max_pool3d nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.batch_flatten nn.batch_norm
-    nn.batch_to_space_nd nn.bias_add nn.depth_to_space nn.dropout nn.global_max_pool2d nn.leaky_relu nn.max_pool1d
-    nn.max_pool2d nn.max_pool3d nn.mirror_pad nn.pad nn.prelu nn.relu nn.space_to_batch_nd nn.space_to_depth
-    nn.upsampling not_equal one_hot ones_like repeat reshape reverse reverse_sequence round scatter_elements
-    scatter_nd shape_of sigmoid sign sin sort split sqrt squeeze stack strided_slice subtract take tanh tile topk
-    transpose trilu trunc trunc_divide trunc_mod where zeros_like
-"""
-_NEVER: Final = """
-    acos acosh all any arange asin asinh atanh bitwise_and bitwise_not bitwise_or bitwise_xor cosh cumprod cumsum
-    dyn.image.resize2d dyn.nn.upsampling dyn.ones dyn.zeros erf exp expm1 fast_erf fast_exp image.grid_sample
-    left_shift log log10 log1p
-    log2 logical_and logical_not logical_or logical_xor mean nn.adaptive_avg_pool1d nn.adaptive_avg_pool2d
-    nn.adaptive_avg_pool3d nn.contrib_conv2d_winograd_weight_transform
-    nn.contrib_conv2d_winograd_without_weight_transform nn.global_avg_pool2d nn.fast_softmax
-    nn.group_norm nn.instance_norm
-    nn.l2_normalize nn.layer_norm nn.log_softmax nn.lrn nn.softmax ones power prod right_shift rsqrt sinh sum tan
-    variance zeros
-"""
-CONVERSIONS: Final[Mapping[str, Conversion]] = MappingProxyType(
-    dict.fromkeys(_ALWAYS.split(), Conversion.ALWAYS)
-    | dict.fromkeys(_FOLLOW.split(), Conversion.FOLLOW)
-    | dict.fromkeys(_NEVER.split(), Conversion.NEVER)
-)
-"""What becomes of each operator by default."""
-
-
 @dataclass(frozen=True, repr=False)
 class ToMixedPrecision(FunctionPass):
-    """Reduced precision where it pays and does no harm, after the three lists in `CONVERSIONS`.
+    """Reduced precision where it pays and does no harm: each operator says how it behaves (`Op.precision_kind`).
 
     mixed_precision_type  "float16" or "bfloat16"
-    missing_op_mode       operators that are in no list stay in float32: 0 refuses them, 1 warns, 2 says nothing
-    conversions           what becomes of further operators, or of some in another way than by default
+    missing_op_mode       operators of which nothing is known stay in float32: 0 refuses them, 1 warns, 2 is silent
+    conversions           by name, what becomes of operators that are to behave in another way
 
     Sums of products are kept in float32 and rounded at the end.  An operator that follows is reduced where an argument
     is, and all others are too, or are variables or constants.  Constants beyond the range of the type keep an operator
@@ -101,7 +55,7 @@ class ToMixedPrecision(FunctionPass):
 
     mixed_precision_type: str = "float16"
     missing_op_mode: int = 1
-    conversions: Mapping[str, Conversion] = field(default_factory=dict, hash=False)
+    conversions: Mapping[str, Precision] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.mixed_precision_type not in ("float16", "bfloat16"):
@@ -115,7 +69,7 @@ class ToMixedPrecision(FunctionPass):
                 raise AotcValueError("mixed-precision", text, hint=nearest(name, installed_ops()))
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        reduce = _Reduce(DType(self.mixed_precision_type), {**CONVERSIONS, **self.conversions})
+        reduce = _Reduce(DType(self.mixed_precision_type), self.conversions)
         body = reduce.visit(function.body)
         self._report(reduce.missing)
         entry = module.functions.get("main") is function and not _is_called(module, "main")
@@ -154,7 +108,7 @@ class _Leaf:
 class _Reduce(Mutator):
     """Rewrites an expression; `memo` values may have another precision than what they stand for."""
 
-    def __init__(self, low: DType, conversions: Mapping[str, Conversion]) -> None:
+    def __init__(self, low: DType, conversions: Mapping[str, Precision]) -> None:
         super().__init__()
         self.low = low
         self.conversions = conversions
@@ -236,15 +190,15 @@ class _Reduce(Mutator):
         leaves = [leaf for o, n in pairs for leaf in _leaves(type_of(o), type_of(n), n) if leaf.old.dtype.is_float]
         if not self._possible(new.attrs, leaves):
             return False
-        conversion = self.conversions.get(op.name)
+        conversion = self.conversions.get(op.name, op.precision_kind)
         if conversion is None:
             self.missing.setdefault(op.name, old.span)
-        if conversion is None or conversion == Conversion.NEVER:
+        if conversion is None or conversion == Precision.NEVER:
             return False
         reduced = [leaf.new.dtype == self.low for leaf in leaves]
         cheap = [isinstance(leaf.expr, (Var, Constant)) for leaf in leaves]
         follows = any(reduced) and all(r or c for r, c in zip(reduced, cheap, strict=True))
-        return follows or conversion == Conversion.ALWAYS
+        return follows or conversion == Precision.ALWAYS
 
     def _possible(self, attributes: Attrs, leaves: Sequence[_Leaf]) -> bool:
         """Whether types and values allow reduced precision, and there is something to reduce."""

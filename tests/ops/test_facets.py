@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators say of layouts, precision and quantisation, what is derived, and that both are true."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.ir.dtype import DType
+from aotc.ir.op import Layout, OpPattern, Precision, Quantised
+from aotc.relay.op import REGISTRY
+from aotc.relay.op.opdef import OpDef
+from tests.ops.harness import flat
+
+FACETS = ("layout", "moved", "precision", "quantised")
+STATED = {
+    "layout=FOLLOW": """
+        nn.depth_to_space nn.space_to_depth nn.upsampling
+    """,
+    "layout=NC": """
+        nn.dense
+    """,
+    "moved": """
+        all any argmax argmin max mean min nn.group_norm nn.instance_norm nn.mirror_pad nn.pad prod squeeze
+        strided_slice sum take transpose variance
+    """,
+    "precision=FOLLOW": """
+        annotation.stop_fusion argmax argmin argsort dyn.broadcast_to dyn.expand_dims dyn.full dyn.nn.pad dyn.one_hot
+        dyn.ones dyn.reshape dyn.squeeze dyn.strided_slice dyn.tile dyn.topk dyn.zeros max min ndarray_size
+        nn.adaptive_max_pool1d nn.adaptive_max_pool2d nn.adaptive_max_pool3d nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d
+        nn.batch_norm nn.dropout nn.global_max_pool2d nn.max_pool1d nn.max_pool2d nn.max_pool3d one_hot scatter_elements
+        scatter_nd shape_of sort topk
+    """,
+    "precision=NEVER": """
+        acos acosh asin asinh atanh cosh cumprod cumsum dyn.image.resize2d dyn.nn.upsampling erf exp expm1 fast_erf
+        fast_exp image.grid_sample log log10 log1p log2 nn.contrib_conv2d_winograd_weight_transform nn.lrn power rsqrt
+        sinh tan
+    """,
+    "quantised=PASS": """
+        annotation.stop_fusion copy
+        gather gather_nd max maximum min minimum nn.adaptive_max_pool1d
+        nn.adaptive_max_pool2d nn.adaptive_max_pool3d nn.global_max_pool2d nn.max_pool1d nn.max_pool2d nn.max_pool3d
+        nn.pad nn.relu reverse_sequence sort take where
+    """,
+    "quantised=REFUSE": """
+        nn.contrib_conv2d_winograd_weight_transform
+    """,
+    "quantised=RESCALE": """
+        add clip concatenate image.resize1d image.resize2d image.resize3d mean
+        multiply nn.adaptive_avg_pool1d nn.adaptive_avg_pool2d nn.adaptive_avg_pool3d nn.avg_pool1d nn.avg_pool2d
+        nn.avg_pool3d nn.bias_add nn.global_avg_pool2d nn.space_to_batch_nd nn.upsampling stack subtract sum
+    """,
+}
+"""What is stated, by operator: everything that cannot be derived from pattern, axis map and attributes."""
+
+NOTHING = """
+    abs annotation.compiler_begin annotation.compiler_end arange atan atan2 bitwise_and bitwise_not bitwise_or
+    bitwise_xor broadcast_to cast ceil cos divide equal expand_dims fast_tanh floor floor_divide floor_mod full
+    full_like greater greater_equal isfinite isinf isnan layout_transform left_shift less less_equal logical_and
+    logical_not logical_or logical_xor mod negative nn.batch_flatten nn.batch_matmul nn.batch_to_space_nd
+    nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_pack nn.conv1d nn.conv1d_transpose
+    nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.fast_softmax nn.gru nn.l2_normalize nn.layer_norm
+    nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rnn nn.softmax not_equal ones
+    ones_like repeat reshape reverse right_shift round sigmoid sign sin split sqrt tanh tile trilu trunc
+    trunc_divide trunc_mod zeros zeros_like
+"""
+"""Operators that state nothing: whoever adds one decides that the defaults are right for it."""
+
+
+def stated(op: OpDef) -> set[str]:
+    """The statements of an operator, as they are written in `STATED`."""
+    found = {facet: getattr(op, facet) for facet in FACETS if getattr(op, facet) is not None}
+    return {
+        facet if callable(value) else f"{facet}={value if isinstance(value, str) else value.name}"
+        for facet, value in found.items()
+    }
+
+
+def test_what_is_stated() -> None:
+    expected = {name: {what for what, names in STATED.items() if name in names.split()} for name in REGISTRY}
+    assert {name: stated(op) for name, op in REGISTRY.items()} == expected
+    assert sorted(NOTHING.split()) == sorted(name for name, facets in expected.items() if not facets)
+    assert {name for names in STATED.values() for name in names.split()} <= set(REGISTRY)
+
+
+@pytest.mark.parametrize("facet", ["layout", "precision", "quantised"])
+def test_nothing_is_stated_that_can_be_derived(facet: str) -> None:
+    for name, op in REGISTRY.items():
+        if getattr(op, facet) is not None and op.static is None:
+            silent = dataclasses.replace(op, **{facet: None})
+            assert getattr(silent, f"{facet}_kind") != getattr(op, facet), name
+
+
+def test_an_operator_that_states_nothing_has_defaults() -> None:
+    def kinds(name: str, **changes: Any) -> tuple[Any, ...]:
+        plain = dict.fromkeys(FACETS)
+        op = dataclasses.replace(REGISTRY[name], **{**plain, **changes})
+        return op.layout_kind, op.precision_kind, op.quantised_kind
+
+    assert kinds("exp") == (Layout.CARRY, Precision.FOLLOW, Quantised.REFUSE)
+    assert kinds("reshape") == (Layout.CARRY, Precision.FOLLOW, Quantised.PASS)
+    assert kinds("nn.softmax") == (Layout.CARRY, Precision.NEVER, Quantised.REFUSE)
+    assert kinds("nn.conv2d") == (Layout.CHOICE, Precision.ALWAYS, Quantised.RESCALE)
+    assert kinds("nn.max_pool2d") == (Layout.CHOICE, Precision.NEVER, Quantised.REFUSE)
+    assert kinds("nn.lstm") == (Layout.BARRIER, None, Quantised.REFUSE)
+    assert kinds("exp", pattern=OpPattern.OPAQUE, axes=None) == (Layout.BARRIER, None, Quantised.REFUSE)
+    assert REGISTRY["nn.conv2d"].named_layouts == ("NCHW", "OIHW")
+    assert REGISTRY["nn.conv1d_transpose"].named_layouts == ("NCW", "IOW")
+
+
+PASSING = {name: op for name, op in REGISTRY.items() if op.quantised_kind is Quantised.PASS}
+
+
+@pytest.mark.parametrize("op", PASSING.values(), ids=PASSING)
+def test_operators_that_pass_take_a_scale_through(op: OpDef) -> None:
+    """Integers times a scale: the operator's result is its result on the integers times the scale."""
+    rng = np.random.default_rng(3)
+    tried = 0
+    for sample in op.samples():
+        integers = [scaled(value, rng) for value in sample.args]
+        if not any(a.dtype == np.float32 for a in flat(tuple(integers))):
+            continue
+        real = op.reference(sample.attrs, *(times(value, 0.25) for value in integers))
+        exact = op.reference(sample.attrs, *integers)
+        tried += 1
+        for expected, found in zip(flat(times(exact, 0.25)), flat(real), strict=True):
+            np.testing.assert_array_equal(found, expected)
+    assert tried
+
+
+def scaled(value: Any, rng: np.random.Generator) -> Any:
+    """Small integers in the place of floating values."""
+    if isinstance(value, tuple):
+        return tuple(scaled(v, rng) for v in value)
+    floats = DType.of(value).is_float and value.dtype == np.float32
+    return rng.integers(-128, 128, value.shape).astype(np.float32) if floats else value
+
+
+def times(value: Any, scale: float) -> Any:
+    if isinstance(value, tuple):
+        return tuple(times(v, scale) for v in value)
+    return value * np.float32(scale) if value.dtype == np.float32 else value

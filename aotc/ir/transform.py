@@ -50,7 +50,7 @@ def get_pass(name: str) -> Pass[Any]:
 
 
 class Pass(Generic[M]):
-    """Something that makes a module from a module.  A subclass gives `name` and `run`."""
+    """Something that makes a module from a module.  A subclass gives `run`, and `name` if that is not its own."""
 
     name: ClassVar[str] = ""
     opt_level: ClassVar[int] = 0
@@ -59,6 +59,10 @@ class Pass(Generic[M]):
     kind: ClassVar[str] = "Module"
 
     _info: PassInfo | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name = cls.__dict__.get("name", cls.__name__)
 
     @property
     def info(self) -> PassInfo:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 
 from aotc.ir.dims import is_static
 from aotc.ir.op import Op
@@ -35,9 +35,8 @@ from aotc.relay.op.winograd import (
     contrib_conv2d_winograd_weight_transform,
     contrib_conv2d_winograd_without_weight_transform,
 )
-from aotc.relay.transform.base import FunctionPass, recall
+from aotc.relay.transform.base import FunctionPass, GraphMutator, recall
 from aotc.relay.transform.winograd import choose_tiles
-from aotc.relay.visitor import Mutator
 from aotc.tir.schedule.algorithms.recurrence import recurrent_block
 from aotc.tir.schedule.contraction import pack_block
 from aotc.tir.target import C, Target
@@ -55,8 +54,7 @@ class AlterOpLayout(FunctionPass):
     `relay.AlterOpLayout.winograd` = False leaves it out.
     """
 
-    name: ClassVar[str] = "AlterOpLayout"
-    opt_level: ClassVar[int] = 3
+    opt_level = 3
 
     target: Target = C
 
@@ -122,15 +120,12 @@ def _settled(packed: Call) -> Expr:
     return packed if size <= MAX_BYTES else evaluate_call(packed, size) or packed
 
 
-class _Pack(Mutator):
+class _Pack(GraphMutator):
     def __init__(self, target: Target, tiles: Mapping[Expr, int]) -> None:
         super().__init__()
         self.target = target
         self.tiles = tiles
         self.packed = _Packed()
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if not isinstance(new.op, Op) or len(new.args) < 2 or not isinstance(new.args[1], Constant):

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from aotc.ir.op import Op, get_op_attr
-from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem
-from aotc.relay.module import IRModule
 from aotc.relay.op.annotation import compiler_begin, compiler_end
 from aotc.relay.transform.base import FunctionPass
 from aotc.relay.transform.regions import convex_groups, is_leaf, is_mark, marked, outside_scopes, unmarked
@@ -74,13 +71,12 @@ class AnnotateTarget(FunctionPass):
     makes graphs of lets.  Marks that are there stay.
     """
 
-    name: ClassVar[str] = "AnnotateTarget"
-    opt_level: ClassVar[int] = 0
+    opt_level = 0
 
     targets: str | Sequence[str] = ()
     include_non_call_ops: bool = True
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         root = function.body
         before = marked(root)
         labels = dict(before)
@@ -105,14 +101,12 @@ class AnnotateTarget(FunctionPass):
                 return None
 
 
-@dataclass(frozen=True, repr=False)
 class MergeCompilerRegions(FunctionPass):
     """Merge regions of one compiler where one gives another its inputs, unless a path between them leaves both."""
 
-    name: ClassVar[str] = "MergeCompilerRegions"
-    opt_level: ClassVar[int] = 0
+    opt_level = 0
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         root = function.body
         labels = marked(root)
         if not labels:

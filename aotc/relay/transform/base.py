@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import time
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,14 +46,21 @@ def typed(module: IRModule) -> IRModule:
 
 
 class FunctionPass(Pass[IRModule]):
-    """A pass that looks at one function at a time.  Types are inferred afterwards (an InferType of its own)."""
+    """A pass that looks at one function at a time.  Types are inferred afterwards (an InferType of its own).
 
-    kind: ClassVar[str] = "Function"
+    A subclass gives `rewritten`, or `transform` if it needs the module or the context.
+    """
+
+    kind = "Function"
     required: ClassVar[tuple[str, ...]] = ("InferType",)
 
-    @abstractmethod
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         """The transformed function; the very same object if nothing changes."""
+        return self.rewritten(function)
+
+    def rewritten(self, function: Function) -> Function:
+        """The transformed function, of passes that look at nothing else."""
+        raise NotImplementedError(type(self).__name__)
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         start = typed(module)
@@ -86,7 +92,19 @@ def function_pass(
     return decorated(_BodyPass, "transform_function", pass_func, opt_level, name, required)
 
 
-# --- matching
+# --- walking and matching
+
+
+def outside_kernels(node: Expr) -> bool:
+    """Whether passes look below a node: fused functions stay as they are."""
+    return not (isinstance(node, Function) and node.is_primitive)
+
+
+class GraphMutator(Mutator):
+    """A rewrite that leaves fused functions alone."""
+
+    def enter(self, node: Expr) -> bool:
+        return outside_kernels(node)
 
 
 def is_call(expr: Expr, *names: str) -> bool:
@@ -279,15 +297,21 @@ def _replaced(old: Call, new: Call) -> list[Expr]:
     return _near(old, kept)
 
 
-class _Sweep(Mutator):
+class RulePass(FunctionPass):
+    """Rewrite rules, to a fixpoint."""
+
+    rules: ClassVar[Sequence[Rule]] = ()
+
+    def rewritten(self, function: Function) -> Function:
+        return Rewriter(self.rules).rewrite(function)
+
+
+class _Sweep(GraphMutator):
     """One bottom-up application of all rules."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         super().__init__()
         self.rewriter = rewriter
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         return self.rewriter.apply(new)

@@ -10,14 +10,10 @@ In: typed functions.  Out: the same values; what is stored between kernels is th
 from __future__ import annotations
 
 from collections import Counter
-from typing import ClassVar
 
 from aotc.ir.op import Op, OpPattern
-from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of
-from aotc.relay.module import IRModule
-from aotc.relay.transform.base import FunctionPass, is_call
-from aotc.relay.visitor import Mutator
+from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call
 
 
 class CanonicalizeCast(FunctionPass):
@@ -26,20 +22,16 @@ class CanonicalizeCast(FunctionPass):
     EliminateCommonSubexpr would share them again: it belongs before this pass.
     """
 
-    name: ClassVar[str] = "CanonicalizeCast"
-    opt_level: ClassVar[int] = 3
+    opt_level = 3
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return _Copy().visit_function(function)
 
 
-class _Copy(Mutator):
+class _Copy(GraphMutator):
     def __init__(self) -> None:
         super().__init__()
         self.users: Counter[Expr] = Counter()
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if not isinstance(new.op, Op) or new.op.pattern > OpPattern.BROADCAST:

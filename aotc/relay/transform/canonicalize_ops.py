@@ -7,15 +7,12 @@ add(%x, expand_dims(%b, axis=1, num_newaxis=2))
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
-from aotc.ir.transform import PassContext
-from aotc.relay.expr import Call, Expr, Function, tensor_type_of
-from aotc.relay.module import IRModule
+from aotc.relay.expr import Call, Expr, tensor_type_of
 from aotc.relay.op.binary import add
 from aotc.relay.op.dense import BiasAddAttrs
-from aotc.relay.transform.base import FunctionPass, Rewriter, Rule
+from aotc.relay.transform.base import Rule, RulePass
 from aotc.relay.transform.simplify_inference import along_axis
 
 
@@ -29,12 +26,8 @@ def _bias_add(node: Call) -> Expr:
 RULES: Final = (Rule("bias_add(x, b) => x + expand_dims(b)", ("nn.bias_add",), _bias_add),)
 
 
-@dataclass(frozen=True, repr=False)
-class CanonicalizeOps(FunctionPass):
+class CanonicalizeOps(RulePass):
     """bias_add becomes an addition."""
 
-    name: ClassVar[str] = "CanonicalizeOps"
-    opt_level: ClassVar[int] = 3
-
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return Rewriter(RULES).rewrite(function)
+    rules = RULES
+    opt_level = 3

@@ -12,11 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of
-from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.dense import BatchMatmulAttrs, BiasAddAttrs, DenseAttrs, batch_matmul
@@ -152,12 +149,11 @@ class CombineParallelConv2D(FunctionPass):
     Elementwise operators that follow in all branches are combined too.  Fewer than `min_num_branches` stay.
     """
 
-    name: ClassVar[str] = "CombineParallelConv2D"
-    opt_level: ClassVar[int] = 4
+    opt_level = 4
 
     min_num_branches: int = 3
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return combine(function, _Convolutions(), self.min_num_branches)
 
 
@@ -169,13 +165,12 @@ class CombineParallelDense(FunctionPass):
                units, concatenated for one nn.dense
     """
 
-    name: ClassVar[str] = "CombineParallelDense"
-    opt_level: ClassVar[int] = 4
+    opt_level = 4
 
     min_num_branches: int = 3
     to_batch: bool = True
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return combine(function, _DenseBatch() if self.to_batch else _Denses(), self.min_num_branches)
 
 
@@ -183,10 +178,9 @@ class CombineParallelDense(FunctionPass):
 class CombineParallelBatchMatmul(FunctionPass):
     """Batched products with the same first operand as one, the second operands' columns side by side."""
 
-    name: ClassVar[str] = "CombineParallelBatchMatmul"
-    opt_level: ClassVar[int] = 4
+    opt_level = 4
 
     min_num_branches: int = 3
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return combine(function, _BatchMatmuls(), self.min_num_branches)

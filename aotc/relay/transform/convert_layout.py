@@ -17,18 +17,16 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from aotc.ir.diagnostics import AotcValueError, nearest
 from aotc.ir.op import Op, installed_ops
 from aotc.ir.span import span_scope
-from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, call, tensor_type_of, type_of
-from aotc.relay.module import IRModule
 from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform
 from aotc.relay.op.shape import expand_dims
-from aotc.relay.transform.base import FunctionPass
+from aotc.relay.transform.base import FunctionPass, outside_kernels
 from aotc.relay.transform.convert_layout_rules import (
     AS_IT_WAS,
     CONVERTIBLE,
@@ -58,9 +56,8 @@ class ConvertLayout(FunctionPass):
     each kind of operator that could be converted, but has no desired layout, and for each that has one in vain.
     """
 
-    name: ClassVar[str] = "ConvertLayout"
-    opt_level: ClassVar[int] = 3
-    required: ClassVar[tuple[str, ...]] = ("InferType", "CanonicalizeOps")
+    opt_level = 3
+    required = ("InferType", "CanonicalizeOps")
 
     desired_layouts: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
 
@@ -68,7 +65,7 @@ class ConvertLayout(FunctionPass):
         checked = {name: _checked(name, layouts) for name, layouts in self.desired_layouts.items() if _known(name)}
         object.__setattr__(self, "desired_layouts", MappingProxyType(checked))
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return convert(function, self.desired_layouts)
 
 
@@ -156,7 +153,7 @@ class _Converter:
     warned: set[str] = field(default_factory=set)
 
     def convert_function(self, function: Function) -> Function:
-        for node in post_order(function, lambda n: not (isinstance(n, Function) and n.is_primitive)):
+        for node in post_order(function, outside_kernels):
             with span_scope(node.span):
                 self.values[id(node)] = self._value(node)
         result = self._restored(function)

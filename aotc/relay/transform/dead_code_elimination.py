@@ -7,14 +7,9 @@ let %b = exp(%x); %b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from aotc.ir.transform import PassContext
 from aotc.relay.expr import Expr, Function, Let, Var
-from aotc.relay.module import IRModule
-from aotc.relay.transform.base import FunctionPass
-from aotc.relay.visitor import Mutator, children
+from aotc.relay.transform.base import FunctionPass, GraphMutator
+from aotc.relay.visitor import children
 
 
 def live_vars(root: Function) -> set[Var]:
@@ -39,24 +34,19 @@ def live_vars(root: Function) -> set[Var]:
     return live
 
 
-class _Drop(Mutator):
+class _Drop(GraphMutator):
     def __init__(self, live: set[Var]) -> None:
         super().__init__()
         self.live = live
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         return new.body if isinstance(new, Let) and new.var not in self.live else new
 
 
-@dataclass(frozen=True, repr=False)
 class DeadCodeElimination(FunctionPass):
     """Remove lets whose variables do not matter to the result, chains of them too."""
 
-    name: ClassVar[str] = "DeadCodeElimination"
-    opt_level: ClassVar[int] = 1
+    opt_level = 1
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return _Drop(live_vars(function)).visit_function(function)

@@ -8,11 +8,7 @@ In: typed functions.  Out: their primitive functions written out where they are 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Expr, Function
-from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass
 from aotc.relay.visitor import Mutator, substitute
 
@@ -20,10 +16,9 @@ from aotc.relay.visitor import Mutator, substitute
 class DefuseOps(FunctionPass):
     """Writes fused functions out; functions that are no kernels stay."""
 
-    name: ClassVar[str] = "DefuseOps"
-    opt_level: ClassVar[int] = 3
+    opt_level = 3
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return _Defuse().visit_function(function)
 
 

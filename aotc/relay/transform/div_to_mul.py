@@ -7,17 +7,14 @@ multiply(%x, 0.25f)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from aotc.ir.dtype import DType
-from aotc.ir.transform import PassContext
-from aotc.relay.expr import Call, Constant, Function, splat
-from aotc.relay.module import IRModule
+from aotc.relay.expr import Call, Constant, splat
 from aotc.relay.op.binary import multiply
-from aotc.relay.transform.base import FunctionPass, Outcome, Rewriter, Rule, WhyNot
+from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot
 
 
 def _reciprocal(constant: Constant) -> Constant | None:
@@ -57,12 +54,8 @@ def _rewrite(call: Call) -> Outcome:
 _RULE = Rule("x / c => x * (1 / c)", ("divide",), _rewrite)
 
 
-@dataclass(frozen=True, repr=False)
-class DivToMul(FunctionPass):
+class DivToMul(RulePass):
     """Turn divisions by floating-point constants into multiplications; results may differ in the last digit."""
 
-    name: ClassVar[str] = "DivToMul"
-    required: ClassVar[tuple[str, ...]] = ("InferType", "FoldConstant")
-
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return Rewriter([_RULE]).rewrite(function)
+    rules = (_RULE,)
+    required = ("InferType", "FoldConstant")

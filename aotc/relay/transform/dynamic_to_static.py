@@ -11,8 +11,6 @@ shapes: ToGraphNormalForm belongs before.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op
 from aotc.ir.span import span_scope
@@ -33,8 +31,7 @@ class DynamicToStatic(FunctionPass):
     Raises AotcError where a constant is no shape for its operator.
     """
 
-    name: ClassVar[str] = "DynamicToStatic"
-    opt_level: ClassVar[int] = 2
+    opt_level = 2
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         result = super().run(module, ctx)

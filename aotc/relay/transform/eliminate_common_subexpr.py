@@ -9,24 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from aotc.ir.op import Op
-from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
-from aotc.relay.module import IRModule
-from aotc.relay.transform.base import FunctionPass
-from aotc.relay.visitor import Mutator
+from aotc.relay.transform.base import FunctionPass, GraphMutator
 
 
-class _Share(Mutator):
+class _Share(GraphMutator):
     def __init__(self, skip: Callable[[Expr], bool] | None) -> None:
         super().__init__()
         self.skip = skip
         self.first: dict[Any, Expr] = {}
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         key = self._key(new)
@@ -59,8 +53,7 @@ class EliminateCommonSubexpr(FunctionPass):
 
     fskip: Callable[[Expr], bool] | None = None
 
-    name: ClassVar[str] = "EliminateCommonSubexpr"
-    opt_level: ClassVar[int] = 3
+    opt_level = 3
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return _Share(self.fskip).visit_function(function)

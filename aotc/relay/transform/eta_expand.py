@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from aotc.ir.transform import PassContext
 from aotc.ir.types import FuncType
@@ -37,9 +36,8 @@ class EtaExpand(FunctionPass):
     expand_constructor: bool = False
     expand_global_var: bool = False
 
-    name: ClassVar[str] = "EtaExpand"
-    opt_level: ClassVar[int] = 1
-    required: ClassVar[tuple[str, ...]] = ()
+    opt_level = 1
+    required = ()
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         if not self.expand_global_var:

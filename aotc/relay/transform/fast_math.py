@@ -9,15 +9,13 @@ In: typed functions.  Out: the same but for the errors that `aotc.relay.op.fast_
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from aotc.ir.op import Op
-from aotc.ir.transform import PassContext
-from aotc.relay.expr import Call, Function, call
-from aotc.relay.module import IRModule
+from aotc.relay.expr import Call, call
 from aotc.relay.op.fast_math import fast_erf, fast_exp, fast_tanh
 from aotc.relay.op.softmax import fast_softmax
-from aotc.relay.transform.base import FunctionPass, Outcome, Rewriter, Rule
+from aotc.relay.transform.base import Outcome, Rule, RulePass
 
 _FAST: Final[dict[str, Op]] = {"exp": fast_exp, "tanh": fast_tanh, "erf": fast_erf, "nn.softmax": fast_softmax}
 
@@ -30,11 +28,8 @@ def _rewrite(node: Call) -> Outcome:
 _RULE: Final = Rule("f(x) => fast_f(x)", tuple(_FAST), _rewrite)
 
 
-class FastMath(FunctionPass):
+class FastMath(RulePass):
     """exp, tanh, erf and nn.softmax become fast_exp, fast_tanh, fast_erf and nn.fast_softmax."""
 
-    name: ClassVar[str] = "FastMath"
-    opt_level: ClassVar[int] = 4
-
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return Rewriter([_RULE]).rewrite(function)
+    rules = (_RULE,)
+    opt_level = 4

@@ -9,15 +9,13 @@ In: typed functions.  Out: the same values from one convolution.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
-from aotc.ir.transform import PassContext
-from aotc.relay.expr import Call, Constant, Function, tensor_type_of
-from aotc.relay.module import IRModule
+from aotc.relay.expr import Call, Constant, tensor_type_of
 from aotc.relay.op.batch_space import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.window import pad_pairs, spread
-from aotc.relay.transform.base import FunctionPass, Outcome, Rewriter, Rule, WhyNot, is_call, is_finite, recall
+from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_call, is_finite, recall
 
 _CONVOLUTIONS: Final = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _CHANNELS_LAST: Final = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
@@ -79,13 +77,10 @@ _RULE: Final = Rule(
 )
 
 
-class FlattenAtrousConv(FunctionPass):
+class FlattenAtrousConv(RulePass):
     """space_to_batch_nd, convolution, batch_to_space_nd become one convolution with dilation.
 
     For convolutions of one to three axes, channels last, without strides.
     """
 
-    name: ClassVar[str] = "FlattenAtrousConv"
-
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return Rewriter([_RULE]).rewrite(function)
+    rules = (_RULE,)

@@ -11,27 +11,20 @@ takes the memory of one element, whatever its shape.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from aotc.ir.budget import spending
 from aotc.ir.transform import PassContext
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem
 from aotc.relay.module import IRModule
-from aotc.relay.transform.base import FunctionPass
-from aotc.relay.visitor import Mutator
+from aotc.relay.transform.base import FunctionPass, GraphMutator
 
 
-class Fold(Mutator):
+class Fold(GraphMutator):
     """Folding as a rewrite: results larger than `max_bytes`, and than their arguments, are left alone."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
         self.max_bytes = max_bytes
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         match new:
@@ -46,13 +39,11 @@ class Fold(Mutator):
                 return new
 
 
-@dataclass(frozen=True, repr=False)
 class FoldConstant(FunctionPass):
     """Fold calls on constants, fields of written tuples, and choices by constants; not inside fused functions."""
 
-    name: ClassVar[str] = "FoldConstant"
-    opt_level: ClassVar[int] = 2
-    required: ClassVar[tuple[str, ...]] = ()
+    opt_level = 2
+    required = ()
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         with spending(ctx.config):

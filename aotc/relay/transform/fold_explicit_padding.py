@@ -10,25 +10,12 @@ are not constant count as finite: padding adds nothing to a sum, where zeros tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-from aotc.ir.transform import PassContext
-from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
-from aotc.relay.module import IRModule
+from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op.pad import PadAttrs
 from aotc.relay.op.window import DATA_LAYOUT, pad_pairs
-from aotc.relay.transform.base import (
-    FunctionPass,
-    Outcome,
-    Rewriter,
-    Rule,
-    WhyNot,
-    is_finite,
-    op_call,
-    recall,
-    uniform_value,
-)
+from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_finite, op_call, recall, uniform_value
 
 _CONVS: Final = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _AVERAGES: Final = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
@@ -128,11 +115,7 @@ RULES: Final = (
 )
 
 
-@dataclass(frozen=True, repr=False)
-class FoldExplicitPadding(FunctionPass):
+class FoldExplicitPadding(RulePass):
     """nn.pad goes into the convolutions and pools that use it."""
 
-    name: ClassVar[str] = "FoldExplicitPadding"
-
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return Rewriter(RULES).rewrite(function)
+    rules = RULES

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir.op import Op
 from aotc.ir.span import Span, merge_spans, span_scope
-from aotc.ir.transform import PassContext, Sequential
+from aotc.ir.transform import Sequential
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
@@ -29,9 +29,9 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.binary import divide, multiply
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.dense import BiasAddAttrs, DenseAttrs
-from aotc.relay.transform.base import FunctionPass, is_call, op_call, recall, use_counts
+from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, op_call, recall, use_counts
 from aotc.relay.transform.fold_constant import FoldConstant
-from aotc.relay.visitor import Mutator, post_order
+from aotc.relay.visitor import post_order
 
 _CONVS: Final = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _POSITIVE: Final = ("nn.relu", "nn.leaky_relu")
@@ -160,7 +160,7 @@ def input_factor(node: Call, scale: Scale) -> Constant:
 # --- backward
 
 
-class _Backward(Mutator):
+class _Backward(GraphMutator):
     """Pull multiplications up into the weights that their operands come from."""
 
     def __init__(self, function: Function) -> None:
@@ -169,9 +169,6 @@ class _Backward(Mutator):
         self.counts: dict[int, int] = {}
         self.built: list[Expr] = []
         self.origin: Span | None = None
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         result = super().rewrite(old, new)
@@ -231,21 +228,19 @@ class _Backward(Mutator):
         return recall(node, sides)
 
 
-@dataclass(frozen=True, repr=False)
 class BackwardFoldScaleAxis(FunctionPass):
     """Scales after convolutions and dense go into their output channels."""
 
-    name: ClassVar[str] = "BackwardFoldScaleAxis"
-    opt_level: ClassVar[int] = 3
+    opt_level = 3
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return _Backward(function).visit_function(function)
 
 
 # --- forward
 
 
-class _Forward(Mutator):
+class _Forward(GraphMutator):
     """Push multiplications down into the weights of everything that uses them."""
 
     def __init__(self, function: Function) -> None:
@@ -257,9 +252,6 @@ class _Forward(Mutator):
             found = scaled_operand(node) if isinstance(node, Call) and is_call(node, "multiply") else None
             if found is not None:
                 self._plan(node, *found)
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def _plan(self, node: Expr, data: Expr, scale: Scale) -> None:
         """Note what changes if `node` is replaced by `data`, provided that everything below can change."""
@@ -325,21 +317,17 @@ def _divisible(other: Expr, scale: Scale) -> bool:
     return bool(largest / smallest < float(tensor_type_of(other).dtype.max))
 
 
-@dataclass(frozen=True, repr=False)
 class ForwardFoldScaleAxis(FunctionPass):
     """Scales before convolutions and dense go into the weights for their input channels."""
 
-    name: ClassVar[str] = "ForwardFoldScaleAxis"
-    opt_level: ClassVar[int] = 3
+    opt_level = 3
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return _Forward(function).visit_function(function)
 
 
 class FoldScaleAxis(Sequential[IRModule]):
     """Both directions, then the products of constants folded."""
-
-    name: ClassVar[str] = "FoldScaleAxis"
 
     def __init__(self) -> None:
         super().__init__([BackwardFoldScaleAxis(), ForwardFoldScaleAxis(), FoldConstant()], name=self.name)

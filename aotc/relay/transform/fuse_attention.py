@@ -16,18 +16,24 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from aotc.ir.dims import is_static
 from aotc.ir.op import Op, OpPattern
 from aotc.ir.span import merge_spans
-from aotc.ir.transform import PassContext
 from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, tensor_type_of, type_of
-from aotc.relay.module import IRModule
 from aotc.relay.op.softmax import SoftmaxAttrs
-from aotc.relay.transform.base import FunctionPass, WhyNot, op_call, record, uniform_value
-from aotc.relay.visitor import Mutator, post_order, rebuild
+from aotc.relay.transform.base import (
+    FunctionPass,
+    GraphMutator,
+    WhyNot,
+    op_call,
+    outside_kernels,
+    record,
+    uniform_value,
+)
+from aotc.relay.visitor import post_order, rebuild
 from aotc.tir.schedule.contraction.by_lanes import PANEL_ROWS
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
@@ -38,17 +44,15 @@ _SOFTMAX: Final = ("nn.softmax", "nn.fast_softmax")
 _MOVES: Final = ("reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "repeat", "strided_slice")
 
 
-@dataclass(frozen=True, repr=False)
 class FuseAttention(FunctionPass):
     """Attention of float32 as one kernel, if there are rows enough for keys to be worth packing."""
 
-    name: ClassVar[str] = "FuseAttention"
-    opt_level: ClassVar[int] = 3
+    opt_level = 3
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         finder = _Finder(users(function))
         regions: dict[Expr, list[Call]] = {}
-        for node in post_order(function, lambda n: not (isinstance(n, Function) and n.is_primitive)):
+        for node in post_order(function, outside_kernels):
             last = op_call(node, _PRODUCT)
             if last is not None:
                 start = time.perf_counter()
@@ -162,15 +166,12 @@ def _size(expr: Expr) -> int | None:
     return math.prod(d for d in shape if isinstance(d, int)) if is_static(shape) else None
 
 
-class _Fuse(Mutator):
+class _Fuse(GraphMutator):
     """Puts regions, given by their last operators, into functions."""
 
     def __init__(self, regions: dict[Expr, list[Call]]) -> None:
         super().__init__()
         self.regions = regions
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if old not in self.regions:

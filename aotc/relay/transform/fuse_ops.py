@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from aotc.ir.op import Op, OpPattern
 from aotc.ir.span import merge_spans
@@ -42,8 +42,6 @@ class FuseOps(FunctionPass):
     Configuration: "relay.FuseOps.max_depth", most nodes in a function (256); "relay.FuseOps.link_params", whether
     constants that are not scalars stay inside functions instead of being passed in (False).
     """
-
-    name: ClassVar[str] = "FuseOps"
 
     fuse_opt_level: int = -1
 

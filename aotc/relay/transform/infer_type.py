@@ -7,19 +7,13 @@ def @main(%x: Tensor[(2, 3), float32]) -> Tensor[(2, 3), float32] { nn.relu(%x) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from aotc.ir.transform import Pass, PassContext
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 
 
-@dataclass(frozen=True, repr=False)
 class InferType(Pass[IRModule]):
     """Type inference over the whole module; see `aotc.relay.infer`."""
-
-    name: ClassVar[str] = "InferType"
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         return infer_module(module)

@@ -116,7 +116,7 @@ class Inline(Pass[IRModule]):
     everything: bool = False
 
     name: ClassVar[str] = "InlineGlobals"
-    opt_level: ClassVar[int] = 1
+    opt_level = 1
 
     def _wanted(self, function: Function) -> bool:
         if "Compiler" in function.attrs:

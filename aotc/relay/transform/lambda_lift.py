@@ -9,8 +9,6 @@ def @main_lifted(%w1) { fn (%a, ...) { add(%a, %w1) } }                       wi
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import ClassVar
 
 from aotc.ir.transform import Pass, PassContext
 from aotc.relay.analysis import bound_vars, free_vars
@@ -86,7 +84,6 @@ def _closure(name: str, captured: list[Var], function: Function) -> Expr:
     return Call(target, captured, span=function.span) if captured else target
 
 
-@dataclass(frozen=True, repr=False)
 class LambdaLift(Pass[IRModule]):
     """Make a global function of every function literal but the fused ones.
 
@@ -94,8 +91,7 @@ class LambdaLift(Pass[IRModule]):
     attribute `Closure=1`.
     """
 
-    name: ClassVar[str] = "LambdaLift"
-    opt_level: ClassVar[int] = 1
+    opt_level = 1
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         start = typed(module)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from aotc.ir.transform import PassContext
 from aotc.relay.dataflow_pattern.partitioner import partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Expr, Function
-from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass
 
 
@@ -31,12 +29,11 @@ class MergeComposite(FunctionPass):
              is "COMPILER.WHAT" for AnnotateTarget("COMPILER") to take the function
     """
 
-    name: ClassVar[str] = "MergeComposite"
-    opt_level: ClassVar[int] = 0
+    opt_level = 0
 
     table: Sequence[tuple[str, DFPattern] | tuple[str, DFPattern, Callable[[Any], bool]]] = ()
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         for entry in self.table:
             name, pattern = entry[:2]
             check = entry[2] if len(entry) == 3 else _always

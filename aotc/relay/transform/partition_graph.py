@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from aotc.ir.op import Op
 from aotc.ir.span import merge_spans
@@ -164,8 +163,7 @@ class PartitionGraph(Pass[IRModule]):
     A region that would need its own results becomes several.  All marks outside of branches, lets and closures go.
     """
 
-    name: ClassVar[str] = "PartitionGraph"
-    opt_level: ClassVar[int] = 0
+    opt_level = 0
 
     mod_name: str = "default"
     bind_constants: bool = True

@@ -12,33 +12,9 @@ from collections.abc import Collection
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op
 from aotc.ir.transform import Pass, PassContext, Sequential
+from aotc.relay import transform as passes
 from aotc.relay.expr import Call, Let
 from aotc.relay.module import IRModule
-from aotc.relay.transform.alter_op_layout import AlterOpLayout
-from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
-from aotc.relay.transform.combine_parallel_ops import (
-    CombineParallelBatchMatmul,
-    CombineParallelConv2D,
-    CombineParallelDense,
-)
-from aotc.relay.transform.dead_code_elimination import DeadCodeElimination
-from aotc.relay.transform.dynamic_to_static import DynamicToStatic
-from aotc.relay.transform.eliminate_common_subexpr import EliminateCommonSubexpr
-from aotc.relay.transform.expand_ops import ExpandOps
-from aotc.relay.transform.fast_math import FastMath
-from aotc.relay.transform.flatten_atrous_conv import FlattenAtrousConv
-from aotc.relay.transform.fold_constant import FoldConstant
-from aotc.relay.transform.fold_explicit_padding import FoldExplicitPadding
-from aotc.relay.transform.fold_scale_axis import FoldScaleAxis
-from aotc.relay.transform.fuse_attention import FuseAttention
-from aotc.relay.transform.fuse_ops import FuseOps
-from aotc.relay.transform.infer_type import InferType
-from aotc.relay.transform.inline import Inline
-from aotc.relay.transform.remove_unused_functions import RemoveUnusedFunctions
-from aotc.relay.transform.select_layout import SelectLayout
-from aotc.relay.transform.simplify_expr import SimplifyExpr
-from aotc.relay.transform.simplify_inference import SimplifyInference
-from aotc.relay.transform.to_graph_normal_form import ToGraphNormalForm
 from aotc.relay.visitor import post_order
 from aotc.tir.passes import PlanMemory
 from aotc.tir.target import Target
@@ -52,30 +28,30 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
     and pays.  Level 4 adds what pays on some machines only, and less precise functions.
     """
     return [
-        (0, InferType()),
-        (2, DynamicToStatic()),
-        (1, DeadCodeElimination()),
-        (0, SimplifyInference()),
-        (4, FastMath()),
-        (0, ExpandOps()),
-        (3, EliminateCommonSubexpr()),
-        (4, CombineParallelConv2D()),
-        (4, CombineParallelDense()),
-        (4, CombineParallelBatchMatmul()),
-        (2, FoldConstant()),
-        (1, SimplifyExpr()),
-        (3, FlattenAtrousConv()),
-        (3, FoldExplicitPadding()),
-        (3, FoldScaleAxis()),
-        (3, CanonicalizeOps()),
-        (2, FoldConstant()),
-        (3, SimplifyExpr()),
-        (3, EliminateCommonSubexpr()),
-        (3, SelectLayout(target)),
-        (3, AlterOpLayout(target)),
-        (3, FoldConstant()),
-        (3, FuseAttention()),
-        (0, FuseOps()),
+        (0, passes.InferType()),
+        (2, passes.DynamicToStatic()),
+        (1, passes.DeadCodeElimination()),
+        (0, passes.SimplifyInference()),
+        (4, passes.FastMath()),
+        (0, passes.ExpandOps()),
+        (3, passes.EliminateCommonSubexpr()),
+        (4, passes.CombineParallelConv2D()),
+        (4, passes.CombineParallelDense()),
+        (4, passes.CombineParallelBatchMatmul()),
+        (2, passes.FoldConstant()),
+        (1, passes.SimplifyExpr()),
+        (3, passes.FlattenAtrousConv()),
+        (3, passes.FoldExplicitPadding()),
+        (3, passes.FoldScaleAxis()),
+        (3, passes.CanonicalizeOps()),
+        (2, passes.FoldConstant()),
+        (3, passes.SimplifyExpr()),
+        (3, passes.EliminateCommonSubexpr()),
+        (3, passes.SelectLayout(target)),
+        (3, passes.AlterOpLayout(target)),
+        (3, passes.FoldConstant()),
+        (3, passes.FuseAttention()),
+        (0, passes.FuseOps()),
     ]
 
 
@@ -103,17 +79,19 @@ def flatten(module: IRModule) -> IRModule:
     """
     if _is_flat(module):
         return module
-    passes: tuple[Pass[IRModule], ...] = (
-        RemoveUnusedFunctions(), ToGraphNormalForm(), Inline(everything=True), RemoveUnusedFunctions()
-    )  # fmt: skip
-    for item in passes:
+    unused = passes.RemoveUnusedFunctions()
+    for item in (unused, passes.ToGraphNormalForm(), passes.Inline(everything=True), unused):
         module = item(module)
     return module
 
 
 def require_lowering(context: PassContext) -> None:
     """AotcError (code "build") if the context leaves out a pass without which there are no kernels, or no memory."""
-    for needed, made in ((ExpandOps(), "the kernels"), (FuseOps(), "the kernels"), (PlanMemory(), "the memory plan")):
+    for needed, made in (
+        (passes.ExpandOps(), "the kernels"),
+        (passes.FuseOps(), "the kernels"),
+        (PlanMemory(), "the memory plan"),
+    ):
         if not context.pass_enabled(needed.info):
             text = f"the pass context leaves out {needed.info.name}, which makes {made}"
             raise AotcError("build", text, hint="take it out of disabled_pass; opt_level is at least 0")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from aotc.ir.transform import Pass, PassContext
 from aotc.relay.analysis import global_uses
@@ -38,8 +37,7 @@ class RemoveUnusedFunctions(Pass[IRModule]):
 
     entry_functions: Sequence[str] = ("main",)
 
-    name: ClassVar[str] = "RemoveUnusedFunctions"
-    opt_level: ClassVar[int] = 1
+    opt_level = 1
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         kept = reachable(module.functions, self.entry_functions)

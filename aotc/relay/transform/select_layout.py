@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from aotc.ir.attrs import Attrs
 from aotc.ir.dims import is_static
@@ -58,8 +58,7 @@ class SelectLayout(FunctionPass):
     `relay.SelectLayout.channels_last` decides instead of the estimate, if it is set.
     """
 
-    name: ClassVar[str] = "SelectLayout"
-    opt_level: ClassVar[int] = 3
+    opt_level = 3
 
     target: Target = C
 

@@ -7,23 +7,15 @@ add(reshape(reshape(%x, (6,)), (2, 3)), 0f)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
-from aotc.ir.transform import PassContext
-from aotc.relay.expr import Function
-from aotc.relay.module import IRModule
 from aotc.relay.transform import simplify_expr_arith, simplify_expr_shape
-from aotc.relay.transform.base import FunctionPass, Rewriter
+from aotc.relay.transform.base import RulePass
 
 RULES: Final = (*simplify_expr_arith.RULES, *simplify_expr_shape.RULES)
 
 
-@dataclass(frozen=True, repr=False)
-class SimplifyExpr(FunctionPass):
+class SimplifyExpr(RulePass):
     """All rules, to a fixpoint."""
 
-    name: ClassVar[str] = "SimplifyExpr"
-
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return Rewriter(RULES).rewrite(function)
+    rules = RULES

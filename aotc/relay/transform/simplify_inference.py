@@ -8,21 +8,15 @@ add(multiply(%x, expand_dims(%s, ...)), expand_dims(%b, ...))
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from aotc.ir.span import span_scope
-from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, tensor_type_of
-from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, divide, multiply
 from aotc.relay.op.elementwise import negative, sqrt
 from aotc.relay.op.norm import BatchNormAttrs
 from aotc.relay.op.shape import expand_dims
-from aotc.relay.transform.base import FunctionPass, is_call
-from aotc.relay.visitor import Mutator
+from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call
 
 
 def along_axis(vector: Expr, axis: int, rank: int) -> Expr:
@@ -48,10 +42,7 @@ def _scale_and_shift(norm: Call) -> Expr:
     return add(scaled, along_axis(shift, axis, ty.rank))
 
 
-class _Simplify(Mutator):
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
-
+class _Simplify(GraphMutator):
     def rewrite_tuple_get_item(self, old: Expr, new: TupleGetItem) -> Expr:
         call = new.tuple_value
         if new.index != 0 or not isinstance(call, Call):
@@ -64,11 +55,8 @@ class _Simplify(Mutator):
         return new
 
 
-@dataclass(frozen=True, repr=False)
 class SimplifyInference(FunctionPass):
     """batch_norm becomes a scale and a shift, dropout nothing; only the first result of each is rewritten."""
 
-    name: ClassVar[str] = "SimplifyInference"
-
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return _Simplify().visit_function(function)

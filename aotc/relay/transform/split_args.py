@@ -10,16 +10,12 @@ In: typed functions.  Out: the same values.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from aotc.ir.diagnostics import AotcValueError
 from aotc.ir.span import span_scope
-from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Expr, Function, Tuple
-from aotc.relay.module import IRModule
 from aotc.relay.op.annotation import stop_fusion
-from aotc.relay.transform.base import FunctionPass, is_call, recall
-from aotc.relay.visitor import Mutator
+from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, recall
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,8 +28,7 @@ class SplitArgs(FunctionPass):
     numbers.
     """
 
-    name: ClassVar[str] = "SplitArgs"
-    opt_level: ClassVar[int] = 1
+    opt_level = 1
 
     max_function_args: int = 0
 
@@ -42,17 +37,14 @@ class SplitArgs(FunctionPass):
             text = f"max_function_args is {self.max_function_args}: two tensors and their concatenation take 3"
             raise AotcValueError("split-args", text)
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return _Split(self.max_function_args - 1).visit_function(function) if self.max_function_args else function
 
 
-class _Split(Mutator):
+class _Split(GraphMutator):
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if not is_call(new, "concatenate") or not isinstance(new.args[0], Tuple):

@@ -11,13 +11,8 @@ basic block normal form binds only nodes that are used in several blocks, so tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from aotc.ir.transform import PassContext
 from aotc.relay.blocks import Blocks, is_atom, left_alone
 from aotc.relay.expr import Expr, Function, If, Let, Var
-from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass
 from aotc.relay.visitor import post_order, rebuild, with_children
 
@@ -97,25 +92,21 @@ def to_basic_block_normal_form(function: Function) -> Function:
     return _Normalizer(function, everything=False).run()
 
 
-@dataclass(frozen=True, repr=False)
 class ToANormalForm(FunctionPass):
     """Every step gets a name, in an order of evaluation.  Variables and constants are used as they are."""
 
-    name: ClassVar[str] = "ToANormalForm"
-    opt_level: ClassVar[int] = 1
-    required: ClassVar[tuple[str, ...]] = ()
+    opt_level = 1
+    required = ()
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return to_a_normal_form(function)
 
 
-@dataclass(frozen=True, repr=False)
 class ToBasicBlockNormalForm(FunctionPass):
     """No node is shared between blocks (bodies of functions, branches of ifs): what they share gets a name."""
 
-    name: ClassVar[str] = "ToBasicBlockNormalForm"
-    opt_level: ClassVar[int] = 1
-    required: ClassVar[tuple[str, ...]] = ()
+    opt_level = 1
+    required = ()
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return to_basic_block_normal_form(function)

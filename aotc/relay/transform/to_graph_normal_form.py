@@ -7,13 +7,8 @@ let %a = nn.relu(%x); let %b = exp(%a); add(%a, %b)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from aotc.ir.transform import PassContext
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Expr, Function, Let, Var
-from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass
 from aotc.relay.visitor import post_order, rebuild
 
@@ -51,13 +46,11 @@ def to_graph_normal_form(function: Function) -> Function:
     return result
 
 
-@dataclass(frozen=True, repr=False)
 class ToGraphNormalForm(FunctionPass):
     """Put the value of each let where its variable is used.  Lets of recursive functions stay."""
 
-    name: ClassVar[str] = "ToGraphNormalForm"
-    opt_level: ClassVar[int] = 1
-    required: ClassVar[tuple[str, ...]] = ()
+    opt_level = 1
+    required = ()
 
-    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+    def rewritten(self, function: Function) -> Function:
         return to_graph_normal_form(function)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -29,8 +29,8 @@ from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, Tu
 from aotc.relay.expr import call as node_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.cast import cast
-from aotc.relay.transform.base import FunctionPass, is_call
-from aotc.relay.visitor import Mutator, children, with_children
+from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call
+from aotc.relay.visitor import children, with_children
 
 KEEP_OUTPUT: Final = "relay.ToMixedPrecision.keep_orig_output_dtype"
 WIDE: Final = DType("float32")
@@ -50,8 +50,6 @@ class ToMixedPrecision(FunctionPass):
     the configuration has "relay.ToMixedPrecision.keep_orig_output_dtype"; other functions, branches and variables
     keep their types.  Raises AotcError (code "mixed-precision") in mode 0, AotcValueError for wrong options.
     """
-
-    name: ClassVar[str] = "ToMixedPrecision"
 
     mixed_precision_type: str = "float16"
     missing_op_mode: int = 1
@@ -105,7 +103,7 @@ class _Leaf:
     expr: Expr | None
 
 
-class _Reduce(Mutator):
+class _Reduce(GraphMutator):
     """Rewrites an expression; `memo` values may have another precision than what they stand for."""
 
     def __init__(self, low: DType, conversions: Mapping[str, Precision]) -> None:
@@ -114,9 +112,6 @@ class _Reduce(Mutator):
         self.conversions = conversions
         self.missing: dict[str, Span | None] = {}
         self.casts: dict[tuple[Expr, Type], Expr] = {}
-
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and node.is_primitive)
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         match new:

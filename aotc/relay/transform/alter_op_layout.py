@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from aotc.ir.dims import is_static
 from aotc.ir.op import Op
@@ -26,7 +25,7 @@ from aotc.ir.transform import PassContext
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
-from aotc.relay.op.conv import Conv1DAttrs, Conv2DAttrs, Conv3DAttrs, ConvAttrs
+from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.recurrent import RecurrentAttrs
@@ -40,9 +39,6 @@ from aotc.relay.transform.winograd import choose_tiles
 from aotc.tir.schedule.algorithms.recurrence import recurrent_block
 from aotc.tir.schedule.contraction import pack_block
 from aotc.tir.target import C, Target
-
-_CONVOLUTIONS: Final = {"nn.conv1d": 1, "nn.conv2d": 2, "nn.conv3d": 3}
-"""Spatial axes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,10 +62,11 @@ class AlterOpLayout(FunctionPass):
 
 
 def pack_convolution(
-    call: Call, attrs: ConvAttrs, n: int, target: Target, pack: Callable[[Constant, str, str], Expr] = layout_transform
+    call: Call, attrs: ConvAttrs, target: Target, pack: Callable[[Constant, str, str], Expr] = layout_transform
 ) -> Call:
-    """A convolution over `n` axes with its weight, a constant, packed; `pack` makes the transform."""
+    """A convolution with its weight, a constant, packed; `pack` makes the transform."""
     weight = call.args[1]
+    n = len(attrs.data_layout) - 2
     layout = _packed_kernel(call, attrs, n, target)
     if layout == attrs.kernel_layout or not isinstance(weight, Constant):
         return call
@@ -136,11 +133,11 @@ class _Pack(GraphMutator):
                     return self._recurrent(new)
                 case Conv2DAttrs() as attrs if old in self.tiles:
                     return self._winograd(new, new.args[1], attrs, self.tiles[old])
-                case Conv1DAttrs() | Conv2DAttrs() | Conv3DAttrs() as attrs if new.op.name in _CONVOLUTIONS:
-                    return pack_convolution(new, attrs, _CONVOLUTIONS[new.op.name], self.target, self.packed.get)
-                case DenseAttrs() as attrs if new.op.name == "nn.dense":
+                case ConvAttrs() as attrs:
+                    return pack_convolution(new, attrs, self.target, self.packed.get)
+                case DenseAttrs() as attrs:
                     return self._dense(new, new.args[1], "NC", attrs.out_dtype)
-                case MatmulAttrs(transpose_a=False) as attrs if new.op.name == "nn.matmul":
+                case MatmulAttrs(transpose_a=False) as attrs:
                     return self._dense(new, new.args[1], "NC" if attrs.transpose_b else "CN", attrs.out_dtype)
                 case _:
                     return new

@@ -4,7 +4,7 @@
 @function_pass(opt_level=1)
 def tidy(function, module, ctx): return function
 
-RULE = Rule("x + 0 => x", ("add",), drop_zero)           # drop_zero(call) -> Expr, WhyNot or None
+RULE = Rule("x + 0 => x", ("add",), drop_zero)          # drop_zero(call) -> Expr, WhyNot or None
 function = Rewriter([RULE]).rewrite(function)             # to a fixpoint
 """
 
@@ -107,14 +107,14 @@ class GraphMutator(Mutator):
         return outside_kernels(node)
 
 
-def is_call(expr: Expr, *names: str) -> bool:
-    """Whether `expr` calls an operator, one of `names` if there are any."""
-    return isinstance(expr, Call) and isinstance(expr.op, Op) and (not names or expr.op.name in names)
+def is_call(expr: Expr, *ops: Op | str) -> bool:
+    """Whether `expr` calls an operator, one of `ops` (given as such, or by name) if there are any."""
+    return isinstance(expr, Call) and isinstance(expr.op, Op) and (not ops or expr.op in ops or expr.op.name in ops)
 
 
-def op_call(expr: Expr, *names: str) -> Call | None:
+def op_call(expr: Expr, *ops: Op | str) -> Call | None:
     """`expr` if it calls one of the operators."""
-    return expr if isinstance(expr, Call) and is_call(expr, *names) else None
+    return expr if isinstance(expr, Call) and is_call(expr, *ops) else None
 
 
 def uniform_value(expr: Expr) -> Any:
@@ -160,13 +160,13 @@ class Rule:
     """A rewrite.
 
     name       an equation: "conv2d(x, w) * s => conv2d(x, w * s)"
-    ops        names of the operators that a match is rooted at
+    ops        the operators, or their names, that a match is rooted at
     rewrite    (call) -> what replaces it; None if the pattern does not match, WhyNot if a check forbids it.
                Nodes that it builds get the call's span.  The type must stay what it is
     """
 
     name: str
-    ops: tuple[str, ...]
+    ops: tuple[Op | str, ...]
     rewrite: Rewrite
 
 
@@ -223,8 +223,8 @@ class Rewriter:
         self.stats: RewriteReport = {}
         self.by_op: dict[str, list[Rule]] = {}
         for rule in rules:
-            for name in rule.ops:
-                self.by_op.setdefault(name, []).append(rule)
+            for op in rule.ops:
+                self.by_op.setdefault(str(op), []).append(rule)
 
     def rewrite(self, function: Function) -> Function:
         """The rewritten function; the same object if no rule applied."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -99,28 +100,39 @@ class Combination(ABC):
         """What each branch takes of the combined value."""
 
 
+@dataclass(frozen=True)
 class Concatenation(Combination):
-    """Results that lie one after the other along `axis(anchor)`."""
+    """Results that lie one after the other along an axis.
 
-    @abstractmethod
-    def axis(self, node: Call) -> int:
-        """The axis of an anchor's result, from 0."""
+    name          the operator's
+    alike         (attributes) -> what must be equal, besides the weights' other axes; None if it cannot be combined
+    axis          (attributes, rank) -> the axis of an anchor's result, from 0
+    weight_axis   (attributes) -> the axis of the second argument that becomes it
+    extent        the attribute that says how many elements the result has along the axis, if there is one
+    """
 
-    @abstractmethod
-    def weight_axis(self, node: Call) -> int:
-        """The axis of the second argument that becomes it."""
+    name: str
+    alike: Callable[[Any], Hashable | None]
+    axis: Callable[[Any, int], int]
+    weight_axis: Callable[[Any], int]
+    extent: str = ""
 
-    @abstractmethod
-    def widened(self, node: Call, args: Sequence[Expr], extent: int) -> Expr:
-        """An anchor on other arguments, whose result has `extent` elements along the axis."""
+    def key(self, node: Call) -> Hashable | None:
+        alike, weight = self.alike(node.attrs), tensor_type_of(node.args[1])
+        rest = without(weight.shape, self.weight_axis(node.attrs))
+        return None if alike is None else (alike, rest, str(weight.dtype))
+
+    def _axis(self, node: Call) -> int:
+        return self.axis(node.attrs, tensor_type_of(node).rank)
 
     def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
         first = group.anchors[0]
-        weight = concatenate([a[1] for a in args], axis=self.weight_axis(first))
-        return self.widened(first, (args[0][0], weight), sum(self._extents(group)))
+        weight = concatenate([a[1] for a in args], axis=self.weight_axis(first.attrs))
+        changes = {self.extent: sum(self._extents(group))} if self.extent else {}
+        return recall(first, (args[0][0], weight), **changes)
 
     def _extents(self, group: Group) -> list[int]:
-        return [tensor_type_of(node).static_shape[self.axis(node)] for node in group.anchors]
+        return [tensor_type_of(node).static_shape[self._axis(node)] for node in group.anchors]
 
     def _operand_axis(self, step: Step, axis: int, k: int) -> int | None:
         """The axis of operand k to concatenate along, None if it stays as it is; -1 if neither is right."""
@@ -141,14 +153,14 @@ class Concatenation(Combination):
         return along if alike else -1
 
     def accepts(self, step: Step, group: Group) -> bool:
-        axis = self.axis(group.anchors[0])
+        axis = self._axis(group.anchors[0])
         others = [k for k in range(len(step.nodes[0].args)) if k != step.position]
         if any(_axis_rows(node)[step.position][axis] not in (axis, None) for node in step.nodes):
             return False
         return all(self._operand_axis(step, axis, k) != -1 for k in others)
 
     def step(self, step: Step, group: Group, value: Expr, operands: Sequence[Sequence[Expr]]) -> Expr:
-        axis = self.axis(group.anchors[0])
+        axis = self._axis(group.anchors[0])
         args = list(operands[0])
         for k in range(len(args)):
             along = None if k == step.position else self._operand_axis(step, axis, k)
@@ -159,7 +171,7 @@ class Concatenation(Combination):
 
     def parts(self, value: Expr, group: Group) -> list[Expr]:
         extents = self._extents(group)
-        axis = self.axis(group.anchors[0])
+        axis = self._axis(group.anchors[0])
         ends = [sum(extents[: k + 1]) for k in range(len(extents))]
         return [strided_slice(value, (e - n,), (e,), axes=(axis,)) for n, e in zip(extents, ends, strict=True)]
 

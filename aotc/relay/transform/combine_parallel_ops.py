@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of
 from aotc.relay.op.binary import add
 from aotc.relay.op.conv import ConvAttrs
-from aotc.relay.op.dense import BatchMatmulAttrs, BiasAddAttrs, DenseAttrs, batch_matmul
+from aotc.relay.op.dense import BiasAddAttrs, batch_matmul
 from aotc.relay.op.join import stack
 from aotc.relay.op.shape import expand_dims, reshape, squeeze
 from aotc.relay.op.slice import strided_slice
@@ -30,71 +31,27 @@ from aotc.relay.transform.combine_parallel import (
     combine,
     is_static,
     same_value,
-    without,
 )
 
 
-def _weight_key(node: Call, axis: int) -> tuple[object, ...]:
-    weight = tensor_type_of(node.args[1])
-    return (without(weight.shape, axis), str(weight.dtype))
+def _same_windows(a: ConvAttrs) -> Hashable | None:
+    if a.groups != 1 or not a.kernel_layout.isalpha():  # packed kernels have blocks to fill
+        return None
+    window = (spread(a.strides, 2), full_padding(a.padding, 2), spread(a.dilation, 2))
+    return (window, a.data_layout, a.kernel_layout, a.out_layout or a.data_layout, a.out_dtype)
 
 
-class _Convolutions(Concatenation):
-    name = "nn.conv2d"
-
-    def key(self, node: Call) -> Hashable | None:
-        a = node.attrs
-        assert isinstance(a, ConvAttrs)
-        if a.groups != 1 or not a.kernel_layout.isalpha():  # packed kernels have blocks to fill
-            return None
-        window = (spread(a.strides, 2), full_padding(a.padding, 2), spread(a.dilation, 2))
-        layouts = (a.data_layout, a.kernel_layout, a.out_layout or a.data_layout, a.out_dtype)
-        return (window, layouts, _weight_key(node, self.weight_axis(node)))
-
-    def axis(self, node: Call) -> int:
-        assert isinstance(node.attrs, ConvAttrs)
-        return (node.attrs.out_layout or node.attrs.data_layout).index("C")
-
-    def weight_axis(self, node: Call) -> int:
-        assert isinstance(node.attrs, ConvAttrs)
-        return node.attrs.kernel_layout.index("O")
-
-    def widened(self, node: Call, args: Sequence[Expr], extent: int) -> Expr:
-        return recall(node, args, channels=extent)
-
-
-class _Denses(Concatenation):
-    name = "nn.dense"
-
-    def key(self, node: Call) -> Hashable | None:
-        assert isinstance(node.attrs, DenseAttrs)
-        return (node.attrs.out_dtype, _weight_key(node, 0))
-
-    def axis(self, node: Call) -> int:
-        return tensor_type_of(node).rank - 1
-
-    def weight_axis(self, node: Call) -> int:
-        return 0
-
-    def widened(self, node: Call, args: Sequence[Expr], extent: int) -> Expr:
-        return recall(node, args, units=extent)
-
-
-class _BatchMatmuls(Concatenation):
-    name = "nn.batch_matmul"
-
-    def key(self, node: Call) -> Hashable | None:
-        return (node.attrs, _weight_key(node, self.weight_axis(node)))
-
-    def axis(self, node: Call) -> int:
-        return 2
-
-    def weight_axis(self, node: Call) -> int:
-        assert isinstance(node.attrs, BatchMatmulAttrs)
-        return 1 if node.attrs.transpose_b else 2
-
-    def widened(self, node: Call, args: Sequence[Expr], extent: int) -> Expr:
-        return recall(node, args)
+_CONVOLUTIONS: Final = Concatenation(
+    "nn.conv2d",
+    _same_windows,
+    lambda a, _: (a.out_layout or a.data_layout).index("C"),
+    lambda a: a.kernel_layout.index("O"),
+    "channels",
+)
+_DENSES: Final = Concatenation("nn.dense", lambda a: a.out_dtype, lambda _, rank: rank - 1, lambda _: 0, "units")
+_BATCH_MATMULS: Final = Concatenation(
+    "nn.batch_matmul", lambda a: a, lambda _, rank: 2, lambda a: 1 if a.transpose_b else 2
+)
 
 
 class _DenseBatch(Combination):
@@ -103,15 +60,13 @@ class _DenseBatch(Combination):
     name = "nn.dense"
 
     def key(self, node: Call) -> Hashable | None:
-        assert isinstance(node.attrs, DenseAttrs)
         weight = tensor_type_of(node.args[1])
         static = tensor_type_of(node).rank == 2 and is_static(node.args[1])
-        return (node.attrs.out_dtype, weight.shape, str(weight.dtype)) if static else None
+        return (node.attrs["out_dtype"], weight.shape, str(weight.dtype)) if static else None
 
     def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
-        attrs = group.anchors[0].attrs
-        assert isinstance(attrs, DenseAttrs)
-        return batch_matmul(expand_dims(args[0][0], 0), stack([a[1] for a in args]), attrs.out_dtype)
+        out_dtype = group.anchors[0].attrs["out_dtype"]
+        return batch_matmul(expand_dims(args[0][0], 0), stack([a[1] for a in args]), out_dtype)
 
     def accepts(self, step: Step, group: Group) -> bool:
         first = step.nodes[0]
@@ -154,7 +109,7 @@ class CombineParallelConv2D(FunctionPass):
     min_num_branches: int = 3
 
     def rewritten(self, function: Function) -> Function:
-        return combine(function, _Convolutions(), self.min_num_branches)
+        return combine(function, _CONVOLUTIONS, self.min_num_branches)
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,7 +126,7 @@ class CombineParallelDense(FunctionPass):
     to_batch: bool = True
 
     def rewritten(self, function: Function) -> Function:
-        return combine(function, _DenseBatch() if self.to_batch else _Denses(), self.min_num_branches)
+        return combine(function, _DenseBatch() if self.to_batch else _DENSES, self.min_num_branches)
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,4 +138,4 @@ class CombineParallelBatchMatmul(FunctionPass):
     min_num_branches: int = 3
 
     def rewritten(self, function: Function) -> Function:
-        return combine(function, _BatchMatmuls(), self.min_num_branches)
+        return combine(function, _BATCH_MATMULS, self.min_num_branches)

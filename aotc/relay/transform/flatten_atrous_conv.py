@@ -9,28 +9,23 @@ In: typed functions.  Out: the same values from one convolution.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, cast
 
 from aotc.relay.expr import Call, Constant, tensor_type_of
 from aotc.relay.op.batch_space import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
-from aotc.relay.op.conv import ConvAttrs
+from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.window import pad_pairs, spread
-from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_call, is_finite, recall
+from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_finite, op_call, recall
 
-_CONVOLUTIONS: Final = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _CHANNELS_LAST: Final = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 
 
 def _flatten(last: Call) -> Outcome:
-    conv = last.args[0]
-    if not isinstance(conv, Call) or not is_call(conv, *_CONVOLUTIONS):
+    conv = op_call(last.args[0], conv1d, conv2d, conv3d)
+    first = None if conv is None else op_call(conv.args[0], "nn.space_to_batch_nd")
+    if conv is None or first is None:
         return None
-    first = conv.args[0]
-    if not isinstance(first, Call) or not is_call(first, "nn.space_to_batch_nd"):
-        return None
-    before, after, a = first.attrs, last.attrs, conv.attrs
-    assert isinstance(before, SpaceToBatchNDAttrs) and isinstance(after, BatchToSpaceNDAttrs)
-    assert isinstance(a, ConvAttrs)
+    before, after, a = cast(Any, (first.attrs, last.attrs, conv.attrs))
     n = tensor_type_of(conv).rank - 2
     reason = _obstacle(n, before, after, a)
     if reason:

@@ -10,19 +10,27 @@ are not constant count as finite: padding adds nothing to a sum, where zeros tim
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
-from aotc.relay.op.pad import PadAttrs
+from aotc.relay.op import pool
+from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.window import DATA_LAYOUT, pad_pairs
-from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_finite, op_call, recall, uniform_value
+from aotc.relay.transform.base import (
+    Outcome,
+    Rewrite,
+    Rule,
+    RulePass,
+    WhyNot,
+    is_finite,
+    op_call,
+    recall,
+    uniform_value,
+)
 
-_CONVS: Final = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
-_AVERAGES: Final = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
-_MAXIMA: Final = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 
-
-def _merged(pad: PadAttrs, layout: str, padding: tuple[int, ...]) -> tuple[int, ...] | None:
+def _merged(pad: Any, layout: str, padding: tuple[int, ...]) -> tuple[int, ...] | None:
     """`padding` and that of nn.pad together, as befores then afters; None where that pads other axes, or crops."""
     n = len(layout) - 2
     if pad.pad_mode != "constant" or sorted(layout) != sorted(DATA_LAYOUT[n]):
@@ -37,67 +45,59 @@ def _merged(pad: PadAttrs, layout: str, padding: tuple[int, ...]) -> tuple[int, 
     return (*befores, *afters)
 
 
-def _parts(node: Call, layout: str, padding: tuple[int, ...]) -> tuple[Call, Any, tuple[int, ...]] | WhyNot | None:
-    """(the nn.pad, its value, the padding of both) of an operator on padded data."""
-    pad = op_call(node.args[0], "nn.pad")
-    if pad is None:
-        return None
-    assert isinstance(pad.attrs, PadAttrs)
-    together = _merged(pad.attrs, layout, padding)
-    if together is None:
-        return WhyNot("more than spatial axes are padded, or not with a constant")
-    value = uniform_value(pad.args[1])
-    return (pad, float(value), together) if value is not None else WhyNot("the pad value is not constant")
+Check = Callable[[Call, float, "tuple[int, ...]"], str]
+"""(operator, pad value, padding of both) -> why the operator cannot do the padding; "" if it can."""
 
 
-def _conv(node: Call) -> Outcome:
-    attributes: Any = node.attrs
-    parts = _parts(node, attributes.data_layout, attributes.padding)
-    if parts is None or isinstance(parts, WhyNot):
-        return parts
-    pad, value, padding = parts
+def _folding(obstacle: Check, **changes: Any) -> Rewrite:
+    """The operator on data as it was before padding, unless there is an obstacle."""
+
+    def rewrite(node: Call) -> Outcome:
+        attributes: Any = node.attrs
+        pad = op_call(node.args[0], "nn.pad")
+        if pad is None:
+            return None
+        layout = attributes.data_layout if isinstance(attributes, ConvAttrs) else attributes.layout
+        padding = _merged(pad.attrs, layout, attributes.padding)
+        if padding is None:
+            return WhyNot("more than spatial axes are padded, or not with a constant")
+        value = uniform_value(pad.args[1])
+        reason = "the pad value is not constant" if value is None else obstacle(node, float(value), padding)
+        return WhyNot(reason) if reason else recall(node, (pad.args[0], *node.args[1:]), padding=padding, **changes)
+
+    return rewrite
+
+
+def _conv(node: Call, value: float, padding: tuple[int, ...]) -> str:
     if value != 0:
-        return WhyNot("the pad value is not zero")
-    if isinstance(node.args[1], Constant) and not is_finite(node.args[1]):
-        return WhyNot("zeros times the infinite among the weights are NaN, which padding is not")
-    return recall(node, (pad.args[0], *node.args[1:]), padding=padding)
+        return "the pad value is not zero"
+    infinite = isinstance(node.args[1], Constant) and not is_finite(node.args[1])
+    return "zeros times the infinite among the weights are NaN, which padding is not" if infinite else ""
 
 
-def _average(node: Call) -> Outcome:
-    attributes: Any = node.attrs
-    parts = _parts(node, attributes.layout, attributes.padding)
-    if parts is None or isinstance(parts, WhyNot):
-        return parts
-    pad, value, padding = parts
+def _average(node: Call, value: float, padding: tuple[int, ...]) -> str:
+    a: Any = node.attrs
     if value != 0:
-        return WhyNot("the pad value is not zero")
-    if attributes.ceil_mode or (any(attributes.padding) and not attributes.count_include_pad):
-        return WhyNot("some padding is counted and some is not")
-    return recall(node, (pad.args[0],), padding=padding, count_include_pad=True)
+        return "the pad value is not zero"
+    partly = a.ceil_mode or (any(a.padding) and not a.count_include_pad)
+    return "some padding is counted and some is not" if partly else ""
 
 
-def _maximum(node: Call) -> Outcome:
-    attributes: Any = node.attrs
-    parts = _parts(node, attributes.layout, attributes.padding)
-    if parts is None or isinstance(parts, WhyNot):
-        return parts
-    pad, value, padding = parts
+def _maximum(node: Call, value: float, padding: tuple[int, ...]) -> str:
+    a: Any = node.attrs
     dtype = tensor_type_of(node).dtype
     if value != (float("-inf") if dtype.is_float else dtype.min):
-        return WhyNot("the pad value is not the least")
-    windows = zip(padding, (*attributes.pool_size, *attributes.pool_size), strict=True)
-    if attributes.ceil_mode or any(p >= k for p, k in windows):
-        return WhyNot("a window may lie in the padding")
-    return recall(node, (pad.args[0],), padding=padding)
+        return "the pad value is not the least"
+    outside = any(p >= k for p, k in zip(padding, (*a.pool_size, *a.pool_size), strict=True))
+    return "a window may lie in the padding" if a.ceil_mode or outside else ""
 
 
 def _pad_of_pad(node: Call) -> Expr | WhyNot | None:
     inner = op_call(node.args[0], "nn.pad")
     if inner is None:
         return None
-    outer, first = node.attrs, inner.attrs
-    assert isinstance(outer, PadAttrs)
-    assert isinstance(first, PadAttrs)
+    outer: Any = node.attrs
+    first: Any = inner.attrs
     one, other = uniform_value(node.args[1]), uniform_value(inner.args[1])
     if outer.pad_mode != "constant" or first.pad_mode != "constant" or one is None or one != other:
         return WhyNot("the two pads fill in different values")
@@ -109,9 +109,13 @@ def _pad_of_pad(node: Call) -> Expr | WhyNot | None:
 
 RULES: Final = (
     Rule("pad(pad(x)) => pad(x)", ("nn.pad",), _pad_of_pad),
-    Rule("conv(pad(x), w) => conv(x, w)", _CONVS, _conv),
-    Rule("avg_pool(pad(x)) => avg_pool(x)", _AVERAGES, _average),
-    Rule("max_pool(pad(x)) => max_pool(x)", _MAXIMA, _maximum),
+    Rule("conv(pad(x), w) => conv(x, w)", (conv1d, conv2d, conv3d), _folding(_conv)),
+    Rule(
+        "avg_pool(pad(x)) => avg_pool(x)",
+        (pool.avg_pool1d, pool.avg_pool2d, pool.avg_pool3d),
+        _folding(_average, count_include_pad=True),
+    ),
+    Rule("max_pool(pad(x)) => max_pool(x)", (pool.max_pool1d, pool.max_pool2d, pool.max_pool3d), _folding(_maximum)),
 )
 
 

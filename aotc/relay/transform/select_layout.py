@@ -75,8 +75,9 @@ class SelectLayout(FunctionPass):
 
 def _fits(node: Expr) -> bool:
     """Whether a node is a convolution that can be estimated."""
-    call = op_call(node, "nn.conv2d")
-    return call is not None and all(is_static(tensor_type_of(e).shape) for e in (call, *call.args))
+    if not isinstance(node, Call) or not isinstance(node.attrs, Conv2DAttrs):
+        return False
+    return all(is_static(tensor_type_of(e).shape) for e in (node, *node.args))
 
 
 # --- the border
@@ -131,7 +132,7 @@ class _Estimate:
         return fast / direct
 
     def _convolution(self, node: Call, attrs: ConvAttrs) -> float:
-        packed = pack_convolution(node, attrs, 2, self.target)
+        packed = pack_convolution(node, attrs, self.target)
         types = [tensor_type_of(arg) for arg in packed.args]
         key = (packed.attrs, tuple((t.static_shape, t.dtype) for t in types))
         if key not in self.known:

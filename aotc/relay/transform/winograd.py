@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir.dims import is_static
-from aotc.ir.op import Op
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.op.conv import Conv2DAttrs
 from aotc.relay.transform.base import is_finite
@@ -92,9 +91,7 @@ def _fits(call: Call) -> bool:
     """Whether a call is a float32 convolution with one group of 3x3 filters, stride and dilation 1, NCHW."""
     a = call.attrs
     return (
-        isinstance(call.op, Op)
-        and call.op.name == "nn.conv2d"
-        and isinstance(a, Conv2DAttrs)
+        isinstance(a, Conv2DAttrs)
         and (a.data_layout, a.kernel_layout) == ("NCHW", "OIHW")
         and a.out_layout in ("", "NCHW")
         and a.groups == 1

@@ -189,8 +189,14 @@ class Op:
             return self.quantised
         if self.is_contraction:
             return Quantised.RESCALE
-        moves = self.pattern is OpPattern.INJECTIVE or (self.pattern is OpPattern.BROADCAST and self.arity == 1)
-        return Quantised.PASS if moves and self.arity == 1 else Quantised.REFUSE
+        injective = self.arity == 1 and self.pattern in (OpPattern.BROADCAST, OpPattern.INJECTIVE)
+        return Quantised.PASS if injective else Quantised.REFUSE
+
+    @property
+    def moves(self) -> bool:
+        """Whether it does nothing but move elements of one tensor, or repeat them."""
+        injective = self.arity == 1 and self.pattern in (OpPattern.BROADCAST, OpPattern.INJECTIVE)
+        return injective and self.quantised_kind is Quantised.PASS
 
     @property
     def is_contraction(self) -> bool:

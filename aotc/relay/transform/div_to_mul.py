@@ -17,7 +17,7 @@ from aotc.relay.op.binary import multiply
 from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot
 
 
-def _reciprocal(constant: Constant) -> Constant | None:
+def reciprocal(constant: Constant) -> Constant | None:
     """1 / constant in its data type; None where a reciprocal overflows or loses digits."""
     dtype: Any = constant.data.dtype
     one = constant.data.flat[:1] if constant.is_splat else constant.data
@@ -47,8 +47,8 @@ def _rewrite(call: Call) -> Outcome:
         return None
     if not DType.of(divisor.data).is_float:
         return WhyNot("integers have no reciprocal")
-    reciprocal = _reciprocal(divisor)
-    return WhyNot("a reciprocal is not finite or not precise") if reciprocal is None else multiply(data, reciprocal)
+    inverse = reciprocal(divisor)
+    return WhyNot("a reciprocal is not finite or not precise") if inverse is None else multiply(data, inverse)
 
 
 _RULE = Rule("x / c => x * (1 / c)", ("divide",), _rewrite)

@@ -27,13 +27,13 @@ from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import divide, multiply
-from aotc.relay.op.conv import ConvAttrs
-from aotc.relay.op.dense import BiasAddAttrs, DenseAttrs
+from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
+from aotc.relay.op.dense import DenseAttrs, dense
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, op_call, recall, use_counts
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.visitor import post_order
 
-_CONVS: Final = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+_ANCHORS: Final = (conv1d, conv2d, conv3d, dense)
 _POSITIVE: Final = ("nn.relu", "nn.leaky_relu")
 _SUMS: Final = ("add", "subtract")
 _REACH: Final = 32
@@ -50,6 +50,10 @@ class Scale:
     @property
     def positive(self) -> bool:
         return bool((self.values > 0).all())
+
+    def along(self, axis: int) -> Scale:
+        """The factors along another axis, if they are along one."""
+        return self if self.axis is None else Scale(self.values, axis)
 
     def constant(self, rank: int) -> Constant:
         """The factors shaped to broadcast along their axis of a tensor of `rank`."""
@@ -102,44 +106,44 @@ def _foldable(expr: Expr) -> bool:
     return nodes[-1] is expr and all(isinstance(n, (Constant, Call, Op)) for n in nodes)
 
 
-def _plain_conv(node: Call) -> bool:
-    """A convolution with constant float weights in unpacked layouts."""
-    attributes, weight = node.attrs, node.args[1]
-    assert isinstance(attributes, ConvAttrs)
-    return attributes.kernel_layout.isupper() and attributes.data_layout.isupper() and _same_float(node, weight)
+@dataclass(frozen=True, slots=True)
+class _Channels:
+    """The axes of channels: of the data, of the result, and those of the result in the weights."""
+
+    data: int
+    result: int
+    weight: int
 
 
-def _same_float(node: Call, weight: Expr) -> bool:
-    """Whether the weight is constant and the result has its float type."""
-    dtype = tensor_type_of(weight).dtype
-    return _foldable(weight) and dtype.is_float and tensor_type_of(node).dtype == dtype
+def _channels(node: Call) -> _Channels | None:
+    """Those of a convolution or dense with constant float weights in unpacked layouts; None for others."""
+    a: Any = node.attrs
+    if not isinstance(a, ConvAttrs | DenseAttrs) or not _foldable(node.args[1]):
+        return None
+    dtype = tensor_type_of(node.args[1]).dtype
+    if not dtype.is_float or tensor_type_of(node).dtype != dtype:
+        return None
+    if isinstance(a, DenseAttrs):
+        return _Channels(tensor_type_of(node.args[0]).rank - 1, tensor_type_of(node).rank - 1, 0)
+    out = a.out_layout or a.data_layout
+    if not (a.kernel_layout + a.data_layout + out).isupper():
+        return None
+    return _Channels(a.data_layout.index("C"), out.index("C"), a.kernel_layout.index("O"))
 
 
 def scale_outputs(node: Call, scale: Scale) -> Call | None:
     """A convolution or dense with its output channels scaled; None where that is not the scale's axis."""
-    data, weight = node.args
-    attributes = node.attrs
-    if is_call(node, *_CONVS) and isinstance(attributes, ConvAttrs):
-        layout = attributes.out_layout or attributes.data_layout
-        if not _plain_conv(node) or not layout.isupper() or scale.axis not in (None, layout.index("C")):
-            return None
-        axis = attributes.kernel_layout.index("O")
-    elif is_call(node, "nn.dense") and isinstance(attributes, DenseAttrs):
-        if not _same_float(node, weight) or scale.axis not in (None, tensor_type_of(node).rank - 1):
-            return None
-        axis = 0
-    else:
+    channels = _channels(node)
+    if channels is None or scale.axis not in (None, channels.result):
         return None
-    of_weight = Scale(scale.values, None if scale.axis is None else axis)
-    return recall(node, (data, multiply(weight, of_weight.constant(tensor_type_of(weight).rank))))
+    data, weight = node.args
+    return recall(node, (data, multiply(weight, scale.along(channels.weight).constant(tensor_type_of(weight).rank))))
 
 
 def takes_inputs(node: Call, scale: Scale) -> bool:
     """Whether a convolution or dense can take a scale of its data into its weights."""
-    attributes, weight = node.attrs, node.args[1]
-    if isinstance(attributes, ConvAttrs):
-        return _plain_conv(node) and scale.axis in (None, attributes.data_layout.index("C"))
-    return _same_float(node, weight) and scale.axis in (None, tensor_type_of(node.args[0]).rank - 1)
+    channels = _channels(node)
+    return channels is not None and scale.axis in (None, channels.data)
 
 
 def input_factor(node: Call, scale: Scale) -> Constant:
@@ -185,7 +189,7 @@ class _Backward(GraphMutator):
 
     def absorb(self, expr: Expr, scale: Scale, reach: int) -> Expr | None:
         """`expr` times the scale, with no multiplication left at run time; None if that cannot be."""
-        node = op_call(expr, *_CONVS, "nn.dense", "nn.bias_add", "multiply", *_SUMS, *_POSITIVE)
+        node = op_call(expr, *_ANCHORS, "nn.bias_add", "multiply", *_SUMS, *_POSITIVE)
         if node is None or self.counts.get(id(expr), 1) != 1 or reach == 0:
             return None
         with span_scope(merge_spans([node.span, self.origin])):
@@ -206,13 +210,11 @@ class _Backward(GraphMutator):
 
     def _through_bias(self, node: Call, scale: Scale, reach: int) -> Expr | None:
         data, bias = node.args
-        assert isinstance(node.attrs, BiasAddAttrs)
-        axis = node.attrs.axis % tensor_type_of(data).rank
+        axis = node.attrs["axis"] % tensor_type_of(data).rank
         if not isinstance(bias, Constant) or scale.axis not in (None, axis):
             return None
         inner = self.absorb(data, scale, reach - 1)
-        of_bias = Scale(scale.values, None if scale.axis is None else 0)
-        return None if inner is None else recall(node, (inner, multiply(bias, of_bias.constant(1))))
+        return None if inner is None else recall(node, (inner, multiply(bias, scale.along(0).constant(1))))
 
     def _through_sum(self, node: Call, scale: Scale, reach: int) -> Expr | None:
         ty = tensor_type_of(node)
@@ -264,7 +266,7 @@ class _Forward(GraphMutator):
                     if not self._passes(user, source, scale):
                         return
                     changes[id(user)] = user
-                    if not is_call(user, *_CONVS, "nn.dense"):
+                    if not is_call(user, *_ANCHORS):
                         below[id(user)] = user
             if not below:
                 break
@@ -279,7 +281,7 @@ class _Forward(GraphMutator):
 
     def _passes(self, user: Expr, source: Expr, scale: Scale) -> bool:
         """Whether `user` can have its operand `source` unscaled; if it hands the scale on, its users must too."""
-        node = op_call(user, *_CONVS, "nn.dense", "multiply", *_SUMS, *_POSITIVE)
+        node = op_call(user, *_ANCHORS, "multiply", *_SUMS, *_POSITIVE)
         if node is None or not self.users.get(user):
             return False
         if is_call(node, *_POSITIVE):

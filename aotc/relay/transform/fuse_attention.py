@@ -41,7 +41,6 @@ MOST: Final = 32
 """Operators between the products, and before each operand."""
 _PRODUCT: Final = "nn.batch_matmul"
 _SOFTMAX: Final = ("nn.softmax", "nn.fast_softmax")
-_MOVES: Final = ("reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "repeat", "strided_slice")
 
 
 class FuseAttention(FunctionPass):
@@ -145,7 +144,7 @@ class _Finder:
         node = self._only(operand)
         while node is not None and len(pending) < MOST:
             scaled = [a for a in node.args if uniform_value(a) is None]
-            moves = _op(node).name in _MOVES
+            moves = _op(node).moves
             if not moves and (_op(node).pattern > OpPattern.BROADCAST or len(scaled) != 1):
                 return
             pending.append(node)

@@ -22,6 +22,7 @@ from aotc.relay.op.cast import CastAttrs, ClipAttrs
 from aotc.relay.op.cast import cast as make_cast
 from aotc.relay.op.elementwise import relu, rsqrt, sqrt
 from aotc.relay.transform.base import Outcome, Rule, WhyNot, is_uniform, op_call, recall, uniform_value
+from aotc.relay.transform.div_to_mul import reciprocal
 
 _LOOKS: Final = 16
 """Nodes that are looked at to see whether something can be negative."""
@@ -100,16 +101,12 @@ def _power(node: Call) -> Outcome:
 def _divide_by_power_of_two(node: Call) -> Outcome:
     x, divisor = node.args
     value = uniform_value(divisor)
-    dtype = tensor_type_of(node).dtype
-    if value is None or not dtype.is_float or isinstance(x, Constant):
+    if value is None or not tensor_type_of(node).dtype.is_float or isinstance(x, Constant):
         return None
-    number = float(value)
-    if not math.isfinite(number) or math.frexp(abs(number))[0] != 0.5:
+    if not isinstance(divisor, Constant) or math.frexp(abs(float(value)))[0] != 0.5:
         return None
-    inverse = np.asarray(1.0 / number).astype(dtype.numpy)
-    if float(inverse) != 1.0 / number or not np.isfinite(inverse):
-        return WhyNot("the reciprocal is out of range")
-    return multiply(x, Constant(np.broadcast_to(inverse, tensor_type_of(divisor).static_shape)))
+    inverse = reciprocal(divisor)
+    return WhyNot("the reciprocal is out of range") if inverse is None else multiply(x, inverse)
 
 
 def _regroup(node: Call) -> Outcome:

@@ -22,14 +22,13 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import current_span
 from aotc.ir.transform import PassContext
 
-LIMITS: Final = MappingProxyType(
-    {
-        "compile.max_work": 1 << 35,
-        "compile.max_bytes": 1 << 30,
-        "compile.max_nodes": 500_000,
-        "compile.max_unroll": 4096,
-    }
-)
+_KEYS: Final = {
+    "compile.max_work": (1 << 35, "operations of the compiler"),
+    "compile.max_bytes": (1 << 30, "bytes of the compiler's memory"),
+    "compile.max_nodes": (500_000, "nodes in all"),
+    "compile.max_unroll": (4096, "parts, each with nodes of its own"),
+}
+LIMITS: Final = MappingProxyType({key: default for key, (default, _) in _KEYS.items()})
 """The configuration keys and their defaults.
 
 max_work     operations on scalars that the compiler does itself, in all: folded constants, tables, positions
@@ -37,14 +36,6 @@ max_bytes    bytes of the arrays that it makes at once, beyond those of the mode
 max_nodes    nodes that functions, loops and branches expand to, in all
 max_unroll   iterations of one loop, and parts of one split, each of which becomes nodes of its own
 """
-_UNITS: Final = MappingProxyType(
-    {
-        "compile.max_work": "operations of the compiler",
-        "compile.max_bytes": "bytes of the compiler's memory",
-        "compile.max_nodes": "nodes in all",
-        "compile.max_unroll": "parts, each with nodes of its own",
-    }
-)
 
 
 class Cost(NamedTuple):
@@ -79,7 +70,7 @@ class Budget:
         """AotcError (code "budget") where `needed` is beyond the limit `key`; the message names all of them."""
         limit = self.limits[key]
         if needed > limit:
-            text = f"{what} would need {needed} {_UNITS[key]}; {limit} are allowed"
+            text = f"{what} would need {needed} {_KEYS[key][1]}; {limit} are allowed"
             hint = f"if the model is to be trusted: --config {key}={needed}"
             raise AotcError("budget", text, span=current_span(), hint=hint)
 

@@ -29,23 +29,17 @@ _HASHED_ELEMENTS: Final = 64
 """Leading elements of a constant that its hash covers; equality covers all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """Where a node is, as a linked list towards the root."""
-
-    label: str
-    parent: _Path | None = None
-
-    def __str__(self) -> str:
-        labels = []
-        step: _Path | None = self
-        while step is not None:
-            labels.append(step.label)
-            step = step.parent
-        return "".join(reversed(labels))
-
-
+_Path: TypeAlias = "tuple[str, _Path | None]"
+"""Where a node is, as a linked list towards the root."""
 _Pair: TypeAlias = "tuple[Expr, Expr, _Path]"
+
+
+def _path_text(path: _Path | None) -> str:
+    labels = []
+    while path is not None:
+        label, path = path
+        labels.append(label)
+    return "".join(reversed(labels))
 
 
 @dataclass(slots=True)
@@ -59,12 +53,12 @@ class _Comparison:
 
     def difference(self, a: Expr, b: Expr, where: str) -> str:
         """ "" if the expressions are equal, else what differs where."""
-        self.stack.append((a, b, _Path(where)))
+        self.stack.append((a, b, (where, None)))
         while self.stack:
             left, right, path = self.stack.pop()
             problem = self._visit(left, right, path)
             if problem:
-                return f"{path}: {problem}"
+                return f"{_path_text(path)}: {problem}"
         return ""
 
     def _visit(self, a: Expr, b: Expr, path: _Path) -> str:
@@ -83,7 +77,7 @@ class _Comparison:
             problem = self._binders(a, b)
         if not problem:
             pairs = zip(_labels(a), children(a), children(b), strict=True)
-            self.stack.extend(reversed([(x, y, _Path(label, path)) for label, x, y in pairs]))
+            self.stack.extend(reversed([(x, y, (label, path)) for label, x, y in pairs]))
         return problem
 
     def _bind(self, a: Expr, b: Expr) -> None:

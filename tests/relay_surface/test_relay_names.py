@@ -17,6 +17,7 @@ import aotc
 from aotc import relay
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.op import REGISTRY
+from aotc.relay_api.expr import op_namespace
 
 ROOT = Path(__file__).parents[2]
 DOORS = (
@@ -57,6 +58,12 @@ def test_doors_give_what_type_checkers_see(door: str) -> None:
         else:
             assert inspect.unwrap(getattr(module, name)) is getattr(where, name)
         assert name in dir(module)
+
+
+@pytest.mark.parametrize("prefix", ["", "nn", "image", "annotation"])
+def test_type_checkers_see_every_operator(prefix: str) -> None:
+    door = f"aotc.relay.{prefix}".removesuffix(".")
+    assert op_namespace(prefix).keys() <= {name for _, name in reexported(door)}
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Expr, Function, Var
-from aotc.relay.op.dense import dense
-from aotc.relay.op.elementwise import relu, tanh
-from aotc.relay.op.shape import reshape
+from aotc.relay.op.builders import dense, relu, reshape, tanh
 from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import batch_norm_infer, conv2d_transpose, network, parameter
 

@@ -13,10 +13,9 @@ from aotc.ir.dims import Dim
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Expr, Function, TupleGetItem, Var, tensor_type_of
-from aotc.relay.op.conv import conv2d as conv2d_op
-from aotc.relay.op.conv_transpose import conv2d_transpose as conv2d_transpose_op
-from aotc.relay.op.dense import bias_add, dense
-from aotc.relay.op.norm import batch_norm
+from aotc.relay.op.builders import batch_norm, bias_add, dense
+from aotc.relay.op.builders import conv2d as conv2d_op
+from aotc.relay.op.builders import conv2d_transpose as conv2d_transpose_op
 
 
 def parameter(name: str, shape: tuple[Dim, ...], like: Expr) -> Var:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Expr, Function, Var
-from aotc.relay.op.elementwise import relu
-from aotc.relay.op.shape import batch_flatten
-from aotc.relay.op.softmax import softmax
+from aotc.relay.op.builders import batch_flatten, relu, softmax
 from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import dense_add_bias, network
 

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Expr, Function, Var
-from aotc.relay.op.adaptive_pool import global_avg_pool2d
-from aotc.relay.op.elementwise import relu
-from aotc.relay.op.shape import batch_flatten
-from aotc.relay.op.softmax import softmax
+from aotc.relay.op.builders import batch_flatten, global_avg_pool2d, relu, softmax
 from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
 

@@ -13,12 +13,7 @@ from dataclasses import dataclass
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Expr, Function, Var
-from aotc.relay.op.adaptive_pool import global_avg_pool2d
-from aotc.relay.op.binary import add
-from aotc.relay.op.elementwise import relu
-from aotc.relay.op.pool import max_pool2d
-from aotc.relay.op.shape import batch_flatten
-from aotc.relay.op.softmax import softmax
+from aotc.relay.op.builders import add, batch_flatten, global_avg_pool2d, max_pool2d, relu, softmax
 from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
 
@@ -47,18 +42,16 @@ class _Plan:
 def _plan(num_layers: int, height: int) -> _Plan:
     if height > 28:
         if num_layers not in _UNITS:
-            raise AotcError(
-                "resnet", f"no ResNet has {num_layers} layers", hint=f"known: {', '.join(map(str, _UNITS))}"
-            )
+            hint = f"known: {', '.join(map(str, _UNITS))}"
+            raise AotcError("resnet", f"no ResNet has {num_layers} layers", hint=hint)
         deep = num_layers >= 50
         return _Plan(_UNITS[num_layers], (64, 256, 512, 1024, 2048) if deep else (64, 64, 128, 256, 512), deep)
     if num_layers >= 164 and (num_layers - 2) % 9 == 0:
         return _Plan(((num_layers - 2) // 9,) * 3, (16, 64, 128, 256), True)
     if 8 <= num_layers < 164 and (num_layers - 2) % 6 == 0:
         return _Plan(((num_layers - 2) // 6,) * 3, (16, 16, 32, 64), False)
-    raise AotcError(
-        "resnet", f"no ResNet for small images has {num_layers} layers", hint="6 n + 2, or 9 n + 2 from 164"
-    )
+    hint = "6 n + 2, or 9 n + 2 from 164"
+    raise AotcError("resnet", f"no ResNet for small images has {num_layers} layers", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,16 @@ from __future__ import annotations
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Expr, Function, Var
-from aotc.relay.op.adaptive_pool import global_avg_pool2d
-from aotc.relay.op.dense import bias_add
-from aotc.relay.op.elementwise import relu
-from aotc.relay.op.join import concatenate
-from aotc.relay.op.norm import dropout
-from aotc.relay.op.pool import max_pool2d
-from aotc.relay.op.shape import batch_flatten
-from aotc.relay.op.softmax import softmax
+from aotc.relay.op.builders import (
+    batch_flatten,
+    bias_add,
+    concatenate,
+    dropout,
+    global_avg_pool2d,
+    max_pool2d,
+    relu,
+    softmax,
+)
 from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import conv2d, network, parameter
 

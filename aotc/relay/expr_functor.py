@@ -17,12 +17,13 @@ import contextvars
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aotc.ir.op import Op
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.visitor import children, rebuild
 
+T = TypeVar("T")
 NESTED: Final = 64
 """Visits inside each other on one stack: with a few calls of Python's for each, far from its limit of 1000."""
 
@@ -64,6 +65,11 @@ _METHODS: Final[Mapping[type[Expr], str]] = MappingProxyType(
 """The method for each kind of node."""
 
 
+def _default(kind: type[T]) -> Callable[[Any, T], Any]:
+    """A method for one kind of node that does what is done with all kinds."""
+    return lambda self, node: self.visit_default(node)
+
+
 class ExprFunctor:
     """A function of expressions, defined by a method for each kind of node.
 
@@ -94,35 +100,16 @@ class ExprFunctor:
         """The result for a node of a kind that has no method of its own."""
         raise NotImplementedError(f"{type(self).__name__} does not say what to do with a {type(expr).__name__}")
 
-    def visit_function(self, fn: Function) -> Any:
-        return self.visit_default(fn)
-
-    def visit_call(self, call: Call) -> Any:
-        return self.visit_default(call)
-
-    def visit_let(self, let: Let) -> Any:
-        return self.visit_default(let)
-
-    def visit_var(self, var: Var) -> Any:
-        return self.visit_default(var)
-
-    def visit_global_var(self, gvar: GlobalVar) -> Any:
-        return self.visit_default(gvar)
-
-    def visit_if(self, i: If) -> Any:
-        return self.visit_default(i)
-
-    def visit_tuple(self, tup: Tuple) -> Any:
-        return self.visit_default(tup)
-
-    def visit_tuple_getitem(self, t: TupleGetItem) -> Any:
-        return self.visit_default(t)
-
-    def visit_constant(self, const: Constant) -> Any:
-        return self.visit_default(const)
-
-    def visit_op(self, op: Op) -> Any:
-        return self.visit_default(op)
+    visit_function = _default(Function)
+    visit_call = _default(Call)
+    visit_let = _default(Let)
+    visit_var = _default(Var)
+    visit_global_var = _default(GlobalVar)
+    visit_if = _default(If)
+    visit_tuple = _default(Tuple)
+    visit_tuple_getitem = _default(TupleGetItem)
+    visit_constant = _default(Constant)
+    visit_op = _default(Op)
 
 
 class ExprVisitor(ExprFunctor):

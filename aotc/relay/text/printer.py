@@ -26,7 +26,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.text import literals
 from aotc.relay.text.metadata import KEY, dump
 from aotc.relay.trampoline import Task, run
-from aotc.relay.visitor import children, post_order
+from aotc.relay.visitor import children, depth_first, post_order
 
 OMITTED: Final = """
 /* For debugging purposes the metadata section has been omitted.
@@ -177,20 +177,22 @@ class _Printer:
 
     def _expr(self, root: Expr, tail: bool = False) -> Task[str]:
         """How to refer to `root` in the current scope, everything it needs having been written."""
-        stack = [(root, False)]
-        while stack:
-            node, expanded = stack.pop()
-            if node in self.raw or node in self.memo:
+        for node in depth_first([root], self._operands):
+            if self._is_known(node):
                 continue
-            operands = children(node) if isinstance(node, (Call, Tuple, TupleGetItem)) else ()
-            if operands and not expanded:
-                stack.append((node, True))
-                stack.extend((child, False) for child in reversed(operands))
-            elif isinstance(node, (Function, If, Let)):
+            if isinstance(node, (Function, If, Let)):
                 self.raw[node] = yield self._nested(node)
             else:
                 self.raw[node] = self._flat(node)
         return self._refer(root, tail)
+
+    def _is_known(self, node: Expr) -> bool:
+        return node in self.raw or node in self.memo
+
+    def _operands(self, node: Expr) -> tuple[Expr, ...]:
+        """What is written in the block of a node before it."""
+        flat = isinstance(node, (Call, Tuple, TupleGetItem)) and not self._is_known(node)
+        return children(node) if flat else ()
 
     def _refer(self, node: Expr, tail: bool = False) -> str:
         """How to refer to a visited node; what is not inlined gets a line of its own first."""

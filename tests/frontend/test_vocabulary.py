@@ -6,15 +6,20 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from evaluation import model_of
 from onnx import helper
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
-from aotc.relay.expr import Var
+from aotc.relay.expr import Constant, Var
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import quantisation, windows
+from aotc.relay.frontend.activations import relu_up_to
 from aotc.relay.frontend.onnx import from_onnx
+from aotc.relay.frontend.windows import Window
 
 
 @pytest.mark.parametrize(
@@ -51,3 +56,32 @@ def test_codes_of_the_vocabulary_in_onnx() -> None:
         from_onnx(model_of(nodes, {"x": (2, 3), "n": ("k", 3)}, ["m", "e", "s", "f"]))
     assert [d.code for d in caught.value.diagnostics] == ["onnx-matmul", "onnx-einsum", "onnx-axis", "onnx-dynamic"]
     assert "pin the dynamic dimensions" in caught.value.diagnostics[-1].hint
+
+
+def test_a_quantised_layer_with_the_channels_last() -> None:
+    """As TFLite has it: uint8 in NHWC, weights per channel, SAME padding, a sum in int32, a fused ReLU6."""
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(0, 256, (1, 5, 6, 2), np.uint8), rng.integers(-127, 128, (3, 3, 3, 2), np.int8)
+    bias = rng.integers(-500, 500, 3, np.int32)
+    x_scale, x_zero, w_scales = 0.02, 128, np.float32([0.01, 0.02, 0.005])
+    y_scale, y_zero = np.float32(6 / 255), np.uint8(0)
+
+    window = Window((3, 3), (2, 2), (1, 1), ())
+    window = window.padded(windows.same_padding((5, 6), window))
+    assert window.pads == (1, 0, 1, 1)
+    centred = quantisation.centred(g.constant(x), g.constant(x_zero, "uint8"), 3)
+    layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_dtype": "int32"}
+    wide = g.cast(g.constant(w), "int32")
+    sums = windows.convolve(centred, wide, window, g.constant(bias), **layouts)
+    factor = g.constant(x_scale * w_scales / y_scale, "float32")
+    stored = quantisation.requantize(sums, factor, g.constant(y_zero))
+    real = quantisation.dequantize(stored, g.constant(y_scale), g.constant(y_zero), DType("float32"))
+
+    padded = np.pad((x.astype(np.float64) - x_zero) * x_scale, ((0, 0), (1, 1), (0, 1), (0, 0)))
+    views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2]
+    weights = w * w_scales[:, None, None, None].astype(np.float64)
+    wanted = np.einsum("bijcyx,oyxc->bijo", views, weights) + bias * x_scale * w_scales
+    assert isinstance(real, Constant) and real.data.shape == (1, 3, 3, 3)
+    np.testing.assert_allclose(real.data, np.clip(wanted, 0, 6), atol=0.51 * y_scale)
+    clipped = relu_up_to(6.0)(g.constant(wanted, "float32"))
+    assert isinstance(clipped, Constant) and (np.abs(clipped.data - real.data) <= 0.51 * y_scale).all()

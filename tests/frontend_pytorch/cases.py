@@ -367,6 +367,7 @@ def reductions() -> Iterator[tuple[str, Case]]:
     yield "normalize", (lambda x: (F.normalize(x, dim=1), F.cosine_similarity(x, x.flip(0), dim=2)), (x,))
     yield "logsumexp", (lambda x: x.logsumexp(1), (x,))
     yield "running", (lambda x: (x.cumsum(1), x.cumprod(-1), x.int().cumsum(0)), (x,))
+    yield "topk_of_none", (lambda x: torch.topk(x, 0), (real(3, 4),))
     yield (
         "orders",
         (

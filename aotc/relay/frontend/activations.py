@@ -18,14 +18,14 @@ from aotc.relay.frontend import graph as g
 
 def softplus(x: Expr) -> Expr:
     """log(1 + exp(x)), written so that it neither overflows nor loses small values."""
-    return g.add(g.maximum(x, 0.0), g.op("log1p", g.op("exp", g.op("negative", g.op("abs", x)))))
+    return g.add(g.maximum(x, 0.0), g.op("log1p", g.exp(g.negative(g.absolute(x)))))
 
 
 def gelu(x: Expr, approximate: str = "none") -> Expr:
     """x times the normal distribution function of x, or an approximation through "tanh"."""
     if approximate == "tanh":
         cubic = g.add(x, g.mul(g.mul(g.mul(x, x), x), 0.044715))
-        inner = g.op("tanh", g.mul(cubic, math.sqrt(2.0 / math.pi)))
+        inner = g.tanh(g.mul(cubic, math.sqrt(2.0 / math.pi)))
     else:
         inner = g.op("erf", g.mul(x, math.sqrt(0.5)))
     return g.mul(g.mul(x, 0.5), g.add(inner, 1.0))
@@ -33,17 +33,17 @@ def gelu(x: Expr, approximate: str = "none") -> Expr:
 
 def mish(x: Expr) -> Expr:
     """x * tanh(softplus(x))."""
-    return g.mul(x, g.op("tanh", softplus(x)))
+    return g.mul(x, g.tanh(softplus(x)))
 
 
 def softsign(x: Expr) -> Expr:
     """x / (1 + |x|)."""
-    return g.div(x, g.add(g.op("abs", x), 1.0))
+    return g.div(x, g.add(g.absolute(x), 1.0))
 
 
 def swish(x: Expr, alpha: float = 1.0) -> Expr:
     """x * sigmoid(alpha * x)."""
-    return g.mul(x, g.op("sigmoid", x if alpha == 1.0 else g.mul(x, alpha)))
+    return g.mul(x, g.sigmoid(x if alpha == 1.0 else g.mul(x, alpha)))
 
 
 def prelu(x: Expr, slope: Expr) -> Expr:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Einstein summation as transposes, sums and batched matrix products.
 
-In: an equation and operands.  Out: an expression.  Operands are contracted from left to right; an axis
-named twice in one operand is its diagonal.
+In: an equation and operands.  Out: an expression.  Operands are contracted from left to
+right; an axis named twice in one operand is its diagonal.
 
     einsum("bij,bjk->bik", [a, b])          # nn.batch_matmul(a, b)
 """

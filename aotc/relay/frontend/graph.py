@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary of the front ends: operator calls that fold at once where all is constant, and facts about tensors.
+"""The vocabulary of the front ends: operator calls that fold at once where all is constant,
+and facts about tensors.
 
-In: expressions, numbers, attributes.  Out: typed expressions.  A call whose arguments are small constants
-becomes a constant through the operator's reference, which is what makes shape arithmetic disappear.
+In: expressions, numbers, attributes.  Out: typed expressions.  A call whose arguments are
+small constants becomes a constant through the operator's reference, which is what makes shape
+arithmetic disappear.
 
     from aotc.relay.frontend import graph as g
 
@@ -10,16 +12,18 @@ becomes a constant through the operator's reference, which is what makes shape a
     z = g.add(g.mul(x, 2.0), y)             # numbers take the data type of the tensor beside them
     g.reshape(x, (1, -1))
 
-No format of models is known here, nor in the modules beside this one (windows, normalisation, matmul and so on).  They
-raise AotcError with codes that begin with "graph-"; a front end gives them its own name, once, where it is entered:
+No format of models is known here, nor in the modules beside this one (windows, normalisation,
+matmul and so on).  They raise AotcError with codes that begin with "graph-"; a front end
+gives them its own name, once, where it is entered:
 
-    @g.codes_of("onnx")                     # "graph-axis" reaches the user as "graph-axis"
+    @g.codes_of("onnx")                     # "graph-axis" reaches the user as "onnx-axis"
     def from_onnx(model): ...
 
-A front end for another format is therefore a table of converters over these modules, and a reader for its files.  One
-for TFLite, say, whose data lies in NHWC, passes `layout="NHWC"` to `windows`, works out SAME padding with
-`windows.same_padding`, adds the activation that is fused into an operator with `activations`, and, for tensors
-that carry a scale and a zero point, builds on `quantisation`.
+A front end for another format is therefore a table of converters over these modules, and a
+reader for its files.  One for TFLite, say, whose data lies in NHWC, passes `layout="NHWC"` to
+`windows`, works out SAME padding with `windows.same_padding`, adds the activation that is
+fused into an operator with `activations`, and, for tensors that carry a scale and a zero
+point, builds on `quantisation`.
 """
 
 from __future__ import annotations
@@ -55,7 +59,9 @@ MAX_TENSOR_BYTES: Final = 1 << 40
 
 @contextmanager
 def codes_of(source: str) -> Iterator[None]:
-    """Inside, problems found by the shared modules get the codes of a front end: "graph-axis" becomes "graph-axis"."""
+    """Inside, problems found by the shared modules get the codes of a front end: "graph-axis"
+    becomes "onnx-axis".
+    """
     try:
         yield
     except AotcError as error:
@@ -78,13 +84,16 @@ def checked_shape(sizes: Sequence[Any], of: DType, what: str) -> tuple[int, ...]
 
 
 def check_size(sizes: tuple[int, ...], of: DType, what: str) -> None:
-    """AotcError (code "graph-size") if a tensor of this shape and data type would be larger than any machine holds."""
+    """AotcError (code "graph-size") if a tensor of this shape and data type would be larger
+    than any machine holds.
+    """
     if math.prod(max(d, 1) for d in sizes) * of.itemsize > MAX_TENSOR_BYTES:
         raise AotcError("graph-size", f"{what} of shape {sizes} and type {of} is too large")
 
 
 def check_materialized(sizes: Sequence[int], of: str, what: str, copies: int = 2) -> None:
-    """AotcError (code "budget") if a constant made by the converter would take too much memory or work.
+    """AotcError (code "budget") if a constant made by the converter would take too much
+    memory or work.
 
     copies   arrays of that size that are there at once while it is made
     """
@@ -93,7 +102,9 @@ def check_materialized(sizes: Sequence[int], of: str, what: str, copies: int = 2
 
 
 def check_unrolled(parts: int, what: str) -> None:
-    """AotcError (code "budget") where so many parts, each with nodes of its own, are more than may be made."""
+    """AotcError (code "budget") where so many parts, each with nodes of its own, are more
+    than may be made.
+    """
     budget().check("compile.max_unroll", parts, what)
 
 
@@ -119,7 +130,9 @@ def op(name: str, *args: Expr, **attributes: Any) -> Expr:
 
 
 def _small(expr: Expr) -> bool:
-    """Whether an argument is a constant, or a tuple of them, that is looked at while the graph is built."""
+    """Whether an argument is a constant, or a tuple of them, that is looked at while the
+    graph is built.
+    """
     if isinstance(expr, Tuple):
         return all(map(_small, expr.fields))
     return isinstance(expr, Constant) and expr.data.nbytes <= FOLD_BYTES
@@ -147,7 +160,9 @@ def shape(x: Expr, what: str = "the input") -> tuple[int, ...]:
 
 
 def dim(x: Expr, place: int, what: str = "the input") -> int:
-    """One static dimension; AotcError where there is no such axis ("graph-axis") or it is dynamic ("graph-dynamic")."""
+    """One static dimension; AotcError where there is no such axis ("graph-axis") or it is
+    dynamic ("graph-dynamic").
+    """
     found = dims(x)
     if not -len(found) <= place < len(found):
         raise AotcError("graph-axis", f"{what} has shape ({', '.join(map(str, found))}): there is no axis {place}")
@@ -212,6 +227,14 @@ def binary(name: str, a: Operand, b: Operand) -> Expr:
     """A broadcasting operator; numbers take the other operand's type."""
     return op(name, *_typed(a, b))
 
+
+absolute = partial(op, "abs")
+exp = partial(op, "exp")
+log = partial(op, "log")
+negative = partial(op, "negative")
+sigmoid = partial(op, "sigmoid")
+sqrt = partial(op, "sqrt")
+tanh = partial(op, "tanh")
 
 add = partial(binary, "add")
 sub = partial(binary, "subtract")
@@ -332,7 +355,9 @@ def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
 
 
 def equal_parts(size: int, part: int) -> list[int]:
-    """`size` elements in parts of `part`, the last one smaller where that does not divide; AotcError for none."""
+    """`size` elements in parts of `part`, the last one smaller where that does not divide;
+    AotcError for none.
+    """
     if part < 1:
         raise AotcError("graph-split", f"{size} elements cannot be split into parts of {part}")
     check_unrolled(-(-size // part), "a split")

@@ -23,7 +23,7 @@ def moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
 def standardized(x: Expr, axes: Sequence[int], epsilon: float) -> Expr:
     """Mean 0 and variance 1 over some axes."""
     _, centred, variance = moments(x, axes)
-    return g.div(centred, g.op("sqrt", g.add(variance, epsilon)))
+    return g.div(centred, g.sqrt(g.add(variance, epsilon)))
 
 
 def per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
@@ -42,6 +42,6 @@ def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, e
 
 def batch_norm_in(work: str, x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
     """Batch normalisation as arithmetic in the data type of the statistics."""
-    factor = g.div(g.cast(scale, work), g.op("sqrt", g.add(variance, epsilon)))
+    factor = g.div(g.cast(scale, work), g.sqrt(g.add(variance, epsilon)))
     shift = g.sub(g.cast(offset, work), g.mul(mean, factor))
     return g.cast(per_channel(g.cast(x, work), factor, shift), g.dtype(x))

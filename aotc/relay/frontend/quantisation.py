@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantised tensors, composed of ordinary arithmetic: real = scale * (stored - zero point).
 
-In: tensors with scales and zero points, which are tensors too: one value, one for each element of an axis, or one
-for each block of elements.  Out: expressions.  Sums of products are exact in int32; scaling, rounding and saturation
-happen in floating point.
+In: tensors with scales and zero points, which are tensors too: one value, one for each
+element of an axis, or one for each block of elements.  Out: expressions.  Sums of products
+are exact in int32; scaling, rounding and saturation happen in floating point.
 
     quantize(x, scale, zero, "uint8")       # cast(clip(round(x / scale) + zero, 0, 255), "uint8")
     dequantize(q, scale, zero, "float32")   # (q - zero) * scale
 
-A quantised product is one of integers, from which zero points are taken first, and brought to the result's scale:
+A quantised product is one of integers, from which zero points are taken first, and brought to
+the result's scale:
 
     sums = convolve(centred(x, x_zero, 1), centred(w, w_zero, 0), window, bias, out_dtype="int32")
     requantize(sums, x_scale * w_scale / y_scale, y_zero)
 
-This is the only module that a dialect of quantised operators replaces: where one is there, `quantize`, `dequantize`,
-`requantize` and products of what is `centred` become calls of it.  A format that states scales and zero points as
-constants of its tensors passes them as constants.
+This is the only module that a dialect of quantised operators replaces: where one is there,
+`quantize`, `dequantize`, `requantize` and products of what is `centred` become calls of it.
+A format that states scales and zero points as constants of its tensors passes them as
+constants.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ def saturated(y: Expr, dtype: DType) -> Expr:
 
 
 def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
-    """A cast; to floating-point types of 8 and 4 bits, values out of range become the greatest finite one, or not."""
+    """A cast; to floating-point types of 8 and 4 bits, values out of range become the
+    greatest finite one, or not.
+    """
     source = g.dtype(x)
     if dtype.is_float and dtype.bits <= 8 and source.is_float and source != dtype:
         if dtype == "float8_e8m0fnu":
@@ -98,7 +102,9 @@ def quantize(
     block: int = 0,
     saturate: bool = True,
 ) -> Expr:
-    """`x` divided by a scale, rounded to even, around a zero point, as `dtype`; computed in the type `work`."""
+    """`x` divided by a scale, rounded to even, around a zero point, as `dtype`; computed in
+    the type `work`.
+    """
     y = g.div(g.cast(x, work), g.cast(_spread(scale, x, axis, block), work))
     y = y if dtype.is_float else g.op("round", y)
     if zero is not None and not is_zero(zero):
@@ -125,8 +131,8 @@ def requantize(sums: Expr, factor: Expr, zero: Expr) -> Expr:
 def dynamic_range(x: Expr, dtype: DType) -> tuple[Expr, Expr]:
     """Scale and zero point of an unsigned type from the range of the data, which always includes 0.
 
-    Where all data is 0 every scale would do; it is 1, as in ONNX Runtime, rather than 0, which nothing can be
-    divided by.
+    Where all data is 0 every scale would do; it is 1, as in ONNX Runtime, rather than 0,
+    which nothing can be divided by.
     """
     axes = range(g.rank(x))
     low = g.minimum(g.reduce("min", x, axes, False), 0.0)
@@ -134,4 +140,4 @@ def dynamic_range(x: Expr, dtype: DType) -> tuple[Expr, Expr]:
     extent = g.sub(high, low)
     steps = float(dtype.max - dtype.min)
     scale = g.where(g.equal(extent, 0.0), g.constant(1.0, "float32"), g.div(extent, steps))
-    return scale, saturated(g.op("round", g.div(g.op("negative", low), scale)), dtype)
+    return scale, saturated(g.op("round", g.div(g.negative(low), scale)), dtype)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers: calls of nn.lstm, nn.gru and nn.rnn, and steps of arithmetic for what these cannot do.
+"""Recurrent layers: calls of nn.lstm, nn.gru and nn.rnn, and steps of arithmetic for what
+these cannot do.
 
-In: data (steps, batch, inputs) and weights of one direction.  Out: outputs (steps, batch, hidden) and the last states.
+In: data (steps, batch, inputs) and weights of one direction.  Out: outputs (steps, batch,
+hidden) and the last states.
 
     weights = Weights(w, r, wb, rb)                     # w (gates * hidden, inputs)
     y, (h,) = whole_layer("gru", x, weights, [h])
@@ -28,7 +30,8 @@ Activation: TypeAlias = "Callable[[Expr], Expr]"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Those of one direction of a layer: of the inputs (gates * hidden, inputs), of the recurrence, and their biases.
+    """Those of one direction of a layer: of the inputs (gates * hidden, inputs), of the
+    recurrence, and their biases.
 
     The gates are in the order of the operators: input, forget, cell, output; reset, update, new.
     """
@@ -55,7 +58,8 @@ class Weights:
 def whole_layer(
     kind: str, x: Expr, weights: Weights, states: Sequence[Expr], *, reverse: bool = False, **attributes: Any
 ) -> tuple[Expr, State]:
-    """One direction of a layer ("lstm", "gru", "rnn") over x (steps, batch, inputs): outputs, and the last states.
+    """One direction of a layer ("lstm", "gru", "rnn") over x (steps, batch, inputs): outputs,
+    and the last states.
 
     Numbers narrower than float32 are computed as such.
     """

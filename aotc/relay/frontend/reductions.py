@@ -39,7 +39,9 @@ def _of_nothing(x: Expr, axes: Axes, keepdims: bool, value: g.Number) -> Expr:
 
 
 def extreme(name: str) -> Reduction:
-    """The greatest ("max") or the least ("min") elements: any or all of truth values, the worst one of nothing."""
+    """The greatest ("max") or the least ("min") elements: any or all of truth values, the
+    worst one of nothing.
+    """
 
     def body(x: Expr, axes: Axes, keepdims: bool) -> Expr:
         dtype = g.dtype(x)
@@ -60,7 +62,7 @@ def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
         return _of_nothing(x, axes, keepdims, float("-inf"))
     top = g.reduce("max", x, axes, True)
     top = g.where(g.op("isfinite", top), top, 0.0)
-    result = g.add(g.op("log", g.reduce("sum", g.op("exp", g.sub(x, top)), axes, True)), top)
+    result = g.add(g.log(g.reduce("sum", g.exp(g.sub(x, top)), axes, True)), top)
     return result if keepdims else g.op("squeeze", result, axis=axes)
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moves elements without computing: single elements, blocks between channels and space, padding that cuts.
+"""What moves elements without computing: single elements, blocks between channels and space,
+padding that cuts.
 
 element(x, 1, 3)                        # x[:, 3]
 depth_to_space(x, 2)                    # (n, 4 * c, h, w) to (n, c, 2 * h, 2 * w)
 padded(x, [(0, 0), (-1, 2)])            # the first column cut off, two added behind the last
 
-Data with the channels last is transposed around blocks: the pass that moves transposes makes one of several.
+Data with the channels last is transposed around blocks: the pass that moves transposes makes
+one of several.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ def take(x: Expr, indices: Expr, axis: int) -> Expr:
 
 
 def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
-    """Indices into axes of a size (or of several, along their last axis); constant ones counted from the start.
+    """Indices into axes of a size (or of several, along their last axis); constant ones
+    counted from the start.
 
     Raises AotcError (code "graph-index") for constant ones that are out of range.
     """
@@ -56,7 +59,8 @@ def _exact(value: int, divisor: int) -> int:
 
 
 def depth_to_space(x: Expr, size: int, spatial: int = 2, blocks_first: bool = False) -> Expr:
-    """Channels as blocks of the spatial axes, which are the last ones: (..., depth * size**spatial, *extents).
+    """Channels as blocks of the spatial axes, which are the last ones: (..., depth *
+    size**spatial, *extents).
 
     blocks_first   the channels of one block lie side by side, not the blocks of one channel
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions and pools over one to three spatial axes, and the windows that they move.
 
-In: data (batch, channels, *spatial), or in another layout that is named; a `Window`.  Out: calls of nn.conv2d,
-nn.max_pool2d and so on.
+In: data (batch, channels, *spatial), or in another layout that is named; a `Window`.  Out:
+calls of nn.conv2d, nn.max_pool2d and so on.
 
     window = Window((3, 3), strides=(2, 2), dilations=(1, 1), pads=(1, 1, 1, 1))
     convolve(x, weight, window, bias)       # nn.bias_add(nn.conv2d(x, weight, ...), bias)
@@ -82,7 +82,8 @@ def with_bias(y: Expr, bias: Expr | None, axis: int = 1) -> Expr:
 def convolve(
     x: Expr, weight: Expr, window: Window, bias: Expr | None = None, groups: int = 1, **attributes: Any
 ) -> Expr:
-    """A convolution; the weight is (channels, inputs / groups, *kernel), or what `kernel_layout` says.
+    """A convolution; the weight is (channels, inputs / groups, *kernel), or what
+    `kernel_layout` says.
 
     attributes   those of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype` for sums of integers
     """

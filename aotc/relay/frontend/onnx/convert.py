@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk over an ONNX graph: nodes in dependency order, each through its converter, problems collected.
+"""The walk over an ONNX graph: nodes in dependency order, each through its converter,
+problems collected.
 
-In: a loaded model and pinned input types.  Out: an IRModule with one function, @main.  An operator without
-a converter is replaced by its function body (the model's own, or the one ONNX defines) where it has one.
+In: a loaded model and pinned input types.  Out: an IRModule with one function, @main.  An
+operator without a converter is replaced by its function body (the model's own, or the one
+ONNX defines) where it has one.
 
     module = from_onnx("net.onnx", shape={"x": (1, 3, 224, 224)})
     module.attrs["output_names"]                  # ("scores",)
@@ -237,12 +239,13 @@ def from_onnx(
     dims   values for symbolic dimensions, by symbol
     name   what source locations call the model; its file name for None
 
-    The parameters of @main are the graph's inputs without initialisers, under their ONNX names; initialisers
-    become constants.  `attrs["output_names"]` keeps the names of the outputs; several outputs are a tuple.
-    Declared shapes of intermediate and output tensors are never relied on.
+    The parameters of @main are the graph's inputs without initialisers, under their ONNX
+    names; initialisers become constants.  `attrs["output_names"]` keeps the names of the
+    outputs; several outputs are a tuple. Declared shapes of intermediate and output tensors
+    are never relied on.
 
-    Raises AotcError listing every problem of the model: see `read_model`, `input_types`, and every node that
-    cannot be converted, with its operator, version and name.
+    Raises AotcError listing every problem of the model: see `read_model`, `input_types`, and
+    every node that cannot be converted, with its operator, version and name.
     """
     loaded = read_model(model)
     if name is not None:
@@ -283,7 +286,9 @@ def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
 
 
 def _check_output(value: Any, result: Expr) -> None:
-    """AotcError where an output is no tensor or its declared element type is not what the graph computes."""
+    """AotcError where an output is no tensor or its declared element type is not what the
+    graph computes.
+    """
     ty = result.checked_type
     if not isinstance(ty, TensorType):
         raise AotcError("onnx-output", f"output {value.name!r} is a sequence; only tensors can be outputs")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Function bodies: composite operators as graphs of simpler ones.
 
-In: a node and the function it calls.  Out: a graph with the node's attributes put in place of references,
-inputs and outputs that the node leaves out dropped, and nothing else changed.
+In: a node and the function it calls.  Out: a graph with the node's attributes put in place of
+references, inputs and outputs that the node leaves out dropped, and nothing else changed.
 
     body = function_of(schema, proto, inputs, opset)     # ONNX's own definition of the operator
     graph = bind_function(body, proto, defaults)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of ONNX files: bytes to a ModelProto whose outer form has been checked.
 
-In: a path, or a ModelProto.  Out: a `LoadedModel`; its tensors are decoded on demand, external data from
-the model's own folder only.
+In: a path, or a ModelProto.  Out: a `LoadedModel`; its tensors are decoded on demand,
+external data from the model's own folder only.
 
     loaded = read_model("net.onnx")
     loaded.opsets[""]                       # 17
@@ -37,20 +37,14 @@ MOST_SHOWN: Final = 80
 MAX_DEPTH: Final = 60
 """Functions and subgraphs within each other."""
 
+_PLAIN: Final = (
+    *("UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64"),
+    *("BOOL", "FLOAT16", "UINT32", "UINT64", "BFLOAT16"),
+)
 _DTYPES: Final = {
+    **{TensorProto.DataType.Value(name): name.lower() for name in _PLAIN},
     TensorProto.FLOAT: "float32",
-    TensorProto.UINT8: "uint8",
-    TensorProto.INT8: "int8",
-    TensorProto.UINT16: "uint16",
-    TensorProto.INT16: "int16",
-    TensorProto.INT32: "int32",
-    TensorProto.INT64: "int64",
-    TensorProto.BOOL: "bool",
-    TensorProto.FLOAT16: "float16",
     TensorProto.DOUBLE: "float64",
-    TensorProto.UINT32: "uint32",
-    TensorProto.UINT64: "uint64",
-    TensorProto.BFLOAT16: "bfloat16",
     17: "float8_e4m3fn",
     18: "float8_e4m3fnuz",
     19: "float8_e5m2",
@@ -66,7 +60,9 @@ _ELEM_TYPES: Final = {name: code for code, name in _DTYPES.items()}
 
 
 def dtype_of_elem(elem_type: int, what: str) -> DType:
-    """The data type of an ONNX element type code; AotcError (code "onnx-dtype") for strings and complex numbers."""
+    """The data type of an ONNX element type code; AotcError (code "onnx-dtype") for strings
+    and complex numbers.
+    """
     name = _DTYPES.get(elem_type)
     if name is None:
         known = {v: k for k, v in TensorProto.DataType.items()}
@@ -90,7 +86,9 @@ class LoadedModel:
     folder: Path | None = None
 
     def array(self, tensor: TensorProto) -> Array:
-        """The value of a tensor; AotcError for unsupported types, sizes that do not fit and unreadable data."""
+        """The value of a tensor; AotcError for unsupported types, sizes that do not fit and
+        unreadable data.
+        """
         what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
         dtype = dtype_of_elem(tensor.data_type, what)
         shape = g.checked_shape(tensor.dims, dtype, what)
@@ -160,8 +158,8 @@ class LoadedModel:
 def read_model(model: str | Path | ModelProto) -> LoadedModel:
     """Read and check the outer form of a model.
 
-    Raises AotcError: unreadable or non-ONNX file, names that are not UTF-8, unsupported IR or operator-set version,
-    no graph, nodes or tensors defined twice, cycles.
+    Raises AotcError: unreadable or non-ONNX file, names that are not UTF-8, unsupported IR or
+    operator-set version, no graph, nodes or tensors defined twice, cycles.
     """
     loaded = _loaded(model)
     check_graph(loaded.proto.graph, loaded.source)
@@ -275,7 +273,8 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
     """Names that a node reads: its inputs, and what its subgraphs take from outside.
 
-    Raises AotcError (code "onnx-depth") for subgraphs nested too deeply; `depth` is that of the node's own graph.
+    Raises AotcError (code "onnx-depth") for subgraphs nested too deeply; `depth` is that of
+    the node's own graph.
     """
     if depth > MAX_DEPTH:
         raise AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
@@ -329,7 +328,8 @@ def node_label(node: NodeProto, index: int) -> str:
 
 
 def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
-    """(position, node) of the nodes that the outputs need, producers first, the file's order where it is one.
+    """(position, node) of the nodes that the outputs need, producers first, the file's order
+    where it is one.
 
     Raises AotcError (code "onnx-cycle") naming the nodes of a cycle.
     """
@@ -350,7 +350,9 @@ def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
 
 
 def _visit(root: int, reads: list[list[int]], done: set[int], graph: GraphProto, source: str) -> list[int]:
-    """The nodes below `root` that are not done yet, producers first, by an iterative depth-first search."""
+    """The nodes below `root` that are not done yet, producers first, by an iterative
+    depth-first search.
+    """
     order: list[int] = []
     path: list[tuple[int, Iterator[int]]] = [] if root in done else [(root, iter(reads[root]))]
     under_way = {index for index, _ in path}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ONNX node as a converter sees it: inputs as expressions, attributes as Python values with defaults.
+"""One ONNX node as a converter sees it: inputs as expressions, attributes as Python values
+with defaults.
 
 def leaky_relu(node: Node) -> Expr:
-    return emit("nn.leaky_relu", node.input(0), alpha=node.number("alpha"))
+    return emit("nn.leaky_relu", node[0], alpha=node.number("alpha"))
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr, known_data
+from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import Array
 
 T = TypeVar("T")
@@ -49,7 +51,7 @@ class Node:
     wanted: list[bool]
     host: Host
 
-    def input(self, index: int) -> Expr:
+    def __getitem__(self, index: int) -> Expr:
         """An input that must be there."""
         found = self.optional(index)
         if found is None:
@@ -62,7 +64,7 @@ class Node:
 
     def all_inputs(self) -> list[Expr]:
         """The inputs of a variadic operator."""
-        return [self.input(i) for i in range(len(self.inputs))]
+        return [self[i] for i in range(len(self.inputs))]
 
     def wants(self, index: int) -> bool:
         """Whether an output is named."""
@@ -106,6 +108,13 @@ class Node:
     def integer(self, name: str, default: int = 0) -> int:
         return int(self.attrs.get(name, default))
 
+    def flag(self, name: str, default: int = 0) -> bool:
+        return bool(self.integer(name, default))
+
+    def axis(self, x: Expr, default: int = 0) -> int:
+        """The attribute `axis` as an axis of a tensor, from 0."""
+        return g.axis(self.integer("axis", default), g.rank(x))
+
     def number(self, name: str, default: float = 0.0) -> float:
         return float(self.attrs.get(name, default))
 
@@ -133,7 +142,7 @@ Table: TypeAlias = Mapping[str, Converter]
 
 def of_input(function: Callable[[Expr], Expr]) -> Converter:
     """A converter for an operator of one input without attributes."""
-    return lambda node: function(node.input(0))
+    return lambda node: function(node[0])
 
 
 def value_of(attribute: AttributeProto) -> Any:

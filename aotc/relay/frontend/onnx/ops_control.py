@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converters of control flow and of sequences.
 
-A branch whose condition is known is taken; a loop whose trip count and condition are known is unrolled.
-A sequence is a tuple of tensors; positions in it must be known.
+A branch whose condition is known is taken; a loop whose trip count and condition are known is
+unrolled. A sequence is a tuple of tensors; positions in it must be known.
 
     OPS["If"](node)                         # the outputs of one branch
 """
@@ -22,7 +22,7 @@ from aotc.relay.frontend.shapes import element
 
 
 def _if(node: Node) -> Sequence[Expr]:
-    condition = node.input(0)
+    condition = node[0]
     if isinstance(condition, Constant):
         taken = "then_branch" if g.only(condition.data, "the condition of If") else "else_branch"
         return node.host.subgraph(node.graph(taken), [])
@@ -46,7 +46,7 @@ def _loop(node: Node) -> list[Expr]:
     trips = limit[0] if limit else None
     going = condition is None or bool(g.only(condition, "the condition of Loop"))
     body = node.graph("body")
-    state = [node.input(k) for k in range(2, len(node.inputs))]
+    state = [node[k] for k in range(2, len(node.inputs))]
     rows: list[list[Expr]] = []
     while going and (trips is None or len(rows) < trips):
         g.check_unrolled(len(rows) + 1 if trips is None or condition is not None else trips, "a loop")
@@ -136,24 +136,24 @@ def _position(node: Node, index: int, count: int, extra: int = 0) -> int:
 
 
 def _sequence_at(node: Node) -> Expr:
-    items = _fields(node.input(0))
+    items = _fields(node[0])
     return items[_position(node, 1, len(items))]
 
 
 def _sequence_insert(node: Node) -> Expr:
-    items = _fields(node.input(0))
+    items = _fields(node[0])
     place = len(items) if node.optional(2) is None else _position(node, 2, len(items), extra=1)
-    return Tuple([*items[:place], node.input(1), *items[place:]])
+    return Tuple([*items[:place], node[1], *items[place:]])
 
 
 def _sequence_erase(node: Node) -> Expr:
-    items = _fields(node.input(0))
+    items = _fields(node[0])
     place = len(items) - 1 if node.optional(1) is None else _position(node, 1, len(items))
     return Tuple([*items[:place], *items[place + 1 :]])
 
 
 def _concat_from_sequence(node: Node) -> Expr:
-    items = _fields(node.input(0))
+    items = _fields(node[0])
     if not items:
         raise AotcError("onnx-sequence", "an empty sequence cannot be joined")
     if node.integer("new_axis"):
@@ -162,8 +162,8 @@ def _concat_from_sequence(node: Node) -> Expr:
 
 
 def _split_to_sequence(node: Node) -> Expr:
-    x = node.input(0)
-    axis = g.axis(node.integer("axis"), g.rank(x))
+    x = node[0]
+    axis = node.axis(x)
     size, given = g.dim(x, axis), node.const(1, "`split`")
     if given is None or given.ndim == 0:
         sizes = g.equal_parts(size, 1 if given is None else int(given))
@@ -190,6 +190,6 @@ OPS: Table = {
     "SequenceEmpty": lambda _: Tuple(()),
     "SequenceErase": _sequence_erase,
     "SequenceInsert": _sequence_insert,
-    "SequenceLength": lambda node: g.constant(len(_fields(node.input(0))), "int64"),
+    "SequenceLength": lambda node: g.constant(len(_fields(node[0])), "int64"),
     "SplitToSequence": _split_to_sequence,
 }

@@ -76,16 +76,16 @@ def convolve(node: Node, x: Expr, w: Expr, bias: Expr | None = None, out_dtype: 
 
 
 def _conv(node: Node) -> Expr:
-    return convolve(node, node.input(0), node.input(1), node.optional(2))
+    return convolve(node, node[0], node[1], node.optional(2))
 
 
 def _conv_integer(node: Node) -> Expr:
-    x, w = centred(node.input(0), node.optional(2), 1), centred(node.input(1), node.optional(3), 0)
+    x, w = centred(node[0], node.optional(2), 1), centred(node[1], node.optional(3), 0)
     return convolve(node, x, w, out_dtype="int32")
 
 
 def _conv_transpose(node: Node) -> Expr:
-    x, w = node.input(0), node.input(1)
+    x, w = node[0], node[1]
     window, extra = _transposed_padding(node, x, _stated(node, _kernel(node, x, w)))
     return windows.convolve_transposed(x, w, window, node.optional(2), node.integer("group", 1), extra)
 
@@ -121,15 +121,15 @@ def _pool_window(node: Node, x: Expr) -> Window:
 
 def _pool(kind: str) -> Converter:
     def convert(node: Node) -> Converted:
-        x = node.input(0)
-        window, ceil = _pool_window(node, x), bool(node.integer("ceil_mode"))
+        x = node[0]
+        window, ceil = _pool_window(node, x), node.flag("ceil_mode")
         if kind == "avg":
-            include = bool(node.integer("count_include_pad"))
+            include = node.flag("count_include_pad")
             return windows.pool(kind, x, window, ceil_mode=ceil, count_include_pad=include)
         result = windows.pool(kind, x, window, ceil_mode=ceil)
         if not node.wants(1):
             return result
-        return [result, _pool_indices(x, window, g.shape(result), bool(node.integer("storage_order")))]
+        return [result, _pool_indices(x, window, g.shape(result), node.flag("storage_order"))]
 
     return convert
 
@@ -161,7 +161,7 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
 
 def _max_unpool(node: Node) -> Expr:
     """Each value goes back to where it came from; the indices refer to the flattened result."""
-    x, indices = node.input(0), node.input(1)
+    x, indices = node[0], node[1]
     given = node.const_ints(2, "the output shape")
     window = _pool_window(node, x)
     rows = zip(g.shape(x)[2:], window.strides, window.spans(), strict=True)
@@ -189,7 +189,7 @@ def _moved(indices: Expr, source: Sequence[int], target: Sequence[int]) -> Expr:
 
 def _global(kind: str) -> Converter:
     def convert(node: Node) -> Expr:
-        x = node.input(0)
+        x = node[0]
         if g.rank(x) == 4:
             return g.op(f"nn.global_{kind}_pool2d", x)
         return g.reduce("mean" if kind == "avg" else kind, x, range(2, g.rank(x)), True)
@@ -198,7 +198,7 @@ def _global(kind: str) -> Converter:
 
 
 def _norm(x: Expr, p: int) -> Expr:
-    return g.op("abs", x) if p == 1 else g.op("power", g.op("abs", x), g.constant(p, g.dtype(x)))
+    return g.absolute(x) if p == 1 else g.op("power", g.absolute(x), g.constant(p, g.dtype(x)))
 
 
 def _root(x: Expr, p: int) -> Expr:
@@ -206,17 +206,17 @@ def _root(x: Expr, p: int) -> Expr:
         raise AotcError("onnx-attribute", f"attribute 'p' must be 1 or greater, it is {p}")
     if p == 1:
         return x
-    return g.op("sqrt", x) if p == 2 else g.op("power", x, g.constant(1.0 / p, g.dtype(x)))
+    return g.sqrt(x) if p == 2 else g.op("power", x, g.constant(1.0 / p, g.dtype(x)))
 
 
 def _global_lp_pool(node: Node) -> Expr:
-    x, p = node.input(0), node.integer("p", 2)
+    x, p = node[0], node.integer("p", 2)
     return _root(g.reduce("sum", g.mul(x, x) if p == 2 else _norm(x, p), range(2, g.rank(x)), True), p)
 
 
 def _lp_pool(node: Node) -> Expr:
     """The root of a sum of powers over complete windows: zeros are added until every window is complete."""
-    x, p = node.input(0), node.integer("p", 2)
+    x, p = node[0], node.integer("p", 2)
     sizes = g.shape(x)[2:]
     window = _pool_window(node, x)
     rank = window.rank

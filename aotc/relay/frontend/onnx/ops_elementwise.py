@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converters of elementwise and broadcasting operators.
 
-Mod, Pow, BitShift, Cast and their like differ from the graph's operators in data types and corner cases;
-most others are rows of a table.
+Mod, Pow, BitShift, Cast and their like differ from the graph's operators in data types and
+corner cases; most others are rows of a table.
 
     OPS["Add"](node)                        # add(a, b)
 """
@@ -39,7 +39,7 @@ _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
 def _binary(name: str) -> Converter:
-    return lambda node: g.op(name, node.input(0), _aligned(node, node.input(1)))
+    return lambda node: g.op(name, node[0], _aligned(node, node[1]))
 
 
 def _variadic(name: str) -> Converter:
@@ -50,13 +50,13 @@ def _aligned(node: Node, b: Expr) -> Expr:
     """The second operand, its axes moved to where `axis` of operator sets 1 to 6 puts them."""
     if "broadcast" not in node.attrs or not node.integer("broadcast") or "axis" not in node.attrs:
         return b
-    rank, axis = g.rank(node.input(0)), node.integer("axis")
+    rank, axis = g.rank(node[0]), node.integer("axis")
     after = rank - (axis % rank) - g.rank(b)
     return g.reshape(b, (*g.shape(b), *(1,) * after))
 
 
 def _is_inf(node: Node) -> Expr:
-    x, (negative, positive) = node.input(0), (node.integer("detect_negative", 1), node.integer("detect_positive", 1))
+    x, (negative, positive) = node[0], (node.integer("detect_negative", 1), node.integer("detect_positive", 1))
     found = g.op("isinf", x)
     if negative and positive:
         return found
@@ -66,8 +66,10 @@ def _is_inf(node: Node) -> Expr:
 
 
 def _pow(node: Node) -> Expr:
-    """The result has the base's type; a floating exponent of an integer base is computed in floating point."""
-    base, exponent = node.input(0), _aligned(node, node.input(1))
+    """The result has the base's type; a floating exponent of an integer base is computed in
+    floating point.
+    """
+    base, exponent = node[0], _aligned(node, node[1])
     if isinstance(exponent, Constant) and exponent.data.size == 1 and not g.rank(exponent) > g.rank(base):
         value = exponent.data.reshape(-1)[0]
         if value == 2:
@@ -85,7 +87,7 @@ def _pow(node: Node) -> Expr:
 
 def _bit_shift(node: Node) -> Expr:
     """A shift by the width or more, or by a negative amount, leaves only copies of the sign bit."""
-    x, amount = node.input(0), node.input(1)
+    x, amount = node[0], node[1]
     left = node.text("direction") == "LEFT"
     bits, dtype = g.dtype(x).bits, g.dtype(x)
     op = "left_shift" if left else "right_shift"
@@ -115,12 +117,12 @@ def _legacy_dtype(node: Node) -> DType:
 
 
 def _converted(node: Node, dtype: DType) -> Expr:
-    return converted(node.input(0), dtype, bool(node.integer("saturate", 1)))
+    return converted(node[0], dtype, node.flag("saturate", 1))
 
 
 def _clip(node: Node) -> Expr:
     """Bounds are attributes up to version 6, inputs after; a bound may be left out or come at run time."""
-    x = node.input(0)
+    x = node[0]
     dtype = g.dtype(x)
     low, high = (node.optional(1), node.optional(2))
     if "min" in node.attrs:
@@ -145,7 +147,7 @@ def _scalar(x: Expr) -> Expr:
 
 def _dropout(node: Node) -> Converted:
     """Inference: the data itself, and a mask of all true.  Training draws random numbers: refused."""
-    x = node.input(0)
+    x = node[0]
     training = node.const(2, "training_mode")
     if training is not None and g.only(training, "training_mode"):
         ratio = node.const(1, "ratio")
@@ -163,14 +165,14 @@ OPS: Table = {
     **{name: _variadic(op) for name, op in _VARIADIC.items()},
     "BitShift": _bit_shift,
     "Cast": lambda node: _converted(node, _legacy_dtype(node)),
-    "CastLike": lambda node: _converted(node, g.dtype(node.input(1))),
+    "CastLike": lambda node: _converted(node, g.dtype(node[1])),
     "Clip": _clip,
     "Dropout": _dropout,
     "Identity": of_input(lambda x: x),
     "IsInf": _is_inf,
     "Mean": lambda node: g.div(fold(g.add, node.all_inputs()), float(len(node.inputs))),
-    "Mod": lambda node: g.op("trunc_mod" if node.integer("fmod") else "floor_mod", node.input(0), node.input(1)),
+    "Mod": lambda node: g.op("trunc_mod" if node.integer("fmod") else "floor_mod", node[0], node[1]),
     "Pow": _pow,
     "Reciprocal": of_input(lambda x: g.div(1.0, x)),
-    "Where": lambda node: g.where(node.input(0), node.input(1), node.input(2)),
+    "Where": lambda node: g.where(node[0], node[1], node[2]),
 }

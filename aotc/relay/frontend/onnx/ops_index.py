@@ -18,15 +18,15 @@ from aotc.relay.frontend.shapes import checked_indices, from_start, take
 
 
 def _gather(node: Node) -> Expr:
-    x, indices = node.input(0), node.input(1)
-    axis = g.axis(node.integer("axis"), g.rank(x))
+    x, indices = node[0], node[1]
+    axis = node.axis(x)
     return take(x, from_start(indices, g.dim(x, axis)), axis)
 
 
 def _gather_elements(node: Node) -> Expr:
-    x = node.input(0)
-    axis = g.axis(node.integer("axis"), g.rank(x))
-    return g.op("gather", x, checked_indices(node.input(1), g.dim(x, axis)), axis=axis)
+    x = node[0]
+    axis = node.axis(x)
+    return g.op("gather", x, checked_indices(node[1], g.dim(x, axis)), axis=axis)
 
 
 def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
@@ -36,7 +36,7 @@ def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
 
 
 def _gather_nd(node: Node) -> Expr:
-    x, indices, batch = node.input(0), node.input(1), node.integer("batch_dims")
+    x, indices, batch = node[0], node[1], node.integer("batch_dims")
     depth = g.dim(indices, -1, "the indices")
     sizes = g.shape(x)[batch : batch + depth]
     if len(sizes) != depth:
@@ -55,21 +55,21 @@ def _mode(node: Node) -> str:
 
 
 def _scatter_elements(node: Node) -> Expr:
-    x = node.input(0)
-    axis = g.axis(node.integer("axis"), g.rank(x))
-    indices = checked_indices(node.input(1), g.dim(x, axis))
-    return g.op("scatter_elements", x, indices, node.input(2), axis=axis, reduction=_mode(node))
+    x = node[0]
+    axis = node.axis(x)
+    indices = checked_indices(node[1], g.dim(x, axis))
+    return g.op("scatter_elements", x, indices, node[2], axis=axis, reduction=_mode(node))
 
 
 def _scatter_nd(node: Node) -> Expr:
-    x, indices = node.input(0), node.input(1)
+    x, indices = node[0], node[1]
     sizes = g.shape(x)[: g.dim(indices, -1, "the indices")]
-    return g.op("scatter_nd", x, _index_first(indices, sizes), node.input(2), mode=_mode(node))
+    return g.op("scatter_nd", x, _index_first(indices, sizes), node[2], mode=_mode(node))
 
 
 def _one_hot(node: Node) -> Expr:
     """A comparison with 0, 1, ..., depth - 1; indices outside give no `on` at all."""
-    indices, values = node.input(0), node.input(2)
+    indices, values = node[0], node[2]
     depth = node.const_int(1, "the depth")
     if depth < 0:
         raise AotcError("onnx-onehot", f"the depth is {depth}")
@@ -87,11 +87,11 @@ def _one_hot(node: Node) -> Expr:
 
 def _compress(node: Node) -> Expr:
     """With a constant condition the chosen positions are known."""
-    x, condition = node.input(0), node.needed(node.const(1, "the condition"), "the condition")
+    x, condition = node[0], node.needed(node.const(1, "the condition"), "the condition")
     positions = g.constant(np.flatnonzero(condition.reshape(-1)), "int64")
     if "axis" not in node.attrs:
         return take(g.reshape(x, (-1,)), positions, 0)
-    return take(x, positions, g.axis(node.integer("axis"), g.rank(x)))
+    return take(x, positions, node.axis(x))
 
 
 def _non_zero(node: Node) -> Expr:
@@ -101,7 +101,7 @@ def _non_zero(node: Node) -> Expr:
 
 def _tensor_scatter(node: Node) -> Expr:
     """The update is written along `axis` from a position per batch item on, wrapping round if circular."""
-    past, update, start = node.input(0), node.input(1), node.optional(2)
+    past, update, start = node[0], node[1], node.optional(2)
     shape, new = g.shape(past), g.shape(update)
     axis = g.axis(node.integer("axis", -2), len(shape))
     if len(shape) != len(new):
@@ -119,7 +119,7 @@ def _tensor_scatter(node: Node) -> Expr:
 
 
 def _array_feature(node: Node) -> Expr:
-    x, indices = node.input(0), g.reshape(node.input(1), (-1,))
+    x, indices = node[0], g.reshape(node[1], (-1,))
     picked = take(x, indices, g.rank(x) - 1)
     return g.reshape(picked, (1, -1)) if g.rank(x) == 1 else picked
 
@@ -138,7 +138,5 @@ OPS: Table = {
 }
 ML_OPS: Table = {
     "ArrayFeatureExtractor": _array_feature,
-    "Binarizer": lambda node: g.cast(
-        g.binary("greater", node.input(0), node.number("threshold")), g.dtype(node.input(0))
-    ),
+    "Binarizer": lambda node: g.cast(g.binary("greater", node[0], node.number("threshold")), g.dtype(node[0])),
 }

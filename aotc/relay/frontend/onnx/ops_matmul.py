@@ -15,11 +15,11 @@ from aotc.relay.frontend.onnx.node import Node, Table
 
 
 def _matmul(node: Node) -> Expr:
-    return matmul(node.input(0), node.input(1))
+    return matmul(node[0], node[1])
 
 
 def _gemm(node: Node) -> Expr:
-    a, b, c = node.input(0), node.input(1), node.optional(2)
+    a, b, c = node[0], node[1], node.optional(2)
     if g.rank(a) != 2 or g.rank(b) != 2:
         raise AotcError("onnx-gemm", f"Gemm needs matrices, got shapes {g.dims(a)} and {g.dims(b)}")
     if node.integer("transA"):

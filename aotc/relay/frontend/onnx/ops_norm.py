@@ -15,7 +15,7 @@ from aotc.relay.frontend.onnx.node import Converted, Node, Table
 
 
 def _batch_normalization(node: Node) -> Converted:
-    x, scale, bias, mean, var = (node.input(k) for k in range(5))
+    x, scale, bias, mean, var = (node[k] for k in range(5))
     epsilon = node.number("epsilon", 1e-5)
     if node.integer("training_mode"):
         return _batch_training(node, x, scale, bias, mean, var, epsilon)
@@ -41,12 +41,12 @@ def _batch_training(
 
 
 def _instance_normalization(node: Node) -> Expr:
-    x, scale, bias = node.input(0), node.input(1), node.input(2)
+    x, scale, bias = node[0], node[1], node[2]
     return g.op("nn.instance_norm", x, scale, bias, axis=1, epsilon=node.number("epsilon", 1e-5))
 
 
 def _layer_normalization(node: Node) -> Converted:
-    x, scale, bias = node.input(0), node.input(1), node.optional(2)
+    x, scale, bias = node[0], node[1], node.optional(2)
     rank = g.rank(x)
     axis, epsilon = g.axis(node.integer("axis", -1), rank), node.number("epsilon", 1e-5)
     stash = dtype_of_elem(node.integer("stash_type", 1), "the stash type")
@@ -56,23 +56,23 @@ def _layer_normalization(node: Node) -> Converted:
         y = g.op("nn.layer_norm", x, scale, beta, axis=-1, epsilon=epsilon, center=bias is not None)
         return [y, None, None]
     mean, centred, var = moments(g.cast(x, stash), range(axis, rank))
-    inverse = g.div(1.0, g.op("sqrt", g.add(var, epsilon)))
+    inverse = g.div(1.0, g.sqrt(g.add(var, epsilon)))
     y = g.mul(g.cast(g.mul(centred, inverse), g.dtype(x)), scale)
     return [y if bias is None else g.add(y, bias), mean, inverse]
 
 
 def _rms_normalization(node: Node) -> Expr:
-    x, scale = node.input(0), node.input(1)
+    x, scale = node[0], node[1]
     stash = dtype_of_elem(node.integer("stash_type", 1), "the stash type")
-    axes = range(g.axis(node.integer("axis", -1), g.rank(x)), g.rank(x))
+    axes = range(node.axis(x, -1), g.rank(x))
     data = g.cast(x, stash)
-    root = g.op("sqrt", g.add(g.reduce("mean", g.mul(data, data), axes, True), node.number("epsilon", 1e-5)))
+    root = g.sqrt(g.add(g.reduce("mean", g.mul(data, data), axes, True), node.number("epsilon", 1e-5)))
     return g.mul(g.cast(g.div(data, root), g.dtype(scale)), scale)
 
 
 def _group_normalization(node: Node) -> Expr:
     """Scale and bias are per group up to version 18, per channel after."""
-    x, scale, bias, groups = node.input(0), node.input(1), node.input(2), node.integer("num_groups")
+    x, scale, bias, groups = node[0], node[1], node[2], node.integer("num_groups")
     shape = g.shape(x)
     if groups < 1 or shape[1] % groups:
         raise AotcError("onnx-norm", f"{shape[1]} channels cannot form {groups} groups")
@@ -86,28 +86,28 @@ def _group_normalization(node: Node) -> Expr:
 
 
 def _lp_normalization(node: Node) -> Expr:
-    x, p = node.input(0), node.integer("p", 2)
-    axes = (g.axis(node.integer("axis", -1), g.rank(x)),)
+    x, p = node[0], node.integer("p", 2)
+    axes = (node.axis(x, -1),)
     if p == 1:
-        size = g.reduce("sum", g.op("abs", x), axes, True)
+        size = g.reduce("sum", g.absolute(x), axes, True)
     elif p == 2:
-        size = g.op("sqrt", g.reduce("sum", g.mul(x, x), axes, True))
+        size = g.sqrt(g.reduce("sum", g.mul(x, x), axes, True))
     else:
         raise AotcError("onnx-norm", f"LpNormalization with p = {p} is not supported")
     return g.where(g.binary("equal", size, 0.0), g.constant(0.0, g.dtype(x)), g.div(x, size))  # zeros stay zeros
 
 
 def _mean_variance_normalization(node: Node) -> Expr:
-    x = node.input(0)
+    x = node[0]
     axes = [g.axis(a, g.rank(x)) for a in node.ints("axes") or (0, 2, 3)]
     _, centred, var = moments(x, axes)
-    return g.div(centred, g.add(g.op("sqrt", var), 1e-9))
+    return g.div(centred, g.add(g.sqrt(var), 1e-9))
 
 
 def _lrn(node: Node) -> Expr:
     return g.op(
         "nn.lrn",
-        node.input(0),
+        node[0],
         size=node.integer("size"),
         axis=1,
         bias=node.number("bias", 1.0),

@@ -25,14 +25,14 @@ def _dtype(node: Node, name: str, otherwise: DType, what: str) -> DType:
 
 
 def _quantize(node: Node) -> Expr:
-    x, scale, zero = node.input(0), node.input(1), node.optional(2)
+    x, scale, zero = node[0], node[1], node.optional(2)
     if zero is not None:
         dtype = g.dtype(zero)
     else:
         dtype = _dtype(node, "output_dtype", _UINT8, "the output of QuantizeLinear")
     work = _dtype(node, "precision", _division(x, scale), "the precision")
     places = {"axis": node.integer("axis", 1), "block": node.integer("block_size")}
-    return quantize(x, scale, zero, dtype, work=work, saturate=bool(node.integer("saturate", 1)), **places)
+    return quantize(x, scale, zero, dtype, work=work, saturate=node.flag("saturate", 1), **places)
 
 
 def _division(x: Expr, scale: Expr) -> DType:
@@ -44,19 +44,19 @@ def _division(x: Expr, scale: Expr) -> DType:
 
 
 def _dequantize(node: Node) -> Expr:
-    x, scale, zero = node.input(0), node.input(1), node.optional(2)
+    x, scale, zero = node[0], node[1], node.optional(2)
     dtype = _dtype(node, "output_dtype", g.dtype(scale), "the output of DequantizeLinear")
     return dequantize(x, scale, zero, dtype, node.integer("axis", 1), node.integer("block_size"))
 
 
 def _dynamic_quantize(node: Node) -> list[Expr]:
-    x = node.input(0)
+    x = node[0]
     scale, zero = dynamic_range(x, _UINT8)
     return [quantize(x, scale, zero, _UINT8, work=DType("float32")), scale, zero]
 
 
 def _qlinear_conv(node: Node) -> Expr:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(k) for k in range(8))
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node[k] for k in range(8))
     sums = convolve(node, centred(x, x_zero, 1), centred(w, w_zero, 0), out_dtype="int32")
     bias, rank = node.optional(8), g.rank(x)
     if bias is not None:
@@ -66,13 +66,13 @@ def _qlinear_conv(node: Node) -> Expr:
 
 
 def _matmul_integer(node: Node) -> Expr:
-    a = centred(node.input(0), node.optional(2), g.rank(node.input(0)) - 2)
-    b = centred(node.input(1), node.optional(3), g.rank(node.input(1)) - 1)
+    a = centred(node[0], node.optional(2), g.rank(node[0]) - 2)
+    b = centred(node[1], node.optional(3), g.rank(node[1]) - 1)
     return matmul(a, b)
 
 
 def _qlinear_matmul(node: Node) -> Expr:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(k) for k in range(8))
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node[k] for k in range(8))
     rank = max(g.rank(a), g.rank(b))
     sums = matmul(centred(a, a_zero, g.rank(a) - 2), centred(b, b_zero, g.rank(b) - 1))
     rows, columns, results = (g.cast(v, "float32") for v in (a_scale, b_scale, y_scale))

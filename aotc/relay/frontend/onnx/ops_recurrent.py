@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of recurrent layers.  What the operators lack is unrolled, with one product for the inputs of all steps.
+"""Converters of recurrent layers.  What the operators lack is unrolled, with one product for
+the inputs of all steps.
 
 OPS["LSTM"](node)                       # [Y, Y_h, Y_c]
 """
@@ -30,14 +31,14 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Activatio
 
     table: dict[str, Activation] = {
         "relu": lambda x: g.op("nn.relu", x),
-        "tanh": lambda x: g.op("tanh", x),
-        "sigmoid": lambda x: g.op("sigmoid", x),
+        "tanh": g.tanh,
+        "sigmoid": g.sigmoid,
         "affine": lambda x: g.add(g.mul(x, a(1.0)), b(0.0)),
         "leakyrelu": lambda x: g.op("nn.leaky_relu", x, alpha=a(0.01)),
         "thresholdedrelu": lambda x: g.where(g.less(x, a(1.0)), 0.0, x),
-        "scaledtanh": lambda x: g.mul(g.op("tanh", g.mul(x, b(1.0))), a(1.0)),
+        "scaledtanh": lambda x: g.mul(g.tanh(g.mul(x, b(1.0))), a(1.0)),
         "hardsigmoid": lambda x: g.clip(g.add(g.mul(x, a(0.2)), b(0.5)), 0.0, 1.0),
-        "elu": lambda x: g.where(g.less(x, 0.0), g.mul(g.sub(g.op("exp", x), 1.0), a(1.0)), x),
+        "elu": lambda x: g.where(g.less(x, 0.0), g.mul(g.sub(g.exp(x), 1.0), a(1.0)), x),
         "softsign": softsign,
         "softplus": softplus,
     }
@@ -93,7 +94,7 @@ _KINDS: Final = {
 
 
 def _weights(node: Node, kind: _Kind, direction: int) -> Weights:
-    w, r = element(node.input(1), 0, direction), element(node.input(2), 0, direction)
+    w, r = element(node[1], 0, direction), element(node[2], 0, direction)
     bias, rows = node.optional(3), len(kind.order) * g.shape(r)[1]
     both = g.filled(0, (2 * rows,), g.dtype(w)) if bias is None else element(bias, 0, direction)
     return Weights(w, r, *g.split(both, [rows, rows], 0))
@@ -104,7 +105,7 @@ def _initial(node: Node, kind: _Kind, direction: int, shape: tuple[int, int], sw
     for k in range(kind.states):
         given = node.optional(5 + k)
         if given is None:
-            states.append(g.filled(0, shape, g.dtype(node.input(0))))
+            states.append(g.filled(0, shape, g.dtype(node[0])))
         else:
             states.append(element(g.transpose(given, (1, 0, 2)) if swap else given, 0, direction))
     return states
@@ -113,8 +114,8 @@ def _initial(node: Node, kind: _Kind, direction: int, shape: tuple[int, int], sw
 def _is_plain(node: Node, kind: _Kind, names: tuple[str, ...], lengths: Expr | None) -> bool:
     """Whether an operator computes a direction of the layer."""
     usual = names == tuple(n.lower() for n in kind.activations) or (node.op_type == "RNN" and names == ("relu",))
-    reset = node.op_type != "GRU" or bool(node.integer("linear_before_reset"))
-    other = "clip" in node.attrs or bool(node.integer("input_forget")) or node.optional(7) is not None
+    reset = node.op_type != "GRU" or node.flag("linear_before_reset")
+    other = "clip" in node.attrs or node.flag("input_forget") or node.optional(7) is not None
     return usual and reset and not other and lengths is None
 
 
@@ -128,14 +129,14 @@ def _unrolled(node: Node, kind: _Kind, direction: int, weights: Weights, act: Se
         kind.order,
         node.number("clip") if "clip" in node.attrs else None,
         g.split(element(peephole, 0, direction), [hidden] * 3, 0) if peephole is not None else (),
-        bool(node.integer("input_forget")),
-        bool(node.integer("linear_before_reset")),
+        node.flag("input_forget"),
+        node.flag("linear_before_reset"),
     )
 
 
 def _recurrent(node: Node) -> list[Expr | None]:
-    kind, swap = _KINDS[node.op_type], bool(node.integer("layout"))
-    x = g.transpose(node.input(0), (1, 0, 2)) if swap else node.input(0)
+    kind, swap = _KINDS[node.op_type], node.flag("layout")
+    x = g.transpose(node[0], (1, 0, 2)) if swap else node[0]
     length, batch, _ = g.shape(x)
     if length == 0:
         raise AotcError("onnx-recurrent", "a sequence of no steps is not supported")

@@ -7,7 +7,6 @@ OPS["ReduceL2"](node)                   # sqrt(sum(x * x, axes))
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
@@ -18,7 +17,7 @@ from aotc.relay.frontend.reductions import Axes, Reduction, plain
 
 def _axes(node: Node) -> Axes | None:
     """The axes to reduce, None for a node that reduces nothing."""
-    rank = g.rank(node.input(0))
+    rank = g.rank(node[0])
     given = node.ints_or_input("axes", 1)
     if given:
         return tuple(sorted({g.axis(a, rank) for a in given}))
@@ -26,10 +25,12 @@ def _axes(node: Node) -> Axes | None:
 
 
 def _reduction(body: Reduction, prepare: Callable[[Expr], Expr] | None = None) -> Converter:
-    """A converter for a reduction; with nothing to reduce only `prepare` (the elementwise part) remains."""
+    """A converter for a reduction; with nothing to reduce only `prepare` (the elementwise
+    part) remains.
+    """
 
     def convert(node: Node) -> Expr:
-        x, axes = node.input(0), _axes(node)
+        x, axes = node[0], _axes(node)
         if axes is None:
             return prepare(x) if prepare is not None else x
         if not axes:  # rank 0: a reduction over no axes is one over a single element
@@ -63,13 +64,13 @@ def _square(x: Expr) -> Expr:
     return g.mul(x, x)
 
 
-_abs, _log = partial(g.op, "abs"), partial(g.op, "log")
+_abs, _log = g.absolute, g.log
 
 
 def _arg(name: str) -> Converter:
     def convert(node: Node) -> Expr:
-        x, last = node.input(0), bool(node.integer("select_last_index"))
-        axes = (g.axis(node.integer("axis"), g.rank(x)),)
+        x, last = node[0], node.flag("select_last_index")
+        axes = (node.axis(x),)
         keepdims = node.integer("keepdims", 1) == 1
         return g.cast(g.op(name, x, axis=axes, keepdims=keepdims, select_last_index=last), "int64")
 
@@ -80,13 +81,13 @@ def _running(name: str) -> Converter:
     """CumSum and CumProd; `reverse` runs from the end, `exclusive` leaves the element itself out."""
 
     def along(node: Node, axis: int) -> Expr:
-        x, backwards = node.input(0), bool(node.integer("reverse"))
+        x, backwards = node[0], node.flag("reverse")
         y = g.op("reverse", x, axis=axis) if backwards else x
-        y = g.op(name, y, axis=axis, dtype=str(g.dtype(x)), exclusive=bool(node.integer("exclusive")))
+        y = g.op(name, y, axis=axis, dtype=str(g.dtype(x)), exclusive=node.flag("exclusive"))
         return g.op("reverse", y, axis=axis) if backwards else y
 
     def convert(node: Node) -> Expr:
-        axis, rank = node.input(1), g.rank(node.input(0))
+        axis, rank = node[1], g.rank(node[0])
         if isinstance(axis, Constant):
             return along(node, g.axis(node.const_int(1, "the axis"), rank))
         chosen = g.reshape(axis, ())
@@ -100,8 +101,8 @@ def _running(name: str) -> Converter:
 
 
 def _top_k(node: Node) -> list[Expr]:
-    x = node.input(0)
-    axis = g.axis(node.integer("axis", -1), g.rank(x))
+    x = node[0]
+    axis = node.axis(x, -1)
     k = node.integer("k") if "k" in node.attrs else node.const_int(1, "k")
     return reductions.top_k(x, k, axis, ascending=not node.integer("largest", 1))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converters of resizing: Resize of all versions, and Upsample.
 
-The resized axes must be among the last three once axes that keep their size are set aside; they become
-the spatial axes of `image.resize1d`, `resize2d` or `resize3d`.
+The resized axes must be among the last three once axes that keep their size are set aside;
+they become the spatial axes of `image.resize1d`, `resize2d` or `resize3d`.
 
     OPS["Resize"](node)                     # image.resize2d(x, size=(8, 8), ...)
 """
@@ -28,7 +28,9 @@ _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "line
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to do per axis of the input: the size to reach, the factor, and the region as parts of the extent."""
+    """What to do per axis of the input: the size to reach, the factor, and the region as
+    parts of the extent.
+    """
 
     sizes: list[int]
     scales: list[float]
@@ -102,7 +104,7 @@ def _coordinates(node: Node) -> str:
 
 
 def _resize(node: Node) -> Expr:
-    x = node.input(0)
+    x = node[0]
     shape, mode = g.shape(x), _coordinates(node)
     method = _METHODS.get(node.text("mode", "nearest"))
     if method is None:
@@ -137,7 +139,7 @@ def _resample(node: Node, x: Expr, plan: _Plan, axes: list[int], method: str, mo
         cubic_exclude=node.integer("exclude_outside"),
         extrapolation_value=node.number("extrapolation_value"),
         scales=None if exact else tuple(plan.scales[k] for k in axes),
-        antialias=bool(node.integer("antialias")) and method != "nearest_neighbor",
+        antialias=node.flag("antialias") and method != "nearest_neighbor",
     )
     y = g.reshape(y, (*(shape[k] for k in kept), *(plan.sizes[k] for k in axes)))
     return g.transpose(y, [order.index(k) for k in range(len(shape))])
@@ -151,20 +153,20 @@ _SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 def _grid_sample(node: Node) -> Expr:
-    mode, corners = node.text("mode", "bilinear"), bool(node.integer("align_corners"))
+    mode, corners = node.text("mode", "bilinear"), node.flag("align_corners")
     method = _SAMPLING.get(mode, mode)
-    return grid_sample(node.input(0), node.input(1), method, node.text("padding_mode", "zeros"), corners)
+    return grid_sample(node[0], node[1], method, node.text("padding_mode", "zeros"), corners)
 
 
 def _affine_grid(node: Node) -> Expr:
     """Positions of all output elements, transformed: a product of constant coordinates with the matrices."""
-    theta, size = node.input(0), node.const_ints(1, "the size")
+    theta, size = node[0], node.const_ints(1, "the size")
     spatial = (size or [])[2:]
     if len(spatial) not in (2, 3) or g.shape(theta)[1:] != (len(spatial), len(spatial) + 1):
         raise AotcError("onnx-grid", f"matrices of shape {g.shape(theta)} do not fit the size {size}")
     dtype = g.dtype(theta)
     g.check_materialized((*spatial, len(spatial) + 1), "float64", "the positions of AffineGrid")
-    axes = [_positions(n, bool(node.integer("align_corners"))) for n in spatial]
+    axes = [_positions(n, node.flag("align_corners")) for n in spatial]
     places = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(spatial)], -1)
     base = g.constant(places.reshape(1, -1, len(spatial) + 1), dtype)
     grid = matmul(base, g.transpose(theta, (0, 2, 1)))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters that move data without computing: reshapes, transposes, joins, cuts, padding, and constants.
+"""Converters that move data without computing: reshapes, transposes, joins, cuts, padding,
+and constants.
 
 Whatever decides a shape must be known at compile time; a shape taken from a static tensor is.
 
@@ -28,9 +29,9 @@ from aotc.relay.op.rules import broadcast_shape
 
 
 def _reshape(node: Node) -> Expr:
-    x = node.input(0)
+    x = node[0]
     given = node.needed(node.ints_or_input("shape", 1), "the shape")
-    dims, allow_zero = g.dims(x), bool(node.integer("allowzero"))
+    dims, allow_zero = g.dims(x), node.flag("allowzero")
     target: list[Dim] = []
     for k, d in enumerate(given):
         if d == 0 and not allow_zero:
@@ -49,7 +50,7 @@ def _reshape(node: Node) -> Expr:
 
 
 def _flatten(node: Node) -> Expr:
-    x = node.input(0)
+    x = node[0]
     rank = g.rank(x)
     axis = node.integer("axis", 1)
     axis = axis + rank if axis < 0 else axis
@@ -62,7 +63,7 @@ def _flatten(node: Node) -> Expr:
 
 
 def _squeeze(node: Node) -> Expr:
-    x = node.input(0)
+    x = node[0]
     axes = node.ints_or_input("axes", 1)
     if axes is None or (not axes and node.optional(1) is None):  # an empty attribute is as good as none
         return g.squeeze(x, [k for k, d in enumerate(g.shape(x)) if d == 1])
@@ -70,7 +71,7 @@ def _squeeze(node: Node) -> Expr:
 
 
 def _unsqueeze(node: Node) -> Expr:
-    x, axes = node.input(0), node.needed(node.ints_or_input("axes", 1), "the axes")
+    x, axes = node[0], node.needed(node.ints_or_input("axes", 1), "the axes")
     rank = g.rank(x) + len(axes)
     places = sorted(g.axis(a, rank) for a in axes)
     if len(set(places)) != len(places):
@@ -79,7 +80,7 @@ def _unsqueeze(node: Node) -> Expr:
 
 
 def _transpose(node: Node) -> Expr:
-    x = node.input(0)
+    x = node[0]
     order = node.ints("perm") or list(reversed(range(g.rank(x))))
     if sorted(order) != list(range(g.rank(x))):
         raise AotcError("onnx-transpose", f"perm {order} is no permutation of {g.rank(x)} axes")
@@ -88,7 +89,7 @@ def _transpose(node: Node) -> Expr:
 
 def _blocks(move: Callable[..., Expr]) -> Converter:
     def convert(node: Node) -> Expr:
-        x = node.input(0)
+        x = node[0]
         return move(x, node.integer("blocksize"), g.rank(x) - 2, node.text("mode", "DCR") == "DCR")
 
     return convert
@@ -123,8 +124,8 @@ def split_sizes(size: int, count: int) -> list[int]:
 
 
 def _split(node: Node) -> Sequence[Expr | None]:
-    x = node.input(0)
-    axis = g.axis(node.integer("axis"), g.rank(x))
+    x = node[0]
+    axis = node.axis(x)
     size = g.dim(x, axis)
     sizes = node.ints_or_input("split", 1)
     count = node.integer("num_outputs", len(node.wanted)) if sizes is None else len(sizes)
@@ -140,7 +141,7 @@ def _split(node: Node) -> Sequence[Expr | None]:
 
 
 def _slice(node: Node) -> Expr:
-    x = node.input(0)
+    x = node[0]
     starts = node.needed(node.ints_or_input("starts", 1), "the starts")
     ends = node.needed(node.ints_or_input("ends", 2), "the ends")
     axes = node.ints_or_input("axes", 3)
@@ -162,7 +163,9 @@ def _slice(node: Node) -> Expr:
 
 
 def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
-    """Where a slice begins and ends: limited to the axis, backwards from no place before its first element."""
+    """Where a slice begins and ends: limited to the axis, backwards from no place before its
+    first element.
+    """
     before, after = (0, size) if step > 0 else (-1, size - 1)
     first = min(max(start + size if start < 0 else start, 0), after)
     last = min(max(end + size if end < 0 else end, before), after)
@@ -170,7 +173,7 @@ def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
 
 
 def _pad(node: Node) -> Expr:
-    x = node.input(0)
+    x = node[0]
     rank = g.rank(x)
     pads = node.needed(node.ints("paddings") or node.ints_or_input("pads", 1), "the pads")
     axes = node.const_ints(3, "`axes`")
@@ -193,7 +196,7 @@ def _pad(node: Node) -> Expr:
 
 
 def _tile(node: Node) -> Expr:
-    x = node.input(0)
+    x = node[0]
     if node.since < 6:
         raise AotcError("onnx-op", "Tile of operator set 1 is not supported")
     repeats = node.const_ints(1, "`repeats`")
@@ -204,7 +207,7 @@ def _tile(node: Node) -> Expr:
 
 
 def _expand(node: Node) -> Expr:
-    x, given = node.input(0), node.needed(node.const_ints(1, "the shape"), "the shape")
+    x, given = node[0], node.needed(node.const_ints(1, "the shape"), "the shape")
     shape = g.checked_shape(given, g.dtype(x), "the shape of Expand")
     target = broadcast_shape(g.dims(x), shape)
     if not is_static(target):
@@ -216,17 +219,17 @@ def _expand(node: Node) -> Expr:
 
 
 def _shape(node: Node) -> Expr:
-    dims = g.dims(node.input(0))
+    dims = g.dims(node[0])
     rank = len(dims)
     start, end = node.integer("start"), node.integer("end", rank)
     chosen = dims[max(start + rank, 0) if start < 0 else start : max(end + rank, 0) if end < 0 else end]
     if not is_static(chosen):
-        g.shape(node.input(0), "a tensor whose shape is asked for")
+        g.shape(node[0], "a tensor whose shape is asked for")
     return g.constant([d for d in chosen if isinstance(d, int)], "int64")
 
 
 def _size(node: Node) -> Expr:
-    return g.constant(math.prod(g.shape(node.input(0))), "int64")
+    return g.constant(math.prod(g.shape(node[0])), "int64")
 
 
 def _constant(node: Node) -> Expr:
@@ -257,7 +260,7 @@ def _constant_of_shape(node: Node) -> Expr:
 def _range(node: Node) -> Expr:
     values = [node.const(k, what) for k, what in enumerate(("the start", "the limit", "the step"))]
     start, limit, step = (g.only(v, "each input of Range") for v in values)
-    dtype = g.dtype(node.input(0))
+    dtype = g.dtype(node[0])
     exact: list[Any] = [float(v) if dtype.is_float else int(v) for v in (start, limit, step)]
     if exact[2] == 0:
         raise AotcError("onnx-range", "the step of Range is 0")
@@ -271,7 +274,7 @@ def _range(node: Node) -> Expr:
 
 
 def _eye_like(node: Node) -> Expr:
-    x = node.input(0)
+    x = node[0]
     dtype = dtype_of_elem(node.integer("dtype"), "the result of EyeLike") if "dtype" in node.attrs else g.dtype(x)
     shape = g.shape(x)
     g.check_materialized(shape, dtype, "the result of EyeLike")
@@ -282,12 +285,12 @@ def _eye_like(node: Node) -> Expr:
 def _trilu(node: Node) -> Expr:
     k = node.optional(1)
     diagonal = g.constant(0, "int64") if k is None else g.reshape(k, ())
-    return g.op("trilu", node.input(0), diagonal, upper=bool(node.integer("upper", 1)))
+    return g.op("trilu", node[0], diagonal, upper=node.flag("upper", 1))
 
 
 def _reverse_sequence(node: Node) -> Expr:
     time, batch = node.integer("time_axis"), node.integer("batch_axis", 1)
-    return g.op("reverse_sequence", node.input(0), node.input(1), seq_axis=time, batch_axis=batch)
+    return g.op("reverse_sequence", node[0], node[1], seq_axis=time, batch_axis=batch)
 
 
 OPS: Table = {

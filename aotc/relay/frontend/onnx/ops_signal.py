@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of signal processing: Fourier transforms as products with constant matrices, Col2Im as a scatter.
+"""Converters of signal processing: Fourier transforms as products with constant matrices,
+Col2Im as a scatter.
 
 OPS["DFT"](node)                        # real and imaginary parts along the last axis
 """
@@ -46,7 +47,9 @@ def _real_matrix(bins: int, length: int, dtype: str) -> Expr:
 
 
 def transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
-    """The transform along the second last axis of (..., n, 1 or 2); (..., bins, 2), real signals (..., n, 1)."""
+    """The transform along the second last axis of (..., n, 1 or 2); (..., bins, 2), real
+    signals (..., n, 1).
+    """
     *lead, size, parts = g.shape(x)
     dtype = g.dtype(x)
     if parts not in (1, 2) or length < 1:
@@ -75,14 +78,14 @@ def _fitted(x: Expr, size: int, length: int, axis: int) -> Expr:
 
 def _dft(node: Node) -> Expr:
     """The axis is an attribute up to version 17, an input after."""
-    x = node.input(0)
+    x = node[0]
     rank = g.rank(x)
     if node.since < 20:
         axis = g.axis(node.integer("axis", 1), rank)
     else:
         given = node.const_ints(2, "the axis")
         axis = g.axis(given[0] if given else -2, rank)
-    inverse, onesided = bool(node.integer("inverse")), bool(node.integer("onesided"))
+    inverse, onesided = node.flag("inverse"), node.flag("onesided")
     size = g.shape(x)[axis]
     length = node.const_ints(1, "the length")
     default = 2 * (size - 1) if inverse and onesided else size
@@ -93,7 +96,7 @@ def _dft(node: Node) -> Expr:
 
 def _stft(node: Node) -> Expr:
     """Overlapping frames are gathered, weighted by the window and transformed."""
-    x, step, window = node.input(0), node.const_int(1, "the step"), node.optional(2)
+    x, step, window = node[0], node.const_int(1, "the step"), node.optional(2)
     if g.rank(x) == 2:
         x = g.reshape(x, (*g.shape(x), 1))
     batch, size, parts = g.shape(x)
@@ -108,7 +111,7 @@ def _stft(node: Node) -> Expr:
     frames = g.reshape(frames, (batch, count, length, parts))
     if window is not None:
         frames = g.mul(frames, g.reshape(window, (1, 1, length, 1)))
-    return transform(frames, length, False, bool(node.integer("onesided", 1)))
+    return transform(frames, length, False, node.flag("onesided", 1))
 
 
 # --- windows laid over each other
@@ -116,7 +119,7 @@ def _stft(node: Node) -> Expr:
 
 def _col2im(node: Node) -> Expr:
     """Each column is added into the image at the place of its window."""
-    x = node.input(0)
+    x = node[0]
     image = node.needed(node.const_ints(1, "the image shape"), "the image shape")
     block = node.needed(node.const_ints(2, "the block shape"), "the block shape")
     rank = len(image)

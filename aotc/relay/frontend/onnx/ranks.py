@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks that ONNX operators need of their inputs, where a converter reads the axes of a shape one by one.
+"""The ranks that ONNX operators need of their inputs, where a converter reads the axes of a
+shape one by one.
 
 check_ranks("STFT", schema, inputs)     # AotcError: input 0 (signal) of STFT has shape (2, 2, 2, 2); ...
 """

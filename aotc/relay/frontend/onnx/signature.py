@@ -24,8 +24,8 @@ def input_types(
 ) -> dict[str, TensorType]:
     """The type of each graph input (a ValueInfoProto), pinned.
 
-    Raises AotcError listing every input that is no tensor or has an unsupported type, and every entry of
-    `shape` and `dims` that is unknown or contradicts the model.
+    Raises AotcError listing every input that is no tensor or has an unsupported type, and
+    every entry of `shape` and `dims` that is unknown or contradicts the model.
     """
     span = Span(loaded.source)
     problems: list[Diagnostic] = []
@@ -121,7 +121,9 @@ def _pinned(
 
 
 def pin_hint(types: Mapping[str, TensorType]) -> str:
-    """A hint that names the dynamic dimensions of the inputs and the flags that pin them; "" if there are none."""
+    """A hint that names the dynamic dimensions of the inputs and the flags that pin them; ""
+    if there are none.
+    """
     named: dict[str, str] = {}
     unnamed: dict[str, str] = {}
     for name, ty in types.items():

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported programs read from .pt2 files, as data: nothing in them is unpickled, loaded as a library or evaluated.
+"""Exported programs read from .pt2 files, as data: nothing in them is unpickled, loaded as a
+library or evaluated.
 
 In: a file that torch.export.save wrote.  Out: an ExportedProgram without example inputs.
 
     program = load_exported("net.pt2")
 
-A .pt2 file is an uncompressed zip archive: the program as JSON (`program.py` checks it), the values of parameters and
-constants as they lie in memory, with a table of their shapes, and example inputs as a pickle, which nobody opens.
-What can only be had from a pickle (older files, tensor subclasses, custom objects) is refused.
+A .pt2 file is an uncompressed zip archive: the program as JSON (`program.py` checks it), the
+values of parameters and constants as they lie in memory, with a table of their shapes, and
+example inputs as a pickle, which nobody opens. What can only be had from a pickle (older
+files, tensor subclasses, custom objects) is refused.
 """
 
 from __future__ import annotations

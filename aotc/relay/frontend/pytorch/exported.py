@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The walk over a program of torch.export.
 
-In: an ExportedProgram.  Out: a module, whose variables have the names of the program's inputs,
-and its parameters under the names of the state dictionary.  The program is functionalised first; operators without a
-converter are decomposed into core operators.
+In: an ExportedProgram.  Out: a module, whose variables have the names of the program's
+inputs, and its parameters under the names of the state dictionary.  The program is
+functionalised first; operators without a converter are decomposed into core operators.
 
     module, params = from_exported(torch.export.export(net, (x,)))
 """
@@ -40,7 +40,9 @@ _IGNORED: Final = {
 
 
 def _prepared(program: Any) -> Any:
-    """The program without operators in place, and with what has no converter decomposed as far as torch can."""
+    """The program without operators in place, and with what has no converter decomposed as
+    far as torch can.
+    """
     if not any(map(_needs_work, program.graph.nodes)):
         return program
     try:
@@ -98,7 +100,9 @@ def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | Sym
 
 
 def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
-    """AotcError where values are given for symbols that the program does not have, or that it does not allow."""
+    """AotcError where values are given for symbols that the program does not have, or that it
+    does not allow.
+    """
     bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
     for name, value in pins.items():
         if name not in bounds:
@@ -112,7 +116,9 @@ def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
 def _inputs(
     program: Any, pins: Mapping[str, int], keep_params: bool, problems: Problems
 ) -> tuple[dict[str, Value], list[Var], dict[str, Any]]:
-    """Values of the placeholders by name, the variables among them, and the values of parameters kept as such."""
+    """Values of the placeholders by name, the variables among them, and the values of
+    parameters kept as such.
+    """
     examples = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
     values: dict[str, Value] = {}
     users: list[Var] = []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs of a TorchScript graph as Relay's from_pytorch has them described, checked against the graph.
+"""The inputs of a TorchScript graph as Relay's from_pytorch has them described, checked
+against the graph.
 
 input_types([("x", ((1, 3), "int64"))], inputs, "float32")      # [("x", Tensor[(1, 3), int64])]
 """
@@ -17,7 +18,9 @@ from aotc.relay.frontend.pytorch.values import dtype_name
 
 
 def input_types(infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
-    """Names and types of the inputs; AotcValueError listing all that is wrong with `input_infos`."""
+    """Names and types of the inputs; AotcValueError listing all that is wrong with
+    `input_infos`.
+    """
     if not isinstance(infos, (list, tuple)):
         raise AotcTypeError("torch-inputs", "input_infos is a list of (name, shape) or (name, (shape, dtype))")
     if len(infos) != len(inputs):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of convolutions, pools and resizing.  Inputs without a batch axis get one for the time being.
+"""Converters of convolutions, pools and resizing.  Inputs without a batch axis get one for
+the time being.
 
 OPS["conv2d"](x=a, weight=w, bias=b)    # nn.bias_add(nn.conv2d(a, w), b)
 """
@@ -16,14 +17,15 @@ from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import windows
-from aotc.relay.frontend.pytorch.values import Converter, Table, Value, ints_of, shape, size, with_absent
+from aotc.relay.frontend.pytorch import values as tv
+from aotc.relay.frontend.pytorch.values import Converter, Table, Value
 from aotc.relay.frontend.resize import grid_sample, resize
 from aotc.relay.frontend.windows import Window
 
 
 def _per_axis(value: Value, rank: int) -> tuple[int, ...]:
     """One number for each of the axes."""
-    items = ints_of(value)
+    items = tv.ints(value)
     return tuple(items * rank if len(items) == 1 else items)
 
 
@@ -47,7 +49,7 @@ def _convolution(
     output_padding: Value = 0,
     groups: int = 1,
 ) -> Expr:
-    kernel = shape(weight)[2:]
+    kernel = tv.shape(weight)[2:]
     rank = len(kernel)
     if not 1 <= rank <= 3:
         raise AotcError("torch-shape", f"a convolution with a weight of {rank + 2} dimensions is not supported")
@@ -68,13 +70,13 @@ _transposed = partial(_convolution, transposed=True)
 # --- pools
 
 
-def _window(rank: int, kernel: Value, stride: Value, padding: Value, dilation: Value = 1) -> Window:
+def _window(rank: int, kernel: Value, stride: Value, padding: Value, dilation: Value) -> Window:
     sizes = _per_axis(kernel, rank)
     strides = _per_axis(stride, rank) if stride not in (None, []) else sizes
     return Window(sizes, strides, _per_axis(dilation, rank), _per_axis(padding, rank) * 2)
 
 
-def _max_pool(rank: int) -> Converter:
+def _pool(kind: str, rank: int) -> Converter:
     def convert(
         x: Expr,
         kernel_size: Value,
@@ -82,31 +84,18 @@ def _max_pool(rank: int) -> Converter:
         padding: Value = 0,
         dilation: Value = 1,
         ceil_mode: bool = False,
-    ) -> Expr:
-        window = _window(rank, kernel_size, stride, padding, dilation)
-        return _batched(partial(windows.pool, "max"), x, rank, window, ceil_mode=bool(ceil_mode))
-
-    return convert
-
-
-def _avg_pool(rank: int) -> Converter:
-    def convert(
-        x: Expr,
-        kernel_size: Value,
-        stride: Value = None,
-        padding: Value = 0,
-        ceil_mode: bool = False,
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Expr:
-        window = _window(rank, kernel_size, stride, padding)
-        pool, attributes = partial(windows.pool, "avg"), {"ceil_mode": bool(ceil_mode)}
+        window = _window(rank, kernel_size, stride, padding, dilation)
+        pool = partial(_batched, partial(windows.pool, kind), x, rank, window, ceil_mode=bool(ceil_mode))
+        if kind == "max":
+            return pool()
         if divisor_override is None:
-            return _batched(pool, x, rank, window, count_include_pad=bool(count_include_pad), **attributes)
+            return pool(count_include_pad=bool(count_include_pad))
         if ceil_mode:
             raise AotcError("torch-op", "avg_pool with both ceil_mode and divisor_override is not supported")
-        mean = _batched(pool, x, rank, window, count_include_pad=True, **attributes)
-        return g.mul(mean, math.prod(window.kernel) / divisor_override)
+        return g.mul(pool(count_include_pad=True), math.prod(window.kernel) / divisor_override)
 
     return convert
 
@@ -116,7 +105,7 @@ def _adaptive(kind: str, rank: int) -> Converter:
         wanted = output_size if isinstance(output_size, (list, tuple)) else [output_size]
         wanted = list(wanted) * rank if len(wanted) == 1 else wanted
         start = g.rank(x) - rank
-        sizes = tuple(size(x, start + k) if w is None else ints_of(w)[0] for k, w in enumerate(wanted))
+        sizes = tuple(tv.size(x, start + k) if w is None else tv.ints(w)[0] for k, w in enumerate(wanted))
         return _batched(partial(g.op, f"nn.adaptive_{kind}_pool{rank}d"), x, rank, output_size=sizes)
 
     return convert
@@ -126,12 +115,14 @@ def _adaptive(kind: str, rank: int) -> Converter:
 
 
 def _resized(x: Expr, rank: int, sizes: Value, scales: Sequence[float | None], method: str, mode: str) -> Expr:
-    """torch computes positions with a given factor, and with the ratio of the extents where there is none."""
-    extents = shape(x)[2:]
+    """torch computes positions with a given factor, and with the ratio of the extents where
+    there is none.
+    """
+    extents = tv.shape(x)[2:]
     factors = [f if f is not None else 0.0 for f in (scales or [None] * rank)]
     if sizes is None:
         sizes = [math.floor(n * f) for n, f in zip(extents, factors, strict=True)]
-    target = ints_of(sizes)
+    target = tv.ints(sizes)
     exact = [factors[k] or target[k] / extents[k] for k in range(rank)]
     given = any(f * n != t for f, n, t in zip(exact, extents, target, strict=True)) and mode != "align_corners"
     rounding = "floor" if mode == "asymmetric" else "round_prefer_ceil"
@@ -166,7 +157,7 @@ def _im2col(x: Expr, kernel_size: Value, dilation: Value, padding: Value, stride
     """Each window as a column: a convolution with the identity would cost more than slices."""
     k, d, p, s = (_per_axis(v, 2) for v in (kernel_size, dilation, padding, stride))
     y = g.pad(x, [(0, 0), (0, 0), (p[0], p[0]), (p[1], p[1])])
-    n, c, height, width = shape(y)
+    n, c, height, width = tv.shape(y)
     counts = [(extent - (k[i] - 1) * d[i] - 1) // s[i] + 1 for i, extent in enumerate((height, width))]
     taps = []
     for tap in itertools.product(range(k[0]), range(k[1])):
@@ -180,13 +171,13 @@ OPS: Table = {
     **dict.fromkeys(("_convolution", "convolution", "_convolution_mode"), _convolution),
     **{f"conv{r}d": _convolution for r in (1, 2, 3)},
     **{f"conv_transpose{r}d": _transposed for r in (1, 2, 3)},
-    **{f"max_pool{r}d": _max_pool(r) for r in (1, 2, 3)},
-    **{f"max_pool{r}d_with_indices": with_absent(_max_pool(r), "the indices of max_pool") for r in (1, 2, 3)},
-    **{f"avg_pool{r}d": _avg_pool(r) for r in (1, 2, 3)},
+    **{f"max_pool{r}d": _pool("max", r) for r in (1, 2, 3)},
+    **{f"max_pool{r}d_with_indices": tv.with_absent(_pool("max", r), "the indices of max_pool") for r in (1, 2, 3)},
+    **{f"avg_pool{r}d": _pool("avg", r) for r in (1, 2, 3)},
     **{f"adaptive_avg_pool{r}d": _adaptive("avg", r) for r in (1, 2, 3)},
     **{f"_adaptive_avg_pool{r}d": _adaptive("avg", r) for r in (2, 3)},
     **{
-        f"adaptive_max_pool{r}d": with_absent(_adaptive("max", r), "the indices of adaptive_max_pool")
+        f"adaptive_max_pool{r}d": tv.with_absent(_adaptive("max", r), "the indices of adaptive_max_pool")
         for r in (1, 2, 3)
     },
     **{f"upsample_nearest{r}d": _upsample(r, "nearest_neighbor", "asymmetric") for r in (1, 2, 3)},

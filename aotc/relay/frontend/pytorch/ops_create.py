@@ -19,29 +19,30 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.pytorch.values import Table, Value, as_tensor, dynamic, ints_of, is_tensor, result_type, shape
+from aotc.relay.frontend.pytorch import values as tv
+from aotc.relay.frontend.pytorch.values import Table, Value
 
 
 def _full(size: Value, fill_value: Value, dtype: str | None = None) -> Expr:
-    wanted = dtype or result_type(fill_value)
-    return g.broadcast(as_tensor(fill_value, wanted), ints_of(size))
+    wanted = dtype or tv.result_type(fill_value)
+    return g.broadcast(tv.as_tensor(fill_value, wanted), tv.ints(size))
 
 
 def _full_like(x: Expr, fill_value: Value, dtype: str | None = None) -> Expr:
-    return _full(shape(x), fill_value, dtype or str(g.dtype(x)))
+    return _full(tv.shape(x), fill_value, dtype or g.dtype(x))
 
 
 def _new_full(x: Expr, size: Value, fill_value: Value, dtype: str | None = None) -> Expr:
-    return _full(size, fill_value, dtype or str(g.dtype(x)))
+    return _full(size, fill_value, dtype or g.dtype(x))
 
 
 def _number(value: Value) -> Any:
     """A number, or the number that a constant holds."""
     if isinstance(value, SymDim):
-        raise dynamic(value)
+        raise tv.dynamic(value)
     if isinstance(value, Constant):
         return value.data.reshape(-1)[0].item()
-    if is_tensor(value):
+    if tv.is_tensor(value):
         hint = "torch.where chooses between tensors element by element"
         text = "a value that is only known at run time is used as a Python number"
         raise AotcError("torch-dynamic", text, hint=hint)
@@ -78,7 +79,7 @@ def _tensor(data: Value, dtype: str | None = None) -> Expr:
 
 
 OPS: Table = {
-    "_shape_as_tensor": lambda x: g.constant(list(shape(x)), "int64"),
+    "_shape_as_tensor": lambda x: g.constant(list(tv.shape(x)), "int64"),
     "arange": _arange,
     "eye": _eye,
     "fill": lambda x, value: _full_like(x, value),
@@ -86,7 +87,7 @@ OPS: Table = {
     "full_like": _full_like,
     "linspace": _linspace,
     "new_full": _new_full,
-    "scalar_tensor": lambda s, dtype=None: as_tensor(s, dtype or "float32"),
+    "scalar_tensor": lambda s, dtype=None: tv.as_tensor(s, dtype or "float32"),
     "tensor": _tensor,
     **dict.fromkeys(("empty", "zeros"), partial(_full, fill_value=0.0)),
     **dict.fromkeys(("empty_like", "zero", "zeros_like"), partial(_full_like, fill_value=0)),
@@ -130,7 +131,7 @@ FACTS: Table = {
     **dict.fromkeys(("_local_scalar_dense", "item"), lambda x: _number(x)),
     **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(_number(a))),
     **dict.fromkeys(("Int", "IntImplicit"), lambda a: int(_number(a))),
-    **dict.fromkeys(("numel", "sym_numel"), lambda x: math.prod(shape(x))),
+    **dict.fromkeys(("numel", "sym_numel"), lambda x: math.prod(tv.shape(x))),
     **dict.fromkeys(("size", "sym_size"), lambda x, dim=None: list(g.dims(x)) if dim is None else g.dims(x)[dim]),
     "Bool": lambda a: bool(_number(a)),
     "ScalarImplicit": lambda a: _number(a),

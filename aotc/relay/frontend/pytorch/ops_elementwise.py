@@ -12,50 +12,42 @@ from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.pytorch.values import (
-    Converter,
-    Table,
-    Value,
-    as_tensor,
-    floating,
-    promoted,
-    result_type,
-    unary,
-)
+from aotc.relay.frontend.pytorch import values as tv
+from aotc.relay.frontend.pytorch.values import Converter, Table, Value
 
 
 def _scaled(value: Value, alpha: Value) -> Value:
     """`value * alpha` for numbers and tensors."""
     if alpha == 1:
         return value
-    return g.mul(*promoted(value, alpha)) if hasattr(value, "checked_type") else value * alpha
+    return g.mul(*tv.promoted(value, alpha)) if hasattr(value, "checked_type") else value * alpha
 
 
 def _add(x: Value, other: Value, alpha: Value = 1) -> Expr:
-    a, b = promoted(x, _scaled(other, alpha))
+    a, b = tv.promoted(x, _scaled(other, alpha))
     return g.op("logical_or", a, b) if g.dtype(a).is_bool else g.add(a, b)
 
 
 def _sub(x: Value, other: Value, alpha: Value = 1) -> Expr:
-    return g.sub(*promoted(x, _scaled(other, alpha)))
+    return g.sub(*tv.promoted(x, _scaled(other, alpha)))
 
 
 def _mul(x: Value, other: Value) -> Expr:
-    a, b = promoted(x, other)
+    a, b = tv.promoted(x, other)
     return g.op("logical_and", a, b) if g.dtype(a).is_bool else g.mul(a, b)
 
 
 def _div(x: Value, other: Value, rounding_mode: str | None = None) -> Expr:
-    a, b = promoted(x, other)
+    a, b = tv.promoted(x, other)
     if rounding_mode is None:
-        return g.div(floating(a), floating(b))
+        return g.div(tv.floating(a), tv.floating(b))
     if rounding_mode == "floor":
         return g.op("floor_divide", a, b)
     return g.op("trunc", g.div(a, b)) if g.dtype(a).is_float else g.op("trunc_divide", a, b)
 
 
 def _pow(x: Value, exponent: Value) -> Expr:
-    a, b = promoted(x, exponent)
+    a, b = tv.promoted(x, exponent)
     if isinstance(exponent, (int, float)) and exponent in (1, 2, 3):
         square = g.mul(a, a)
         return {1: a, 2: square}.get(int(exponent)) or g.mul(square, a)
@@ -65,7 +57,7 @@ def _pow(x: Value, exponent: Value) -> Expr:
 
 
 def _binary(name: str) -> Converter:
-    return lambda x, other: g.op(name, *promoted(x, other))
+    return lambda x, other: g.op(name, *tv.promoted(x, other))
 
 
 def as_bool(x: Expr) -> Expr:
@@ -75,7 +67,7 @@ def as_bool(x: Expr) -> Expr:
 
 def _bitwise(name: str) -> Converter:
     def convert(x: Value, other: Value) -> Expr:
-        a, b = promoted(x, other)
+        a, b = tv.promoted(x, other)
         return g.op(f"logical_{name}" if g.dtype(a).is_bool else f"bitwise_{name}", a, b)
 
     return convert
@@ -109,18 +101,18 @@ def _finite(name: str) -> Converter:
 
 
 def _where(condition: Expr, x: Value, other: Value) -> Expr:
-    a, b = promoted(x, other)
+    a, b = tv.promoted(x, other)
     return g.op("where", as_bool(condition), a, b)
 
 
 def _clamp(x: Expr, min: Value = None, max: Value = None) -> Expr:
-    dtype = result_type(x, *(v for v in (min, max) if v is not None))
+    dtype = tv.result_type(x, *(v for v in (min, max) if v is not None))
     y = g.cast(x, dtype)
     if isinstance(min, (int, float)) and isinstance(max, (int, float)):
         return g.op("clip", y, a_min=min if min < max else max, a_max=max)  # where the bounds cross, max wins
     if min is not None:
-        y = g.op("maximum", y, as_tensor(min, dtype))
-    return y if max is None else g.op("minimum", y, as_tensor(max, dtype))
+        y = g.op("maximum", y, tv.as_tensor(min, dtype))
+    return y if max is None else g.op("minimum", y, tv.as_tensor(max, dtype))
 
 
 def _elu(x: Expr, alpha: Value = 1.0, scale: Value = 1.0, input_scale: Value = 1.0) -> Expr:
@@ -155,7 +147,7 @@ def _glu(x: Expr, dim: int = -1) -> Expr:
     if not isinstance(half, int) or half % 2:
         raise AotcError("torch-shape", f"glu halves a dimension of {half} elements")
     value, gate = g.split(x, [half // 2] * 2, dim % g.rank(x))
-    return g.mul(value, g.op("sigmoid", gate))
+    return g.mul(value, g.sigmoid(gate))
 
 
 _FLOATING = (
@@ -167,7 +159,7 @@ _COMPARISONS = {
 }  # fmt: skip
 
 OPS: Table = {
-    **{name: unary(name) for name in _FLOATING},
+    **{name: tv.unary(name) for name in _FLOATING},
     **{name: _binary(relay) for name, relay in _COMPARISONS.items()},
     **{name: _binary(name) for name in ("maximum", "minimum")},
     **{f"logical_{name}": _logical(f"logical_{name}") for name in ("and", "or", "xor")},
@@ -178,17 +170,17 @@ OPS: Table = {
     **dict.fromkeys(("bitwise_left_shift", "__lshift__"), _binary("left_shift")),
     **dict.fromkeys(("bitwise_right_shift", "__rshift__"), _binary("right_shift")),
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _clamp),
-    "abs": lambda x: x if g.dtype(x).is_bool else g.op("abs", x),
+    "abs": lambda x: x if g.dtype(x).is_bool else g.absolute(x),
     "add": _add,
     "addcdiv": lambda x, tensor1, tensor2, value=1: _add(x, _div(tensor1, tensor2), value),
     "addcmul": lambda x, tensor1, tensor2, value=1: _add(x, _mul(tensor1, tensor2), value),
-    "atan2": lambda x, other: g.op("atan2", *map(floating, promoted(x, other))),
+    "atan2": lambda x, other: g.op("atan2", *map(tv.floating, tv.promoted(x, other))),
     "bitwise_not": lambda x: g.op("logical_not" if g.dtype(x).is_bool else "bitwise_not", x),
     "celu": lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1.0 / float(alpha)),
     "div": _div,
     "elu": _elu,
     "floor_divide": partial(_div, rounding_mode="floor"),
-    "erfc": lambda x: g.sub(1.0, g.op("erf", floating(x))),
+    "erfc": lambda x: g.sub(1.0, g.op("erf", tv.floating(x))),
     "fmod": _binary("trunc_mod"),
     "gelu": activations.gelu,
     "glu": _glu,
@@ -198,18 +190,18 @@ OPS: Table = {
     "hardtanh": lambda x, min_val=-1.0, max_val=1.0: g.clip(x, float(min_val), float(max_val)),
     "leaky_relu": lambda x, negative_slope=0.01: g.op("nn.leaky_relu", x, alpha=float(negative_slope)),
     "lerp": lambda x, end, weight: _add(x, _mul(_sub(end, x), weight)),
-    "log_sigmoid": lambda x: g.op("negative", activations.softplus(g.op("negative", x))),
+    "log_sigmoid": lambda x: g.negative(activations.softplus(g.negative(x))),
     "logical_not": lambda x: g.op("logical_not", as_bool(x)),
-    "masked_fill": lambda x, mask, value: g.op("where", as_bool(mask), as_tensor(value, str(g.dtype(x))), x),
+    "masked_fill": lambda x, mask, value: g.op("where", as_bool(mask), tv.as_tensor(value, g.dtype(x)), x),
     "max.other": _binary("maximum"),
     "min.other": _binary("minimum"),
     "mish": activations.mish,
     "mul": _mul,
-    "neg": lambda x: g.op("negative", x),
+    "neg": lambda x: g.negative(x),
     "pow": _pow,
     "prelu": _prelu,
     "_prelu_kernel": lambda x, weight: activations.prelu(x, weight),
-    "reciprocal": lambda x: g.div(1.0, floating(x)),
+    "reciprocal": lambda x: g.div(1.0, tv.floating(x)),
     "relu": lambda x: g.op("nn.relu", x),
     "relu6": activations.relu_up_to(6.0),
     "remainder": _binary("floor_mod"),
@@ -223,7 +215,7 @@ OPS: Table = {
     "softsign": activations.softsign,
     "square": lambda x: g.mul(x, x),
     "sub": _sub,
-    "tanhshrink": lambda x: g.sub(x, g.op("tanh", x)),
+    "tanhshrink": lambda x: g.sub(x, g.tanh(x)),
     "threshold": lambda x, threshold, value: g.where(g.binary("less_equal", x, threshold), value, x),
     "where": _where,
 }

@@ -14,29 +14,32 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.pytorch.values import Table, Value, as_tensor, axis_of, int_of, is_tensor, shape, size
+from aotc.relay.frontend.pytorch import values as tv
+from aotc.relay.frontend.pytorch.values import Table, Value
 from aotc.relay.frontend.shapes import from_start, take
 from aotc.relay.op.rules import broadcast_shape
 
 
 def _gather(x: Expr, dim: int, index: Expr) -> Expr:
-    axis = axis_of(dim, g.rank(x))
-    return g.op("gather", _cut(x, shape(index), axis), index, axis=axis)
+    axis = tv.axis(dim, x)
+    return g.op("gather", _cut(x, tv.shape(index), axis), index, axis=axis)
 
 
 def _cut(x: Expr, wanted: Sequence[int], axis: int) -> Expr:
     """`x` without what no position reaches: on other axes positions are those of the index itself."""
-    axes = [k for k, n in enumerate(wanted) if k != axis and n < size(x, k)]
+    axes = [k for k, n in enumerate(wanted) if k != axis and n < tv.size(x, k)]
     return g.cut(x, [0] * len(axes), [wanted[k] for k in axes], axes) if axes else x
 
 
 def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
     if dim is None:
         return g.op("gather", g.reshape(x, (-1,)), g.reshape(indices, (-1,)), axis=0)
-    axis = axis_of(dim, g.rank(x))
-    one = [tuple(1 if k == axis else d for k, d in enumerate(shape(t))) for t in (x, indices)]
-    common = [int_of(d) for d in broadcast_shape(*one)]
-    data, index = (g.broadcast(t, [size(t, k) if k == axis else n for k, n in enumerate(common)]) for t in (x, indices))
+    axis = tv.axis(dim, x)
+    one = [tuple(1 if k == axis else d for k, d in enumerate(tv.shape(t))) for t in (x, indices)]
+    common = [tv.int_of(d) for d in broadcast_shape(*one)]
+    data, index = (
+        g.broadcast(t, [tv.size(t, k) if k == axis else n for k, n in enumerate(common)]) for t in (x, indices)
+    )
     return g.op("gather", data, index, axis=axis)
 
 
@@ -48,12 +51,12 @@ def _scatter(x: Expr, dim: int, index: Expr, src: Value = None, value: Value = N
 
 
 def _scattered(x: Expr, dim: int, index: Expr, source: Value, mode: str) -> Expr:
-    axis, wanted = axis_of(dim, g.rank(x)), shape(index)
-    dtype = str(g.dtype(x))
-    if is_tensor(source) and g.rank(source):
+    axis, wanted = tv.axis(dim, x), tv.shape(index)
+    dtype = g.dtype(x)
+    if tv.is_tensor(source) and g.rank(source):
         update = g.cut(g.cast(source, dtype), [0] * len(wanted), wanted, range(len(wanted)))
     else:
-        update = g.broadcast(as_tensor(source, dtype), wanted)
+        update = g.broadcast(tv.as_tensor(source, dtype), wanted)
     return g.op("scatter_elements", x, index, update, axis=axis, reduction=mode)
 
 
@@ -68,7 +71,9 @@ def _scatter_reduce(x: Expr, dim: int, index: Expr, src: Expr, reduce: str, incl
 
 
 def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]]:
-    """The axes that are indexed and their positions, which may be negative; constant masks become positions."""
+    """The axes that are indexed and their positions, which may be negative; constant masks
+    become positions.
+    """
     axes: list[int] = []
     places: list[Expr] = []
     axis = 0
@@ -94,7 +99,7 @@ def _joined(places: Sequence[Expr]) -> tuple[Expr, tuple[int, ...]]:
     """Positions for several axes as (axes, *shape), broadcast to one shape."""
     common: tuple[int, ...] = ()
     for place in places:
-        common = tuple(int_of(d) for d in broadcast_shape(common, g.dims(place)))
+        common = tuple(tv.int_of(d) for d in broadcast_shape(common, g.dims(place)))
     return g.concat([g.unsqueeze(g.broadcast(p, common), [0]) for p in places], 0), common
 
 
@@ -112,7 +117,7 @@ def _index(x: Expr, indices: Sequence[Value]) -> Expr:
     if not axes:
         return x
     if len(axes) == 1:
-        return take(x, from_start(places[0], size(x, axes[0])), axes[0])
+        return take(x, from_start(places[0], tv.size(x, axes[0])), axes[0])
     index, common = _joined(places)
     data = g.transpose(x, _front(axes, g.rank(x)))
     y = g.op("gather_nd", data, index)
@@ -122,56 +127,56 @@ def _index(x: Expr, indices: Sequence[Value]) -> Expr:
 
 
 def _index_put(x: Expr, indices: Sequence[Value], values: Value, accumulate: bool = False) -> Expr:
-    dtype = str(g.dtype(x))
-    if len(indices) == 1 and is_tensor(indices[0]) and g.dtype(indices[0]).is_bool and _one(values):
-        mask = g.reshape(indices[0], (*shape(indices[0]), *[1] * (g.rank(x) - g.rank(indices[0]))))
-        scalar = g.reshape(as_tensor(values, dtype), ())
+    dtype = g.dtype(x)
+    if len(indices) == 1 and tv.is_tensor(indices[0]) and g.dtype(indices[0]).is_bool and _one(values):
+        mask = g.reshape(indices[0], (*tv.shape(indices[0]), *[1] * (g.rank(x) - g.rank(indices[0]))))
+        scalar = g.reshape(tv.as_tensor(values, dtype), ())
         return g.op("where", mask, g.add(x, scalar) if accumulate else scalar, x)
     axes, places = _positions(x, indices)
     index, common = _joined(places)
     order = _front(axes, g.rank(x))
     data = g.transpose(x, order)
-    rest = shape(data)[len(axes) :]
+    rest = tv.shape(data)[len(axes) :]
     start, n = _place_of(axes), len(common)
     target = (*rest[:start], *common, *rest[start:])
-    update = g.broadcast(as_tensor(values, dtype), target)
+    update = g.broadcast(tv.as_tensor(values, dtype), target)
     update = g.transpose(update, [*range(start, start + n), *range(start), *range(start + n, len(target))])
     y = g.op("scatter_nd", data, index, update, mode="add" if accumulate else "update")
     return g.transpose(y, [order.index(k) for k in range(g.rank(x))])
 
 
 def _one(values: Value) -> bool:
-    return not is_tensor(values) or math.prod(shape(values)) == 1
+    return not tv.is_tensor(values) or math.prod(tv.shape(values)) == 1
 
 
 # --- writing parts
 
 
 def _slice_scatter(x: Expr, src: Expr, dim: int = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
-    axis = axis_of(dim, g.rank(x))
-    first, last = (None if v is None else int_of(v) for v in (start, end))
-    taken: range = range(size(x, axis))[slice(first, last, int_of(step))]
-    if len(taken) == size(x, axis):
-        return g.broadcast(g.cast(src, str(g.dtype(x))), shape(x))
-    wanted = [len(taken) if k == axis else n for k, n in enumerate(shape(x))]
+    axis = tv.axis(dim, x)
+    first, last = (None if v is None else tv.int_of(v) for v in (start, end))
+    taken: range = range(tv.size(x, axis))[slice(first, last, tv.int_of(step))]
+    if len(taken) == tv.size(x, axis):
+        return g.broadcast(g.cast(src, g.dtype(x)), tv.shape(x))
+    wanted = [len(taken) if k == axis else n for k, n in enumerate(tv.shape(x))]
     row = g.reshape(g.constant(list(taken), "int64"), [len(taken) if k == axis else 1 for k in range(g.rank(x))])
-    update = g.broadcast(g.cast(src, str(g.dtype(x))), wanted)
+    update = g.broadcast(g.cast(src, g.dtype(x)), wanted)
     return g.op("scatter_elements", x, g.broadcast(row, wanted), update, axis=axis, reduction="update")
 
 
 def _select_scatter(x: Expr, src: Expr, dim: int, index: Value) -> Expr:
-    axis, place = axis_of(dim, g.rank(x)), int_of(index)
-    place += size(x, axis) if place < 0 else 0
-    wanted = [n for k, n in enumerate(shape(x)) if k != axis]
+    axis, place = tv.axis(dim, x), tv.int_of(index)
+    place += tv.size(x, axis) if place < 0 else 0
+    wanted = [n for k, n in enumerate(tv.shape(x)) if k != axis]
     return _slice_scatter(x, g.unsqueeze(g.broadcast(src, wanted), [axis]), axis, place, place + 1)
 
 
 def _copy(x: Expr, src: Value) -> Expr:
-    return g.broadcast(as_tensor(src, str(g.dtype(x))), shape(x))
+    return g.broadcast(tv.as_tensor(src, g.dtype(x)), tv.shape(x))
 
 
 def _along(x: Expr, dim: int, index: Expr, source: Expr, accumulate: bool) -> Expr:
-    before = [None] * axis_of(dim, g.rank(x))
+    before = [None] * tv.axis(dim, x)
     return _index_put(x, [*before, g.reshape(index, (-1,))], source, accumulate)
 
 
@@ -181,17 +186,19 @@ def _along(x: Expr, dim: int, index: Expr, source: Expr, accumulate: bool) -> Ex
 def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
     if num_classes < 0:
         raise AotcError("torch-dynamic", "one_hot needs num_classes: the shape would depend on the values")
-    hit = g.binary("equal", g.unsqueeze(x, [g.rank(x)]), g.iota(num_classes, str(g.dtype(x))))
+    hit = g.binary("equal", g.unsqueeze(x, [g.rank(x)]), g.iota(num_classes, g.dtype(x)))
     return g.cast(hit, "int64")
 
 
 def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
-    """The diagonal of two axes as a new last axis: elements at a fixed distance of the flattened matrix."""
+    """The diagonal of two axes as a new last axis: elements at a fixed distance of the
+    flattened matrix.
+    """
     rank = g.rank(x)
-    axes = [axis_of(dim1, rank), axis_of(dim2, rank)]
+    axes = [tv.axis_in(dim1, rank), tv.axis_in(dim2, rank)]
     kept = [k for k in range(rank) if k not in axes]
     y = g.transpose(x, [*kept, *axes])
-    *lead, rows, columns = shape(y)
+    *lead, rows, columns = tv.shape(y)
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     first = max(offset, 0) - min(offset, 0) * columns
     places = g.constant(first + np.arange(count) * (columns + 1), "int64")
@@ -214,8 +221,8 @@ OPS: Table = {
     "gather": _gather,
     "index_add": lambda x, dim, index, source: _along(x, dim, index, source, True),
     "index_copy": lambda x, dim, index, source: _along(x, dim, index, source, False),
-    "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * axis_of(dim, g.rank(x)), index], value),
-    "index_select": lambda x, dim, index: take(x, g.reshape(index, (-1,)), axis_of(dim, g.rank(x))),
+    "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * tv.axis(dim, x), index], value),
+    "index_select": lambda x, dim, index: take(x, g.reshape(index, (-1,)), tv.axis(dim, x)),
     "one_hot": _one_hot,
     "scatter": _scatter,
     "scatter_add": lambda x, dim, index, src: _scattered(x, dim, index, src, "add"),

@@ -17,19 +17,9 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.einsum import einsum
 from aotc.relay.frontend.matmul import matmul
 from aotc.relay.frontend.normalisation import batch_norm, per_channel, standardized
+from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.ops_shape import swap
-from aotc.relay.frontend.pytorch.values import (
-    Absent,
-    Converter,
-    Table,
-    Value,
-    axis_of,
-    promoted,
-    shape,
-    size,
-    target_shape,
-    with_absent,
-)
+from aotc.relay.frontend.pytorch.values import Converter, Table, Value
 
 
 def _affine(weight: Expr | None, bias: Expr | None, count: int, dtype: str) -> tuple[Expr, Expr]:
@@ -50,7 +40,7 @@ def _batch_norm(
     training: bool = False,
     eps: float = 1e-5,
 ) -> Expr:
-    scale, offset = _affine(weight, bias, size(x, 1), str(g.dtype(x)))
+    scale, offset = _affine(weight, bias, tv.size(x, 1), g.dtype(x))
     if running_mean is None or running_var is None:
         return per_channel(standardized(x, [0, *range(2, g.rank(x))], eps), scale, offset)
     if training:
@@ -74,14 +64,14 @@ def _instance_norm(
 ) -> Expr:
     if not use_input_stats:
         return _batch_norm(x, weight, bias, running_mean, running_var, False, eps)
-    scale, offset = _affine(weight, bias, size(x, 1), str(g.dtype(x)))
+    scale, offset = _affine(weight, bias, tv.size(x, 1), g.dtype(x))
     return g.op("nn.instance_norm", x, scale, offset, axis=1, epsilon=eps)
 
 
 def _group_norm(
     x: Expr, num_groups: int, weight: Expr | None = None, bias: Expr | None = None, eps: float = 1e-5
 ) -> Expr:
-    scale, offset = _affine(weight, bias, size(x, 1), str(g.dtype(x)))
+    scale, offset = _affine(weight, bias, tv.size(x, 1), g.dtype(x))
     return g.op("nn.group_norm", x, scale, offset, num_groups=num_groups, axis=1, epsilon=eps)
 
 
@@ -89,13 +79,13 @@ def _layer_norm(
     x: Expr, normalized_shape: Value, weight: Expr | None = None, bias: Expr | None = None, eps: float = 1e-5
 ) -> Expr:
     kept = g.rank(x) - len(normalized_shape)
-    inner = [size(x, k) for k in range(kept, g.rank(x))]
+    inner = [tv.size(x, k) for k in range(kept, g.rank(x))]
     count = math.prod(inner)
-    scale, offset = (g.reshape(v, (-1,)) for v in _affine(weight, bias, count, str(g.dtype(x))))
+    scale, offset = (g.reshape(v, (-1,)) for v in _affine(weight, bias, count, g.dtype(x)))
     if len(inner) == 1:
         return g.op("nn.layer_norm", x, scale, offset, axis=-1, epsilon=eps)
-    flat = g.op("nn.layer_norm", g.reshape(x, (*shape(x)[:kept], count)), scale, offset, axis=-1, epsilon=eps)
-    return g.reshape(flat, shape(x))
+    flat = g.op("nn.layer_norm", g.reshape(x, (*tv.shape(x)[:kept], count)), scale, offset, axis=-1, epsilon=eps)
+    return g.reshape(flat, tv.shape(x))
 
 
 def _rms_norm(x: Expr, normalized_shape: Value, weight: Expr | None = None, eps: float | None = None) -> Expr:
@@ -110,7 +100,7 @@ def _softmax(name: str) -> Converter:
         y = x if dtype is None else g.cast(x, dtype)
         if not g.rank(y):
             return g.reshape(g.op(name, g.reshape(y, (1,)), axis=0), ())
-        return g.op(name, y, axis=axis_of(dim, g.rank(y)))
+        return g.op(name, y, axis=tv.axis(dim, y))
 
     return convert
 
@@ -122,18 +112,18 @@ def _linear(x: Expr, weight: Expr, bias: Expr | None = None) -> Expr:
     if g.rank(weight) == 1:
         y = matmul(x, weight)
         return y if bias is None else g.add(y, bias)
-    units, inner = shape(weight)
+    units, inner = tv.shape(weight)
     flat = x if g.rank(x) == 2 else g.reshape(x, (-1, inner))
     y = g.op("nn.dense", flat, weight, units=units)
     if bias is not None:
         y = g.op("nn.bias_add", y, bias, axis=-1)
     if g.rank(x) == 2:
         return y
-    return g.reshape(y, target_shape([*g.dims(x)[:-1], units]))
+    return g.reshape(y, tv.target_shape([*g.dims(x)[:-1], units]))
 
 
 def _matmul(x: Expr, other: Expr) -> Expr:
-    a, b = promoted(x, other)
+    a, b = tv.promoted(x, other)
     return matmul(a, b)
 
 
@@ -143,7 +133,7 @@ def _addmm(x: Expr, mat1: Expr, mat2: Expr, beta: Value = 1, alpha: Value = 1) -
 
 
 def _outer(x: Expr, vec2: Expr) -> Expr:
-    a, b = promoted(x, vec2)
+    a, b = tv.promoted(x, vec2)
     return g.mul(g.unsqueeze(a, [1]), g.unsqueeze(b, [0]))
 
 
@@ -164,11 +154,11 @@ def _attention(
     if dropout_p:
         raise _training("scaled_dot_product_attention with dropout")
     if enable_gqa:
-        key, value = (_repeated_heads(t, size(query, -3)) for t in (key, value))
-    factor = scale if scale is not None else 1.0 / math.sqrt(size(query, -1))
+        key, value = (_repeated_heads(t, tv.size(query, -3)) for t in (key, value))
+    factor = scale if scale is not None else 1.0 / math.sqrt(tv.size(query, -1))
     scores = g.mul(matmul(query, swap(key, -2, -1)), factor)
     if is_causal:
-        rows, columns = size(query, -2), size(key, -2)
+        rows, columns = tv.size(query, -2), tv.size(key, -2)
         scores = g.op("where", g.constant(np.tri(rows, columns), "bool"), scores, _minus_infinity(scores))
     if attn_mask is not None and g.dtype(attn_mask).is_bool:
         scores = g.op("where", attn_mask, scores, _minus_infinity(scores))
@@ -178,11 +168,11 @@ def _attention(
 
 
 def _minus_infinity(x: Expr) -> Expr:
-    return g.constant(float("-inf"), str(g.dtype(x)))
+    return g.constant(float("-inf"), g.dtype(x))
 
 
 def _repeated_heads(x: Expr, heads: int) -> Expr:
-    count = heads // size(x, -3)
+    count = heads // tv.size(x, -3)
     return x if count == 1 else g.op("repeat", x, repeats=count, axis=g.rank(x) - 3)
 
 
@@ -201,23 +191,25 @@ def _multi_head(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> list[Value]:
-    """torch's fused attention layer on (batch, length, features); masks are True where attention is forbidden."""
+    """torch's fused attention layer on (batch, length, features); masks are True where
+    attention is forbidden.
+    """
     weights = g.split(qkv_weight, [embed_dim] * 3, 0)
     biases = g.split(qkv_bias, [embed_dim] * 3, 0)
-    batch, length, _ = shape(query)
+    batch, length, _ = tv.shape(query)
     width = embed_dim // num_head
     q, k, v = (
-        swap(g.reshape(_linear(t, w, b), (batch, size(t, 1), num_head, width)), 1, 2)
+        swap(g.reshape(_linear(t, w, b), (batch, tv.size(t, 1), num_head, width)), 1, 2)
         for t, w, b in zip((query, key, value), weights, biases, strict=True)
     )
     scores = g.mul(matmul(q, swap(k, -2, -1)), 1.0 / math.sqrt(width))
     if mask is not None:
-        wide = g.reshape(mask, (batch, 1, 1, size(mask, 1))) if mask_type == 1 else mask
+        wide = g.reshape(mask, (batch, 1, 1, tv.size(mask, 1))) if mask_type == 1 else mask
         scores = g.op("where", wide, _minus_infinity(scores), scores)
     probabilities = g.op("nn.softmax", scores, axis=-1)
     mixed = g.reshape(swap(matmul(probabilities, v), 1, 2), (batch, length, embed_dim))
     shown = g.reduce("mean", probabilities, (1,), False) if average_attn_weights else probabilities
-    return [_linear(mixed, proj_weight, proj_bias), shown if need_weights else Absent("the weights of attention")]
+    return [_linear(mixed, proj_weight, proj_bias), shown if need_weights else tv.Absent("the weights of attention")]
 
 
 def _encoder_layer(
@@ -242,7 +234,9 @@ def _encoder_layer(
     mask: Expr | None = None,
     mask_type: int | None = None,
 ) -> Expr:
-    """torch's fused transformer layer: attention and two linear layers, each with a sum and a normalisation."""
+    """torch's fused transformer layer: attention and two linear layers, each with a sum and a
+    normalisation.
+    """
 
     def attend(x: Expr) -> Expr:
         weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
@@ -263,8 +257,8 @@ def _encoder_layer(
 
 
 OPS: Table = {
-    "_native_batch_norm_legit_no_training": with_absent(_batch_norm, "the statistics of batch_norm", 2),
-    "_native_batch_norm_legit.no_stats": with_absent(_batch_norm, "the statistics of batch_norm", 2),
+    "_native_batch_norm_legit_no_training": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
+    "_native_batch_norm_legit.no_stats": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
     "_native_multi_head_attention": _multi_head,
     "_transformer_encoder_layer_fwd": _encoder_layer,
     **dict.fromkeys(("log_softmax", "_log_softmax"), _softmax("nn.log_softmax")),
@@ -275,17 +269,17 @@ OPS: Table = {
     "baddbmm": lambda x, batch1, batch2, beta=1, alpha=1: _addmm(x, batch1, batch2, beta, alpha),
     "batch_norm": _batch_norm,
     "dot": lambda x, tensor: matmul(x, tensor),
-    "einsum": lambda equation, tensors: einsum(equation, promoted(*tensors)),
+    "einsum": lambda equation, tensors: einsum(equation, tv.promoted(*tensors)),
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
     "layer_norm": _layer_norm,
     "linear": _linear,
     "matmul": _matmul,
     "mv": lambda x, vec: matmul(x, vec),
-    "native_group_norm": with_absent(
+    "native_group_norm": tv.with_absent(
         lambda x, weight, bias, group, eps: _group_norm(x, group, weight, bias, eps), "the statistics of group_norm", 2
     ),
-    "native_layer_norm": with_absent(_layer_norm, "the statistics of layer_norm", 2),
+    "native_layer_norm": tv.with_absent(_layer_norm, "the statistics of layer_norm", 2),
     "outer": _outer,
     "rms_norm": _rms_norm,
     "scaled_dot_product_attention": _attention,

@@ -7,7 +7,6 @@ OPS["lstm.input"](x=a, hx=[h, c], params=[...], ...)    # outputs, last h, last 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from aotc.ir.diagnostics import AotcError
@@ -20,20 +19,18 @@ from aotc.relay.frontend.recurrent import State, Weights, gru_step, linear, lstm
 _Cell = Callable[[Expr, Expr, State], State]
 """The new state for the products of input and last state with their weights, and the last state."""
 
-_SIGMOID, _TANH = partial(g.op, "sigmoid"), partial(g.op, "tanh")
-
 
 def _gates(x: Expr, count: int) -> list[Expr]:
     return g.split(x, [shape(x)[1] // count] * count, 1)
 
 
 def _lstm_cell(x: Expr, h: Expr, state: State) -> State:
-    return lstm_step(_gates(g.add(x, h), 4), state[1], (_SIGMOID, _TANH, _TANH))
+    return lstm_step(_gates(g.add(x, h), 4), state[1], (g.sigmoid, g.tanh, g.tanh))
 
 
 def _gru_cell(x: Expr, h: Expr, state: State) -> State:
     (xr, xz, xn), (hr, hz, hn) = _gates(x, 3), _gates(h, 3)
-    act = (_SIGMOID, _TANH)
+    act = (g.sigmoid, g.tanh)
     return gru_step(g.add(xr, hr), g.add(xz, hz), lambda r: g.add(xn, g.mul(r, hn)), state[0], act)
 
 

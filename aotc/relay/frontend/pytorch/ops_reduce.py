@@ -11,23 +11,26 @@ import math
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.ops_elementwise import as_bool
-from aotc.relay.frontend.pytorch.values import Converter, Table, Value, axes_of, axis_of, floating, shape
+from aotc.relay.frontend.pytorch.values import Converter, Table, Value
 from aotc.relay.frontend.reductions import Reduction, extreme, log_sum_exp, plain, top_k
 
 
 def reduced(body: Reduction, x: Expr, dim: Value, keepdim: bool) -> Expr:
-    """A reduction over axes (None, or none at all: over all of them); one number counts as an axis of one element."""
+    """A reduction over axes (None, or none at all: over all of them); one number counts as an
+    axis of one element.
+    """
     if not g.rank(x):
         return body(g.reshape(x, (1,)), (0,), False)
-    return body(x, tuple(axes_of(dim, g.rank(x))), keepdim)
+    return body(x, tuple(tv.axes(dim, g.rank(x))), keepdim)
 
 
 def _summing(name: str) -> Converter:
     """Sums and products: integers are added up as int64."""
 
     def convert(x: Expr, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-        wanted = dtype or (str(g.dtype(x)) if g.dtype(x).is_float else "int64")
+        wanted = dtype or (g.dtype(x) if g.dtype(x).is_float else "int64")
         return reduced(plain(name), g.cast(x, wanted), dim, keepdim)
 
     return convert
@@ -69,20 +72,22 @@ def _truth(name: str) -> Converter:
 
 
 def _var(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value = None, keepdim: bool = False) -> Expr:
-    """The mean of squared distances from the mean; `correction` (1 where `unbiased`) comes off the count."""
+    """The mean of squared distances from the mean; `correction` (1 where `unbiased`) comes
+    off the count.
+    """
     less = correction if correction is not None else int(unbiased if unbiased is not None else True)
     return reduced(lambda y, axes, keep: _moment(y, axes, keep, float(less)), x, dim, keepdim)
 
 
 def _moment(x: Expr, axes: tuple[int, ...], keepdim: bool, less: float) -> Expr:
-    count = math.prod(shape(x)[a] for a in axes)
+    count = math.prod(tv.shape(x)[a] for a in axes)
     centred = g.sub(x, g.reduce("mean", x, axes, True))
     squares = g.reduce("sum", g.mul(centred, centred), axes, keepdim)
     return g.mul(squares, 1.0 / (count - less)) if count > less else g.mul(squares, float("nan"))
 
 
 def _std(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value = None, keepdim: bool = False) -> Expr:
-    return g.op("sqrt", _var(x, dim, unbiased, correction, keepdim))
+    return g.sqrt(_var(x, dim, unbiased, correction, keepdim))
 
 
 def _with_mean(body: Converter) -> Converter:
@@ -93,19 +98,19 @@ def _with_mean(body: Converter) -> Converter:
 
 
 def _norm(x: Expr, p: Value = 2, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    y = floating(x) if dtype is None else g.cast(x, dtype)
+    y = tv.floating(x) if dtype is None else g.cast(x, dtype)
     order = 2.0 if p is None or p == "fro" else float(p)
-    size = g.op("abs", y)
+    size = g.absolute(y)
     if math.isinf(order):
         return reduced(plain("max" if order > 0 else "min"), size, dim, keepdim)
     if order == 0:
-        return reduced(plain("sum"), g.cast(as_bool(y), str(g.dtype(y))), dim, keepdim)
+        return reduced(plain("sum"), g.cast(as_bool(y), g.dtype(y)), dim, keepdim)
     if order == 1:
         return reduced(plain("sum"), size, dim, keepdim)
     if order == 2:
-        return g.op("sqrt", reduced(plain("sum"), g.mul(y, y), dim, keepdim))
-    total = reduced(plain("sum"), g.op("power", size, g.constant(order, str(g.dtype(y)))), dim, keepdim)
-    return g.op("power", total, g.constant(1.0 / order, str(g.dtype(y))))
+        return g.sqrt(reduced(plain("sum"), g.mul(y, y), dim, keepdim))
+    total = reduced(plain("sum"), g.op("power", size, g.constant(order, g.dtype(y))), dim, keepdim)
+    return g.op("power", total, g.constant(1.0 / order, g.dtype(y)))
 
 
 def _linalg_norm(
@@ -119,27 +124,27 @@ def _linalg_norm(
 
 def _running(name: str) -> Converter:
     def convert(x: Expr, dim: int, dtype: str | None = None) -> Expr:
-        wanted = dtype or (str(g.dtype(x)) if g.dtype(x).is_float else "int64")
+        wanted = dtype or (g.dtype(x) if g.dtype(x).is_float else "int64")
         if not g.rank(x):
             return g.cast(x, wanted)
-        return g.op(name, g.cast(x, wanted), axis=axis_of(dim, g.rank(x)), dtype=wanted)
+        return g.op(name, g.cast(x, wanted), axis=tv.axis(dim, x), dtype=str(wanted))
 
     return convert
 
 
 def _argsort(x: Expr, dim: int = -1, descending: bool = False) -> Expr:
-    return g.op("argsort", x, axis=axis_of(dim, g.rank(x)), is_ascend=not descending, dtype="int64")
+    return g.op("argsort", x, axis=tv.axis(dim, x), is_ascend=not descending, dtype="int64")
 
 
 def _sort(x: Expr, dim: int = -1, descending: bool = False) -> list[Expr]:
     places = _argsort(x, dim, descending)
-    return [g.op("gather", x, places, axis=axis_of(dim, g.rank(x))), places]
+    return [g.op("gather", x, places, axis=tv.axis(dim, x)), places]
 
 
 def _median(x: Expr) -> Expr:
     """The lower one of the middle elements."""
     flat = g.reshape(x, (-1,))
-    middle = (shape(flat)[0] - 1) // 2
+    middle = (tv.shape(flat)[0] - 1) // 2
     return g.op("take", g.op("sort", flat, axis=0, is_ascend=True), g.constant(middle, "int64"), axis=0)
 
 
@@ -147,7 +152,7 @@ def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> E
     def total(y: Expr) -> Expr:
         return reduced(plain("sum"), y, [dim], False)
 
-    lengths = [g.binary("maximum", g.op("sqrt", total(g.mul(y, y))), eps) for y in (x1, x2)]
+    lengths = [g.binary("maximum", g.sqrt(total(g.mul(y, y))), eps) for y in (x1, x2)]
     return g.div(total(g.mul(x1, x2)), g.mul(*lengths))
 
 
@@ -164,7 +169,7 @@ OPS: Table = {
     "cumsum": _running("cumsum"),
     "linalg_norm": _linalg_norm,
     "linalg_vector_norm": lambda x, ord=2, dim=None, keepdim=False, dtype=None: _norm(x, ord, dim, keepdim, dtype),
-    "logsumexp": lambda x, dim, keepdim=False: reduced(log_sum_exp, floating(x), dim, keepdim),
+    "logsumexp": lambda x, dim, keepdim=False: reduced(log_sum_exp, tv.floating(x), dim, keepdim),
     "max": _extreme("max"),
     "max.dim": _extreme_with_place("max"),
     "mean": _mean,
@@ -177,7 +182,7 @@ OPS: Table = {
     "std": _std,
     "std_mean": _with_mean(_std),
     "sum": _summing("sum"),
-    "topk": lambda x, k, dim=-1, largest=True: top_k(x, k, axis_of(dim, g.rank(x)), not largest),
+    "topk": lambda x, k, dim=-1, largest=True: top_k(x, k, tv.axis(dim, x), not largest),
     "var": _var,
     "var_mean": _with_mean(_var),
 }

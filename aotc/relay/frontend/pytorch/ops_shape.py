@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of what moves elements without changing them: shapes, axes, joining, cutting, padding; and data types.
+"""Converters of what moves elements without changing them: shapes, axes, joining, cutting,
+padding; and data types.
 
 OPS["view"](x=a, size=[2, -1])          # reshape(a, (2, -1))
 """
@@ -15,17 +16,8 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import Dim, SymDim
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.pytorch.values import (
-    Table,
-    Value,
-    axis_of,
-    int_of,
-    ints_of,
-    promoted,
-    shape,
-    size,
-    target_shape,
-)
+from aotc.relay.frontend.pytorch import values as tv
+from aotc.relay.frontend.pytorch.values import Table, Value
 from aotc.relay.frontend.shapes import depth_to_space, element, padded, space_to_depth
 
 _INT64_MAX = (1 << 63) - 1
@@ -36,20 +28,20 @@ def _solved(dims: Sequence[Dim], size: Sequence[Value]) -> Sequence[Value]:
     unknown = [d for d in dims if isinstance(d, SymDim)]
     if -1 not in size or len(unknown) != 1 or unknown != [v for v in size if isinstance(v, SymDim)]:
         return size
-    given = math.prod(int_of(v) for v in size if not isinstance(v, SymDim) and v != -1)
+    given = math.prod(tv.int_of(v) for v in size if not isinstance(v, SymDim) and v != -1)
     whole = math.prod(d for d in dims if isinstance(d, int))
     return [whole // given if v == -1 else v for v in size] if given and whole % given == 0 else size
 
 
 def _view(x: Expr, size: Sequence[Value]) -> Expr:
-    return g.reshape(x, target_shape(_solved(g.dims(x), size)))
+    return g.reshape(x, tv.target_shape(_solved(g.dims(x), size)))
 
 
 def _flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
     rank = g.rank(x)
     if not rank:
         return g.reshape(x, (1,))
-    first, last = axis_of(start_dim, rank), axis_of(end_dim, rank)
+    first, last = tv.axis_in(start_dim, rank), tv.axis_in(end_dim, rank)
     dims = g.dims(x)
     inner = dims[first : last + 1]
     count: Value = math.prod(d for d in inner if isinstance(d, int)) if SymDim not in map(type, inner) else -1
@@ -57,7 +49,7 @@ def _flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
 
 
 def _unflatten(x: Expr, dim: int, sizes: Sequence[Value]) -> Expr:
-    axis, dims = axis_of(dim, g.rank(x)), g.dims(x)
+    axis, dims = tv.axis(dim, x), g.dims(x)
     return _view(x, [*dims[:axis], *sizes, *dims[axis + 1 :]])
 
 
@@ -67,23 +59,23 @@ def swap(x: Expr, dim0: int, dim1: int) -> Expr:
     order = list(range(rank))
     if not rank:
         return x
-    a, b = axis_of(dim0, rank), axis_of(dim1, rank)
+    a, b = tv.axis_in(dim0, rank), tv.axis_in(dim1, rank)
     order[a], order[b] = order[b], order[a]
     return g.transpose(x, order)
 
 
 def _movedim(x: Expr, source: Value, destination: Value) -> Expr:
     rank = g.rank(x)
-    sources = [axis_of(a, rank) for a in ints_of(source)]
+    sources = [tv.axis_in(a, rank) for a in tv.ints(source)]
     order = [k for k in range(rank) if k not in sources]
-    for place, axis in sorted(zip((axis_of(a, rank) for a in ints_of(destination)), sources, strict=True)):
+    for place, axis in sorted(zip((tv.axis_in(a, rank) for a in tv.ints(destination)), sources, strict=True)):
         order.insert(place, axis)
     return g.transpose(x, order)
 
 
 def _squeeze(x: Expr, dim: Value = None) -> Expr:
     rank = g.rank(x)
-    axes = range(rank) if dim is None else sorted({axis_of(a, rank) for a in ints_of(dim)})
+    axes = range(rank) if dim is None else sorted({tv.axis_in(a, rank) for a in tv.ints(dim)})
     return g.squeeze(x, [a for a in axes if a < rank and g.dims(x)[a] == 1])
 
 
@@ -91,14 +83,14 @@ def expand(x: Expr, size: Sequence[Value]) -> Expr:
     """`x` repeated along axes of size 1 and along new ones in front; -1 keeps an axis."""
     new = len(size) - g.rank(x)
     kept = [*([1] * new), *g.dims(x)]
-    target = [k if not isinstance(s, SymDim) and int_of(s) == -1 else s for s, k in zip(size, kept, strict=True)]
+    target = [k if not isinstance(s, SymDim) and tv.int_of(s) == -1 else s for s, k in zip(size, kept, strict=True)]
     if target == kept and not new:
         return x
-    return g.broadcast(x, [int_of(t) for t in target])
+    return g.broadcast(x, [tv.int_of(t) for t in target])
 
 
 def _repeat(x: Expr, repeats: Sequence[Value]) -> Expr:
-    counts = ints_of(repeats)
+    counts = tv.ints(repeats)
     counts = [1] * (g.rank(x) - len(counts)) + counts
     y = g.unsqueeze(x, range(len(counts) - g.rank(x)))
     return y if all(c == 1 for c in counts) else g.op("tile", y, reps=tuple(counts))
@@ -106,28 +98,28 @@ def _repeat(x: Expr, repeats: Sequence[Value]) -> Expr:
 
 def _repeat_interleave(x: Expr, repeats: Value, dim: int | None = None) -> Expr:
     y = x if dim is not None else g.reshape(x, (-1,))
-    return g.op("repeat", y, repeats=int_of(repeats), axis=axis_of(dim or 0, g.rank(y)))
+    return g.op("repeat", y, repeats=tv.int_of(repeats), axis=tv.axis(dim or 0, y))
 
 
 def _cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:
     parts = [t for t in tensors if g.dims(t) != (0,)] or list(tensors[:1])
-    return g.concat(promoted(*parts), axis_of(dim, g.rank(parts[0])))
+    return g.concat(tv.promoted(*parts), tv.axis(dim, parts[0]))
 
 
 def _stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
-    axis = axis_of(dim, g.rank(tensors[0]) + 1)
-    return g.stack(promoted(*tensors), axis)
+    axis = tv.axis_in(dim, g.rank(tensors[0]) + 1)
+    return g.stack(tv.promoted(*tensors), axis)
 
 
 def _chunk(x: Expr, chunks: int, dim: int = 0) -> list[Expr]:
-    return _split(x, max(-(-size(x, dim) // chunks), 1), dim)
+    return _split(x, max(-(-tv.size(x, dim) // chunks), 1), dim)
 
 
 def _split(x: Expr, split_size: Value, dim: int = 0) -> list[Expr]:
-    axis, total = axis_of(dim, g.rank(x)), size(x, dim)
+    axis, total = tv.axis(dim, x), tv.size(x, dim)
     if isinstance(split_size, (list, tuple)):
-        return g.split(x, ints_of(split_size), axis)
-    step = int_of(split_size)
+        return g.split(x, tv.ints(split_size), axis)
+    step = tv.int_of(split_size)
     return g.split(x, g.equal_parts(total, step) or [0], axis)
 
 
@@ -136,63 +128,63 @@ def _split_sizes(x: Expr, split_sizes: Value, dim: int = 0) -> list[Expr]:
 
 
 def _tensor_split(x: Expr, sections: Value, dim: int = 0) -> list[Expr]:
-    total, count = size(x, dim), int_of(sections)
+    total, count = tv.size(x, dim), tv.int_of(sections)
     g.check_unrolled(count, "a split")
     sizes = [total // count + (k < total % count) for k in range(count)]
-    return g.split(x, sizes, axis_of(dim, g.rank(x)))
+    return g.split(x, sizes, tv.axis(dim, x))
 
 
 def _unbind(x: Expr, dim: int = 0) -> list[Expr]:
-    axis = axis_of(dim, g.rank(x))
-    return [g.squeeze(part, [axis]) for part in g.split(x, g.equal_parts(size(x, axis), 1), axis)]
+    axis = tv.axis(dim, x)
+    return [g.squeeze(part, [axis]) for part in g.split(x, g.equal_parts(tv.size(x, axis), 1), axis)]
 
 
 def slice_(x: Expr, dim: int = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
     """x[start:end:step] along an axis."""
-    axis = axis_of(dim, g.rank(x))
-    begin, stride = 0 if start is None else int_of(start), int_of(step)
+    axis = tv.axis(dim, x)
+    begin, stride = 0 if start is None else tv.int_of(start), tv.int_of(step)
     dim_size = g.dims(x)[axis]
-    if end is None or isinstance(end, SymDim) or int_of(end) == _INT64_MAX:
+    if end is None or isinstance(end, SymDim) or tv.int_of(end) == _INT64_MAX:
         if isinstance(end, SymDim) and end != dim_size:
-            int_of(end)
+            tv.int_of(end)
         if begin == 0 and stride == 1:
             return x
         stop = _INT64_MAX
     else:
-        stop = int_of(end)
-    total = size(x, axis)
+        stop = tv.int_of(end)
+    total = tv.size(x, axis)
     first, last, _ = slice(begin, stop).indices(total)
     return g.cut(x, [first], [max(first, last)], [axis], [stride])
 
 
 def narrow(x: Expr, dim: int, start: Value, length: Value) -> Expr:
     """`length` elements of an axis from `start` on."""
-    first = int_of(start)
-    first += size(x, dim) if first < 0 else 0
-    return slice_(x, dim, first, first + int_of(length))
+    first = tv.int_of(start)
+    first += tv.size(x, dim) if first < 0 else 0
+    return slice_(x, dim, first, first + tv.int_of(length))
 
 
 def select(x: Expr, dim: int, index: Value) -> Expr:
     """x[index] along an axis, which goes away."""
-    axis, place = axis_of(dim, g.rank(x)), int_of(index)
+    axis, place = tv.axis(dim, x), tv.int_of(index)
     total = g.dims(x)[axis]
     if isinstance(total, int) and not -total <= place < total:
         raise AotcError("torch-index", f"index {place} is outside the {total} elements of dimension {axis}")
-    return element(x, axis, place + (size(x, axis) if place < 0 else 0))
+    return element(x, axis, place + (tv.size(x, axis) if place < 0 else 0))
 
 
 def _flip(x: Expr, dims: Value) -> Expr:
-    for axis in ints_of(dims):
-        x = g.op("reverse", x, axis=axis_of(axis, g.rank(x)))
+    for axis in tv.ints(dims):
+        x = g.op("reverse", x, axis=tv.axis(axis, x))
     return x
 
 
 def _roll(x: Expr, shifts: Value, dims: Value = None) -> Expr:
     if not dims:
-        return g.reshape(_roll(g.reshape(x, (-1,)), shifts, [0]), shape(x))
-    for shift, dim in zip(ints_of(shifts), ints_of(dims), strict=True):
-        axis = axis_of(dim, g.rank(x))
-        total = size(x, axis)
+        return g.reshape(_roll(g.reshape(x, (-1,)), shifts, [0]), tv.shape(x))
+    for shift, dim in zip(tv.ints(shifts), tv.ints(dims), strict=True):
+        axis = tv.axis(dim, x)
+        total = tv.size(x, axis)
         moved = shift % total if total else 0
         if moved:
             head, tail = g.split(x, [total - moved, moved], axis)
@@ -202,7 +194,7 @@ def _roll(x: Expr, shifts: Value, dims: Value = None) -> Expr:
 
 def _pads(pads: Value, rank: int) -> list[tuple[int, int]]:
     """torch counts axes from the last one."""
-    flat = ints_of(pads)
+    flat = tv.ints(pads)
     widths = [(flat[k], flat[k + 1]) for k in range(0, len(flat), 2)]
     return [(0, 0)] * (rank - len(widths)) + widths[::-1]
 
@@ -216,26 +208,26 @@ def _padded(x: Expr, pad: Value, mode: str = "constant", value: Value = None) ->
 
 
 def _channel_shuffle(x: Expr, groups: int) -> Expr:
-    n, c, *rest = shape(x)
+    n, c, *rest = tv.shape(x)
     y = swap(g.reshape(x, (n, groups, c // groups, *rest)), 1, 2)
     return g.reshape(y, (n, c, *rest))
 
 
 def _unfold(x: Expr, dimension: int, size: int, step: int) -> Expr:
     """Windows over an axis as a new last axis."""
-    axis = axis_of(dimension, g.rank(x))
-    total = shape(x)[axis]
+    axis = tv.axis(dimension, x)
+    total = tv.shape(x)[axis]
     starts = range(0, total - size + 1, step)
     return g.stack([_movedim(slice_(x, axis, s, s + size), axis, -1) for s in starts], axis)
 
 
 def _broadcast_tensors(tensors: Sequence[Expr]) -> list[Expr]:
-    common = np.broadcast_shapes(*map(shape, tensors))
+    common = np.broadcast_shapes(*map(tv.shape, tensors))
     return [g.broadcast(t, common) for t in tensors]
 
 
 def _meshgrid(tensors: Sequence[Expr], indexing: str = "ij") -> list[Expr]:
-    counts = [math.prod(shape(t)) for t in tensors]
+    counts = [math.prod(tv.shape(t)) for t in tensors]
     grids = [
         g.broadcast(g.reshape(t, [n if j == k else 1 for j in range(len(counts))]), counts)
         for k, (t, n) in enumerate(zip(tensors, counts, strict=True))
@@ -244,7 +236,7 @@ def _meshgrid(tensors: Sequence[Expr], indexing: str = "ij") -> list[Expr]:
 
 
 def _to(x: Expr, dtype: str | None = None, other: Expr | None = None) -> Expr:
-    wanted = dtype if other is None else str(g.dtype(other))
+    wanted = dtype if other is None else g.dtype(other)
     return x if wanted is None else g.cast(x, wanted)
 
 
@@ -292,7 +284,7 @@ OPS: Table = {
     "narrow": narrow,
     "numpy_T": lambda x: g.transpose(x, range(g.rank(x))[::-1]),
     "pad": _padded,
-    "permute": lambda x, dims: g.transpose(x, [axis_of(d, g.rank(x)) for d in dims]),
+    "permute": lambda x, dims: g.transpose(x, [tv.axis(d, x) for d in dims]),
     "pixel_shuffle": lambda x, upscale_factor: depth_to_space(x, upscale_factor),
     "pixel_unshuffle": lambda x, downscale_factor: space_to_depth(x, downscale_factor),
     "repeat": _repeat,
@@ -308,6 +300,6 @@ OPS: Table = {
     "unbind": _unbind,
     "unflatten": _unflatten,
     "unfold": _unfold,
-    "unsqueeze": lambda x, dim: g.unsqueeze(x, [axis_of(dim, g.rank(x) + 1)]),
+    "unsqueeze": lambda x, dim: g.unsqueeze(x, [tv.axis_in(dim, g.rank(x) + 1)]),
     "view.dtype": _reinterpreted,
 }

@@ -5,10 +5,11 @@ In: the JSON in a .pt2 file.  Out: the same program of known fields only, every 
 
     clean = checked_program(json.loads(text))        # Refused says which field is wrong, and why
 
-torch's reader trusts its file: it evaluates expressions on dimensions as Python, calls whatever attribute of torch a
-node names, writes names into source code that it executes, and imports modules that nested containers name.  So names
-must be identifiers, expressions a few functions of symbols and numbers, operators those of ATen; containers are left
-out (inputs and outputs are flat), as are guards, example inputs and all metadata but the line of the source.
+torch's reader trusts its file: it evaluates expressions on dimensions as Python, calls
+whatever attribute of torch a node names, writes names into source code that it executes, and
+imports modules that nested containers name.  So names must be identifiers, expressions a few
+functions of symbols and numbers, operators those of ATen; containers are left out (inputs and
+outputs are flat), as are guards, example inputs and all metadata but the line of the source.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ _LARGEST_POWER: Final = 8
 
 
 def _expression(value: Any, where: str) -> str:
-    """An expression of sympy as the text of Python that builds it, and nothing else: `Add(Symbol('s0'), Integer(1))`.
+    """An expression of sympy as the text of Python that builds it, and nothing else:
+    `Add(Symbol('s0'), Integer(1))`.
 
     It is printed anew from its syntax tree, so that what was checked is what is evaluated.
     """
@@ -162,7 +164,9 @@ def _expression(value: Any, where: str) -> str:
 
 
 def _check_expression(tree: ast.expr, where: str) -> None:
-    """ValueError for anything but calls of the functions with symbols and numbers; powers are small and not nested."""
+    """ValueError for anything but calls of the functions with symbols and numbers; powers are
+    small and not nested.
+    """
     work = [(tree, False)]
     while work:
         node, powered = work.pop()
@@ -180,7 +184,9 @@ def _check_expression(tree: ast.expr, where: str) -> None:
 
 
 def _check_leaf(name: str, node: ast.Call, where: str) -> None:
-    """The arguments are literals: a name, a number as a text, integers; those by keyword are numbers or flags."""
+    """The arguments are literals: a name, a number as a text, integers; those by keyword are
+    numbers or flags.
+    """
     values = [ast.literal_eval(arg) for arg in node.args]
     options = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
     if None in options or not all(type(v) is bool or (type(v) is int and 0 < v < 1000) for v in options.values()):
@@ -319,7 +325,9 @@ PAYLOADS: Final = _table(
 
 
 def checked_program(program: Any) -> dict[str, Any]:
-    """A clean program; Refused for what is not well formed, AotcError with all operators that are not supported."""
+    """A clean program; Refused for what is not well formed, AotcError with all operators that
+    are not supported.
+    """
     clean: dict[str, Any] = _PROGRAM(program, "the program")
     graph_module = clean["graph_module"]
     _check_operators(graph_module["graph"])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The walk over a TorchScript graph, traced or scripted: Relay's from_pytorch.
 
-In: a ScriptModule and names, shapes and dtypes of its inputs.  Out: a module and its parameters by name.  Branches and
-loops run at compile time; operators in place write through to the tensors that they are views of.
+In: a ScriptModule and names, shapes and dtypes of its inputs.  Out: a module and its
+parameters by name.  Branches and loops run at compile time; operators in place write through
+to the tensors that they are views of.
 
     module, params = from_script(torch.jit.trace(net, x), [("x", (1, 3, 224, 224))])
 """
@@ -159,7 +160,8 @@ class _Conversion:
     def write(self, name: str, value: Value) -> None:
         """`name` has a new value: so have what it is a view of, and all other views of that.
 
-        Where only the strides decide whether something is a view, the other side must not be read any more.
+        Where only the strides decide whether something is a view, the other side must not be
+        read any more.
         """
         chain: list[_View] = []
         base = name
@@ -189,7 +191,9 @@ class _Conversion:
                     self.values[name] = source if view.redo is None else view.redo(source)
 
     def _merged(self, base: Value, chain: Sequence[_View], value: Expr) -> Expr:
-        """`base` with the part that a chain of views shows replaced; the views tell where that part lies."""
+        """`base` with the part that a chain of views shows replaced; the views tell where
+        that part lies.
+        """
         if not is_tensor(base):
             raise AotcError("torch-op", "a change in place of an element of a list is not supported")
         sizes = shape(base)
@@ -197,14 +201,16 @@ class _Conversion:
         for view in chain:
             places = view.redo(places) if view.redo is not None else places
         flat = g.reshape(base, (-1,))
-        update = g.cast(g.reshape(value, (-1,)), str(g.dtype(base)))
+        update = g.cast(g.reshape(value, (-1,)), g.dtype(base))
         merged = g.op("scatter_elements", flat, g.reshape(places, (-1,)), update, axis=0, reduction="update")
         return g.reshape(merged, sizes)
 
     # --- attributes of modules
 
     def attribute(self, node: Any) -> None:
-        """A submodule, a number, or a parameter: a variable named after the operator that takes it first."""
+        """A submodule, a number, or a parameter: a variable named after the operator that
+        takes it first.
+        """
         owner, name = self.read(node.input()), node.s("name")
         value, out = getattr(owner, name), node.output().debugName()
         if isinstance(value, torch.Tensor):
@@ -326,7 +332,7 @@ _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
     "prim::Uninitialized": lambda: Absent("values that were never set"),
     "prim::data": lambda x: x,
     "prim::device": lambda _: torch.device("cpu"),
-    "prim::dtype": lambda x: getattr(torch, str(g.dtype(x))),
+    "prim::dtype": lambda x: getattr(torch, g.dtype(x)),
     "prim::is_cuda": lambda _: False,
     "prim::is_quantized": lambda _: False,
     "prim::max": max,
@@ -340,7 +346,9 @@ _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
 
 
 def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Relay's names of nodes (kind and running number), by output; and for each value its first reader's name."""
+    """Relay's names of nodes (kind and running number), by output; and for each value its
+    first reader's name.
+    """
     counts: dict[str, int] = {}
     names: dict[str, str] = {}
     consumers: dict[str, str] = {}
@@ -384,7 +392,9 @@ def from_script(
     default_dtype: str = "float32",
     use_parser_friendly_name: bool = False,
 ) -> tuple[IRModule, dict[str, np.ndarray[Any, Any]]]:
-    """Convert a ScriptModule to a module and its parameters; see `aotc.relay_api.frontend.from_pytorch`."""
+    """Convert a ScriptModule to a module and its parameters; see
+    `aotc.relay_api.frontend.from_pytorch`.
+    """
     if not isinstance(script_module, torch.jit.ScriptModule):
         hint = "torch.jit.trace(module, example_inputs) makes one; from_exported_program takes torch.export programs"
         text = f"from_pytorch takes a torch.jit.ScriptModule, not {type(script_module).__name__}"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What converters of PyTorch operators see: tensors as expressions, everything else as Python values.
 
-In: an operator's schema and the values of its arguments.  Out: expressions.  Data types follow torch's promotion
-rules, in which tensors with dimensions weigh more than those without, and these more than Python's numbers.
+In: an operator's schema and the values of its arguments.  Out: expressions.  Data types
+follow torch's promotion rules, in which tensors with dimensions weigh more than those
+without, and these more than Python's numbers.
 
     a, b = promoted(x, 1.5)             # an int64 tensor and a number: both float32
     apply(converter, schema, [x, 1], {})
@@ -30,7 +31,9 @@ from aotc.relay.frontend import graph as g
 Value: TypeAlias = Any
 """An expression, a Python number, string, dtype or None, or a list or tuple of such."""
 Converter: TypeAlias = Callable[..., Value]
-"""Takes arguments by their names in torch's schema (`self` and `input` are called x), gives the result or results."""
+"""Takes arguments by their names in torch's schema (`self` and `input` are called x), gives
+the result or results.
+"""
 Table: TypeAlias = "dict[str, Converter]"
 
 _TENSORS: Final = (Var, Constant, Call, TupleGetItem, If, Let, Function)
@@ -153,7 +156,7 @@ def dynamic(dim: Dim) -> AotcError:
     return AotcError("torch-dynamic", f"the value of the dynamic dimension {name or dim} is needed", hint=hint)
 
 
-def ints_of(values: Value) -> list[int]:
+def ints(values: Value) -> list[int]:
     """Integers, of which one alone may stand for a list; one-element constants count as numbers."""
     items = values if isinstance(values, (list, tuple)) else [values]
     return [int_of(v) for v in items]
@@ -178,23 +181,28 @@ def target_shape(values: Sequence[Value]) -> list[int]:
     return [-1 if isinstance(v, SymDim) else int_of(v) for v in values]
 
 
-def axis_of(axis: int, rank: int) -> int:
+def axis_in(place: int, rank: int) -> int:
     """A possibly negative axis from 0; tensors without dimensions have the axis 0, too."""
-    if not -max(rank, 1) <= axis < max(rank, 1):
-        raise AotcError("torch-axis", f"dimension {axis} is outside a tensor of {rank} dimensions")
-    return axis % max(rank, 1)
+    if not -max(rank, 1) <= place < max(rank, 1):
+        raise AotcError("torch-axis", f"dimension {place} is outside a tensor of {rank} dimensions")
+    return place % max(rank, 1)
 
 
-def axes_of(axes: Value, rank: int) -> list[int]:
+def axis(place: int, x: Expr) -> int:
+    """A possibly negative axis of a tensor, from 0."""
+    return axis_in(place, g.rank(x))
+
+
+def axes(places: Value, rank: int) -> list[int]:
     """Axes from 0, ascending; all of them for None or an empty list."""
-    if axes is None or axes == []:
+    if places is None or places == []:
         return list(range(rank))
-    return sorted({axis_of(a, rank) for a in ints_of(axes)})
+    return sorted({axis_in(a, rank) for a in ints(places)})
 
 
-def size(x: Expr, axis: int) -> int:
+def size(x: Expr, place: int) -> int:
     """A static dimension."""
-    dim = g.dims(x)[axis]
+    dim = g.dims(x)[place]
     if not isinstance(dim, int):
         raise dynamic(dim)
     return dim

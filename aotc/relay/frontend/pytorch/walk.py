@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the walks over TorchScript graphs and exported programs share: one operator at a time, problems collected.
+"""What the walks over TorchScript graphs and exported programs share: one operator at a time,
+problems collected.
 
-In: operators with the values of their arguments.  Out: values, or a list of problems, each with its place.
+In: operators with the values of their arguments.  Out: values, or a list of problems, each
+with its place.
 
     with problems.at(span):
         value = call_operator("add", schema, [x, 1], {})
@@ -89,7 +91,9 @@ def unsupported(name: str) -> AotcError:
 
 
 def converter_for(name: str, overload: str, args: Sequence[Value]) -> Converter | None:
-    """The converter of an operator on tensors; None where TorchScript only computes on numbers and lists."""
+    """The converter of an operator on tensors; None where TorchScript only computes on
+    numbers and lists.
+    """
     first = args[0] if args else None
     on_numbers = isinstance(first, (list, tuple)) or not any(map(is_tensor, args))
     return None if name in SCALARS and on_numbers else converter_of(name, overload)
@@ -116,7 +120,9 @@ def call_custom(custom: CustomConverter, name: str, args: list[Value], types: li
 
 
 def described(value: Value) -> str:
-    """An argument in a message: the type of a tensor, a number or text itself, a list by its first elements."""
+    """An argument in a message: the type of a tensor, a number or text itself, a list by its
+    first elements.
+    """
     if is_tensor(value):
         return str(type_of(value))
     match value:

@@ -79,16 +79,10 @@ def _tensor(data: Value, dtype: str | None = None) -> Expr:
 
 
 OPS: Table = {
+    **tv.named(_arange, _eye, _full, _full_like, _linspace, _new_full, _tensor),
     "_shape_as_tensor": lambda x: g.constant(list(tv.shape(x)), "int64"),
-    "arange": _arange,
-    "eye": _eye,
     "fill": lambda x, value: _full_like(x, value),
-    "full": _full,
-    "full_like": _full_like,
-    "linspace": _linspace,
-    "new_full": _new_full,
     "scalar_tensor": lambda s, dtype=None: tv.as_tensor(s, dtype or "float32"),
-    "tensor": _tensor,
     **dict.fromkeys(("empty", "zeros"), partial(_full, fill_value=0.0)),
     **dict.fromkeys(("empty_like", "zero", "zeros_like"), partial(_full_like, fill_value=0)),
     **dict.fromkeys(("new_empty", "new_zeros"), partial(_new_full, fill_value=0)),

@@ -212,25 +212,18 @@ def _bucket(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
 
 
 OPS: Table = {
+    **tv.named(_copy, _diagonal, _gather, _one_hot, _scatter, _scatter_reduce, _select_scatter),
+    **tv.named(_slice_scatter, _take_along_dim),
     **dict.fromkeys(("index", "_unsafe_index"), _index),
     **dict.fromkeys(("index_put", "_unsafe_index_put"), _index_put),
     "bucketize": _bucket,
-    "copy": _copy,
-    "diagonal": _diagonal,
     "embedding": lambda weight, indices: take(weight, indices, 0),
-    "gather": _gather,
     "index_add": lambda x, dim, index, source: _along(x, dim, index, source, True),
     "index_copy": lambda x, dim, index, source: _along(x, dim, index, source, False),
     "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * tv.axis(dim, x), index], value),
     "index_select": lambda x, dim, index: take(x, g.reshape(index, (-1,)), tv.axis(dim, x)),
-    "one_hot": _one_hot,
-    "scatter": _scatter,
     "scatter_add": lambda x, dim, index, src: _scattered(x, dim, index, src, "add"),
-    "scatter_reduce": _scatter_reduce,
-    "select_scatter": _select_scatter,
-    "slice_scatter": _slice_scatter,
     "take": lambda x, index: _index(g.reshape(x, (-1,)), [index]),
-    "take_along_dim": _take_along_dim,
     "tril": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=False),
     "triu": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=True),
 }

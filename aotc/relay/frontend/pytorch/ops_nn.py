@@ -257,6 +257,8 @@ def _encoder_layer(
 
 
 OPS: Table = {
+    **tv.named(_addmm, _batch_norm, _group_norm, _instance_norm, _layer_norm, _linear, _matmul),
+    **tv.named(_outer, _rms_norm),
     "_native_batch_norm_legit_no_training": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
     "_native_batch_norm_legit.no_stats": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
     "_native_multi_head_attention": _multi_head,
@@ -264,23 +266,14 @@ OPS: Table = {
     **dict.fromkeys(("log_softmax", "_log_softmax"), _softmax("nn.log_softmax")),
     **dict.fromkeys(("softmax", "_softmax"), _softmax("nn.softmax")),
     **dict.fromkeys(("bmm", "mm"), lambda x, mat2: matmul(x, mat2)),
-    "addmm": _addmm,
     "addmv": lambda x, mat, vec, beta=1, alpha=1: _addmm(x, mat, vec, beta, alpha),
     "baddbmm": lambda x, batch1, batch2, beta=1, alpha=1: _addmm(x, batch1, batch2, beta, alpha),
-    "batch_norm": _batch_norm,
     "dot": lambda x, tensor: matmul(x, tensor),
     "einsum": lambda equation, tensors: einsum(equation, tv.promoted(*tensors)),
-    "group_norm": _group_norm,
-    "instance_norm": _instance_norm,
-    "layer_norm": _layer_norm,
-    "linear": _linear,
-    "matmul": _matmul,
     "mv": lambda x, vec: matmul(x, vec),
     "native_group_norm": tv.with_absent(
         lambda x, weight, bias, group, eps: _group_norm(x, group, weight, bias, eps), "the statistics of group_norm", 2
     ),
     "native_layer_norm": tv.with_absent(_layer_norm, "the statistics of layer_norm", 2),
-    "outer": _outer,
-    "rms_norm": _rms_norm,
     "scaled_dot_product_attention": _attention,
 }

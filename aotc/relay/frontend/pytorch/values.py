@@ -239,6 +239,11 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
     return converter(**bound)
 
 
+def named(*converters: Converter) -> Table:
+    """Converters by the names of their operators, which they bear after an underscore."""
+    return {converter.__name__[1:]: converter for converter in converters}
+
+
 def with_absent(converter: Converter, what: str, count: int = 1) -> Converter:
     """A converter whose result is followed by others that are not computed."""
 

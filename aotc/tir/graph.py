@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph of tensor expressions: order, reads, cost.  te tensors in, facts about them out.
+"""The graph of tensor expressions: order, reads, cost.  Tensors of `aotc.tir.te` in, facts about them out.
 
 order = topological(outputs)               # producers first
 elements(order[-1])                        # the elements that its body reads

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over float16 that have no vector form: what they read becomes float32 in scratch, and so does what they write.
+"""Loops over float16 without a vector form: scratch holds what they read, and what they write, as float32.
 
 C compilers turn loops over float32 into vectors, functions and strides included; conversions are loops of their own.
 A loop in, statements and scratch out; each operation is rounded as before:
@@ -53,7 +53,7 @@ def in_single(loop: For) -> tuple[Stmt, list[Buffer]] | None:
 
 @dataclass(eq=False)
 class _Run:
-    """Elements of a buffer at the same terms and a constant from `low` to `high`; each iteration goes on by `step`."""
+    """Elements form + low to form + high of a buffer, which move on by `step` with each iteration."""
 
     buffer: Buffer
     form: Linear
@@ -207,7 +207,7 @@ def _narrow_loads(stmts: list[Stmt]) -> Iterator[Load]:
 
 
 def _merged(runs: list[_Run]) -> list[_Run]:
-    """Runs beside each other are one."""
+    """The runs, those made one that differ in their constants only."""
     found: list[_Run] = []
     for run in runs:
         known = next((r for r in found if r.buffer is run.buffer and r.form.terms == run.form.terms), None)

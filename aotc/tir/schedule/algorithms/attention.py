@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of products, row by row: what lies between two matrix products never is a whole matrix.
+"""Attention: two matrix products and what lies between them, by strips of rows, never as a whole matrix.
 
 In: the groups of a kernel in which one contraction is, after computations along rows, the data of another; attention
 is softmax(q k^T) v.  Out: one nest over strips of rows that stay in the cache:
@@ -77,7 +77,7 @@ class Chain:
     """Two products, and the group of stages that makes the data of the second one of the result of the first.
 
     scores    what the group reads of the first product's stage
-    weights   what it hands to the second one
+    weights   what the second product reads of the group
     moved     another order of the second product's results, in which they are stored
     absorbed  groups that the nest takes the place of, the second product's apart
     """
@@ -143,14 +143,14 @@ class _Finder:
         return outside[0] if len(outside) == 1 else None
 
     def _is_private(self, before: Group, middle: Group, scores: te.Tensor, weights: te.Tensor, second: Product) -> bool:
-        """Whether nobody else wants what lies between the products."""
+        """Whether nothing else reads what lies between the products."""
         own = {root for g in (before, middle) for stage in g.stages for root in stage.roots}
         readers = {r.stage for t in own for r in self.plan.reads.get(t, ())}
         takers = {taker for t in own for taker in self.plan.operands.get(t, ())}
         return not own & self.outputs and readers <= own and takers <= {second.c} and second.c.b not in own
 
     def _by_rows(self, middle: Group, first: Product, scores: te.Tensor, weights: te.Tensor) -> bool:
-        """Whether a row of the group's tensors needs the same row of the scores and no other."""
+        """Whether row i of the group's tensors needs row i of the scores and no other."""
         shared = middle.stages[0].axes[: middle.depth]
         rows, columns = first.row[1], first.column[1]
         if not shared or [n for _, n in shared][-1] != rows or math.prod(n for _, n in shared) != first.heads * rows:
@@ -249,7 +249,7 @@ def strip_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
 
 
 def padded_pitch(columns: int, itemsize: int) -> int:
-    """Elements from row to row: an odd number of cache lines, lest a column want the same few places of the cache."""
+    """Elements from row to row: an odd number of cache lines, lest a column of elements compete for few cache sets."""
     line = LINE // itemsize
     return columns if columns < line else (-(-columns // line) | 1) * line
 
@@ -309,7 +309,7 @@ class _Strips:
 
     @staticmethod
     def of(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> _Strips:
-        """Everything as large as the caches of the target want it."""
+        """The buffers, of sizes that the caches of the target hold."""
         first, memory = chain.first, builder.memory
         dtype, (_, rows), (_, columns) = first.c.dtype, first.row, first.column
         height = strip_rows(rows, columns, dtype.itemsize, builder.target)
@@ -324,7 +324,7 @@ class _Strips:
         return _Strips(builder, chain, middle, Var("head"), height, pitch, keys, values, queries, strip, weights)
 
     def nest(self) -> Stmt:
-        """Everything."""
+        """The whole nest."""
         first, strip = self.chain.first, Var("strip")
         whole, left = divmod(first.row[1], self.height)
         body = [self._pack(self.keys), self._pack(self.values)]

@@ -93,7 +93,7 @@ class _Plan:
 
     lanes     elements of a vector
     vectors   vectors of units side by side in a tile of one row
-    wide      the same in a tile of several rows, and `rows` how many these are, at most
+    wide      vectors of units side by side in a tile of several rows, and `rows` how many these are, at most
     block     steps whose inputs are multiplied together
     beside    the next block's inputs are multiplied beside the recurrence
     """
@@ -174,7 +174,7 @@ class _Product:
 
 
 def _accumulate(products: Sequence[_Product]) -> tuple[list[Stmt], list[list[list[Var]]]]:
-    """The sums of several products, in the loop over what their depths have in common side by side."""
+    """The sums of several products; over the depth that all of them have, one loop computes them side by side."""
     sums = [p.sums() for p in products]
     stmts: list[Stmt] = []
     for p, rows in zip(products, sums, strict=True):
@@ -309,7 +309,7 @@ class _Builder:
         return Block(stmts)
 
     def _following(self, block: Expr, s: Expr, unit: Expr) -> _Product:
-        """Of x W of another block the s-th vector of a tile's columns, for all its steps."""
+        """The s-th vector of a tile's columns of another block's x W, for all steps of that block."""
         plan = self.plan
         gate, vector = s // plan.vectors, s % plan.vectors
         unit = _within(unit + vector * plan.lanes, plan.lanes, self.layer.hidden, plan.vectors * plan.lanes)
@@ -344,7 +344,7 @@ def _within(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:
 
 
 def _kind(size: int, extent: int) -> str:
-    """Of a loop over tiles: the last one computes again what the one before it has, where it is shifted back."""
+    """The kind of a loop over tiles: a last tile that is shifted back computes elements of the one before it again."""
     return "serial" if extent % size else "independent"
 
 

@@ -7,7 +7,7 @@
         for tile, vector of output channels: A^T M A, to the stack, then each element to `store`
 
 A strip is as high, or a part of a row as wide, as its V and M fit the second-level cache together.  Splitting columns
-by their remainder modulo the tile's size puts the same element of neighbouring tiles side by side: the transform is
+by their remainder modulo the tile's size puts element (i, j) of neighbouring tiles side by side: the transform is
 vectors throughout.
 """
 
@@ -57,7 +57,7 @@ class Strips:
 def cut_strips(w: te.Winograd, target: Target) -> Strips:
     """As little waste as possible, then as few strips as the second-level cache allows; whole rows if one fits.
 
-    Weights beyond that cache come from further away for every strip: then all rows are one.
+    Weights that the cache does not hold are read from memory for every strip: then there is one strip.
     """
     height, width = (-(-extent // w.tile) for extent in w.shape[2:])
     per_tile = (w.tile + 2) ** 2 * (w.a.shape[1] + w.shape[1]) * w.dtype.itemsize
@@ -178,7 +178,7 @@ class _Builder:
         self.tile = Buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes, "workspace", 64, private=True)
 
     def nest(self) -> ContractionNest:
-        """Everything."""
+        """The whole nest, and its scratch."""
         image, strip, channel = Var("n"), Var("strip"), Var("c")
         side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
         forward = Block((self._split(image, strip, side, channel), self._forward(channel)))
@@ -332,7 +332,7 @@ def _layer(size: int) -> int:
     """Room for `size` elements, an odd number of cache lines.
 
     A patch has an element in each of 16 or 36 layers: at a distance of 4096 bytes, or of many a smaller power of two,
-    they would all want the same few places of the first-level cache.
+    they would all compete for few sets of the first-level cache.
     """
     return (-(-size // LINE) | 1) * LINE
 

@@ -28,7 +28,7 @@ CopyFn: TypeAlias = Callable[[dict[Var, Expr]], Stmt]
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A dimension in scratch: position u holds the source's `outer + low + step * u`.
+    """A dimension of the copy: position u holds the source's `outer + low + step * u`.
 
     inner    the source index without its outer part
     phases   u = q * phases + p is kept at place q of the p-th run
@@ -72,29 +72,29 @@ class Staging:
 
 
 def _outer_part(dim: Dimension, inner: set[Var]) -> tuple[Linear, Linear]:
-    """The terms without, and those of, inner variables."""
+    """The terms without inner variables, and those with them."""
     outer = {t: c for t, c in dim.index.terms.items() if not variables(t) & inner}
-    rest = {t: c for t, c in dim.index.terms.items() if t not in outer}
-    if any(not isinstance(t, Var) for t in rest):
+    moving = {t: c for t, c in dim.index.terms.items() if t not in outer}
+    if any(not isinstance(t, Var) for t in moving):
         raise Irregular("an index that is not affine")
-    return Linear(outer, dim.index.const), Linear(rest)
+    return Linear(outer, dim.index.const), Linear(moving)
 
 
 def _staged(dim: Dimension, inner: set[Var], vector: Var, ranges: Ranges, clipped: bool) -> _Staged | None:
-    outer, rest = _outer_part(dim, inner)
-    if not rest.terms:
+    outer, moving = _outer_part(dim, inner)
+    if not moving.terms:
         if not dim.inside:
             raise Irregular("a border across an outer axis")
         return None
     if outer.terms and not dim.inside and not clipped:
         raise Irregular("a border that moves with an outer axis")
-    low, high = bounds(rest.expr(), ranges)
-    step = math.gcd(*rest.terms.values())
+    low, high = bounds(moving.expr(), ranges)
+    step = math.gcd(*moving.terms.values())
     extent = (int(high) - int(low)) // step + 1
-    phases = abs(rest.terms.get(vector, 0)) // step or 1
-    if rest.terms.get(vector, 1) < 0:
+    phases = abs(moving.terms.get(vector, 0)) // step or 1
+    if moving.terms.get(vector, 1) < 0:
         raise Irregular("data read backwards")
-    return _Staged(outer, rest, int(low), step, extent, dim, phases)
+    return _Staged(outer, moving, int(low), step, extent, dim, phases)
 
 
 def stage(

@@ -63,7 +63,7 @@ def _tile(tile: Tile, spill: Spill) -> Stmt:
 
 
 def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
-    """One nest for each part of the taps' ranges over which the same products are inside the data.
+    """One nest for each part of the taps' ranges that has one set of products inside the data.
 
     Parts are nests of their own, not statements side by side, unless the tile is small: a C compiler would
     keep the broadcasts that they share in registers, and the accumulators in memory.

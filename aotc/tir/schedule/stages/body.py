@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From te bodies to tir expressions.  Elements become loads, registers or inlined values.
+"""From the definitions of tensors to scalar expressions: elements become loads, registers or inlined values.
 
 body = Body(plan, memory, ranges)
 value = body.element(tensor, indices)      # the expression of one element ...
@@ -178,7 +178,7 @@ def _bind(tensor: te.Compute, indices: Sequence[Expr]) -> dict[Var, Expr]:
 
 
 def _run(task: _Task) -> Expr:
-    """Run a task and those it waits for on a stack of our own: chains of tensors may be long."""
+    """Run a task and those it waits for, on a list instead of Python's stack: chains of tensors may be long."""
     stack = [task]
     result: Expr | None = None
     while stack:

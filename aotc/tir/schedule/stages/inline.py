@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors get memory and which are computed where they are read.  A te graph in, a `Plan` out.
+"""Which tensors get memory and which are computed where they are read.  A graph of tensors in, a `Plan` out.
 
 plan = plan_storage(outputs)
 plan.stored                                # the tensors to compute into memory, in order

@@ -44,7 +44,7 @@ _SCALAR_LANES: Final = 4
 
 
 def identity(combiner: str, dtype: DType) -> Expr:
-    """The value that changes nothing when combined: what a reduction over nothing gives."""
+    """The value that changes nothing when combined: what a reduction over no elements gives."""
     match combiner:
         case "sum" | "or":
             return const(0, dtype)

@@ -20,6 +20,7 @@ from aotc.ir.dtype import DType
 from aotc.tir import expr as tir
 from aotc.tir.expr import Buffer, Cast, Const, Expr, Load, Select, Var, as_expr, cast, minimum, substitute, walk
 from aotc.tir.loops.dependence import loads, straight_line
+from aotc.tir.loops.nest import const_extent
 from aotc.tir.simplify import Linear, linear, simplify
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store
 
@@ -74,13 +75,13 @@ class _Conversion:
     fixed: dict[Load, Var] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        begin, end = self.loop.begin, self.loop.end
-        known = isinstance(begin, Const) and isinstance(end, Const)
-        extent = int(end.value) - int(begin.value) if isinstance(begin, Const) and isinstance(end, Const) else CHUNK
+        known = const_extent(self.loop)
+        extent = CHUNK if known is None else known[1] - known[0]
         self.size = min(CHUNK, extent)
         if self.size < LEAST:
             raise _Unfit
-        self.first, self.count = (begin, as_expr(extent)) if known and extent <= CHUNK else (Var("chunk"), Var("count"))
+        whole = known is not None and extent <= CHUNK
+        self.first, self.count = (self.loop.begin, as_expr(extent)) if whole else (Var("chunk"), Var("count"))
         self.here = Var(self.loop.var.name)
 
     def statements(self, stmts: list[Stmt]) -> tuple[Stmt, list[Buffer]]:
@@ -96,9 +97,8 @@ class _Conversion:
         for run in self.runs:
             size = (self.size - 1) * run.step + run.high - run.low + 1
             run.scratch = Buffer(f"{run.buffer.name}_single", SINGLE, size, "stack", 64, private=True)
-        copies = [self._copy(run, back=run.buffer in buffers) for run in self.runs]
-        into = [c for c, run in zip(copies, self.runs, strict=True) if run.buffer not in buffers]
-        back = [c for c, run in zip(copies, self.runs, strict=True) if run.buffer in buffers]
+        into = [self._copy(run, back=False) for run in self.runs if run.buffer not in buffers]
+        back = [self._copy(run, back=True) for run in self.runs if run.buffer in buffers]
         body = For(self.here, self.count, Block(self._statement(s) for s in stmts), kind="independent")
         fixed = [Declare(var, cast(load, SINGLE)) for load, var in self.fixed.items()]
         whole: Stmt = Block((*into, *fixed, body, *back))

@@ -103,16 +103,12 @@ class Body:
                 return expr
             case Select():
                 return (yield self._select(expr, mapping))
-            case Element():
-                indices: list[Expr] = []
-                for index in expr.indices:
-                    indices.append((yield self._lower(index, mapping)))
-                return (yield self._read(expr.tensor, tuple(indices)))
-            case _:
-                fresh: list[Expr] = []
-                for operand in operands(expr):
-                    fresh.append((yield self._lower(operand, mapping)))
-                return with_operands(expr, tuple(fresh))
+        fresh: list[Expr] = []
+        for operand in operands(expr):
+            fresh.append((yield self._lower(operand, mapping)))
+        if isinstance(expr, Element):
+            return (yield self._read(expr.tensor, tuple(fresh)))
+        return with_operands(expr, tuple(fresh))
 
     def _read(self, tensor: te.Tensor, indices: tuple[Expr, ...]) -> _Task:
         indices = tuple(simplify(i, self.ranges) for i in indices)

@@ -34,21 +34,17 @@ def inplace_pairs(
     for g, group in enumerate(groups):
         for s, stage in enumerate(group.stages):
             places.update({root: _Place(g, s, r) for r, root in enumerate(stage.roots)})
-    passed_on = {graph.base(t) for t in outputs}
-    pairs: list[tuple[int, int]] = []
-    taken: set[int] = set()
+    pairs: dict[int, int] = {}
     bases = [graph.base(t) for t in outputs]
     for o, tensor in enumerate(bases):
         if tensor not in places or bases.index(tensor) != o:
             continue
         for i, source in enumerate(inputs):
-            if i in taken or source in passed_on or not _same_memory(source, tensor):
-                continue
-            if _safe(plan, groups, places, source, tensor):
-                pairs.append((o, i))
-                taken.add(i)
+            free = i not in pairs.values() and source not in bases and _same_memory(source, tensor)
+            if free and _safe(plan, groups, places, source, tensor):
+                pairs[o] = i
                 break
-    return tuple(pairs)
+    return tuple(pairs.items())
 
 
 def _same_memory(source: te.Tensor, tensor: te.Tensor) -> bool:

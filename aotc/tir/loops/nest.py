@@ -128,6 +128,18 @@ def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
                 yield -(half.const // factor) if factor > 0 else half.const // -factor + 1
 
 
+def copied(source: tir.Buffer, target: tir.Buffer) -> Stmt:
+    """The loop that copies a whole buffer."""
+    i = Var("i")
+    return For(i, target.size, Store(target, i, Load(source, i)), kind="independent")
+
+
+def cleared(buffer: tir.Buffer) -> Stmt:
+    """The loop that fills a buffer with zeros."""
+    i = Var("i")
+    return For(i, buffer.size, Store(buffer, i, tir.const(0, buffer.dtype)), kind="independent")
+
+
 def substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
     """`stmt` with variables replaced in all its expressions."""
     return map_exprs(stmt, lambda expr: substitute(expr, mapping))

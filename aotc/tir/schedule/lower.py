@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import graph, te
-from aotc.tir.expr import Buffer, Expr, Load, Var
-from aotc.tir.loops.nest import hoist_invariants, optimized, substituted
+from aotc.tir.expr import Buffer, Expr, Var
+from aotc.tir.loops.nest import copied, hoist_invariants, optimized, substituted
 from aotc.tir.schedule.algorithms.attention import build_chain, find_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.contraction import build_contraction
@@ -23,7 +23,7 @@ from aotc.tir.schedule.stages.inplace import inplace_pairs
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.schedule.stages.reduce import reduce_nest
 from aotc.tir.simplify import drop_dead, simplify_stmt
-from aotc.tir.stmt import Block, Kernel, Stmt, Store, loops
+from aotc.tir.stmt import Block, Kernel, Stmt, loops
 from aotc.tir.target import Target
 
 
@@ -70,13 +70,9 @@ class Lowering:
 
     def _copies(self) -> list[Stmt]:
         """Outputs that are an input or another output, perhaps under another shape."""
-        copies: list[Stmt] = []
-        for output, buffer in zip(self.outputs, self.output_buffers, strict=True):
-            source = self.builder.memory[graph.base(output)].buffer
-            if source is not buffer:
-                i = Var("i")
-                copies.append(loops([(i, buffer.size)], Store(buffer, i, Load(source, i)), kind="independent"))
-        return copies
+        sources = (self.builder.memory[graph.base(output)].buffer for output in self.outputs)
+        pairs = zip(sources, self.output_buffers, strict=True)
+        return [copied(source, buffer) for source, buffer in pairs if source is not buffer]
 
     def _place_scratch(self) -> None:
         """Give memory to what one stage computes and another one reads."""

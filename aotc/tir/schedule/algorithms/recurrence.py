@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, minimum
+from aotc.tir.loops.nest import copied
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store
 from aotc.tir.target import Target
 from aotc.tir.te import ExternProgram, Scratch
@@ -214,7 +215,7 @@ class _Builder:
     def statement(self) -> Stmt:
         layer, plan = self.layer, self.plan
         last = self.blocks - 1
-        stmts = [_copied(source, state) for source, state in zip(self.first, self.states, strict=True)]
+        stmts = [copied(source, state) for source, state in zip(self.first, self.states, strict=True)]
         if plan.beside:
             stmts.append(self._project(as_expr(0)))
         block, s = Var("block"), Var("s")
@@ -290,7 +291,7 @@ class _Builder:
         cell = For(b, layer.batch, self._cell(block, s, b, j * width, count), kind="independent")
         kind = _kind(width, layer.hidden) if beside else "independent"  # the gates of a tile are its own
         tiles = For(j, -(-layer.hidden // width), Block((products, cell)), kind=kind)
-        return Block((_copied(self.states[0], self.before), tiles))
+        return Block((copied(self.states[0], self.before), tiles))
 
     def _keep(self, row: Expr, column: Expr, value: Expr) -> Stmt:
         return Store(self.gates, row * self.layer.columns + column, value)
@@ -331,11 +332,6 @@ class _Builder:
         stores = [Store(state, here, var) for state, (_, var) in zip(self.states, new, strict=True)]
         body = Block((*(stmt for stmt, _ in new), Store(self.y, place + here, new[0][1]), *stores))
         return For(i, count, body, kind="independent")
-
-
-def _copied(source: Buffer, target: Buffer) -> Stmt:
-    i = Var("i")
-    return For(i, target.size, Store(target, i, Load(source, i)), kind="independent")
 
 
 def _within(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:

@@ -14,7 +14,7 @@ vectors throughout.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
+from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import MEMORY_RATE, computed_lanes
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
@@ -121,6 +122,14 @@ class _Registers:
         columns = np.stack([column for column, _ in terms], axis=1)
         return self._rows(columns, [x for _, x in terms])
 
+    def squares(self, name: str, matrix: Matrix, load: Callable[[int, int], Expr]) -> Iterator[tuple[int, int, Expr]]:
+        """The elements of matrix X matrix^T, row by row; `load` gives those of X, which go into registers."""
+        size = range(matrix.shape[1])
+        columns = [self.products(matrix, [self.keep(name, load(i, j)) for i in size]) for j in size]
+        for i in range(len(matrix)):
+            row = self.products(matrix, [column[i] for column in columns])
+            yield from ((i, j, value) for j, value in enumerate(row))
+
     def _rows(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
         results: list[Expr] = []
         while len(results) < len(matrix):
@@ -165,7 +174,7 @@ class _Builder:
         self.rows, self.columns = self.strips.rows, self.strips.columns
         self.alpha = w.tile + 2
         self.pitch = self.columns + 1
-        self.places = _whole(self.rows * self.pitch, self.lanes)
+        self.places = -(-self.rows * self.pitch // self.lanes) * self.lanes
         self.plane = self.places + self.pitch + 1
         self.channels = w.a.shape[1]
         self.width = w.b.shape[1] * w.block
@@ -190,11 +199,8 @@ class _Builder:
             body = Block((For(side, self.strips.across, body, kind="independent"),))
         for var, extent in ((strip, self.strips.down), (image, self.w.shape[0])):
             body = Block((For(var, extent, body, kind="independent"),))
-        i = Var("i")
-        zero = For(i, self.phases.size, Store(self.phases, i, const(0, self.w.dtype)), kind="independent")
-        return ContractionNest(
-            Block((zero, body)), stack, (self.phases, self.data, self.product, self.tile, *workspace)
-        )
+        scratch = (self.phases, self.data, self.product, self.tile, *workspace)
+        return ContractionNest(Block((cleared(self.phases), body)), stack, scratch)
 
     # --- forward
 
@@ -246,15 +252,14 @@ class _Builder:
 
     def _forward(self, channel: Var) -> Stmt:
         """V = B^T d B for all tiles of a strip and one channel, a vector of tiles at a time."""
-        place, alpha, out = Var("place"), self.alpha, _Registers(self.lanes, [])
-        columns: list[list[Expr]] = []
-        for j in range(alpha):
-            patch = [out.keep("d", Load(self.phases, self._phase(i, j, place), self.lanes)) for i in range(alpha)]
-            columns.append(out.products(self.bt, patch))
-        for i in range(alpha):
-            for j, value in enumerate(out.products(self.bt, [column[i] for column in columns])):
-                index = (i * alpha + j) * self.layer + channel * self.places + place
-                out.statements.append(Store(self.data, index, value))
+        place, out = Var("place"), _Registers(self.lanes, [])
+
+        def load(i: int, j: int) -> Expr:
+            return Load(self.phases, self._phase(i, j, place), self.lanes)
+
+        for i, j, value in out.squares("d", self.bt, load):
+            index = (i * self.alpha + j) * self.layer + channel * self.places + place
+            out.statements.append(Store(self.data, index, value))
         return For(place, self.places, Block(out.statements), step=self.lanes, kind="independent")
 
     # --- products
@@ -295,19 +300,15 @@ class _Builder:
         return loops([(row, self.rows), (part, parts), (group, groups)], body, kind="independent")
 
     def _transform(self, row: Var, part: Var, group: Var) -> Stmt:
-        m, alpha, tile, out = self.w.tile, self.alpha, Var("t"), _Registers(self.lanes, [])
+        m, tile, out = self.w.tile, Var("t"), _Registers(self.lanes, [])
         place = row * self.columns + part * self.chunk + tile
-        columns: list[list[Expr]] = []
-        for j in range(alpha):
+
+        def load(i: int, j: int) -> Expr:
             at = place * self.width + group * self.lanes
-            values = [
-                out.keep("p", Load(self.product, at + (i * alpha + j) * self.step, self.lanes)) for i in range(alpha)
-            ]
-            columns.append(out.products(self.at, values))
-        for i in range(m):
-            for j, value in enumerate(out.products(self.at, [column[i] for column in columns])):
-                index = (i * self.chunk * m + tile * m + j) * self.lanes
-                out.statements.append(Store(self.tile, index, value))
+            return Load(self.product, at + (i * self.alpha + j) * self.step, self.lanes)
+
+        for i, j, value in out.squares("p", self.at, load):
+            out.statements.append(Store(self.tile, (i * self.chunk * m + tile * m + j) * self.lanes, value))
         return For(tile, self._tiles(part), Block(out.statements), kind="independent")
 
     def _tiles(self, part: Var) -> Expr:
@@ -335,7 +336,3 @@ def _layer(size: int) -> int:
     they would all compete for few sets of the first-level cache.
     """
     return (-(-size // LINE) | 1) * LINE
-
-
-def _whole(count: int, unit: int) -> int:
-    return -(-count // unit) * unit

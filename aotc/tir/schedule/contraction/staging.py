@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, cast, const, maximum, minimum, substitute
+from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, cast, maximum, minimum, substitute
+from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, variables
 from aotc.tir.simplify import Linear, Ranges, bounds, simplify
 from aotc.tir.stmt import Block, For, Stmt, Store
@@ -133,7 +133,7 @@ def stage(
 
     needs = frozenset(v for d in dims for v in variables(*_outer_part(d, inner)[0].terms))
     whole = slack == 0 and all(d.inside for d in dims) and all(s.extent == s.runs * s.phases for s in staged)
-    zero = None if whole else partial(_zero, scratch)
+    zero = None if whole else lambda _: cleared(scratch)
     last = staged[-1]
     effort = 0.25 if last.source.stride * last.step * last.phases == 1 else 1.0
     return Staging(Operand(scratch, index), zero, copy, needs, last.phases, effort)
@@ -156,11 +156,6 @@ def _place(s: _Staged, vector: Var, stride: int) -> Expr:
         return Linear(terms, shift).expr() * stride
     taps = Linear({t: c for t, c in terms.items() if t is not vector}, (s.inner.const - s.low) // s.step).expr()
     return (vector + taps // s.phases) * stride + (taps % s.phases) * (s.runs * stride)
-
-
-def _zero(scratch: Buffer, _: dict[Var, Expr]) -> Stmt:
-    i = Var("i")
-    return For(i, scratch.size, Store(scratch, i, const(0, scratch.dtype)), kind="independent")
 
 
 def _copy(

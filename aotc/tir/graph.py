@@ -94,6 +94,11 @@ def axis_ranges(axes: Sequence[te.Axis]) -> dict[Var, tuple[int, int]]:
     return {var: (0, max(extent - 1, 0)) for var, extent in axes}
 
 
+def bind(axes: Sequence[te.Axis], values: Sequence[Expr]) -> dict[Var, Expr]:
+    """Values of loop variables."""
+    return {var: value for (var, _), value in zip(axes, values, strict=True)}
+
+
 def body_cost(tensor: te.Tensor) -> int:
     """About how many machine operations one evaluation of the body takes, reads of elements not counted."""
     return sum(_node_cost(node) for body in bodies(tensor) for node in walk(body))

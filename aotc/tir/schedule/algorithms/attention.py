@@ -69,7 +69,7 @@ class Moved:
 
     def at(self, indices: Sequence[Expr]) -> Expr:
         """The place of an element of the source."""
-        return substitute(self.place, {var: i for (var, _), i in zip(self.source.axes, indices, strict=True)})
+        return substitute(self.place, graph.bind(self.source.axes, indices))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -339,8 +339,7 @@ class _Strips:
 
     def _batch(self, axes: Sequence[te.Axis]) -> dict[Var, Expr]:
         """The axes of the heads in terms of the number of a head."""
-        places = graph.unflatten(self.head, [n for _, n in axes])
-        return {var: place for (var, _), place in zip(axes, places, strict=True)}
+        return graph.bind(axes, graph.unflatten(self.head, [n for _, n in axes]))
 
     def _element(
         self, product: Product, operand: te.Tensor, index: Sequence[Expr], names: Mapping[Var, Expr], ranges: Ranges

@@ -26,8 +26,8 @@ The way of a contraction:
     tile, epilogue        its statements: loops, multiply-adds, what becomes of finished elements
     naive                 the definition as it stands, for what no tiling fits
 
-A packed layout is said by the operand's indices alone (`o // 32, k, o % 32`); `space.tiled_dimensions` gives them a
-plain form in a tile.  What a step multiplies and adds is `tiling.Product`.  Tiles' sizes are numbers; only how many
+A packed layout is said by the operand's indices alone (`o // 32, k, o % 32`); `space.Split` gives them a plain form in
+a tile.  What a step multiplies and adds is `tiling.Product`.  Tiles' sizes are numbers; only how many
 tiles there are (`segments.Segment.count`) becomes the trip count of a loop.
 """
 

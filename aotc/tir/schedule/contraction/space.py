@@ -112,18 +112,6 @@ def finite_weights(c: te.Contraction) -> bool:
     return not weights.dtype.is_float or (isinstance(weights, te.Placeholder) and weights.finite)
 
 
-def tiled_dimensions(
-    shape: Sequence[int], index: Sequence[Expr], var: Var, tile: Var, lane: Var, size: int, ranges: Ranges
-) -> tuple[Dimension, ...]:
-    """The dimensions with `var` written as tile * size + lane; `lane` is below `size`.
-
-    An axis that is read as quotient and remainder (groups, packed blocks) gets a plain form by it.
-    """
-    inner = {**ranges, tile: (0, int(ranges[var][1]) // size), lane: (0, size - 1)}
-    position = tile if size == 1 else tile * size + lane
-    return dimensions(shape, [substitute(i, {var: position}) for i in index], inner)
-
-
 def independent(dims: Iterable[Dimension], var: Var) -> bool:
     return all(var not in d.variables for d in dims)
 
@@ -138,7 +126,10 @@ def fusible(outer: te.Axis, inner: te.Axis, position: Linear, dims: Iterable[Dim
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """The operands with an axis of the weights written as tile * size + lane; as they are if there is no axis."""
+    """The operands with an axis of the weights written as tile * size + lane; as they are if there is no axis.
+
+    An axis that is read as quotient and remainder (groups, packed blocks) gets a plain form by it.
+    """
 
     axis: te.Axis | None
     size: int
@@ -156,11 +147,12 @@ class Split:
             return Split(None, size, Var("c"), lane, analysis.a, analysis.b, analysis.ranges)
         var, extent = axis
         tile = Var(var.name)
+        ranges = {**analysis.ranges, tile: (0, (extent - 1) // size), lane: (0, size - 1)}
+        place: dict[Var, Expr] = {var: tile if size == 1 else tile * size + lane}
         a, b = (
-            tiled_dimensions(operand.shape, index, var, tile, lane, size, analysis.ranges)
+            dimensions(operand.shape, [substitute(i, place) for i in index], ranges)
             for operand, index in ((c.a, c.a_index), (c.b, c.b_index))
         )
-        ranges = {**analysis.ranges, tile: (0, (extent - 1) // size), lane: (0, size - 1)}
         return Split(axis, size, tile, lane, a, b, ranges)
 
     @property

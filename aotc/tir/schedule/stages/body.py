@@ -81,7 +81,7 @@ class Body:
 
     def computed(self, tensor: te.Compute, indices: Sequence[Expr]) -> Expr:
         """The value of an element of a tensor that is stored, from its definition."""
-        return self.expr(tensor.body, _bind(tensor, indices))
+        return self.expr(tensor.body, graph.bind(tensor.axes, indices))
 
     def keep(self, tensor: te.Tensor, value: Expr) -> Expr:
         """Make `value` the element of `tensor` at this place, in a register if it is more than a name."""
@@ -128,7 +128,7 @@ class Body:
                 return scope.values[tensor, indices]
         if not isinstance(tensor, te.Compute):
             raise AssertionError(f"{tensor!r} has no memory")
-        value = yield self._lower(tensor.body, _bind(tensor, indices))
+        value = yield self._lower(tensor.body, graph.bind(tensor.axes, indices))
         if tensor in self.plan.registers:
             if not isinstance(value, (Var, Const)):
                 value = self._register(tensor.name, value)
@@ -167,10 +167,6 @@ class Body:
         if isinstance(node, Binary) and node.op in ("floordiv", "floormod", "truncdiv", "truncmod"):
             return isinstance(node.b, Const) and node.b.value not in (0, -1)
         return True
-
-
-def _bind(tensor: te.Compute, indices: Sequence[Expr]) -> dict[Var, Expr]:
-    return {var: index for (var, _), index in zip(tensor.axes, indices, strict=True)}
 
 
 def _run(task: _Task) -> Expr:

@@ -80,8 +80,7 @@ class _Planner:
             self._need(tensor, tensor, {}, evaluations)
             return
         for (stage, indices), times in self.reads.get(tensor, {}).items():
-            mapping = {var: index for (var, _), index in zip(tensor.axes, indices, strict=True)}
-            self._need(tensor, stage, mapping, times)
+            self._need(tensor, stage, graph.bind(tensor.axes, indices), times)
 
     def _need(self, tensor: te.Tensor, stage: te.Tensor, mapping: dict[Var, Expr], times: int) -> None:
         """Note the reads of one evaluation of `tensor` in a stage."""

@@ -85,7 +85,7 @@ class KernelBuilder:
         anchor = stage.anchor
 
         def store(indices: Indices, value: Expr) -> Stmt:
-            mapping = {var: index for (var, _), index in zip(stage.axes, place(indices), strict=True)}
+            mapping = graph.bind(stage.axes, place(indices))
             if isinstance(value, Var) and value not in mapping:
                 return substituted(self.finish(stage, value), mapping)
             register = Var(anchor.name, anchor.dtype)  # the value may use the axes as loop variables of its own

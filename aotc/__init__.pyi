@@ -8,7 +8,7 @@ from aotc import runtime as runtime
 from aotc import target as target
 from aotc import testing as testing
 from aotc import transform as transform
-from aotc.driver.compile import CompiledModel as CompiledModel
+from aotc.driver.compilation import CompiledModel as CompiledModel
 from aotc.driver.compile import compile as compile
 from aotc.ir.device import Device as Device
 from aotc.ir.device import cpu as cpu

@@ -19,7 +19,8 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from aotc.driver.compile import CompiledModel, compile
+from aotc.driver.compilation import CompiledModel
+from aotc.driver.compile import compile
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.session import Session
 

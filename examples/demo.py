@@ -37,7 +37,8 @@ from aotc.checking.reference import reference_runner
 from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import shape_options, target_options
 from aotc.cli.tables import count, size
-from aotc.driver.compile import CompiledModel, model_name
+from aotc.driver.compilation import CompiledModel
+from aotc.driver.compile import model_name
 from aotc.driver.toolchain import find_toolchain
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError

@@ -4,15 +4,15 @@
 In: a model, inputs, the options that it was compiled with.  Out: the first kernel, in the order of the schedule, whose
 compiled code and whose interpreted program differ by more than rounding; "" if there is none.
 
-    first_wrong_kernel(model, {"x": array}, bound=1e-5)     # "kernel net_relu (nodes act), output 0: error ..."
+    first_wrong_kernel(model, {"x": array}, CompileOptions(), bound=1e-5)     # "kernel net_relu (nodes act), ..."
 
 Every kernel runs on what the interpreter made of the ones before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,56 +20,30 @@ from aotc_codegen.c.project import print_kernels
 
 from aotc.checking.compare import Comparison, bound_for, compare
 from aotc.checking.inputs import Arrays
-from aotc.driver.compile import PipelineOptions, Progress, compile_programs, import_model, remembering_kernels
-from aotc.driver.kernel_library import compile_table
-from aotc.driver.toolchain import find_toolchain, require_cpu, resolve_target
-from aotc.driver.tuning_store import Recorded
-from aotc.ir.diagnostics import AotcError
+from aotc.driver.compile import CompileOptions
 from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.tensor import Array
 from aotc.tir.expr import Buffer
 from aotc.tir.interp import CompiledKernel, compile_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Kernel
-from aotc.tir.target import Target
 
 SHOWN_NODES = 8
-_IMPORT = ("params", "input_shapes", "dims", "config")
 
 
-def first_wrong_kernel(
-    model: Any, inputs: Arrays, *, bound: float, progress: Progress = lambda _: None, **options: Any
-) -> str:
+def first_wrong_kernel(model: Any, inputs: Arrays, options: CompileOptions, *, bound: float) -> str:
     """The first kernel whose compiled code differs from its program, with its nodes and by how much; "" if none does.
 
     bound     what the error of a float32 result relative to its standard deviation may be
-    options   as for `aotc.compile`
     """
-    target = resolve_target(options.get("target", "host"))
-    chosen = {f.name: options[f.name] for f in fields(PipelineOptions) if f.name in options}
-    module = import_model(model, **{k: options[k] for k in _IMPORT if k in options})
-    cached = options.get("cache", True)
-    with remembering_kernels(Recorded(options.get("tuning")), cached):
-        programs = compile_programs(module, target, "net", options=PipelineOptions(**chosen))
-    version, program = _version(target, programs)
-    progress("comparing kernels with the interpreter")
-    toolchain = find_toolchain(options.get("cc"), options.get("cflags", ()), cache=cached, target=target)
-    library = compile_table({f"{k}": kernel for k, kernel in enumerate(program.kernels)}, version, toolchain=toolchain)
+    work = options.compilation(model, toolchain=options.toolchain())
+    program = work.programs[work.here]
+    options.progress("comparing kernels with the interpreter")
+    library = work.compile_kernels({f"{k}": kernel for k, kernel in enumerate(program.kernels)})
     for step, found in _Schedule(program, library, bound).comparisons(inputs):
         if not found.ok:
             return f"kernel {_name(program, step.kernel)}{_nodes(step)}, output {found.name!r}: {found.reason}"
     return ""
-
-
-def _version(target: Target, programs: Sequence[Program]) -> tuple[Target, Program]:
-    """The best version of a target that this machine runs, and its program."""
-    for version, program in zip(target.versions or (target,), programs, strict=True):
-        try:
-            require_cpu(version)
-        except AotcError:
-            continue
-        return version, program
-    raise AssertionError("code for a target was run that cannot run")
 
 
 def _name(program: Program, kernel: Kernel) -> str:

@@ -19,9 +19,9 @@ from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs
 from aotc.checking.reference import Reference, reference_runner
 from aotc.checking.reference_relay import relay_reference
 from aotc.checking.suspects import first_wrong_kernel
-from aotc.driver.compile import Progress, compile, import_model
+from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text, load_exported, read_relay_text
-from aotc.driver.toolchain import require_cpu, resolve_target
+from aotc.driver.toolchain import require_cpu
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
@@ -161,13 +161,7 @@ def _loaded(model: str | Path | Model) -> Model:
 
 
 def verify(
-    path: str | Path | Model,
-    *,
-    inputs: Path | None = None,
-    seeds: int = 3,
-    bisect: bool = False,
-    progress: Progress = lambda _: None,
-    **options: Any,
+    path: str | Path | Model, *, inputs: Path | None = None, seeds: int = 3, bisect: bool = False, **options: Any
 ) -> Report:
     """Compile a model and compare its outputs with another implementation: those of an ONNX model with ONNX Runtime's
     or onnx's reference evaluator's, of an exported program (.pt2) with torch's, of a graph module (.relay) with the
@@ -182,17 +176,18 @@ def verify(
               differs from the tensor program it was made from; of ONNX models only
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
-    require_cpu(resolve_target(options.get("target", "host")))
+    chosen = CompileOptions(**options)
+    require_cpu(chosen.machine)
     model = _loaded(path)
     if bisect and not isinstance(model, onnx.ModelProto):
         hint = "`aotc compile --check-passes` names the first pass that changes a result"
         raise AotcError("verify", "only the nodes of ONNX models are compared one by one", hint=hint)
-    pins = {k: options[k] for k in ("input_shapes", "dims", "config") if k in options}
     source = path if isinstance(model, onnx.ModelProto) else model  # messages then name the file
-    types = input_types(import_model(source, **pins))
-    compiled = compile(source, progress=progress, **options)
+    work = chosen.compilation(source, toolchain=chosen.toolchain())
+    types = input_types(work.module)
+    compiled = work.library()
     session = compiled.session()
-    progress("running the reference")
+    chosen.progress("running the reference")
     names = [o.name for o in session.get_outputs()]
     reference = _reference(model, types, names)
     runs = []
@@ -203,9 +198,8 @@ def verify(
     if report.ok or not bisect:
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
-    first = first_difference(model, types, bad.inputs, progress=progress, **options)
-    bound = compiled.metadata["error_bound"]
-    kernel = first_wrong_kernel(model, bad.inputs, bound=bound, progress=progress, **options)
+    first = first_difference(model, types, bad.inputs, chosen)
+    kernel = first_wrong_kernel(model, bad.inputs, chosen, bound=compiled.metadata["error_bound"])
     if not first:
         first = "no node differs when every result is an output"
         first += "" if kernel else ", and no kernel from its program: the difference comes with fusion (try -O 0)"
@@ -236,20 +230,15 @@ def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto
 
 
 def first_difference(
-    model: onnx.ModelProto,
-    types: Mapping[str, TensorType],
-    inputs: Arrays,
-    *,
-    progress: Progress = lambda _: None,
-    **options: Any,
+    model: onnx.ModelProto, types: Mapping[str, TensorType], inputs: Arrays, options: CompileOptions
 ) -> str:
     """The first node, in the model's order, of which a result differs when every result is an output; "" for none.
 
     Showing every result changes what is fused: a difference that fusion makes may go away.
     """
-    progress("looking for the first node that differs")
+    options.progress("looking for the first node that differs")
     exposed = _expose_all(model, list(types))
-    compiled = compile(exposed, progress=progress, **options)
+    compiled = options.compiled(exposed)
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
     actual = dict(zip(names, session.run(None, inputs), strict=True))

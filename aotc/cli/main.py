@@ -30,7 +30,8 @@ from aotc.cli.options import (
 from aotc.cli.streams import standard_streams
 from aotc.cli.watch import WATCH_OPTIONS, Watch
 from aotc.driver.cache import default_cache
-from aotc.driver.compile import CompiledModel, compile
+from aotc.driver.compilation import CompiledModel
+from aotc.driver.compile import compile
 from aotc.driver.replay import read_replay, replay
 from aotc.driver.toolchain import compiler_version, resolve_target
 from aotc.ir.diagnostics import AotcError
@@ -39,7 +40,7 @@ from aotc.measuring.bench import bench
 from aotc.measuring.contestants import RIVALS
 from aotc.measuring.profile import profile
 from aotc.measuring.run import run_library
-from aotc.measuring.tuning import Compiler, run_here, tune
+from aotc.measuring.tuning import run_here, tune
 from aotc.measuring.tuning_cluster import cluster_runner
 from aotc.reporting.inspect import inspect_model, inspect_project
 from aotc.reporting.support import support_table
@@ -274,23 +275,11 @@ def bench_command(model: Path, json_file: Path | None, quiet: bool, verbose: int
 @target_options
 @compiler_options
 @output_options
-def tune_command(
-    model: Path,
-    scheduler: str | None,
-    cc: str | None,
-    cflags: tuple[str, ...],
-    cc_timeout: float | None,
-    cache: bool,
-    quiet: bool,
-    as_json: bool,
-    verbose: int,
-    **options: Any,
-) -> None:
+def tune_command(model: Path, scheduler: str | None, quiet: bool, as_json: bool, verbose: int, **options: Any) -> None:
     """Measure tilings of MODEL's contractions on this machine; later compiles take the fastest."""
     with reporting(quiet, as_json, verbose) as out, out.bar("measuring contractions") as advance:
         runner = cluster_runner(scheduler) if scheduler is not None else run_here
-        compiler = Compiler(cc, cflags, cache, cc_timeout)
-        report = tune(model, runner=runner, compiler=compiler, advance=advance, **options)
+        report = tune(model, runner=runner, advance=advance, **options)
         out.result(report, lambda console: tables.show_tuning(console, report))
 
 

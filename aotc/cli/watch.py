@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.cli.console import Reporter
-from aotc.driver.compile import WRITING, CompiledModel
+from aotc.driver.compilation import WRITING, CompiledModel
 from aotc.driver.observe import NumericCheck, PrintAfter, ProgramVerifier, StopAfter, Stopped, dump_ir, require_passes
 from aotc.ir.diagnostics import AotcError
 from aotc.reporting.report import PassReport

@@ -1,80 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole road in one call: a model to an emitted project and a library.
+"""Models in any form to emitted projects and libraries: what is asked for, and the call that does it.
 
 model = compile("net.onnx", output="build/net", dims={"batch": 1})
 model.session().run(None, {"input": array})
+work = CompileOptions(target="x86-64-v3").compilation("net.onnx")        # to stop on the way: work.programs
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from aotc_codegen.c.names import model_identifier
-from aotc_codegen.c.project import emit
 
-from aotc.driver.build import build_library, record_checksum
-from aotc.driver.cache import code_digest, default_cache, digest
+from aotc.driver.compilation import IMPORTING, Compilation, CompiledModel, Progress, Tilings
 from aotc.driver.importing import import_exported, is_exported_program, is_relay_text, read_relay_text
-from aotc.driver.observe import PassList, require_passes
-from aotc.driver.place import check_destination, staged
-from aotc.driver.replay import keeping_failures
-from aotc.driver.toolchain import Toolchain, find_toolchain, resolve_target
+from aotc.driver.observe import require_passes
+from aotc.driver.place import check_destination
+from aotc.driver.toolchain import Compiler, Toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
 from aotc.driver.wiring import install
 from aotc.ir.budget import spending
 from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
-from aotc.ir.memo import remembering
 from aotc.ir.transform import PassContext
-from aotc.relay.backend.lower import lower_calls
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
-from aotc.relay.transform.pipeline import optimize, require_lowering
-from aotc.runtime.forks import ScratchDirectory
-from aotc.runtime.session import Session, load
-from aotc.tir.passes import scheduled
-from aotc.tir.plan.program import Program
-from aotc.tir.schedule.contraction.choice import choosing
 from aotc.tir.target import Target
 
 if TYPE_CHECKING:
     from onnx import ModelProto
     from torch.export import ExportedProgram
 
+Model: TypeAlias = "str | Path | ModelProto | ExportedProgram | IRModule"
 ACCURACIES = ("fast", "strict")
-IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
-PLANNING, WRITING, BUILDING = "planning memory", "writing the C project", "compiling the C project"
-"""The stages of a compilation."""
-Progress = Callable[[str], None]
-"""Told the name of each stage as it begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledModel:
-    """An emitted project.  `library` is the shared library, None where only sources were asked for."""
-
-    path: Path
-    library: Path | None
-    metadata: Mapping[str, Any]
-    _temporary: ScratchDirectory | None = field(default=None, repr=False)
-
-    def session(self) -> Session:
-        """The library, loaded."""
-        if self.library is None:
-            raise AotcError("no-library", f"{self.path} holds sources only", hint="compile without --no-build")
-        session = load(self.library)
-        session.keep_alive = self._temporary
-        return session
 
 
 def import_model(
-    model: str | Path | ModelProto | ExportedProgram | IRModule,
+    model: Model,
     *,
     params: Mapping[str, np.ndarray[Any, Any]] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
@@ -92,9 +58,7 @@ def import_model(
 
 
 def _imported(
-    model: str | Path | ModelProto | ExportedProgram | IRModule,
-    input_shapes: Mapping[str, Sequence[int]] | None,
-    dims: Mapping[str, int] | None,
+    model: Model, input_shapes: Mapping[str, Sequence[int]] | None, dims: Mapping[str, int] | None
 ) -> IRModule:
     if isinstance(model, IRModule) or is_relay_text(model):
         if input_shapes or dims:
@@ -117,65 +81,95 @@ def model_name(model: object, name: str | None) -> str:
     return model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineOptions:
-    """How graphs are optimised; the fields are arguments of `compile`.
+@dataclass(frozen=True)
+class CompileOptions:
+    """How a model is compiled, and who is told: the arguments of `compile`, which says what each means.
 
-    Raises AotcError for a level, an accuracy, a pass or a configuration key that does not exist.
+    Raises AotcError for a level, an accuracy, a pass, a target or a configuration key that does not exist.
     """
 
+    target: str | Target = "host"
+    name: str | None = None
+    params: Mapping[str, np.ndarray[Any, Any]] | None = None
     opt_level: int = 3
     accuracy: str = "fast"
-    disabled_pass: tuple[str, ...] = ()
+    disabled_pass: Sequence[str] = ()
+    config: Mapping[str, Any] | None = None
+    instruments: Iterable[Any] = ()
+    input_shapes: Mapping[str, Sequence[int]] | None = None
+    dims: Mapping[str, int] | None = None
+    cc: str | None = None
+    cflags: Sequence[str] = ()
+    cc_timeout: float | None = None
+    cache: bool = True
+    tuning: str | Path | bool | None = None
     threads: bool = True
-    config: Mapping[str, Any] = field(default_factory=dict)
+    progress: Progress = lambda _: None
+    machine: Target = field(init=False)
+    """The target itself."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "machine", resolve_target(self.target))
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
         if self.accuracy not in ACCURACIES:
             hint = nearest(self.accuracy, ACCURACIES) or f"known: {', '.join(ACCURACIES)}"
             raise AotcError("accuracy", f"unknown accuracy {self.accuracy!r}", hint=hint)
         require_passes(self.disabled_pass)
-        self.context(())  # looks at the configuration
+        self.context()  # looks at the configuration
 
-    def context(self, instruments: Iterable[Any]) -> PassContext:
+    def context(self, instruments: Iterable[Any] = ()) -> PassContext:
         """The pass context that they mean."""
-        config = dict(self.config)
+        config = dict(self.config or {})
         if self.accuracy == "strict":
             config["relay.AlterOpLayout.winograd"] = False
         return PassContext(
             self.opt_level, disabled_pass=self.disabled_pass, instruments=list(instruments), config=config
         )
 
+    @property
+    def compiler(self) -> Compiler:
+        """What is asked of the C compiler."""
+        cache = self.cache and bool((self.config or {}).get("compile.cache", True))
+        return Compiler(self.cc, tuple(self.cflags), cache, self.cc_timeout)
 
-def compile_programs(
-    module: IRModule,
-    target: Target,
-    name: str,
-    *,
-    options: PipelineOptions,
-    instruments: Iterable[Any] = (),
-    progress: Progress = lambda _: None,
-) -> list[Program]:
-    """A module through the pass pipeline and lowering, memory planned: everything before C text.
+    def toolchain(self) -> Toolchain:
+        """The C compiler for the target."""
+        return self.compiler.toolchain(self.machine)
 
-    The program for each version of a target, else for the target alone: one graph, with kernels for each.
-    """
-    progress(OPTIMISING)
-    threads = options.threads and not target.is_scalar
-    with options.context(instruments) as context, spending(options.config):
-        require_lowering(context)
-        optimized = optimize(module, target)
-        progress(LOWERING)
-        versions = target.versions or (target,)
-        programs = [lower_calls(optimized, version, name) for version in versions]
-        progress(PLANNING)
-        return [scheduled(program, version, threads) for program, version in zip(programs, versions, strict=True)]
+    def compilation(
+        self, model: Model, *, toolchain: Toolchain | None = None, tilings: Tilings | None = None
+    ) -> Compilation:
+        """The model imported, on its way to what is asked for; `tilings` take the place of the records'."""
+        recorded = Recorded(self.tuning) if self.tuning is not None else None
+        name = model_name(model, self.name)
+        self.progress(IMPORTING)
+        return Compilation(
+            import_model(
+                model, params=self.params, input_shapes=self.input_shapes, dims=self.dims, config=self.config or {}
+            ),
+            self.machine,
+            name,
+            self.context(self.instruments),
+            threads=self.threads,
+            cache=self.cache,
+            tilings=tilings or recorded,
+            toolchain=toolchain,
+            progress=self.progress,
+        )
+
+    def compiled(self, model: Model, output: Path | None = None, *, build: bool = True) -> CompiledModel:
+        """The project of a model in a directory, for None in a temporary one, with its library for `build`."""
+        toolchain = self.toolchain() if build else None
+        model_name(model, self.name)  # looks at the name
+        if output is not None:
+            check_destination(output)
+        work = self.compilation(model, toolchain=toolchain)
+        return work.library(output) if build else work.project(output)
 
 
 def compile(
-    model: str | Path | ModelProto | ExportedProgram | IRModule,
+    model: Model,
     *,
     output: str | Path | None = None,
     target: str | Target = "host",
@@ -219,49 +213,8 @@ def compile(
 
     Raises AotcError for what is wrong with model, arguments, machine or destination; then nothing is left behind.
     """
-    resolved = resolve_target(target)
-    options = PipelineOptions(opt_level, accuracy, tuple(disabled_pass), threads, config or {})
-    toolchain = find_toolchain(cc, cflags, cache=cache, target=resolved, seconds=cc_timeout) if build else None
-    c_name = model_name(model, name)
-    if output is not None:
-        check_destination(Path(output))
-    progress(IMPORTING)
-    module = import_model(model, params=params, input_shapes=input_shapes, dims=dims, config=options.config)
-    seen = [*instruments, passes := PassList()]
-    temporary = ScratchDirectory("aotc-") if output is None else None
-    path = Path(temporary.name) / c_name if temporary is not None else Path(output or ".")
-    with keeping_failures(), remembering_kernels(Recorded(tuning), cache):
-        programs = compile_programs(module, resolved, c_name, options=options, instruments=seen, progress=progress)
-        metadata, library = _write(programs, path, resolved, passes.names, toolchain, progress)
-    return CompiledModel(path, library, metadata, temporary)
-
-
-@contextmanager
-def remembering_kernels(chooser: Recorded, cache: bool) -> Iterator[None]:
-    """Kernels as the chooser has them, and those made before from the user's cache, if that is wanted."""
-    kept = default_cache() if cache else None
-    salt = digest(code_digest(), chooser.digest) if kept is not None else ""
-    with choosing(chooser), remembering(kept, salt):
-        yield
-    if kept is not None and kept.misses:
-        kept.trim()
-
-
-def _write(
-    programs: Sequence[Program],
-    path: Path,
-    target: Target,
-    passes: Sequence[str],
-    toolchain: Toolchain | None,
-    progress: Progress,
-) -> tuple[dict[str, Any], Path | None]:
-    """The project in its place, and the library if there is a toolchain; nothing where something fails."""
-    with staged(path) as work:
-        progress(WRITING)
-        metadata = emit(programs[0], work, target=target, version=version("aotc"), passes=passes, others=programs[1:])
-        library = None
-        if toolchain is not None:
-            progress(BUILDING)
-            library = build_library(work, metadata, toolchain, target)
-            record_checksum(work, metadata, library)
-    return metadata, path / library.relative_to(work) if library is not None else None
+    options = CompileOptions(
+        target, name, params, opt_level, accuracy, disabled_pass, config, instruments, input_shapes, dims,
+        cc, cflags, cc_timeout, cache, tuning, threads, progress,
+    )  # fmt: skip
+    return options.compiled(model, Path(output) if output is not None else None, build=build)

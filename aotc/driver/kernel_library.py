@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitive functions to a library of compiled kernels, all in one go of the C compiler.
+"""Kernels to a library of functions that are called one by one, all in one go of the C compiler.
 
-library = compile_kernels({"relu": fused_function}, target)
+library = compile_table({"relu": kernel}, target)
 library.call("relu", [x], [y])
 """
 
@@ -16,8 +16,6 @@ from aotc_codegen.c.kernel_table import emit_kernels
 from aotc.driver.build import build_library
 from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.ir.types import Type, tensor_types
-from aotc.relay.backend.external import external_kernel
-from aotc.relay.backend.kernels import anchor_name, lower_function
 from aotc.relay.expr import Function, type_of
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
@@ -27,24 +25,9 @@ from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 
 
-def compile_kernels(
-    functions: Mapping[str, Function], target: Target, toolchain: Toolchain | None = None
-) -> KernelLibrary:
-    """A kernel for each function, under its name.
-
-    functions    of static types, each a fused function, one call of an operator, or a function that the user's code
-                 computes; tuples in their types are flattened: a kernel takes and gives tensors
-    toolchain    the C compiler; the one of the machine for None
-
-    Raises AotcError for shapes that are not static, operators without a tensor program, and a failing compiler.
-    """
-    kernels = {
-        name: external_kernel(f) if "Compiler" in f.attrs else lower_function(f, anchor_name(f), target)
-        for name, f in functions.items()
-    }
-    types = {name: (_tensors(*map(type_of, f.params)), _tensors(type_of(f.body))) for name, f in functions.items()}
-    infos = {name: KernelInfo(*types[name], workspace_of(kernel)) for name, kernel in kernels.items()}
-    return compile_table(kernels, target, infos, toolchain)
+def typed_info(function: Function, kernel: Kernel) -> KernelInfo:
+    """What the kernel of a function takes, as the function's types say it, tuples flattened."""
+    return KernelInfo(_tensors(*map(type_of, function.params)), _tensors(type_of(function.body)), _workspace(kernel))
 
 
 def _tensors(*types: Type) -> tuple[TensorInfo, ...]:
@@ -52,7 +35,7 @@ def _tensors(*types: Type) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(str(k), list(t.static_shape), t.dtype) for k, t in enumerate(tensors))
 
 
-def workspace_of(kernel: Kernel) -> tuple[int, ...]:
+def _workspace(kernel: Kernel) -> tuple[int, ...]:
     """The bytes of a kernel's scratch buffers."""
     return tuple(b.nbytes for b in kernel.workspace)
 
@@ -63,7 +46,7 @@ def flat_info(kernel: Kernel) -> KernelInfo:
     def flat(buffers: Sequence[Buffer]) -> tuple[TensorInfo, ...]:
         return tuple(TensorInfo(b.name, [b.size], b.dtype) for b in buffers)
 
-    return KernelInfo(flat(kernel.inputs), flat(kernel.outputs), workspace_of(kernel))
+    return KernelInfo(flat(kernel.inputs), flat(kernel.outputs), _workspace(kernel))
 
 
 def compile_table(
@@ -72,7 +55,10 @@ def compile_table(
     infos: Mapping[str, KernelInfo] | None = None,
     toolchain: Toolchain | None = None,
 ) -> KernelLibrary:
-    """The library of `kernels`, each described by the entry of `infos` of its name; None stands for flat memory."""
+    """The library of `kernels`, each described by the entry of `infos` of its name; None stands for flat memory.
+
+    toolchain    the C compiler; the one of the machine for None
+    """
     folder = ScratchDirectory("aotc-kernels-")
     path = Path(folder.name)
     if kernels:

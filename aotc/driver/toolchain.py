@@ -44,6 +44,20 @@ class Toolchain:
     seconds: float = CC_SECONDS
 
 
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """What is asked of the C compiler, as `find_toolchain` takes it: data, which may go to other machines."""
+
+    cc: str | None = None
+    cflags: tuple[str, ...] = ()
+    cache: bool = True
+    seconds: float | None = None
+
+    def toolchain(self, target: Target | None = None) -> Toolchain:
+        """The compiler on this machine."""
+        return find_toolchain(self.cc, self.cflags, cache=self.cache, target=target, seconds=self.seconds)
+
+
 def find_toolchain(
     cc: str | None = None,
     cflags: Sequence[str] = (),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
@@ -36,10 +37,13 @@ class _Table:
 
 _TABLE: Final = _Table(
     config={
+        "compile.cache": bool,
         "compile.max_bytes": int,
         "compile.max_nodes": int,
         "compile.max_unroll": int,
         "compile.max_work": int,
+        "compile.threads": int,
+        "compile.tuning": bool,
         "relay.AlterOpLayout.max_growth": float,
         "relay.AlterOpLayout.winograd": bool,
         "relay.FoldConstant.max_bytes": int,
@@ -189,6 +193,15 @@ class PassContext:
         self._exit_instruments()
         self._instruments = new
         self._enter_instruments()
+
+    @contextmanager
+    def watched_by(self, instrument: PassInstrument) -> Iterator[None]:
+        """Have one more instrument see the passes inside; it is neither entered nor left."""
+        self._instruments = (*self._instruments, instrument)
+        try:
+            yield
+        finally:
+            self._instruments = tuple(i for i in self._instruments if i is not instrument)
 
     def __enter__(self) -> PassContext:
         self._enter_instruments()

@@ -33,9 +33,10 @@ from aotc_codegen.c.metadata import APPROXIMATE_BOUND
 from aotc.checking.inputs import Arrays, random_inputs, read_inputs
 from aotc.checking.reference import reference_runner
 from aotc.checking.verify import Run, judged, with_static_inputs
-from aotc.driver.compile import CompiledModel, Progress, compile
+from aotc.driver.compilation import CompiledModel, Progress
+from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text
-from aotc.driver.toolchain import compiler_version, require_cpu, resolve_target
+from aotc.driver.toolchain import compiler_version, require_cpu
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.measuring.contestants import RIVALS, Array, Contestant, Entrant, ours, prepare, require_rivals, started
@@ -201,7 +202,6 @@ def bench(
     repeat: int = 100,
     seconds: float = 20.0,
     inputs: Path | None = None,
-    progress: Progress = lambda _: None,
     **options: Any,
 ) -> dict[str, Any]:
     """Compile a model and measure it beside other implementations; everything that was found, ready for JSON.
@@ -219,16 +219,17 @@ def bench(
     Rivals with wrong outputs are measured, but are not the fastest.
     """
     require_rivals(against)
-    require_cpu(resolve_target(options.get("target", "host")))
+    chosen = CompileOptions(**options)
+    require_cpu(chosen.machine)
     path = Path(model)
     if is_relay_text(path):
         raise AotcError("rival", f"{path} is Relay text, which no rival reads", hint="`aotc run --repeat` measures it")
     start = time.perf_counter()
-    compiled = compile(path, progress=progress, **options)
+    compiled = chosen.compiled(path)
     build_seconds = time.perf_counter() - start
     with _entrant(path, compiled, inputs) as entrant:
         judge = Judge(entrant)
-        work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, progress)
+        work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
         rounds = [work.round(n) for n in threads]
     return {
         "model": str(model),
@@ -236,7 +237,7 @@ def bench(
         "machine": machine(),
         "versions": {
             "aotc": version("aotc"),
-            "compiler": compiler_version(options.get("cc")),
+            "compiler": compiler_version(chosen.cc),
             "python": platform.python_version(),
         },
         "target": compiled.metadata["target"],

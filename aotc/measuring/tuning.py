@@ -15,16 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.driver.compile import PipelineOptions, compile_programs, import_model, model_name
+from aotc.driver.compile import CompileOptions
 from aotc.driver.kernel_library import compile_table
-from aotc.driver.toolchain import find_toolchain, require_cpu, resolve_target
+from aotc.driver.toolchain import Compiler, require_cpu
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.kernels import KernelLibrary
@@ -34,7 +34,7 @@ from aotc.tir.expr import Buffer, Expr
 from aotc.tir.loops.nest import hoist_invariants
 from aotc.tir.schedule.contraction import candidates
 from aotc.tir.schedule.contraction.candidate import Candidate
-from aotc.tir.schedule.contraction.choice import Site, choosing
+from aotc.tir.schedule.contraction.choice import Site
 from aotc.tir.simplify import drop_dead, simplify_stmt
 from aotc.tir.stmt import Kernel, Stmt, Store
 from aotc.tir.target import Target
@@ -68,16 +68,6 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiler:
-    """Arguments of `find_toolchain`."""
-
-    cc: str | None = None
-    cflags: tuple[str, ...] = ()
-    cache: bool = True
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
     """The seconds of a call of each candidate, on a CPU."""
 
@@ -103,18 +93,18 @@ Runner: TypeAlias = Callable[[Sequence[Job], Compiler], Results]
 @dataclass(slots=True)
 class _Collector:
     sites: dict[str, Site] = field(default_factory=dict)
+    digest: str = ""
 
     def __call__(self, site: Site) -> str | None:
         self.sites.setdefault(site.signature, site)
         return None
 
 
-def collect(model: Any, target: Target, options: PipelineOptions, **pins: Any) -> dict[str, Site]:
+def collect(model: Any, options: CompileOptions) -> dict[str, Site]:
     """The contractions of a model by signature, the dearest first."""
     collector = _Collector()
-    module = import_model(model, config=options.config, **pins)
-    with choosing(collector):
-        compile_programs(module, target, name=model_name(model, None), options=options)
+    # without the cache: a kernel that is remembered is not scheduled, so nobody asks for its tiling
+    assert replace(options, cache=False).compilation(model, tilings=collector).programs
     return dict(sorted(collector.sites.items(), key=lambda item: -min(c.cost for c in item[1].found)))
 
 
@@ -149,8 +139,7 @@ def measure(job: Job, compiler: Compiler) -> Measured:
     Raises AotcError (code "tuning") where the machine cannot run the target's code, and for a failing C compiler.
     """
     require_cpu(job.target)
-    toolchain = find_toolchain(compiler.cc, compiler.cflags, cache=compiler.cache, seconds=compiler.seconds)
-    library = compile_table({k.name: k for k in job.kernels.values()}, job.target, toolchain=toolchain)
+    library = compile_table({k.name: k for k in job.kernels.values()}, job.target, toolchain=compiler.toolchain())
     with _ALONE:
         a, b, out = (_values(buffer, seed) for seed, buffer in enumerate(next(iter(job.kernels.values())).params[:3]))
         # other layers' weights push a layer's own out of the second-level cache between two runs of a network
@@ -206,22 +195,17 @@ def run_here(jobs: Sequence[Job], compiler: Compiler) -> Results:
 def tune(
     model: Any,
     *,
-    target: str | Target = "host",
-    opt_level: int = 3,
-    accuracy: str = "fast",
-    config: Mapping[str, Any] | None = None,
     trials: int = 8,
     seconds: float = 300.0,
     store: str | Path | None = None,
     again: bool = False,
     runner: Runner = run_here,
-    compiler: Compiler | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
-    **pins: Any,
+    **options: Any,
 ) -> dict[str, Any]:
     """Measure the contractions of a model and record the fastest candidates.
 
-    model, target, opt_level, accuracy, config    as in `aotc.compile`; `pins` are its params, input_shapes and dims
+    model, options    as for `aotc.compile`
     trials     candidates of each contraction, by estimate
     seconds    after so long, the measurement that is under way is the last
     store      file of the records; the user's for None
@@ -233,12 +217,12 @@ def tune(
     AotcError for what `compile` refuses, a store that cannot be written, and where no measurement succeeded.
     """
     records = _writable_store(store)
-    resolved = resolve_target(target)
-    sites = collect(model, resolved, PipelineOptions(opt_level, accuracy, config=config or {}), **pins)
+    chosen = CompileOptions(**options)
+    sites = collect(model, chosen)
     known = {} if again or runner is not run_here else records.choices(cpu_model())
     jobs = [make_job(signature, site, trials) for signature, site in sites.items()]
     fresh = [job for job in jobs if job.signature not in known or known[job.signature].trials < len(job.kernels)]
-    with closing(runner(fresh, compiler or Compiler())) as results:
+    with closing(runner(fresh, chosen.compiler)) as results:
         rows, failures = _measured(len(fresh), results, records, seconds, advance)
     if failures and not rows:
         raise failures[0]

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+from aotc.driver.toolchain import Compiler
 from aotc.ir.diagnostics import AotcError
-from aotc.measuring.tuning import Compiler, Job, Measured, Results, Runner, measure
+from aotc.measuring.tuning import Job, Measured, Results, Runner, measure
 
 CONNECT_SECONDS: Final = 10
 """For the scheduler to answer."""

@@ -14,33 +14,24 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
 from aotc_codegen.c.names import model_identifier
-from aotc_codegen.c.project import emit
 
-from aotc.driver.build import build_library, record_checksum
+from aotc.driver.compilation import Compilation
 from aotc.driver.scratch import written
-from aotc.driver.toolchain import find_toolchain
 from aotc.driver.wiring import install
-from aotc.ir.budget import spending
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.ndarray import NDArray
 from aotc.ir.transform import PassContext
-from aotc.relay.backend.lower import lower_calls
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
-from aotc.relay.transform.pipeline import optimize, pipeline, require_lowering
 from aotc.relay_api.graph import constant_names, graph_json, graph_machine
 from aotc.relay_api.target import Target
-from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.module import PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
-from aotc.tir.passes import scheduled
-from aotc.tir.plan.program import Program
 from aotc.tir.target import Target as MachineTarget
 
 
@@ -55,19 +46,11 @@ class ExecutorFactory:
     target        what it was compiled for
     """
 
-    def __init__(
-        self,
-        ir_mod: IRModule,
-        target: MachineTarget,
-        libmod_name: str,
-        program: Program,
-        library: CompiledLibrary,
-        project: Path,
-    ) -> None:
-        self.ir_mod = ir_mod
-        self.target = target
-        self.libmod_name = libmod_name
-        self._program = program
+    def __init__(self, work: Compilation, library: CompiledLibrary, project: Path) -> None:
+        self.ir_mod = work.module
+        self.target = work.target
+        self.libmod_name = library.name
+        self._program = work.programs[0]
         self._library = library
         self._project = project
 
@@ -147,16 +130,6 @@ def _require_names(module: IRModule) -> None:
         raise AotcError("build", f"several inputs of @main are called {', '.join(map(repr, twice))}")
 
 
-def lower_module(module: IRModule, target: MachineTarget, name: str) -> Program:
-    """The calls of kernels of a module under the current pass context, no memory planned.
-
-    Raises AotcError for a context without the passes that make kernels, and programs that have no static form.
-    """
-    require_lowering(PassContext.current())
-    with spending():
-        return lower_calls(optimize(module, target), target, name)
-
-
 def build(
     ir_mod: IRModule,
     target: str | MachineTarget | None = None,
@@ -187,22 +160,14 @@ def build(
     c_name = f"{PREFIX}{mod_name}"
     if not isinstance(mod_name, str) or not mod_name or model_identifier(c_name) != c_name:
         raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")
-    context = PassContext.current()
     install()
-    toolchain = find_toolchain(target=machine)
     module = ir_mod.with_function("main", bind_params_by_name(ir_mod["main"], params)) if params else ir_mod
     _require_names(module)
-    calls = lower_module(module, machine, c_name)
-    if not calls.outputs:
-        raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")
-    program = scheduled(calls, machine, threads=False)
-    temporary = ScratchDirectory("aotc-build-")
-    project = Path(temporary.name) / c_name
-    project.mkdir()
-    passes = pipeline(context.opt_level, machine, context.required_pass)
-    names = [p.info.name for p in passes if context.pass_enabled(p.info)]
-    metadata = emit(program, project, target=machine, version=version("aotc"), passes=names)
-    built = build_library(project, metadata, toolchain, machine)
-    record_checksum(project, metadata, built)
-    library = CompiledLibrary(built, temporary, debug=cache(lambda: graph_machine(calls, machine)))
-    return ExecutorFactory(module, machine, mod_name, program, library, project)
+    work = Compilation(module, machine, c_name, PassContext.current())
+    with work.running():
+        if not work.calls[0].outputs:
+            raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")
+        made = work.library()
+    threads = int(work.context.get_config("compile.threads", 1)) or 1
+    library = CompiledLibrary(made.built, made.temporary, threads=threads, debug=cache(lambda: graph_machine(work)))
+    return ExecutorFactory(work, library, made.path)

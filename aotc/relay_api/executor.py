@@ -22,10 +22,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aotc.driver.compilation import Compilation
 from aotc.driver.wiring import install
 from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
 from aotc.ir.ndarray import NDArray
+from aotc.ir.transform import PassContext
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 from aotc.relay.analysis import free_vars
 from aotc.relay.binding import bind_params_by_name
@@ -34,7 +36,7 @@ from aotc.relay.infer import infer_module
 from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import Mutator, substitute
-from aotc.relay_api.build import build, lower_module
+from aotc.relay_api.build import build
 from aotc.relay_api.graph import graph_machine
 from aotc.relay_api.target import Target
 from aotc.relay_api.vm import compile as compile_for_vm
@@ -276,7 +278,7 @@ def _callable(value: Any, module: IRModule) -> Any:
 def _graph(module: IRModule, target: MachineTarget) -> Run:
     with _static_only("graph"):
         flat = _with_flat_inputs(module)
-        machine = graph_machine(lower_module(flat, target, _MAIN), target)
+        machine = graph_machine(Compilation(flat, target, _MAIN, PassContext.current()))
     return _session(module, flat, machine)
 
 

@@ -2,7 +2,7 @@
 """The static schedule of a program as a graph of kernel calls: as JSON in TVM's form, and to be executed.
 
 json.loads(graph_json(program))["nodes"][-1]["attrs"]["func_name"]
-graph_machine(calls, target).bind(inputs).run()      # call by call; of a program before its memory is planned
+graph_machine(work).bind(inputs).run()               # call by call, every tensor with memory of its own
 
 Nodes are tensors from outside ("null": inputs under their names, constants as p0, p1, ...) and kernel calls
 ("tvm_op"), whose inputs are [node, output, version].  An input that several calls wrote parts of names them all.
@@ -18,12 +18,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aotc.driver.kernel_library import compile_table
+from aotc.driver.compilation import Compilation
 from aotc.runtime.graph_machine import Graph, GraphMachine, GraphNode, Place
 from aotc.runtime.tensor import TensorInfo
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Kernel
-from aotc.tir.target import Target
 
 
 def constant_names(program: Program) -> dict[Storage, str]:
@@ -73,10 +72,11 @@ def runtime_graph(program: Program) -> Graph:
     )
 
 
-def graph_machine(program: Program, target: Target) -> GraphMachine:
-    """The kernels of a program whose memory is not planned, compiled, and the graph of their calls."""
+def graph_machine(work: Compilation) -> GraphMachine:
+    """The kernels of a module, compiled, and the graph of their calls."""
+    program = work.calls[work.here]
     kernels = {name: kernel for kernel, name in kernel_names(program).items()}
-    return GraphMachine(runtime_graph(program), compile_table(kernels, target))
+    return GraphMachine(runtime_graph(program), work.compile_kernels(kernels))
 
 
 @dataclass(slots=True)

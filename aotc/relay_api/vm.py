@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.driver.kernel_library import compile_kernels
+from aotc.driver.compilation import Compilation
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.dtype import DType
@@ -34,7 +34,6 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.lambda_lift import LambdaLift
-from aotc.relay.transform.pipeline import optimize
 from aotc.relay.transform.to_a_normal_form import ToANormalForm
 from aotc.relay.visitor import post_order, substitute
 from aotc.relay_api.target import Target
@@ -65,11 +64,12 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
     install()
     machine = Target(target)
     module = mod.with_function("main", bind_params_by_name(mod["main"], params)) if params else mod
-    module = optimize(module, machine)
-    _require_data(module.main)
-    program = compile_bytecode(_normal(module))
-    names = [f"{k}:{anchor_name(f)}" for k, f in enumerate(program.kernels)]
-    return Executable(program.functions, program.constants, names, Kernels(program.kernels, names, machine))
+    work = Compilation(module, machine, "main", PassContext.current())
+    with work.running():
+        _require_data(work.graph.main)
+        program = compile_bytecode(_normal(work.graph))
+        names = [f"{k}:{anchor_name(f)}" for k, f in enumerate(program.kernels)]
+        return Executable(program.functions, program.constants, names, Kernels(work, program.kernels, names))
 
 
 def _normal(module: IRModule) -> IRModule:
@@ -97,17 +97,17 @@ class Kernels:
     """
 
     def __init__(
-        self, functions: Sequence[Function], names: Sequence[str], target: MachineTarget, limit: int = MAX_KERNELS
+        self, work: Compilation, functions: Sequence[Function], names: Sequence[str], limit: int = MAX_KERNELS
     ) -> None:
         self.compilations = 0
         self._functions = functions
         self._names = names
-        self._target = target
+        self._work = work
         self._limit = limit
         self._turns = Turns()
         self._found: OrderedDict[tuple[Any, ...], Run] = OrderedDict()
         static = {n: f for n, f in zip(names, functions, strict=True) if _is_compiled(f)}
-        library = compile_kernels(static, target)
+        library = work.compile_functions(static)
         runs = {n: _compiled(library, n, f) for n, f in static.items()}
         self._static = [runs.get(n) for n in names]
 
@@ -132,7 +132,7 @@ class Kernels:
             concrete = _retyped(function, types)
             if not _is_compiled(concrete):
                 return _on_host(concrete)
-            library = compile_kernels({name: concrete}, self._target)
+            library = self._work.compile_functions({name: concrete})
         except AotcError as error:
             text = f"{anchor_name(function)} on ({', '.join(map(str, types))}): {error.diagnostics[0].message}"
             raise AotcError(error.code, text, span=error.diagnostics[0].span or function.span) from error

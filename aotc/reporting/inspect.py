@@ -7,13 +7,12 @@ report["macs"], report["arena"]["peak"], report["unsupported"]
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aotc.driver.compile import PipelineOptions, compile_programs, import_model, model_name
+from aotc.driver.compile import CompileOptions
 from aotc.driver.place import is_ours
-from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span
 from aotc.relay.analysis import list_op_freqs
@@ -41,37 +40,28 @@ def _largest(program: Program) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -int(str(row["macs"])))[:LARGEST]
 
 
-def inspect_model(
-    path: str | Path,
-    *,
-    target: str = "host",
-    opt_level: int = 3,
-    accuracy: str = "fast",
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     """Inputs, outputs, parameters, operators, MACs, arena and the largest kernels of a model file.
+
+    options   as for `aotc.compile`
 
     "unsupported" lists what cannot be compiled; then the figures that need the whole model are absent.
     """
     try:
-        module = import_model(path, input_shapes=input_shapes, dims=dims, config=config)
+        work = CompileOptions(**options).compilation(path)
     except AotcError as error:
         if error.code not in ("onnx-unsupported", "onnx-op"):
             raise
         return {"model": str(path), "unsupported": [str(d) for d in error.diagnostics]}
-    constants = [n for n in post_order(module.main) if isinstance(n, Constant)]
+    constants = [n for n in post_order(work.module.main) if isinstance(n, Constant)]
     report: dict[str, Any] = {
         "model": str(path),
         "unsupported": [],
         "parameters": sum(c.data.size for c in constants),
         "parameter_bytes": sum(0 if c.is_splat else c.data.nbytes for c in constants),
-        "operators": list_op_freqs(module.main),
+        "operators": list_op_freqs(work.module.main),
     }
-    options = PipelineOptions(opt_level, accuracy, config=config or {})
-    programs = compile_programs(module, resolve_target(target), name=model_name(path, None), options=options)
-    program = programs[0]
+    program = work.programs[0]
     plan = program.plan
     report |= {
         "inputs": _tensors(program.inputs),

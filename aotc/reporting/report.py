@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aotc.driver.compile import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
+from aotc.driver.compilation import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
 from aotc.driver.scratch import written
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.instrument.measure import Measure, PassRecord, PassRecords, RuleFigures

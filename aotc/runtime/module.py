@@ -32,20 +32,28 @@ class CompiledLibrary:
 
     path    of the shared library
     name    of the model: `library[name](device)` is an executor for it
+    threads that share the work of a run, unless an executor is asked for with another number
     debug   makes what executes the model call by call; a library that was loaded from a file has no such thing
     """
 
     def __init__(
-        self, path: Path, keep_alive: object = None, *, debug: Callable[[], GraphMachine] | None = None
+        self,
+        path: Path,
+        keep_alive: object = None,
+        *,
+        threads: int = 1,
+        debug: Callable[[], GraphMachine] | None = None,
     ) -> None:
         self._library = Library(path)
+        self._threads = threads
         self._keep_alive = keep_alive
         self._debug = debug
         self.path = path
         self.name = self._library.name.removeprefix(PREFIX)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """What makes executors of the model `name`, from a device; AotcError for another name.
+        """What makes executors of the model `name`, from a device and, where several threads are to share the work of
+        a run, their number (as for `aotc.load`); AotcError for another name.
 
         "debug_create" makes executors that keep every intermediate, from the model's name and a device.
         """
@@ -59,9 +67,9 @@ class CompiledLibrary:
     def __iter__(self) -> Iterator[str]:
         return iter([self.name])
 
-    def _executor(self, device: Device) -> Session:
+    def _executor(self, device: Device, threads: int | None = None) -> Session:
         require_device(device)
-        session = Session(self._library)
+        session = Session(self._library, self._threads if threads is None else threads)
         session.keep_alive = self._keep_alive
         return session
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.checking import verify as verify_module
 from aotc.checking.suspects import first_wrong_kernel
 from aotc.checking.verify import verify
+from aotc.driver.compilation import Compilation
+from aotc.driver.compile import CompileOptions
 from tests.conftest import require_tool
 
 SHAPE = (1, 4, 24, 40)
@@ -70,16 +72,16 @@ def test_a_node_and_its_kernel_are_named(tmp_path: Path) -> None:
 
 def test_kernels_that_are_right_leave_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that goes wrong where results stay inside."""
-    real = verify_module.compile
+    real = CompileOptions.compilation
 
-    def wrong(proto: onnx.ModelProto, **options: object) -> object:
+    def wrong(options: CompileOptions, proto: onnx.ModelProto, **more: Any) -> Compilation:
         broken = onnx.ModelProto()
         broken.CopyFrom(proto)
         if len(broken.graph.output) == 1:
             broken.graph.node[-2].op_type = "Neg"
-        return real(broken, **options)  # type: ignore[arg-type]
+        return real(options, broken, **more)
 
-    monkeypatch.setattr(verify_module, "compile", wrong)
+    monkeypatch.setattr(CompileOptions, "compilation", wrong)
     report = verify(model(), seeds=1, bisect=True, cflags=("-O1",))
     assert "the difference comes with fusion" in report.first_difference and report.wrong_kernel == ""
 
@@ -89,5 +91,5 @@ def test_kernels_that_are_right_leave_fusion(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_right_compiler_has_no_wrong_kernels(target: str, opt_level: int) -> None:
     """Kernels that work in place, for teams and with Winograd's algorithm among them."""
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
-    options = {"target": target, "opt_level": opt_level, "cflags": ("-O1",)}
-    assert first_wrong_kernel(model(), {"x": x}, bound=1e-5, **options) == ""
+    options = CompileOptions(target, opt_level=opt_level, cflags=("-O1",))
+    assert first_wrong_kernel(model(), {"x": x}, options, bound=1e-5) == ""

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 
 from aotc.driver import tuning_store
-from aotc.driver.compile import PipelineOptions, compile
-from aotc.driver.toolchain import resolve_target
+from aotc.driver.compile import CompileOptions, compile
+from aotc.driver.toolchain import Compiler, resolve_target
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model
 from aotc.ir.diagnostics import AotcError
-from aotc.measuring.tuning import Compiler, Job, Measured, Results, collect, make_job, measure, run_here, tune
+from aotc.measuring.tuning import Job, Measured, Results, collect, make_job, measure, run_here, tune
 from aotc.measuring.tuning_cluster import cluster_runner
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 from aotc.tir.interp import run_kernel
 from tests.cli.invoke import DIGITS, call
 
-QUICK = Compiler(cflags=("-O1",))
+QUICK = ("-O1",)
 
 
 def network(columns: int = 40) -> IRModule:
@@ -49,7 +49,7 @@ def sources(folder: Path, **options: Any) -> dict[str, bytes]:
 def record_last(path: Path, candidate: str | None = None) -> int:
     """Records that ask for the worst candidate of each contraction, or for `candidate`; how many."""
     records = []
-    for signature, site in collect(network(), resolve_target("host"), PipelineOptions()).items():
+    for signature, site in collect(network(), CompileOptions()).items():
         last = max(site.found, key=lambda k: k.cost).name
         records.append(Record(signature, cpu_model(), candidate or last, 1e-6, 8))
     TuningStore(path).write(records)
@@ -58,15 +58,15 @@ def record_last(path: Path, candidate: str | None = None) -> int:
 
 def test_contractions_are_found_once_and_do_not_depend_on_names() -> None:
     target = resolve_target("host")
-    first = collect(network(), target, PipelineOptions())
+    first = collect(network(), CompileOptions(target))
     assert len(first) == 2
-    assert list(first) == list(collect(network(), target, PipelineOptions()))
-    assert len(set(first) & set(collect(network(41), target, PipelineOptions()))) == 1
-    assert not set(first) & set(collect(network(), replace(target, l1=1 << 10), PipelineOptions()))
+    assert list(first) == list(collect(network(), CompileOptions(target)))
+    assert len(set(first) & set(collect(network(41), CompileOptions(target)))) == 1
+    assert not set(first) & set(collect(network(), CompileOptions(replace(target, l1=1 << 10))))
 
 
 def test_candidates_have_distinct_names_and_right_results() -> None:
-    for signature, site in collect(network(), resolve_target("host"), PipelineOptions()).items():
+    for signature, site in collect(network(), CompileOptions()).items():
         assert len({k.name for k in site.found}) == len(site.found) > 1
         job = make_job(signature, site, 100)
         rng = np.random.default_rng(0)
@@ -81,24 +81,24 @@ def test_tuned_once_and_known_after(tmp_path: Path) -> None:
     store = tmp_path / "records.sqlite"
     told: list[tuple[int, int]] = []
     report = tune(
-        network(), trials=2, store=store, compiler=QUICK, advance=lambda done, total: told.append((done, total))
+        network(), trials=2, store=store, cflags=QUICK, advance=lambda done, total: told.append((done, total))
     )
     assert (report["contractions"], report["measured"], report["failed"]) == (2, 2, 0)
     assert told == [(0, 2), (1, 2), (2, 2)]
     assert all(row["microseconds"] > 0 and row["trials"] == 2 for row in report["rows"])
     assert len(TuningStore(store).choices(cpu_model())) == 2 and not TuningStore(store).choices("another CPU")
-    assert tune(network(), trials=2, store=store, compiler=QUICK)["known"] == 2
-    assert tune(network(), trials=3, store=store, compiler=QUICK)["measured"] == 2
-    assert tune(network(), trials=2, store=store, compiler=QUICK, again=True)["measured"] == 2
+    assert tune(network(), trials=2, store=store, cflags=QUICK)["known"] == 2
+    assert tune(network(), trials=3, store=store, cflags=QUICK)["measured"] == 2
+    assert tune(network(), trials=2, store=store, cflags=QUICK, again=True)["measured"] == 2
 
 
 def test_out_of_time(tmp_path: Path) -> None:
-    report = tune(network(), trials=1, seconds=0, store=tmp_path / "records.sqlite", compiler=QUICK)
+    report = tune(network(), trials=1, seconds=0, store=tmp_path / "records.sqlite", cflags=QUICK)
     assert (report["contractions"], report["measured"]) == (2, 1)
 
 
 def test_the_fastest_is_recorded_unless_it_is_noise() -> None:
-    (signature, site), *_ = collect(network(), resolve_target("host"), PipelineOptions()).items()
+    (signature, site), *_ = collect(network(), CompileOptions()).items()
     job = make_job(signature, site, 2)
     first, second = job.kernels
     assert Measured("c", {first: 1.0, second: 0.9}).record(job).candidate == second
@@ -263,7 +263,7 @@ def test_failures_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         yield jobs[0], AotcError("tuning", "the machine is on fire")
         yield from run_here(jobs[1:], compiler)
 
-    report = tune(network(), trials=1, store=tmp_path / "records.sqlite", runner=half, compiler=QUICK)
+    report = tune(network(), trials=1, store=tmp_path / "records.sqlite", runner=half, cflags=QUICK)
     assert (report["measured"], report["failed"]) == (1, 1)
     assert "on fire" in caplog.text
     foreign = "x86-64" if resolve_target("host").name == "aarch64" else "aarch64"
@@ -277,14 +277,14 @@ def test_measuring_on_a_cluster(tmp_path: Path) -> None:
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with distributed.LocalCluster(**options) as cluster:
         runner = cluster_runner(cluster.scheduler_address)
-        report = tune(network(), trials=2, store=store, runner=runner, compiler=QUICK)
+        report = tune(network(), trials=2, store=store, runner=runner, cflags=QUICK)
         assert (report["measured"], report["failed"]) == (2, 0)
         with pytest.raises(AotcError, match="no-such-compiler"):
-            tune(network(), trials=1, store=store, runner=runner, compiler=Compiler(cc="no-such-compiler"))
+            tune(network(), trials=1, store=store, runner=runner, cc="no-such-compiler")
     assert len(TuningStore(store).choices(cpu_model())) == 2
 
 
 def test_measured_alone_as_well() -> None:
-    (signature, site), *_ = collect(network(), resolve_target("host"), PipelineOptions()).items()
+    (signature, site), *_ = collect(network(), CompileOptions()).items()
     job = make_job(signature, site, 2)
-    assert measure(job, QUICK).seconds.keys() == job.kernels.keys()
+    assert measure(job, Compiler(cflags=QUICK)).seconds.keys() == job.kernels.keys()

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.checking import verify as verify_module
 from aotc.checking.compare import compare, exact_error, judge_by_exact
 from aotc.checking.exact import exact_runner
 from aotc.checking.inputs import random_inputs, read_inputs, save_arrays
 from aotc.checking.verify import verify
+from aotc.driver.compilation import Compilation
+from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 
@@ -48,15 +50,15 @@ def test_a_right_model_passes(tmp_path: Path) -> None:
 
 
 def test_a_wrong_model_fails_and_the_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = verify_module.compile
+    real = CompileOptions.compilation
 
-    def wrong(model: onnx.ModelProto, **options: object) -> object:
+    def wrong(options: CompileOptions, model: onnx.ModelProto, **more: Any) -> Compilation:
         broken = onnx.ModelProto()
         broken.CopyFrom(model)
         next(n for n in broken.graph.node if n.name == "active").attribute[0].f = 0.11
-        return real(broken, **options)  # type: ignore[arg-type]
+        return real(options, broken, **more)
 
-    monkeypatch.setattr(verify_module, "compile", wrong)
+    monkeypatch.setattr(CompileOptions, "compilation", wrong)
     report = verify(small_model(), dims={"batch": 3}, seeds=1, bisect=True, **FAST)
     assert not report.ok
     assert report.first_difference.startswith("node active (LeakyRelu), output 'active'")

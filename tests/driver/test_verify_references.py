@@ -11,9 +11,10 @@ import pytest
 
 import aotc
 from aotc import relay
-from aotc.checking import verify as verify_module
 from aotc.checking.reference_relay import in_double, relay_reference
 from aotc.checking.verify import verify
+from aotc.driver.compilation import Compilation
+from aotc.driver.compile import CompileOptions, import_model
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import mlp, resnet
@@ -72,14 +73,14 @@ def test_files_that_hold_no_relay_text(tmp_path: Path) -> None:
 
 def broken(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
     """What is compiled is off by a factor."""
-    real = verify_module.compile
+    real = CompileOptions.compilation
 
-    def wrong(model: Any, **options: Any) -> Any:
-        module = verify_module.import_model(model)
+    def wrong(options: CompileOptions, model: Any, **more: Any) -> Compilation:
+        module = import_model(model)
         body = relay.multiply(module.main.body, relay.const(np.float32(scale)))
-        return real(aotc.IRModule.from_expr(relay.Function(module.main.params, body)), **options)
+        return real(options, aotc.IRModule.from_expr(relay.Function(module.main.params, body)), **more)
 
-    monkeypatch.setattr(verify_module, "compile", wrong)
+    monkeypatch.setattr(CompileOptions, "compilation", wrong)
 
 
 def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:

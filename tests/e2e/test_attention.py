@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.driver.compile import CompiledModel, compile
+from aotc.driver.compilation import CompiledModel
+from aotc.driver.compile import compile
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Var
 from aotc.relay.module import IRModule

@@ -18,7 +18,7 @@ import pytest
 
 import aotc
 from aotc.driver.build import build_library
-from aotc.driver.compile import CompiledModel
+from aotc.driver.compilation import CompiledModel
 from aotc.driver.toolchain import Toolchain, resolve_target
 from tests.e2e.conftest import Emitted
 from tests.e2e.projects import NETWORKS, TARGETS, run, run_all, write_raw

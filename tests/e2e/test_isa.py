@@ -14,7 +14,7 @@ from aotc_codegen.c.cpu import CPUID
 from aotc_runtime_c import include_dir, loader_sources, sources
 
 import aotc
-from aotc.driver.compile import CompiledModel
+from aotc.driver.compilation import CompiledModel
 from aotc.driver.toolchain import require_cpu, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.machine import architecture

@@ -18,7 +18,8 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
-from aotc.driver.compile import CompiledModel, compile
+from aotc.driver.compilation import CompiledModel
+from aotc.driver.compile import compile
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.ir.span import Span
 from aotc.ir.types import TensorType

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import aotc
 from aotc import relay
-from aotc.driver.compile import CompiledModel, compile
+from aotc.driver.compilation import CompiledModel
+from aotc.driver.compile import compile
 from aotc.relay.op.recurrent import lstm
 from aotc.runtime.session import load
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aotc.driver.compile import CompiledModel, compile
+from aotc.driver.compilation import CompiledModel
+from aotc.driver.compile import compile
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Var

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 from aotc import relay
-from aotc.driver.kernel_library import compile_kernels
+from aotc.driver.compilation import Compilation
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Function, Var
+from aotc.relay.module import IRModule
 from aotc.runtime.kernels import KernelLibrary
 from aotc.tir.target import TARGETS, Target
 
@@ -42,9 +45,13 @@ def functions() -> dict[str, Function]:
     }
 
 
+def compile_functions(functions: Mapping[str, Function], target: Target) -> KernelLibrary:
+    return Compilation(IRModule(), target, "kernels", PassContext()).compile_functions(functions)
+
+
 @pytest.fixture(scope="module", params=["c", "x86-64"])
 def library(request: pytest.FixtureRequest) -> KernelLibrary:
-    return compile_kernels(functions(), TARGETS[request.param])
+    return compile_functions(functions(), TARGETS[request.param])
 
 
 X = np.linspace(-3, 4, 12, dtype=np.float32).reshape(3, 4)
@@ -102,11 +109,11 @@ def test_threads_have_scratch_memory_of_their_own(library: KernelLibrary) -> Non
 
 
 def test_what_cannot_be_compiled_is_refused() -> None:
-    assert compile_kernels({}, C).names == ()
+    assert compile_functions({}, C).names == ()
     x = tensor("x", 2, 3)
     choice = relay.If(relay.const(True), x, x)
     with pytest.raises(AotcError, match="If inside a fused function"):
-        compile_kernels({"choice": Function([x], choice)}, C)
+        compile_functions({"choice": Function([x], choice)}, C)
     broken = Target(name="broken", cflags=("-march=no-such-machine",))
     with pytest.raises(AotcError, match="failed with exit code"):
-        compile_kernels({"relu": Function([x], relay.nn.relu(x))}, broken)
+        compile_functions({"relu": Function([x], relay.nn.relu(x))}, broken)

@@ -15,6 +15,7 @@ from relay.programs import chain, if_chain, let_chain
 
 import aotc
 from aotc import relay
+from aotc.driver.compilation import Compilation
 from aotc.ir.bytecode import Opcode
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
@@ -23,6 +24,7 @@ from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate
+from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet
 from aotc.relay_api.target import Target
 from aotc.relay_api.vm import Kernels, compile
@@ -232,7 +234,7 @@ def test_results_whose_shape_depends_on_values() -> None:
 def test_the_least_recently_used_kernels_are_given_up() -> None:
     x = relay.var("x", TensorType((SymDim(),), "float32"))
     function = infer_function(relay.Function([x], relay.nn.relu(x)))
-    kernels = Kernels([function], ["relu"], Target("llvm"), limit=2)
+    kernels = Kernels(Compilation(IRModule(), Target("llvm"), "main", PassContext()), [function], ["relu"], limit=2)
     for size in (1, 2, 1, 3, 1, 2):
         kernels(0, [np.ones(size, "float32")])
     assert kernels.compilations == 4

@@ -14,7 +14,7 @@ import pytest
 from evaluation import model_of
 from onnx import ModelProto, NodeProto, helper
 
-from aotc.driver.compile import PipelineOptions, compile_programs
+from aotc.driver.compile import CompileOptions
 from aotc.ir.budget import spending
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op
@@ -26,7 +26,6 @@ from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.inline import Inline
 from aotc.relay.visitor import post_order
 from aotc.tir.plan.program import Program
-from aotc.tir.target import get_target
 from tests.effort import calls_of
 
 F32 = np.float32
@@ -47,8 +46,7 @@ def folded_into_sum(nodes: list[NodeProto], **constants: np.ndarray) -> ModelPro
 def programs(model: ModelProto, config: Mapping[str, int]) -> list[Program]:
     """The model through every stage before C."""
     with spending(config):
-        options = PipelineOptions(config=config)
-        return compile_programs(from_onnx(model), get_target("x86-64-v3"), "m", options=options)
+        return list(CompileOptions("x86-64-v3", config=config, cache=False).compilation(from_onnx(model)).programs)
 
 
 # --- folding

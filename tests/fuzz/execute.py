@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from aotc.checking.compare import Array
-from aotc.driver.compile import CompiledModel, PipelineOptions, compile, compile_programs
+from aotc.driver.compilation import CompiledModel
+from aotc.driver.compile import CompileOptions, compile
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.dtype import DType
 from aotc.relay.module import IRModule
@@ -54,8 +55,8 @@ def targets() -> Sequence[str]:
 
 def interpreted(module: IRModule, inputs: Mapping[str, Array], setting: Setting) -> list[Array] | None:
     """The outputs by the interpreter of tensor programs; None for what would take it too long."""
-    options = PipelineOptions(setting.opt_level, setting.accuracy)
-    (program,) = compile_programs(module, resolve_target(setting.target), "net", options=options)
+    options = CompileOptions(setting.target, opt_level=setting.opt_level, accuracy=setting.accuracy, cache=False)
+    (program,) = options.compilation(module).programs
     if sum(step.kernel.macs for step in program.steps) > MOST_WORK:
         return None
     return run_program(program, inputs)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from aotc.driver.compile import PipelineOptions, import_model
+from aotc.driver.compilation import Compilation
+from aotc.driver.compile import CompileOptions, import_model
 from aotc.ir.types import TensorType
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
@@ -38,9 +39,9 @@ class Case:
                 weights[p.name] = rng.uniform(-1, 1, ty.static_shape).astype(ty.dtype.numpy)
         return import_model(module, params=weights)
 
-    def pipeline(self) -> PipelineOptions:
-        """How the graph is optimised."""
-        return PipelineOptions(**self.options)
+    def compilation(self) -> Compilation:
+        """The network on its way to C."""
+        return CompileOptions(self.target, "net", cache=False, tuning=False, **self.options).compilation(self.module())
 
 
 def tensor(*shape: int, dtype: str = "float32") -> str:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from aotc.driver.compile import compile, compile_programs
-from aotc.tir.target import get_target
+from aotc.driver.compile import compile
 from aotc.tir.text import to_text
 from tests.e2e.projects import tree
 from tests.golden.cases import KERNELS, PROJECTS, Case
@@ -26,8 +25,7 @@ LEFT_OUT = ("params.c", ".bin", "aotc.h", "aotc_rt.c", "aotc_pool.c")
 
 def texts_of(case: Case, folder: Path) -> dict[str, str]:
     """The tensor programs of a network's kernels, and the C files with them."""
-    programs = compile_programs(case.module(), get_target(case.target), "net", options=case.pipeline())
-    kernels = dict.fromkeys(step.kernel for program in programs for step in program.steps)
+    kernels = dict.fromkeys(step.kernel for program in case.compilation().programs for step in program.steps)
     project = project_of(case, folder)
     sources = [text for path, text in sorted(project.items()) if path.startswith("src/net_kernels")]
     return {f"{case.name}.tir": "\n".join(map(to_text, kernels)), f"{case.name}.c": "\n".join(sources)}

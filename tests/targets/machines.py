@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.driver.compile import CompiledModel
+from aotc.driver.compilation import CompiledModel
 from aotc.driver.toolchain import cross_compiler, resolve_target
 from aotc.ir.dtype import DType
 from aotc.ir.machine import architecture

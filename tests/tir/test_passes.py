@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aotc.driver.compile import PipelineOptions, compile_programs, import_model
+from aotc.driver.compile import CompileOptions, import_model
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Expr, Function, Tuple, Var, call
@@ -31,8 +31,8 @@ GROUPS = [OPERATORS[k::16] for k in range(16)]
 
 
 def verified(module: IRModule, target: str, **options: Any) -> list[Program]:
-    chosen = PipelineOptions(**options)
-    return compile_programs(module, get_target(target), "net", options=chosen, instruments=[ProgramVerifier()])
+    chosen = CompileOptions(target, "net", cache=False, tuning=False, instruments=[ProgramVerifier()], **options)
+    return list(chosen.compilation(module).programs)
 
 
 @pytest.mark.parametrize(("name", "target"), share([(n, t) for n in NETWORKS for t in TARGETS], 6))

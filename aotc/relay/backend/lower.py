@@ -17,16 +17,14 @@ from typing import Any, TypeAlias
 from aotc.ir.budget import budget
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
-from aotc.ir.failure import Failure, blaming
 from aotc.ir.op import Op
 from aotc.ir.span import span_scope
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
-from aotc.relay.backend.external import external_kernel
-from aotc.relay.backend.kernels import anchor_name, lower_function, require_static
+from aotc.relay.backend.kernels import require_static
+from aotc.relay.backend.table import FunctionTable, lower_kernel
 from aotc.relay.backend.views import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
-from aotc.relay.structural import structural_equal, structural_hash
 from aotc.relay.visitor import post_order
 from aotc.tir.expr import Buffer, Load
 from aotc.tir.expr import Var as LoopVar
@@ -67,39 +65,14 @@ def _short(node: Expr) -> str:
 
 
 @dataclass(slots=True)
-class _KernelTable:
-    """Kernels of fused functions; equal functions share one."""
-
-    target: Target
-    by_hash: dict[int, list[tuple[Function, Kernel]]] = field(default_factory=dict)
-    externals: dict[Function, Kernel] = field(default_factory=dict)
-
-    def get(self, function: Function) -> Kernel:
-        if "Compiler" in function.attrs:
-            return self.external(function)
-        bucket = self.by_hash.setdefault(structural_hash(function), [])
-        for known, kernel in bucket:
-            if structural_equal(known, function):
-                return kernel
-        name = anchor_name(function)
-        with blaming(Failure("kernel", name, function, self.target)):
-            kernel = lower_function(function, name, self.target)
-        bucket.append((function, kernel))
-        return kernel
-
-    def external(self, function: Function) -> Kernel:
-        if function not in self.externals:
-            self.externals[function] = external_kernel(function)
-        return self.externals[function]
-
-
-@dataclass(slots=True)
 class _Lowering:
     """The state of one walk over @main."""
 
-    kernels: _KernelTable
+    target: Target
     module: IRModule
     lets: dict[Var, Expr]
+    table: FunctionTable = field(default_factory=FunctionTable)
+    kernels: list[Kernel] = field(default_factory=list)
     values: dict[Expr, Value] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     names: Counter[str] = field(default_factory=Counter)
@@ -162,13 +135,20 @@ class _Lowering:
         if offsets is not None:
             parts = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
             return _nest(type_of(node), parts)
-        kernel = self.kernels.get(function)
+        kernel = self.kernel(function)
         types = tensor_types(type_of(node))
         outputs = [View(self.temp(t.dtype, t.static_shape)) for t in types]
         scratch = [View(self.temp(b.dtype, (b.size,))) for b in kernel.workspace]
         shapes = tuple(t.static_shape for t in types)
         self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes))
         return _nest(type_of(node), outputs)
+
+    def kernel(self, function: Function) -> Kernel:
+        """The kernel of a function, which equal functions share."""
+        number = self.table.number(function)
+        if number == len(self.kernels):
+            self.kernels.append(lower_kernel(function, self.target))
+        return self.kernels[number]
 
     def constant(self, node: Constant, ty: TensorType) -> Storage:
         """The storage of a constant that a kernel reads from memory; one value repeated is written out there."""
@@ -231,7 +211,7 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
     if main.is_primitive or "Compiler" in main.attrs:
         hint = "a function without the attributes Primitive and Compiler calls it"
         raise AotcError("not-fused", "@main is one kernel, not calls of kernels", span=main.span, hint=hint)
-    state = _Lowering(_KernelTable(target), module, _let_values(main))
+    state = _Lowering(target, module, _let_values(main))
     inputs: list[Storage] = []
     for param in main.params:
         ty = type_of(param)

@@ -13,6 +13,7 @@ Primitive functions that are structurally equal are one kernel.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +22,9 @@ import numpy as np
 from aotc.ir.bytecode import Instruction, Opcode, VMFunction
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import FuncType
+from aotc.relay.backend.table import FunctionTable
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
-from aotc.relay.structural import structural_equal, structural_hash
 from aotc.relay.trampoline import Task, run
 
 
@@ -33,7 +34,7 @@ class Bytecode:
 
     functions: list[VMFunction] = field(default_factory=list)
     constants: list[np.ndarray[Any, Any]] = field(default_factory=list)
-    kernels: list[Function] = field(default_factory=list)
+    kernels: Sequence[Function] = ()
 
 
 def compile_bytecode(module: IRModule) -> Bytecode:
@@ -41,6 +42,7 @@ def compile_bytecode(module: IRModule) -> Bytecode:
     tables = _Tables(module)
     for name in module:
         tables.program.functions.append(_Assembler(name, tables).function())
+    tables.program.kernels = tables.kernels.functions
     return tables.program
 
 
@@ -52,26 +54,13 @@ class _Tables:
         self.program = Bytecode()
         self.numbers = {name: k for k, name in enumerate(module)}
         self._constants: dict[Constant, int] = {}
-        self._kernels: dict[Function, int] = {}
-        self._by_hash: dict[int, list[Function]] = {}
+        self.kernels = FunctionTable()
 
     def constant(self, node: Constant) -> int:
         if node not in self._constants:
             self._constants[node] = len(self.program.constants)
             self.program.constants.append(np.asarray(node.data, order="C"))
         return self._constants[node]
-
-    def kernel(self, function: Function) -> int:
-        if function not in self._kernels:
-            alike = self._by_hash.setdefault(structural_hash(function), [])
-            first = next((f for f in alike if structural_equal(f, function)), None)
-            if first is None:
-                alike.append(function)
-                self._kernels[function] = len(self.program.kernels)
-                self.program.kernels.append(function)
-            else:
-                self._kernels[function] = self._kernels[first]
-        return self._kernels[function]
 
 
 def _literal(body: Expr) -> Function:
@@ -102,7 +91,7 @@ class _Assembler:
             self.registers[param] = self._register()
         result = self._register()
         if "Compiler" in whole.attrs:  # the user's code is a kernel
-            self._emit(Opcode.INVOKE_PACKED, result, tuple(range(len(params))), self.tables.kernel(whole))
+            self._emit(Opcode.INVOKE_PACKED, result, tuple(range(len(params))), self.tables.kernels.number(whole))
         else:
             run(self._block(inner.body, result))
         self._emit(Opcode.RET, args=(result,))
@@ -183,7 +172,7 @@ class _Assembler:
         callee = self.kernels.get(node.op, node.op)
         match callee:
             case Function() if callee.is_primitive:
-                self._emit(Opcode.INVOKE_PACKED, dst, args, self.tables.kernel(callee))
+                self._emit(Opcode.INVOKE_PACKED, dst, args, self.tables.kernels.number(callee))
             case GlobalVar(name=name):
                 captures = self.tables.module[name].attrs.get("Closure")
                 self._emit(Opcode.ALLOC_CLOSURE if captures else Opcode.INVOKE, dst, args, self.tables.numbers[name])

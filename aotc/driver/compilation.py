@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one road from a graph module to a library, and the stops on it.
+
+work = Compilation(module, target, "net", PassContext(3))
+work.graph                           # the module of fused functions
+work.calls, work.programs            # calls of kernels; the same with memory planned, divided among threads
+work.project("build/net")            # C sources on disk
+work.library().session()             # compiled by the C compiler
+
+Each stop is made from the one before when it is first asked for, and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from aotc_codegen.c.project import emit
+
+from aotc.driver.build import build_library, record_checksum
+from aotc.driver.cache import code_digest, default_cache, digest
+from aotc.driver.kernel_library import compile_table, typed_info
+from aotc.driver.observe import PassList
+from aotc.driver.place import staged
+from aotc.driver.replay import keeping_failures
+from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
+from aotc.driver.tuning_store import Recorded
+from aotc.ir.budget import spending
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.memo import remembering
+from aotc.ir.transform import PassContext
+from aotc.relay.backend.lower import lower_calls
+from aotc.relay.backend.table import lower_kernel
+from aotc.relay.expr import Function
+from aotc.relay.module import IRModule
+from aotc.relay.transform.pipeline import optimize, require_lowering
+from aotc.runtime.forks import ScratchDirectory
+from aotc.runtime.kernels import KernelInfo, KernelLibrary
+from aotc.runtime.session import Session, load
+from aotc.tir.loops.widen import widen
+from aotc.tir.passes import WidenFloats, scheduled
+from aotc.tir.plan.program import Program
+from aotc.tir.schedule.contraction.choice import Site, choosing
+from aotc.tir.stmt import Kernel
+from aotc.tir.target import Target
+
+IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
+PLANNING, WRITING, BUILDING = "planning memory", "writing the C project", "compiling the C project"
+"""The stages of a compilation."""
+Progress = Callable[[str], None]
+"""Told the name of each stage as it begins."""
+
+
+class Tilings(Protocol):
+    """Says which tiling a contraction takes (see `aotc.tir.schedule.contraction.choice`), None for the cheapest by
+    estimate.  Two that have one digest give the same answers.
+    """
+
+    @property
+    def digest(self) -> str: ...
+
+    def __call__(self, site: Site) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """An emitted project.  `library` is the shared library, None where only sources were asked for."""
+
+    path: Path
+    library: Path | None
+    metadata: Mapping[str, Any]
+    temporary: ScratchDirectory | None = field(default=None, repr=False)
+
+    @property
+    def built(self) -> Path:
+        """The library; AotcError (code "no-library") where there is none."""
+        if self.library is None:
+            raise AotcError("no-library", f"{self.path} holds sources only", hint="compile without --no-build")
+        return self.library
+
+    def session(self) -> Session:
+        """The library, loaded."""
+        session = load(self.built)
+        session.keep_alive = self.temporary
+        return session
+
+
+_UNDER_WAY: Final[ContextVar[object]] = ContextVar("aotc_compilation", default=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Compilation:
+    """A typed graph module on its way to a library.
+
+    name       prefix of every C symbol
+    context    under which all passes run
+    threads    make kernels that threads can share, for targets with vectors
+    cache      take kernels and objects that were made before from the user's cache
+    tilings    of contractions
+    toolchain  the C compiler; the machine's for None
+    progress   told the name of each stage as it begins
+
+    The configuration of the context decides as well: `compile.threads` 0 and `compile.cache` false switch these off,
+    `compile.tuning` false leaves the user's records of tilings alone.
+
+    Each stop raises AotcError for what it cannot express, and for a context without the passes that it needs.
+    """
+
+    module: IRModule
+    target: Target
+    name: str
+    context: PassContext
+    threads: bool = True
+    cache: bool = True
+    tilings: Tilings | None = None
+    toolchain: Toolchain | None = None
+    progress: Progress = lambda _: None
+    _passes: PassList = field(default_factory=PassList, init=False, repr=False)
+
+    @property
+    def uses_cache(self) -> bool:
+        """Whether kernels and objects come from the user's cache."""
+        return self.cache and bool(self.context.get_config("compile.cache", True))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What all work for this compilation is done in: kernels that are remembered, tilings that are known, and
+        failures that are kept as files.
+        """
+        if _UNDER_WAY.get() is self:
+            yield
+            return
+        kept = default_cache() if self.uses_cache else None
+        tilings = self.tilings or Recorded(None if self.context.get_config("compile.tuning", True) else False)
+        salt = digest(code_digest(), tilings.digest) if kept is not None else ""
+        token = _UNDER_WAY.set(self)
+        try:
+            with keeping_failures(), choosing(tilings), remembering(kept, salt):
+                yield
+        finally:
+            _UNDER_WAY.reset(token)
+        if kept is not None and kept.misses:
+            kept.trim()
+
+    @contextmanager
+    def _passing(self) -> Iterator[None]:
+        """`running`, under the pass context."""
+        with self.running(), ExitStack() as stack:
+            if PassContext.current() is not self.context:
+                stack.enter_context(self.context)
+            stack.enter_context(spending())
+            yield
+
+    @property
+    def versions(self) -> tuple[Target, ...]:
+        """The instruction sets of a multi-versioned target, else the target."""
+        return self.target.versions or (self.target,)
+
+    @cached_property
+    def here(self) -> int:
+        """The number of the best version that this machine runs, the first where it runs none."""
+        for k, candidate in enumerate(self.versions):
+            with suppress(AotcError):
+                require_cpu(candidate)
+                return k
+        return 0
+
+    @cached_property
+    def graph(self) -> IRModule:
+        """The module after the passes of the context's level."""
+        with self._passing(), self.context.watched_by(self._passes):
+            self.progress(OPTIMISING)
+            return optimize(self.module, self.target)
+
+    @cached_property
+    def calls(self) -> tuple[Program, ...]:
+        """For each version the calls of its kernels, where every tensor has memory of its own."""
+        with self._passing():
+            require_lowering(self.context)
+            graph = self.graph
+            self.progress(LOWERING)
+            return tuple(lower_calls(graph, one, self.name) for one in self.versions)
+
+    @cached_property
+    def programs(self) -> tuple[Program, ...]:
+        """For each version everything that is printed as C: kernels, their schedule, the memory plan."""
+        with self._passing():
+            calls = self.calls
+            self.progress(PLANNING)
+            shared = self.threads and bool(self.context.get_config("compile.threads", 1)) and not self.target.is_scalar
+            return tuple(scheduled(p, one, shared) for p, one in zip(calls, self.versions, strict=True))
+
+    def project(self, output: Path | None = None) -> CompiledModel:
+        """The C project in a directory, for None in a temporary one; nothing is left there where something fails."""
+        return self._written(output, None)
+
+    def library(self, output: Path | None = None) -> CompiledModel:
+        """As `project`, with the library that the C compiler makes of it."""
+        return self._written(output, self._compiler())
+
+    def _written(self, output: Path | None, toolchain: Toolchain | None) -> CompiledModel:
+        temporary = ScratchDirectory("aotc-") if output is None else None
+        path = Path(temporary.name) / self.name if temporary is not None else Path(output or ".")
+        with self.running():
+            first, *others = self.programs
+            with staged(path) as work:
+                self.progress(WRITING)
+                names = self._passes.names
+                metadata = emit(first, work, target=self.target, version=version("aotc"), passes=names, others=others)
+                library = None
+                if toolchain is not None:
+                    self.progress(BUILDING)
+                    library = build_library(work, metadata, toolchain, self.target)
+                    record_checksum(work, metadata, library)
+        return CompiledModel(path, path / library.relative_to(work) if library else None, metadata, temporary)
+
+    def _compiler(self) -> Toolchain:
+        return self.toolchain or find_toolchain(cache=self.uses_cache, target=self.target)
+
+    # --- kernels without their schedule
+
+    def compile_functions(self, functions: Mapping[str, Function]) -> KernelLibrary:
+        """A library with a kernel for each function, under its name.
+
+        functions    of static types, each a fused function, one call of an operator, or a function that the user's
+                     code computes; tuples in their types are flattened: a kernel takes and gives tensors
+        """
+        with self.running(), spending(self.context.config):
+            kernels = {name: lower_kernel(f, self.versions[self.here]) for name, f in functions.items()}
+        return self.compile_kernels(kernels, {name: typed_info(f, kernels[name]) for name, f in functions.items()})
+
+    def compile_kernels(
+        self, kernels: Mapping[str, Kernel], infos: Mapping[str, KernelInfo] | None = None
+    ) -> KernelLibrary:
+        """A library of kernels, each described by the entry of `infos` of its name; None stands for flat memory."""
+        target = self.versions[self.here]
+        lanes = target.lanes("float32")
+        with self.running():
+            if lanes > 1 and self.context.pass_enabled(WidenFloats(target).info):
+                kernels = {name: widen(kernel, lanes) for name, kernel in kernels.items()}
+            return compile_table(kernels, target, infos, self._compiler() if kernels else None)

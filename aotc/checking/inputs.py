@@ -18,6 +18,7 @@ from aotc.ir.files import open_regular
 from aotc.ir.types import TensorType
 from aotc.relay.expr import type_of
 from aotc.relay.module import IRModule
+from aotc.runtime.session import Session
 
 Arrays: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
 
@@ -25,6 +26,12 @@ Arrays: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
 def input_types(module: IRModule) -> dict[str, TensorType]:
     """The types of a module's inputs, by name."""
     return {p.name: ty for p in module.main.params if isinstance(ty := type_of(p), TensorType)}
+
+
+def session_inputs(session: Session, path: Path | None) -> Arrays:
+    """The inputs of a loaded model in an .npz file, for None seeded random ones."""
+    types = {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
+    return read_inputs(path, types) if path is not None else random_inputs(types, 0)
 
 
 def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:

@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 from rich.status import Status
 
-from aotc.driver.scratch import written
+from aotc.driver.scratch import output_file
 from aotc.ir.diagnostics import AotcError
 
 USER_ERROR = 2
@@ -85,11 +85,8 @@ class Reporter:
 
     def write(self, path: Path, data: Mapping[str, Any]) -> None:
         """Write a result to a file, as JSON; AotcError (code "output") where it cannot be written."""
-        try:
-            with written(path) as file:
-                file.write(json.dumps(data, indent=2, default=str).encode() + b"\n")
-        except OSError as error:
-            raise AotcError("output", f"cannot write {path}: {error.strerror}") from error
+        with output_file(path, "output") as file:
+            file.write(json.dumps(data, indent=2, default=str).encode() + b"\n")
 
     def failure(self, error: AotcError) -> None:
         """Print every diagnostic of an error."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import shlex
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.console import Console
 from aotc import __version__
 from aotc.checking.verify import verify
 from aotc.cli import tables
-from aotc.cli.console import reporting
+from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import (
     compiler_options,
     output_options,
@@ -62,6 +63,23 @@ def main() -> None:
     """Compile neural networks ahead of time to self-contained C."""
 
 
+Command: TypeAlias = Callable[..., None]
+
+
+def reported(options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Give a command a reporter before its own arguments; `options` say what it prints."""
+
+    def wrap(command: Command) -> Command:
+        @wraps(command)
+        def run(quiet: bool, verbose: int, as_json: bool = False, **arguments: Any) -> None:
+            with reporting(quiet, as_json, verbose) as out:
+                command(out, **arguments)
+
+        return options(run)
+
+    return wrap
+
+
 @main.command("compile")
 @click.argument("model", type=MODEL)
 @click.option("-o", "--output", type=MODEL, default=None, help="Directory of the C project.")
@@ -86,48 +104,40 @@ def main() -> None:
 @click.option("--check-passes", is_flag=True, help="Check every pass: interpret graphs, verify kernels.")
 @click.option("--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not.")
 @click.option("--no-build", is_flag=True, help="Write sources only; needs no C compiler.")
-@output_options
+@reported(output_options)
 def compile_command(
-    model: Path,
-    output: Path | None,
-    timing: bool,
-    no_build: bool,
-    quiet: bool,
-    as_json: bool,
-    verbose: int,
-    **options: Any,
+    out: Reporter, model: Path, output: Path | None, timing: bool, no_build: bool, **options: Any
 ) -> None:
     """Compile MODEL (.onnx, .pt2, .relay) to a C project and a library in DIR."""
     watching = {name: options.pop(name) for name in WATCH_OPTIONS}
     stopping = watching["stop_after"] is not None
     if output is None and not stopping:
         raise click.UsageError("Missing option '-o' / '--output'.")
-    with reporting(quiet, as_json, verbose) as out:
-        build = not (no_build or stopping)
-        facts = _facts(build, options) if watching["report"] is not None else {}
-        watch = Watch(out, model, output, facts, **watching)
-        timer = PassTimingInstrument()
-        instruments = [timer, *watch.instruments()]
-        with watch.writing() as stage:
-            where = None if stopping else output
-            made = compile(model, output=where, instruments=instruments, build=build, progress=stage, **options)
-            result = watch.done(made)
-        passes = timer.render() if timing else ""
-        if watch.stopped is not None:
-            out.text({"text": watch.stopped} | ({"timing": passes} if timing else {}), watch.stopped)
-            if timing and not as_json:
-                out.note(passes.rstrip())
-            return
-        data: dict[str, Any] = {
-            "path": str(result.path),
-            "library": str(result.library or ""),
-            "metadata": dict(result.metadata),
-        }
-        data |= {"timing": passes} if timing else {}
-        if quiet and timing:
-            out.text(data, passes)
-        else:
-            out.result(data, lambda console: _show_compiled(console, result, passes))
+    build = not (no_build or stopping)
+    facts = _facts(build, options) if watching["report"] is not None else {}
+    watch = Watch(out, model, output, facts, **watching)
+    timer = PassTimingInstrument()
+    instruments = [timer, *watch.instruments()]
+    with watch.writing() as stage:
+        where = None if stopping else output
+        made = compile(model, output=where, instruments=instruments, build=build, progress=stage, **options)
+        result = watch.done(made)
+    passes = timer.render() if timing else ""
+    if watch.stopped is not None:
+        out.text({"text": watch.stopped} | ({"timing": passes} if timing else {}), watch.stopped)
+        if timing and not out.as_json:
+            out.note(passes.rstrip())
+        return
+    data: dict[str, Any] = {
+        "path": str(result.path),
+        "library": str(result.library or ""),
+        "metadata": dict(result.metadata),
+    }
+    data |= {"timing": passes} if timing else {}
+    if out.quiet and timing:
+        out.text(data, passes)
+    else:
+        out.result(data, lambda console: _show_compiled(console, result, passes))
 
 
 def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
@@ -159,41 +169,34 @@ def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a run.")
 @click.option("--isa", metavar="NAME", help="Instruction set, where the library has several [default: the best].")
 @click.option("--check", is_flag=True, help="Compare the whole library with the checksum in its project first.")
-@output_options
+@reported(output_options)
 def run_command(
+    out: Reporter,
     library: Path,
-    inputs: Path | None,
     outputs: Path | None,
     repeat: int | None,
     profiling: bool,
     threads: int,
-    isa: str | None,
-    check: bool,
-    quiet: bool,
-    as_json: bool,
-    verbose: int,
+    **options: Any,
 ) -> None:
     """Run a compiled library (a project directory or the library file)."""
     if profiling and outputs is not None:
         raise click.UsageError("--profile and --outputs exclude each other")
     if profiling and threads > 1:
         raise click.UsageError("--profile tells the times of one thread")
-    with reporting(quiet, as_json, verbose) as out:
-        if profiling:
-            found = profile(library, inputs=inputs, repeat=repeat or 20, isa=isa, check=check)
-            out.result(found, lambda console: tables.show_profile(console, found))
-            return
-        result = run_library(
-            library, inputs=inputs, outputs=outputs, repeat=repeat or 1, threads=threads, isa=isa, check=check
-        )
+    if profiling:
+        found = profile(library, repeat=repeat or 20, **options)
+        out.result(found, lambda console: tables.show_profile(console, found))
+        return
+    result = run_library(library, outputs=outputs, repeat=repeat or 1, threads=threads, **options)
 
-        def show(console: Console) -> None:
-            for row in result["outputs"]:
-                console.print(f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}", markup=False)
-            times = result["milliseconds"]
-            console.print(f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms")
+    def show(console: Console) -> None:
+        for row in result["outputs"]:
+            console.print(f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}", markup=False)
+        times = result["milliseconds"]
+        console.print(f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms")
 
-        out.result(result, show)
+    out.result(result, show)
 
 
 @main.command("verify")
@@ -205,16 +208,15 @@ def run_command(
 @target_options
 @compiler_options
 @tuning_option
-@output_options
-def verify_command(model: Path, quiet: bool, as_json: bool, verbose: int, **options: Any) -> None:
+@reported(output_options)
+def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     """Compare the compiled MODEL with another implementation.
 
     An .onnx model with ONNX Runtime (or onnx's reference evaluator), an exported program of PyTorch (.pt2) with torch,
     Relay text (.relay) with the numpy interpreter.
     """
-    with reporting(quiet, as_json, verbose) as out:
-        report = verify(model, progress=out.stage, **options)
-        out.result(report.as_dict(), lambda console: tables.show_report(console, report))
+    report = verify(model, progress=out.stage, **options)
+    out.result(report.as_dict(), lambda console: tables.show_report(console, report))
     if not report.ok:
         raise SystemExit(1)
 
@@ -242,18 +244,17 @@ def verify_command(model: Path, quiet: bool, as_json: bool, verbose: int, **opti
 @target_options
 @compiler_options
 @tuning_option
-@quiet_options
-def bench_command(model: Path, json_file: Path | None, quiet: bool, verbose: int, **options: Any) -> None:
+@reported(quiet_options)
+def bench_command(out: Reporter, model: Path, json_file: Path | None, **options: Any) -> None:
     """Measure the compiled MODEL beside other implementations, in turns, and compare the outputs.
 
     Milliseconds: the minimum and the median of all runs, the first run, and the time until the model was loaded.  MB is
     by how much memory the process grew for both of these.  The ratio is our minimum over the rival's.
     """
-    with reporting(quiet, False, verbose) as out:
-        result = bench(model, progress=out.stage, **options)
-        if json_file is not None:
-            out.write(json_file, result)
-        out.result(result, lambda console: tables.show_bench(console, result))
+    result = bench(model, progress=out.stage, **options)
+    if json_file is not None:
+        out.write(json_file, result)
+    out.result(result, lambda console: tables.show_bench(console, result))
     if not all(row["agrees"] for turn in result["rounds"] for row in turn["contestants"] if row["name"] == "aotc"):
         raise SystemExit(1)
 
@@ -274,10 +275,10 @@ def bench_command(model: Path, json_file: Path | None, quiet: bool, verbose: int
 @shape_options
 @target_options
 @compiler_options
-@output_options
-def tune_command(model: Path, scheduler: str | None, quiet: bool, as_json: bool, verbose: int, **options: Any) -> None:
+@reported(output_options)
+def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: Any) -> None:
     """Measure tilings of MODEL's contractions on this machine; later compiles take the fastest."""
-    with reporting(quiet, as_json, verbose) as out, out.bar("measuring contractions") as advance:
+    with out.bar("measuring contractions") as advance:
         runner = cluster_runner(scheduler) if scheduler is not None else run_here
         report = tune(model, runner=runner, advance=advance, **options)
         out.result(report, lambda console: tables.show_tuning(console, report))
@@ -287,74 +288,70 @@ def tune_command(model: Path, scheduler: str | None, quiet: bool, as_json: bool,
 @click.argument("model", type=MODEL)
 @shape_options
 @target_options
-@output_options
-def inspect_command(model: Path, quiet: bool, as_json: bool, verbose: int, **options: Any) -> None:
+@reported(output_options)
+def inspect_command(out: Reporter, model: Path, **options: Any) -> None:
     """Show what MODEL (.onnx, .pt2, .relay) needs, or the metadata of a compiled project.
 
     What of it cannot be compiled is part of the answer: the exit code is 0 then, too.
     """
-    with reporting(quiet, as_json, verbose) as out:
-        if model.is_dir():
-            found = inspect_project(model)
-            out.result(found, lambda console: console.print_json(data=found))
-            return
-        out.stage("inspecting the model")
-        report = inspect_model(model, **options)
-        out.result(report, lambda console: tables.show_model(console, report))
+    if model.is_dir():
+        found = inspect_project(model)
+        out.result(found, lambda console: console.print_json(data=found))
+        return
+    out.stage("inspecting the model")
+    report = inspect_model(model, **options)
+    out.result(report, lambda console: tables.show_model(console, report))
 
 
 @main.command("replay")
 @click.argument("file", type=MODEL)
-@output_options
-def replay_command(file: Path, quiet: bool, as_json: bool, verbose: int) -> None:
+@reported(output_options)
+def replay_command(out: Reporter, file: Path) -> None:
     """Do again the pass or the kernel that failed and left FILE, and print the program after it.
 
     Such files are written to $AOTC_REPLAY_DIR, else to a private folder among the temporary files.  What the step
     raises is printed with its traceback to the error stream, and the exit code is 1.
     """
-    with reporting(quiet, as_json, verbose) as out:
-        data = read_replay(file)
-        try:
-            text = replay(file)
-        except AotcError as error:
-            if error.diagnostics[0].code == "replay":
-                raise
-            out.failure(error)
-            raise SystemExit(1) from None
-        except Exception:
-            out.note(traceback.format_exc().rstrip())
-            out.text({"stage": data["stage"], "name": data["name"], "fails": True}, "")
-            raise SystemExit(1) from None
-        out.text({"stage": data["stage"], "name": data["name"], "fails": False, "program": text}, text)
+    data = read_replay(file)
+    try:
+        text = replay(file)
+    except AotcError as error:
+        if error.diagnostics[0].code == "replay":
+            raise
+        out.failure(error)
+        raise SystemExit(1) from None
+    except Exception:
+        out.note(traceback.format_exc().rstrip())
+        out.text({"stage": data["stage"], "name": data["name"], "fails": True}, "")
+        raise SystemExit(1) from None
+    out.text({"stage": data["stage"], "name": data["name"], "fails": False, "program": text}, text)
 
 
 @main.command("cache")
 @click.option("--info", is_flag=True, help="Say where it is, and how much it holds (the default).")
 @click.option("--clear", is_flag=True, help="Empty it.")
-@output_options
-def cache_command(info: bool, clear: bool, quiet: bool, as_json: bool, verbose: int) -> None:
+@reported(output_options)
+def cache_command(out: Reporter, info: bool, clear: bool) -> None:
     """Look at, or empty, the cache of compiled kernels."""
     if info and clear:
         raise click.UsageError("--info and --clear exclude each other")
-    with reporting(quiet, as_json, verbose) as out:
-        cache = default_cache()
-        if cache is None:
-            raise AotcError("cache", "there is no home directory to keep a cache in", hint="set AOTC_CACHE_DIR")
-        entries, used = cache.clear() if clear else cache.usage()
-        data = {"folder": str(cache.folder), "entries": entries, "bytes": used, "limit": cache.limit, "cleared": clear}
+    cache = default_cache()
+    if cache is None:
+        raise AotcError("cache", "there is no home directory to keep a cache in", hint="set AOTC_CACHE_DIR")
+    entries, used = cache.clear() if clear else cache.usage()
+    data = {"folder": str(cache.folder), "entries": entries, "bytes": used, "limit": cache.limit, "cleared": clear}
 
-        def show(console: Console) -> None:
-            amount = f"{entries} objects, {tables.size(used)}"
-            text = f"removed {amount}" if clear else f"{amount} of at most {tables.size(cache.limit)}"
-            console.print(f"{cache.folder}: {text}", markup=False)
+    def show(console: Console) -> None:
+        amount = f"{entries} objects, {tables.size(used)}"
+        text = f"removed {amount}" if clear else f"{amount} of at most {tables.size(cache.limit)}"
+        console.print(f"{cache.folder}: {text}", markup=False)
 
-        out.result(data, show)
+    out.result(data, show)
 
 
 @main.command("ops")
-@output_options
-def ops_command(quiet: bool, as_json: bool, verbose: int) -> None:
+@reported(output_options)
+def ops_command(out: Reporter) -> None:
     """List the operators and the ONNX operators that use them."""
-    with reporting(quiet, as_json, verbose) as out:
-        table = support_table()
-        out.result(table, lambda console: tables.show_operators(console, table))
+    table = support_table()
+    out.result(table, lambda console: tables.show_operators(console, table))

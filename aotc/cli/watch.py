@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,50 +23,43 @@ from aotc.reporting.report import PassReport
 WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes", "dump", "show_meta_data")
 
 
+@dataclass
 class Watch:
     """What a command is to tell about the passes.
 
     facts      what the report says at its head
     stopped    the text of the program at the pass after which it was to stop; None if it did not
 
-    Raises AotcError for names that no pass has, and for a report that could not be written.
+    The other fields are the options.  Raises AotcError for names that no pass has, and for a report that could not be
+    written.
     """
 
-    def __init__(
-        self,
-        out: Reporter,
-        model: Path,
-        output: Path | None,
-        facts: dict[str, str],
-        *,
-        report: Path | None,
-        print_after: tuple[str, ...],
-        stop_after: str | None,
-        check_passes: bool,
-        dump: Path | None,
-        show_meta_data: bool,
-    ) -> None:
-        require_passes([*print_after, *([stop_after] if stop_after is not None else [])])
-        if report is not None:
-            _check_place(report, model, output)
-        self._out = out
-        self.report_file = report
-        self.stop_after = stop_after
-        self.stopped: str | None = None
-        self._check = check_passes
-        self._names = print_after
-        self._report = PassReport(str(model), list(facts.items())) if report is not None else None
-        self._print = PrintAfter(print_after, out.note, show_meta_data)
-        self._dump = dump
-        self._show_meta_data = show_meta_data
+    out: Reporter
+    model: Path
+    output: Path | None
+    facts: dict[str, str]
+    report: Path | None
+    print_after: tuple[str, ...]
+    stop_after: str | None
+    check_passes: bool
+    dump: Path | None
+    show_meta_data: bool
+    stopped: str | None = None
+
+    def __post_init__(self) -> None:
+        require_passes([*self.print_after, *([self.stop_after] if self.stop_after is not None else [])])
+        if self.report is not None:
+            _check_place(self.report, self.model, self.output)
+        self._report = PassReport(str(self.model), list(self.facts.items())) if self.report is not None else None
+        self._print = PrintAfter(self.print_after, self.out.note, self.show_meta_data)
 
     def instruments(self) -> list[Any]:
         """The instruments that the options ask for."""
         found: list[Any] = [self._report] if self._report is not None else []
-        found += [dump_ir(self._dump, True, self._show_meta_data)] if self._dump is not None else []
-        found += [self._print] if self._names else []
-        found += [NumericCheck(), ProgramVerifier()] if self._check else []
-        found += [StopAfter(self.stop_after, self._show_meta_data)] if self.stop_after is not None else []
+        found += [dump_ir(self.dump, True, self.show_meta_data)] if self.dump is not None else []
+        found += [self._print] if self.print_after else []
+        found += [NumericCheck(), ProgramVerifier()] if self.check_passes else []
+        found += [StopAfter(self.stop_after, self.show_meta_data)] if self.stop_after is not None else []
         return found
 
     def done(self, model: CompiledModel) -> CompiledModel:
@@ -83,7 +77,7 @@ class Watch:
             if name == WRITING and self.stop_after is not None:  # all passes have run
                 text = f"the pass {self.stop_after!r} did not run"
                 raise AotcError("stop-after", text, hint="-O 3 runs most passes")
-            self._out.stage(name)
+            self.out.stage(name)
             if self._report is not None:
                 self._report.stage(name)
 
@@ -96,17 +90,17 @@ class Watch:
             raise
         self._write_report(None)
         if self._print.missing:
-            self._out.note(f"these passes did not run: {', '.join(sorted(self._print.missing))}")
+            self.out.note(f"these passes did not run: {', '.join(sorted(self._print.missing))}")
 
     def _write_report(self, failure: AotcError | None) -> None:
         """Write the report, if one is wanted and there is something to tell; a second problem goes with the first."""
-        if self._report is None or self.report_file is None or (failure is not None and not self._report.passes):
+        if self._report is None or self.report is None or (failure is not None and not self._report.passes):
             return
         self._report.stage("")
         if self.stopped is not None:
             self._report.unfinished = "stopped"
         try:
-            self._report.save_html(self.report_file)
+            self._report.save_html(self.report)
         except AotcError as error:
             raise AotcError.collect([*(failure.diagnostics if failure else ()), *error.diagnostics]) from failure
 

@@ -84,9 +84,9 @@ class CompiledModel:
             raise AotcError("no-library", f"{self.path} holds sources only", hint="compile without --no-build")
         return self.library
 
-    def session(self) -> Session:
-        """The library, loaded."""
-        session = load(self.built)
+    def session(self, threads: int = 1) -> Session:
+        """The library, loaded; `threads` share the work of a run."""
+        session = load(self.built, threads=threads)
         session.keep_alive = self.temporary
         return session
 

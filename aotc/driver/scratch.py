@@ -26,6 +26,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
+from aotc.ir.diagnostics import AotcError
+
 try:
     import fcntl
 except ImportError:  # a platform without them
@@ -171,3 +173,13 @@ def written(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def output_file(path: Path, code: str) -> Iterator[IO[bytes]]:
+    """As `written`, with an AotcError of a code where that is not possible."""
+    try:
+        with written(path) as file:
+            yield file
+    except OSError as error:
+        raise AotcError(code, f"cannot write {path}: {error.strerror}") from error

@@ -9,13 +9,15 @@ FuncType((TensorType((2,), "bool"),), TensorType((), "int32"))
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.dims import Dim, Shape, is_static, numel, static_shape
 from aotc.ir.dtype import DType
+
+T = TypeVar("T")
 
 MOST_NESTED: Final = 100
 """How deep types may nest: deeper ones are mistakes, and their text grows with the square of the depth."""
@@ -154,3 +156,13 @@ def tensor_types(ty: Type) -> tuple[TensorType, ...]:
             return tuple(t for field in ty.fields for t in tensor_types(field))
         case FuncType():
             raise TypeError("a function type holds no tensors")
+
+
+def leaves(value: Any) -> list[Any]:
+    """What a (nested) tuple holds, in order; a value that is no tuple alone."""
+    return [leaf for item in value for leaf in leaves(item)] if isinstance(value, tuple) else [value]
+
+
+def nested(ty: Type, values: Iterator[T]) -> T | tuple[Any, ...]:
+    """Values, one for each tensor of a type, in the type's structure of tuples."""
+    return tuple(nested(field, values) for field in ty.fields) if isinstance(ty, TupleType) else next(values)

@@ -37,9 +37,11 @@ from aotc.driver.compilation import CompiledModel, Progress
 from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text
 from aotc.driver.toolchain import compiler_version, require_cpu
+from aotc.driver.tuning_store import cpu_model
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.measuring.contestants import RIVALS, Array, Contestant, Entrant, ours, prepare, require_rivals, started
+from aotc.measuring.run import milliseconds
 from aotc.relay.frontend.onnx import load_model
 from aotc.runtime.library import find_library
 
@@ -62,9 +64,7 @@ def _turn(contestant: Contestant) -> list[float]:
     times: list[float] = []
     begin = time.perf_counter()
     while not times or time.perf_counter() - begin < TURN_SECONDS:
-        start = time.perf_counter()
-        contestant.run()
-        times.append(1e3 * (time.perf_counter() - start))
+        times.append(milliseconds(contestant.run))
     return times
 
 
@@ -82,13 +82,8 @@ def take_turns(contestants: Sequence[Contestant], repeat: int, seconds: float) -
 
 def machine() -> dict[str, Any]:
     """What the figures depend on besides the model."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    names = re.findall(r"^model name\s*: (.*)$", text, re.MULTILINE) or [platform.machine()]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {"cpu": names[0], "processors": os.cpu_count(), "system": platform.system(), "load": load}
+    return {"cpu": cpu_model(), "processors": os.cpu_count(), "system": platform.system(), "load": load}
 
 
 class Judge:

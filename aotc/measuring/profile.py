@@ -12,18 +12,17 @@ bytes at the bandwidth with which as much memory as a run touches can be read.  
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.checking.inputs import random_inputs, read_inputs
+from aotc.checking.inputs import session_inputs
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.types import TensorType
 from aotc.measuring.probe import Probe
+from aotc.measuring.run import milliseconds
 from aotc.runtime.library import MARKER, find_library, read_metadata
 from aotc.runtime.session import Binding, load
 
@@ -98,15 +97,6 @@ def _step_times(binding: Binding, probe: Probe, steps: int, repeat: int) -> np.n
     return times
 
 
-def _plain_times(binding: Binding, repeat: int) -> list[float]:
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        binding.run()
-        times.append(1e3 * (time.perf_counter() - start))
-    return times
-
-
 def _rates(milliseconds: float, macs: int, moved: int, peak: float, bandwidth: float) -> dict[str, float]:
     """Speeds, and the part of the time that the roofline says is needed."""
     seconds = max(milliseconds, 1e-6) / 1e3
@@ -159,21 +149,20 @@ def profile(
     metadata = _metadata(path)
     session = load(path, isa=isa, check=check)
     rows = _rows(metadata, session.isa)
-    types = {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
-    binding = session.bind(read_inputs(inputs, types) if inputs is not None else random_inputs(types, 0))
+    binding = session.bind(session_inputs(session, inputs))
     probe = Probe(resolve_target(session.isa or metadata["target"]), find_toolchain(cc))
     binding.run()
-    plain = _plain_times(binding, repeat)
+    plain = [milliseconds(binding.run) for _ in range(repeat)]
     times = _step_times(binding, probe, len(rows), repeat)
     medians = np.median(times, axis=0).tolist()
     touched = session.workspace_bytes + session.weights_bytes
     touched += sum(a.nbytes for a in (*binding.inputs.values(), *binding.outputs.values()))
     peak, bandwidth = probe.flops(), probe.bandwidth(min(touched, MOST_READ))
     steps = []
-    for row, milliseconds in zip(rows, medians, strict=True):
+    for row, median in zip(rows, medians, strict=True):
         moved = row["bytes_read"] + row["bytes_written"]
-        step = {"kernel": row["kernel"], "milliseconds": milliseconds, "macs": row["macs"], "bytes": moved}
-        steps.append(step | {"nodes": row["nodes"]} | _rates(milliseconds, row["macs"], moved, peak, bandwidth))
+        step = {"kernel": row["kernel"], "milliseconds": median, "macs": row["macs"], "bytes": moved}
+        steps.append(step | {"nodes": row["nodes"]} | _rates(median, row["macs"], moved, peak, bandwidth))
     watched = float(np.median(times.sum(axis=1)))
     return {
         "model": session.name,

@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from aotc_codegen.c.names import model_identifier
 
-from aotc.driver.compilation import Compilation
-from aotc.driver.scratch import written
+from aotc.driver.compilation import Compilation, CompiledModel
+from aotc.driver.scratch import output_file
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.ndarray import NDArray
@@ -92,14 +92,11 @@ class ExecutorFactory:
         file = Path(file_name)
         if file.suffix not in (".so", ".tar"):
             raise AotcError("export", f"cannot export to {file.name!r}", hint="the name ends in .so or .tar")
-        try:
-            with written(file) as out:
-                if file.suffix == ".tar":
-                    self._write_archive(out)
-                else:
-                    out.write(self._library.path.read_bytes())
-        except OSError as error:
-            raise AotcError("export", f"cannot write {file}: {error.strerror}") from error
+        with output_file(file, "export") as out:
+            if file.suffix == ".tar":
+                self._write_archive(out)
+            else:
+                out.write(self._library.path.read_bytes())
 
     def _write_archive(self, file: IO[bytes]) -> None:
         name = self.libmod_name
@@ -128,6 +125,20 @@ def _require_names(module: IRModule) -> None:
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
         raise AotcError("build", f"several inputs of @main are called {', '.join(map(repr, twice))}")
+
+
+def compile_static(module: IRModule, target: MachineTarget, c_name: str) -> tuple[Compilation, CompiledModel]:
+    """A module compiled under the current pass context, and what came of it; AotcError if it gives no tensors."""
+    work = Compilation(module, target, c_name, PassContext.current())
+    with work.running():
+        if not work.calls[0].outputs:
+            raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")
+        return work, work.library()
+
+
+def executor_threads(context: PassContext) -> int:
+    """The threads of executors that a context asks for."""
+    return int(context.get_config("compile.threads", 1)) or 1
 
 
 def build(
@@ -163,11 +174,7 @@ def build(
     install()
     module = ir_mod.with_function("main", bind_params_by_name(ir_mod["main"], params)) if params else ir_mod
     _require_names(module)
-    work = Compilation(module, machine, c_name, PassContext.current())
-    with work.running():
-        if not work.calls[0].outputs:
-            raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")
-        made = work.library()
-    threads = int(work.context.get_config("compile.threads", 1)) or 1
+    work, made = compile_static(module, machine, c_name)
+    threads = executor_threads(work.context)
     library = CompiledLibrary(made.built, made.temporary, threads=threads, debug=cache(lambda: graph_machine(work)))
     return ExecutorFactory(work, library, made.path)

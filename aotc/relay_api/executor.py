@@ -5,10 +5,9 @@ executor = create_executor("graph", mod, params=params)
 executor.evaluate()(x).numpy()                       # @main(x)
 executor.evaluate(relay.add(a, b), binds={a: 1.0, b: 2.0})
 
-debug   the interpreter, in numpy: every operator, closures, recursion, control flow, shapes that vary
-graph   compiled kernels, called one by one; static programs
-aot     the compiled C program of `relay.build`; static programs
-vm      compiled kernels under a virtual machine: all that debug runs, but that functions stay inside the program
+debug        the interpreter, in numpy: every operator, closures, recursion, control flow, shapes that vary
+graph, aot   the compiled C program of `relay.build`; static programs
+vm           compiled kernels under a virtual machine: all that debug runs, but that functions stay inside the program
 """
 
 from __future__ import annotations
@@ -16,19 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.driver.compilation import Compilation
 from aotc.driver.wiring import install
 from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
 from aotc.ir.ndarray import NDArray
-from aotc.ir.transform import PassContext
-from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, type_of
@@ -36,12 +34,10 @@ from aotc.relay.infer import infer_module
 from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import Mutator, substitute
-from aotc.relay_api.build import build
-from aotc.relay_api.graph import graph_machine
+from aotc.relay_api.build import compile_static, executor_threads
 from aotc.relay_api.target import Target
 from aotc.relay_api.vm import compile as compile_for_vm
-from aotc.runtime.forks import Turns
-from aotc.runtime.graph_executor import GraphModule
+from aotc.runtime.module import PREFIX
 from aotc.runtime.vm import VirtualMachine
 from aotc.tir.target import Target as MachineTarget
 
@@ -240,16 +236,6 @@ def _as_array(value: Any, ty: Type | None) -> np.ndarray[Any, Any]:
     return result if ty.dtype.is_float or np.array_equal(result, array) else array
 
 
-def _leaves(value: Any) -> list[Any]:
-    """The arrays of a (nested) tuple, in order."""
-    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, tuple) else [value]
-
-
-def _nest(ty: Type, leaves: Iterator[Any]) -> Any:
-    """Arrays in the structure of a type."""
-    return tuple(_nest(f, leaves) for f in ty.fields) if isinstance(ty, TupleType) else next(leaves)
-
-
 # --- the kinds
 
 
@@ -275,40 +261,25 @@ def _callable(value: Any, module: IRModule) -> Any:
             return value
 
 
-def _graph(module: IRModule, target: MachineTarget) -> Run:
-    with _static_only("graph"):
-        flat = _with_flat_inputs(module)
-        machine = graph_machine(Compilation(flat, target, _MAIN, PassContext.current()))
-    return _session(module, flat, machine)
+def _compiled(kind: str, module: IRModule, target: MachineTarget) -> Run:
+    with _static_only(kind):
+        flat = with_flat_inputs(module)
+        work, made = compile_static(flat, target, f"{PREFIX}default")
+    session = made.session(executor_threads(work.context))
+    names = [p.name for p in flat.main.params]
+    result = type_of(module.main.body)
 
+    def run(values: Sequence[Any]) -> Any:
+        inputs = dict(zip(names, leaves(tuple(values)), strict=True))
+        return nested(result, iter(session.run(None, inputs)))
 
-def _aot(module: IRModule, target: MachineTarget) -> Run:
-    with _static_only("aot"):
-        flat = _with_flat_inputs(module)
-        library = build(flat, target)
-    return _session(module, flat, library["default"](Device("cpu")))
+    return run
 
 
 def _vm(module: IRModule, target: MachineTarget) -> Run:
     program = compile_for_vm(module, target)
     machine, main = VirtualMachine(program), program.function(_MAIN)
     return lambda values: machine.execute(main, values)
-
-
-def _session(module: IRModule, flat: IRModule, executor: Any) -> Run:
-    """Runs of a static program: inputs set, outputs got."""
-    graph = GraphModule(executor)
-    turns = Turns()
-    names = [p.name for p in flat.main.params]
-    result = type_of(module.main.body)
-
-    def run(values: Sequence[Any]) -> Any:
-        with turns:
-            graph.run_on(dict(zip(names, _leaves(tuple(values)), strict=True)))
-            outputs = [graph.get_output(k).numpy() for k in range(graph.get_num_outputs())]
-        return _nest(result, iter(outputs))
-
-    return run
 
 
 @contextmanager
@@ -326,7 +297,7 @@ def _static_only(kind: str) -> Iterator[None]:
         ) from error
 
 
-def _with_flat_inputs(module: IRModule) -> IRModule:
+def with_flat_inputs(module: IRModule) -> IRModule:
     """`module` with inputs that are tensors of different names: tuples are taken apart."""
     old = module.main.params
     if all(isinstance(p.checked_type, TensorType) for p in old) and len({p.name for p in old}) == len(old):
@@ -351,6 +322,6 @@ def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
 
 
 _PREPARE: Final[Mapping[str, Callable[[IRModule, MachineTarget], Run]]] = MappingProxyType(
-    {"debug": _debug, "graph": _graph, "aot": _aot, "vm": _vm}
+    {"debug": _debug, "graph": partial(_compiled, "graph"), "aot": partial(_compiled, "aot"), "vm": _vm}
 )
 """What makes a program ready to run, by kind of executor."""

@@ -18,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from aotc.driver.compilation import Compilation
-from aotc.runtime.graph_machine import Graph, GraphMachine, GraphNode, Place
+from aotc.runtime.graph_machine import GraphMachine, GraphNode, Place
 from aotc.runtime.tensor import TensorInfo
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.stmt import Kernel
 
 
 def constant_names(program: Program) -> dict[Storage, str]:
@@ -42,15 +43,11 @@ def call_names(program: Program) -> list[str]:
     return names
 
 
-def kernel_names(program: Program) -> dict[Kernel, str]:
-    """A name for each kernel: its own, numbered where several have one."""
-    return {kernel: f"{k}:{kernel.name}" for k, kernel in enumerate(program.kernels)}
-
-
-def runtime_graph(program: Program) -> Graph:
-    """The graph to be executed; its nodes are those of `graph_json`, in the same order."""
+def graph_machine(work: Compilation) -> GraphMachine:
+    """The kernels of a module, compiled, and the graph of their calls; its nodes are those of `graph_json`."""
+    program = work.calls[work.here]
     constants = constant_names(program)
-    kernels = kernel_names(program)
+    kernels = {kernel: f"{k}:{kernel.name}" for k, kernel in enumerate(program.kernels)}
     between = [view.storage for step in program.steps for view in (*step.inputs, *step.outputs)]
     storages = dict.fromkeys((*program.inputs, *constants, *program.outputs, *between))
     numbers = {storage: k for k, storage in enumerate(storages)}
@@ -63,20 +60,14 @@ def runtime_graph(program: Program) -> Graph:
     for name, step in zip(call_names(program), program.steps, strict=True):
         results = places(step.outputs), step.output_shapes
         nodes.append(GraphNode(name, *results, kernels[step.kernel], places(step.inputs), step.span))
-    return Graph(
+    return GraphMachine(
         tensors=tuple(TensorInfo(s.name, list(s.shape), s.dtype) for s in numbers),
         inputs=tuple(numbers[s] for s in program.inputs),
         outputs=tuple(numbers[s] for s in program.outputs),
-        constants={numbers[s]: s.data for s in constants if s.data is not None},
+        constants={numbers[s]: np.ascontiguousarray(s.data) for s in constants if s.data is not None},
         nodes=tuple(nodes),
+        library=work.compile_kernels({name: kernel for kernel, name in kernels.items()}),
     )
-
-
-def graph_machine(work: Compilation) -> GraphMachine:
-    """The kernels of a module, compiled, and the graph of their calls."""
-    program = work.calls[work.here]
-    kernels = {name: kernel for kernel, name in kernel_names(program).items()}
-    return GraphMachine(runtime_graph(program), work.compile_kernels(kernels))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ operators' references in numpy: no static kernel could.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.dtype import DType
 from aotc.ir.transform import PassContext
-from aotc.ir.types import FuncType, TensorType, TupleType, Type, tensor_types
+from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested, tensor_types
 from aotc.relay.backend.kernels import anchor_name
 from aotc.relay.backend.vm import compile_bytecode
 from aotc.relay.binding import bind_params_by_name
@@ -163,8 +163,8 @@ def _compiled(library: KernelLibrary, name: str, function: Function) -> Run:
 
     def run(args: Sequence[Value]) -> Value:
         arrays = [np.empty(shape, dtype) for shape, dtype in outputs]
-        library.call(name, [np.asarray(a, order="C") for a in _leaves(args)], arrays)
-        value: Value = _nest(result, iter(arrays))
+        library.call(name, [np.asarray(a, order="C") for a in leaves(tuple(args))], arrays)
+        value: Value = nested(result, iter(arrays))
         return value
 
     return run
@@ -176,14 +176,6 @@ def _on_host(function: Function) -> Run:
         return value
 
     return run
-
-
-def _leaves(value: Any) -> list[np.ndarray[Any, Any]]:
-    return [value] if isinstance(value, np.ndarray) else [leaf for item in value for leaf in _leaves(item)]
-
-
-def _nest(ty: Type, leaves: Iterator[Any]) -> Any:
-    return tuple(_nest(f, leaves) for f in ty.fields) if isinstance(ty, TupleType) else next(leaves)
 
 
 def _signature(value: Value) -> Any:

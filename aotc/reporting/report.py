@@ -23,8 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aotc.driver.compilation import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
-from aotc.driver.scratch import written
-from aotc.ir.diagnostics import AotcError
+from aotc.driver.scratch import output_file
 from aotc.relay.instrument.measure import Measure, PassRecord, PassRecords, RuleFigures
 from aotc.relay.transform.base import rewrite_report
 
@@ -129,11 +128,8 @@ class PassReport(PassRecords):
     def save_html(self, path: str | Path) -> None:
         """Write the page; AotcError (code "report") where that is not possible."""
         text = self.to_html()
-        try:
-            with written(Path(path)) as file:
-                file.write(text.encode("utf-8", "backslashreplace"))
-        except OSError as error:
-            raise AotcError("report", f"cannot write {path}: {error.strerror}") from error
+        with output_file(Path(path), "report") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def _table(first: str, *headers: str) -> Table:

@@ -90,7 +90,7 @@ class GraphModuleDebug(GraphModule):
         super().__init__(module)
         assert isinstance(self._binding, GraphBinding)
         self._memory = self._binding
-        self._nodes = module.graph.nodes
+        self._nodes = module.nodes
         self._names = [node.name for node in self._nodes]
         self._graph_json = graph_json_str
         self._dump_root = Path(dump_root) if dump_root is not None else None

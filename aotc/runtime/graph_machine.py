@@ -3,7 +3,7 @@
 
 In: the graph and a library of its kernels.  Out: what a compiled library gives, and every intermediate besides.
 
-machine = GraphMachine(graph, library)
+machine = GraphMachine(tensors, inputs, outputs, constants, nodes, library)
 binding = machine.bind({"x": x})
 binding.run(); binding.outputs["output"]; binding.node_outputs(3)
 """
@@ -13,9 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-
-import numpy as np
+from typing import Final
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span
@@ -23,7 +21,7 @@ from aotc.runtime.forks import Turns
 from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs
 
-ALIGNMENT = 64
+ALIGNMENT: Final = 64
 """Bytes to which tensors are aligned."""
 
 
@@ -53,12 +51,13 @@ class GraphNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
-    """Nodes in the order of their execution, over numbered tensors.
+class GraphMachine:
+    """Nodes in the order of their execution, over numbered tensors, ready to run.
 
     tensors            what each holds; those of inputs and outputs are called as the model's
     inputs, outputs    numbers of tensors, in the model's order
     constants          values of tensors by number
+    library            of the kernels
     """
 
     tensors: tuple[TensorInfo, ...]
@@ -66,53 +65,38 @@ class Graph:
     outputs: tuple[int, ...]
     constants: Mapping[int, Array]
     nodes: tuple[GraphNode, ...]
-
-
-class GraphMachine:
-    """A graph, ready to run; executors of one machine are independent of each other."""
-
-    def __init__(self, graph: Graph, library: KernelLibrary) -> None:
-        self.graph = graph
-        self.library = library
-        self.constants = {k: np.ascontiguousarray(a) for k, a in graph.constants.items()}
+    library: KernelLibrary
 
     def get_inputs(self) -> list[TensorInfo]:
         """The inputs, in order."""
-        return [self.graph.tensors[k] for k in self.graph.inputs]
+        return [self.tensors[k] for k in self.inputs]
 
     def get_outputs(self) -> list[TensorInfo]:
         """The outputs, in order."""
-        return [self.graph.tensors[k] for k in self.graph.outputs]
+        return [self.tensors[k] for k in self.outputs]
 
     def bind(self, inputs: Mapping[str, Array]) -> GraphBinding:
-        """Memory for one execution.  `inputs` are read in place: C-contiguous arrays of the stated types, all of them.
+        """Memory for one execution, independent of others.  `inputs` are read in place: C-contiguous arrays of the
+        stated types, all of them.
 
         Raises AotcError with one diagnostic for each array that is missing, unknown or of another type.
         """
         arrays, problems = check_inputs(inputs, self.get_inputs())
         if problems:
             raise AotcError.collect(problems)
-        return GraphBinding(self, dict(zip(self.graph.inputs, arrays, strict=True)))
+        return GraphBinding(self, {**self.constants, **dict(zip(self.inputs, arrays, strict=True))})
 
 
 class GraphBinding:
-    """The tensors of one execution, kept from run to run.
+    """The tensors of one execution, kept from run to run; `outputs` are arrays by name."""
 
-    inputs, outputs    arrays by name
-    """
-
-    def __init__(self, machine: GraphMachine, inputs: Mapping[int, Array]) -> None:
-        graph = machine.graph
+    def __init__(self, machine: GraphMachine, given: Mapping[int, Array]) -> None:
+        infos = machine.tensors
         self._turns = Turns()
-        given = {**machine.constants, **inputs}
-        self._tensors = [given[k] if k in given else _memory(info) for k, info in enumerate(graph.tensors)]
-        self._nodes = graph.nodes
-        self._calls = [self._bind(node, machine.library) for node in graph.nodes]
-        self.inputs: Mapping[str, Array] = self._named(graph, graph.inputs)
-        self.outputs: Mapping[str, Array] = self._named(graph, graph.outputs)
-
-    def _named(self, graph: Graph, tensors: tuple[int, ...]) -> Mapping[str, Array]:
-        return MappingProxyType({graph.tensors[k].name: self._tensors[k] for k in tensors})
+        self._tensors = [given[k] if k in given else _memory(info) for k, info in enumerate(infos)]
+        self._nodes = machine.nodes
+        self._calls = [self._bind(node, machine.library) for node in machine.nodes]
+        self.outputs = {infos[k].name: self._tensors[k] for k in machine.outputs}
 
     def _bind(self, node: GraphNode, library: KernelLibrary) -> Callable[[], None]:
         if not node.kernel:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,19 +16,23 @@ from relay.programs import functions, inputs
 
 import aotc
 from aotc import relay
+from aotc.contrib.graph_executor import GraphModule
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
-from aotc.ir.types import FuncType, TensorType, TupleType
+from aotc.ir.types import FuncType, TensorType, TupleType, leaves
 from aotc.relay.expr import Expr, Function, GlobalVar, Let, Tuple, Var, call
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
+from aotc.relay_api.executor import with_flat_inputs
 from tests.ops.harness import assert_agrees, flat, type_of_value
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 STATIC = ("graph", "aot")
 DYNAMIC = ("debug", "vm")
 KINDS = (*DYNAMIC, *STATIC)
+OWN_WAYS = (*DYNAMIC, "aot")
+"""Kinds that run programs each in a way of its own: graph and aot are one."""
 PAIR = TensorType((2,), "float32")
 ONE, TWO = np.ones(2, "float32"), np.full(2, 2, "float32")
 SOFTMAX = """
@@ -49,6 +53,14 @@ def plain(value: Any) -> Any:
 
 def evaluated(kind: str, mod: aotc.IRModule, *args: Any, **named: Any) -> Any:
     return plain(relay.create_executor(kind, mod).evaluate()(*args, **named))
+
+
+def call_by_call(mod: aotc.IRModule, args: Sequence[Any], target: str = "llvm") -> list[np.ndarray]:
+    """The outputs of @main, with every kernel called on memory of its own."""
+    mod = with_flat_inputs(mod)
+    module = GraphModule(relay.build(mod, target)["debug_create"]("default", aotc.cpu()))
+    module.run_on({p.name: value for p, value in zip(mod["main"].params, leaves(tuple(args)), strict=True)})
+    return [module.get_output(k).numpy() for k in range(module.get_num_outputs())]
 
 
 # --- the same results
@@ -78,7 +90,9 @@ WORKLOADS = [
 def test_workloads(get_workload: Callable[..., Any], options: dict[str, Any], shape: tuple[int, ...]) -> None:
     mod, params = get_workload(**options)
     data = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
-    results = [relay.create_executor(kind, mod, params=params).evaluate()(data).numpy() for kind in KINDS]
+    results = [
+        relay.create_executor(kind, mod, params=params).evaluate()(data).numpy() for kind in ("debug", "vm", "aot")
+    ]
     for result in results[1:]:
         np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-5 * np.abs(results[0]).max())
 
@@ -109,18 +123,19 @@ def cases() -> list[tuple[OpDef, Sample]]:
 @pytest.mark.parametrize("target", ["c", "llvm"])
 def test_samples_of_every_operator(cases: list[tuple[OpDef, Sample]], target: str) -> None:
     mod, args = program_of(cases)
-    results = {k: plain(relay.create_executor(k, mod, target=target).evaluate()(*args)) for k in KINDS}
+    results = {k: plain(relay.create_executor(k, mod, target=target).evaluate()(*args)) for k in OWN_WAYS}
     wrong: dict[tuple[str, str], str] = {}
     for k, (op, sample) in enumerate(cases):
         expected = flat(op.reference(sample.attrs, *sample.args))
-        for kind in KINDS:
+        for kind in OWN_WAYS:
             try:
                 for actual, wanted in zip(flat(results[kind][k]), expected, strict=True):
                     assert_agrees(actual, wanted, sample.accuracy)
             except AssertionError as error:
                 wrong.setdefault((kind, op.name), str(error))
-        for one, other in zip(*(flat(results[kind][k]) for kind in STATIC), strict=True):
-            assert one.tobytes() == other.tobytes(), op.name
+    single = iter(call_by_call(mod, args, target))
+    for (op, _), result in zip(cases, results["aot"], strict=True):
+        assert all(one.tobytes() == next(single).tobytes() for one in flat(result)), op.name
     assert not wrong, "\n".join(f"{kind}, {name}: {why}" for (kind, name), why in wrong.items())
 
 
@@ -128,8 +143,10 @@ def test_samples_of_every_operator(cases: list[tuple[OpDef, Sample]], target: st
 @given(st.lists(functions(control_flow=False), min_size=8, max_size=8), st.integers(0, 3))
 def test_random_static_programs(programs: list[Function], opt_level: int) -> None:
     with aotc.transform.PassContext(opt_level=opt_level):
-        expected, *others = (flat(evaluated(kind, joined(programs), *inputs())) for kind in KINDS)
-    check_all(others, expected)
+        mod = joined(programs)
+        expected, *others = (flat(evaluated(kind, mod, *inputs())) for kind in OWN_WAYS)
+        single = call_by_call(mod, inputs())
+    check_all([*others, single], expected)
 
 
 def joined(programs: list[Function]) -> aotc.IRModule:

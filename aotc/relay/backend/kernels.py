@@ -16,7 +16,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
 from aotc.ir.dtype import DType
 from aotc.ir.op import Op
-from aotc.ir.types import TensorType, TupleType, Type, tensor_types
+from aotc.ir.types import TensorType, TupleType, Type, leaves, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.visitor import post_order
@@ -27,13 +27,6 @@ from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 
 Value: TypeAlias = "te.Tensor | tuple[Any, ...]"
-
-
-def flatten(value: Value) -> list[te.Tensor]:
-    """The tensors of a (nested) tuple, in order."""
-    if isinstance(value, te.Tensor):
-        return [value]
-    return [tensor for item in value for tensor in flatten(item)]
 
 
 def require_static(ty: Type, expr: Expr, what: str) -> None:
@@ -89,7 +82,7 @@ def lower_function(function: Function, name: str, target: Target) -> Kernel:
     for k, param in enumerate(function.params):
         require_static(type_of(param), param, f"{name}: an input")
         values[param] = _placeholders(type_of(param), names, k in function.attrs.get("Finite", ()))
-        inputs.extend(t for t in flatten(values[param]) if isinstance(t, te.Placeholder))
+        inputs.extend(t for t in leaves(values[param]) if isinstance(t, te.Placeholder))
     for node in post_order(function.body):
         if node in values or isinstance(node, Op):
             continue
@@ -109,7 +102,7 @@ def lower_function(function: Function, name: str, target: Target) -> Kernel:
                 raise AssertionError(f"free variable {node.name} in a fused function")
             case _:
                 raise AotcError("fused-control-flow", f"{type(node).__name__} inside a fused function", span=node.span)
-    return schedule(name, inputs, flatten(values[function.body]), target, span=function.span)
+    return schedule(name, inputs, leaves(values[function.body]), target, span=function.span)
 
 
 def anchor_name(function: Function) -> str:

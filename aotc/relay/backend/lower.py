@@ -19,7 +19,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.op import Op
 from aotc.ir.span import span_scope
-from aotc.ir.types import TensorType, TupleType, Type, tensor_types
+from aotc.ir.types import TensorType, leaves, nested, tensor_types
 from aotc.relay.backend.kernels import require_static
 from aotc.relay.backend.table import FunctionTable, lower_kernel
 from aotc.relay.backend.views import view_offsets
@@ -34,19 +34,6 @@ from aotc.tir.target import Target
 
 Value: TypeAlias = "View | tuple[Any, ...]"
 """Where an expression's result lies: a view, or a tuple of values."""
-
-
-def _views(value: Value) -> list[View]:
-    if isinstance(value, View):
-        return [value]
-    return [view for item in value for view in _views(item)]
-
-
-def _nest(ty: Type, views: list[View]) -> Value:
-    """Views consumed from the front into the structure of a type."""
-    if isinstance(ty, TupleType):
-        return tuple(_nest(f, views) for f in ty.fields)
-    return views.pop(0)
 
 
 def _short(node: Expr) -> str:
@@ -129,19 +116,19 @@ class _Lowering:
         return name in self.module and "Compiler" in self.module[name].attrs
 
     def call(self, node: Call, function: Function) -> Value:
-        args = [view for a in node.args for view in _views(self.value(a))]
+        args = [view for a in node.args for view in leaves(self.value(a))]
         require_static(type_of(node), node, "a result")
         offsets = None if "Compiler" in function.attrs else view_offsets(function)
         if offsets is not None:
             parts = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
-            return _nest(type_of(node), parts)
+            return nested(type_of(node), iter(parts))
         kernel = self.kernel(function)
         types = tensor_types(type_of(node))
         outputs = [View(self.temp(t.dtype, t.static_shape)) for t in types]
         scratch = [View(self.temp(b.dtype, (b.size,))) for b in kernel.workspace]
         shapes = tuple(t.static_shape for t in types)
         self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes))
-        return _nest(type_of(node), outputs)
+        return nested(type_of(node), iter(outputs))
 
     def kernel(self, function: Function) -> Kernel:
         """The kernel of a function, which equal functions share."""
@@ -223,7 +210,7 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
     for node in post_order(main.body, lambda n: not isinstance(n, Function)):
         if not isinstance(node, (Op, Function, Var)) and not _is_callee(node, state):
             state.visit(node)
-    views = _views(state.value(main.body))
+    views = leaves(state.value(main.body))
     types = tensor_types(type_of(main.body))
     names = list(module.attrs.get("output_names", ())) or [f"output{k}" for k in range(len(views))]
     if len(views) == 1 and "output_names" not in module.attrs:

@@ -19,7 +19,7 @@ BOUNDS = {"float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
 """What the error relative to the reference's standard deviation may be, by dtype of the output; that of float32
 depends on the algorithms that were chosen, and stands in the metadata."""
 NARROW_BOUND = 0.3
-"""The same for 8- and 4-bit floats: about one step of their grid."""
+"""What the relative error of outputs in 8- and 4-bit floats may be: about one step of their grid."""
 
 
 def bound_for(dtype: DType, float32_bound: float) -> float:

@@ -28,7 +28,7 @@ class Reference:
     """What a compiled model is compared with.
 
     run     outputs by name for inputs by name
-    exact   the same in double precision; None where that cannot be had
+    exact   outputs in double precision; None where these cannot be had
     """
 
     name: str

@@ -47,6 +47,9 @@ from aotc.reporting.inspect import inspect_model, inspect_project
 from aotc.reporting.support import support_table
 
 MODEL = click.Path(path_type=Path)
+inputs_option = click.option(
+    "--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random]."
+)
 
 
 class _Program(click.Group):
@@ -160,7 +163,7 @@ def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None
 
 @main.command("run")
 @click.argument("library", type=MODEL)
-@click.option("--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random].")
+@inputs_option
 @click.option("--outputs", type=MODEL, default=None, metavar="FILE.npz", help="Where to write the outputs.")
 @click.option("--repeat", type=click.IntRange(1), default=None, help="Runs to time [default: 1; 20 with --profile].")
 @click.option(
@@ -201,7 +204,7 @@ def run_command(
 
 @main.command("verify")
 @click.argument("model", type=MODEL)
-@click.option("--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random].")
+@inputs_option
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Random input sets to try.")
 @click.option("--bisect", is_flag=True, help="Name the first node and kernel that differ (of .onnx models).")
 @shape_options
@@ -238,7 +241,7 @@ def verify_command(out: Reporter, model: Path, **options: Any) -> None:
 @click.option(
     "--seconds", type=click.FloatRange(0), default=20.0, show_default=True, help="For each number of threads, at most."
 )
-@click.option("--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random].")
+@inputs_option
 @click.option("--json", "json_file", type=MODEL, default=None, metavar="FILE", help="Write all figures there.")
 @shape_options
 @target_options

@@ -3,7 +3,7 @@
 
 work = Compilation(module, target, "net", PassContext(3))
 work.graph                           # the module of fused functions
-work.calls, work.programs            # calls of kernels; the same with memory planned, divided among threads
+work.calls, work.programs            # calls of kernels; these with memory planned, divided among threads
 work.project("build/net")            # C sources on disk
 work.library().session()             # compiled by the C compiler
 
@@ -12,7 +12,7 @@ Each stop is made from the one before when it is first asked for, and kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from aotc_codegen.c.kernel_table import emit_kernels
 from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library, record_checksum
 from aotc.driver.cache import code_digest, default_cache, digest
-from aotc.driver.kernel_library import compile_table, typed_info
 from aotc.driver.observe import PassList
 from aotc.driver.place import staged
 from aotc.driver.replay import keeping_failures
@@ -35,14 +35,17 @@ from aotc.ir.budget import spending
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.memo import remembering
 from aotc.ir.transform import PassContext
+from aotc.ir.types import Type, tensor_types
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
-from aotc.relay.expr import Function
+from aotc.relay.expr import Function, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.transform.pipeline import optimize, require_lowering
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
+from aotc.runtime.tensor import TensorInfo
+from aotc.tir.expr import Buffer
 from aotc.tir.loops.widen import widen
 from aotc.tir.passes import WidenFloats, scheduled
 from aotc.tir.plan.program import Program
@@ -232,16 +235,67 @@ class Compilation:
                      code computes; tuples in their types are flattened: a kernel takes and gives tensors
         """
         with self.running(), spending(self.context.config):
-            kernels = {name: lower_kernel(f, self.versions[self.here]) for name, f in functions.items()}
+            lowered = {name: lower_kernel(f, self.versions[self.here]) for name, f in functions.items()}
+            kernels = {name: self.vectorized(kernel) for name, kernel in lowered.items()}
         return self.compile_kernels(kernels, {name: typed_info(f, kernels[name]) for name, f in functions.items()})
 
     def compile_kernels(
         self, kernels: Mapping[str, Kernel], infos: Mapping[str, KernelInfo] | None = None
     ) -> KernelLibrary:
         """A library of kernels, each described by the entry of `infos` of its name; None stands for flat memory."""
+        with self.running():
+            return compile_table(kernels, self.versions[self.here], infos, self._compiler() if kernels else None)
+
+    def vectorized(self, kernel: Kernel) -> Kernel:
+        """A kernel of `calls` with the vectors for narrow floats that it has in `programs`."""
         target = self.versions[self.here]
         lanes = target.lanes("float32")
-        with self.running():
-            if lanes > 1 and self.context.pass_enabled(WidenFloats(target).info):
-                kernels = {name: widen(kernel, lanes) for name, kernel in kernels.items()}
-            return compile_table(kernels, target, infos, self._compiler() if kernels else None)
+        return widen(kernel, lanes) if lanes > 1 and self.context.pass_enabled(WidenFloats(target).info) else kernel
+
+
+# --- libraries of kernels
+
+
+def typed_info(function: Function, kernel: Kernel) -> KernelInfo:
+    """What the kernel of a function takes, as the function's types say it, tuples flattened."""
+    return KernelInfo(_tensors(*map(type_of, function.params)), _tensors(type_of(function.body)), _workspace(kernel))
+
+
+def _tensors(*types: Type) -> tuple[TensorInfo, ...]:
+    tensors = [t for ty in types for t in tensor_types(ty)]
+    return tuple(TensorInfo(str(k), list(t.static_shape), t.dtype) for k, t in enumerate(tensors))
+
+
+def _workspace(kernel: Kernel) -> tuple[int, ...]:
+    """The bytes of a kernel's scratch buffers."""
+    return tuple(b.nbytes for b in kernel.workspace)
+
+
+def flat_info(kernel: Kernel) -> KernelInfo:
+    """What a kernel takes, as flat memory."""
+
+    def flat(buffers: Sequence[Buffer]) -> tuple[TensorInfo, ...]:
+        return tuple(TensorInfo(b.name, [b.size], b.dtype) for b in buffers)
+
+    return KernelInfo(flat(kernel.inputs), flat(kernel.outputs), _workspace(kernel))
+
+
+def compile_table(
+    kernels: Mapping[str, Kernel],
+    target: Target,
+    infos: Mapping[str, KernelInfo] | None = None,
+    toolchain: Toolchain | None = None,
+) -> KernelLibrary:
+    """The library of `kernels`, each described by the entry of `infos` of its name; None stands for flat memory.
+
+    toolchain    the C compiler; the one of the machine for None
+    """
+    folder = ScratchDirectory("aotc-kernels-")
+    path = Path(folder.name)
+    if kernels:
+        require_cpu(target)
+        externals = emit_kernels(list(kernels.values()), path, version=version("aotc"))
+        metadata = {"library": "lib/libkernels.so", "externals": externals}
+        path = build_library(path, metadata, toolchain or find_toolchain(target=target), target)
+    described = infos if infos is not None else {name: flat_info(kernel) for name, kernel in kernels.items()}
+    return KernelLibrary(path, described, folder)

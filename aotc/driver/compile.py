@@ -17,7 +17,7 @@ import numpy as np
 from aotc_codegen.c.names import model_identifier
 
 from aotc.driver.compilation import IMPORTING, Compilation, CompiledModel, Progress, Tilings
-from aotc.driver.importing import import_exported, is_exported_program, is_relay_text, read_relay_text
+from aotc.driver.importing import import_exported, is_exported_program, is_relay_text, read_relay_text, with_params
 from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
 from aotc.driver.toolchain import Compiler, Toolchain, resolve_target
@@ -26,7 +26,6 @@ from aotc.driver.wiring import install
 from aotc.ir.budget import spending
 from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
 from aotc.ir.transform import PassContext
-from aotc.relay.binding import bind_params_by_name
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
 from aotc.tir.target import Target
@@ -54,7 +53,7 @@ def import_model(
         raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
     with spending(config):
         module = _imported(model, input_shapes, dims)
-    return module.with_function("main", bind_params_by_name(module.main, params)) if params else module
+    return with_params(module, params)
 
 
 def _imported(

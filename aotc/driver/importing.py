@@ -17,6 +17,7 @@ from typing import Any
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.files import open_regular
+from aotc.relay.binding import bind_params_by_name
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 
@@ -65,3 +66,8 @@ def read_relay_text(path: str | Path) -> IRModule:
     except UnicodeDecodeError as error:
         raise AotcError("relay-file", f"{path} is no text: {error.reason} at byte {error.start}") from error
     return parse(text, str(path))
+
+
+def with_params(module: IRModule, params: Mapping[str, Any] | None) -> IRModule:
+    """A module whose @main has some of its parameters baked in, by name."""
+    return module.with_function("main", bind_params_by_name(module["main"], params)) if params else module

@@ -14,20 +14,11 @@ from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.instrument import ALL_LEVELS, PassInstrument
 from aotc.ir.transform import PassInfo, installed_passes
-from aotc.relay.instrument.dump import dump_ir, text_of
-from aotc.relay.instrument.numeric_check import NumericCheck
-from aotc.tir.passes import NAMES, ProgramVerifier
-
-__all__ = [
-    "NumericCheck",
-    "PassList",
-    "PrintAfter",
-    "ProgramVerifier",
-    "StopAfter",
-    "Stopped",
-    "dump_ir",
-    "require_passes",
-]
+from aotc.relay.instrument.dump import dump_ir as dump_ir
+from aotc.relay.instrument.dump import text_of
+from aotc.relay.instrument.numeric_check import NumericCheck as NumericCheck
+from aotc.tir.passes import NAMES
+from aotc.tir.passes import ProgramVerifier as ProgramVerifier
 
 
 class PassList(PassInstrument):

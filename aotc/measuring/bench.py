@@ -107,7 +107,7 @@ class Judge:
 
     @cached_property
     def _exact(self) -> Arrays | None:
-        """The outputs in double precision: slow, and the same for every contestant."""
+        """The outputs in double precision: computed once for all contestants, since that is slow."""
         from aotc.checking.exact import exact_runner  # onnx's evaluator takes long to import
 
         return exact_runner(self._model)(self._inputs) if self._model is not None else None

@@ -27,7 +27,7 @@ from aotc.runtime.library import MARKER, find_library, read_metadata
 from aotc.runtime.session import Binding, load
 
 MOST_READ: Final = 256 << 20
-"""Bytes, beyond every cache: the bandwidth of more is the same."""
+"""Bytes that no cache holds: reading more is not slower."""
 _STEP: Final = {"kernel": str, "macs": int, "bytes_read": int, "bytes_written": int, "nodes": list}
 """What the metadata say of each step, and as which types."""
 _MOST: Final = 1 << 64

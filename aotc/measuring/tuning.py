@@ -22,8 +22,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aotc.driver.compilation import compile_table
 from aotc.driver.compile import CompileOptions
-from aotc.driver.kernel_library import compile_table
 from aotc.driver.toolchain import Compiler, require_cpu
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
 from aotc.ir.diagnostics import AotcError

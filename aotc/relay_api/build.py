@@ -20,12 +20,12 @@ from typing import IO, Any
 from aotc_codegen.c.names import model_identifier
 
 from aotc.driver.compilation import Compilation, CompiledModel
+from aotc.driver.importing import with_params
 from aotc.driver.scratch import output_file
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.ndarray import NDArray
 from aotc.ir.transform import PassContext
-from aotc.relay.binding import bind_params_by_name
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay_api.graph import constant_names, graph_json, graph_machine
@@ -119,6 +119,13 @@ def _add(tar: tarfile.TarFile, path: str, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
+def require_module(value: object, code: str) -> None:
+    """AotcTypeError (code `code`) for what is no module."""
+    if not isinstance(value, IRModule):
+        hint = "IRModule.from_expr makes one of a function"
+        raise AotcTypeError(code, f"expected an IRModule, not {type(value).__name__}", hint=hint)
+
+
 def _require_names(module: IRModule) -> None:
     """AotcError (code "build") if two inputs have one name: they could not be told apart."""
     counts = Counter(p.name for p in module["main"].params)
@@ -157,9 +164,7 @@ def build(
     Raises AotcError for a missing or unknown target, unknown parameters and wrong values of them, inputs of one
     name, programs that have no static form, and a name that cannot be made part of C names.
     """
-    if not isinstance(ir_mod, IRModule):
-        hint = "IRModule.from_expr makes one of a function"
-        raise AotcTypeError("build", f"expected an IRModule, not {type(ir_mod).__name__}", hint=hint)
+    require_module(ir_mod, "build")
     if params is not None and not isinstance(params, Mapping):
         raise AotcTypeError("build", f"params must be a mapping from names to arrays, not {type(params).__name__}")
     if target is None:
@@ -172,7 +177,7 @@ def build(
     if not isinstance(mod_name, str) or not mod_name or model_identifier(c_name) != c_name:
         raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")
     install()
-    module = ir_mod.with_function("main", bind_params_by_name(ir_mod["main"], params)) if params else ir_mod
+    module = with_params(ir_mod, params)
     _require_names(module)
     work, made = compile_static(module, machine, c_name)
     threads = executor_threads(work.context)

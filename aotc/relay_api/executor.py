@@ -22,19 +22,19 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aotc.driver.importing import with_params
 from aotc.driver.wiring import install
 from aotc.ir.device import Device, require_device
-from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
+from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.ndarray import NDArray
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
-from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import Mutator, substitute
-from aotc.relay_api.build import compile_static, executor_threads
+from aotc.relay_api.build import compile_static, executor_threads, require_module
 from aotc.relay_api.target import Target
 from aotc.relay_api.vm import compile as compile_for_vm
 from aotc.runtime.module import PREFIX
@@ -128,14 +128,10 @@ def create_executor(
     if kind not in _PREPARE:
         hint = nearest(str(kind), _PREPARE) or f"known: {', '.join(_PREPARE)}"
         raise AotcError("executor", f"unknown kind of executor {kind!r}", hint=hint)
-    if mod is not None and not isinstance(mod, IRModule):
-        hint = "IRModule.from_expr makes one of a function"
-        raise AotcTypeError("executor", f"expected an IRModule, not {type(mod).__name__}", hint=hint)
-    install()
     module = mod if mod is not None else IRModule()
-    if params:
-        module = module.with_function(_MAIN, bind_params_by_name(module[_MAIN], params))
-    return Executor(kind, module, require_device(device), Target(target))
+    require_module(module, "executor")
+    install()
+    return Executor(kind, with_params(module, params), require_device(device), Target(target))
 
 
 # --- what is evaluated

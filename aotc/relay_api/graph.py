@@ -66,7 +66,7 @@ def graph_machine(work: Compilation) -> GraphMachine:
         outputs=tuple(numbers[s] for s in program.outputs),
         constants={numbers[s]: np.ascontiguousarray(s.data) for s in constants if s.data is not None},
         nodes=tuple(nodes),
-        library=work.compile_kernels({name: kernel for kernel, name in kernels.items()}),
+        library=work.compile_kernels({name: work.vectorized(kernel) for kernel, name in kernels.items()}),
     )
 
 

@@ -19,14 +19,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.driver.compilation import Compilation
+from aotc.driver.importing import with_params
 from aotc.driver.wiring import install
-from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.transform import PassContext
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested, tensor_types
 from aotc.relay.backend.kernels import anchor_name
 from aotc.relay.backend.vm import compile_bytecode
-from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Function, Var, type_of
 from aotc.relay.infer import infer_expr
 from aotc.relay.interp import evaluate
@@ -36,6 +36,7 @@ from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.lambda_lift import LambdaLift
 from aotc.relay.transform.to_a_normal_form import ToANormalForm
 from aotc.relay.visitor import post_order, substitute
+from aotc.relay_api.build import require_module
 from aotc.relay_api.target import Target
 from aotc.runtime.forks import Turns
 from aotc.runtime.kernels import KernelLibrary
@@ -56,15 +57,12 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
     Raises AotcError for ill-typed programs, a context without FuseOps, an @main that takes or gives functions, and
     what kernels of static shape refuse.
     """
-    if not isinstance(mod, IRModule):
-        hint = "IRModule.from_expr makes one of a function"
-        raise AotcTypeError("vm", f"expected an IRModule, not {type(mod).__name__}", hint=hint)
+    require_module(mod, "vm")
     if not PassContext.current().pass_enabled(FuseOps().info):
         raise AotcError("vm", "the pass context leaves out FuseOps, which makes the kernels")
     install()
     machine = Target(target)
-    module = mod.with_function("main", bind_params_by_name(mod["main"], params)) if params else mod
-    work = Compilation(module, machine, "main", PassContext.current())
+    work = Compilation(with_params(mod, params), machine, "main", PassContext.current())
     with work.running():
         _require_data(work.graph.main)
         program = compile_bytecode(_normal(work.graph))

@@ -65,7 +65,7 @@ class TensorInfo:
 
 
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The same dtype in the machine's byte order."""
+    """A dtype in the machine's byte order."""
     return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 

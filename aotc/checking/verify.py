@@ -7,7 +7,7 @@ report.ok, report.cases[0].outputs[0].relative
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,6 +19,7 @@ from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs
 from aotc.checking.reference import Reference, reference_runner
 from aotc.checking.reference_relay import relay_reference
 from aotc.checking.suspects import first_wrong_kernel
+from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text, load_exported, read_relay_text
 from aotc.driver.toolchain import require_cpu
@@ -186,15 +187,8 @@ def verify(
     work = chosen.compilation(source, toolchain=chosen.toolchain())
     types = input_types(work.module)
     compiled = work.library()
-    session = compiled.session()
     chosen.progress("running the reference")
-    names = [o.name for o in session.get_outputs()]
-    reference = _reference(model, types, names)
-    runs = []
-    for source, arrays in _input_sets(inputs, types, seeds):
-        actual = dict(zip(names, session.run(None, arrays), strict=True))
-        runs.append(Run(source, arrays, actual, reference.run(arrays)))
-    report = Report(reference.name, judged(runs, compiled.metadata["error_bound"], reference.exact))
+    runs, report = _compared(compiled, model, types, _input_sets(inputs, types, seeds))
     if report.ok or not bisect:
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
@@ -204,6 +198,20 @@ def verify(
         first = "no node differs when every result is an output"
         first += "" if kernel else ", and no kernel from its program: the difference comes with fusion (try -O 0)"
     return Report(report.reference, report.cases, first, kernel)
+
+
+def _compared(
+    compiled: CompiledModel, model: Model, types: Mapping[str, TensorType], inputs: Iterable[tuple[str, Arrays]]
+) -> tuple[list[Run], Report]:
+    """A compiled model and its reference on sets of inputs with the names of their sources."""
+    session = compiled.session()
+    names = [o.name for o in session.get_outputs()]
+    reference = _reference(model, types, names)
+    runs = [
+        Run(source, arrays, dict(zip(names, session.run(None, arrays), strict=True)), reference.run(arrays))
+        for source, arrays in inputs
+    ]
+    return runs, Report(reference.name, judged(runs, compiled.metadata["error_bound"], reference.exact))
 
 
 def _input_sets(path: Path | None, types: Mapping[str, TensorType], seeds: int) -> Iterator[tuple[str, Arrays]]:
@@ -238,13 +246,8 @@ def first_difference(
     """
     options.progress("looking for the first node that differs")
     exposed = _expose_all(model, list(types))
-    compiled = options.compiled(exposed)
-    session = compiled.session()
-    names = [o.name for o in session.get_outputs()]
-    actual = dict(zip(names, session.run(None, inputs), strict=True))
-    reference = _onnx_reference(exposed, types)
-    run = Run("", inputs, actual, reference.run(inputs))
-    results = {c.name: c for c in judged([run], compiled.metadata["error_bound"], reference.exact)[0].outputs}
+    _, report = _compared(options.compiled(exposed), exposed, types, [("", inputs)])
+    results = {c.name: c for c in report.cases[0].outputs}
     for index, node in enumerate(model.graph.node):
         for name in node.output:
             result = results.get(name)

@@ -28,10 +28,24 @@ from aotc.runtime.session import Binding, load
 
 MOST_READ: Final = 256 << 20
 """Bytes that no cache holds: reading more is not slower."""
-_STEP: Final = {"kernel": str, "macs": int, "bytes_read": int, "bytes_written": int, "nodes": list}
-"""What the metadata say of each step, and as which types."""
-_MOST: Final = 1 << 64
-"""More operations or bytes no step has."""
+_COUNT: Final = range(1 << 64)
+"""Operations, or bytes, of a step: no step has more."""
+_STEP: Final = {"kernel": str, "macs": _COUNT, "bytes_read": _COUNT, "bytes_written": _COUNT, "nodes": [str]}
+_PROJECT: Final = {"target": str, "steps": [_STEP], "isas": [{"name": str, "steps": [str]}]}
+"""What the metadata say of a project, as far as it is needed here."""
+
+
+def _has_form(value: object, form: object) -> bool:
+    """Whether JSON data is of a form: a type, a range of integers, [the form of each item], or {key: its form}."""
+    match form:
+        case dict():
+            return isinstance(value, dict) and all(_has_form(value.get(key), part) for key, part in form.items())
+        case range():  # which is a sequence, too
+            return type(value) is int and value in form
+        case [item]:
+            return isinstance(value, list) and all(_has_form(part, item) for part in value)
+        case _:
+            return type(value) is form
 
 
 def _metadata(library: Path) -> Mapping[str, Any]:
@@ -43,37 +57,17 @@ def _metadata(library: Path) -> Mapping[str, Any]:
             "profile", f"{library} is not in an emitted project: {MARKER}, which tells the steps, is missing",
             hint="give the directory that `aotc compile -o` wrote",
         )  # fmt: skip
-    steps = found.get("steps")
-    sound = isinstance(found.get("target"), str) and isinstance(steps, list) and all(map(_is_step, steps))
-    if not sound or not _are_versions(found.get("isas", []), len(steps or ())):
+    found = {"isas": [], **found}
+    sound = _has_form(found, _PROJECT) and all(len(one["steps"]) == len(found["steps"]) for one in found["isas"])
+    if not sound:
         text = f"{project / MARKER} does not tell the target and the steps as aotc writes them"
         raise AotcError("profile", text, hint="compile the model again")
     return found
 
 
-def _is_step(row: object) -> bool:
-    if not isinstance(row, dict) or not all(type(row.get(key)) is kind for key, kind in _STEP.items()):
-        return False
-    return all(isinstance(node, str) for node in row["nodes"]) and all(
-        0 <= row[key] < _MOST for key, kind in _STEP.items() if kind is int
-    )
-
-
-def _are_versions(versions: object, steps: int) -> bool:
-    """Whether each instruction set has a name, and a kernel for each step."""
-    return isinstance(versions, list) and all(
-        isinstance(v, dict)
-        and isinstance(v.get("name"), str)
-        and isinstance(kernels := v.get("steps"), list)
-        and len(kernels) == steps
-        and all(isinstance(kernel, str) for kernel in kernels)
-        for v in versions
-    )
-
-
 def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
     """The steps, with the kernels that run on an instruction set."""
-    versions = {version["name"]: version["steps"] for version in metadata.get("isas", ())}
+    versions = {version["name"]: version["steps"] for version in metadata["isas"]}
     rows = metadata["steps"]
     names = versions.get(isa, [row["kernel"] for row in rows])
     return [{**row, "kernel": name} for row, name in zip(rows, names, strict=True)]

@@ -22,6 +22,8 @@ CONTRACTION = LOOPS | {"aotc.tir.schedule.contraction"}
 STAGES = CONTRACTION | {"aotc.tir.schedule.stages"}
 ALGORITHMS = STAGES | {"aotc.tir.schedule.algorithms"}
 TENSOR = ALGORITHMS | {"aotc.tir.interp", "aotc.tir.passes", "aotc.tir.schedule", "aotc.tir.threads", "aotc.tir.verify"}
+IMPORTED = GRAPH | {"aotc.relay.frontend", "aotc.relay.frontend.onnx"}
+GRAPH_TOOLS = {"aotc.relay.transform", "aotc.relay.instrument"}
 BELOW_DRIVER = (
     GRAPH
     | TENSOR
@@ -64,9 +66,9 @@ FLOORS: dict[str, set[str]] = {
     "aotc.relay.testing": GRAPH,
     "aotc.relay.backend": GRAPH | {"aotc.tir", "aotc.tir.schedule"},
     "aotc.driver": BELOW_DRIVER,
-    "aotc.checking": BELOW_DRIVER | {"aotc.driver"},
-    "aotc.measuring": BELOW_DRIVER | {"aotc.driver", "aotc.checking"},
-    "aotc.reporting": BELOW_DRIVER | {"aotc.driver"},
+    "aotc.checking": IMPORTED | TENSOR | {"aotc.runtime", "aotc_codegen", "aotc.driver"},
+    "aotc.measuring": IMPORTED | TENSOR | {"aotc.runtime", "aotc_codegen", "aotc.driver", "aotc.checking"},
+    "aotc.reporting": IMPORTED | TENSOR | GRAPH_TOOLS | {"aotc.runtime", "aotc.driver"},
     "aotc.relay_api": BELOW_DRIVER | {"aotc.driver"},
     "aotc.cli": {"aotc.driver", "aotc.checking", "aotc.measuring", "aotc.reporting", "aotc.ir", "aotc"},
     "aotc.__main__": {"aotc.cli"},

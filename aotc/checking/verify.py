@@ -16,8 +16,7 @@ import onnx
 
 from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
 from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs
-from aotc.checking.reference import Reference, reference_runner
-from aotc.checking.reference_relay import relay_reference
+from aotc.checking.reference import Reference, reference_runner, relay_reference
 from aotc.checking.suspects import first_wrong_kernel
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions

@@ -41,8 +41,7 @@ from aotc.measuring.bench import bench
 from aotc.measuring.contestants import RIVALS
 from aotc.measuring.profile import profile
 from aotc.measuring.run import run_library
-from aotc.measuring.tuning import run_here, tune
-from aotc.measuring.tuning_cluster import cluster_runner
+from aotc.measuring.tuning import cluster_runner, run_here, tune
 from aotc.reporting.inspect import inspect_model, inspect_project
 from aotc.reporting.support import support_table
 

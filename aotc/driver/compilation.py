@@ -35,10 +35,9 @@ from aotc.ir.budget import spending
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.memo import remembering
 from aotc.ir.transform import PassContext
-from aotc.ir.types import Type, tensor_types
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
-from aotc.relay.expr import Function, type_of
+from aotc.relay.expr import Function
 from aotc.relay.module import IRModule
 from aotc.relay.transform.pipeline import optimize, require_lowering
 from aotc.runtime.forks import ScratchDirectory
@@ -237,14 +236,12 @@ class Compilation:
         with self.running(), spending(self.context.config):
             lowered = {name: lower_kernel(f, self.versions[self.here]) for name, f in functions.items()}
             kernels = {name: self.vectorized(kernel) for name, kernel in lowered.items()}
-        return self.compile_kernels(kernels, {name: typed_info(f, kernels[name]) for name, f in functions.items()})
+        return self.compile_kernels(kernels)
 
-    def compile_kernels(
-        self, kernels: Mapping[str, Kernel], infos: Mapping[str, KernelInfo] | None = None
-    ) -> KernelLibrary:
-        """A library of kernels, each described by the entry of `infos` of its name; None stands for flat memory."""
+    def compile_kernels(self, kernels: Mapping[str, Kernel]) -> KernelLibrary:
+        """A library of kernels as they are."""
         with self.running():
-            return compile_table(kernels, self.versions[self.here], infos, self._compiler() if kernels else None)
+            return compile_table(kernels, self.versions[self.here], self._compiler() if kernels else None)
 
     def vectorized(self, kernel: Kernel) -> Kernel:
         """A kernel of `calls` with the vectors for narrow floats that it has in `programs`."""
@@ -256,37 +253,17 @@ class Compilation:
 # --- libraries of kernels
 
 
-def typed_info(function: Function, kernel: Kernel) -> KernelInfo:
-    """What the kernel of a function takes, as the function's types say it, tuples flattened."""
-    return KernelInfo(_tensors(*map(type_of, function.params)), _tensors(type_of(function.body)), _workspace(kernel))
-
-
-def _tensors(*types: Type) -> tuple[TensorInfo, ...]:
-    tensors = [t for ty in types for t in tensor_types(ty)]
-    return tuple(TensorInfo(str(k), list(t.static_shape), t.dtype) for k, t in enumerate(tensors))
-
-
-def _workspace(kernel: Kernel) -> tuple[int, ...]:
-    """The bytes of a kernel's scratch buffers."""
-    return tuple(b.nbytes for b in kernel.workspace)
-
-
-def flat_info(kernel: Kernel) -> KernelInfo:
+def _info(kernel: Kernel) -> KernelInfo:
     """What a kernel takes, as flat memory."""
 
     def flat(buffers: Sequence[Buffer]) -> tuple[TensorInfo, ...]:
         return tuple(TensorInfo(b.name, [b.size], b.dtype) for b in buffers)
 
-    return KernelInfo(flat(kernel.inputs), flat(kernel.outputs), _workspace(kernel))
+    return KernelInfo(flat(kernel.inputs), flat(kernel.outputs), tuple(b.nbytes for b in kernel.workspace))
 
 
-def compile_table(
-    kernels: Mapping[str, Kernel],
-    target: Target,
-    infos: Mapping[str, KernelInfo] | None = None,
-    toolchain: Toolchain | None = None,
-) -> KernelLibrary:
-    """The library of `kernels`, each described by the entry of `infos` of its name; None stands for flat memory.
+def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Toolchain | None = None) -> KernelLibrary:
+    """The library of kernels by name.
 
     toolchain    the C compiler; the one of the machine for None
     """
@@ -297,5 +274,4 @@ def compile_table(
         externals = emit_kernels(list(kernels.values()), path, version=version("aotc"))
         metadata = {"library": "lib/libkernels.so", "externals": externals}
         path = build_library(path, metadata, toolchain or find_toolchain(target=target), target)
-    described = infos if infos is not None else {name: flat_info(kernel) for name, kernel in kernels.items()}
-    return KernelLibrary(path, described, folder)
+    return KernelLibrary(path, {name: _info(kernel) for name, kernel in kernels.items()}, folder)

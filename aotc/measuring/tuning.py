@@ -3,19 +3,23 @@
 
 report = tune("net.onnx", trials=8, seconds=300)     # later compiles look the records up
 report["rows"][0]["speedup"]                         # of the fastest over the one with the lowest estimate
+tune("net.onnx", runner=cluster_runner("tcp://10.0.0.1:8786"))                  # by the workers of a Dask cluster
 
 Each contraction is measured without its epilogue: its best candidates as kernels of one library, called in turns on
-the same arrays; the minimum counts.  Any candidate computes right results, so a record can only cost time.
+the same arrays; the minimum counts.  Any candidate computes right results, so a record can only cost time.  Workers of
+a cluster need aotc and a C compiler; results are recorded under the CPU of the worker that measured.
 """
 
 from __future__ import annotations
 
 import logging
+import pickle
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -139,7 +143,7 @@ def measure(job: Job, compiler: Compiler) -> Measured:
     Raises AotcError (code "tuning") where the machine cannot run the target's code, and for a failing C compiler.
     """
     require_cpu(job.target)
-    library = compile_table({k.name: k for k in job.kernels.values()}, job.target, toolchain=compiler.toolchain())
+    library = compile_table({k.name: k for k in job.kernels.values()}, job.target, compiler.toolchain())
     with _ALONE:
         a, b, out = (_values(buffer, seed) for seed, buffer in enumerate(next(iter(job.kernels.values())).params[:3]))
         # other layers' weights push a layer's own out of the second-level cache between two runs of a network
@@ -189,6 +193,68 @@ def run_here(jobs: Sequence[Job], compiler: Compiler) -> Results:
             yield job, error
 
 
+# --- on a cluster
+
+CONNECT_SECONDS: Final = 10
+"""For the scheduler to answer."""
+
+
+def cluster_runner(address: str) -> Runner:
+    """A runner that gives every job to some worker; AotcError (code "scheduler") where `distributed` is missing."""
+    try:
+        version("distributed")
+    except PackageNotFoundError as error:
+        hint = "pip install distributed"
+        raise AotcError("scheduler", "the package distributed is not installed", hint=hint) from error
+
+    def run(jobs: Sequence[Job], compiler: Compiler) -> Results:
+        client = _connect(address)
+        futures: dict[Any, Job] = {}
+        try:
+            # pickled here: the scheduler need not know our types; not pure: the same job may be measured again
+            futures = {client.submit(_measure, pickle.dumps((job, compiler)), pure=False): job for job in jobs}
+            yield from _results(client, futures)
+        finally:
+            client.cancel(list(futures))
+            client.close()
+
+    return run
+
+
+def _measure(work: bytes) -> Measured | str:
+    """On a worker: a user's error comes back as text."""
+    job, compiler = pickle.loads(work)
+    try:
+        return measure(job, compiler)
+    except AotcError as error:
+        return str(error)
+
+
+def _connect(address: str) -> Any:
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise AotcError("scheduler", f"no Dask scheduler answers at {address}: {error}") from error
+    end = time.monotonic() + CONNECT_SECONDS
+    while not client.scheduler_info()["workers"]:
+        if time.monotonic() > end:
+            client.close()
+            raise AotcError("scheduler", f"the Dask scheduler at {address} has no workers")
+        time.sleep(0.1)
+    return client
+
+
+def _results(client: Any, futures: dict[Any, Job]) -> Results:
+    from distributed import as_completed
+
+    for future in as_completed(list(futures), loop=client.loop):
+        error = future.exception()
+        result = str(error) if error is not None else future.result()
+        yield futures[future], AotcError("tuning", result) if isinstance(result, str) else result
+
+
 # --- the whole
 
 
@@ -210,7 +276,7 @@ def tune(
     seconds    after so long, the measurement that is under way is the last
     store      file of the records; the user's for None
     again      measure what has a record of as many trials, too
-    runner     what measures; see `aotc.measuring.tuning_cluster`
+    runner     what measures; `run_here`, or what `cluster_runner` gives
     advance    told how many of how many contractions are done
 
     The result has "store", "contractions", "known" (recorded before), "measured", "failed" and "rows".  Raises

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from types import MappingProxyType
@@ -51,6 +51,7 @@ _BEYOND_STATIC: Final = frozenset({"control-flow", "first-class-function", "dyna
 _MAIN: Final = "main"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Executor:
     """Evaluates expressions in the context of a module.
 
@@ -60,11 +61,10 @@ class Executor:
     target   what it compiles for
     """
 
-    def __init__(self, kind: str, mod: IRModule, device: Device, target: MachineTarget) -> None:
-        self.kind = kind
-        self.mod = mod
-        self.device = device
-        self.target = target
+    kind: str
+    mod: IRModule
+    device: Device
+    target: MachineTarget
 
     def evaluate(self, expr: Expr | None = None, binds: Mapping[Var, Any] | None = None) -> Any:
         """A function of Python for @main (None) or for a function or global variable; else the expression's value.
@@ -173,38 +173,34 @@ def _expression(var: Var, value: Any) -> Expr:
 # --- values
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class FunctionValue:
-    """A function of the program as one of Python: of values by position or name, to a result."""
+    """A function of the program as one of Python: of values by position or name, to a result.
 
-    def __init__(
-        self,
-        params: Sequence[Var],
-        run: Run,
-        closure: Closure | None = None,
-        sequence: type[list[Any]] | type[tuple[Any, ...]] = tuple,
-    ) -> None:
-        """`sequence` is what results that are tuples become."""
-        self._params = params
-        self._run = run
-        self._sequence = sequence
-        self.closure = closure
+    sequence    what results that are tuples become
+    """
+
+    params: Sequence[Var]
+    run: Run
+    closure: Closure | None = None
+    sequence: type[list[Any]] | type[tuple[Any, ...]] = tuple
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
-        ordered = [p.checked_type for p in self._params]
+        ordered = [p.checked_type for p in self.params]
         given = [_as_value(value, ty) for value, ty in zip_longest(args, ordered[: len(args)])]
-        types = {p.name: p.checked_type for p in self._params}
+        types = {p.name: p.checked_type for p in self.params}
         by_name = {name: _as_value(value, types.get(name)) for name, value in named.items()}
-        return self._result(self._run(bind_arguments(self._params, given, by_name)))
+        return self._result(self.run(bind_arguments(self.params, given, by_name)))
 
     def __repr__(self) -> str:
-        return f"<function of ({', '.join(p.name for p in self._params)})>"
+        return f"<function of ({', '.join(p.name for p in self.params)})>"
 
     def _result(self, value: Any) -> Any:
         match value:
             case np.ndarray():
                 return NDArray(value)
             case tuple():
-                return self._sequence(map(self._result, value))
+                return self.sequence(map(self._result, value))
             case _:
                 return value
 

@@ -15,7 +15,6 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ import numpy as np
 from aotc.driver.compilation import Compilation
 from aotc.runtime.graph_machine import GraphMachine, GraphNode, Place
 from aotc.runtime.tensor import TensorInfo
-from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.plan.program import Program, Storage, View
 
 
 def constant_names(program: Program) -> dict[Storage, str]:
@@ -70,54 +69,39 @@ def graph_machine(work: Compilation) -> GraphMachine:
     )
 
 
-@dataclass(slots=True)
-class _Graph:
-    nodes: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[int] = field(default_factory=lambda: [0])
-    tensors: list[Storage] = field(default_factory=list)
-    writers: dict[Storage, list[list[int]]] = field(default_factory=dict)
-
-    def add(self, node: dict[str, Any], outputs: Sequence[Storage]) -> None:
-        """Append a node; calls that write other parts of the same storage stay its writers."""
-        for k, storage in enumerate(outputs):
-            written = self.writers.setdefault(storage, [])
-            written.append([len(self.nodes), k, 0])
-        self.nodes.append(node)
-        self.tensors += outputs
-        self.rows.append(self.rows[-1] + len(outputs))
-
-    def call(self, step: Step, name: str) -> None:
-        inputs = [entry for view in step.inputs for entry in self.writers.get(view.storage, [])]
-        outputs = [view.storage for view in step.outputs]
-        attrs = {
-            "func_name": step.kernel.name,
-            "num_inputs": str(len(inputs)),
-            "num_outputs": str(len(outputs)),
-            "flatten_data": "0",
-        }
-        self.add({"op": "tvm_op", "name": name, "attrs": attrs, "inputs": inputs}, outputs)
-
-
 def graph_json(program: Program) -> str:
     """The graph of a program as JSON text."""
-    graph = _Graph()
+    nodes: list[dict[str, Any]] = []
+    tensors: list[Storage] = []
+    rows = [0]
+    writers: defaultdict[Storage, list[list[int]]] = defaultdict(list)
+
+    def add(node: dict[str, Any], outputs: Sequence[Storage]) -> None:
+        for k, storage in enumerate(outputs):  # calls that write other parts of one storage are its writers, too
+            writers[storage].append([len(nodes), k, 0])
+        nodes.append(node)
+        tensors.extend(outputs)
+        rows.append(len(tensors))
+
     names = {**{s: s.name for s in program.inputs}, **constant_names(program)}
     for storage, name in names.items():
-        graph.add({"op": "null", "name": name, "inputs": []}, [storage])
+        add({"op": "null", "name": name, "inputs": []}, [storage])
     for step, name in zip(program.steps, call_names(program), strict=True):
-        graph.call(step, name)
+        inputs = [entry for view in step.inputs for entry in writers[view.storage]]
+        counts = {"num_inputs": str(len(inputs)), "num_outputs": str(len(step.outputs))}
+        attrs = {"func_name": step.kernel.name, **counts, "flatten_data": "0"}
+        add({"op": "tvm_op", "name": name, "attrs": attrs, "inputs": inputs}, [view.storage for view in step.outputs])
     ids: dict[object, int] = {}
-    places = [program.plan.offsets.get(s, s) for s in graph.tensors]
-    attrs = {
-        "shape": ["list_shape", [list(s.shape) for s in graph.tensors]],
-        "dltype": ["list_str", [str(s.dtype) for s in graph.tensors]],
-        "storage_id": ["list_int", [ids.setdefault(place, len(ids)) for place in places]],
-    }
+    places = [program.plan.offsets.get(s, s) for s in tensors]
     result = {
-        "nodes": graph.nodes,
+        "nodes": nodes,
         "arg_nodes": list(range(len(names))),
-        "heads": [entry for s in program.outputs for entry in graph.writers.get(s, [])],
-        "attrs": attrs,
-        "node_row_ptr": graph.rows,
+        "heads": [entry for s in program.outputs for entry in writers[s]],
+        "attrs": {
+            "shape": ["list_shape", [list(s.shape) for s in tensors]],
+            "dltype": ["list_str", [str(s.dtype) for s in tensors]],
+            "storage_id": ["list_int", [ids.setdefault(place, len(ids)) for place in places]],
+        },
+        "node_row_ptr": rows,
     }
     return json.dumps(result)

@@ -103,7 +103,7 @@ class Kernels:
         self._work = work
         self._limit = limit
         self._turns = Turns()
-        self._found: OrderedDict[tuple[Any, ...], Run] = OrderedDict()
+        self._found: OrderedDict[tuple[int, tuple[Type, ...]], Run] = OrderedDict()
         static = {n: f for n, f in zip(names, functions, strict=True) if _is_compiled(f)}
         library = work.compile_functions(static)
         runs = {n: _compiled(library, n, f) for n, f in static.items()}
@@ -113,19 +113,19 @@ class Kernels:
         """The result of kernel `number`; AotcError naming the operator and the types for what it refuses."""
         run = self._static[number]
         if run is None:
-            key = (number, *map(_signature, args))
+            types = tuple(map(_type_of_value, args))
+            key = number, types
             with self._turns:
                 run = self._found.get(key)
                 if run is None:
-                    run = self._found[key] = self._specialized(number, args)
+                    run = self._found[key] = self._specialized(number, types)
                     while len(self._found) > self._limit:
                         self._found.popitem(last=False)
                 self._found.move_to_end(key)
         return run(args)
 
-    def _specialized(self, number: int, args: Sequence[Value]) -> Run:
+    def _specialized(self, number: int, types: Sequence[Type]) -> Run:
         function, name = self._functions[number], self._names[number]
-        types = [_type_of_value(a) for a in args]
         try:
             concrete = _retyped(function, types)
             if not _is_compiled(concrete):
@@ -176,16 +176,8 @@ def _on_host(function: Function) -> Run:
     return run
 
 
-def _signature(value: Value) -> Any:
-    return (value.shape, value.dtype) if isinstance(value, np.ndarray) else tuple(map(_signature, _fields(value)))
-
-
-def _fields(value: Value) -> tuple[Any, ...]:
-    assert isinstance(value, tuple), "kernels take arrays and tuples of them"
-    return value
-
-
 def _type_of_value(value: Value) -> Type:
     if isinstance(value, np.ndarray):
         return TensorType(value.shape, DType.of(value))
-    return TupleType(map(_type_of_value, _fields(value)))
+    assert isinstance(value, tuple), "kernels take arrays and tuples of them"
+    return TupleType(map(_type_of_value, value))

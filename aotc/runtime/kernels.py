@@ -10,6 +10,7 @@ call = library.bind("relu", [x], [y]); call()        # the same arrays again and
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class KernelLibrary:
         return tuple(self.infos)
 
     def call(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Run a kernel: read `inputs`, write `outputs`, each C-contiguous and of the shape and dtype stated."""
+        """Run a kernel: read `inputs`, write `outputs`, each C-contiguous and of the size and dtype stated."""
         self.bind(name, inputs, outputs)()
 
     def bind(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
@@ -70,7 +71,7 @@ class KernelLibrary:
         info, function, forms = self.infos[name], self._functions[name], self._forms[name]
         arrays = (*inputs, *outputs)
         assert all(_fits(a, f) for a, f in zip(arrays, forms, strict=True)), name
-        buffers = [a if f.memory is None else np.empty(f.shape, f.memory) for a, f in zip(arrays, forms, strict=True)]
+        buffers = [a if f.memory is None else np.empty(a.shape, f.memory) for a, f in zip(arrays, forms, strict=True)]
         moved = [(k, b, a) for k, (b, a) in enumerate(zip(buffers, arrays, strict=True)) if b is not a]
         loads = [(b, a) for k, b, a in moved if k < len(inputs)]
         stores = [(a, b) for k, b, a in moved if k >= len(inputs)]
@@ -105,14 +106,14 @@ class _Form:
     """A tensor as numpy has it; `memory` is the dtype of what C has where that is another."""
 
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    size: int
     memory: np.dtype[Any] | None
 
 
 def _form(info: TensorInfo) -> _Form:
     dtype = info.dtype.numpy
-    return _Form(dtype, tuple(info.shape), info.memory if info.memory != dtype else None)
+    return _Form(dtype, math.prod(info.shape), info.memory if info.memory != dtype else None)
 
 
 def _fits(array: Array, form: _Form) -> bool:
-    return array.dtype == form.dtype and array.shape == form.shape and array.flags.c_contiguous
+    return array.dtype == form.dtype and array.size == form.size and array.flags.c_contiguous

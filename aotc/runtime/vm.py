@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,6 +41,7 @@ Value: TypeAlias = "Array | tuple[Any, ...] | VMClosure"
 CallKernel: TypeAlias = Callable[[int, Sequence[Value]], Value]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Executable:
     """A compiled program: bytecode, constants, and kernels.  Any number of machines, in any threads, may run it.
 
@@ -49,29 +51,25 @@ class Executable:
     call_kernel    runs the kernel of a number on values, which it does not change
     """
 
-    def __init__(
-        self,
-        functions: Sequence[VMFunction],
-        constants: Sequence[Array],
-        kernel_names: Sequence[str],
-        call_kernel: CallKernel,
-    ) -> None:
-        self.functions = tuple(functions)
-        self.constants = tuple(constants)
-        self.kernel_names = tuple(kernel_names)
-        self.call_kernel = call_kernel
-        self._numbers = {f.name: k for k, f in enumerate(self.functions)}
+    functions: Sequence[VMFunction]
+    constants: Sequence[Array]
+    kernel_names: Sequence[str]
+    call_kernel: CallKernel
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, VMFunction]:
+        return {function.name: function for function in self.functions}
 
     def function(self, name: str) -> VMFunction:
         """The function called `name`; AotcError if there is none."""
-        if name not in self._numbers:
-            raise AotcError("unknown-function", f"no function @{name}", hint=nearest(name, self._numbers))
-        return self.functions[self._numbers[name]]
+        if name not in self._by_name:
+            raise AotcError("unknown-function", f"no function @{name}", hint=nearest(name, self._by_name))
+        return self._by_name[name]
 
     @property
     def globals(self) -> list[str]:
         """The names of the functions."""
-        return list(self._numbers)
+        return list(self._by_name)
 
     @property
     def primitive_ops(self) -> list[str]:
@@ -90,7 +88,7 @@ class Executable:
         return "\n".join(
             [
                 f"constants: {len(self.constants)}",
-                f"globals: {', '.join(self._numbers)}",
+                f"globals: {', '.join(self._by_name)}",
                 f"primitive ops: {', '.join(self.kernel_names)}",
                 f"instructions: {', '.join(f'{name} {n}' for name, n in sorted(counts.items()))}",
             ]

@@ -19,8 +19,7 @@ from aotc.driver.compile import CompileOptions, compile
 from aotc.driver.toolchain import Compiler, resolve_target
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model
 from aotc.ir.diagnostics import AotcError
-from aotc.measuring.tuning import Job, Measured, Results, collect, make_job, measure, run_here, tune
-from aotc.measuring.tuning_cluster import cluster_runner
+from aotc.measuring.tuning import Job, Measured, Results, cluster_runner, collect, make_job, measure, run_here, tune
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 from aotc.tir.interp import run_kernel

@@ -11,7 +11,7 @@ import pytest
 
 import aotc
 from aotc import relay
-from aotc.checking.reference_relay import in_double, relay_reference
+from aotc.checking.reference import in_double, relay_reference
 from aotc.checking.verify import verify
 from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions, import_model

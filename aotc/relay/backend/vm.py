@@ -13,7 +13,7 @@ Primitive functions that are structurally equal are one kernel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,39 +28,22 @@ from aotc.relay.module import IRModule
 from aotc.relay.trampoline import Task, run
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Bytecode:
     """A program: functions in the order of their numbers, constants, and kernels to be."""
 
-    functions: list[VMFunction] = field(default_factory=list)
-    constants: list[np.ndarray[Any, Any]] = field(default_factory=list)
-    kernels: Sequence[Function] = ()
+    functions: Sequence[VMFunction]
+    constants: Sequence[np.ndarray[Any, Any]]
+    kernels: Sequence[Function]
 
 
 def compile_bytecode(module: IRModule) -> Bytecode:
     """The bytecode of all functions of a module; AotcError for calls of what is not a function of it."""
-    tables = _Tables(module)
-    for name in module:
-        tables.program.functions.append(_Assembler(name, tables).function())
-    tables.program.kernels = tables.kernels.functions
-    return tables.program
-
-
-class _Tables:
-    """What the functions of a program share."""
-
-    def __init__(self, module: IRModule) -> None:
-        self.module = module
-        self.program = Bytecode()
-        self.numbers = {name: k for k, name in enumerate(module)}
-        self._constants: dict[Constant, int] = {}
-        self.kernels = FunctionTable()
-
-    def constant(self, node: Constant) -> int:
-        if node not in self._constants:
-            self._constants[node] = len(self.program.constants)
-            self.program.constants.append(np.asarray(node.data, order="C"))
-        return self._constants[node]
+    numbers = {name: k for k, name in enumerate(module)}
+    constants: dict[Constant, int] = {}
+    kernels = FunctionTable()
+    functions = [_Assembler(module, name, numbers, constants, kernels).function() for name in module]
+    return Bytecode(functions, [np.asarray(node.data, order="C") for node in constants], kernels.functions)
 
 
 def _literal(body: Expr) -> Function:
@@ -70,19 +53,28 @@ def _literal(body: Expr) -> Function:
     return value
 
 
+@dataclass(slots=True)
 class _Assembler:
-    """The instructions of one function."""
+    """The instructions of one function.
 
-    def __init__(self, name: str, tables: _Tables) -> None:
-        self.name = name
-        self.tables = tables
-        self.registers: dict[Var, int] = {}
-        self.kernels: dict[Expr, Function] = {}  # variables that stand for primitive functions
-        self.count = 0
-        self.code: list[Instruction] = []
+    numbers      of the module's functions
+    constants    with their numbers, and
+    table        kernels with theirs, which all functions share
+    kernels      variables that stand for primitive functions
+    """
+
+    module: IRModule
+    name: str
+    numbers: Mapping[str, int]
+    constants: dict[Constant, int]
+    table: FunctionTable
+    registers: dict[Var, int] = field(default_factory=dict)
+    kernels: dict[Expr, Function] = field(default_factory=dict)
+    count: int = 0
+    code: list[Instruction] = field(default_factory=list)
 
     def function(self) -> VMFunction:
-        whole = self.tables.module[self.name]
+        whole = self.module[self.name]
         params, inner = whole.params, whole
         if whole.attrs.get("Closure"):  # what is captured comes first
             inner = _literal(whole.body)
@@ -91,7 +83,7 @@ class _Assembler:
             self.registers[param] = self._register()
         result = self._register()
         if "Compiler" in whole.attrs:  # the user's code is a kernel
-            self._emit(Opcode.INVOKE_PACKED, result, tuple(range(len(params))), self.tables.kernels.number(whole))
+            self._emit(Opcode.INVOKE_PACKED, result, tuple(range(len(params))), self.table.number(whole))
         else:
             run(self._block(inner.body, result))
         self._emit(Opcode.RET, args=(result,))
@@ -144,9 +136,9 @@ class _Assembler:
             case Var() if node in self.registers:
                 self._emit(Opcode.MOVE, dst, (self.registers[node],))
             case Constant():
-                self._emit(Opcode.LOAD_CONST, dst, index=self.tables.constant(node))
+                self._emit(Opcode.LOAD_CONST, dst, index=self.constants.setdefault(node, len(self.constants)))
             case GlobalVar():
-                self._emit(Opcode.ALLOC_CLOSURE, dst, index=self.tables.numbers[node.name])
+                self._emit(Opcode.ALLOC_CLOSURE, dst, index=self.numbers[node.name])
             case _:
                 text = f"@{self.name}: a {type(node).__name__} used as a value has no bytecode"
                 raise AotcError("first-class-function", text, span=node.span, hint="call it, or wrap it in a function")
@@ -172,10 +164,10 @@ class _Assembler:
         callee = self.kernels.get(node.op, node.op)
         match callee:
             case Function() if callee.is_primitive:
-                self._emit(Opcode.INVOKE_PACKED, dst, args, self.tables.kernels.number(callee))
+                self._emit(Opcode.INVOKE_PACKED, dst, args, self.table.number(callee))
             case GlobalVar(name=name):
-                captures = self.tables.module[name].attrs.get("Closure")
-                self._emit(Opcode.ALLOC_CLOSURE if captures else Opcode.INVOKE, dst, args, self.tables.numbers[name])
+                captures = self.module[name].attrs.get("Closure")
+                self._emit(Opcode.ALLOC_CLOSURE if captures else Opcode.INVOKE, dst, args, self.numbers[name])
             case _:
                 closure = yield self._operand(callee)
                 self._emit(Opcode.INVOKE_CLOSURE, dst, (closure, *args))

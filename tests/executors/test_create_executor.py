@@ -19,6 +19,7 @@ from aotc import relay
 from aotc.contrib.graph_executor import GraphModule
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dims import SymDim
+from aotc.ir.machine import architecture
 from aotc.ir.types import FuncType, TensorType, TupleType, leaves
 from aotc.relay.expr import Expr, Function, GlobalVar, Let, Tuple, Var, call
 from aotc.relay.op import REGISTRY
@@ -161,6 +162,15 @@ def check_all(results: list[list[np.ndarray]], expected: list[np.ndarray]) -> No
     for actual in results:
         for one, wanted in zip(actual, expected, strict=True):
             np.testing.assert_allclose(one, wanted, rtol=2e-4, atol=2e-5 * max(1, np.abs(wanted).max()))
+
+
+@pytest.mark.skipif(architecture() != "x86_64", reason="another architecture")
+@pytest.mark.parametrize("kind", ["aot", "vm"])
+def test_a_target_of_several_instruction_sets(kind: str) -> None:
+    x = pair()
+    mod = aotc.IRModule.from_expr(Function([x], relay.add(x, relay.const(1.0))))
+    result = relay.create_executor(kind, mod, target="x86-64-multi").evaluate()(ONE)
+    np.testing.assert_array_equal(result, TWO)
 
 
 # --- what is evaluated, and how

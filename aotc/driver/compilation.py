@@ -4,7 +4,7 @@
 work = Compilation(module, target, "net", PassContext(3))
 work.graph                           # the module of fused functions
 work.calls, work.programs            # calls of kernels; these with memory planned, divided among threads
-work.project("build/net")            # C sources on disk
+work.project(Path("build/net"))      # C sources on disk
 work.library().session()             # compiled by the C compiler
 
 Each stop is made from the one before when it is first asked for, and kept.

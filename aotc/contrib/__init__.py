@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's `contrib`: the executor interface and temporary directories.
+"""Relay's `contrib`: the executor interface, temporary directories, and kernels of the user's own.
 
 from aotc.contrib import graph_executor
+
+The modules, listed in `__init__.pyi`, come when they are asked for: an executor needs no operators.
 """
 
-from aotc.contrib import debugger as debugger
-from aotc.contrib import external as external
-from aotc.contrib import graph_executor as graph_executor
-from aotc.contrib import utils as utils
+from aotc.ir.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -21,15 +21,15 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir.op import Op
+from aotc.ir.op import AxisMap, Op
 from aotc.ir.span import merge_spans, span_scope
 from aotc.ir.transform import Pass, PassContext, PassInfo, decorated
 from aotc.ir.types import Type
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, type_of
 from aotc.relay.infer import infer_module, merge_types
 from aotc.relay.module import IRModule
 from aotc.relay.transform.infer_type import InferType
-from aotc.relay.visitor import Mutator, children, post_order
+from aotc.relay.visitor import Mutator, children
 
 # --- function passes
 
@@ -115,6 +115,12 @@ def is_call(expr: Expr, *ops: Op | str) -> bool:
 def op_call(expr: Expr, *ops: Op | str) -> Call | None:
     """`expr` if it calls one of the operators."""
     return expr if isinstance(expr, Call) and is_call(expr, *ops) else None
+
+
+def axis_map(node: Call) -> AxisMap | None:
+    """The axis map of a call of an operator, if there is one."""
+    assert isinstance(node.op, Op)
+    return node.op.axes(node.attrs, [type_of(a) for a in node.args]) if node.op.axes is not None else None
 
 
 def uniform_value(expr: Expr) -> Any:
@@ -318,11 +324,3 @@ class _Sweep(GraphMutator):
 
     def rewrite_tuple_get_item(self, old: Expr, new: TupleGetItem) -> Expr:
         return new.tuple_value.fields[new.index] if isinstance(new.tuple_value, Tuple) else new
-
-
-def use_counts(root: Expr) -> dict[int, int]:
-    """How often each node below `root` is used, by id."""
-    counts: Counter[int] = Counter()
-    for node in post_order(root):
-        counts.update(id(child) for child in children(node))
-    return dict(counts)

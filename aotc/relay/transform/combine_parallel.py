@@ -11,7 +11,7 @@ function is not combined.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +20,12 @@ import numpy as np
 from aotc.ir.attrs import NO_ATTRS
 from aotc.ir.op import Op, OpPattern
 from aotc.ir.span import merge_spans, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, tensor_type_of, type_of
+from aotc.relay.analysis import users
+from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, tensor_type_of
 from aotc.relay.op.join import concatenate
 from aotc.relay.op.slice import strided_slice
-from aotc.relay.transform.base import op_call, recall
-from aotc.relay.visitor import children, post_order, rebuild
+from aotc.relay.transform.base import axis_map, op_call, recall
+from aotc.relay.visitor import children, depth_first, post_order, rebuild
 
 
 def is_static(expr: Expr) -> bool:
@@ -177,8 +178,7 @@ class Concatenation(Combination):
 
 
 def _axis_rows(node: Call) -> tuple[tuple[int | None, ...], ...]:
-    assert isinstance(node.op, Op)
-    axes = node.op.axes(node.attrs, [type_of(a) for a in node.args]) if node.op.axes else None
+    axes = axis_map(node)
     rank = tensor_type_of(node).rank
     return axes.inputs if axes is not None else ((None,) * rank,) * len(node.args)
 
@@ -201,10 +201,7 @@ class _Search:
         for node in post_order(function):
             below = max((self.levels[id(c)] for c in children(node)), default=0)
             self.levels[id(node)] = below + (op_call(node, how.name) is not None)
-        self.users: dict[int, list[Expr]] = {}
-        for node in post_order(function):
-            for child in children(node):
-                self.users.setdefault(id(child), []).append(node)
+        self.users = users(function)
 
     def groups(self) -> list[Group]:
         found: dict[Hashable, list[Call]] = {}
@@ -243,8 +240,7 @@ class _Search:
         return step if self._follows(step, group) and self.how.accepts(step, group) else None
 
     def _only_user(self, end: Expr) -> Call | None:
-        users = self.users.get(id(end), [])
-        node = users[0] if len(users) == 1 else None
+        node = self.users[end][0] if len(self.users[end]) == 1 else None
         usable = isinstance(node, Call) and isinstance(node.op, Op) and id(node) in self.region
         return node if usable and _is_pointwise(node) else None  # type: ignore[arg-type, return-value]
 
@@ -273,7 +269,12 @@ def combine(function: Function, how: Combination, min_num_branches: int) -> Func
         return function
     group_of = {id(end): group for group in groups for end in group.ends}
     memo: dict[int, Expr] = {}
-    for node in _ordered(function, lambda n: group_of[id(n)].inputs() if id(n) in group_of else children(n)):
+
+    def needs(node: Expr) -> Iterable[Expr]:
+        return group_of[id(node)].inputs() if id(node) in group_of else children(node)
+
+    roots: list[Expr] = [function]
+    for node in depth_first(roots, needs):
         group = group_of.get(id(node))
         if group is None:
             memo[id(node)] = rebuild(node, lambda c: memo[id(c)])
@@ -294,17 +295,3 @@ def _combined(group: Group, how: Combination, memo: dict[int, Expr]) -> list[Exp
             operands = [[memo.get(id(a), a) for a in node.args] for node in step.nodes]
             value = how.step(step, group, value, operands)
         return how.parts(value, group)
-
-
-def _ordered(root: Expr, needs: Callable[[Expr], Iterator[Expr] | tuple[Expr, ...]]) -> Iterator[Expr]:
-    """Every node that `root` needs once, after what it needs itself."""
-    seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            yield node
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed(tuple(needs(node))) if id(child) not in seen)

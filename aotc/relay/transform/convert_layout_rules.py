@@ -22,10 +22,11 @@ import numpy as np
 from aotc.ir.attrs import Attrs
 from aotc.ir.op import AxisMap, Layout, Op
 from aotc.ir.types import TensorType, TupleType, Type
-from aotc.relay.expr import Call, Expr, type_of
+from aotc.relay.expr import Call, type_of
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.rules import pointwise
 from aotc.relay.op.window import KERNEL_LAYOUT
+from aotc.relay.transform.base import axis_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ def _carried(call: Call, orders: Sequence[Order]) -> Plan | None:
     ranks, results, order = _argument_ranks(call), _result_ranks(call), _first_known(orders)
     if not order.is_known or len(order.old) != ranks[0]:
         return None
-    axes = _axis_map(call.op, call.attrs, call.args)
+    axes = axis_map(call)
     attrs = _moved(call, order, axes) if axes is not None else None
     if axes is None or attrs is None:
         return None
@@ -220,14 +221,9 @@ def _moved(call: Call, order: Order, axes: AxisMap) -> Attrs | None:
 # --- the check of a plan
 
 
-def _axis_map(op: Expr, attrs: Attrs, args: Sequence[Expr]) -> AxisMap | None:
-    assert isinstance(op, Op)
-    return op.axes(attrs, [type_of(a) for a in args]) if op.axes is not None else None
-
-
 def agrees(old: Call, new: Call, plan: Plan) -> bool:
     """Whether the axis map of the planned call is that of the original one, renumbered."""
-    before, after = _axis_map(old.op, old.attrs, old.args), _axis_map(new.op, new.attrs, new.args)
+    before, after = axis_map(old), axis_map(new)
     if before is None or after is None:
         return before is after
     return after == _renumbered_map(before, [type_of(a) for a in old.args], plan)

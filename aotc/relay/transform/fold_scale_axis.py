@@ -29,7 +29,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.binary import divide, multiply
 from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.dense import DenseAttrs, dense
-from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, op_call, recall, use_counts
+from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, op_call, recall
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.visitor import post_order
 
@@ -169,14 +169,14 @@ class _Backward(GraphMutator):
 
     def __init__(self, function: Function) -> None:
         super().__init__()
-        self.uses = use_counts(function)
+        self.uses = users(function)
         self.counts: dict[int, int] = {}
         self.built: list[Expr] = []
         self.origin: Span | None = None
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         result = super().rewrite(old, new)
-        self.counts[id(result)] = self.uses.get(id(old), 0)
+        self.counts[id(result)] = len(self.uses.get(old, ()))
         self.built.append(result)  # ids in `counts` stay taken
         return result
 

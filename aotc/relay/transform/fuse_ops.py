@@ -20,6 +20,7 @@ from aotc.ir.op import Op, OpPattern
 from aotc.ir.span import merge_spans
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
+from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass, is_finite
@@ -89,13 +90,9 @@ class _Group:
         return top
 
 
-def _skips(node: Expr) -> bool:
-    return isinstance(node, Function) and (node.is_primitive or "Compiler" in node.attrs)
-
-
 def _walk(root: Expr) -> Iterator[Expr]:
     """The nodes to consider, children first; primitive functions are left alone."""
-    return post_order(root, lambda node: not _skips(node))
+    return post_order(root, lambda node: not left_alone(node))
 
 
 class _ForwardGraph:
@@ -147,7 +144,7 @@ class _ForwardGraph:
                 inside = self.link_params or _is_single_value(node.ref)
                 node.pattern = OpPattern.ELEMWISE if inside else OpPattern.OPAQUE
             case Function(params=params, body=body):
-                if not _skips(node.ref):
+                if not left_alone(node.ref):
                     self._need(*params, body)
             case Let(var=var, value=value, body=body):
                 self._need(var, value, body)
@@ -346,7 +343,7 @@ class _Rewriter:
                 if group.root_ref is not node or self._group(value) is group:
                     return self._member(node, (value,))
                 return rebuild(node, self.new.__getitem__)
-            case Function() if _skips(node):
+            case Function() if left_alone(node):
                 return node
             case _:
                 return rebuild(node, self.new.__getitem__)
@@ -390,7 +387,7 @@ def fuse(function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH, lin
     At `opt_level` 0 each call gets a function of its own.  Scalar constants become part of the functions,
     other constants their parameters unless `link_params`.  The very same object if there is nothing to fuse.
     """
-    if _skips(function):
+    if left_alone(function):
         return function
     graph = _ForwardGraph(function, link_params)
     rewriter = _Rewriter(graph, _Partition(graph, opt_level, max_depth), link_params)

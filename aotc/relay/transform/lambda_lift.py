@@ -12,15 +12,12 @@ from collections.abc import Collection
 
 from aotc.ir.transform import Pass, PassContext
 from aotc.relay.analysis import bound_vars, free_vars
+from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.transform.base import typed
 from aotc.relay.visitor import Mutator, substitute
-
-
-def _opaque(function: Function) -> bool:
-    return function.is_primitive or "Compiler" in function.attrs
 
 
 def fresh_name(wanted: str, taken: Collection[str]) -> str:
@@ -47,10 +44,10 @@ class _Lifter(Mutator):
     def enter(self, node: Expr) -> bool:
         if isinstance(node, Let) and isinstance(node.value, Function):
             self.let_of[node.value] = node.var
-        return not (isinstance(node, Function) and _opaque(node))
+        return not (left_alone(node))
 
     def rewrite_function(self, old: Expr, new: Function) -> Expr:
-        if _opaque(new):
+        if left_alone(new):
             return new
         mapping: dict[Var, Expr] = self._renamed(new)
         if old is self.root:
@@ -97,7 +94,7 @@ class LambdaLift(Pass[IRModule]):
         start = typed(module)
         functions = dict(start.functions)
         for name, function in start.functions.items():
-            if not _opaque(function) and not function.attrs.get("Closure"):
+            if not left_alone(function) and not function.attrs.get("Closure"):
                 lifter = _Lifter(name, function, functions)
                 functions[name] = lifter.visit_function(function)
                 functions.update(lifter.lifted)

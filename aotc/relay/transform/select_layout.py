@@ -23,7 +23,7 @@ from aotc.ir.memo import remembered
 from aotc.ir.op import Op
 from aotc.ir.plain import Form
 from aotc.ir.transform import PassContext
-from aotc.ir.types import TensorType, TupleType
+from aotc.ir.types import TensorType, tensor_types
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d
@@ -160,11 +160,10 @@ def _moved(node: Call) -> float:
     """Cycles of a call that only moves data."""
     if not isinstance(node.op, Op):
         return 0.0
-    types = [ty for ty in (type_of(node), *map(type_of, node.args)) if isinstance(ty, TensorType | TupleType)]
-    flat = [t for ty in types for t in (ty.fields if isinstance(ty, TupleType) else (ty,))]
-    if not all(isinstance(t, TensorType) and is_static(t.shape) for t in flat):
+    types = [t for e in (node, *node.args) for t in tensor_types(type_of(e))]
+    if not all(t.is_static for t in types):
         return 0.0
-    nbytes = max(math.prod(t.static_shape) * t.dtype.itemsize for t in flat if isinstance(t, TensorType))
+    nbytes = max((t.nbytes for t in types), default=0)
     match node.op.name:
         case "layout_transform":
             return nbytes / _TRANSPOSE

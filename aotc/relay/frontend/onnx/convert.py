@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,17 +41,10 @@ from aotc.relay.frontend.onnx.node import Node, attributes_of, check_arity, sche
 from aotc.relay.frontend.onnx.ranks import check_ranks
 from aotc.relay.frontend.onnx.signature import input_types, pin_hint
 from aotc.relay.frontend.onnx.table import converter_of
+from aotc.relay.frontend.problems import PoisonedError, Problems
 from aotc.relay.module import IRModule
 
 _LOG: Final = logging.getLogger(__name__)
-
-
-_INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
-"""What a converter may stumble over in a malformed node."""
-
-
-class _PoisonedError(Exception):
-    """A value is missing because what computes it has a problem that is reported already."""
 
 
 @dataclass(slots=True)
@@ -70,13 +64,12 @@ class _Conversion:
 
     loaded: LoadedModel
     functions: Mapping[tuple[str, str, str], FunctionProto]
-    hint: str
-    problems: list[Diagnostic] = field(default_factory=list)
+    problems: Problems
 
     # --- tensors by name
 
     def lookup(self, name: str, scope: _Scope) -> Expr:
-        """The expression called `name`; raises _PoisonedError where its computation failed."""
+        """The expression called `name`; raises PoisonedError where its computation failed."""
         found: _Scope | None = scope
         while found is not None:
             if name in found.values:
@@ -87,7 +80,7 @@ class _Conversion:
                 found.values[name] = value
                 return value
             found = found.parent
-        raise _PoisonedError(name)
+        raise PoisonedError(name)
 
     # --- graphs
 
@@ -106,32 +99,16 @@ class _Conversion:
         outer = current_span()
         for index, proto in nodes:
             span = outer or Span(self.loaded.source, node=node_label(proto, index))
-            try:
-                with span_scope(span):
-                    self.node(proto, scope)
-            except AotcError as error:
-                self.problems += self.explained(error).at(span).diagnostics
-                if budget().left("compile.max_nodes") <= 0:  # so that every further node would be a problem
-                    raise
-            except _PoisonedError:
-                continue
-            except _INVALID as error:
-                text = f"{proto.op_type} does not take these inputs and attributes: {self.described(proto, scope)}"
-                _LOG.debug("conversion of %s failed: %s", span, error, exc_info=True)
-                self.problems.append(Diagnostic("onnx-node", text, span))
+            with self.problems.at(span, unfit=partial(self.unfit, proto, scope)):
+                self.node(proto, scope)
 
-    def described(self, proto: NodeProto, scope: _Scope) -> str:
-        """The types of a node's inputs and the names of its attributes."""
+    def unfit(self, proto: NodeProto, scope: _Scope) -> str:
+        """What is said of a node at which its converter stumbles: the types of its inputs and
+        the names of its attributes.
+        """
         types = [str(self.lookup(name, scope).checked_type) if name else "none" for name in proto.input]
-        return f"({', '.join(types)}), [{', '.join(a.name for a in proto.attribute)}]"
-
-    def explained(self, error: AotcError) -> AotcError:
-        """The error with a hint about dynamic dimensions where they are the cause."""
-        if error.code not in ("graph-dynamic", "onnx-runtime-shape") or not self.hint:
-            return error
-        return AotcError.collect(
-            Diagnostic(d.code, d.message, d.span, d.notes, d.hint or self.hint) for d in error.diagnostics
-        )
+        given = f"({', '.join(types)}), [{', '.join(a.name for a in proto.attribute)}]"
+        return f"{proto.op_type} does not take these inputs and attributes: {given}"
 
     def node(self, proto: NodeProto, scope: _Scope) -> None:
         """Convert one node and give its outputs their names."""
@@ -256,7 +233,7 @@ def from_onnx(
     types = input_types(loaded, inputs, dict(shape or {}), dict(dims or {}))
     functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in loaded.proto.functions}
     params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
-    conversion = _Conversion(loaded, functions, pin_hint(types))
+    conversion = _Conversion(loaded, functions, Problems("onnx-node", pin_hint(types)))
     scope = _Scope(loaded.opsets, values=dict(params))
     with spending():
         conversion.graph(graph, scope)
@@ -270,18 +247,16 @@ def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
     problems, span = conversion.problems, Span(conversion.loaded.source)
     outputs: list[Expr] = []
     for value in graph.output:
-        try:
+        with problems.at(span):
             outputs.append(conversion.lookup(value.name, scope))
             _check_output(value, outputs[-1])
-        except AotcError as error:
-            problems += error.at(span).diagnostics
-        except _PoisonedError:
-            if not problems:
-                problems.append(Diagnostic("onnx-undefined", f"output {value.name!r} is never computed", span))
+            continue
+        if not problems.found:
+            text = f"output {value.name!r} is never computed"
+            problems.found.append(Diagnostic("onnx-undefined", text, span))
     if not graph.output:
-        problems.append(Diagnostic("onnx-output", "the graph has no outputs", span))
-    if problems:
-        raise AotcError.collect(dict.fromkeys(problems))
+        problems.found.append(Diagnostic("onnx-output", "the graph has no outputs", span))
+    problems.check()
     return outputs[0] if len(outputs) == 1 else Tuple(outputs)
 
 

@@ -26,9 +26,10 @@ from aotc.ir.span import Span
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.table import converter_of
 from aotc.relay.frontend.pytorch.values import NUMERIC, Value, array_of, dtype_name, dynamic
-from aotc.relay.frontend.pytorch.walk import POISON, Problems, call_operator, flattened, known, unsupported
+from aotc.relay.frontend.pytorch.walk import POISON, call_operator, flattened, known, unsupported
 from aotc.relay.module import IRModule
 
 _LOG: Final = logging.getLogger(__name__)
@@ -219,7 +220,7 @@ def from_exported(
         hint = "torch.export.export(module, example_inputs) makes one; from_pytorch takes ScriptModules"
         text = f"from_exported_program takes a torch.export.ExportedProgram, not {type(program).__name__}"
         raise AotcTypeError("torch-module", text, hint=hint)
-    problems = Problems()
+    problems = Problems("torch-node")
     _check_pins(program, dims or {})
     prepared = _prepared(program)
     _check_outputs(prepared, problems)

@@ -24,8 +24,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from aotc.ir.span import Span
+from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.values import NUMERIC
-from aotc.relay.frontend.pytorch.walk import Problems, unsupported
+from aotc.relay.frontend.pytorch.walk import unsupported
 
 Check: TypeAlias = Callable[[Any, str], Any]
 """A value and where it stands in; a clean value out, or Refused."""
@@ -371,7 +372,7 @@ _REGIONS: Final = frozenset(
 
 
 def _check_operators(graph: dict[str, Any]) -> None:
-    problems = Problems()
+    problems = Problems("torch-node")
     for node in (node for found in _graphs(graph) for node in found["nodes"]):
         trace = node["metadata"].get("stack_trace")
         with problems.at(Span("exported program", node=node.get("name") or ""), f"in {trace}" if trace else ""):

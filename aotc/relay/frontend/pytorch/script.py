@@ -26,17 +26,10 @@ from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, with_type
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.inputs import input_types
 from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, is_tensor, shape
-from aotc.relay.frontend.pytorch.walk import (
-    POISON,
-    CustomConverter,
-    Problems,
-    call_custom,
-    call_operator,
-    flattened,
-    known,
-)
+from aotc.relay.frontend.pytorch.walk import POISON, CustomConverter, call_custom, call_operator, flattened, known
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import post_order
 
@@ -73,7 +66,7 @@ class _Conversion:
     views: dict[str, _View] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
     vars: dict[tuple[Any, ...], Var] = field(default_factory=dict)
-    problems: Problems = field(default_factory=Problems)
+    problems: Problems = field(default_factory=lambda: Problems("torch-node"))
 
     def read(self, value: Any) -> Value:
         return known(self.values[value.debugName()])

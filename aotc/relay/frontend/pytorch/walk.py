@@ -12,25 +12,20 @@ with its place.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
 
-from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
-from aotc.ir.span import Span, span_scope
+from aotc.ir.diagnostics import AotcError, nearest
 from aotc.relay.expr import Expr, Tuple, type_of
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.problems import INVALID, PoisonedError
 from aotc.relay.frontend.pytorch.ops_create import SCALARS
 from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
 from aotc.relay.frontend.pytorch.values import Absent, Converter, Value, apply, is_tensor
 
 _LOG: Final = logging.getLogger(__name__)
-_INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
-"""What a converter may stumble over where arguments are not what torch lets through."""
-
 CustomConverter: TypeAlias = Callable[[list[Value], list[str]], Value]
 """A caller's own converter: the values of the arguments and their TorchScript types."""
 
@@ -40,38 +35,6 @@ _LONGEST: Final = 80
 
 POISON: Final = Absent("")
 """The value of what could not be converted: what depends on it is passed over without another report."""
-
-
-class PoisonedError(Exception):
-    """A value is missing because what computes it has a problem that is reported already."""
-
-
-@dataclass(slots=True)
-class Problems:
-    """All that is wrong with a model."""
-
-    found: list[Diagnostic] = field(default_factory=list)
-
-    @contextmanager
-    def at(self, span: Span, note: str = "") -> Iterator[None]:
-        """Record what goes wrong inside; nodes built inside come from `span`."""
-        notes = (note,) if note else ()
-        try:
-            with span_scope(span):
-                yield
-        except AotcError as error:
-            for d in error.at(span).diagnostics:
-                self.found.append(replace(d, notes=(*d.notes, *notes)))
-        except PoisonedError:
-            pass
-        except _INVALID:
-            _LOG.debug("conversion of %s failed", span, exc_info=True)
-            self.found.append(Diagnostic("torch-node", "this operation does not take what it is given", span, notes))
-
-    def check(self) -> None:
-        """AotcError with all problems, if there are any."""
-        if self.found:
-            raise AotcError.collect(dict.fromkeys(self.found))
 
 
 def known(value: Value) -> Value:
@@ -104,7 +67,7 @@ def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     try:
         return _called(full, schema, args, kwargs)
-    except _INVALID as error:
+    except INVALID as error:
         _LOG.debug("conversion of %s failed", full, exc_info=True)
         given = [described(a) for a in args] + [f"{name}={described(a)}" for name, a in kwargs.items()]
         raise AotcError("torch-node", f"{full} does not take these arguments: ({', '.join(given)})") from error
@@ -114,7 +77,7 @@ def call_custom(custom: CustomConverter, name: str, args: list[Value], types: li
     """The value that a caller's own converter gives; AotcError with what that converter raises."""
     try:
         return custom(args, types)
-    except _INVALID as error:
+    except INVALID as error:
         text = f"the converter given for {name} raises {type(error).__name__}: {error}"
         raise AotcError("torch-node", text) from error
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All problems of a model in one error: what walks over its nodes share.
+
+In: the conversion of one node after another.  Out: an AotcError with every problem and its
+place, once the walk is over; what depends on a node that has a problem is passed over.
+
+    problems = Problems("onnx-node")
+    for node in nodes:
+        with problems.at(Span(source, node=node.name)):
+            convert(node)               # raises PoisonedError where an input of it has a problem
+    problems.check()
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from aotc.ir.budget import budget
+from aotc.ir.diagnostics import AotcError, Diagnostic
+from aotc.ir.span import Span, span_scope
+
+_LOG: Final = logging.getLogger(__name__)
+
+INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
+"""What a converter may stumble over where a node is malformed."""
+
+
+_AT_RUN_TIME: Final = ("-dynamic", "-runtime-shape")
+"""Ends of codes of problems that static shapes would solve."""
+
+
+class PoisonedError(Exception):
+    """A value is missing because what computes it has a problem that is reported already."""
+
+
+def _unfit() -> str:
+    return "this operation does not take what it is given"
+
+
+@dataclass(slots=True)
+class Problems:
+    """What is wrong with a model.
+
+    code   of the problem of a node at which a converter stumbles
+    hint   for problems with dimensions and shapes that are only known at run time
+    """
+
+    code: str
+    hint: str = ""
+    found: list[Diagnostic] = field(default_factory=list)
+
+    @contextmanager
+    def at(self, span: Span, note: str = "", unfit: Callable[[], str] = _unfit) -> Iterator[None]:
+        """Record what goes wrong inside; nodes built inside come from `span`.
+
+        Raises AotcError where the budget for nodes is spent: every further node would be a problem.
+        """
+        notes = (note,) if note else ()
+        try:
+            with span_scope(span):
+                yield
+        except AotcError as error:
+            for d in error.at(span).diagnostics:
+                hint = self.hint if d.code.endswith(_AT_RUN_TIME) else ""
+                self.found.append(replace(d, notes=(*d.notes, *notes), hint=d.hint or hint))
+            if budget().left("compile.max_nodes") <= 0:
+                raise
+        except PoisonedError:
+            pass
+        except INVALID:
+            _LOG.debug("conversion of %s failed", span, exc_info=True)
+            self.found.append(Diagnostic(self.code, unfit(), span, notes))
+
+    def check(self) -> None:
+        """AotcError with all problems, if there are any."""
+        if self.found:
+            raise AotcError.collect(dict.fromkeys(self.found))

@@ -20,12 +20,13 @@ from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.op import AxisMap, OpPattern, Quantised, Types, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
-from aotc.relay.op.rules import tensor
+from aotc.relay.expr import Expr, tensor_type_of
+from aotc.relay.op import pad
+from aotc.relay.op import slice as slices
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rearrange import Rearrangement
+from aotc.relay.op.rules import static_shape_of, tensor
 from aotc.relay.op.samples import random_array
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import all_of, as_expr, const, select
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -92,71 +93,67 @@ def _infer_to_space(a: BatchToSpaceNDAttrs, types: Types) -> Type:
     return TensorType((images, *space, *rest[len(a.block_shape) :]), data.dtype)
 
 
-def _split(blocks: Sequence[int]) -> list[int]:
-    """How many phases one step along each blocked axis is."""
-    return [math.prod(blocks[k + 1 :]) for k in range(len(blocks))]
+def _parts_of(blocks: Sequence[int], rank: int) -> tuple[list[list[str]], list[list[str]]]:
+    """The parts of the axes of data whose blocks are in space, and of data whose blocks are in the batch."""
+    space = [f"d{k}" for k in range(1, len(blocks) + 1)]
+    block = [f"b{k}" for k in range(1, len(blocks) + 1)]
+    rest = [[f"d{k}"] for k in range(len(blocks) + 1, rank)]
+    return [["d0"], *map(list, zip(space, block, strict=True)), *rest], [[*block, "d0"], *([d] for d in space), *rest]
 
 
-def _compute_to_batch(a: SpaceToBatchNDAttrs, args: Tensors) -> te.Tensor:
+def _extents(blocks: Sequence[int], shape: Sequence[int]) -> dict[str, int]:
+    """Of the parts, where the data has blocks in the batch."""
+    images = shape[0] // math.prod(blocks)
+    axes = {f"d{k}": extent for k, extent in enumerate((images, *shape[1:]))}
+    return axes | {f"b{k}": block for k, block in enumerate(blocks, 1)}
+
+
+def _to_batch(a: SpaceToBatchNDAttrs, shape: Sequence[int]) -> tuple[Pairs, Rearrangement]:
+    """The padding of all axes, and what follows it."""
+    blocks, rank = a.block_shape, len(shape)
+    widths = ((0, 0), *a.paddings, *((0, 0),) * (rank - 1 - len(blocks)))
+    padded = [d + sum(width) for d, width in zip(shape, widths, strict=True)]
+    space = [d // block for d, block in zip(padded[1:], blocks, strict=False)]
+    deep = (padded[0] * math.prod(blocks), *space, *padded[len(blocks) + 1 :])
+    wide, batched = _parts_of(blocks, rank)
+    return widths, Rearrangement.of(wide, batched, _extents(blocks, deep))
+
+
+def _to_space(a: BatchToSpaceNDAttrs, shape: Sequence[int]) -> tuple[Rearrangement, list[slice]]:
+    """The move, and what is left of the blocked axes after it."""
+    wide, batched = _parts_of(a.block_shape, len(shape))
+    move = Rearrangement.of(batched, wide, _extents(a.block_shape, shape))
+    return move, [slice(low, d - high) for d, (low, high) in zip(move.whole[1:], a.crops, strict=False)]
+
+
+def _expand_to_batch(a: SpaceToBatchNDAttrs, args: Sequence[Expr]) -> Expr:
     (data,) = args
-    batch, n = data.shape[0], len(a.block_shape)
-    result = _infer_to_batch(a, (TensorType(data.shape, data.dtype),))
-    assert isinstance(result, TensorType)
-    fill = const(a.pad_value if data.dtype.is_float else int(a.pad_value), data.dtype)
-
-    def body(image: Scalar, *v: Scalar) -> Scalar:
-        phase = image // batch
-        steps = zip(v, a.block_shape, _split(a.block_shape), a.paddings, strict=False)
-        at = [i * block + phase // step % block - pad[0] for i, block, step, pad in steps]
-        bounds = zip(at, data.shape[1:], a.paddings, strict=False)
-        inside = [c for k, d, pad in bounds for c, on in ((k >= 0, pad[0] > 0), (k < d, pad[1] > 0)) if on]
-        source = (image % batch, *at, *v[n:])
-        value = data[source]
-        return select(all_of(*inside), value, fill) if inside else value
-
-    return te.compute(result.static_shape, body, "space_to_batch")
+    widths, move = _to_batch(a, static_shape_of(data))
+    whole = tensor_type_of(data).dtype.is_integer
+    return move.expr(
+        pad.pad(data, widths, int(a.pad_value) if whole else a.pad_value) if any(map(any, widths)) else data
+    )
 
 
-def _compute_to_space(a: BatchToSpaceNDAttrs, args: Tensors) -> te.Tensor:
+def _expand_to_space(a: BatchToSpaceNDAttrs, args: Sequence[Expr]) -> Expr:
     (data,) = args
-    n = len(a.block_shape)
-    result = _infer_to_space(a, (TensorType(data.shape, data.dtype),))
-    assert isinstance(result, TensorType)
-    batch = result.static_shape[0]
-
-    def body(image: Scalar, *v: Scalar) -> Scalar:
-        places = [i + crop[0] for i, crop in zip(v, a.crops, strict=False)]
-        phase: Scalar = as_expr(0)
-        for at, block, step in zip(places, a.block_shape, _split(a.block_shape), strict=True):
-            phase = phase + at % block * step
-        space = (at // block for at, block in zip(places, a.block_shape, strict=True))
-        source = (phase * batch + image, *space, *v[n:])
-        return data[source]
-
-    return te.compute(result.static_shape, body, "batch_to_space")
+    move, cuts = _to_space(a, static_shape_of(data))
+    wide = move.expr(data)
+    if not any(map(any, a.crops)):
+        return wide
+    axes = range(1, len(cuts) + 1)
+    return slices.strided_slice(wide, [c.start for c in cuts], [c.stop for c in cuts], axes=axes)
 
 
 def _reference_to_batch(a: SpaceToBatchNDAttrs, data: Array) -> Array:
-    n = len(a.block_shape)
-    rest = ((0, 0),) * (data.ndim - 1 - n)
-    fill = np.asarray(a.pad_value).astype(data.dtype)
-    x = np.pad(data, ((0, 0), *a.paddings, *rest), constant_values=fill)
-    pairs = [v for d, block in zip(x.shape[1 : n + 1], a.block_shape, strict=True) for v in (d // block, block)]
-    split = x.reshape(x.shape[0], *pairs, *x.shape[n + 1 :])
-    order = (*range(2, 2 * n + 1, 2), 0, *range(1, 2 * n, 2), *range(2 * n + 1, split.ndim))
-    images = math.prod(a.block_shape) * x.shape[0]
-    result: Array = split.transpose(order).reshape(images, *pairs[::2], *x.shape[n + 1 :])
-    return result
+    widths, move = _to_batch(a, data.shape)
+    return move.array(np.pad(data, widths, constant_values=np.asarray(a.pad_value).astype(data.dtype)))
 
 
 def _reference_to_space(a: BatchToSpaceNDAttrs, data: Array) -> Array:
-    n, count = len(a.block_shape), math.prod(a.block_shape)
-    split = data.reshape(*a.block_shape, data.shape[0] // count, *data.shape[1:])
-    order = [n, *(axis for k in range(n) for axis in (n + 1 + k, k)), *range(2 * n + 1, split.ndim)]
-    space = [d * block for d, block in zip(data.shape[1:], a.block_shape, strict=False)]
-    x = split.transpose(order).reshape(data.shape[0] // count, *space, *data.shape[n + 1 :])
-    cuts = (slice(None), *(slice(low, d - high) for d, (low, high) in zip(space, a.crops, strict=True)))
-    result: Array = x[cuts]
+    move, cuts = _to_space(a, data.shape)
+    left = (slice(None), *cuts)
+    result: Array = move.array(data)[left]
     return result
 
 
@@ -197,8 +194,8 @@ space_to_batch_nd = OpDef(
     reference=_reference_to_batch,
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
-    compute=_compute_to_batch,
     quantised=Quantised.RESCALE,
+    expand=_expand_to_batch,
     samples=_samples_to_batch,
 )
 batch_to_space_nd = OpDef(
@@ -209,6 +206,6 @@ batch_to_space_nd = OpDef(
     reference=_reference_to_space,
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
-    compute=_compute_to_space,
+    expand=_expand_to_space,
     samples=_samples_to_space,
 )

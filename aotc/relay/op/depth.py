@@ -6,19 +6,17 @@ depth_to_space(x, 2)                   # (N, 4 * C, H, W) -> (N, C, 2 * H, 2 * W
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.op import AxisMap, Layout, OpPattern, Types, require
 from aotc.ir.types import TensorType, Type
-from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
-from aotc.relay.op.rules import tensor
+from aotc.relay.op.opdef import OpDef, Sample
+from aotc.relay.op.rearrange import Rearrangement
+from aotc.relay.op.rules import static_shape_of, tensor
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import arrange, canonical, laid_out, pick, positions
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
+from aotc.relay.op.window import arrange, pick, positions
 
 
 @attrs
@@ -64,60 +62,27 @@ def _infer_to_depth(a: SubPixelAttrs, types: Types) -> Type:
     return TensorType(arrange((n, _times(c, b * b), _parts(h, b), _parts(w, b)), where), data.dtype)
 
 
-def _deep(a: SubPixelAttrs, channel: Any, row: Any, column: Any, channels: int) -> Any:
-    """The channel that holds pixel (row, column) of the block of one of the shallow `channels`."""
-    b = a.block_size
-    return (row * b + column) * channels + channel if a.mode == "DCR" else (channel * b + row) * b + column
-
-
-def _compute_to_space(a: SubPixelAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
-    where, b = positions(a.layout, "NCHW"), a.block_size
-    n, c, h, w = pick(data.shape, where)
-    channels = c // (b * b)
-
-    def body(*v: Scalar) -> Scalar:
-        image, channel, row, column = pick(v, where)
-        deep = _deep(a, channel, row % b, column % b, channels)
-        return data[arrange((image, deep, row // b, column // b), where)]
-
-    return te.compute(arrange((n, channels, h * b, w * b), where), body, "depth_to_space")
-
-
-def _compute_to_depth(a: SubPixelAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
-    where, b = positions(a.layout, "NCHW"), a.block_size
-    n, c, h, w = pick(data.shape, where)
-
-    def body(*v: Scalar) -> Scalar:
-        image, deep, row, column = pick(v, where)
-        if a.mode == "DCR":
-            channel, pixel = deep % c, deep // c
-        else:
-            channel, pixel = deep // (b * b), deep % (b * b)
-        return data[arrange((image, channel, row * b + pixel // b, column * b + pixel % b), where)]
-
-    return te.compute(arrange((n, c * b * b, h // b, w // b), where), body, "space_to_depth")
-
-
-def _reference_to_space(a: SubPixelAttrs, data: Array) -> Array:
-    where, b = positions(a.layout, "NCHW"), a.block_size
-    x = canonical(data, where)
-    n, c, h, w = x.shape
-    if a.mode == "DCR":
-        x = x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
+def _parts_of(a: SubPixelAttrs, space: str) -> list[str]:
+    """The parts of each axis: pixels of a block, row and column, belong to space or to the channels."""
+    if space == "deep":
+        axes = {"N": "n", "C": "rck" if a.mode == "DCR" else "krc", "H": "h", "W": "w"}
     else:
-        x = x.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
-    return laid_out(x.reshape(n, c // (b * b), h * b, w * b), where)
+        axes = {"N": "n", "C": "k", "H": "hr", "W": "wc"}
+    return [axes[letter] for letter in a.layout]
 
 
-def _reference_to_depth(a: SubPixelAttrs, data: Array) -> Array:
-    where, b = positions(a.layout, "NCHW"), a.block_size
-    x = canonical(data, where)
-    n, c, h, w = x.shape
-    x = x.reshape(n, c, h // b, b, w // b, b)
-    x = x.transpose(0, 3, 5, 1, 2, 4) if a.mode == "DCR" else x.transpose(0, 1, 3, 5, 2, 4)
-    return laid_out(x.reshape(n, c * b * b, h // b, w // b), where)
+def _to_space(a: SubPixelAttrs, shape: Sequence[int]) -> Rearrangement:
+    n, c, h, w = pick(shape, positions(a.layout, "NCHW"))
+    b = a.block_size
+    extents = {"n": n, "k": c // (b * b), "h": h, "w": w, "r": b, "c": b}
+    return Rearrangement.of(_parts_of(a, "deep"), _parts_of(a, "wide"), extents)
+
+
+def _to_depth(a: SubPixelAttrs, shape: Sequence[int]) -> Rearrangement:
+    n, c, h, w = pick(shape, positions(a.layout, "NCHW"))
+    b = a.block_size
+    extents = {"n": n, "k": c, "h": h // b, "w": w // b, "r": b, "c": b}
+    return Rearrangement.of(_parts_of(a, "wide"), _parts_of(a, "deep"), extents)
 
 
 def _axes(a: SubPixelAttrs, types: Types) -> AxisMap:
@@ -142,11 +107,11 @@ depth_to_space = OpDef(
     doc="Every block_size^2 channels become a block of pixels of one channel.",
     attrs=SubPixelAttrs,
     infer=_infer_to_space,
-    reference=_reference_to_space,
+    reference=lambda a, x: _to_space(a, x.shape).array(x),
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
     layout=Layout.FOLLOW,
-    compute=_compute_to_space,
+    expand=lambda a, args: _to_space(a, static_shape_of(args[0])).expr(args[0]),
     samples=_samples_to_space,
 )
 space_to_depth = OpDef(
@@ -154,10 +119,10 @@ space_to_depth = OpDef(
     doc="Every block of pixels becomes block_size^2 channels.",
     attrs=SubPixelAttrs,
     infer=_infer_to_depth,
-    reference=_reference_to_depth,
+    reference=lambda a, x: _to_depth(a, x.shape).array(x),
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
     layout=Layout.FOLLOW,
-    compute=_compute_to_depth,
+    expand=lambda a, args: _to_depth(a, static_shape_of(args[0])).expr(args[0]),
     samples=_samples_to_depth,
 )

@@ -17,7 +17,8 @@ from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dims import Dim, Shape, SymDim
 from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.ir.types import TensorType, TupleType, Type
-from aotc.relay.expr import Tuple
+from aotc.relay.expr import Expr, Tuple, TupleGetItem, tensor_type_of
+from aotc.relay.op import shape as views
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, replaced
 from aotc.relay.op.rules import all_but_axis, all_but_axis_or_flat, axis_of, require_same_dtype, tensor, tensor_fields
@@ -187,11 +188,13 @@ def _stack_axes(a: StackAttrs, types: Types) -> AxisMap:
     return AxisMap(((*range(axis), None, *range(axis, rank)),))
 
 
-def _stack_compute(a: StackAttrs, args: Sequence[Sequence[te.Tensor]]) -> te.Tensor:
-    first = args[0][0]
-    axis = axis_of(a.axis, first.rank + 1)
-    expanded = [te.view(t, (*t.shape[:axis], 1, *t.shape[axis:])) for t in args[0]]
-    return _concatenate_compute(ConcatenateAttrs(axis=axis), [expanded])
+def _stack_expand(a: StackAttrs, args: Sequence[Expr]) -> Expr:
+    (data,) = args
+    assert isinstance(data.checked_type, TupleType)
+    count = len(data.checked_type.fields)
+    parts = data.fields if isinstance(data, Tuple) else [TupleGetItem(data, k) for k in range(count)]
+    axis = axis_of(a.axis, tensor_type_of(parts[0]).rank + 1)
+    return concatenate([views.expand_dims(part, axis) for part in parts], axis)
 
 
 def _stack_samples() -> Iterator[Sample]:
@@ -218,8 +221,8 @@ stack = OpDef(
     reference=lambda a, data: np.stack(data, axis=a.axis),
     pattern=OpPattern.INJECTIVE,
     axes=_stack_axes,
-    compute=_stack_compute,
     quantised=Quantised.RESCALE,
+    expand=_stack_expand,
     samples=_stack_samples,
 )
 

@@ -24,6 +24,7 @@ from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
 from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, Layout, OpPattern, Quantised, Types, require
 from aotc.ir.types import TensorType, Type
+from aotc.relay.expr import tensor_type_of
 from aotc.relay.op.contract import as_dtype, convert
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.resample import (
@@ -391,6 +392,6 @@ upsampling = OpDef(
     axes=partial(_axes, 2),
     layout=Layout.FOLLOW,
     quantised=Quantised.RESCALE,
-    compute=lambda a, args: _compute(2, _resized(a, args[0].shape), args),
+    expand=lambda a, args: resize2d(args[0], **dict(_resized(a, tensor_type_of(args[0]).shape).items())),
     samples=_samples_upsampling,
 )

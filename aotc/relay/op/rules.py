@@ -14,6 +14,7 @@ from aotc.ir.dims import Dim, Shape, SymDim, same_dim
 from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, Types, require
 from aotc.ir.types import TensorType, TupleType, Type
+from aotc.relay.expr import Expr, tensor_type_of
 
 
 def tensor(ty: Type, what: str = "argument") -> TensorType:
@@ -69,6 +70,13 @@ def broadcast_shape(a: Shape, b: Shape) -> Shape:
 def shape_text(shape: Shape) -> str:
     """(1, 3, n)"""
     return f"({', '.join(map(str, shape))})"
+
+
+def static_shape_of(x: Expr) -> tuple[int, ...]:
+    """The shape of an argument; AotcError (code "dynamic-shape") where a dimension is not known."""
+    ty = tensor_type_of(x)
+    require("dynamic-shape", ty.is_static, lambda: f"the shape must be known at compile time, got {ty}")
+    return ty.static_shape
 
 
 def require_same_dtype(a: TensorType, b: TensorType) -> None:

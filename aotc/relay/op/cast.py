@@ -8,18 +8,28 @@ clip(x, 0.0, 6.0)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, Quantised, Types, args, require
+from aotc.ir.op import OpPattern, Quantised, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, FLOAT, NUMBER, accuracy, broadcast_compute, carrier, special_values
-from aotc.relay.op.rules import axis_of, pointwise, require_dtype, require_same_dtype, tensor
+from aotc.relay.op.rules import (
+    axis_of,
+    broadcast_along,
+    elements_and_vectors,
+    float_tensor,
+    pointwise,
+    require_dtype,
+    require_same_dtype,
+    tensor,
+    vectors_along_axis,
+)
 from aotc.relay.op.samples import random_array
 from aotc.tir import te
 from aotc.tir.expr import Expr as Scalar
@@ -164,12 +174,6 @@ class LeakyReluAttrs(Attrs):
     alpha: float = 0.25
 
 
-def _float(ty: Type) -> TensorType:
-    data = tensor(ty, "data")
-    require("dtype", data.dtype.is_float, lambda: f"data type {data.dtype} is not a float type")
-    return data
-
-
 def _leaky_reference(a: LeakyReluAttrs, data: Array) -> Array:
     with np.errstate(all="ignore"):
         return np.where(data > 0, data, data * np.asarray(a.alpha).astype(data.dtype)).astype(data.dtype)
@@ -192,7 +196,7 @@ leaky_relu = OpDef(
     name="nn.leaky_relu",
     doc="x where x > 0, else alpha * x.",
     attrs=LeakyReluAttrs,
-    infer=lambda _, types: _float(types[0]),
+    infer=lambda _, types: float_tensor(types[0]),
     reference=_leaky_reference,
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
@@ -206,15 +210,8 @@ class PReluAttrs(Attrs):
     axis: int = 1
 
 
-def _prelu_refine(a: PReluAttrs, types: Sequence[Type | None]) -> Sequence[Type | None]:
-    data, alpha = types
-    if alpha is None and isinstance(data, TensorType):
-        alpha = TensorType((data.shape[axis_of(a.axis, data.rank)],), data.dtype)
-    return (data, alpha)
-
-
 def _prelu_infer(a: PReluAttrs, types: Types) -> Type:
-    data, alpha = _float(types[0]), tensor(types[1], "alpha")
+    data, alpha = float_tensor(types[0]), tensor(types[1], "alpha")
     channels = data.shape[axis_of(a.axis, data.rank)]
     fits = alpha.rank == 1 and (alpha.shape[0] == channels or not isinstance(channels, int))
     require("prelu.alpha", fits, lambda: f"alpha must have shape ({channels},), got {alpha}")
@@ -222,15 +219,8 @@ def _prelu_infer(a: PReluAttrs, types: Types) -> Type:
     return data
 
 
-def _prelu_axes(a: PReluAttrs, types: Types) -> AxisMap:
-    rank = tensor(types[0]).rank
-    axis = axis_of(a.axis, rank)
-    return AxisMap((tuple(range(rank)), tuple(0 if k == axis else None for k in range(rank))))
-
-
 def _prelu_reference(a: PReluAttrs, data: Array, alpha: Array) -> Array:
-    axis = axis_of(a.axis, data.ndim)
-    slope = alpha.reshape([-1 if k == axis else 1 for k in range(data.ndim)])
+    slope = broadcast_along(alpha, a.axis, data.ndim)
     with np.errstate(all="ignore"):
         return np.where(data > 0, data, data * slope).astype(data.dtype)
 
@@ -253,10 +243,10 @@ prelu = OpDef(
     attrs=PReluAttrs,
     args=args("data", "alpha"),
     infer=_prelu_infer,
-    refine=_prelu_refine,
+    refine=vectors_along_axis,
     reference=_prelu_reference,
     pattern=OpPattern.BROADCAST,
-    axes=_prelu_axes,
+    axes=elements_and_vectors,
     compute=_prelu_compute,
     samples=_prelu_samples,
 )

@@ -15,7 +15,15 @@ from aotc.ir.op import AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.ir.types import TensorType, Type
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
-from aotc.relay.op.rules import axis_of, require_same_dtype, shape_text, tensor
+from aotc.relay.op.rules import (
+    axis_of,
+    broadcast_along,
+    elements_and_vectors,
+    require_same_dtype,
+    shape_text,
+    tensor,
+    vectors_along_axis,
+)
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import blocked, may_equal
 from aotc.tir import te
@@ -293,19 +301,6 @@ def _infer_bias(a: BiasAddAttrs, types: Types) -> Type:
     return data
 
 
-def _refine_bias(a: BiasAddAttrs, types: Sequence[Type | None]) -> Sequence[Type | None]:
-    data, bias = types
-    if bias is not None or not isinstance(data, TensorType):
-        return types
-    return [data, TensorType((data.shape[axis_of(a.axis, data.rank)],), data.dtype)]
-
-
-def _axes_bias(a: BiasAddAttrs, types: Types) -> AxisMap:
-    rank = tensor(types[0]).rank
-    axis = axis_of(a.axis, rank)
-    return AxisMap((tuple(range(rank)), tuple(0 if k == axis else None for k in range(rank))))
-
-
 def _compute_bias(a: BiasAddAttrs, args: Tensors) -> te.Tensor:
     data, bias = args
     axis = axis_of(a.axis, data.rank)
@@ -313,9 +308,7 @@ def _compute_bias(a: BiasAddAttrs, args: Tensors) -> te.Tensor:
 
 
 def _reference_bias(a: BiasAddAttrs, data: Array, bias: Array) -> Array:
-    shape = [1] * data.ndim
-    shape[a.axis] = -1
-    return data + bias.reshape(shape)
+    return data + broadcast_along(bias, a.axis, data.ndim)
 
 
 # --- samples
@@ -418,10 +411,10 @@ bias_add = OpDef(
     attrs=BiasAddAttrs,
     args=args("data", "bias"),
     infer=_infer_bias,
-    refine=_refine_bias,
+    refine=vectors_along_axis,
     reference=_reference_bias,
     pattern=OpPattern.BROADCAST,
-    axes=_axes_bias,
+    axes=elements_and_vectors,
     compute=_compute_bias,
     quantised=Quantised.RESCALE,
     samples=_samples_bias,

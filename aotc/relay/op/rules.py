@@ -15,6 +15,7 @@ from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, Types, require
 from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.expr import Expr, tensor_type_of
+from aotc.relay.op.opdef import Array
 
 
 def tensor(ty: Type, what: str = "argument") -> TensorType:
@@ -79,6 +80,13 @@ def static_shape_of(x: Expr) -> tuple[int, ...]:
     return ty.static_shape
 
 
+def float_tensor(ty: Type) -> TensorType:
+    """The data's type; AotcError (code "dtype") where its elements are not floats."""
+    data = tensor(ty, "data")
+    require("dtype", data.dtype.is_float, lambda: f"data type {data.dtype} is not a float type")
+    return data
+
+
 def require_same_dtype(a: TensorType, b: TensorType) -> None:
     """Raises AotcError (code "dtype-mismatch") for tensors of different data types."""
     require("dtype-mismatch", a.dtype == b.dtype, lambda: f"data types {a.dtype} and {b.dtype} do not match")
@@ -139,3 +147,28 @@ def all_but_axis(a: Any, types: Types) -> AxisMap:
 def all_but_axis_or_flat(a: Any, types: Types) -> AxisMap:
     """Axis map of operators along `a.axis`, which flatten their argument where that is None."""
     return AxisMap(((None,),)) if a.axis is None else all_but_axis(a, types)
+
+
+# --- data and vectors along one of its axes: nn.bias_add, nn.prelu, normalisations
+
+
+def vectors_along_axis(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
+    """What can be solved: every argument but the first that has no type is a vector along `a.axis`."""
+    data, *vectors = types
+    if not isinstance(data, TensorType):
+        return types
+    vector = TensorType((data.shape[axis_of(a.axis, data.rank)],), data.dtype)
+    return [data, *(vector if ty is None else ty for ty in vectors)]
+
+
+def elements_and_vectors(a: Any, types: Types) -> AxisMap:
+    """Axis map of elementwise operators of data and of vectors along `a.axis`."""
+    rank = tensor(types[0]).rank
+    axis = axis_of(a.axis, rank)
+    row = tuple(0 if k == axis else None for k in range(rank))
+    return AxisMap((tuple(range(rank)), *(row for _ in types[1:])))
+
+
+def broadcast_along(vector: Array, axis: int, rank: int) -> Array:
+    """A vector as an array that broadcasts along `axis` of one of `rank`."""
+    return vector.reshape([-1 if k == axis % rank else 1 for k in range(rank)])

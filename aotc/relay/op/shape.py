@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.attrs import NO_ATTRS, Attrs, attrs, param
-from aotc.ir.dims import Dim, Shape, SymDim, is_static
+from aotc.ir.dims import Dim, Shape, SymDim, is_static, static_shape
 from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
 from aotc.ir.types import TensorType, Type
@@ -38,28 +38,6 @@ def _data(shape: Sequence[int], dtype: str) -> Array:
     return random_array(shape, "int8") > 0 if dtype == "bool" else random_array(shape, dtype)
 
 
-def _view(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[[Any, Tensors], te.Tensor]:
-    """The computation of an operator that keeps the elements and their order."""
-
-    def compute(a: Any, args: Tensors) -> te.Tensor:
-        shape = shape_of_result(a, args[0].shape)
-        return te.view(args[0], tuple(int(d) for d in shape if isinstance(d, int)))
-
-    return compute
-
-
-def _view_infer(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[[Any, Types], Type]:
-    def infer(a: Any, types: Types) -> Type:
-        data = tensor(types[0])
-        return TensorType(shape_of_result(a, data.shape), data.dtype)
-
-    return infer
-
-
-def _view_reference(shape_of_result: Callable[[Any, Shape], Shape]) -> Callable[[Any, Array], Array]:
-    return lambda a, data: data.reshape(tuple(int(d) for d in shape_of_result(a, data.shape) if isinstance(d, int)))
-
-
 def _view_op(
     name: str,
     doc: str,
@@ -70,15 +48,24 @@ def _view_op(
     pattern: OpPattern = OpPattern.INJECTIVE,
     **facets: Any,
 ) -> OpDef:
+    """An operator that keeps the elements and their order; `result` gives the shape."""
+
+    def infer(a: Any, types: Types) -> Type:
+        data = tensor(types[0])
+        return TensorType(result(a, data.shape), data.dtype)
+
+    def known(a: Any, shape: Shape) -> tuple[int, ...]:
+        return static_shape(result(a, shape))
+
     return OpDef(
         name=name,
         doc=doc,
         attrs=attributes,
-        infer=_view_infer(result),
-        reference=_view_reference(result),
+        infer=infer,
+        reference=lambda a, x: x.reshape(known(a, x.shape)),
         pattern=pattern,
         axes=axes,
-        compute=_view(result),
+        compute=lambda a, args: te.view(args[0], known(a, args[0].shape)),
         samples=samples,
         view=True,
         **facets,

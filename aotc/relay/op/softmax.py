@@ -75,6 +75,7 @@ def _compute_softmax(a: SoftmaxAttrs, args: Tensors, exp: Callable[[Scalar], Sca
     return convert(result, args[0].dtype)
 
 
+# composed of other operators, (64, 1000) takes 37 microseconds instead of 33 (one core, AVX-512)
 def _compute_log_softmax(a: SoftmaxAttrs, args: Tensors) -> te.Tensor:
     x = promoted(args[0])
     rows = _Rows(x, axis_of(a.axis, x.rank))

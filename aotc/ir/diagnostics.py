@@ -61,7 +61,7 @@ class AotcError(Exception):
         return self.diagnostics[0].code
 
     def at(self, span: Span | None) -> AotcError:
-        """The same error, with `span` filled in where a diagnostic has none."""
+        """This error with `span` filled in where a diagnostic has none."""
         if span is None:
             return self
         return AotcError.collect(

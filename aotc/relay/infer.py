@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Type inference: a module (or expression) in, the same with every type filled in, or all type errors at once.
+"""Type inference: a module (or expression) in; out comes one with every type filled in, or all type errors at once.
 
 Types flow from arguments to results and, through `Op.refine`, from uses back to variables, until nothing
 changes.  Nodes whose types are right already stay the same objects.

@@ -190,8 +190,8 @@ def assert_structural_equal(a: Expr | IRModule, b: Expr | IRModule, map_free_var
 def structural_hash(x: Expr | IRModule, map_free_vars: bool = False) -> int:
     """A 64-bit hash that structurally equal programs share.
 
-    The same in every process for closed programs; with `map_free_vars` for all.  Otherwise a free variable
-    hashes by identity.
+    It does not change from process to process for closed programs, and with `map_free_vars` for all.  Otherwise a
+    free variable hashes by identity.
     """
     if isinstance(x, IRModule):
         parts = [f"{name}:{structural_hash(x[name], map_free_vars)}" for name in sorted(x)]

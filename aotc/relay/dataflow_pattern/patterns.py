@@ -59,19 +59,19 @@ class DFPattern:
         return self | option_constructor(self)
 
     def has_attr(self, attrs: Mapping[str, Any]) -> AttrPattern:
-        """The same with these attributes: of a call, of its operator ("TOpPattern"), or of a function."""
+        """What matches this and has these attributes: a call's, its operator's ("TOpPattern"), or a function's."""
         return AttrPattern(self, MappingProxyType(dict(attrs)))
 
     def has_type(self, ttype: Type) -> TypePattern:
-        """The same with this type."""
+        """What matches this and has this type."""
         return TypePattern(self, ttype)
 
     def has_dtype(self, dtype: str) -> DataTypePattern:
-        """The same, a tensor of this dtype."""
+        """A tensor of this dtype that matches this pattern."""
         return DataTypePattern(self, DType(dtype))
 
     def has_shape(self, shape: Iterable[Any]) -> ShapePattern:
-        """The same, a tensor of this shape."""
+        """A tensor of this shape that matches this pattern."""
         return ShapePattern(self, tuple(shape))
 
     def dominates(self, parent: DFPattern, path: DFPattern | None = None) -> DominatorPattern:
@@ -238,7 +238,7 @@ class ShapePattern(PropertyPattern):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DominatorPattern(DFPattern):
-    """A region: from `child` upwards, every node matches `path` until one node, the same on all ways, is `parent`.
+    """A region: from `child` upwards, every node matches `path` until one node, which all ways lead to, is `parent`.
 
     Nothing outside the region uses a node of it but `child`.  Variables and constants may feed it anywhere;
     every other node of it depends on `parent`.

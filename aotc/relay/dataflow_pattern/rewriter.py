@@ -53,7 +53,7 @@ class DFPatternCallback:
         """What replaces a match.
 
         pre       the node that matched
-        post      the same over rewritten operands
+        post      this node over rewritten operands
         node_map  the rewritten nodes that each pattern object stands for
         """
         raise NotImplementedError(f"{type(self).__name__}.callback")

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """What a difference may be, relative to the largest value of the result; integers and bools must be equal."""
 NARROW = 0.3
-"""The same for 8- and 4-bit floats."""
+"""What a difference of 8- and 4-bit floats may be, relative to the largest value of the result."""
 REMEMBERED = 8
 """Programs whose verdict is kept: a pass gets what the one before gave."""
 

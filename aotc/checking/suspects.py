@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from aotc_codegen.c.project import print_kernels
+from aotc_codegen.c.kernels import print_kernels
 
 from aotc.checking.compare import Comparison, bound_for, compare
 from aotc.checking.inputs import Arrays

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir.dtype import DType
+from aotc.tir.instructions import INSTRUCTIONS
 
 INDEX: Final = DType("int64")
 """The type of index arithmetic."""
@@ -27,17 +28,6 @@ ARITHMETIC: Final = frozenset(
 BITWISE: Final = frozenset({"and", "or", "xor", "shl", "shr"})
 """Bitwise on integers, logical on bool.  A shift by the width or more gives 0 (sign fill for signed shr)."""
 COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-
-INTRINSICS: Final[dict[str, int]] = {
-    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1, "rsqrt": 1, "cbrt": 1,
-    "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1,
-    "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "tgamma": 1, "lgamma": 1,
-    "floor": 1, "ceil": 1, "trunc": 1, "round_even": 1, "round_away": 1, "abs": 1,
-    "isnan": 1, "isinf": 1, "pow": 2, "atan2": 2, "fmod": 2, "copysign": 2, "fma": 3,
-    "popcount": 1, "clz": 1,
-}  # fmt: skip
-"""Functions of `Call` and how many arguments they take.  `abs` also takes integers; `isnan` and `isinf` give
-bool; `pow` on integers is repeated multiplication modulo the width."""
 
 
 class _Operators:
@@ -236,18 +226,18 @@ class Broadcast(_Operators):
 
 @dataclass(frozen=True, slots=True)
 class Call(_Operators):
-    """A function of INTRINSICS; operands share one dtype, which is the result's but for predicates."""
+    """A function or an instruction of INSTRUCTIONS, which says what it takes and gives."""
 
     name: str
     args: tuple[Expr, ...]
 
     @property
     def dtype(self) -> DType:
-        return BOOL if self.name in ("isnan", "isinf") else self.args[0].dtype
+        return INSTRUCTIONS[self.name].result(self.args[0].dtype, 1)[0]
 
     @property
     def lanes(self) -> int:
-        return self.args[0].lanes
+        return INSTRUCTIONS[self.name].result(BOOL, self.args[0].lanes)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,11 +394,11 @@ def select(cond: Expr, a: Operand, b: Operand) -> Expr:
 
 
 def call(name: str, *args: Operand) -> Expr:
-    """An intrinsic applied to values of one dtype."""
+    """A function or an instruction applied to values; numbers adopt the dtype of the first value."""
     first = next(a for a in args if not isinstance(a, (bool, int, float)))
     values = tuple(as_expr(a, first) for a in args)  # type: ignore[arg-type]
-    if len(values) != INTRINSICS[name] or len({v.dtype for v in values}) != 1:
-        raise TypeError(f"{name}: bad operands {[str(v.dtype) for v in values]}")
+    if problem := INSTRUCTIONS[name].problem((v.dtype, v.lanes) for v in values):
+        raise TypeError(problem)
     return Call(name, values)
 
 

@@ -38,6 +38,7 @@ from aotc.tir.expr import (
     Var,
     walk,
 )
+from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.loops.dependence import outer_assigns, straight_line
 from aotc.tir.numerics import NAMESPACE
 from aotc.tir.stmt import (
@@ -144,7 +145,8 @@ def compile_kernel(kernel: Kernel) -> CompiledKernel:
         raise AotcError("tir-run", f"kernel {kernel.name} is C source, which is not interpreted", span=kernel.span)
     writer = _Writer()
     source = writer.kernel(kernel)
-    namespace = dict(NAMESPACE, np=np, const=writer.constants)
+    meanings = {f"intrinsic_{name}": row.meaning for name, row in INSTRUCTIONS.items()}
+    namespace = dict(NAMESPACE, np=np, const=writer.constants, **meanings)
     exec(compile(source, f"<kernel {kernel.name}>", "exec"), namespace)
     return CompiledKernel(kernel, source, namespace["kernel"])
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations of tensor programs on numpy scalars and arrays.
 
-`NAMESPACE` holds the functions that the interpreter's Python code calls: `op_...` for operators,
-`intrinsic_...` for functions, and checked memory access.  Integers wrap, `cast` is numpy's astype,
-transcendental functions are computed in float64 and rounded once.
+`NAMESPACE` holds the functions that the interpreter's Python code calls: `op_...` for operators, and checked memory
+access; `FUNCTIONS` what functions of values mean.  Integers wrap, `cast` is numpy's astype, transcendental functions
+are computed in float64 and rounded once.
 
     NAMESPACE["op_truncdiv"](-7, 2)            # -3
     NAMESPACE["load"](array, 99, "x")          # AotcError: x[99] is outside 0..16
@@ -293,6 +293,17 @@ _WIDE.update(
     round_away=_round_away,
 )
 
+FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
+    "pow": _pow,
+    "abs": _abs,
+    "fma": _fma,
+    "popcount": _popcount,
+    "clz": _clz,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    **{name: _rounded(function) for name, function in _WIDE.items()},
+}
+"""Functions of values, by name."""
 NAMESPACE: Final[dict[str, Any]] = {
     "load": _load,
     "load_lanes": _load_lanes,
@@ -317,13 +328,5 @@ NAMESPACE: Final[dict[str, Any]] = {
     "op_shl": _bits(_shl),
     "op_shr": _bits(_shr),
     "op_not": _not,
-    "intrinsic_pow": _pow,
-    "intrinsic_abs": _abs,
-    "intrinsic_fma": _fma,
-    "intrinsic_popcount": _popcount,
-    "intrinsic_clz": _clz,
-    "intrinsic_isnan": np.isnan,
-    "intrinsic_isinf": np.isinf,
-    **{f"intrinsic_{name}": _rounded(function) for name, function in _WIDE.items()},
 }
-"""What the interpreter's generated code may call."""
+"""What the interpreter's generated code may call, besides FUNCTIONS."""

@@ -16,7 +16,8 @@ from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.span import Span
 from aotc.tir import expr as values
 from aotc.tir import stmt as statements
-from aotc.tir.expr import BOOL, INDEX, INTRINSICS, Buffer, Const, Expr, Load, Var
+from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Expr, Load, Var
+from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.stmt import KINDS, TEAM, Kernel, Stmt
 from aotc.tir.text import LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL
 
@@ -334,6 +335,6 @@ class _Parser(_Reader):
                 return values.Binary(name, a, b)
             case _, [a] if name in DTYPES:
                 return values.Cast(DType(name), a)
-            case _ if INTRINSICS.get(name) == len(args):
+            case _ if name in INSTRUCTIONS and len(INSTRUCTIONS[name].takes) == len(args):
                 return values.Call(name, tuple(args))
         raise self.fail(f"no function {name} of {len(args)} operands", start)

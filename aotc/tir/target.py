@@ -30,6 +30,7 @@ class Target:
     base_cflags    the same for all other code: it runs on every processor of the architecture, since it says what
                    a processor lacks
     features       what the processor must have beyond that, by the names of `aotc_codegen.c.cpu`
+    dialect        the language of its kernels, by the names of `aotc_codegen.c.dialect`
     level          what its kernels are called by in a library that has several versions of them
     versions       the targets of which a library has kernels, the best first; the other fields are then those that
                    graphs, weights and kernels outside such a library are made for
@@ -46,6 +47,7 @@ class Target:
     cflags: tuple[str, ...] = ()
     base_cflags: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    dialect: str = "c99"
     level: str = ""
     versions: tuple[Target, ...] = ()
 
@@ -64,7 +66,14 @@ _SSE: Final = ("sse3", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "lzcnt")
 _V3: Final = (*_SSE, "avx", "f16c", "fma", "avx2", "bmi1", "bmi2")
 _V4: Final = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
 X86_64: Final = Target(
-    name="x86-64", machine="x86_64", vector_bytes=16, fma_bytes=32, cflags=_X86_64, base_cflags=_X86_64, level="v1"
+    name="x86-64",
+    machine="x86_64",
+    vector_bytes=16,
+    fma_bytes=32,
+    cflags=_X86_64,
+    base_cflags=_X86_64,
+    dialect="gnu-c",
+    level="v1",
 )
 X86_64_V3: Final = replace(
     X86_64,
@@ -101,6 +110,7 @@ AARCH64: Final = Target(
     l2=512 << 10,
     cflags=_AARCH64,
     base_cflags=_AARCH64,
+    dialect="gnu-c",
 )
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64

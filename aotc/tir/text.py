@@ -22,7 +22,8 @@ from aotc.ir.diagnostics import assert_never
 from aotc.ir.dtype import DTYPES
 from aotc.tir import expr as values
 from aotc.tir import stmt as statements
-from aotc.tir.expr import BOOL, INDEX, INTRINSICS, Buffer, Const, Expr, Var, operands
+from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Expr, Var, operands
+from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.stmt import KINDS, TEAM, Kernel, Stmt
 
 _SYMBOLS: Final = {
@@ -39,7 +40,7 @@ _WORDS: Final = (
     "kernel input output workspace stack align private inplace macs team for in step while if else let turn sync "
     "true false inf nan neg broadcast"
 )
-_KEYWORDS: Final = frozenset(re.findall(r"\w+", _WORDS)).union(KINDS, NAMED, INTRINSICS, DTYPES)
+_KEYWORDS: Final = frozenset(re.findall(r"\w+", _WORDS)).union(KINDS, NAMED, INSTRUCTIONS, DTYPES)
 ROLES: Final = ("input", "output", "workspace", "stack")
 
 

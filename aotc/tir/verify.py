@@ -20,7 +20,6 @@ from aotc.tir.expr import (
     BOOL,
     COMPARE,
     INDEX,
-    INTRINSICS,
     Binary,
     Broadcast,
     Buffer,
@@ -35,6 +34,7 @@ from aotc.tir.expr import (
     Var,
     operands,
 )
+from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.loops.dependence import why_not
 from aotc.tir.simplify import Interval, bounds, linear
 from aotc.tir.stmt import (
@@ -265,10 +265,8 @@ def _select_problems(node: Select) -> Iterator[str]:
 
 
 def _call_problems(node: Call) -> Iterator[str]:
-    if len(node.args) != INTRINSICS.get(node.name):
-        yield f"{node.name} with {len(node.args)} operands"
-    elif len({(a.dtype, a.lanes) for a in node.args}) != 1:
-        yield f"{node.name} of operands of different types"
+    if problem := INSTRUCTIONS[node.name].problem((a.dtype, a.lanes) for a in node.args):
+        yield problem
 
 
 def _binary_problems(node: Binary) -> Iterator[str]:

@@ -31,12 +31,10 @@ LONG_FILES = {
     "aotc/tir/simplify.py",
     "aotc/tir/text.py",
     "aotc/tir/threads/parallel.py",
-    "codegen/aotc_codegen/c/printer.py",
 }
 BIG_CLASSES = {
     ("aotc/tir/text.py", "_Parser"),
     ("aotc/tir/threads/parallel.py", "_Splitter"),
-    ("codegen/aotc_codegen/c/printer.py", "KernelPrinter"),
 }
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from aotc_codegen.c.ctypes import vector_prelude
-from aotc_codegen.c.helpers import Helpers
-from aotc_codegen.c.printer import GUARD, KernelPrinter
+from aotc_codegen.c.dialect import GNU_C, Dialect
+from aotc_codegen.c.printer import GUARD, print_kernel
 from aotc_codegen.c.project import render
 
 from aotc.tir.stmt import Kernel
@@ -25,16 +24,18 @@ FLAGS = ("-O2", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 
 
-def source_of(kernels: Iterable[Kernel]) -> str:
-    """One C file: what kernels need, and kernels called kernel0, kernel1, ..."""
-    helpers = Helpers()
-    printer = KernelPrinter(helpers)
-    texts = [printer.kernel(kernel, f"kernel{k}") for k, kernel in enumerate(kernels)]
-    vectors = vector_prelude(printer.vectors)
+def source_of(kernels: Iterable[Kernel], dialect: Dialect = GNU_C, *, wrapped: bool = True) -> str:
+    """One file: what kernels need, and kernels called kernel0, kernel1, ...; `wrapped` for those that C calls."""
+    printed = [print_kernel(kernel, dialect) for kernel in kernels]
+    texts = [made.text(f"kernel{k}") for k, made in enumerate(printed)]
+    vectors = dialect.vector_prelude({vector for made in printed for vector in made.vectors})
+    helpers = {name: text for made in printed for name, text in made.definitions.items()}
+    if not wrapped:
+        return "\n".join((render("kernel.h", banner="test", upper="TEST"), vectors, *helpers.values(), *texts))
     begin, end = '#ifdef __cplusplus\nextern "C" {\n#endif', "#ifdef __cplusplus\n}\n#endif\n"
     header = render("kernel.h", banner="test", upper="TEST")
-    guard = GUARD if printer.guarded else ""
-    return "\n".join((header, guard, begin, vectors, helpers.text(), *texts, end))
+    guard = GUARD if any(made.guarded for made in printed) else ""
+    return "\n".join((header, guard, begin, vectors, "\n".join(helpers.values()), *texts, end))
 
 
 def build(source: str, folder: Path, *flags: str, cc: str = "gcc") -> Path:

@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 
 from aotc.ir.dtype import DTYPES, DType
-from aotc.tir.expr import BITWISE, BOOL, COMPARE, INTRINSICS, Binary, Buffer, Call, Cast, Expr, Load, Select, Unary, Var
+from aotc.tir.expr import BITWISE, BOOL, COMPARE, Binary, Buffer, Call, Cast, Expr, Load, Select, Unary, Var
+from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.stmt import For, Kernel, Store
 
 INTEGER_DIVISIONS = ("floordiv", "floormod", "truncdiv", "truncmod")
@@ -106,13 +107,9 @@ def cast_cases() -> Iterator[Case]:
 
 
 def call_cases() -> Iterator[Case]:
-    for name, arity in INTRINSICS.items():
-        if name in ("popcount", "clz"):
-            types = INTEGERS
-        elif name in ("abs", "pow"):
-            types = (*FLOATS, *INTEGERS)
-        else:
-            types = FLOATS
+    for name, row in INSTRUCTIONS.items():
+        arity, kind = len(row.takes), "float" if row.gives else row.takes[0]
+        types = {"float": FLOATS, "integer": INTEGERS, "number": (*FLOATS, *INTEGERS)}[kind]
         for seed, dtype in enumerate(types):
             inputs = tuple(values(dtype, seed + 10 * k) for k in range(arity))
             exact = name in NEAREST or not dtype.is_float

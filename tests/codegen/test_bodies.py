@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aotc_codegen.c.bodies import has_guarded_access, prepared
+from aotc_codegen.c.dialect import GNU_C
 from aotc_codegen.c.flags import OPTIMISE
-from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.kernel_table import emit_kernels
-from aotc_codegen.c.printer import GUARD, KernelPrinter
+from aotc_codegen.c.printer import GUARD, print_kernel
 
 from aotc.ir.dtype import DType
 from aotc.relay.backend.kernels import lower_function
@@ -41,7 +41,7 @@ def chosen(i: Expr, at: Expr) -> Expr:
 
 
 def text(k: Kernel) -> str:
-    return KernelPrinter(Helpers()).kernel(k, "k")
+    return print_kernel(k, GNU_C).text("k")
 
 
 def test_a_load_that_is_safe_comes_first() -> None:

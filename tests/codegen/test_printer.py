@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.helpers import Helpers
+from aotc_codegen.c.dialect import GNU_C
 from aotc_codegen.c.names import KEYWORDS, Names, comment_text, identifier, string_text
-from aotc_codegen.c.printer import KernelPrinter
+from aotc_codegen.c.printer import origin, print_kernel
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ F32 = DType("float32")
 
 
 def printed(kernel: Kernel) -> str:
-    return KernelPrinter(Helpers()).kernel(kernel, kernel.name)
+    return "\n".join([*origin(kernel), print_kernel(kernel, GNU_C).text(kernel.name)])
 
 
 def test_a_small_kernel() -> None:

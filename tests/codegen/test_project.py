@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c import project
+from aotc_codegen.c import kernels as kernel_files
+from aotc_codegen.c.kernels import print_kernels
 from aotc_codegen.c.names import model_identifier
-from aotc_codegen.c.project import emit, print_kernels
+from aotc_codegen.c.project import emit
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES
@@ -263,7 +264,7 @@ int main(void) {
 
 
 def test_a_change_of_one_kernel_leaves_the_files_of_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project, "FILE_CHARACTERS", 10)
+    monkeypatch.setattr(kernel_files, "FILE_CHARACTERS", 10)
 
     def files(*scales: float) -> set[str]:
         kernels = [elementwise("scale", 8, lambda a, s=s: a * s, 1) for s in scales]

@@ -18,65 +18,48 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from aotc.tir import stmt as tir
 from aotc.tir.expr import Binary, Buffer, Expr, Load, Select, Var, operands, walk, with_operands
 from aotc.tir.simplify import Interval, bounds, linear
-from aotc.tir.stmt import (
-    PART,
-    PARTS,
-    Assign,
-    Block,
-    Declare,
-    For,
-    If,
-    Kernel,
-    Stmt,
-    Store,
-    While,
-    map_exprs,
-    rebuilt,
-    stmt_children,
-    stmt_exprs,
-    walk_stmts,
-)
 
 UNROLLED: Final = 16
 """The iterations of loops that gcc writes out in whole, at most."""
 
 
-def prepared(kernel: Kernel) -> Stmt:
+def prepared(kernel: tir.Kernel) -> tir.Stmt:
     """The body without registers that nothing reads, and with loads in front of the selections that use them."""
     # what others write, and local arrays that nothing has written yet, are read only where the program says so
     readable = kernel.inputs if kernel.team else (*kernel.inputs, *kernel.outputs)
     return _Preparation(frozenset(readable)).statement(_without_dead_registers(kernel.body))
 
 
-def has_guarded_access(body: Stmt) -> bool:
+def has_guarded_access(body: tir.Stmt) -> bool:
     """Whether a loop reads or writes elements under a condition, one here and one there, as far as they are not read in
     any case.
 
     What counts are loops that compilers may vectorise: without loops inside, but for those that may be written out.
     Vectors are nothing to vectorise, and elements side by side are no group whose order could be mixed up.
     """
-    counters = frozenset(s.var for s in walk_stmts(body) if isinstance(s, For)) | {PART, PARTS}
-    stack: list[tuple[Stmt, _Around]] = [(body, _Around(counters))]
+    counters = frozenset(s.var for s in tir.walk_stmts(body) if isinstance(s, tir.For)) | {tir.PART, tir.PARTS}
+    stack: list[tuple[tir.Stmt, _Around]] = [(body, _Around(counters))]
     while stack:
         stmt, around = stack.pop()
         if any(map(around.scatters, _guarded_places(stmt, around.guarded))):
             return True
-        if isinstance(stmt, (For, While)):
+        if isinstance(stmt, (tir.For, tir.While)):
             around = around.inside(stmt)
-        elif isinstance(stmt, If):
+        elif isinstance(stmt, tir.If):
             around = replace(around, guarded=around.looped)
-        stack += [(child, around) for child in stmt_children(stmt)]
+        stack += [(child, around) for child in tir.stmt_children(stmt)]
     return False
 
 
-def _guarded_places(stmt: Stmt, guarded: bool) -> Iterator[Expr]:
+def _guarded_places(stmt: tir.Stmt, guarded: bool) -> Iterator[Expr]:
     """The indices of elements that a statement accesses under a condition; `guarded`: it is under one itself."""
-    for expr in stmt_exprs(stmt):
+    for expr in tir.stmt_exprs(stmt):
         loads = (load for load, _ in _loads(expr)) if guarded else guarded_loads(expr)
         yield from (load.index for load in loads if load.lanes == 1)
-    if guarded and isinstance(stmt, Store) and stmt.value.lanes == 1:
+    if guarded and isinstance(stmt, tir.Store) and stmt.value.lanes == 1:
         yield stmt.index
 
 
@@ -91,15 +74,15 @@ class _Around:
     """
 
     counters: frozenset[Var]
-    loops: tuple[For, ...] = ()
+    loops: tuple[tir.For, ...] = ()
     looped: bool = False
     guarded: bool = False
 
-    def inside(self, loop: For | While) -> _Around:
+    def inside(self, loop: tir.For | tir.While) -> _Around:
         """What is around the body of a loop."""
         outer = self if _may_unroll(loop) else _Around(self.counters)
-        loops = (*outer.loops, loop) if isinstance(loop, For) else ()
-        return _Around(self.counters, loops, all(map(_may_unroll, walk_stmts(loop.body))), outer.guarded)
+        loops = (*outer.loops, loop) if isinstance(loop, tir.For) else ()
+        return _Around(self.counters, loops, all(map(_may_unroll, tir.walk_stmts(loop.body))), outer.guarded)
 
     def scatters(self, index: Expr) -> bool:
         """Whether iterations that follow one another may access elements that do not."""
@@ -114,16 +97,16 @@ class _Around:
         return any(loop.step * terms.get(loop.var, 0) not in (0, 1) or loop.var in inner for loop in self.loops)
 
 
-def _may_unroll(stmt: Stmt) -> bool:
+def _may_unroll(stmt: tir.Stmt) -> bool:
     """Whether a statement is no loop, or one that a compiler may write out, so that its body is part of what is around
     it.
     """
     match stmt:
-        case For():
+        case tir.For():
             low, _ = bounds(stmt.end - stmt.begin, {})
             return not low > UNROLLED * stmt.step
         case _:
-            return not isinstance(stmt, While)
+            return not isinstance(stmt, tir.While)
 
 
 def guarded_loads(expr: Expr) -> Sequence[Load]:
@@ -163,36 +146,36 @@ class _Preparation:
     readable: frozenset[Buffer]
     ranges: dict[Var, Interval] = field(default_factory=dict)
 
-    def statement(self, stmt: Stmt) -> Stmt:
+    def statement(self, stmt: tir.Stmt) -> tir.Stmt:
         match stmt:
-            case For():
+            case tir.For():
                 begin, end = bounds(stmt.begin, self.ranges)[0], bounds(stmt.end, self.ranges)[1]
                 self.ranges[stmt.var] = (begin, end - 1)
-                return rebuilt(stmt, self.statement)
-            case Block():
+                return tir.rebuilt(stmt, self.statement)
+            case tir.Block():
                 return self.block(stmt)
-            case Store():
+            case tir.Store():
                 return self.behind_loads(stmt)
             case _:
-                return rebuilt(stmt, self.statement)
+                return tir.rebuilt(stmt, self.statement)
 
-    def block(self, block: Block) -> Block:
+    def block(self, block: tir.Block) -> tir.Block:
         """Loads are moved where a store follows: compilers move none behind a condition that a store follows."""
-        stores = [k for k, s in enumerate(block.stmts) if isinstance(s, Store)]
+        stores = [k for k, s in enumerate(block.stmts) if isinstance(s, tir.Store)]
         last = stores[-1] if stores else -1
-        return Block(
-            self.behind_loads(s) if k < last and isinstance(s, (Declare, Assign)) else self.statement(s)
+        return tir.Block(
+            self.behind_loads(s) if k < last and isinstance(s, (tir.Declare, tir.Assign)) else self.statement(s)
             for k, s in enumerate(block.stmts)
         )
 
-    def behind_loads(self, stmt: Store | Declare | Assign) -> Stmt:
+    def behind_loads(self, stmt: tir.Store | tir.Declare | tir.Assign) -> tir.Stmt:
         """A statement behind the loads that its value may do in any case."""
         loads = [load for load in guarded_loads(stmt.value) if self.is_safe(load)]
         if not loads:
             return stmt
         registers = {load: Var(f"{load.buffer.name}_e", load.dtype) for load in loads}
-        declared = [Declare(register, load) for load, register in registers.items()]
-        return Block([*declared, map_exprs(stmt, lambda expr: _replaced(expr, registers))])
+        declared = [tir.Declare(register, load) for load, register in registers.items()]
+        return tir.Block([*declared, tir.map_exprs(stmt, lambda expr: _replaced(expr, registers))])
 
     def is_safe(self, load: Load) -> bool:
         """Whether a load may be done in any case: it is never outside of its buffer."""
@@ -208,12 +191,12 @@ def _replaced(expr: Expr, registers: Mapping[Load, Var]) -> Expr:
     return with_operands(expr, tuple(_replaced(o, registers) for o in operands(expr)))
 
 
-def _without_dead_registers(body: Stmt) -> Stmt:
+def _without_dead_registers(body: tir.Stmt) -> tir.Stmt:
     """The body without registers that nothing reads: C compilers warn of them."""
-    read = {e for s in walk_stmts(body) for x in stmt_exprs(s) for e in walk(x) if isinstance(e, Var)}
+    read = {e for s in tir.walk_stmts(body) for x in tir.stmt_exprs(s) for e in walk(x) if isinstance(e, Var)}
 
-    def keep(stmt: Stmt) -> Stmt:
-        unread = isinstance(stmt, (Declare, Assign)) and stmt.var not in read
-        return Block(()) if unread else rebuilt(stmt, keep)
+    def keep(stmt: tir.Stmt) -> tir.Stmt:
+        unread = isinstance(stmt, (tir.Declare, tir.Assign)) and stmt.var not in read
+        return tir.Block(()) if unread else tir.rebuilt(stmt, keep)
 
     return keep(body)

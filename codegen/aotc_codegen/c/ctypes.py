@@ -1,28 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How data types look in C: the type in memory, the type of a value, literals.
+"""How data types look in C: the type in memory, what functions of a type are called by, literals.
 
 memory_type(DType("float16"))          # "uint16_t": stored as bits
-value_type(DType("float16"))           # "float": computed in single precision
+suffix(DType("float16"))               # "f16"
+carrier(DType("float16"))              # float32: what it is computed in
 literal(0.1, DType("float32"))         # "0.1f"
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from aotc.ir.dtype import DType
 
-_REGISTERS_ARE_FULL: Final = """/* Tiles fill the registers: GCC would keep values from one iteration
- * to the next in memory. */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-predictive-commoning")
-#endif
-
-"""
 _PLAIN: Final = {"float32": "float", "float64": "double", "bool": "uint8_t"}
 
 
@@ -36,16 +29,19 @@ def memory_type(dtype: DType) -> str:
     return f"{sign}int{max(8, dtype.bits)}_t"
 
 
-def value_type(dtype: DType) -> str:
-    """The C type of a value in an expression; narrow floats are floats, bools are ints."""
-    if dtype.is_narrow_float:
-        return "float"
-    return "int" if dtype.is_bool else memory_type(dtype)
+def carrier(dtype: DType) -> DType:
+    """The dtype in which values of a dtype are computed: float32 for narrow floats."""
+    return DType("float32") if dtype.is_narrow_float else dtype
 
 
-def unsigned_type(dtype: DType) -> str:
-    """The unsigned C type in which integers of `dtype` wrap around."""
-    return f"uint{max(32, dtype.bits)}_t"
+def suffix(dtype: DType) -> str:
+    """f32, i64, u8, b, f16, bf16, f8_e4m3fn..."""
+    if dtype.is_bool:
+        return "b"
+    if dtype == "bfloat16":
+        return "bf16"
+    kind = "f" if dtype.is_float else "i" if dtype.is_signed else "u"
+    return kind + dtype.removeprefix("float").removeprefix("uint").removeprefix("int")
 
 
 def _float_literal(value: float, dtype: DType) -> str:
@@ -77,25 +73,3 @@ def literal(value: int | float | bool, dtype: DType) -> str:
     if dtype.is_bool:
         return "1" if value else "0"
     return _float_literal(float(value), dtype) if dtype.is_float else _integer_literal(int(value), dtype)
-
-
-def vector_name(dtype: DType, lanes: int) -> str:
-    """The name of the vector type of `lanes` elements."""
-    return f"aotc_{dtype}x{lanes}"
-
-
-def vector_prelude(vectors: Iterable[tuple[DType, int]]) -> str:
-    """What a file of kernels that use vectors, (element type, lanes) each, begins with; empty without any."""
-    typedefs = "".join(vector_typedefs(dtype, lanes) for dtype, lanes in sorted(vectors))
-    return _REGISTERS_ARE_FULL + typedefs if typedefs else ""
-
-
-def vector_typedefs(dtype: DType, lanes: int) -> str:
-    """The vector type and its twin for memory that is aligned to elements only (GCC and Clang extension)."""
-    ctype, size = memory_type(dtype), dtype.itemsize
-    name = vector_name(dtype, lanes)
-    attributes = f"__vector_size__({size * lanes}), __may_alias__"
-    return (
-        f"typedef {ctype} {name} __attribute__(({attributes}));\n"
-        f"typedef {ctype} {name}u __attribute__(({attributes}, __aligned__({size})));\n"
-    )

@@ -18,7 +18,8 @@ from typing import Final
 from aotc_runtime_c import sources as runtime_sources
 
 from aotc.tir.stmt import Kernel
-from aotc_codegen.c.project import BANNER, PrintedKernels, print_kernels
+from aotc_codegen.c.kernels import PrintedKernels, print_kernels
+from aotc_codegen.c.project import BANNER
 from aotc_codegen.c.templates import render
 
 PREFIX: Final = "aotc"

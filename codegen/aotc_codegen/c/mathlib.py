@@ -5,7 +5,7 @@ The C library's functions are calls, one element each; these inline into loops, 
 `ULP` states how far off they are.  Infinities, NaN and subnormal results are those of C99 Annex F.  Polynomials are
 Lawson-weighted least-squares fits on Chebyshev nodes, those in double of Remez's algorithm.
 
-    text, calls = FUNCTIONS["tanh"]               # static inline float aotc_tanh_f32(float x) ..., ("exp_normal",)
+    text, calls = FUNCTIONS["tanh"]               # $inline float aotc_tanh_f32(float x) ..., ("exp_normal",)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXP: Final = """\
 # The limits 89 and -104 are minima of integers, since floats of one sign are ordered as these are: comparisons of
 # floats GCC pulls apart into cases of their own, also together with those of callers.
 EXP: Final = f"""\
-static inline float aotc_exp_f32(float x) {{
+$inline float aotc_exp_f32(float x) {{
   const int32_t bits = (int32_t)aotc_bits(x);
   const uint32_t high = (uint32_t)(bits < 0x42b20000 ? bits : 0x42b20000);
   const float y = aotc_from_bits(high < 0xc2d00000u ? high : 0xc2d00000u);
@@ -44,7 +44,7 @@ static inline float aotc_exp_f32(float x) {{
 
 # The same result where it is normal: -87 <= y <= 88.
 EXP_NORMAL: Final = f"""\
-static inline float aotc_exp_normal_f32(float y) {{
+$inline float aotc_exp_normal_f32(float y) {{
 {_EXP}\
   return p * aotc_from_bits((aotc_bits(t) - 0x4b400000u + 127u) << 23);
 }}
@@ -52,7 +52,7 @@ static inline float aotc_exp_normal_f32(float y) {{
 
 # x = m * 2^e with m in [sqrt(1/2), sqrt(2)); log(m) = f - f^2/2 + f^3 p(f), f = m - 1.
 LOG: Final = """\
-static inline float aotc_log_f32(float x) {
+$inline float aotc_log_f32(float x) {
   const int tiny = x < 1.17549435e-38f;
   const uint32_t u = aotc_bits(tiny ? x * 8388608.0f : x) - 0x3f3504f3u;
   const float e = (float)((int32_t)u >> 23) - (tiny ? 23.0f : 0.0f);
@@ -78,7 +78,7 @@ static inline float aotc_log_f32(float x) {
 """
 
 TANH: Final = """\
-static inline float aotc_tanh_f32(float x) {
+$inline float aotc_tanh_f32(float x) {
   const float a = fabsf(x);
   const float s = x * x;
   const float c = 10.0f < a ? 10.0f : a;
@@ -95,7 +95,7 @@ static inline float aotc_tanh_f32(float x) {
 
 # |x| < 1: x * p(x^2); else 1 - exp(-q(|x|)), which is 1 from 4 on.
 ERF: Final = """\
-AOTC_INLINE float aotc_erf_f32(float x) {
+$always_inline float aotc_erf_f32(float x) {
   const float a = fabsf(x);
   const float c = a > 4.0f ? 4.0f : a;
   const float s = c * c;
@@ -127,7 +127,7 @@ _WIDE: Final = "#if defined(__AVX2__) || defined(__aarch64__)\n"
 TURN: Final = (
     _WIDE
     + """\
-AOTC_INLINE uint32_t aotc_turn_f32(float x, double *rest) {
+$always_inline uint32_t aotc_turn_f32(float x, double *rest) {
   const uint32_t a = aotc_bits(x) & 0x7fffffffu;
   const uint32_t e = (a >> 23) - 127u, m = (a & 0x007fffffu) | 0x00800000u;
   const uint32_t s = e & 31u, r = 31u - s;
@@ -156,7 +156,7 @@ AOTC_INLINE uint32_t aotc_turn_f32(float x, double *rest) {
 WAVE: Final = (
     _WIDE
     + """\
-AOTC_INLINE float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
+$always_inline float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
   double r;
   const uint32_t q = aotc_turn_f32(x, &r) + quarter;
   const int odd = (q & 1u) != 0u;
@@ -175,7 +175,7 @@ AOTC_INLINE float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
 TAN: Final = (
     _WIDE
     + """\
-AOTC_INLINE float aotc_tan_f32(float x) {
+$always_inline float aotc_tan_f32(float x) {
   double r;
   const uint32_t q = aotc_turn_f32(x, &r);
   const int odd = (q & 1u) != 0u;
@@ -193,7 +193,7 @@ AOTC_INLINE float aotc_tan_f32(float x) {
   return fabsf(x) <= 3.40282347e+38f ? aotc_from_bits(aotc_bits((float)p) ^ (aotc_bits(x) & 0x80000000u)) : NAN;
 }
 #else
-AOTC_INLINE float aotc_tan_f32(float x) {
+$always_inline float aotc_tan_f32(float x) {
   return tanf(x);
 }
 #endif
@@ -202,7 +202,7 @@ AOTC_INLINE float aotc_tan_f32(float x) {
 
 
 def _wave(name: str, quarter: int, sign: str) -> str:
-    head = f"AOTC_INLINE float aotc_{name}_f32(float x) {{\n  return "
+    head = f"$always_inline float aotc_{name}_f32(float x) {{\n  return "
     return f"{_WIDE}{head}aotc_wave_f32(x, {quarter}u, {sign});\n}}\n#else\n{head}{name}f(x);\n}}\n#endif\n"
 
 
@@ -212,7 +212,7 @@ def _wave(name: str, quarter: int, sign: str) -> str:
 POW: Final = (
     _WIDE
     + """\
-AOTC_INLINE float aotc_pow_f32(float x, float y) {
+$always_inline float aotc_pow_f32(float x, float y) {
   const float a = fabsf(x);
   const int tiny = a < 1.17549435e-38f;
   const uint32_t u = aotc_bits(tiny ? a * 8388608.0f : a) - 0x3f3504f3u;
@@ -247,7 +247,7 @@ AOTC_INLINE float aotc_pow_f32(float x, float y) {
   return ((y == 0.0f) | (x == 1.0f)) ? 1.0f : f;
 }
 #else
-AOTC_INLINE float aotc_pow_f32(float x, float y) {
+$always_inline float aotc_pow_f32(float x, float y) {
   return powf(x, y);
 }
 #endif
@@ -257,12 +257,12 @@ AOTC_INLINE float aotc_pow_f32(float x, float y) {
 BITS64: Final = (
     _WIDE
     + """\
-static inline uint64_t aotc_bits64(double x) {
+$inline uint64_t aotc_bits64(double x) {
   uint64_t u;
   memcpy(&u, &x, sizeof u);
   return u;
 }
-static inline double aotc_from_bits64(uint64_t u) {
+$inline double aotc_from_bits64(uint64_t u) {
   double x;
   memcpy(&x, &u, sizeof x);
   return x;

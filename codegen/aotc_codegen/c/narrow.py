@@ -4,7 +4,7 @@
 "load" gives the exact value of some bits, "store" the bits of the nearest value (ties to even).  Overflow, NaN
 and signed zeros are ml_dtypes'.  The code has no branches, so that compilers vectorise it.
 
-    narrow_text("load", "aotc_load_f16", DType("float16"))    # static inline float aotc_load_f16(uint16_t bits) ...
+    narrow_text("load", DType("float8_e5m2"))    # $inline float $name($T bits) ...
 
 Vectors of them are vectors of float32: `lanes_text` has what loads and stores these.
 """
@@ -16,7 +16,6 @@ from string import Template
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc_codegen.c.ctypes import memory_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ FORMATS: Final = {
 }
 
 _LOAD: Final = Template("""\
-static inline float $name($storage bits) {
+$inline float $name($T bits) {
   const uint32_t magnitude = bits & ${mask}u;
   const float small = (float)(int32_t)magnitude * $unit;
   const float normal = aotc_from_bits((magnitude << $shift) + ${rebias}u);
@@ -58,7 +57,7 @@ $special  return $result;
 
 # Small values are rounded by adding a number whose last place is the format's smallest step.
 _STORE: Final = Template("""\
-static inline $storage $name(float value) {
+$inline $T $name(float value) {
   const uint32_t u = aotc_bits(value);
   const uint32_t a = u & 0x7fffffffu;
   const uint32_t sign = (u >> 31) << $sign_bit;
@@ -72,12 +71,12 @@ $join}
 
 _BFLOAT16: Final = {
     "load": """\
-static inline float NAME(uint16_t bits) {
+$inline float $name(uint16_t bits) {
   return aotc_from_bits((uint32_t)bits << 16);
 }
 """,
     "store": """\
-static inline uint16_t NAME(float value) {
+$inline uint16_t $name(float value) {
   const uint32_t u = aotc_bits(value);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
@@ -89,12 +88,12 @@ static inline uint16_t NAME(float value) {
 # rounds what is between the two least values up.
 _E8M0: Final = {
     "load": """\
-static inline float NAME(uint8_t bits) {
+$inline float $name(uint8_t bits) {
   return bits == 255 ? NAN : aotc_from_bits(bits == 0 ? 0x00400000u : (uint32_t)bits << 23);
 }
 """,
     "store": """\
-static inline uint8_t NAME(float value) {
+$inline uint8_t $name(float value) {
   const uint32_t u = aotc_bits(value);
   const uint32_t code = u < 0x00800000u ? (u > 0x00400000u ? 1u : 0u) : (u + 0x00400000u) >> 23;
   return (uint8_t)(u == 0u || u >= 0x7f800000u ? 255u : code);
@@ -102,29 +101,31 @@ static inline uint8_t NAME(float value) {
 """,
 }
 
-_HARDWARE_LOAD: Final = """\
+_HARDWARE: Final = {
+    "load": """\
 #if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
-static inline float NAME(uint16_t bits) {
+$inline float $name(uint16_t bits) {
   __extension__ _Float16 value;
   memcpy(&value, &bits, sizeof value);
   return (float)value;
 }
 #else
-"""
-_HARDWARE_STORE: Final = """\
+""",
+    "store": """\
 #if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
-static inline uint16_t NAME(float value) {
+$inline uint16_t $name(float value) {
   __extension__ const _Float16 narrow = (_Float16)value;
   uint16_t bits;
   memcpy(&bits, &narrow, sizeof bits);
   return bits;
 }
 #else
-"""
+""",
+}
 
 # float32 to the nearest float16 as float32: compilers vectorise it, which they do not with instructions of one number.
-_ROUND_F16: Final = """\
-static inline float NAME(float value) {
+ROUND_F16: Final = """\
+$inline float $name(float value) {
   const uint32_t u = aotc_bits(value);
   const uint32_t a = u & 0x7fffffffu;
   const uint32_t small = aotc_bits((aotc_from_bits(a) + 0.5f) - 0.5f);
@@ -137,8 +138,8 @@ static inline float NAME(float value) {
 """
 
 # Rounding twice is exact if the first rounding leaves an odd last digit wherever it is inexact.
-_FROM_F64: Final = """\
-static inline float NAME(double value) {
+ODD: Final = """\
+$inline float $name(double value) {
   const float nearest = (float)value;
   const uint32_t u = aotc_bits(nearest);
   const double error = (double)nearest - value;
@@ -150,22 +151,19 @@ static inline float NAME(double value) {
 """
 
 
-def narrow_text(what: str, name: str, dtype: DType) -> str:
-    """The definition of the function `name` that does `what` ("load" or "store") for a type."""
+def narrow_text(what: str, dtype: DType) -> str:
+    """The definition of the function that does `what` ("load" or "store") for a type."""
     if dtype == "bfloat16":
-        return _BFLOAT16[what].replace("NAME", name)
+        return _BFLOAT16[what]
     if dtype == "float8_e8m0fnu":
-        return _E8M0[what].replace("NAME", name)
-    make = _load if what == "load" else _store
-    text = make(name, dtype, FORMATS[dtype])
-    if dtype != "float16":
-        return text
-    return (_HARDWARE_LOAD if what == "load" else _HARDWARE_STORE).replace("NAME", name) + text + "#endif\n"
+        return _E8M0[what]
+    text = (_load if what == "load" else _store)(dtype, FORMATS[dtype])
+    return f"{_HARDWARE[what]}{text}#endif\n" if dtype == "float16" else text
 
 
 _LANES: Final = {
     "load": Template("""\
-static inline $vector $name(const $storage *from) {
+$inline $vector $name(const $T *from) {
 $hardware  $vector v;
   float x[$lanes];
   for (int i = 0; i < $lanes; ++i) x[i] = $scalar(from[i]);
@@ -174,7 +172,7 @@ $hardware  $vector v;
 $end}
 """),
     "store": Template("""\
-static inline void $name($storage *to, $vector v) {
+$inline void $name($T *to, $vector v) {
 $hardware  float x[$lanes];
   memcpy(x, &v, sizeof v);
   for (int i = 0; i < $lanes; ++i) to[i] = $scalar(x[i]);
@@ -234,46 +232,21 @@ _CONVERSIONS: Final = {
 }
 
 
-def lanes_text(what: str, name: str, dtype: DType, lanes: int, vector: str, scalar: str) -> str:
-    """The definition of the function `name` that loads ("load") or stores ("store") several neighbours.
+def lanes_text(what: str, dtype: DType, lanes: int) -> str:
+    """The definition of the function that loads ("load") or stores ("store") several neighbours as float32.
 
-    vector   the name of the type of as many float32
-    scalar   the name of the function that does it for the bits of one
+    It calls the function that does so for the bits of one, $scalar.
     """
     hardware = ""
     if dtype == "float16" and lanes in _CONVERSIONS:
         feature, load, store = _CONVERSIONS[lanes]
-        hardware = _HARDWARE_LANES[what].substitute(
-            lanes=lanes,
-            vector=vector,
-            feature=feature,
-            width=max(16, 2 * lanes),
-            read=_READ_HALF if lanes == 4 else _READ,
-            load=load,
-            store=store,
+        hardware = _HARDWARE_LANES[what].safe_substitute(
+            feature=feature, width=max(16, 2 * lanes), read=_READ_HALF if lanes == 4 else _READ, load=load, store=store
         )
-    return _LANES[what].substitute(
-        name=name,
-        storage=memory_type(dtype),
-        vector=vector,
-        lanes=lanes,
-        scalar=scalar,
-        hardware=hardware,
-        end="#endif\n" if hardware else "",
-    )
+    return _LANES[what].safe_substitute(hardware=hardware, end="#endif\n" if hardware else "")
 
 
-def round_text(name: str) -> str:
-    """The definition of the rounding from float32 to float16, kept as float32."""
-    return _ROUND_F16.replace("NAME", name)
-
-
-def odd_text(name: str) -> str:
-    """The definition of the rounding from float64 to float32 that a second rounding cannot spoil."""
-    return _FROM_F64.replace("NAME", name)
-
-
-def _load(name: str, dtype: DType, f: Format) -> str:
+def _load(dtype: DType, f: Format) -> str:
     width = dtype.bits
     sign = 1 << (width - 1)
     special, result = "", f"(bits & {sign:#x}u) != 0u ? -finite : finite"
@@ -286,9 +259,7 @@ def _load(name: str, dtype: DType, f: Format) -> str:
         special = f"  const float beyond = magnitude > {f.overflow:#x}u ? NAN : INFINITY;\n"
         special += f"  const float absolute = magnitude > {f.largest:#x}u ? beyond : finite;\n"
         result = result.replace("finite", "absolute")
-    return _LOAD.substitute(
-        name=name,
-        storage=memory_type(dtype),
+    return _LOAD.safe_substitute(
         mask=f"{sign - 1:#x}",
         unit=f"{2.0 ** (1 - f.bias - f.mantissa)!r}f",
         shift=23 - f.mantissa,
@@ -299,15 +270,13 @@ def _load(name: str, dtype: DType, f: Format) -> str:
     )
 
 
-def _store(name: str, dtype: DType, f: Format) -> str:
+def _store(dtype: DType, f: Format) -> str:
     if f.unsigned_zero:
         join = "  return (uint8_t)(code == 0u || code == 0x80u ? code : code | sign);\n"
     else:
-        join = f"  return ({memory_type(dtype)})(code | sign);\n"
+        join = "  return ($T)(code | sign);\n"
     shift = 23 - f.mantissa
-    return _STORE.substitute(
-        name=name,
-        storage=memory_type(dtype),
+    return _STORE.safe_substitute(
         sign_bit=dtype.bits - 1,
         magic=f"{2.0 ** (1 - f.bias - f.mantissa + 23)!r}f",
         half=f"{(1 << (shift - 1)) - 1:#x}",

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions and instructions of `Call`: what each takes and gives, what it means, and how languages say it.
+
+INSTRUCTIONS["fma"].meaning(a, b, c)            # numpy: a * b + c, rounded once
+INSTRUCTIONS["fma"].text("gnu-c", lanes=8)      # "{0:13} * {1:14} + {2:13}": compilers make one instruction of it
+
+A processor's own instruction is one more row: its operands' types, its meaning in numpy for the interpreter, and for
+each language that has it a call or a whole function.  What has no text is spelled by the language's library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aotc.ir.dtype import DTYPES, DType
+from aotc.tir import numerics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """How a language says an instruction.
+
+    call      an expression: {0} is the first operand, {0:13} one that binds at least as tightly as a product, {f}
+              stands behind functions of float32
+    level     how tightly the call binds, in C's order of precedence
+    dialects  the languages that say it so; none for all
+    lanes     whether it is of one number ("one"), of vectors ("many"), or of both ("")
+    function  a definition that stands in front of kernels that use it; $inline is what functions begin with
+    """
+
+    call: str
+    level: int = 16
+    dialects: tuple[str, ...] = ()
+    lanes: str = ""
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """A row of the table.
+
+    takes    the types of its operands: "float", "integer" or "number" for those of any one type of that kind and any
+             number of lanes, or a type such as "int32x16"
+    gives    the type of the result; "" for that of the operands
+    meaning  on numpy scalars and arrays
+    """
+
+    name: str
+    takes: tuple[str, ...]
+    meaning: Callable[..., Any]
+    gives: str = ""
+    texts: tuple[Text, ...] = ()
+
+    def text(self, dialect: str, lanes: int) -> Text | None:
+        """How a language says it of so many lanes; None where its library has a function for it."""
+        kinds = ("", "one" if lanes == 1 else "many")
+        found = (t for t in self.texts if dialect in (t.dialects or (dialect,)) and t.lanes in kinds)
+        return next(found, None)
+
+    def result(self, dtype: DType, lanes: int) -> tuple[DType, int]:
+        """The type and lanes of what it gives for a first operand of these."""
+        return split_type(self.gives, lanes) if self.gives else (dtype, lanes)
+
+    def problem(self, types: Iterable[tuple[DType, int]]) -> str:
+        """What is wrong with operands of these types and lanes; "" if nothing is."""
+        found = tuple(types)
+        if len(found) != len(self.takes):
+            return f"{self.name} with {len(found)} operands"
+        rows = list(zip(self.takes, found, strict=True))
+        if len({actual for wanted, actual in rows if wanted in KINDS}) > 1:
+            return f"{self.name} of operands of different types"
+        wrong = (row for row in rows if not _fits(*row))
+        return next((f"{self.name} of {dtype}x{lanes}, not of {wanted}" for wanted, (dtype, lanes) in wrong), "")
+
+
+KINDS: Final[Mapping[str, frozenset[DType]]] = {
+    "float": frozenset(d for d in DTYPES if d.is_float),
+    "integer": frozenset(d for d in DTYPES if d.is_integer),
+    "number": frozenset(d for d in DTYPES if d.is_float or d.is_integer),
+}
+"""The types that "float", "integer" and "number" stand for."""
+
+
+def split_type(text: str, lanes: int) -> tuple[DType, int]:
+    """The dtype and lanes of "int32x16"; of "bool", which has as many as the operands, `lanes`."""
+    name, _, count = text.partition("x")
+    return DType(name), int(count) if count else lanes
+
+
+def _fits(wanted: str, actual: tuple[DType, int]) -> bool:
+    return actual[0] in KINDS[wanted] if wanted in KINDS else actual == split_type(wanted, 1)
+
+
+def _rows(takes: str, names: str, **facts: Any) -> list[Instruction]:
+    kinds = tuple(takes.split())
+    return [Instruction(name=n, takes=kinds, meaning=numerics.FUNCTIONS[n], **facts) for n in names.split()]
+
+
+_ELEMENTARY: Final = """
+exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
+tgamma lgamma floor ceil trunc round_even round_away
+"""
+_TABLE: Final = (
+    *_rows("float", _ELEMENTARY),
+    *_rows("float", "rsqrt", texts=(Text(call="1.0{f} / sqrt{f}({0})", level=13, lanes="one"),)),
+    *_rows("float float", "atan2 fmod copysign"),
+    *_rows("float float float", "fma", texts=(Text(call="{0:13} * {1:14} + {2:13}", level=12, lanes="many"),)),
+    *_rows("integer", "popcount clz"),
+    *_rows("number", "abs"),
+    *_rows("number number", "pow"),
+    *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
+    *_rows("number", "isinf", gives="bool"),
+)
+INSTRUCTIONS: Final[dict[str, Instruction]] = {row.name: row for row in _TABLE}
+"""By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width."""

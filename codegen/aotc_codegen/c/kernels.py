@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of a program as C files: each distinct one printed once, named, and put beside others.
+
+printed = print_kernels(program.kernels, "net", GNU_C)
+printed.names[kernel]                  # "net_conv2d"
+printed.files(banner=..., name="net")  # the texts of files that compile by themselves
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.ir.memo import remembered
+from aotc.ir.plain import Form
+from aotc.tir.stmt import Kernel
+from aotc_codegen.c.dialect import GNU_C, Dialect
+from aotc_codegen.c.names import LONGEST, Names
+from aotc_codegen.c.printer import GUARD, PrintedKernel, origin, print_kernel, prototype
+from aotc_codegen.c.templates import render
+
+FILE_CHARACTERS: Final = 8_000
+"""Kernels of this size have a file of their own; files compile in parallel."""
+HASH_DIGITS: Final = 6
+"""Of the mark that tells kernels of one name apart."""
+_ANY_NAME: Final = "KERNEL_NAME"
+"""What a kernel is called in the text that its mark is made from."""
+_PRINTED: Final = Form(PrintedKernel, [PrintedKernel, DType])
+
+
+@dataclass(frozen=True, slots=True)
+class NamedKernel:
+    """A printed kernel, its name, and the comment lines in front of it."""
+
+    name: str
+    comment: Sequence[str]
+    printed: PrintedKernel
+
+    @property
+    def prototype(self) -> str:
+        return self.printed.prototype(self.name)
+
+    @property
+    def text(self) -> str:
+        return "\n".join([*self.comment, self.printed.text(self.name)])
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A kernel whose code is the user's: its name, its prototype, the code and who wrote it."""
+
+    name: str
+    prototype: str
+    code: str
+    author: str
+
+    def file(self) -> str:
+        """The code, and behind it the declaration by which it is called: the compiler sees whether they agree."""
+        return f"{self.code.rstrip()}\n\n/* How it is called. */\n#include <stdint.h>\n{self.prototype};\n"
+
+    def described(self, path: str) -> dict[str, str]:
+        """For the metadata; `path` is that of the file."""
+        return {"kernel": self.name, "prototype": self.prototype, "generator": self.author, "source": path}
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedKernels:
+    """Every distinct kernel, and the C name under which each kernel is called.
+
+    externals   kernels whose code is the user's, a file each
+    """
+
+    kernels: tuple[NamedKernel, ...]
+    names: dict[Kernel, str]
+    dialect: Dialect
+    externals: tuple[External, ...] = ()
+
+    @property
+    def prototypes(self) -> list[str]:
+        """Of all kernels, the user's included."""
+        return [*(k.prototype for k in self.externals), *(k.prototype for k in self.kernels)]
+
+    def files(self, **common: Any) -> list[str]:
+        """The kernels as files that compile by themselves: each depends on its own kernels alone.
+
+        common    the project's values for templates
+        """
+        return [_kernel_file(group, self.dialect, common) for group in split(self.kernels)]
+
+
+def _kernel_file(kernels: Sequence[NamedKernel], dialect: Dialect, common: dict[str, Any]) -> str:
+    printed = [k.printed for k in kernels]
+    helpers = {name: text for made in printed for name, text in made.definitions.items()}
+    return render(
+        "kernels.c",
+        guards=[GUARD] if any(made.guarded for made in printed) else [],
+        vectors=dialect.vector_prelude({vector for made in printed for vector in made.vectors}),
+        helpers="\n".join(helpers.values()),
+        prototypes=[k.prototype for k in kernels],
+        kernels=[k.text for k in kernels],
+        **common,
+    )
+
+
+def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dict[Kernel, External]:
+    """The kernels that the user's sources define; they are called by their names, which must be free."""
+    found: dict[Kernel, External] = {}
+    plain = replace(dialect, restrict="")
+    for kernel in kernels:
+        if kernel.source is None:
+            continue
+        if taken.fresh(kernel.name) != kernel.name:
+            raise AotcError("name", f"two functions of the project would be called {kernel.name!r}", span=kernel.span)
+        source = kernel.source
+        found[kernel] = External(kernel.name, prototype(kernel, plain), source.text, source.author)
+    return found
+
+
+def print_kernels(kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "") -> PrintedKernels:
+    """Print each kernel as PREFIX_NAME, a suffix behind it; kernels with the same text are one function.
+
+    Where several would have a name, all have a hash of their text behind it, not a number: so a kernel's text stays
+    the same when others come and go.
+    """
+    kernels = tuple(kernels)
+    taken = Names((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
+    externals = _externals(kernels, taken, dialect)
+    names = {k: k.name for k in externals}
+    alike: dict[str, list[Kernel]] = {}
+    printed: dict[str, PrintedKernel] = {}
+    for kernel in kernels:
+        if kernel not in names:
+            made = _remembered(kernel, dialect)
+            text = made.text(_ANY_NAME)
+            printed.setdefault(text, made)
+            alike.setdefault(text, []).append(kernel)
+    shared = Counter(group[0].name for group in alike.values())
+    distinct = []
+    for text, group in alike.items():
+        base = f"{prefix}_{group[0].name}"
+        mark = f"_{hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]}" if shared[group[0].name] > 1 else ""
+        name = taken.fresh(f"{base[: LONGEST - len(mark) - len(suffix)]}{mark}{suffix}")
+        names.update((kernel, name) for kernel in group)
+        distinct.append(NamedKernel(name, origin(group[0]), printed[text]))
+    return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()))
+
+
+def _remembered(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
+    return remembered(f"c {dialect.name}", kernel, lambda: print_kernel(kernel, dialect), _PRINTED)
+
+
+def split(kernels: Sequence[NamedKernel]) -> list[list[NamedKernel]]:
+    """Kernels distributed over files: large ones have a file of their own, small ones share.
+
+    Which small ones share depends on their texts alone, so that a change of one kernel touches few files. Those that
+    are guarded do not share with others, whose loops would be compiled as theirs.
+    """
+    small = [k for k in kernels if len(k.text) < FILE_CHARACTERS]
+    count = 1 << (sum(len(k.text) for k in small) // FILE_CHARACTERS).bit_length()
+    groups: dict[tuple[bool, int], list[NamedKernel]] = {}
+    for kernel in small:
+        place = int(hashlib.sha256(kernel.prototype.encode()).hexdigest(), 16) % count
+        groups.setdefault((kernel.printed.guarded, place), []).append(kernel)
+    return [*([k] for k in kernels if len(k.text) >= FILE_CHARACTERS), *(groups[key] for key in sorted(groups))]

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What languages say differently, and that every instruction means in each what the interpreter computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aotc_codegen.c.dialect import C99, GNU_C
+from aotc_codegen.c.printer import print_kernel
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.tir.expr import Buffer, Call, Expr, Load, Var, call
+from aotc.tir.instructions import INSTRUCTIONS, Instruction, Text
+from aotc.tir.interp import run_kernel
+from aotc.tir.parse import parse_kernel
+from aotc.tir.stmt import For, Kernel, Store
+from aotc.tir.text import to_text
+from aotc.tir.verify import verify
+from tests.codegen.batch import run_batch
+from tests.codegen.cases import call_cases
+
+F32 = DType("float32")
+DOT = Instruction(
+    name="dot_s8",
+    takes=("int32x4", "int8x16", "int8x16"),
+    gives="int32x4",
+    meaning=lambda acc, a, b: acc + (a.astype(np.int32) * b).reshape(4, 4).sum(axis=1, dtype=np.int32),
+    texts=(
+        Text(
+            call="aotc_dot_s8({0}, {1}, {2})",
+            dialects=("gnu-c",),
+            function="""\
+__attribute__((__noinline__, __unused__))
+static aotc_int32x4 aotc_dot_s8(aotc_int32x4 c, aotc_int8x16 a, aotc_int8x16 b) {
+  for (int i = 0; i < 16; ++i) c[i / 4] += (int32_t)a[i] * b[i];
+  return c;
+}
+""",
+        ),
+    ),
+)
+"""Products of bytes, four of which add to one sum: what several processors have an instruction for."""
+
+
+def vectors(name: str, types: list[tuple[str, int]]) -> Kernel:
+    """y[i..] = name(a[i..], b[i..], ...), two vectors of each."""
+    inputs = tuple(Buffer(f"x{k}", DType(dtype), 2 * lanes) for k, (dtype, lanes) in enumerate(types))
+    i = Var("i")
+    args: list[Expr] = [Load(b, i * lanes, lanes) for b, (_, lanes) in zip(inputs, types, strict=True)]
+    value = call(name, *args)
+    out = Buffer("out", value.dtype, 2 * value.lanes)
+    return Kernel(name="k", inputs=inputs, outputs=(out,), body=For(i, 2, Store(out, i * value.lanes, value)))
+
+
+def check(kernel: Kernel, folder: Path) -> None:
+    """The verifier, the text form, the interpreter and compiled C agree."""
+    verify(kernel)
+    assert to_text(parse_kernel(to_text(kernel))) == to_text(kernel)
+    rng = np.random.default_rng(5)
+    arrays = [rng.integers(-100, 100, b.size).astype(b.dtype.numpy) for b in kernel.inputs]
+    ((actual,),) = run_batch([(kernel, arrays)], folder)
+    np.testing.assert_array_equal(actual, run_kernel(kernel, arrays)[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_multiply_add_of_vectors(dtype: str, tmp_path: Path) -> None:
+    check(vectors("fma", [(dtype, 4)] * 3), tmp_path)
+
+
+def test_an_instruction_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(INSTRUCTIONS, DOT.name, DOT)
+    types = [("int32", 4), ("int8", 16), ("int8", 16)]
+    kernel = vectors(DOT.name, types)
+    check(kernel, tmp_path)
+    assert print_kernel(kernel, GNU_C).definitions[DOT.name] == DOT.texts[0].function
+    with pytest.raises(TypeError, match="dot_s8 of int8x8, not of int8x16"):
+        vectors(DOT.name, [("int32", 4), ("int8", 16), ("int8", 8)])
+    wrong = Store(kernel.outputs[0], Var("i"), Call(DOT.name, tuple(Load(b, Var("i"), 4) for b in kernel.inputs)))
+    with pytest.raises(AotcError, match="dot_s8 of int8x4, not of int8x16"):
+        verify(replace(kernel, body=For(Var("j"), 2, wrong)))
+
+
+def test_what_a_language_lacks_is_said() -> None:
+    with pytest.raises(AotcError, match="c99 has no vectors") as raised:
+        print_kernel(vectors("fma", [("float32", 4)] * 3), C99)
+    assert raised.value.code == "c-vector"
+    i, x, y = Var("i"), Buffer("x", F32, 4), Buffer("y", F32, 4)
+    kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=For(i, 4, Store(y, i, call("sqrt", Load(x, i)))))
+    poor = replace(C99, name="poor", functions={})
+    with pytest.raises(AotcError, match="sqrt cannot be printed: poor has no word for it") as raised:
+        print_kernel(kernel, poor)
+    assert raised.value.code == "c-instruction"
+
+
+def test_plain_c_is_what_gnu_c_says_without_vectors() -> None:
+    for case in call_cases():
+        assert print_kernel(case.kernel, C99) == print_kernel(case.kernel, GNU_C)

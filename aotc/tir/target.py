@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets as data: what passes and the contraction generator ask of a machine.
+"""Targets as data: what passes and schedules ask of a machine; another processor is another value.
 
 target = get_target("x86-64-v4")
 target.lanes("float32")                # 16
+replace(target, l2=2 << 20, threads=Threads(barrier_ns=250))
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,23 +19,96 @@ from aotc.ir.machine import architecture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Threads:
+    """What sharing a kernel costs the threads of a processor, and how fast a core is by the roughest of measures.
+
+    macs_per_ns, bytes_per_ns   multiply-adds that a core does, bytes that it goes through, in a nanosecond
+    fetched_bytes_per_ns        how fast comes what another core has in its cache: it is fetched ahead
+    owned_bytes_per_ns          how fast memory can be written that another core has touched since: each line waits for
+                                its answer
+    barrier_ns                  the cost of a barrier
+    cached_bytes                what a core keeps for itself while it works on it
+    reordered                   loops in another order suit the caches less: their time is multiplied by this
+    worth_ns, worth_moving_ns   kernels below this time are not shared; the second is for those that only move data,
+                                much of which would move between caches
+    """
+
+    macs_per_ns: float = 50
+    bytes_per_ns: float = 80
+    fetched_bytes_per_ns: float = 40
+    owned_bytes_per_ns: float = 10
+    barrier_ns: float = 100
+    cached_bytes: int = 1 << 19
+    reordered: float = 1.1
+    worth_ns: float = 300
+    worth_moving_ns: float = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winograd:
+    """Cycles that the transforms of a Winograd convolution take for one channel of a tile.
+
+    forward, backward                for each element of the tile, to and from the products
+    forward_vector, backward_vector  for each vector of elements of the transformed tile
+    """
+
+    forward: float = 0.6
+    forward_vector: float = 12
+    backward: float = 1.2
+    backward_vector: float = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much code, parameters and memory may grow for the sake of speed.
+
+    stack_bytes       scratch of a kernel that may lie on its stack
+    widened_bytes     the same, for narrow floats as float32
+    arena_bytes       the memory of a run; 0 if it is not limited
+    array_bytes       parameters below this are C arrays, else a binary file that the assembler includes
+    parameter_growth  parameters may become so many times as large, or by parameter_room bytes larger; 1 for not at all
+    """
+
+    stack_bytes: int = 4096
+    widened_bytes: int = 16 << 10
+    arena_bytes: int = 0
+    array_bytes: int = 64 << 10
+    parameter_growth: float = 1.0
+    parameter_room: int = 0
+
+
+SIZES: Final = {"l1": (1 << 10, 1 << 26), "l2": (1 << 10, 1 << 32), "line": (8, 1 << 12)}
+"""What sizes of caches can be true, in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A machine to generate code for.
 
-    machine        the architecture, as `uname -m` names it on Linux; "" for any
-    vector_bytes   width of a vector register, 0 for scalar C99 without extensions
-    registers      number of vector registers (of scalar ones for scalar targets)
-    fma_bytes      bytes that a core begins to multiply and add in a cycle, by two instructions at most
-    fma            whether a multiply-add is one instruction
-    l1, l2         data cache sizes, bytes per core
-    cflags         what gcc and clang need for kernels, beyond the defaults
-    base_cflags    the same for all other code: it runs on every processor of the architecture, since it says what
-                   a processor lacks
-    features       what the processor must have beyond that, by the names of `aotc_codegen.c.cpu`
-    dialect        the language of its kernels, by the names of `aotc_codegen.c.dialect`
-    level          what its kernels are called by in a library that has several versions of them
-    versions       the targets of which a library has kernels, the best first; the other fields are then those that
-                   graphs, weights and kernels outside such a library are made for
+    machine          the architecture, as `uname -m` names it on Linux; "" for any
+    vector_bytes     width of a vector register, 0 for scalar C99 without extensions
+    registers        number of vector registers (of scalar ones for scalar targets)
+    fma_bytes        bytes that a core begins to multiply and add in a cycle, by two instructions at most
+    fma              whether a multiply-add is one instruction
+    float16_vectors  whether vectors of float16 become vectors of float32 in an instruction or a few
+    l1, l2           data cache sizes, bytes per core
+    line             bytes of a cache line
+    l1_stride        rows so many bytes apart, or a multiple, all want the same place of the first-level cache ...
+    l1_ways          ... which holds so many lines
+    memory_rate      bytes that arrive from memory in a cycle
+    winograd         what transforms cost
+    threads          None where kernels run on one thread only
+    budget           limits of code and memory
+    dialect          the language of its kernels, by the names of `aotc_codegen.c.dialect`
+    cflags           what gcc and clang need for kernels, beyond the defaults
+    base_cflags      flags for all other code: it runs on every processor of the architecture, since it says what a
+                     processor lacks
+    features         what the processor must have beyond that, by the names of `aotc_codegen.c.cpu`
+    level            what its kernels are called by in a library that has several versions of them
+    versions         the targets of which a library has kernels, the best first; the other fields are then those that
+                     graphs, weights and kernels outside such a library are made for
+
+    Raises AotcError (code "target") for sizes and rates that no machine has.
     """
 
     name: str
@@ -42,14 +117,34 @@ class Target:
     registers: int = 16
     fma_bytes: int = 8
     fma: bool = False
+    float16_vectors: bool = False
     l1: int = 32 << 10
     l2: int = 256 << 10
+    line: int = 64
+    l1_stride: int = 4096
+    l1_ways: int = 8
+    memory_rate: float = 5.4
+    winograd: Winograd = Winograd()
+    threads: Threads | None = None
+    budget: Budget = Budget()
+    dialect: str = "c99"
     cflags: tuple[str, ...] = ()
     base_cflags: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    dialect: str = "c99"
     level: str = ""
     versions: tuple[Target, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field, (least, most) in SIZES.items():
+            size = getattr(self, field)
+            if not least <= size <= most:
+                hint = f"sizes from {least} to {most} bytes can be true; leave {field} out where it is not known"
+                raise AotcError(
+                    "target", f"target {self.name}: {field} of {size} bytes is not that of a cache", hint=hint
+                )
+        for field in ("registers", "fma_bytes", "l1_stride", "l1_ways", "memory_rate"):
+            if not 0 < getattr(self, field) < math.inf:
+                raise AotcError("target", f"target {self.name}: {field} cannot be {getattr(self, field)}")
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register; 1 on scalar targets."""
@@ -65,16 +160,17 @@ _X86_64, _AARCH64, _RISCV64 = ("-march=x86-64",), ("-march=armv8-a",), ("-march=
 _SSE: Final = ("sse3", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "lzcnt")
 _V3: Final = (*_SSE, "avx", "f16c", "fma", "avx2", "bmi1", "bmi2")
 _V4: Final = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
-X86_64: Final = Target(
-    name="x86-64",
-    machine="x86_64",
+_VECTORS: Final = Target(
+    name="vectors",
     vector_bytes=16,
     fma_bytes=32,
-    cflags=_X86_64,
-    base_cflags=_X86_64,
+    float16_vectors=True,
+    threads=Threads(),
+    budget=Budget(parameter_growth=2.5, parameter_room=1 << 20),
     dialect="gnu-c",
-    level="v1",
 )
+"""What processors with vectors have in common."""
+X86_64: Final = replace(_VECTORS, name="x86-64", machine="x86_64", cflags=_X86_64, base_cflags=_X86_64, level="v1")
 X86_64_V3: Final = replace(
     X86_64,
     name="x86-64-v3",
@@ -99,18 +195,16 @@ X86_64_V4: Final = replace(
     level="v4",
 )
 X86_64_MULTI: Final = replace(X86_64_V3, name="x86-64-multi", versions=(X86_64_V4, X86_64_V3, X86_64))
-AARCH64: Final = Target(
+AARCH64: Final = replace(
+    _VECTORS,
     name="aarch64",
     machine="aarch64",
-    vector_bytes=16,
     registers=32,
-    fma_bytes=32,
     fma=True,
     l1=64 << 10,
     l2=512 << 10,
     cflags=_AARCH64,
     base_cflags=_AARCH64,
-    dialect="gnu-c",
 )
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64

@@ -32,10 +32,7 @@ LONG_FILES = {
     "aotc/tir/text.py",
     "aotc/tir/threads/parallel.py",
 }
-BIG_CLASSES = {
-    ("aotc/tir/text.py", "_Parser"),
-    ("aotc/tir/threads/parallel.py", "_Splitter"),
-}
+BIG_CLASSES = {("aotc/tir/text.py", "_Parser"), ("aotc/tir/threads/parallel.py", "_Splitter")}
 
 
 def long_files() -> set[str]:

@@ -223,4 +223,4 @@ def test_strips_are_of_one_height_where_that_costs_little() -> None:
 
 
 def test_pitch_is_an_odd_number_of_lines() -> None:
-    assert [padded_pitch(n, 4) for n in (3, 16, 17, 32, 512)] == [3, 16, 48, 48, 528]
+    assert [padded_pitch(n, 4, V4) for n in (3, 16, 17, 32, 512)] == [3, 16, 48, 48, 528]

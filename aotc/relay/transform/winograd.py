@@ -24,10 +24,6 @@ from aotc.tir.schedule.contraction import pack_block
 from aotc.tir.target import Target
 from aotc.tir.winograd import TAPS, TILES
 
-MAX_GROWTH: Final = 2.5
-"""The parameters may become so many times as large ..."""
-ROOM: Final = 1 << 20
-"""... or, of small networks, by so many bytes larger, if nobody says otherwise."""
 WORTH: Final = 0.95
 """The share of the direct algorithm's time that the estimate must be below."""
 
@@ -43,15 +39,18 @@ class _Option:
 
 
 def choose_tiles(function: Function, target: Target, growth: float | None = None) -> dict[Expr, int]:
-    """The tile size of every convolution that gains by it; scalar targets have none: their flash is small.
+    """The tile size of every convolution that gains by it; none where the target's parameters may not grow.
 
-    growth    the parameters become at most so many times as large; None for `MAX_GROWTH`, or `ROOM` if that is more
+    growth    the parameters become at most so many times as large; None for what the target's budget says
     """
-    if target.is_scalar:
+    limits = target.budget
+    if limits.parameter_growth <= 1.0:
         return {}
     nodes = list(post_order(function))
     size = sum(n.data.nbytes for n in nodes if isinstance(n, Constant))
-    budget = max((MAX_GROWTH - 1.0) * size, ROOM) if growth is None else (growth - 1.0) * size
+    budget = (
+        max((limits.parameter_growth - 1.0) * size, limits.parameter_room) if growth is None else (growth - 1.0) * size
+    )
     users: dict[Constant, list[Call]] = {}
     for node in nodes:
         if isinstance(node, Call) and _fits(node) and isinstance(node.args[1], Constant) and is_finite(node.args[1]):

@@ -21,29 +21,32 @@ from aotc.tir.loops.vectorize import CONVERTED, vectorized
 from aotc.tir.plan.program import Program
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, rebuilt, remembered_kernel
-from aotc.tir.target import Target
+from aotc.tir.target import Budget, Target
 
 LEAST: Final = 4
 """The shortest vectors."""
-STACK_BYTES: Final = 16 << 10
-"""The most scratch for conversions in a kernel."""
+ROOM: Final = Budget().widened_bytes
 
 
 def widened(program: Program, target: Target) -> Program:
-    """The program with vectors in its loops over narrow floats; itself for a scalar target."""
-    if target.is_scalar:
+    """The program with vectors in its loops over narrow floats; itself where these are nothing for vectors."""
+    if not target.float16_vectors:
         return program
-    made = {kernel: widen(kernel, target.lanes("float32")) for kernel in program.kernels}
+    lanes, room = target.lanes("float32"), target.budget.widened_bytes
+    made = {kernel: widen(kernel, lanes, room) for kernel in program.kernels}
     return replace(program, steps=tuple(replace(step, kernel=made[step.kernel]) for step in program.steps))
 
 
-def widen(kernel: Kernel, lanes: int) -> Kernel:
-    """The kernel with vectors of `lanes` elements; itself if it has nothing to do with narrow floats."""
+def widen(kernel: Kernel, lanes: int, room: int = ROOM) -> Kernel:
+    """The kernel with vectors of `lanes` elements; itself if it has nothing to do with narrow floats.
+
+    room    bytes on its stack for what is converted, at most
+    """
     if kernel.source is not None or not _is_narrow(kernel.body):
         return kernel
-    source = ("widen", kernel, lanes)
+    source = ("widen", kernel, lanes, room)
     shared = frozenset((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
-    return remembered_kernel("widen", source, kernel.span, lambda: _Widening(lanes, shared).kernel(kernel))
+    return remembered_kernel("widen", source, kernel.span, lambda: _Widening(lanes, shared, room).kernel(kernel))
 
 
 def _is_narrow(stmt: Stmt) -> bool:
@@ -63,6 +66,7 @@ class _Widening:
 
     lanes: int
     shared: frozenset[tuple[Buffer, Buffer]]
+    room: int
     stack: list[Buffer] = field(default_factory=list)
 
     def kernel(self, kernel: Kernel) -> Kernel:
@@ -76,7 +80,7 @@ class _Widening:
 
     def _in_single(self, loop: For) -> Stmt | None:
         found = in_single(loop)
-        if found is None or sum(b.nbytes for b in (*self.stack, *found[1])) > STACK_BYTES:
+        if found is None or sum(b.nbytes for b in (*self.stack, *found[1])) > self.room:
             return None
         self.stack.extend(found[1])
         return rebuilt(found[0], self.statement)

@@ -3,7 +3,7 @@
 
 Either way a kernel call names a parameter by the same symbol.
 
-    params = Params("net", constants)
+    params = Params("net", constants, array_bytes=64 << 10)
     params.symbol(storage)                 # "net_const0"
 """
 
@@ -18,8 +18,6 @@ from aotc.ir.dtype import DType
 from aotc.tir.plan.program import Storage
 from aotc_codegen.c.ctypes import literal, memory_type
 
-SMALL_BYTES: Final = 64 << 10
-"""Below this, all parameters together are written as C arrays."""
 ALIGN: Final = 64
 _LINE: Final = 110
 _BEGIN: Final = 4096
@@ -38,10 +36,11 @@ def packed(storage: Storage) -> np.ndarray[Any, Any]:
 
 
 class Params:
-    """Where each constant of a program lies."""
+    """Where each constant of a program lies; in all below `array_bytes`, they are `small`: written as C arrays."""
 
-    def __init__(self, model: str, constants: Sequence[Storage]) -> None:
+    def __init__(self, model: str, constants: Sequence[Storage], array_bytes: int) -> None:
         self.model = model
+        self.array_bytes = array_bytes
         self.constants = tuple(constants)
         self.offsets: dict[Storage, int] = {}
         self._raw: dict[Storage, np.ndarray[Any, Any]] = {}
@@ -61,7 +60,7 @@ class Params:
 
     @property
     def small(self) -> bool:
-        return self.bytes < SMALL_BYTES
+        return self.bytes < self.array_bytes
 
     def symbol(self, storage: Storage) -> str:
         """The C name of a constant's first element."""

@@ -104,7 +104,8 @@ class _Project:
         self.versions = _versions(programs, target)
         self.largest = max(self.versions, key=lambda v: v.program.plan.peak)  # what callers provide memory for
         self.program = self.largest.program
-        self.params = Params(self.name, [storage for p in programs for storage in p.constants])
+        constants = [storage for p in programs for storage in p.constants]
+        self.params = Params(self.name, constants, target.budget.array_bytes)
         self.tensors = self.largest.tensors
         self.inputs = [schedule.tensor_row(s, i, "input") for s, i in self.tensors.inputs.items()]
         self.outputs = [schedule.tensor_row(s, i, "output") for s, i in self.tensors.outputs.items()]
@@ -295,12 +296,17 @@ def emit(
     others   where the target has versions, the same program for all but the first, in order
     passes   names of the passes that made the program, for the record
 
-    Raises AotcError: code "name" if the program's name will not do, "output" if a file cannot be written.
+    Raises AotcError: code "name" if the program's name will not do, "memory" if a run needs more than the target has,
+    "output" if a file cannot be written.
     """
     if model_identifier(program.name) != program.name:
         hint = f"for example: {model_identifier(program.name)}"
         raise AotcError("name", f"a model cannot be called {program.name!r} in C", hint=hint)
     project = _Project([program, *others], target, version)
+    needed, room = project.program.plan.peak, target.budget.arena_bytes
+    if 0 < room < needed:
+        hint = "take a smaller model or input, or another target"
+        raise AotcError("memory", f"a run needs {needed} bytes of memory, {target.name} has {room}", hint=hint)
     project.sources()
     project.build_files()
     project.example()

@@ -37,8 +37,6 @@ from aotc.tir.target import Target
 
 SHARE: Final = 8
 """A strip takes one part in so many of the second-level cache."""
-LINE: Final = 64
-"""Bytes of a cache line."""
 LEAST: Final = 16
 """Rows of a strip, however long they are."""
 
@@ -248,9 +246,9 @@ def strip_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
     return next((r for r in range(most, most // 2, -1) if rows % r == 0), most)
 
 
-def padded_pitch(columns: int, itemsize: int) -> int:
+def padded_pitch(columns: int, itemsize: int, target: Target) -> int:
     """Elements from row to row: an odd number of cache lines, lest a column of elements compete for few cache sets."""
-    line = LINE // itemsize
+    line = target.line // itemsize
     return columns if columns < line else (-(-columns // line) | 1) * line
 
 
@@ -313,7 +311,7 @@ class _Strips:
         first, memory = chain.first, builder.memory
         dtype, (_, rows), (_, columns) = first.c.dtype, first.row, first.column
         height = strip_rows(rows, columns, dtype.itemsize, builder.target)
-        pitch = padded_pitch(columns, dtype.itemsize)
+        pitch = padded_pitch(columns, dtype.itemsize, builder.target)
         keys, values = _Panels.of(builder, first, "keys"), _Panels.of(builder, chain.second, "values")
         queries = builder.scratch("queries", dtype, height * first.inner[1], private=True)
         strip = weights = builder.scratch("strip", dtype, height * pitch, private=True)

@@ -24,7 +24,7 @@ from aotc.tir import te
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
 from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction import build_contraction
-from aotc.tir.schedule.contraction.cost import MEMORY_RATE, computed_lanes
+from aotc.tir.schedule.contraction.cost import computed_lanes
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store, loops
 from aotc.tir.target import Target
@@ -34,8 +34,6 @@ TINY: Final = 1e-12
 """Coefficients closer than this are equal."""
 BIG: Final = 4
 """Second-level caches that a strip may fill where the weights do not fit one."""
-LINE: Final = 16
-"""Elements of a cache line."""
 COLUMNS: Final = 64
 """Output columns that are transformed back at a time, at most."""
 
@@ -87,10 +85,12 @@ def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int,
         taps = (tile + TAPS - 1) ** 2
         tiles = images * -(-height // tile) * -(-width // tile)
         macs = taps * tiles * channels * outputs
-        forward, backward = 0.6 * tile**2 + 12 * taps / lanes, 1.2 * tile**2 + 8 * taps / lanes
+        cost = target.winograd
+        forward = cost.forward * tile**2 + cost.forward_vector * taps / lanes
+        backward = cost.backward * tile**2 + cost.backward_vector * taps / lanes
         transforms = tiles * (channels * forward + outputs * backward)
     weights = taps * channels * outputs * 4
-    return macs / rate + weights / MEMORY_RATE / 2 + transforms
+    return macs / rate + weights / target.memory_rate / 2 + transforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,9 @@ class _Builder:
         self.width = w.b.shape[1] * w.block
         self.chunk = -(-self.columns // -(-self.columns * w.tile // COLUMNS))
         self.phases = Buffer("phases", w.dtype, w.tile**2 * self.plane, "workspace", 64, private=True)
-        self.layer = _layer(self.channels * self.places)
-        self.step = _layer(self.rows * self.columns * self.width)
+        line = target.line // w.dtype.itemsize
+        self.layer = _layer(self.channels * self.places, line)
+        self.step = _layer(self.rows * self.columns * self.width, line)
         self.data = Buffer("data", w.dtype, self.alpha**2 * self.layer, "workspace", 64, private=True)
         self.product = Buffer("product", w.dtype, self.alpha**2 * self.step, "workspace", 64, private=True)
         self.tile = Buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes, "workspace", 64, private=True)
@@ -329,10 +330,10 @@ class _Builder:
         return For(lane, minimum(self.lanes, outputs - group * self.lanes), body, kind="independent")
 
 
-def _layer(size: int) -> int:
-    """Room for `size` elements, an odd number of cache lines.
+def _layer(size: int, line: int) -> int:
+    """Room for `size` elements, an odd number of cache lines of `line` elements.
 
     A patch has an element in each of 16 or 36 layers: at a distance of 4096 bytes, or of many a smaller power of two,
     they would all compete for few sets of the first-level cache.
     """
-    return (-(-size // LINE) | 1) * LINE
+    return (-(-size // line) | 1) * line

@@ -18,16 +18,10 @@ from aotc.tir.target import Target
 
 _SCALAR_TILES: Final = {1: 8, 2: 4, 4: 4}
 """Columns for so many scalars of weights: what C compilers keep in registers."""
-MEMORY_RATE: Final = 5.4
-"""Bytes that arrive from memory in a cycle."""
 VECTORS: Final = (1, 2, 3, 4)
 """Vectors of weights in a tile."""
-PAGE: Final = 4096
-"""Rows so many bytes apart, or a multiple, all want the same place of the first-level cache ..."""
-WAYS: Final = 8
-"""... which holds so many lines: higher tiles lose lines before all of their elements are used."""
 MANY: Final = 32
-"""Rows from which on tiles of three vectors and fewer rows are faster then."""
+"""Rows from which on tiles of three vectors and fewer rows are faster where rows want the same place of the cache."""
 WORTH: Final = 0.9
 """Packing in halves of vectors must take no more than this share of the time."""
 
@@ -63,7 +57,9 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: i
     vectors = -(-n // lanes)
     if columns == 1:
         return lanes * min(4, vectors)
-    crowded = pitch > 0 and pitch % PAGE == 0 and columns >= MANY and tile_columns(target, 2, lanes) > WAYS
+    # higher tiles than the cache has ways lose lines before all of their elements are used
+    meeting = pitch > 0 and pitch % target.l1_stride == 0
+    crowded = meeting and columns >= MANY and tile_columns(target, 2, lanes) > target.l1_ways
     waste = {v: -(-vectors // v) * v for v in ((3, 2, 1) if crowded else (2, 3, 1)) if v <= vectors}
     least = min(waste.values())
     block = lanes * next(v for v, w in waste.items() if w == least or w * 8 <= least * 9)
@@ -107,7 +103,7 @@ def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) 
 
     A pass that does little with each weight is over before the next ones have come.
     """
-    return 0.0 if weight_bytes <= target.l2 else max(0.0, weight_bytes / MEMORY_RATE - cycles / passes)
+    return 0.0 if weight_bytes <= target.l2 else max(0.0, weight_bytes / target.memory_rate - cycles / passes)
 
 
 def tiling_cost(tiling: Tiling, target: Target) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir import graph, te
@@ -24,9 +24,6 @@ from aotc.tir.stmt import Block, Declare, Stmt, Store
 from aotc.tir.target import Target
 
 Indices: TypeAlias = "tuple[Expr, ...]"
-
-STACK_BYTES: Final = 4096
-"""How much of a kernel's scratch may lie on the stack."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +39,8 @@ class KernelBuilder:
     def scratch(self, name: str, dtype: str, size: int, *, private: bool = False) -> Buffer:
         """A temporary buffer: on the stack as long as there is room, else in the workspace."""
         dt = DType(dtype)
-        fits = sum(b.nbytes for b in self.stack) + size * dt.itemsize <= STACK_BYTES
+        needed = sum(b.nbytes for b in self.stack) + size * dt.itemsize
+        fits = needed <= self.target.budget.stack_bytes
         place, found = ("stack", self.stack) if fits else ("workspace", self.workspace)
         found.append(Buffer(name, dt, size, place, private=private))
         return found[-1]

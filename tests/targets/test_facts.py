@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Targets are data: what one says decides, and sizes that cannot be true are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aotc_codegen.c.dialect import DIALECTS
+from aotc_codegen.c.project import emit
+
+from aotc.ir.diagnostics import AotcError
+from aotc.tir.schedule.algorithms.winograd import convolution_cost
+from aotc.tir.schedule.contraction import pack_block
+from aotc.tir.schedule.contraction.cost import waiting_cost
+from aotc.tir.target import TARGETS, Budget, Target, Winograd, get_target
+from tests.codegen.programs import affine
+
+V4 = get_target("x86-64-v4")
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"l1": 0}, "l1 of 0 bytes is not that of a cache"),
+        ({"l2": 1 << 50}, "l2 of 1125899906842624 bytes is not that of a cache"),
+        ({"l2": -1}, "l2 of -1 bytes"),
+        ({"line": 0}, "line of 0 bytes"),
+        ({"l1_ways": 0}, "l1_ways cannot be 0"),
+        ({"memory_rate": 0.0}, "memory_rate cannot be 0.0"),
+        ({"memory_rate": float("nan")}, "memory_rate cannot be nan"),
+        ({"registers": -4}, "registers cannot be -4"),
+    ],
+)
+def test_sizes_that_no_machine_has(facts: dict[str, Any], message: str) -> None:
+    with pytest.raises(AotcError, match=message) as raised:
+        replace(V4, name="odd", **facts)
+    assert raised.value.code == "target"
+
+
+def test_every_target_has_words() -> None:
+    for target in TARGETS.values():
+        assert (DIALECTS[target.dialect].vectors is None) == target.is_scalar
+
+
+def test_facts_of_a_machine_decide() -> None:
+    """The same questions of machines that differ in one fact each."""
+    pitch = {"columns": 64, "pitch": 4096}
+    assert pack_block(96, V4, "float32", **pitch) != pack_block(96, replace(V4, l1_stride=3000), "float32", **pitch)
+    assert pack_block(96, V4, "float32", **pitch) != pack_block(96, replace(V4, l1_ways=32), "float32", **pitch)
+    slow = replace(V4, memory_rate=1.0)
+    assert waiting_cost(1 << 24, 4, 0.0, slow) > 5 * waiting_cost(1 << 24, 4, 0.0, V4)
+    shape = (1, 64, 56, 56)
+    direct, fast = (convolution_cost(shape, 64, tile, V4) for tile in (0, 4))
+    dear = replace(V4, winograd=Winograd(forward=60.0, backward_vector=800))
+    assert fast < direct < convolution_cost(shape, 64, 4, dear)
+
+
+def test_a_target_for_another_processor_is_one_value(tmp_path: Path) -> None:
+    """Limited memory, parameters as arrays whatever their size; its kernels are C99."""
+    small = Target(name="small", l1=16 << 10, l2=64 << 10, budget=Budget(array_bytes=1 << 30, arena_bytes=1 << 20))
+    metadata = emit(affine("net", 20_000), tmp_path, target=small, version="1")
+    assert metadata["target"] == "small" and not list(tmp_path.glob("src/*.bin"))
+    tiny = replace(small, name="tiny", budget=Budget(arena_bytes=1000))
+    with pytest.raises(AotcError, match="a run needs [0-9]+ bytes of memory, tiny has 1000") as raised:
+        emit(affine("net", 20_000), tmp_path, target=tiny, version="1")
+    assert raised.value.code == "memory"

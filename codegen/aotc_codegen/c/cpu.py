@@ -20,25 +20,15 @@ _YMM, _ZMM = 0x6, 0xE6
 """Parts of the state that the system must save: bits of XCR0."""
 _EXTENDED: Final = 0x80000001
 
+_WORDS: Final = {
+    (1, _ECX, 0): {"sse3": 0, "ssse3": 9, "sse4_1": 19, "sse4_2": 20, "movbe": 22, "popcnt": 23},
+    (_EXTENDED, _ECX, 0): {"lzcnt": 5},
+    (1, _ECX, _YMM): {"avx": 28, "f16c": 29, "fma": 12},
+    (7, _EBX, _YMM): {"bmi1": 3, "avx2": 5, "bmi2": 8},
+    (7, _EBX, _ZMM): {"avx512f": 16, "avx512dq": 17, "avx512cd": 28, "avx512bw": 30, "avx512vl": 31},
+}
 CPUID: Final = {
-    "sse3": (1, _ECX, 0, 0),
-    "ssse3": (1, _ECX, 9, 0),
-    "sse4_1": (1, _ECX, 19, 0),
-    "sse4_2": (1, _ECX, 20, 0),
-    "movbe": (1, _ECX, 22, 0),
-    "popcnt": (1, _ECX, 23, 0),
-    "lzcnt": (_EXTENDED, _ECX, 5, 0),
-    "avx": (1, _ECX, 28, _YMM),
-    "f16c": (1, _ECX, 29, _YMM),
-    "fma": (1, _ECX, 12, _YMM),
-    "bmi1": (7, _EBX, 3, _YMM),
-    "avx2": (7, _EBX, 5, _YMM),
-    "bmi2": (7, _EBX, 8, _YMM),
-    "avx512f": (7, _EBX, 16, _ZMM),
-    "avx512dq": (7, _EBX, 17, _ZMM),
-    "avx512cd": (7, _EBX, 28, _ZMM),
-    "avx512bw": (7, _EBX, 30, _ZMM),
-    "avx512vl": (7, _EBX, 31, _ZMM),
+    name: (leaf, register, bit, state) for (leaf, register, state), bits in _WORDS.items() for name, bit in bits.items()
 }
 """Where the CPUID instruction tells of a feature: leaf, register, bit; and the state that it needs.
 

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from aotc.ir.dtype import DType
 from aotc_codegen.c.ctypes import carrier, suffix
 from aotc_codegen.c.dialect import Dialect
-from aotc_codegen.c.mathlib import FUNCTIONS
+from aotc_codegen.c.mathlib import BITS, FUNCTIONS
 from aotc_codegen.c.narrow import ODD, ROUND_F16, lanes_text, narrow_text
 
 
@@ -150,18 +150,6 @@ _VECTORS: Final[Mapping[str, Definition]] = {
     ),
 }
 
-_BITS: Final = """$inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
-}
-$inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
-}
-"""
-
 
 def _transpose(lanes: int) -> str:
     """Blocks change places across the diagonal, half as large in each round (Eklundh, 1972)."""
@@ -195,7 +183,7 @@ def _transpose(lanes: int) -> str:
 def _definition(what: str, dtype: DType, lanes: int) -> Definition:
     """The row for a dtype."""
     if what == "bits":
-        return Definition(_BITS)
+        return Definition(BITS)
     if what == "transpose":
         return Definition(_transpose(lanes))
     if what in ("load", "store"):

@@ -85,6 +85,11 @@ class PrintedKernels:
         """Of all kernels, the user's included."""
         return [*(k.prototype for k in self.externals), *(k.prototype for k in self.kernels)]
 
+    def launch(self, kernel: Kernel, arguments: Sequence[str]) -> str:
+        """The statement that runs a kernel; a team's is told whose it is."""
+        team = [self.dialect.team_argument] if kernel.team and self.dialect.team_argument else []
+        return self.dialect.launch.format(name=self.names[kernel], arguments=", ".join([*arguments, *team]))
+
     def files(self, **common: Any) -> list[str]:
         """The kernels as files that compile by themselves: each depends on its own kernels alone.
 

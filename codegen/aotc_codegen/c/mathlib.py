@@ -12,16 +12,31 @@ from __future__ import annotations
 
 from typing import Final
 
+
+def _wide(text: str, function: str = "", params: str = "float x") -> str:
+    """A definition where vectors of double and shifts by lanes are instructions.
+
+    function   the C library's, whose calls are faster elsewhere; "" if it has none
+    """
+    name, arguments = f"aotc_{function}_f32", params.replace("float ", "")
+    other = f"$always_inline float {name}({params}) {{\n  return {function}f({arguments});\n}}\n"
+    otherwise = f"#else\n{other}" if function else ""
+    return f"#if defined(__AVX2__) || defined(__aarch64__)\n{text}{otherwise}#endif\n"
+
+
+def _horner(value: str, x: str, coefficients: str) -> str:
+    """The steps of Horner's rule that follow the first coefficient."""
+    signed = (f"- {c[1:]}" if c[0] == "-" else f"+ {c}" for c in coefficients.split())
+    return "".join(f"  {value} = {value} * {x} {c};\n" for c in signed)
+
+
 # n = round(x / ln 2) is read from the low bits of a sum with 1.5 * 2^23: no conversion, so no trap for NaN.
-_EXP: Final = """\
+_EXP: Final = f"""\
   const float t = y * 1.44269504f + 12582912.0f;
   const float n = t - 12582912.0f;
   const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
   float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
+{_horner("p", "r", "8.36889e-3f 4.1666206e-2f 1.6666518e-1f 0.5f")}\
   p = (p * r) * r + r;
   p = p + 1.0f;
 """
@@ -50,23 +65,21 @@ $inline float aotc_exp_normal_f32(float y) {{
 }}
 """
 
+_LOG: Final = """
+-1.1789808e-1f 1.1872976e-1f -1.2384348e-1f 1.4218658e-1f
+-1.6669251e-1f 2.0002227e-1f -2.4999987e-1f 3.333331e-1f
+"""
+
 # x = m * 2^e with m in [sqrt(1/2), sqrt(2)); log(m) = f - f^2/2 + f^3 p(f), f = m - 1.
-LOG: Final = """\
-$inline float aotc_log_f32(float x) {
+LOG: Final = f"""\
+$inline float aotc_log_f32(float x) {{
   const int tiny = x < 1.17549435e-38f;
   const uint32_t u = aotc_bits(tiny ? x * 8388608.0f : x) - 0x3f3504f3u;
   const float e = (float)((int32_t)u >> 23) - (tiny ? 23.0f : 0.0f);
   const float f = aotc_from_bits((u & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
   const float s = f * f;
   float p = 6.9153681e-2f;
-  p = p * f - 1.1789808e-1f;
-  p = p * f + 1.1872976e-1f;
-  p = p * f - 1.2384348e-1f;
-  p = p * f + 1.4218658e-1f;
-  p = p * f - 1.6669251e-1f;
-  p = p * f + 2.0002227e-1f;
-  p = p * f - 2.4999987e-1f;
-  p = p * f + 3.333331e-1f;
+{_horner("p", "f", _LOG)}\
   p = (p * f) * s;
   p = p + e * -2.12194440e-4f;
   p = p - 0.5f * s;
@@ -74,59 +87,40 @@ $inline float aotc_log_f32(float x) {
   p = x > 3.40282347e+38f ? x : p;
   p = x == 0.0f ? -INFINITY : p;
   return x >= 0.0f ? p : NAN;
-}
+}}
 """
 
-TANH: Final = """\
-$inline float aotc_tanh_f32(float x) {
+TANH: Final = f"""\
+$inline float aotc_tanh_f32(float x) {{
   const float a = fabsf(x);
   const float s = x * x;
   const float c = 10.0f < a ? 10.0f : a;
   const float big = 1.0f - 2.0f / (aotc_exp_normal_f32(c + c) + 1.0f);
   float p = -5.5286246e-3f;
-  p = p * s + 2.0483306e-2f;
-  p = p * s - 5.3692963e-2f;
-  p = p * s + 1.333090e-1f;
-  p = p * s - 3.3333263e-1f;
+{_horner("p", "s", "2.0483306e-2f -5.3692963e-2f 1.333090e-1f -3.3333263e-1f")}\
   p = (p * s) * x + x;
   return copysignf(a < 0.65f ? p : big, x);
-}
+}}
 """
 
 # |x| < 1: x * p(x^2); else 1 - exp(-q(|x|)), which is 1 from 4 on.
-ERF: Final = """\
-$always_inline float aotc_erf_f32(float x) {
+ERF: Final = f"""\
+$always_inline float aotc_erf_f32(float x) {{
   const float a = fabsf(x);
   const float c = a > 4.0f ? 4.0f : a;
   const float s = c * c;
   float p = 7.889119e-5f;
   float q = 2.168685e-5f;
-  p = p * s - 8.020841e-4f;
-  p = p * s + 5.1895352e-3f;
-  p = p * s - 2.6854444e-2f;
-  p = p * s + 1.12836003e-1f;
-  p = p * s - 3.7612626e-1f;
-  p = p * s + 1.1283791f;
-  q = q * c - 4.4133636e-4f;
-  q = q * c + 4.204562e-3f;
-  q = q * c - 2.5208257e-2f;
-  q = q * c + 1.08418576e-1f;
-  q = q * c + 6.332199e-1f;
-  q = q * c + 1.1295785f;
-  q = q * c - 1.8804023e-4f;
+{_horner("p", "s", "-8.020841e-4f 5.1895352e-3f -2.6854444e-2f 1.12836003e-1f -3.7612626e-1f 1.1283791f")}\
+{_horner("q", "c", "-4.4133636e-4f 4.204562e-3f -2.5208257e-2f 1.08418576e-1f 6.332199e-1f 1.1295785f -1.8804023e-4f")}\
   q = 1.0f - aotc_exp_normal_f32(-q);
   return c < 1.0f ? p * x : copysignf(q, x);
-}
+}}
 """
-
-# Where vectors of double and shifts by lanes are instructions; elsewhere the C library's calls are faster.
-_WIDE: Final = "#if defined(__AVX2__) || defined(__aarch64__)\n"
 
 # Payne and Hanek's reduction (1983) in 96 bits of 2/pi, from the place on where m * 2^e * 2/pi is no multiple of 4: the
 # product has two bits of the quarter of the turn and 62 of the rest.  For |x| < 1 there is nothing to reduce.
-TURN: Final = (
-    _WIDE
-    + """\
+TURN: Final = _wide("""\
 $always_inline uint32_t aotc_turn_f32(float x, double *rest) {
   const uint32_t a = aotc_bits(x) & 0x7fffffffu;
   const uint32_t e = (a >> 23) - 127u, m = (a & 0x007fffffu) | 0x00800000u;
@@ -148,14 +142,10 @@ $always_inline uint32_t aotc_turn_f32(float x, double *rest) {
   *rest = small ? (double)aotc_from_bits(a) : turn;
   return small ? 0u : (high + 0x20000000u) >> 30;
 }
-#endif
-"""
-)
+""")
 
 # Both polynomials in one: b + b s p(s), where b is r for the sine and 1 for the cosine.
-WAVE: Final = (
-    _WIDE
-    + """\
+WAVE: Final = _wide("""\
 $always_inline float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
   double r;
   const uint32_t q = aotc_turn_f32(x, &r) + quarter;
@@ -168,51 +158,44 @@ $always_inline float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
   p = b + (b * s) * p;
   return fabsf(x) <= 3.40282347e+38f ? aotc_from_bits(aotc_bits((float)p) ^ ((q & 2u) << 30) ^ sign) : NAN;
 }
-#endif
-"""
-)
+""")
 
-TAN: Final = (
-    _WIDE
-    + """\
-$always_inline float aotc_tan_f32(float x) {
+TAN: Final = _wide(
+    f"""\
+$always_inline float aotc_tan_f32(float x) {{
   double r;
   const uint32_t q = aotc_turn_f32(x, &r);
   const int odd = (q & 1u) != 0u;
   const double s = r * r;
   double p = 2.6953126420295278e-6, c = 2.4138246562584954e-5;
-  p = p * s - 1.9836212114933676e-4;
-  p = p * s + 8.3333166195992582e-3;
-  p = p * s - 1.6666666494885057e-1;
+{_horner("p", "s", "-1.9836212114933676e-4 8.3333166195992582e-3 -1.6666666494885057e-1")}\
   p = r + (r * s) * p;
-  c = c * s - 1.3883339756449393e-3;
-  c = c * s + 4.1666483357577685e-2;
-  c = c * s - 4.9999998116461878e-1;
+{_horner("c", "s", "-1.3883339756449393e-3 4.1666483357577685e-2 -4.9999998116461878e-1")}\
   c = 1.0 + c * s;
   p = (odd ? -c : p) / (odd ? p : c);
   return fabsf(x) <= 3.40282347e+38f ? aotc_from_bits(aotc_bits((float)p) ^ (aotc_bits(x) & 0x80000000u)) : NAN;
-}
-#else
-$always_inline float aotc_tan_f32(float x) {
-  return tanf(x);
-}
-#endif
-"""
+}}
+""",
+    "tan",
 )
 
 
 def _wave(name: str, quarter: int, sign: str) -> str:
-    head = f"$always_inline float aotc_{name}_f32(float x) {{\n  return "
-    return f"{_WIDE}{head}aotc_wave_f32(x, {quarter}u, {sign});\n}}\n#else\n{head}{name}f(x);\n}}\n#endif\n"
+    head = f"$always_inline float aotc_{name}_f32(float x) {{\n"
+    return _wide(f"{head}  return aotc_wave_f32(x, {quarter}u, {sign});\n}}\n", name)
 
+
+_EXP2: Final = """
+1.3399957587004336e-3 9.6184892437084544e-3 5.5503287119397479e-2
+2.4022646886090252e-1 6.9314720576707142e-1 1.000000000555048
+"""
 
 # 2^(y log2 |x|): m in [sqrt(1/2), sqrt(2)) as for the logarithm, log2(m) by powers of s = (m - 1) / (m + 1).  y is cut
 # where the result is 0, 1 or infinity, on an even number; w then has its whole part in the low bits of a sum.
 # Conditions are joined by & and |: with branches between them, gcc 12 does not vectorise.
-POW: Final = (
-    _WIDE
-    + """\
-$always_inline float aotc_pow_f32(float x, float y) {
+POW: Final = _wide(
+    f"""\
+$always_inline float aotc_pow_f32(float x, float y) {{
   const float a = fabsf(x);
   const int tiny = a < 1.17549435e-38f;
   const uint32_t u = aotc_bits(tiny ? a * 8388608.0f : a) - 0x3f3504f3u;
@@ -225,19 +208,11 @@ $always_inline float aotc_pow_f32(float x, float y) {
   const double s = ((double)m - 1.0) / ((double)m + 1.0), q = s * s;
   double p = 0.34074045710414318, z = 1.5345789109373779e-4, w, t, r;
   float f, v;
-  p = p * q + 0.41167210928805631;
-  p = p * q + 0.57708359619079403;
-  p = p * q + 0.96179667327563884;
-  p = p * q + 2.8853900817901471;
+{_horner("p", "q", "0.41167210928805631 0.57708359619079403 0.96179667327563884 2.8853900817901471")}\
   w = (double)c * (p * s + (double)e);
   t = w + 6755399441055744.0;
   r = w - (t - 6755399441055744.0);
-  z = z * r + 1.3399957587004336e-3;
-  z = z * r + 9.6184892437084544e-3;
-  z = z * r + 5.5503287119397479e-2;
-  z = z * r + 2.4022646886090252e-1;
-  z = z * r + 6.9314720576707142e-1;
-  z = z * r + 1.000000000555048;
+{_horner("z", "r", _EXP2)}\
   f = (float)aotc_from_bits64(aotc_bits64(z) + (aotc_bits64(t) << 52));
   v = (float)w * edge;
   f = v > 130.0f ? INFINITY : v < -152.0f ? 0.0f : f;
@@ -245,31 +220,31 @@ $always_inline float aotc_pow_f32(float x, float y) {
   f = ((x < 0.0f) & (whole != c) & (a <= 3.40282347e+38f)) ? NAN : f;
   f = x != x ? x : y != y ? y : f;
   return ((y == 0.0f) | (x == 1.0f)) ? 1.0f : f;
-}
-#else
-$always_inline float aotc_pow_f32(float x, float y) {
-  return powf(x, y);
-}
-#endif
-"""
+}}
+""",
+    "pow",
+    "float x, float y",
 )
 
-BITS64: Final = (
-    _WIDE
-    + """\
-$inline uint64_t aotc_bits64(double x) {
-  uint64_t u;
+
+def _reinterpretation(kind: str, whole: str, number: str) -> str:
+    """Functions from a number to its bits and back."""
+    return f"""\
+$inline {whole} aotc_bits{kind}({number} x) {{
+  {whole} u;
   memcpy(&u, &x, sizeof u);
   return u;
-}
-$inline double aotc_from_bits64(uint64_t u) {
-  double x;
+}}
+$inline {number} aotc_from_bits{kind}({whole} u) {{
+  {number} x;
   memcpy(&x, &u, sizeof x);
   return x;
-}
-#endif
+}}
 """
-)
+
+
+BITS: Final = _reinterpretation("", "uint32_t", "float")
+BITS64: Final = _wide(_reinterpretation("64", "uint64_t", "double"))
 
 FUNCTIONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "exp": (EXP, ()),

@@ -11,6 +11,7 @@ Vectors of them are vectors of float32: `lanes_text` has what loads and stores t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Template
 from typing import Final
@@ -247,8 +248,7 @@ def lanes_text(what: str, dtype: DType, lanes: int) -> str:
 
 
 def _load(dtype: DType, f: Format) -> str:
-    width = dtype.bits
-    sign = 1 << (width - 1)
+    sign = 1 << (dtype.bits - 1)
     special, result = "", f"(bits & {sign:#x}u) != 0u ? -finite : finite"
     if f.overflow == f.nan and f.unsigned_zero:
         result = f"bits == {f.nan:#x}u ? -NAN : {result}"
@@ -259,32 +259,21 @@ def _load(dtype: DType, f: Format) -> str:
         special = f"  const float beyond = magnitude > {f.overflow:#x}u ? NAN : INFINITY;\n"
         special += f"  const float absolute = magnitude > {f.largest:#x}u ? beyond : finite;\n"
         result = result.replace("finite", "absolute")
-    return _LOAD.safe_substitute(
-        mask=f"{sign - 1:#x}",
-        unit=f"{2.0 ** (1 - f.bias - f.mantissa)!r}f",
-        shift=23 - f.mantissa,
-        rebias=f"{(127 - f.bias) << 23:#x}",
-        first_normal=f"{1 << f.mantissa:#x}",
-        special=special,
-        result=result,
-    )
+    codes = {"mask": sign - 1, "rebias": (127 - f.bias) << 23, "first_normal": 1 << f.mantissa}
+    unit = f"{2.0 ** (1 - f.bias - f.mantissa)!r}f"
+    return _LOAD.safe_substitute(_hex(codes), unit=unit, shift=23 - f.mantissa, special=special, result=result)
 
 
 def _store(dtype: DType, f: Format) -> str:
+    join = "  return ($T)(code | sign);\n"
     if f.unsigned_zero:
         join = "  return (uint8_t)(code == 0u || code == 0x80u ? code : code | sign);\n"
-    else:
-        join = "  return ($T)(code | sign);\n"
     shift = 23 - f.mantissa
-    return _STORE.safe_substitute(
-        sign_bit=dtype.bits - 1,
-        magic=f"{2.0 ** (1 - f.bias - f.mantissa + 23)!r}f",
-        half=f"{(1 << (shift - 1)) - 1:#x}",
-        shift=shift,
-        rebias=f"{(127 - f.bias) << f.mantissa:#x}",
-        least=f"{(128 - f.bias) << 23:#x}",
-        largest=f"{f.largest:#x}",
-        overflow=f"{f.overflow:#x}",
-        nan=f"{f.nan:#x}",
-        join=join,
-    )
+    codes = {"largest": f.largest, "overflow": f.overflow, "nan": f.nan, "half": (1 << (shift - 1)) - 1}
+    codes |= {"rebias": (127 - f.bias) << f.mantissa, "least": (128 - f.bias) << 23}
+    magic = f"{2.0 ** (1 - f.bias - f.mantissa + 23)!r}f"
+    return _STORE.safe_substitute(_hex(codes), sign_bit=dtype.bits - 1, magic=magic, shift=shift, join=join)
+
+
+def _hex(codes: Mapping[str, int]) -> dict[str, str]:
+    return {name: f"{code:#x}" for name, code in codes.items()}

@@ -61,7 +61,7 @@ class _Version:
             "team_base": schedule.team_base(self.program),
             "team_bytes": schedule.team_bytes(self.program),
             "step_count": len(self.program.steps),
-            "steps": schedule.call_rows(self.program, self.kernels.names, self.tensors, params),
+            "steps": schedule.call_rows(self.program, self.kernels, self.tensors, params),
         }
 
     def make_flags(self) -> tuple[str, str]:

@@ -6,13 +6,13 @@ In: a program, the C names of its kernels, tensors and parameters.  Out: lines o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aotc.ir.dtype import DTYPES, DType
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.stmt import Kernel
 from aotc_codegen.c.ctypes import memory_type
+from aotc_codegen.c.kernels import PrintedKernels
 from aotc_codegen.c.names import Names, comment_text, string_text
 from aotc_codegen.c.params import Params
 
@@ -39,6 +39,11 @@ class TensorNames:
             found = {s: names.fresh(s.name) for s in storages}
             sides.append({s: f"{name}_" if name.startswith(prefix) else name for s, name in found.items()})
         return cls(*sides)
+
+    def all(self) -> Iterator[tuple[str, int, Storage, str]]:
+        """Each input and then each output: its role, its number among those, its memory, its member."""
+        for role, names in (("input", self.inputs), ("output", self.outputs)):
+            yield from ((role, k, storage, ident) for k, (storage, ident) in enumerate(names.items()))
 
 
 def dims_text(storage: Storage) -> str:
@@ -114,7 +119,7 @@ def _pointer(view: View, tensors: TensorNames, params: Params, program: Program,
     return f"{base} + {view.offset}" if view.offset else base
 
 
-def call_rows(program: Program, kernels: Mapping[Kernel, str], tensors: TensorNames, params: Params) -> list[str]:
+def call_rows(program: Program, kernels: PrintedKernels, tensors: TensorNames, params: Params) -> list[str]:
     """One line per step; where kernels are for teams, the others are the first participant's."""
     rows: list[str] = []
     scratch = team_scratch(program)
@@ -123,7 +128,7 @@ def call_rows(program: Program, kernels: Mapping[Kernel, str], tensors: TensorNa
     for number, step in enumerate(program.steps):
         written = len(step.inputs)
         args = [_pointer(v, tensors, params, program, k < written, scratch.get(v)) for k, v in enumerate(step.args)]
-        call = f"{kernels[step.kernel]}({', '.join([*args, 'team'] if step.kernel.team else args)});"
+        call = kernels.launch(step.kernel, args)
         if last is not None and (last or step.kernel.team):
             rows.append("AOTC_TEAM_SYNC(team);")
         last = step.kernel.team
@@ -139,40 +144,33 @@ def _step_comment(step: Step) -> str:
 
 def check_rows(program: Program, tensors: TensorNames) -> list[str]:
     """Tests of the caller's pointers."""
-    rows = []
-    for side, names in (("inputs", tensors.inputs), ("outputs", tensors.outputs)):
-        for storage, ident in names.items():
-            if storage.size:
-                rows.append(f"if ({side}->{ident} == NULL) return AOTC_ERROR_NULL_ARGUMENT;")
+    rows = [
+        f"if ({role}s->{ident} == NULL) return AOTC_ERROR_NULL_ARGUMENT;"
+        for role, _, storage, ident in tensors.all()
+        if storage.size
+    ]
     if program.plan.peak:
         rows.append("if (workspace == NULL) return AOTC_ERROR_NULL_ARGUMENT;")
         rows.append(f"if (misaligned(workspace, {program.plan.align})) return AOTC_ERROR_ALIGNMENT;")
-    for side, names in (("inputs", tensors.inputs), ("outputs", tensors.outputs)):
-        for storage, ident in names.items():
-            rows.append(
-                f"if (misaligned({side}->{ident}, sizeof({memory_type(storage.dtype)}))) return AOTC_ERROR_ALIGNMENT;"
-            )
+    for role, _, storage, ident in tensors.all():
+        size = f"sizeof({memory_type(storage.dtype)})"
+        rows.append(f"if (misaligned({role}s->{ident}, {size})) return AOTC_ERROR_ALIGNMENT;")
     return rows
 
 
 def unpack_rows(tensors: TensorNames) -> list[str]:
     """From arrays of pointers to the typed structures."""
     rows = ["memset(&in, 0, sizeof in);"]
-    for k, (storage, ident) in enumerate(tensors.inputs.items()):
-        rows.append(f"in.{ident} = (const {memory_type(storage.dtype)} *)inputs[{k}];")
-    for k, (storage, ident) in enumerate(tensors.outputs.items()):
-        rows.append(f"out.{ident} = ({memory_type(storage.dtype)} *)outputs[{k}];")
+    for role, k, storage, ident in tensors.all():
+        const = "const " if role == "input" else ""
+        rows.append(f"{role.removesuffix('put')}.{ident} = ({const}{memory_type(storage.dtype)} *){role}s[{k}];")
     return rows
 
 
 def shape_rows(tensors: TensorNames) -> list[str]:
     """Arrays of dimensions for the descriptors."""
-    rows = []
-    for role, names in (("input", tensors.inputs), ("output", tensors.outputs)):
-        for k, storage in enumerate(names):
-            dims = ", ".join(map(str, storage.shape)) or "0"
-            rows.append(f"static const int64_t {role}{k}_shape[] = {{{dims}}};")
-    return rows
+    shapes = {f"{role}{k}": ", ".join(map(str, storage.shape)) or "0" for role, k, storage, _ in tensors.all()}
+    return [f"static const int64_t {name}_shape[] = {{{dims}}};" for name, dims in shapes.items()]
 
 
 def descriptor_rows(tensors: TensorNames) -> list[str]:

@@ -102,7 +102,7 @@ class Compilation:
 
     name       prefix of every C symbol
     context    under which all passes run
-    threads    make kernels that threads can share, for targets with vectors
+    threads    make kernels that threads can share, for targets that run several
     cache      take kernels and objects that were made before from the user's cache
     tilings    of contractions
     toolchain  the C compiler; the machine's for None
@@ -195,7 +195,7 @@ class Compilation:
         with self._passing():
             calls = self.calls
             self.progress(PLANNING)
-            shared = self.threads and bool(self.context.get_config("compile.threads", 1)) and not self.target.is_scalar
+            shared = self.threads and bool(self.context.get_config("compile.threads", 1))
             return tuple(scheduled(p, one, shared) for p, one in zip(calls, self.versions, strict=True))
 
     def project(self, output: Path | None = None) -> CompiledModel:

@@ -207,7 +207,7 @@ def compile(
     cc_timeout    seconds that one run of the C compiler may take, before it is ended; half an hour for None
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
-    threads       make kernels that threads can share, for targets with vectors; their number is chosen at `load`
+    threads       make kernels that threads can share, for targets that run several; their number is chosen at `load`
     progress      called with the name of each stage as it begins
 
     Raises AotcError for what is wrong with model, arguments, machine or destination; then nothing is left behind.

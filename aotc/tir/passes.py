@@ -18,7 +18,7 @@ from aotc.ir.transform import Pass, PassContext, PassInfo
 from aotc.tir.loops.widen import widened
 from aotc.tir.plan.memory import check_plan, plan_memory
 from aotc.tir.plan.program import Program
-from aotc.tir.target import Target
+from aotc.tir.target import Target, Threads
 from aotc.tir.threads.parallel import for_teams
 from aotc.tir.verify import verify
 
@@ -49,8 +49,10 @@ class DivideAmongThreads(ProgramPass):
 
     name: ClassVar[str] = "DivideAmongThreads"
 
+    threads: Threads
+
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return for_teams(module)
+        return for_teams(module, self.threads)
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,7 +73,7 @@ NAMES: Final = (PlanMemory.name, DivideAmongThreads.name, WidenFloats.name)
 
 def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
     """The passes that make a lowered program ready to be printed for a target."""
-    divide = [DivideAmongThreads()] if threads else []
+    divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
     return [PlanMemory(), *divide, WidenFloats(target)]
 
 

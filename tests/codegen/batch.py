@@ -24,14 +24,12 @@ FLAGS = ("-O2", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 
 
-def source_of(kernels: Iterable[Kernel], dialect: Dialect = GNU_C, *, wrapped: bool = True) -> str:
-    """One file: what kernels need, and kernels called kernel0, kernel1, ...; `wrapped` for those that C calls."""
+def source_of(kernels: Iterable[Kernel], dialect: Dialect = GNU_C) -> str:
+    """One C file: what kernels need, and kernels called kernel0, kernel1, ..."""
     printed = [print_kernel(kernel, dialect) for kernel in kernels]
     texts = [made.text(f"kernel{k}") for k, made in enumerate(printed)]
     vectors = dialect.vector_prelude({vector for made in printed for vector in made.vectors})
     helpers = {name: text for made in printed for name, text in made.definitions.items()}
-    if not wrapped:
-        return "\n".join((render("kernel.h", banner="test", upper="TEST"), vectors, *helpers.values(), *texts))
     begin, end = '#ifdef __cplusplus\nextern "C" {\n#endif', "#ifdef __cplusplus\n}\n#endif\n"
     header = render("kernel.h", banner="test", upper="TEST")
     guard = GUARD if any(made.guarded for made in printed) else ""

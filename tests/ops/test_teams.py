@@ -3,26 +3,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from aotc.relay import op as operators
 from aotc.relay.op.opdef import OpDef
 from aotc.tir.target import get_target
-from aotc.tir.threads import parallel
 from tests.ops.harness import kernel_job
-from tests.tir.teams import wrong_teams
+from tests.tir.teams import EAGER, wrong_teams
 
 FAMILIES = sorted(family.__name__.rpartition(".")[2] for family in operators.FAMILIES)
 
 
 @pytest.mark.parametrize("target", ["c", "x86-64-v4"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_teams_agree_with_one(family: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("_WORTH_NS", "_WORTH_MOVING_NS", "_MEETING_NS"):
-        monkeypatch.setattr(parallel, limit, 0.0)
+def test_teams_agree_with_one(family: str, target: str) -> None:
+    threads = replace(EAGER, barrier_ns=0.0)
     ops: tuple[OpDef, ...] = operators.operators_of(getattr(operators, family))
     wrong: list[str] = []
     for op, sample in ((o, sample) for o in ops if o.static is None for sample in o.samples()):
         job = kernel_job(op, sample, get_target(target))
-        wrong += [f"{sample.attrs}: {text}" for text in wrong_teams(job.kernel, job.inputs)]
+        wrong += [f"{sample.attrs}: {text}" for text in wrong_teams(job.kernel, job.inputs, threads)]
     assert not wrong

@@ -11,12 +11,15 @@ import numpy as np
 from aotc.tir.interp import run_kernel
 from aotc.tir.plan.memory import work_in_place
 from aotc.tir.stmt import Kernel
-from aotc.tir.threads.parallel import for_team
+from aotc.tir.target import Threads
+from aotc.tir.threads.parallel import COMMON, for_team
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Form: TypeAlias = "tuple[Kernel, Sequence[Array], list[Array] | None]"
 TEAMS = ((2, True), (3, False))
 """Numbers of participants, and whether the last one goes first."""
+EAGER = Threads(worth_ns=0.0, worth_moving_ns=0.0)
+"""A machine on which the smallest kernels are divided."""
 
 
 def forms(kernel: Kernel, inputs: Sequence[Array]) -> Iterator[Form]:
@@ -29,11 +32,11 @@ def forms(kernel: Kernel, inputs: Sequence[Array]) -> Iterator[Form]:
         yield work_in_place(kernel, kernel.inplace), remaining, before
 
 
-def wrong_teams(kernel: Kernel, inputs: Sequence[Array]) -> list[str]:
+def wrong_teams(kernel: Kernel, inputs: Sequence[Array], threads: Threads = COMMON) -> list[str]:
     """The teams that the kernel, or its form that works in place, gives other bytes for; none of one left undivided."""
     found = []
     for form, arrays, before in forms(kernel, inputs):
-        team = for_team(form)
+        team = for_team(form, threads=threads)
         whole = [array.tobytes() for array in run_kernel(form, arrays, output_init=before)] if team.team else []
         for participants, backwards in TEAMS if team.team else ():
             made = run_kernel(team, arrays, output_init=before, participants=participants, backwards=backwards)

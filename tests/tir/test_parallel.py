@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -25,20 +26,18 @@ from aotc.tir.target import C, Target, get_target
 from aotc.tir.text import to_text
 from aotc.tir.threads import parallel
 from aotc.tir.threads.division import Leaf, Nest, divided, largest_share
-from aotc.tir.threads.parallel import for_team
 from aotc.tir.verify import verify
 from tests.tir.graphs import Graph, graphs
-from tests.tir.teams import TEAMS, wrong_teams
+from tests.tir.teams import EAGER, TEAMS, wrong_teams
 
 V4 = get_target("x86-64-v4")
 FLOAT = DType("float32")
 ZERO = Const(0, INDEX)
 
 
-@pytest.fixture(autouse=True)
-def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_WORTH_NS", 0.0)
-    monkeypatch.setattr(parallel, "_WORTH_MOVING_NS", 0.0)
+def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset()) -> Kernel:
+    """The kernel for a team on a machine where small ones are worth it, too."""
+    return parallel.for_team(kernel, constants, EAGER)
 
 
 def each(var: Var, end: Operand, body: Stmt, kind: str = "independent", **more: Any) -> For:
@@ -133,9 +132,8 @@ def test_any_graph(graph: Graph, target: Target, meeting: float) -> None:
     """Divisions that meet often, and those that would rather not, with meetings in the right places."""
     kernel = schedule("k", graph.inputs, graph.outputs, target)
     rng = np.random.default_rng(0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel, "_MEETING_NS", meeting)
-        assert not wrong_teams(kernel, [rng.integers(-4, 5, t.shape).astype(t.dtype.numpy) for t in graph.inputs])
+    inputs = [rng.integers(-4, 5, t.shape).astype(t.dtype.numpy) for t in graph.inputs]
+    assert not wrong_teams(kernel, inputs, replace(EAGER, barrier_ns=meeting))
 
 
 def test_what_others_still_read_is_not_overwritten() -> None:
@@ -286,10 +284,11 @@ def test_meetings_stand_between_what_depends() -> None:
     assert kinds == [For, Sync, For, Sync, If]
 
 
-def test_small_kernels_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_small_kernels_are_left_alone() -> None:
+    """What is small is the machine's to say."""
     kernel = elementwise((1000,))
-    assert for_team(kernel) is kernel
+    assert parallel.for_team(kernel) is kernel
+    assert for_team(kernel).team
 
 
 def test_text_of_meetings() -> None:

@@ -54,41 +54,27 @@ from aotc.tir.stmt import (
     stmt_exprs,
     walk_stmts,
 )
+from aotc.tir.target import Threads
 from aotc.tir.threads.division import Leaf, Nest, alone, divided, largest_share
 
+COMMON: Final = Threads()
 _ENOUGH: Final = 64
 """Units that any team can share evenly enough."""
 _TEAMS: Final = (2, 4)
 """Numbers of participants that divisions are compared for."""
-_MACS_PER_NS: Final = 50
-_BYTES_PER_NS: Final = 80
-_FETCHED_BYTES_PER_NS: Final = 40
-"""How fast comes what another participant has in its cache: it is fetched ahead."""
-_OWNED_BYTES_PER_NS: Final = 10
-"""How fast memory can be written that another participant has touched since: each line waits for its answer."""
-_MEETING_NS: Final = 100
 _WEIGHTS: Final = 8
 """Units of different loops are told apart by this many times."""
-_TURNED: Final = 1.1
-"""The order of loops suits the caches: it must be worth this much to go round the outer ones for parts of the inner,
-and to deal out rests and borders by themselves."""
-_CACHED: Final = 1 << 19
-"""Bytes that a processor keeps for itself while it works on them."""
 _MOST_STATEMENTS: Final = 256
 """Kernels of more statements in a row (hundreds of tensors joined) are not divided: proofs compare each with each."""
-_WORTH_NS: Final = 300.0
-"""Kernels that take less time by this rough measure are not worth a meeting."""
-_WORTH_MOVING_NS: Final = 1000.0
-"""The same for those that only move data: much of it would move between caches."""
 
 
-def for_teams(program: Program) -> Program:
+def for_teams(program: Program, threads: Threads) -> Program:
     """The program with each kernel that is worth it for a team; the plan stays as it is."""
     constants: dict[Kernel, set[Buffer]] = {}
     for step in program.steps:
         fixed = {b for b, v in zip(step.kernel.inputs, step.inputs, strict=True) if v.storage.kind == "constant"}
         constants[step.kernel] = constants.get(step.kernel, fixed) & fixed
-    made = {kernel: for_team(kernel, constants[kernel]) for kernel in program.kernels}
+    made = {kernel: for_team(kernel, constants[kernel], threads) for kernel in program.kernels}
     return replace(program, steps=tuple(_step(step, made[step.kernel]) for step in program.steps))
 
 
@@ -96,23 +82,24 @@ def _step(step: Step, kernel: Kernel) -> Step:
     return step if kernel is step.kernel else replace(step, kernel=kernel)
 
 
-def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset()) -> Kernel:
+def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset(), threads: Threads = COMMON) -> Kernel:
     """The kernel for a team; itself if it is too small, or nothing in it can be divided.
 
     constants    those of its inputs that nobody writes
+    threads      what sharing costs on the machine
     """
     nbytes = sum(b.nbytes for b in kernel.params)
-    computing, moving = kernel.macs / _MACS_PER_NS, nbytes / _BYTES_PER_NS
-    small = computing < _WORTH_NS and moving < _WORTH_MOVING_NS
+    computing, moving = kernel.macs / threads.macs_per_ns, nbytes / threads.bytes_per_ns
+    small = computing < threads.worth_ns and moving < threads.worth_moving_ns
     if kernel.source is not None or small or len(_stmts(kernel.body)) > _MOST_STATEMENTS:
         return kernel
-    kind = " ".join(["team", *(str(k) for k, b in enumerate(kernel.inputs) if b in constants)])
-    made = remembered_kernel(kind, kernel, kernel.span, lambda: _divided(kernel, constants, max(computing, moving)))
+    kind = " ".join([f"team {threads}", *(str(k) for k, b in enumerate(kernel.inputs) if b in constants)])
+    splitter = _Splitter(kernel, constants, max(computing, moving), threads)
+    made = remembered_kernel(kind, kernel, kernel.span, lambda: _divided(splitter, kernel))
     return made if made.team else kernel
 
 
-def _divided(kernel: Kernel, constants: AbstractSet[Buffer], time: float) -> Kernel:
-    splitter = _Splitter(kernel, constants, time)
+def _divided(splitter: _Splitter, kernel: Kernel) -> Kernel:
     made = splitter.region(_stmts(kernel.body), {}, frozenset())
     if made is None or not made.divided or made.time >= splitter.alone():
         return kernel
@@ -175,12 +162,14 @@ class _Splitter:
 
     constants  inputs that nobody writes
     whole      nanoseconds that one participant needs for it
+    threads    what sharing costs
     private    scratch of which each participant needs its own
     """
 
     kernel: Kernel
     constants: AbstractSet[Buffer]
     whole: float
+    threads: Threads
     private: set[Buffer] = field(default_factory=set)
     _known_uses: dict[object, _Use] = field(default_factory=dict)
     _own_operations: dict[Stmt, int] = field(default_factory=dict)
@@ -210,7 +199,7 @@ class _Splitter:
                 made = shared or _Made([If(PART.equal(0), block)], self._alone(use, block, ranges), False)
             if any(use.conflicts(other) for other in pending):
                 found.append(Sync())
-                time += _MEETING_NS
+                time += self.threads.barrier_ns
                 pending = []
             found += made.stmts
             time, divided = time + made.time, divided or made.divided
@@ -377,7 +366,7 @@ class _Splitter:
         """Whether nothing else is in the loops, and what is read once more for the rests stays in the cache."""
         inside = {s for leaf in leaves for s in leaf.stmts} | set(loops)
         again = sum(b.nbytes for b in read(loops[0]) & self.constants)
-        return again <= _CACHED and all(s in inside for loop in loops for s in _stmts(loop.body))
+        return again <= self.threads.cached_bytes and all(s in inside for loop in loops for s in _stmts(loop.body))
 
     def _shared(self, group: Sequence[Stmt], ranges: Ranges, fixed: frozenset[Var]) -> _Made | None:
         """The division that takes the least time; None if there is none."""
@@ -420,7 +409,8 @@ class _Splitter:
         parallel = self._is_parallel(loop, ranges, fixed)
         end = () if parallel else (Sync(),)
         body = Block([*made.stmts, *end])
-        time = max(1, extent_of(loop)) * (made.time + len(end) * _MEETING_NS) * (_TURNED if parallel else 1.0)
+        rounds = max(1, extent_of(loop)) * (made.time + len(end) * self.threads.barrier_ns)
+        time = rounds * (self.threads.reordered if parallel else 1.0)
         return _Made([replace(loop, body=body)], time, True)
 
     @cached_property
@@ -471,7 +461,7 @@ class _Splitter:
         turned = nests[0].inner_first
         repeated = common * (1 - share) if turned else 0.0
         work = self._time(Block(group), ranges) * share + repeated
-        order = (_TURNED if turned else 1.0) * (_TURNED if len(parts) > 1 else 1.0)
+        order = (self.threads.reordered if turned else 1.0) * (self.threads.reordered if len(parts) > 1 else 1.0)
         return (work + self._moving(group, largest.key, ranges, fixed)) * order
 
     def _moving(self, group: Sequence[Stmt], key: Var | None, ranges: Ranges, fixed: frozenset[Var]) -> float:
@@ -490,8 +480,8 @@ class _Splitter:
 
     def _waiting(self, buffer: Buffer, nbytes: int, read_part: float, own_part: float, use: _Use) -> float:
         """For parts of a buffer: to be read from other caches, and to be written here or by who writes there next."""
-        fetching = nbytes * read_part / _FETCHED_BYTES_PER_NS if buffer in use.reads else 0.0
-        return fetching + (0.0 if buffer in self.constants else nbytes * own_part / _OWNED_BYTES_PER_NS)
+        fetching = nbytes * read_part / self.threads.fetched_bytes_per_ns if buffer in use.reads else 0.0
+        return fetching + (0.0 if buffer in self.constants else nbytes * own_part / self.threads.owned_bytes_per_ns)
 
     def _alone(self, use: _Use, stmt: Stmt, ranges: Ranges) -> float:
         """If one participant does it."""

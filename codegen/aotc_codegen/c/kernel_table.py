@@ -18,7 +18,7 @@ from typing import Final
 from aotc_runtime_c import sources as runtime_sources
 
 from aotc.tir.stmt import Kernel
-from aotc_codegen.c.kernels import PrintedKernels, print_kernels
+from aotc_codegen.c.kernels import print_kernels
 from aotc_codegen.c.project import BANNER
 from aotc_codegen.c.templates import render
 
@@ -47,7 +47,7 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) ->
     functions = {printed.names[kernel]: kernel for kernel in kernels}
     entries = [_ALONE] if team else []
     entries += [_entry(name, kernel) for name, kernel in functions.items()]
-    table = [_entry_name(printed, kernel) for kernel in kernels]
+    table = [f"call_{printed.names[kernel]}" for kernel in kernels]
     files[f"{PREFIX}_table.c"] = render("kernel_table.c", symbol=TABLE, entries=entries, table=table, **common)
     (directory / "src").mkdir(exist_ok=True)
     for name, text in files.items():
@@ -57,10 +57,6 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) ->
             (directory / "include").mkdir(exist_ok=True)
             shutil.copyfile(source, directory / "include" / source.name)
     return [external.described(f"src/{name}") for name, external in externals.items()]
-
-
-def _entry_name(printed: PrintedKernels, kernel: Kernel) -> str:
-    return f"call_{printed.names[kernel]}"
 
 
 _ALONE: Final = "static const aotc_team alone = {0, 1, NULL, NULL};"

@@ -72,14 +72,9 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
     used = _mentioned(kernel.body)
     lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
     lines += _block(scope, body, 1)
-    return PrintedKernel(
-        dialect.kernel,
-        parameters,
-        "".join(f"{line}\n" for line in lines),
-        scope.helpers.definitions,
-        frozenset(scope.vectors),
-        has_guarded_access(body),
-    )
+    text = "".join(f"{line}\n" for line in lines)
+    definitions, vectors = scope.helpers.definitions, frozenset(scope.vectors)
+    return PrintedKernel(dialect.kernel, parameters, text, definitions, vectors, has_guarded_access(body))
 
 
 def prototype(kernel: tir.Kernel, dialect: Dialect) -> str:
@@ -99,8 +94,8 @@ def _parameters(kernel: tir.Kernel, scope: Scope) -> str:
         read_only = buffer in kernel.inputs and buffer not in kernel.outputs
         # what other threads write until a barrier must be read anew after it
         restrict = dialect.restrict if read_only or not meets or buffer in kernel.private else ""
-        const, element = "const " if read_only else "", dialect.types[buffer.dtype]
-        rows.append(f"{const}{element} *{restrict}{scope.name(buffer)}")
+        element = f"const {dialect.types[buffer.dtype]}" if read_only else dialect.types[buffer.dtype]
+        rows.append(f"{element} *{restrict}{scope.name(buffer)}")
     if kernel.team and dialect.team:
         rows.append(dialect.team)
     return ", ".join(rows) or "void"
@@ -189,13 +184,9 @@ def _stored(scope: Scope, store: tir.Store) -> str:
 
 def _mentioned(body: tir.Stmt) -> set[Buffer]:
     """The buffers that a body reads or writes."""
-    found: set[Buffer] = set()
-    for stmt in tir.walk_stmts(body):
-        if isinstance(stmt, (tir.Store, tir.Transpose)):
-            found.add(stmt.buffer)
-        for expr in tir.stmt_exprs(stmt):
-            found.update(e.buffer for e in walk(expr) if isinstance(e, Load))
-    return found
+    written = {s.buffer for s in tir.walk_stmts(body) if isinstance(s, (tir.Store, tir.Transpose))}
+    nodes = (node for s in tir.walk_stmts(body) for expr in tir.stmt_exprs(s) for node in walk(expr))
+    return written | {node.buffer for node in nodes if isinstance(node, Load)}
 
 
 def origin(kernel: tir.Kernel) -> Sequence[str]:

@@ -63,7 +63,7 @@ class Budget:
     """How much code, parameters and memory may grow for the sake of speed.
 
     stack_bytes       scratch of a kernel that may lie on its stack
-    widened_bytes     the same, for narrow floats as float32
+    widened_bytes     what may lie there of narrow floats that were converted to float32
     arena_bytes       the memory of a run; 0 if it is not limited
     array_bytes       parameters below this are C arrays, else a binary file that the assembler includes
     parameter_growth  parameters may become so many times as large, or by parameter_room bytes larger; 1 for not at all

@@ -46,7 +46,7 @@ def test_every_target_has_words() -> None:
 
 
 def test_facts_of_a_machine_decide() -> None:
-    """The same questions of machines that differ in one fact each."""
+    """Machines that differ in one fact give different answers."""
     pitch = {"columns": 64, "pitch": 4096}
     assert pack_block(96, V4, "float32", **pitch) != pack_block(96, replace(V4, l1_stride=3000), "float32", **pitch)
     assert pack_block(96, V4, "float32", **pitch) != pack_block(96, replace(V4, l1_ways=32), "float32", **pitch)

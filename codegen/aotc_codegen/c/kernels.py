@@ -127,10 +127,10 @@ def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dic
 
 
 def print_kernels(kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "") -> PrintedKernels:
-    """Print each kernel as PREFIX_NAME, a suffix behind it; kernels with the same text are one function.
+    """Print each kernel as PREFIX_NAME, a suffix behind it; kernels with equal texts are one function.
 
-    Where several would have a name, all have a hash of their text behind it, not a number: so a kernel's text stays
-    the same when others come and go.
+    Where several would have a name, all have a hash of their text behind it, not a number: so a kernel's text does not
+    change when others come and go.
     """
     kernels = tuple(kernels)
     taken = Names((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))

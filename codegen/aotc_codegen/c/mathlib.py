@@ -57,7 +57,7 @@ $inline float aotc_exp_f32(float x) {{
 }}
 """
 
-# The same result where it is normal: -87 <= y <= 88.
+# exp(y) where the result is a normal number: -87 <= y <= 88.
 EXP_NORMAL: Final = f"""\
 $inline float aotc_exp_normal_f32(float y) {{
 {_EXP}\

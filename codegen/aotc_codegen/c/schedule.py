@@ -17,7 +17,7 @@ from aotc_codegen.c.names import Names, comment_text, string_text
 from aotc_codegen.c.params import Params
 
 TEAM_ALIGN = 64
-"""Participants do not write into each other's cache lines."""
+"""Threads do not write into each other's cache lines."""
 DTYPE_CODES = {dtype: "AOTC_" + dtype.upper() for dtype in DTYPES}
 """Names in aotc.h."""
 
@@ -71,7 +71,7 @@ def tensor_row(storage: Storage, ident: str, role: str) -> dict[str, str]:
 
 
 def team_scratch(program: Program) -> dict[View, int]:
-    """Where a participant after the first finds the scratch that it needs for itself, from the start of its own."""
+    """Where a thread after the first finds the scratch that it needs for itself, from the start of its own."""
     places: dict[View, int] = {}
     for step in program.steps:
         offset = 0
@@ -83,25 +83,25 @@ def team_scratch(program: Program) -> dict[View, int]:
 
 
 def team_bytes(program: Program) -> int:
-    """Bytes of a participant's own scratch."""
+    """Bytes of a thread's own scratch."""
     places = team_scratch(program)
     ends = (at + -(-view.storage.nbytes // TEAM_ALIGN) * TEAM_ALIGN for view, at in places.items())
     return max(ends, default=0)
 
 
 def thread_workspace_bytes(program: Program) -> int:
-    """How much larger the workspace is for each participant after the first."""
+    """How much larger the workspace is for each thread after the first."""
     own = team_bytes(program)
     return own + team_base(program) - program.plan.peak if own else 0
 
 
 def team_base(program: Program) -> int:
-    """Where the scratch of participants begins, after the arena."""
+    """Where the scratch of threads begins, after the arena."""
     return -(-program.plan.peak // TEAM_ALIGN) * TEAM_ALIGN
 
 
 def _pointer(view: View, tensors: TensorNames, params: Params, program: Program, const: bool, own: int | None) -> str:
-    """The argument for a view; `own` is its place in a participant's scratch."""
+    """The argument for a view; `own` is its place in a thread's scratch."""
     storage = view.storage
     ctype = memory_type(storage.dtype)
     match storage.kind:
@@ -120,7 +120,7 @@ def _pointer(view: View, tensors: TensorNames, params: Params, program: Program,
 
 
 def call_rows(program: Program, kernels: PrintedKernels, tensors: TensorNames, params: Params) -> list[str]:
-    """One line per step; where kernels are for teams, the others are the first participant's."""
+    """One line per step; where kernels are for teams, the others are the first thread's."""
     rows: list[str] = []
     scratch = team_scratch(program)
     teams = any(step.kernel.team for step in program.steps)

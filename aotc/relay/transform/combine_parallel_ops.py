@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of
 from aotc.relay.op.binary import add
@@ -98,44 +98,43 @@ def _stacked(operands: Sequence[Expr]) -> Expr:
 
 
 @dataclass(frozen=True, repr=False)
-class CombineParallelConv2D(FunctionPass):
-    """Convolutions of one group on the same data, with the same windows and layouts, as one with all their channels.
-
-    Elementwise operators that follow in all branches are combined too.  Fewer than `min_num_branches` stay.
-    """
+class _CombineParallel(FunctionPass):
+    """Calls as `how` says; fewer than `min_num_branches` stay."""
 
     opt_level = 4
 
     min_num_branches: int = 3
 
+    how: ClassVar[Combination]
+
     def rewritten(self, function: Function) -> Function:
-        return combine(function, _CONVOLUTIONS, self.min_num_branches)
+        return combine(function, self.how, self.min_num_branches)
+
+
+class CombineParallelConv2D(_CombineParallel):
+    """Convolutions of one group on the same data, with the same windows and layouts, as one with all their channels.
+
+    Elementwise operators that follow in all branches are combined too.  Fewer than `min_num_branches` stay.
+    """
+
+    how = _CONVOLUTIONS
 
 
 @dataclass(frozen=True, repr=False)
-class CombineParallelDense(FunctionPass):
+class CombineParallelDense(_CombineParallel):
     """Dense products of the same data as one.
 
     to_batch   True: weights of one shape are stacked, for one nn.batch_matmul (data of rank 2); False: any numbers of
                units, concatenated for one nn.dense
     """
 
-    opt_level = 4
-
-    min_num_branches: int = 3
     to_batch: bool = True
 
     def rewritten(self, function: Function) -> Function:
         return combine(function, _DenseBatch() if self.to_batch else _DENSES, self.min_num_branches)
 
 
-@dataclass(frozen=True, repr=False)
-class CombineParallelBatchMatmul(FunctionPass):
+class CombineParallelBatchMatmul(_CombineParallel):
     """Batched products with the same first operand as one, the second operands' columns side by side."""
 
-    opt_level = 4
-
-    min_num_branches: int = 3
-
-    def rewritten(self, function: Function) -> Function:
-        return combine(function, _BATCH_MATMULS, self.min_num_branches)
+    how = _BATCH_MATMULS

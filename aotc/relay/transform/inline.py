@@ -15,25 +15,15 @@ from aotc.ir.budget import budget, spending
 from aotc.ir.span import span_scope
 from aotc.ir.transform import Pass, PassContext
 from aotc.relay.analysis import global_uses
-from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var
+from aotc.relay.expr import Call, Expr, Function, GlobalVar, Var
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.transform.remove_unused_functions import reachable
-from aotc.relay.visitor import Mutator, post_order, rebuild
+from aotc.relay.visitor import Mutator, binders, post_order, rebuild
 
 
 def _opaque(function: Function) -> bool:
     return function.is_primitive or "Compiler" in function.attrs or "SkipOptimization" in function.attrs
-
-
-def _bound(body: Expr) -> list[Var]:
-    found: list[Var] = []
-    for node in post_order(body):
-        if isinstance(node, Function):
-            found += node.params
-        elif isinstance(node, Let):
-            found.append(node.var)
-    return found
 
 
 def applied(function: Function, args: Sequence[Expr]) -> Expr:
@@ -43,7 +33,7 @@ def applied(function: Function, args: Sequence[Expr]) -> Expr:
     upon calls would become more nodes than one compilation may have.
     """
     new: dict[Expr, Expr] = dict(zip(function.params, args, strict=True))
-    new.update((v, Var(v.name, v.annotation, v.span)) for v in _bound(function.body))
+    new.update((v, Var(v.name, v.annotation, v.span)) for v in binders(function.body))
     memo: dict[Expr, Expr] = {}
     nodes = list(post_order(function.body))
     budget().spend("compile.max_nodes", len(nodes), "the module, calls replaced by what they call,")

@@ -75,10 +75,6 @@ def convolve(node: Node, x: Expr, w: Expr, bias: Expr | None = None, out_dtype: 
     return windows.convolve(x, w, window, bias, node.integer("group", 1), out_dtype=out_dtype)
 
 
-def _conv(node: Node) -> Expr:
-    return convolve(node, node[0], node[1], node.optional(2))
-
-
 def _conv_integer(node: Node) -> Expr:
     x, w = centred(node[0], node.optional(2), 1), centred(node[1], node.optional(3), 0)
     return convolve(node, x, w, out_dtype="int32")
@@ -235,7 +231,7 @@ def _lp_pool(node: Node) -> Expr:
 
 OPS: Table = {
     "AveragePool": _pool("avg"),
-    "Conv": _conv,
+    "Conv": lambda node: convolve(node, node[0], node[1], node.optional(2)),
     "ConvInteger": _conv_integer,
     "ConvTranspose": _conv_transpose,
     "GlobalAveragePool": _global("avg"),

@@ -14,10 +14,6 @@ from aotc.relay.frontend.matmul import matmul
 from aotc.relay.frontend.onnx.node import Node, Table
 
 
-def _matmul(node: Node) -> Expr:
-    return matmul(node[0], node[1])
-
-
 def _gemm(node: Node) -> Expr:
     a, b, c = node[0], node[1], node.optional(2)
     if g.rank(a) != 2 or g.rank(b) != 2:
@@ -39,8 +35,8 @@ def _gemm(node: Node) -> Expr:
     return g.add(y, c)
 
 
-def _einsum(node: Node) -> Expr:
-    return einsum(node.text("equation"), node.all_inputs())
-
-
-OPS: Table = {"Einsum": _einsum, "Gemm": _gemm, "MatMul": _matmul}
+OPS: Table = {
+    "Einsum": lambda node: einsum(node.text("equation"), node.all_inputs()),
+    "Gemm": _gemm,
+    "MatMul": lambda node: matmul(node[0], node[1]),
+}

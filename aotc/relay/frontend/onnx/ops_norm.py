@@ -40,11 +40,6 @@ def _batch_training(
     return [y, *(g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in pairs)]
 
 
-def _instance_normalization(node: Node) -> Expr:
-    x, scale, bias = node[0], node[1], node[2]
-    return g.op("nn.instance_norm", x, scale, bias, axis=1, epsilon=node.number("epsilon", 1e-5))
-
-
 def _layer_normalization(node: Node) -> Converted:
     x, scale, bias = node[0], node[1], node.optional(2)
     rank = g.rank(x)
@@ -105,15 +100,12 @@ def _mean_variance_normalization(node: Node) -> Expr:
 
 
 def _lrn(node: Node) -> Expr:
-    return g.op(
-        "nn.lrn",
-        node[0],
-        size=node.integer("size"),
-        axis=1,
-        bias=node.number("bias", 1.0),
-        alpha=node.number("alpha", 1e-4),
-        beta=node.number("beta", 0.75),
-    )
+    factors = {name: node.number(name, usual) for name, usual in (("bias", 1.0), ("alpha", 1e-4), ("beta", 0.75))}
+    return g.op("nn.lrn", node[0], size=node.integer("size"), axis=1, **factors)
+
+
+def _instance_normalization(node: Node) -> Expr:
+    return g.op("nn.instance_norm", *node.all_inputs(), axis=1, epsilon=node.number("epsilon", 1e-5))
 
 
 OPS: Table = {

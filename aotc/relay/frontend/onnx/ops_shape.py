@@ -228,19 +228,13 @@ def _shape(node: Node) -> Expr:
     return g.constant([d for d in chosen if isinstance(d, int)], "int64")
 
 
-def _size(node: Node) -> Expr:
-    return g.constant(math.prod(g.shape(node[0])), "int64")
+_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
 
 
 def _constant(node: Node) -> Expr:
     if "value" in node.attrs:
         return Constant(node.host.tensor(node.attrs["value"]))
-    for name, dtype in (
-        ("value_float", "float32"),
-        ("value_floats", "float32"),
-        ("value_int", "int64"),
-        ("value_ints", "int64"),
-    ):
+    for name, dtype in _CONSTANTS.items():
         if name in node.attrs:
             return g.constant(node.attrs[name], dtype)
     raise AotcError("onnx-constant", "this form of constant is not supported (a string or sparse tensor)")
@@ -288,11 +282,6 @@ def _trilu(node: Node) -> Expr:
     return g.op("trilu", node[0], diagonal, upper=node.flag("upper", 1))
 
 
-def _reverse_sequence(node: Node) -> Expr:
-    time, batch = node.integer("time_axis"), node.integer("batch_axis", 1)
-    return g.op("reverse_sequence", node[0], node[1], seq_axis=time, batch_axis=batch)
-
-
 OPS: Table = {
     "Concat": _concat,
     "Constant": _constant,
@@ -304,9 +293,15 @@ OPS: Table = {
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,
-    "ReverseSequence": _reverse_sequence,
+    "ReverseSequence": lambda node: g.op(
+        "reverse_sequence",
+        node[0],
+        node[1],
+        seq_axis=node.integer("time_axis"),
+        batch_axis=node.integer("batch_axis", 1),
+    ),
     "Shape": _shape,
-    "Size": _size,
+    "Size": lambda node: g.constant(math.prod(g.shape(node[0])), "int64"),
     "Slice": _slice,
     "SpaceToDepth": _blocks(space_to_depth),
     "Split": _split,

@@ -94,7 +94,7 @@ def as_dtype(x: Any, dtype: str | np.dtype[Any]) -> Array:
 
 
 def float_work(x: Array) -> Array:
-    """The same for numpy."""
+    """An array of narrow floats as float32, others as they are."""
     return as_dtype(x, "float32") if DType.of(x).is_narrow_float else x
 
 

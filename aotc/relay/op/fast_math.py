@@ -73,7 +73,7 @@ def clamped_exp(x: Scalar) -> Scalar:
 
 
 def clamped_exp_numpy(x: Any) -> Any:
-    """The same for numpy."""
+    """exp of a float32 array, neither infinite nor subnormal; of others, exp."""
     return np.exp(np.clip(x, *map(np.float32, _EXP_RANGE)) if x.dtype == np.float32 else x)
 
 

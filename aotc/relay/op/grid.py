@@ -81,7 +81,7 @@ class _Numpy:
 
 
 class _Scalars:
-    """The same for expressions."""
+    """The functions of the formulas below, for scalar expressions."""
 
     minimum, maximum, where = staticmethod(minimum), staticmethod(maximum), staticmethod(select)
 

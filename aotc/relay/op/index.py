@@ -46,7 +46,7 @@ def as_index(value: Scalar) -> Scalar:
 
 
 def numpy_index(values: Array) -> Array:
-    """The same for numpy."""
+    """Integers as indices, int64; those of uint64 that are too large for an index are the largest one."""
     return (np.minimum(values, np.uint64(INDEX.max)) if values.dtype == np.uint64 else values).astype(np.int64)
 
 
@@ -62,7 +62,7 @@ def from_end(index: Scalar, extent: int) -> Scalar:
 
 
 def numpy_from_end(index: Array, extent: int) -> Array:
-    """The same for numpy."""
+    """Negative indices of an array counted from the end; those that are still outside are clipped."""
     at = numpy_index(index)
     return np.clip(np.where(at < 0, at + extent, at), 0, max(extent - 1, 0))
 

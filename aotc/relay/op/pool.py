@@ -138,7 +138,7 @@ class _Window:
         return last - first + 1
 
     def seen_at(self, i: Scalar, include_pad: bool) -> Operand:
-        """The same as an expression of the output's index: a number where all outputs see as many."""
+        """How many taps output `i` counts, as an expression: a number where all outputs count as many."""
         ends = {int(self._seen(k, include_pad, max, min)) for k in (0, self.count - 1)}
         low, high = self.bounds(include_pad)
         # between two complete windows, or two that see all there is, are others like them
@@ -200,7 +200,7 @@ def divided(total: Scalar, count: Scalar | int) -> Scalar:
 SEPARATE_TAPS: Final = 25
 """From this many taps on, a maximum over a box is taken axis by axis: k + k comparisons instead of k * k."""
 SEPARATE_TAPS_LONG: Final = 9
-"""The same where rows have at least LONG columns: loops over short rows cost more than they save."""
+"""From this many taps on, where rows have at least LONG columns: loops over short rows cost more than they save."""
 LONG: Final = 48
 
 

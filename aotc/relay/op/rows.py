@@ -84,7 +84,7 @@ def wide(fn: ScalarFn) -> ScalarFn:
 
 
 def wide_numpy(fn: NumpyFn) -> NumpyFn:
-    """The same for numpy."""
+    """`fn` of arrays, computed in float32 where they hold narrower floats, rounded once."""
 
     def apply(*args: Array) -> Any:
         dtype = args[0].dtype

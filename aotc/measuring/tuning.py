@@ -39,8 +39,8 @@ from aotc.tir.loops.nest import hoist_invariants
 from aotc.tir.schedule.contraction import candidates
 from aotc.tir.schedule.contraction.candidate import Candidate
 from aotc.tir.schedule.contraction.choice import Site
-from aotc.tir.simplify import drop_dead, simplify_stmt
-from aotc.tir.stmt import Kernel, Stmt, Store
+from aotc.tir.simplify import simplify_stmt
+from aotc.tir.stmt import Kernel, Stmt, Store, drop_dead
 from aotc.tir.target import Target
 
 LOG = logging.getLogger("aotc")

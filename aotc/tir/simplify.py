@@ -11,7 +11,7 @@ Index expressions become sums of terms (`Linear`); what the ranges of loop varia
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ from aotc.tir.expr import (
     Select,
     Unary,
     Var,
+    all_of,
     binary,
     operands,
     select,
@@ -48,7 +49,6 @@ from aotc.tir.stmt import (
     Transpose,
     map_exprs,
     rebuilt,
-    stmt_exprs,
     walk_stmts,
 )
 
@@ -463,17 +463,10 @@ def _tightened(loop: For, inside: Ranges, ranges: Ranges) -> Stmt:
                 end = binary("min", end, binary("floordiv", rest.expr(), -factor) + 1)
     if len(inner) == len(list(conjuncts(guard.cond))):
         return loop
-    body = guard.then if not inner else If(_all(inner), guard.then)
+    body = guard.then if not inner else If(all_of(*inner), guard.then)
     fresh: Stmt = replace(loop, begin=begin, end=end, body=body)
-    fresh = fresh if not outer else If(_all(outer), fresh)
+    fresh = fresh if not outer else If(all_of(*outer), fresh)
     return simplify_stmt(fresh, ranges)
-
-
-def _all(conditions: Iterable[Expr]) -> Expr:
-    result: Expr = Const(True, BOOL)
-    for condition in conditions:
-        result = binary("and", result, condition)
-    return result
 
 
 def _ceildiv(a: Linear, divisor: int) -> Expr:
@@ -484,13 +477,10 @@ def _invariant(cond: Expr, loop: For) -> bool:
     """Whether `cond` has one value over all iterations: no loop variable, register or stored buffer in it."""
     changing: set[object] = {loop.var}
     for stmt in walk_stmts(loop.body):
-        match stmt:
-            case Store() | Transpose():
-                changing.add(stmt.buffer)
-            case Declare() | Assign() | For():
-                changing.add(stmt.var)
-            case _:
-                pass
+        if isinstance(stmt, (Store, Transpose)):
+            changing.add(stmt.buffer)
+        elif isinstance(stmt, (Declare, Assign, For)):
+            changing.add(stmt.var)
     return not any(
         (n.buffer if isinstance(n, Load) else n) in changing for n in walk(cond) if isinstance(n, (Var, Load))
     )
@@ -506,28 +496,3 @@ def _simplify_if(stmt: If, ranges: Ranges) -> Stmt:
     if orelse is None or is_empty(orelse):
         return Block(()) if is_empty(then) else If(cond, then)
     return If(unary("not", cond), orelse) if is_empty(then) else If(cond, then, orelse)
-
-
-def drop_dead(stmt: Stmt) -> Stmt:
-    """`stmt` without the registers that nothing reads."""
-    while True:
-        read = {n for s in walk_stmts(stmt) for e in _read_exprs(s) for n in walk(e) if isinstance(n, Var)}
-        dead = {s.var for s in walk_stmts(stmt) if isinstance(s, (Declare, Assign)) and s.var not in read}
-        if not dead:
-            return stmt
-        stmt = _without(stmt, dead)
-
-
-def _read_exprs(stmt: Stmt) -> Iterator[Expr]:
-    """The expressions of a statement, but for what an assignment reads of its own register."""
-    if isinstance(stmt, Assign):
-        own = stmt.var
-        yield from (n for n in walk(stmt.value) if isinstance(n, Var) and n is not own)
-    else:
-        yield from stmt_exprs(stmt)
-
-
-def _without(stmt: Stmt, dead: set[Var]) -> Stmt:
-    if isinstance(stmt, (Declare, Assign)) and stmt.var in dead:
-        return Block(())
-    return rebuilt(stmt, lambda s: _without(s, dead))

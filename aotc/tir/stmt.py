@@ -7,7 +7,7 @@ Kernel("double", inputs=(x,), outputs=(y,), body=For(i, 16, Store(y, i, Load(x, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -32,6 +32,7 @@ from aotc.tir.expr import (
     Unary,
     Var,
     as_expr,
+    walk,
 )
 
 
@@ -315,3 +316,20 @@ def loops(axes: Iterable[tuple[Var, int]], body: Stmt, kind: str = "serial") -> 
     for var, extent in reversed(tuple(axes)):
         body = For(var, Const(extent, INDEX), body, kind=kind)
     return body
+
+
+def drop_dead(stmt: Stmt) -> Stmt:
+    """`stmt` without the registers that nothing reads, but for what they are computed from themselves."""
+    while True:
+        assigned = [s for s in walk_stmts(stmt) if isinstance(s, (Declare, Assign))]
+        own: dict[Stmt, Var] = {s: s.var for s in assigned}
+        found = ((n, s) for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Var))
+        read = {var for var, s in found if var is not own.get(s)}
+        dead: set[Stmt] = {s for s in assigned if s.var not in read}
+        if not dead:
+            return stmt
+        stmt = _without(stmt, dead)
+
+
+def _without(stmt: Stmt, dead: Container[Stmt]) -> Stmt:
+    return Block(()) if stmt in dead else rebuilt(stmt, lambda s: _without(s, dead))

@@ -27,7 +27,6 @@ LONG_FILES = {
     "aotc/relay/op/dyn.py",
     "aotc/relay/op/norm.py",
     "aotc/relay/op/shape.py",
-    "aotc/tir/simplify.py",
     "aotc/tir/threads/parallel.py",
 }
 BIG_CLASSES = {("aotc/tir/threads/parallel.py", "_Splitter")}

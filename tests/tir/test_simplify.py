@@ -14,8 +14,8 @@ from aotc.ir.dtype import DType
 from aotc.tir.expr import BOOL, Binary, Buffer, Const, Expr, Select, Var, all_of, as_expr, binary, const, walk
 from aotc.tir.interp import run_kernel
 from aotc.tir.loops.nest import merge_loops, split_loops, unroll_bounds
-from aotc.tir.simplify import bounds, drop_dead, simplify, simplify_stmt
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, loops, walk_stmts
+from aotc.tir.simplify import bounds, simplify, simplify_stmt
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, drop_dead, loops, walk_stmts
 from tests.effort import calls_of
 
 A, B = Var("i"), Var("j")

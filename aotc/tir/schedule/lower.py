@@ -22,8 +22,8 @@ from aotc.tir.schedule.stages.inline import plan_storage
 from aotc.tir.schedule.stages.inplace import inplace_pairs
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.schedule.stages.reduce import reduce_nest
-from aotc.tir.simplify import drop_dead, simplify_stmt
-from aotc.tir.stmt import Block, Kernel, Stmt, loops
+from aotc.tir.simplify import simplify_stmt
+from aotc.tir.stmt import Block, Kernel, Stmt, drop_dead, loops
 from aotc.tir.target import Target
 
 

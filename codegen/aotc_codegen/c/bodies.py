@@ -30,7 +30,7 @@ def prepared(kernel: tir.Kernel) -> tir.Stmt:
     """The body without registers that nothing reads, and with loads in front of the selections that use them."""
     # what others write, and local arrays that nothing has written yet, are read only where the program says so
     readable = kernel.inputs if kernel.team else (*kernel.inputs, *kernel.outputs)
-    return _Preparation(frozenset(readable)).statement(_without_dead_registers(kernel.body))
+    return _Preparation(frozenset(readable)).statement(tir.drop_dead(kernel.body))
 
 
 def has_guarded_access(body: tir.Stmt) -> bool:
@@ -189,14 +189,3 @@ def _replaced(expr: Expr, registers: Mapping[Load, Var]) -> Expr:
     if isinstance(expr, Load) and expr in registers:
         return registers[expr]
     return with_operands(expr, tuple(_replaced(o, registers) for o in operands(expr)))
-
-
-def _without_dead_registers(body: tir.Stmt) -> tir.Stmt:
-    """The body without registers that nothing reads: C compilers warn of them."""
-    read = {e for s in tir.walk_stmts(body) for x in tir.stmt_exprs(s) for e in walk(x) if isinstance(e, Var)}
-
-    def keep(stmt: tir.Stmt) -> tir.Stmt:
-        unread = isinstance(stmt, (tir.Declare, tir.Assign)) and stmt.var not in read
-        return tir.Block(()) if unread else tir.rebuilt(stmt, keep)
-
-    return keep(body)

@@ -3,15 +3,15 @@
 
     verify(kernel)
 
-Types and lanes of operands agree; buffers and registers are declared before use, each once in a scope;
-inputs are not written; no access is provably outside its buffer.
+Types and lanes of operands agree; buffers and registers are declared before use, each once in a scope; scratch is
+written before it is read; inputs are not written; no access is surely outside its buffer, whatever loops and conditions
+are around it; the iterations of loops are to each other what the loops say.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
 from aotc.tir.expr import (
@@ -33,10 +33,12 @@ from aotc.tir.expr import (
     Unary,
     Var,
     operands,
+    unary,
 )
 from aotc.tir.instructions import INSTRUCTIONS
-from aotc.tir.loops.dependence import why_not
-from aotc.tir.simplify import Interval, bounds, linear
+from aotc.tir.loops.dependence import range_of, why_not
+from aotc.tir.loops.reached import Around, reached
+from aotc.tir.simplify import Interval, bounds
 from aotc.tir.stmt import (
     KINDS,
     PART,
@@ -54,16 +56,23 @@ from aotc.tir.stmt import (
     Transpose,
     While,
     stmt_exprs,
+    walk_stmts,
 )
 
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
 
 
+_MOST_PARTS = 1 << 16
+"""No team is larger: shares of loops are computed without overflow."""
+
+
 def verify(kernel: Kernel) -> None:
     """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
-    checker = _Checker(kernel)
+    stmts = tuple(walk_stmts(kernel.body))
+    changing = frozenset(s.var for s in stmts if isinstance(s, Assign))
+    checker = _Checker(kernel, changing, {s.buffer for s in stmts if isinstance(s, (Store, Transpose))})
     checker.buffers()
-    team: dict[Var, Interval] = {PART: (0, math.inf), PARTS: (1, math.inf)} if kernel.team else {}
+    team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
     checker.stmt(kernel.body, _Scope(frozenset(team), team))
     if checker.problems:
         raise AotcError.collect(checker.problems)
@@ -71,23 +80,38 @@ def verify(kernel: Kernel) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """The registers in sight, what is known of loop variables, and whether this place is reached for certain.
+    """What is around a place.
 
-    `exact` holds the loop variables that take both ends of their range.
+    visible   registers in sight
+    ranges    what is known of the variables of loops, and of registers that hold one index
+    around    loops, registers of one value and conditions, the outermost first; None where data decide how often it
+              is reached
     """
 
     visible: frozenset[Var] = frozenset()
     ranges: dict[Var, Interval] = field(default_factory=dict)
-    exact: frozenset[Var] = frozenset()
-    certain: bool = True
+    around: tuple[Around, ...] | None = ()
 
-    def doubtful(self) -> _Scope:
-        return _Scope(self.visible, self.ranges, self.exact, False)
+    def inside(self, *around: Around) -> _Scope:
+        return replace(self, around=None if self.around is None else (*self.around, *around))
+
+    @property
+    def is_conditional(self) -> bool:
+        return self.around is None or not all(isinstance(item, (For, Declare)) for item in self.around)
 
 
 @dataclass(slots=True)
 class _Checker:
+    """Collects problems.
+
+    changing   registers that are assigned to
+    written    buffers that anything writes; `filled` are those that something before the present place writes
+    """
+
     kernel: Kernel
+    changing: frozenset[Var]
+    written: set[Buffer]
+    filled: set[Buffer] = field(default_factory=set)
     problems: list[Diagnostic] = field(default_factory=list)
 
     def report(self, message: str) -> None:
@@ -120,12 +144,12 @@ class _Checker:
                 self.loop(stmt, scope)
             case While():
                 self.condition(stmt.cond)
-                self.stmt(stmt.body, scope.doubtful())
+                self.stmt(stmt.body, replace(scope, around=None))
             case If():
                 self.condition(stmt.cond)
-                self.stmt(stmt.then, scope.doubtful())
+                self.stmt(stmt.then, scope.inside(stmt.cond))
                 if stmt.orelse is not None:
-                    self.stmt(stmt.orelse, scope.doubtful())
+                    self.stmt(stmt.orelse, scope.inside(unary("not", stmt.cond)))
             case Store():
                 self.store(stmt, scope)
             case Transpose():
@@ -149,7 +173,10 @@ class _Checker:
                 if stmt.var in here or stmt.var in scope.visible - frozenset(here):
                     self.report(f"register {stmt.var.name} is declared twice")
                 here.add(stmt.var)
-                scope = _Scope(scope.visible | {stmt.var}, scope.ranges, scope.exact, scope.certain)
+                if stmt.var.dtype == INDEX and stmt.var not in self.changing:
+                    known = {**scope.ranges, stmt.var: _bounds_of_share(stmt.value, scope.ranges)}
+                    scope = replace(scope.inside(stmt), ranges=known)
+                scope = replace(scope, visible=scope.visible | {stmt.var})
 
     def loop(self, loop: For, scope: _Scope) -> None:
         if loop.step < 1 or loop.kind not in KINDS:
@@ -162,18 +189,14 @@ class _Checker:
             self.report(f"loop variable {loop.var.name} is in use already")
         if (problem := why_not(loop, scope.ranges, scope.visible)) is not None:
             self.report(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
-        low, high = bounds(loop.begin, scope.ranges)[0], bounds(loop.end, scope.ranges)[1] - 1
-        literal = isinstance(loop.begin, Const) and isinstance(loop.end, Const)
-        if literal and high < low:
+        if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.value >= loop.end.value:
             return  # never runs
-        if literal:
-            high = low + (high - low) // loop.step * loop.step
-        exact = scope.exact | {loop.var} if literal else scope.exact
-        inside = {**scope.ranges, loop.var: (low, high)}
-        self.stmt(loop.body, _Scope(scope.visible | {loop.var}, inside, exact, scope.certain and literal))
+        inside = {**scope.ranges, loop.var: range_of(loop, scope.ranges)}
+        self.stmt(loop.body, replace(scope.inside(loop), visible=scope.visible | {loop.var}, ranges=inside))
 
     def store(self, stmt: Store, scope: _Scope) -> None:
         self.access(stmt.buffer, stmt.index, stmt.value.lanes, scope)
+        self.filled.add(stmt.buffer)
         if stmt.buffer in self.kernel.inputs:
             self.report(f"input {stmt.buffer.name} is written")
         if stmt.value.dtype != stmt.buffer.dtype:
@@ -183,6 +206,7 @@ class _Checker:
         last = stmt.size - 1
         self.access(stmt.buffer, stmt.index, last * stmt.stride + stmt.size, scope)
         self.access(stmt.source.buffer, stmt.source.index, last * stmt.source_stride + stmt.size, scope)
+        self.filled.add(stmt.buffer)
         if stmt.buffer in self.kernel.inputs:
             self.report(f"input {stmt.buffer.name} is written")
         if stmt.buffer is stmt.source.buffer or stmt.buffer.dtype != stmt.source.dtype:
@@ -215,8 +239,10 @@ class _Checker:
                 self.report(f"{node.name} is used, but not declared")
             if isinstance(node, Load):
                 self.access(node.buffer, node.index, node.lanes, here)
+                self.filled_before(node.buffer, here)
             if isinstance(node, Select):
-                stack += [(node.cond, here), (node.a, here.doubtful()), (node.b, here.doubtful())]
+                other = here.inside(unary("not", node.cond))
+                stack += [(node.cond, here), (node.a, here.inside(node.cond)), (node.b, other)]
             else:
                 stack += [(o, here) for o in operands(node)]
 
@@ -227,12 +253,27 @@ class _Checker:
             self.report(f"{buffer.name} is indexed by {index.dtype}x{index.lanes}")
             return
         low, high = bounds(index, scope.ranges)
-        limit = buffer.size - lanes
-        reached = scope.certain and all(atom in scope.exact for atom in linear(index, scope.ranges).terms)
-        if reached and (low < 0 or high > limit):
-            self.report(f"{buffer.name}[{low} .. {high + lanes - 1}] is outside its {buffer.size} elements")
-        elif scope.certain and (high < 0 or low > limit):
-            self.report(f"{buffer.name}[{low} .. {high}] is outside its {buffer.size} elements")
+        if scope.around is None or (low >= 0 and high <= buffer.size - lanes):
+            return
+        found = sorted(reached(scope.around, index))
+        if found and (found[0] < 0 or found[-1] > buffer.size - lanes):
+            self.report(f"{buffer.name}[{found[0]} .. {found[-1] + lanes - 1}] is outside its {buffer.size} elements")
+
+    def filled_before(self, buffer: Buffer, scope: _Scope) -> None:
+        """Report scratch that is read although nothing has been written to it."""
+        if buffer.scope == "param" or buffer in self.filled:
+            return
+        if buffer not in self.written or not scope.is_conditional:
+            self.filled.add(buffer)  # one message is enough
+            self.report(f"{buffer.name} is read before anything is written to it")
+
+
+def _bounds_of_share(value: Expr, ranges: dict[Var, Interval]) -> Interval:
+    """The least and greatest value of an index, which may be a part of what a team shares."""
+    if isinstance(value, Binary) and value.op == "truncdiv" and bounds(value.b, ranges)[0] >= 1:
+        low, high = bounds(value.a, ranges)
+        return min(low, 0), max(high, 0)
+    return bounds(value, ranges)
 
 
 def _type_problems(node: Expr) -> Iterator[str]:

@@ -75,6 +75,7 @@ def check(kernel: Kernel, inputs: list[np.ndarray], parts: int) -> None:
     """Participants of a kernel without meetings, one after the other, each on outputs of its own."""
     team = for_team(kernel)
     assert team.team
+    verify(team)
     assert not any(isinstance(s, Sync) for s in walk_stmts(team.body))
     whole = run_kernel(kernel, inputs)
     mark = np.float32(12345.678)

@@ -23,6 +23,8 @@ from aotc.tir.expr import (
     Var,
     as_expr,
     const,
+    maximum,
+    minimum,
 )
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, While
 from aotc.tir.verify import verify
@@ -91,9 +93,75 @@ STATEMENTS: list[tuple[Stmt, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "message"), STATEMENTS)
+ROW, J, N = Var("i"), Var("j"), Var("n")
+PLACES: list[tuple[Stmt, str]] = [
+    (For(K, 16, If(K < 12, at(K))), r"y\[0 .. 11\] is outside"),
+    (For(K, 16, If(as_expr(3) < K, at(K - 4))), r"y\[0 .. 11\] is outside"),
+    (For(K, 16, If(K < 8, at(K), at(K - 9))), r"y\[-1 .. 6\] is outside"),
+    (For(K, 8, at(K, Select(K < 2, ONE, Load(X, K - 3)))), r"x\[-1 .. 4\] is outside"),
+    (For(ROW, 3, For(J, minimum(4, ROW * -4 + 9), at(ROW * 4 + J))), r"y\[0 .. 8\] is outside"),
+    (For(ROW, 2, For(J, ROW + 5, at(J + 3), begin=ROW)), r"y\[3 .. 8\] is outside"),
+    (Block((Declare(N, as_expr(9)), For(K, N, at(K)))), r"y\[0 .. 8\] is outside"),
+    (For(K, 3, at(K * 3, Broadcast(ONE, 4))), r"y\[0 .. 9\] is outside"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), [*STATEMENTS, *PLACES])
 def test_bad_statements(body: Stmt, message: str) -> None:
     refuse(body, message)
+
+
+SCRATCH = Buffer("scratch", F32, 8, "stack", private=True)
+FILL = For(ROW, 8, Store(SCRATCH, ROW, Load(X, ROW)))
+EARLY: list[Stmt] = [
+    at(const(0), Load(SCRATCH, const(0))),
+    Block((at(const(0), Load(SCRATCH, const(0))), FILL)),
+    For(K, 4, Block((at(K, Load(SCRATCH, K)), Store(SCRATCH, K, ONE)))),
+    If(Load(X, const(0)) < 1.0, at(const(0), Load(SCRATCH, const(0)))),
+]
+
+
+@pytest.mark.parametrize("body", EARLY)
+def test_scratch_is_written_before_it_is_read(body: Stmt) -> None:
+    with pytest.raises(AotcError, match="scratch is read before anything is written to it"):
+        verify(Kernel(name="k", inputs=(X,), outputs=(Y,), body=body, stack=(SCRATCH,)))
+    verify(Kernel(name="k", inputs=(X,), outputs=(Y,), body=Block((FILL, body)), stack=(SCRATCH,)))
+
+
+def total(value: Expr, *more: Stmt) -> Stmt:
+    """R changed in a loop that calls itself a reduction."""
+    return Block((Declare(R, ONE), For(K, 8, Block((Assign(R, value), *more)), kind="reduction"), at(const(0), R)))
+
+
+HERE = Load(X, K)
+CLAIMS: list[tuple[Stmt, str]] = [
+    (For(K, 7, at(K + 1, Load(Y, K)), kind="independent"), "independent: iterations may touch the same elements of y"),
+    (For(K, 8, at(K // 2), kind="independent"), "same elements of y"),
+    (For(K, 4, at(K, Broadcast(ONE, 4)), kind="independent"), "same elements of y"),
+    (For(ROW, 2, For(J, 5, at(ROW * 3 + J), kind="independent"), kind="independent"), "over i is not independent"),
+    (Block((Declare(R, ONE), For(K, 8, Assign(R, R + HERE), kind="independent"))), "hand register r to each other"),
+    (total(R - HERE), "over k is not reduction: iterations hand register r"),
+    (total(R + R * HERE), "not reduction"),
+    (total(R + HERE, Assign(R, R * 2.0)), "not reduction"),
+    (total(R + HERE, at(K, R)), "not reduction"),
+    (For(K, 8, at(const(0), Load(Y, const(1)) + HERE), kind="reduction"), "not reduction: iterations may touch"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), CLAIMS)
+def test_loops_that_are_not_what_they_say(body: Stmt, message: str) -> None:
+    refuse(body, message)
+
+
+def test_loops_that_are_what_they_say() -> None:
+    accept(total(maximum(R, HERE), Assign(R, maximum(HERE * 2.0, R))))
+    accept(total(R + HERE, at(K, HERE)))
+    accept(For(K, 8, at(const(0), Load(Y, const(0)) + HERE), kind="reduction"))
+    accept(For(ROW, 2, For(J, 4, at(ROW * 4 + J, Load(Y, ROW * 4 + J) + 1.0), kind="independent"), kind="independent"))
+    accept(For(K, 8, at(K, Broadcast(ONE, 4)), step=4, kind="independent"))
+    fill = For(J, 4, Store(SCRATCH, J, Load(X, K * 4 + J)))
+    both = For(K, 2, Block((fill, at(K, Load(SCRATCH, const(3))))), kind="independent")
+    verify(Kernel(name="k", inputs=(X,), outputs=(Y,), body=both, stack=(SCRATCH,)))
 
 
 def test_what_may_be_in_range_is_accepted() -> None:

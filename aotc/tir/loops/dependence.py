@@ -67,8 +67,10 @@ def is_innermost(loop: For) -> bool:
 
 
 def range_of(loop: For, ranges: Ranges) -> Interval:
+    """The least and greatest value of the variable of a loop."""
     low, high = bounds(loop.begin, ranges)[0], bounds(loop.end, ranges)[1] - 1
-    if isinstance(loop.begin, Const) and high < math.inf:
+    whole_steps = not any(factor % loop.step for factor in linear(loop.begin, ranges).terms.values())
+    if whole_steps and high - low < math.inf:
         high = low + (high - low) // loop.step * loop.step
     return low, high
 

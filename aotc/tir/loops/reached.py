@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that an index surely has at some time, found by following a nest of loops at its corners.
+
+What is around an access in, some of the values of its index out, those at the ends among them:
+
+    for i in 0..16: if i < 12: y[i] = ...            # 0, 11
+    for s in 0..3: for i in 0..min(16, 40 - 16 * s): y[16 * s + i] = ...        # 0, 15, ..., 32, 39
+
+Nothing is found where data decide: what is found is no guess.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from aotc.tir.expr import INDEX, Const, Expr, Unary, Var
+from aotc.tir.simplify import Interval, bounds, conjuncts, half_space, simplify
+from aotc.tir.stmt import PART, PARTS, Declare, For
+
+Around: TypeAlias = "For | Declare | Expr"
+"""A loop, a register that holds one value, or a condition."""
+Values: TypeAlias = dict[Var, Interval]
+
+_MOST: Final = 4096
+"""Corners of one nest that are followed."""
+
+
+def reached(around: Sequence[Around], index: Expr) -> Iterator[int]:
+    """Values of an index inside loops and conditions, the outermost first."""
+    for values in itertools.islice(_corners(around), _MOST):
+        value = _value(index, values)
+        if value is not None:
+            yield value
+
+
+def _corners(around: Sequence[Around]) -> Iterator[Values]:
+    """Values of the variables at the first and last iterations of all loops, and where conditions change."""
+    alone: Values = {PART: (0, 0), PARTS: (1, 1)}
+    last_of_two: Values = {PART: (1, 1), PARTS: (2, 2)}
+    stack: list[tuple[int, Values]] = [(0, last_of_two), (0, {**last_of_two, PART: (0, 0)}), (0, alone)]
+    while stack:
+        depth, values = stack.pop()
+        if depth == len(around):
+            yield values
+            continue
+        match around[depth]:
+            case For() as loop:
+                numbers = _iterations(loop, around[depth + 1 :], values)
+                stack += [(depth + 1, {**values, loop.var: (n, n)}) for n in numbers]
+            case Declare(var=var, value=value):
+                found = _value(value, values)
+                stack.append((depth + 1, values if found is None else {**values, var: (found, found)}))
+            case condition:
+                if simplify(condition, values) == Const(True, condition.dtype):
+                    stack.append((depth + 1, values))
+
+
+def _iterations(loop: For, inside: Sequence[Around], values: Values) -> set[int]:
+    """Values of the variable of a loop: the first, the last, and those beside which a condition inside changes."""
+    begin, end = _value(loop.begin, values), _value(loop.end, values)
+    if begin is None or end is None or begin >= end:
+        return set()
+    last = begin + (end - 1 - begin) // loop.step * loop.step
+    found = {begin, last}
+    known = {**values, loop.var: (begin, last)}
+    for condition in inside:
+        if isinstance(condition, (For, Declare)):
+            continue
+        positive = condition.a if isinstance(condition, Unary) else condition
+        for half in (half_space(part, known) for part in conjuncts(positive)):
+            factor = half.terms.get(loop.var, 0) if half is not None and len(half.terms) == 1 else 0
+            if half is not None and factor:
+                change = begin + (-half.const // factor - begin) // loop.step * loop.step
+                found |= {n for n in range(change - loop.step, change + 2 * loop.step, loop.step) if begin <= n <= last}
+    return found
+
+
+def _value(expr: Expr, values: Values) -> int | None:
+    """The value of an index, if it is known."""
+    if expr.dtype != INDEX or expr.lanes != 1:
+        return None
+    low, high = bounds(expr, values)
+    return int(low) if low == high else None

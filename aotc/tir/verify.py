@@ -36,7 +36,7 @@ from aotc.tir.expr import (
     unary,
 )
 from aotc.tir.instructions import INSTRUCTIONS
-from aotc.tir.loops.dependence import range_of, why_not
+from aotc.tir.loops.dependence import range_of, read, why_not
 from aotc.tir.loops.reached import Around, reached
 from aotc.tir.simplify import Interval, bounds
 from aotc.tir.stmt import (
@@ -70,7 +70,8 @@ def verify(kernel: Kernel) -> None:
     """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
     stmts = tuple(walk_stmts(kernel.body))
     changing = frozenset(s.var for s in stmts if isinstance(s, Assign))
-    checker = _Checker(kernel, changing, {s.buffer for s in stmts if isinstance(s, (Store, Transpose))})
+    written = {s.buffer for s in stmts if isinstance(s, (Store, Transpose))}
+    checker = _Checker(kernel, changing, written, frozenset((*kernel.workspace, *kernel.stack)) - read(kernel.body))
     checker.buffers()
     team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
     checker.stmt(kernel.body, _Scope(frozenset(team), team))
@@ -105,12 +106,14 @@ class _Checker:
     """Collects problems.
 
     changing   registers that are assigned to
+    unread     scratch that nothing reads
     written    buffers that anything writes; `filled` are those that something before the present place writes
     """
 
     kernel: Kernel
     changing: frozenset[Var]
     written: set[Buffer]
+    unread: frozenset[Buffer]
     filled: set[Buffer] = field(default_factory=set)
     problems: list[Diagnostic] = field(default_factory=list)
 
@@ -187,7 +190,7 @@ class _Checker:
             return
         if loop.var in scope.visible:
             self.report(f"loop variable {loop.var.name} is in use already")
-        if (problem := why_not(loop, scope.ranges, scope.visible)) is not None:
+        if (problem := why_not(loop, scope.ranges, scope.visible, self.unread)) is not None:
             self.report(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.value >= loop.end.value:
             return  # never runs

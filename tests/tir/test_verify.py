@@ -162,6 +162,8 @@ def test_loops_that_are_what_they_say() -> None:
     fill = For(J, 4, Store(SCRATCH, J, Load(X, K * 4 + J)))
     both = For(K, 2, Block((fill, at(K, Load(SCRATCH, const(3))))), kind="independent")
     verify(Kernel(name="k", inputs=(X,), outputs=(Y,), body=both, stack=(SCRATCH,)))
+    unread = For(K, 8, Block((Store(SCRATCH, const(0), HERE), at(K))), kind="independent")
+    verify(Kernel(name="k", inputs=(X,), outputs=(Y,), body=unread, stack=(SCRATCH,)))
 
 
 def test_what_may_be_in_range_is_accepted() -> None:

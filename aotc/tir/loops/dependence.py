@@ -279,11 +279,12 @@ def _elements(index: Expr, lanes: int, values: Mapping[Var, range]) -> set[int] 
     return found
 
 
-def why_not(loop: For, ranges: Ranges, fixed: Container[Var]) -> str | None:
+def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[Buffer] = ()) -> str | None:
     """What speaks against the kind of a loop; None if it is proven.
 
     ranges   of the variables around it, as far as they are known
     fixed    all variables around it
+    unread   scratch that nothing reads
     """
     low, high = range_of(loop, ranges)
     if loop.kind == "serial" or high - low < loop.step:  # no other iteration
@@ -295,7 +296,7 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var]) -> str | None:
     accesses: dict[Buffer, list[Access]] = {buffer: [] for buffer in written(loop.body)}
     collect(loop.body, {**ranges, loop.var: (low, high)}, accesses, closely=True)
     for buffer, found in accesses.items():
-        if _apart(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
+        if buffer in unread or _apart(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
             continue
         stores = [s for s in walk_stmts(loop.body) if isinstance(s, (Store, Transpose)) and s.buffer is buffer]
         if not _accumulates(buffer, stores, reads):

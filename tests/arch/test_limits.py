@@ -27,9 +27,8 @@ LONG_FILES = {
     "aotc/relay/op/dyn.py",
     "aotc/relay/op/norm.py",
     "aotc/relay/op/shape.py",
-    "aotc/tir/threads/parallel.py",
 }
-BIG_CLASSES = {("aotc/tir/threads/parallel.py", "_Splitter")}
+BIG_CLASSES: set[tuple[str, str]] = set()
 
 
 def long_files() -> set[str]:

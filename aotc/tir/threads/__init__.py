@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dividing finished kernels among threads.  Kernels in, kernels that every thread of a team runs out.
 
-`parallel` finds what can be divided, and where threads have to wait for each other; `division` deals the iterations
-of one nest of loops out.
+`parallel` chooses what is divided, and where threads have to wait for each other.  `uses` says what statements touch
+and leave behind, `costs` how long they take, and `division` gives each thread its share of the iterations of a nest.
 """

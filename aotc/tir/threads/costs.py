@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the statements of a kernel take one participant of a team, or all of them.  Nests in, nanoseconds out.
+
+What is compared is rough: operations, and waiting for what other participants have in their caches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from aotc.tir.expr import INDEX, Binary, Buffer, Load, Var, walk
+from aotc.tir.loops.dependence import Access, Ranges, extent_of, range_of
+from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, stmt_children, stmt_exprs
+from aotc.tir.target import Threads
+from aotc.tir.threads.division import Nest, largest_share
+from aotc.tir.threads.uses import Use, Uses, stmts_of
+
+TEAMS: Final = (2, 4)
+"""Numbers of participants that divisions are compared for."""
+
+
+def _average(of_parts: Sequence[float]) -> float:
+    return sum(of_parts) / len(of_parts)
+
+
+def largest_of(parts: Sequence[Sequence[Nest]]) -> float:
+    """The share of the participant that has most to do."""
+    return _average([largest_share(parts, p) for p in TEAMS])
+
+
+_OTHERS: Final = _average([1 - 1 / p for p in TEAMS])
+"""The part of a buffer that other participants have touched last."""
+_MINE: Final = _average([1 / p for p in TEAMS])
+"""A participant's own part."""
+_MINE_OF_OTHERS: Final = _average([(1 - 1 / p) / p for p in TEAMS])
+"""What others have touched last of a participant's own share, if a buffer is divided in another way than before."""
+
+
+@dataclass
+class Costs:
+    """Times of one kernel.
+
+    constants  inputs that nobody writes
+    whole      nanoseconds that one participant needs for it
+    threads    what sharing costs
+    """
+
+    kernel: Kernel
+    constants: AbstractSet[Buffer]
+    whole: float
+    threads: Threads
+    uses: Uses
+    _own_operations: dict[Stmt, int] = field(default_factory=dict)
+
+    def time(self, stmt: Stmt, ranges: Ranges) -> float:
+        return self._pace * self._operations(stmt, ranges)
+
+    @cached_property
+    def _pace(self) -> float:
+        """Nanoseconds of an operation."""
+        return self.whole / max(1.0, self._operations(self.kernel.body, {}))
+
+    def _operations(self, stmt: Stmt, ranges: Ranges) -> float:
+        """Operations on values, and places written, over all iterations."""
+        if isinstance(stmt, For):
+            low, high = range_of(stmt, ranges)
+            times = (high - low + 1) / stmt.step if high < math.inf else 1
+            return max(0.0, times) * self._operations(stmt.body, {**ranges, stmt.var: (low, high)})
+        if stmt not in self._own_operations:
+            values = [n for e in stmt_exprs(stmt) for n in walk(e)]
+            own = sum(isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX) for n in values)
+            self._own_operations[stmt] = own + isinstance(stmt, Store)
+        return self._own_operations[stmt] + sum(self._operations(s, ranges) for s in stmt_children(stmt))
+
+    def of_parts(self, parts: Sequence[Sequence[Nest]], group: Sequence[Stmt], ranges: Ranges) -> float:
+        """Of the participant that has most to do, with waiting for what is in other caches."""
+        nests = [nest for part in parts for nest in part]
+        inner, common, times = ranges, 0.0, 1
+        for loop in nests[0].loops:
+            inner, times = {**inner, loop.var: range_of(loop, inner)}, times * extent_of(loop)
+            common += times * sum(self.time(s, inner) for s in stmts_of(loop.body) if not self.uses.writes(s))
+        share = largest_of(parts)
+        largest = max(nests, key=lambda nest: nest.units)
+        turned = nests[0].inner_first
+        repeated = common * (1 - share) if turned else 0.0
+        work = self.time(Block(group), ranges) * share + repeated
+        order = (self.threads.reordered if turned else 1.0) * (self.threads.reordered if len(parts) > 1 else 1.0)
+        return (work + self.moving(group, largest.key, ranges)) * order
+
+    def moving(self, group: Sequence[Stmt], key: Var | None, ranges: Ranges) -> float:
+        """Waiting for what other participants have in their caches, if all had their parts of everything.
+
+        Nobody waits if parts are dealt out by `key` and it goes through all of a buffer: every buffer is dealt out so.
+        """
+        use = self.uses.of(Block(group), ranges)
+        total = 0.0
+        for buffer, found in (*use.reads.items(), *use.writes.items()):
+            span = max((_reach(access, key) for access in found), default=0)
+            if 2 * span < buffer.size:
+                read_part, own_part = (_MINE_OF_OTHERS, _MINE_OF_OTHERS) if span else (_OTHERS, _MINE)
+                total += self._waiting(buffer, _touched(buffer, found, ranges), read_part, own_part, use)
+        return total
+
+    def _waiting(self, buffer: Buffer, nbytes: int, read_part: float, own_part: float, use: Use) -> float:
+        """For parts of a buffer: to be read from other caches, and to be written here or by who writes there next."""
+        fetching = nbytes * read_part / self.threads.fetched_bytes_per_ns if buffer in use.reads else 0.0
+        return fetching + (0.0 if buffer in self.constants else nbytes * own_part / self.threads.owned_bytes_per_ns)
+
+    def alone(self, use: Use, stmt: Stmt, ranges: Ranges) -> float:
+        """If one participant does it."""
+        places = {**use.reads, **use.writes}
+        moving = sum(self._waiting(b, _touched(b, f, {}), _OTHERS, _OTHERS, use) for b, f in places.items())
+        return self.time(stmt, ranges) + moving
+
+
+def _reach(access: Access, key: Var | None) -> int:
+    """Elements from the first to the last value of a variable; all, if it cannot be told."""
+    form, _, ranges, _ = access
+    if key is None or not form.depends_on(key):
+        return 0
+    low, high = ranges[key]
+    step = form.coefficient(key)
+    return 1 << 62 if step is None or high == math.inf else int(abs(step) * (high - low + 1))
+
+
+def _touched(buffer: Buffer, accesses: Sequence[Access], fixed: Container[Var]) -> int:
+    """Bytes at these places, roughly."""
+    elements = 0.0 if accesses else math.inf
+    for form, lanes, ranges, _ in accesses:
+        sizes = [
+            ranges[v][1] - ranges[v][0] + 1 for v in form.terms if isinstance(v, Var) and v in ranges and v not in fixed
+        ]
+        elements += lanes * math.prod(sizes)
+    return int(min(elements, buffer.size)) * buffer.dtype.itemsize

@@ -43,14 +43,16 @@ def test_there_are_names() -> None:
 
 
 def given(module: ModuleType) -> set[str]:
-    """What a door gives by names of its own, `from home import name as name`: operators and modules have other rows."""
+    """What a door gives by names of its own, `from home import name as name`.
+
+    Operators, passes and modules have rows that name them together.
+    """
     path = Path(str(module.__file__))
     stub = path.with_suffix(".pyi")
     tree = ast.parse((stub if stub.exists() else path).read_text(encoding="utf-8"))
-    imports = [
-        n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and not str(n.module).startswith("aotc.relay.op.")
-    ]
-    names = {alias.name for n in imports for alias in n.names if alias.asname == alias.name}
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    own = [n for n in imports if not str(n.module).startswith(("aotc.relay.op.", "aotc.relay.transform."))]
+    names = {alias.name for n in own for alias in n.names if alias.asname == alias.name}
     return {name for name in names if not isinstance(getattr(module, name), ModuleType)}
 
 

@@ -25,9 +25,10 @@ from aotc.relay.expr import Expr, Node
 from aotc.relay.infer import infer_expr
 from aotc.relay.module import IRModule
 from aotc.relay.structural import structural_equal
-from aotc.relay.visitor import Mutator
+from aotc.relay.visitor import Mutator, post_order
 
 _MOST_ROUNDS: Final = 100
+_MOST_GROWTH: Final = 16
 """Rounds after which rules are taken to undo each other."""
 
 
@@ -99,6 +100,10 @@ def _apply(rule: DFPatternCallback, expr: Expr, mod: IRModule | None) -> Expr:
     return infer_expr(result, mod) if work.retyped and typed.checked_type is not None else result
 
 
+def _size(expr: Expr) -> int:
+    return sum(1 for _ in post_order(expr))
+
+
 def rewrite(
     callbacks: DFPatternCallback | Sequence[DFPatternCallback], expr: Expr, mod: IRModule | None = None
 ) -> Expr:
@@ -108,10 +113,14 @@ def rewrite(
     mod        the module of the global functions that `expr` calls, for type inference
 
     A match is left alone if anything outside it uses a node within.  Where replacements have other types than what
-    they replace, types are inferred anew.  Raises AotcError (code "no-fixpoint") after 100 rounds.
+    they replace, types are inferred anew.  Raises AotcError (code "no-fixpoint") after 100 rounds, and for a program
+    that has become more than 16 times as large, since what doubles in each round has no end that one could wait for.
     """
     rules = [callbacks] if isinstance(callbacks, DFPatternCallback) else list(callbacks)
-    for _ in range(_MOST_ROUNDS):
+    most = _MOST_GROWTH * (_size(expr) + 256)
+    for done in range(_MOST_ROUNDS + 1):
+        if done == _MOST_ROUNDS or _size(expr) > most:
+            break
         before = expr
         for rule in rules:
             expr = _apply(rule, expr, mod)
@@ -120,4 +129,4 @@ def rewrite(
             return expr
     names = ", ".join(type(rule).__name__ for rule in rules)
     hint = "rules that undo each other, or that match their own result, need rewrite_once"
-    raise AotcError("no-fixpoint", f"{names}: the program still changes after {_MOST_ROUNDS} rounds", hint=hint)
+    raise AotcError("no-fixpoint", f"{names}: the program still changes after {done} rounds", hint=hint)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -25,7 +24,7 @@ from aotc.ir.attrs import Attrs, NoAttrs, record
 from aotc.ir.dims import Dim, SymDim
 from aotc.ir.dtype import DType
 from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Types, require
-from aotc.ir.types import TensorType, Type, check_rank, tensor_types
+from aotc.ir.types import TensorType, Type, check_rank
 from aotc.relay.expr import Call, Constant, Expr, known_data
 from aotc.relay.expr import call as node
 from aotc.relay.op import create, index, join, resize, shape, slice, sort
@@ -38,8 +37,6 @@ from aotc.relay.op.signature import signature_of
 from aotc.relay.op.window import DATA_LAYOUT, positions
 
 T = TypeVar("T")
-MAX_BYTES: Final = 1 << 47
-"""What 64-bit processors address."""
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -128,7 +125,6 @@ class _Twin:
         attributes, own = parts
         found = self.static.infer(attributes, [TensorType(x.shape, DType.of(x)) for x in own])
         _check_rank(self.name, self.infer(a, [TensorType(x.shape, DType.of(x)) for x in given]), found)
-        _check_size(self.name, found)
         return self.static.reference(attributes, *own)
 
     def to_static(self, a: Any, given: Sequence[Expr]) -> Call | None:
@@ -181,13 +177,6 @@ def _dynamic(
         static=twin.to_static,
         samples=lambda: (_sample(attributes(**fields), *given) for fields, *given in samples),
     )
-
-
-def _check_size(name: str, found: Type) -> None:
-    """Sizes that come when the program runs: memory has an end."""
-    for ty in tensor_types(found):
-        size = prod(max(int(d), 1) for d in ty.static_shape) * ty.dtype.itemsize
-        require("dyn.size", size < MAX_BYTES, lambda ty=ty: f"{name}: {ty} is larger than any memory")  # type: ignore[misc]
 
 
 def _check_rank(name: str, promised: Type, found: Type) -> None:

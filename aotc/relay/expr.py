@@ -402,10 +402,11 @@ def with_type(expr: ExprT, ty: Type | None) -> ExprT:
 def call(op: Op, args: Iterable[Expr], attrs: Attrs = NO_ATTRS, span: Span | None = None) -> Call:
     """A call of an operator, typed at once where all arguments are typed.
 
-    Raises AotcError (with `span` as location) where the operator's type rule rejects the arguments.
+    Raises AotcError (with `span` as location) where the operator's type rule rejects the arguments, or where one is no
+    expression.
     """
     from_args = tuple(args)
-    types = [a.checked_type for a in from_args]
+    types = [(a if isinstance(a, Node) else _operand(a)).checked_type for a in from_args]
     known = [t for t in types if t is not None]
     if len(known) != len(types):
         return Call(op, from_args, attrs, span)

@@ -10,6 +10,6 @@ over strips (blocks of rows, or of steps) that stay in the second-level cache, a
     >>> direct, fast = (winograd.convolution_cost(shape, 64, tile, target) for tile in (0, 4))
     >>> fast < direct                           # cycles of a 3x3 convolution, by the definition and by tiles of 4x4
     True
-    >>> attention.padded_pitch(128, 4)          # elements from row to row of a strip: an odd number of cache lines
+    >>> attention.padded_pitch(128, 4, target)  # elements from row to row of a strip: an odd number of cache lines
     144
 """

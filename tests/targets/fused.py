@@ -22,6 +22,7 @@ from aotc.ir.types import TensorType
 from aotc.relay.expr import type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
+from aotc.relay.transform.expand_ops import ExpandOps
 
 Array = np.ndarray[Any, Any]
 LONGEST_ROW = 17
@@ -223,6 +224,7 @@ def fused(seed: int) -> Fused:
     drawing = _Drawing(seed)
     for _ in range(drawing.between(1, 4)):
         drawing.value = drawing.step()
-    function = infer_module(IRModule.from_expr(relay.Function(drawing.params, drawing.value))).main
+    module = infer_module(IRModule.from_expr(relay.Function(drawing.params, drawing.value)))
+    function = infer_module(ExpandOps()(module)).main
     assert type_of(function.body) is not None
     return Fused(seed, function, drawing.inputs)

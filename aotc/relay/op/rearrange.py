@@ -42,4 +42,5 @@ class Rearrangement:
         return result
 
     def expr(self, x: Expr) -> Expr:
-        return shape.reshape(shape.transpose(shape.reshape(x, self.split), self.order), self.whole)
+        parts = shape.reshape(x, self.split, allowzero=0 in self.split)
+        return shape.reshape(shape.transpose(parts, self.order), self.whole, allowzero=0 in self.whole)

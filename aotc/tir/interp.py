@@ -39,7 +39,7 @@ from aotc.tir.expr import (
     walk,
 )
 from aotc.tir.instructions import INSTRUCTIONS
-from aotc.tir.loops.dependence import outer_assigns, straight_line
+from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
 from aotc.tir.numerics import NAMESPACE
 from aotc.tir.stmt import (
     PART,
@@ -271,6 +271,8 @@ class _Writer:
         index, value, lanes = self.expr(stmt.index), self.expr(stmt.value), stmt.value.lanes
         name = self.name(stmt.buffer)
         if self.vector is not None:
+            if not self.varies(stmt.index):  # the last iteration's value stays
+                index = f"np.full({self.name(self.vector)}.size, {index})"
             self.line(depth, f"put({name}, {index}, {value}, {self.label(stmt.buffer)})")
         elif lanes > 1:
             self.line(depth, f"store_lanes({name}, {index}, {value}, {lanes}, {self.label(stmt.buffer)})")
@@ -391,7 +393,7 @@ def _vectorizable(loop: For) -> bool:
     if stmts is None or any(n.lanes > 1 for s in stmts for e in stmt_exprs(s) for n in walk(e)):
         return False
     if loop.kind == "independent":
-        return True
+        return not any(b.private for b in written(loop) & read(loop))  # one iteration fills it after the other
     return not any(isinstance(s, Store) for s in stmts) and all(_is_running(s, stmts) for s in outer_assigns(loop.body))
 
 

@@ -11,6 +11,7 @@ from aotc.ir.dtype import DTYPES, DType
 from aotc.tir.expr import Binary, Broadcast, Buffer, Call, Cast, Const, Load, Select, Var, as_expr, const
 from aotc.tir.interp import compile_kernel, run_kernel
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, While
+from aotc.tir.verify import verify
 
 F32 = DType("float32")
 INTEGERS = [d for d in DTYPES if d.is_integer]
@@ -128,6 +129,19 @@ def test_loop_carried_dependence_is_kept() -> None:
     y, i = Buffer("y", DType("int64"), 20), Var("i")
     body = Block((Store(y, const(0), const(1)), For(i, 20, Store(y, i, Load(y, i - 1) * 2), begin=1)))
     assert run_kernel(kernel(body, (), (y,)), [])[0].tolist() == [2**k for k in range(20)]
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_iterations_that_write_one_place(private: bool) -> None:
+    """Private scratch that each iteration fills before it reads it, and scratch that nothing reads."""
+    x, y, i = Buffer("x", F32, 8), Buffer("y", F32, 8), Var("i")
+    scratch = Buffer("s", F32, 1, scope="stack", private=private)
+    result = Load(scratch, const(0)) if private else Load(x, i)
+    body = Block((Store(scratch, const(0), Load(x, i)), Store(y, i, result)))
+    data = np.arange(8, dtype=np.float32)
+    made = kernel(For(i, 8, body, kind="independent"), (x,), (y,), stack=(scratch,))
+    verify(made)
+    assert run_kernel(made, [data])[0].tolist() == data.tolist()
 
 
 def test_selection_guards_the_load() -> None:

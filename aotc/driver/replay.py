@@ -16,7 +16,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -34,12 +34,12 @@ from aotc.relay.expr import Function
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 from aotc.relay.text.printer import astext
-from aotc.tir.target import Target
+from aotc.tir.target import Budget, Target, Threads, Winograd
 from aotc.tir.text import to_text
 
 _FORMAT: Final = "aotc-replay"
-_TARGET: Final = "aotc.target"
-"""The key that a target has among the options of a pass."""
+_PARTS: Final = {f"aotc.{kind.__name__}": kind for kind in (Target, Threads, Winograd, Budget)}
+"""What a target is made of, by the key that its fields have among the options of a pass."""
 
 
 @contextmanager
@@ -112,8 +112,9 @@ def _options(item: Pass[Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """An option as JSON; TypeError for what JSON does not have."""
-    if isinstance(value, Target):
-        return {_TARGET: asdict(value)}
+    key = f"aotc.{type(value).__name__}"
+    if _PARTS.get(key) is type(value):
+        return {key: {f.name: _plain(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     if isinstance(value, Mapping):
@@ -126,13 +127,10 @@ def _plain(value: Any) -> Any:
 def _made(value: Any) -> Any:
     """An option that `_plain` wrote."""
     if isinstance(value, dict):
-        return _target(value[_TARGET]) if set(value) == {_TARGET} else {key: _made(v) for key, v in value.items()}
+        made = {key: _made(v) for key, v in value.items()}
+        kind = _PARTS.get(next(iter(made))) if len(made) == 1 else None
+        return kind(**next(iter(made.values()))) if kind is not None else made
     return tuple(map(_made, value)) if isinstance(value, list) else value
-
-
-def _target(data: dict[str, Any]) -> Target:
-    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
-    return Target(**values | {"versions": tuple(map(_target, data.get("versions", ())))})
 
 
 def read_replay(path: str | Path) -> dict[str, Any]:

@@ -159,11 +159,39 @@ def test_loops_that_are_what_they_say() -> None:
     accept(For(K, 8, at(const(0), Load(Y, const(0)) + HERE), kind="reduction"))
     accept(For(ROW, 2, For(J, 4, at(ROW * 4 + J, Load(Y, ROW * 4 + J) + 1.0), kind="independent"), kind="independent"))
     accept(For(K, 8, at(K, Broadcast(ONE, 4)), step=4, kind="independent"))
+    accept(For(ROW, 2, Block((For(J, 4, at(ROW * 4 + J)), For(J, 1, at(ROW * 4 + J)))), kind="independent"))
     fill = For(J, 4, Store(SCRATCH, J, Load(X, K * 4 + J)))
     both = For(K, 2, Block((fill, at(K, Load(SCRATCH, const(3))))), kind="independent")
     verify(Kernel(name="k", inputs=(X,), outputs=(Y,), body=both, stack=(SCRATCH,)))
     unread = For(K, 8, Block((Store(SCRATCH, const(0), HERE), at(K))), kind="independent")
     verify(Kernel(name="k", inputs=(X,), outputs=(Y,), body=unread, stack=(SCRATCH,)))
+
+
+TURNED = (K * 2 + J) // 4 * 4 + K % 2 * 2 + J
+"""Rows of 2 in 2 columns."""
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        TURNED,
+        K // 2 + K % 2 * 4 + J * 2,
+        (K * 2 + J) // 4 * 4 + (K * 2 + J) % 4,
+        (K * 2 + J) // 2 % 2 * 4 + (K * 2 + J) // 4 + (K * 2 + J) % 2 * 2,
+    ],
+)
+def test_digits_tell_iterations_apart(index: Expr) -> None:
+    accept(For(K, 4, For(J, 2, at(index), kind="independent"), kind="independent"))
+
+
+@pytest.mark.parametrize("index", [K // 2 * 2 + J, K // 2 * 2 + K % 2 + J, (K * 2 + J) // 3 * 3 + K % 2 + J, K % 4 + J])
+def test_digits_that_meet(index: Expr) -> None:
+    refuse(For(K, 4, For(J, 2, at(index)), kind="independent"), "same elements of y")
+
+
+def test_loops_that_count_with_one_variable() -> None:
+    long_first = Block((For(J, 5, at(ROW * 3 + J)), For(J, 1, at(ROW * 3 + J))))
+    refuse(For(ROW, 2, long_first, kind="independent"), "same elements of y")
 
 
 def test_what_may_be_in_range_is_accepted() -> None:

@@ -15,9 +15,10 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, substitute, walk
+from aotc.tir.loops.digits import Access, plain, tell_apart
 from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store, Transpose, While, stmt_exprs, walk_stmts
 
@@ -73,28 +74,6 @@ def range_of(loop: For, ranges: Ranges) -> Interval:
     if whole_steps and high - low < math.inf:
         high = low + (high - low) // loop.step * loop.step
     return low, high
-
-
-class Access(NamedTuple):
-    """The place of a first element as a sum of terms, how many follow one another, the ranges of variables.
-
-    lasts   what the last value of a variable is no larger than, where others are in it
-    """
-
-    form: Linear
-    lanes: int
-    ranges: Ranges
-    lasts: Mapping[Var, Sequence[Linear]]
-
-    def highest(self, form: Linear) -> float:
-        """No less than the form at these places, where a loop may end sooner in some rounds of others."""
-        high = linear_bounds(form, self.ranges)[1]
-        for var in [a for a, factor in form.terms.items() if isinstance(a, Var) and factor > 0]:
-            for last in self.lasts.get(var, ()):
-                shorter = form.plus(Linear({var: 1}), -form.terms.get(var, 0)).plus(last, form.terms.get(var, 0))
-                if linear_bounds(shorter, self.ranges)[1] < high:
-                    form, high = shorter, linear_bounds(shorter, self.ranges)[1]
-        return high
 
 
 def disjoint(a: Sequence[Access], b: Sequence[Access]) -> bool:
@@ -176,6 +155,9 @@ class _Places:
 
     def enter(self, loop: For) -> None:
         loop = replace(loop, begin=self._written_out(loop.begin), end=self._written_out(loop.end))
+        if loop.var in self.ranges:  # another loop counts with it: what was found there stays
+            self.ranges, self.lasts = dict(self.ranges), dict(self.lasts)
+            self.moved.pop(loop.var, None)
         self.ranges[loop.var] = range_of(loop, self.ranges)
         var, begin = loop.var, self.form(loop.begin)
         if begin.terms and not (self.closely and not all(isinstance(atom, Var) for atom in begin.terms)):
@@ -296,7 +278,7 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[
     accesses: dict[Buffer, list[Access]] = {buffer: [] for buffer in written(loop.body)}
     collect(loop.body, {**ranges, loop.var: (low, high)}, accesses, closely=True)
     for buffer, found in accesses.items():
-        if buffer in unread or _apart(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
+        if buffer in unread or _differ(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
             continue
         stores = [s for s in walk_stmts(loop.body) if isinstance(s, (Store, Transpose)) and s.buffer is buffer]
         if not _accumulates(buffer, stores, reads):
@@ -346,6 +328,14 @@ def _is_filled_first(buffer: Buffer, loop: For) -> bool:
             return filled
         filled = filled or (isinstance(stmt, (Store, Transpose)) and stmt.buffer is buffer)
     return False
+
+
+def _differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
+    """Whether places of different iterations are always different, as they are written or with fewer digits."""
+    if _apart(accesses, loop, fixed):
+        return True
+    found = [plain(access) for access in accesses]
+    return _apart(found, loop, fixed) or tell_apart(found, loop.var, lambda atom: _is_fixed(atom, fixed))
 
 
 def _apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:

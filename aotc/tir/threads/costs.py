@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import Final
 
 from aotc.tir.expr import INDEX, Binary, Buffer, Load, Var, walk
-from aotc.tir.loops.dependence import Access, Ranges, extent_of, range_of
+from aotc.tir.loops.dependence import Ranges, extent_of, range_of
+from aotc.tir.loops.digits import Access
 from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, stmt_children, stmt_exprs
 from aotc.tir.target import Threads
 from aotc.tir.threads.division import Nest, largest_share

@@ -13,16 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from aotc.tir.expr import Buffer, Load, Var, walk
-from aotc.tir.loops.dependence import (
-    Access,
-    Ranges,
-    collect,
-    disjoint,
-    is_filled_before_read,
-    outer_assigns,
-    read,
-    written,
-)
+from aotc.tir.loops.dependence import Ranges, collect, disjoint, is_filled_before_read, outer_assigns, read, written
+from aotc.tir.loops.digits import Access
 from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, Transpose, stmt_exprs, walk_stmts
 
 

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places that quotients and remainders are in: rows of an output whose axes were joined, or lie in another order.
+
+In: places as sums of terms.  Out: the same with fewer digits, and whether digits tell the iterations of a loop apart:
+
+    (12 * i + j) // 36 * 6 + i % 3 * 2      # 2 * i, where j is below 12
+    i // 3 * 99 + j * 9 + i % 3 * 2         # places of different i are different, where j is below 11
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from aotc.tir.expr import Binary, Const, Expr, Var, binary
+from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
+
+Ranges = dict[Var, Interval]
+IsFixed = Callable[[Expr], bool]
+"""Whether a term has one value in all iterations."""
+
+
+class Access(NamedTuple):
+    """The place of a first element as a sum of terms, how many follow one another, the ranges of variables.
+
+    lasts   what the last value of a variable is no larger than, where others are in it
+    """
+
+    form: Linear
+    lanes: int
+    ranges: Ranges
+    lasts: Mapping[Var, Sequence[Linear]]
+
+    def highest(self, form: Linear) -> float:
+        """No less than the form at these places, where a loop may end sooner in some rounds of others."""
+        high = linear_bounds(form, self.ranges)[1]
+        for var in [a for a, factor in form.terms.items() if isinstance(a, Var) and factor > 0]:
+            for last in self.lasts.get(var, ()):
+                shorter = form.plus(Linear({var: 1}), -form.terms.get(var, 0)).plus(last, form.terms.get(var, 0))
+                if linear_bounds(shorter, self.ranges)[1] < high:
+                    form, high = shorter, linear_bounds(shorter, self.ranges)[1]
+        return high
+
+    def is_within(self, form: Linear, size: int, lanes: int = 1) -> bool:
+        """Whether a form is from 0 on, and it and the lanes that follow below a size."""
+        return linear_bounds(form, self.ranges)[0] >= 0 and self.highest(form) + lanes <= size
+
+
+def plain(access: Access) -> Access:
+    """The same places, with as few quotients and remainders as can be."""
+    found = Linear(const=access.form.const)
+    for atom, factor in access.form.terms.items():
+        found = found.plus(_reduced(atom, access), factor)
+    return access._replace(form=_joined(found, access.ranges))
+
+
+def _reduced(atom: Expr, access: Access) -> Linear:
+    """A quotient or remainder without what is lost in it: (12 * i + j) // 36 is i // 3 where j is below 12."""
+    division = _division(atom)
+    if division is None or math.inf in map(abs, bounds(division[0], access.ranges)):  # it may wrap around
+        return Linear({atom: 1})
+    operand, divisor = division
+    form = linear(operand, access.ranges)
+    for unit in sorted({math.gcd(divisor, c) for c in form.terms.values()} - {1}, reverse=True):
+        low = Linear({a: c for a, c in form.terms.items() if c % unit}, form.const % unit)
+        if not access.is_within(low, unit):
+            continue
+        whole = Linear({a: c // unit for a, c in form.terms.items() if c % unit == 0}, form.const // unit)
+        if _is_quotient(atom):
+            return linear(binary("floordiv", whole.expr(), divisor // unit), access.ranges)
+        return low.plus(linear(binary("floormod", whole.expr(), divisor // unit), access.ranges), unit)
+    return Linear({atom: 1})
+
+
+def _joined(form: Linear, ranges: Ranges) -> Linear:
+    """A sum with x for x // 3 * 3 + x % 3, wherever both are in it with such factors."""
+    for atom, factor in form.terms.items():
+        division = _division(atom)
+        if division is None or _is_quotient(atom):
+            continue
+        operand, divisor = division
+        quotient = linear(binary("floordiv", operand, divisor), ranges)
+        if len(quotient.terms) == 1 and all(
+            c == 1 and form.terms.get(a) == factor * divisor for a, c in quotient.terms.items()
+        ):
+            rest = form.plus(Linear({atom: 1}), -factor).plus(quotient, -factor * divisor)
+            return _joined(rest.plus(linear(operand, ranges), factor), ranges)
+    return form
+
+
+def _division(atom: Expr) -> tuple[Expr, int] | None:
+    """The operand and the divisor of a quotient or remainder."""
+    match atom:
+        case Binary(op="floordiv" | "floormod", b=Const(value=divisor)) if divisor > 0:
+            return atom.a, int(divisor)
+    return None
+
+
+def _is_quotient(atom: Expr) -> bool:
+    return isinstance(atom, Binary) and atom.op == "floordiv"
+
+
+def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
+    """Whether no two values of a variable lead to the same place, since all places have digits that only one has.
+
+    Every place is factor * digit + rest, where the rest is below the factor; and so is the rest again.
+    """
+    shared = _shared(accesses, is_fixed)
+    forms = [a.form.plus(Linear(shared), -1) for a in accesses]
+    factors = sorted({c for form in forms for c in form.terms.values()}, reverse=True)
+    if not factors or factors[-1] < 0:
+        return False
+    digits: list[Linear] = []
+    above: list[int] = []
+    for factor in factors:
+        parts = [_part(form, factor) for form in forms]
+        if any(n % factor for n in above) or not all(
+            access.is_within(rest, factor, access.lanes) for access, (_, rest) in zip(accesses, parts, strict=True)
+        ):
+            above.append(factor)
+            continue
+        first = parts[0][0]
+        if all((p.terms, p.const) == (first.terms, first.const) for p, _ in parts):
+            digits.append(first)
+        above, forms = [], [rest for _, rest in parts]
+    return _determine(digits, accesses[0], var, is_fixed)
+
+
+def _shared(accesses: Sequence[Access], is_fixed: IsFixed) -> dict[Expr, int]:
+    """The terms that are the same everywhere."""
+    first, *others = (access.form.terms for access in accesses)
+    return {a: c for a, c in first.items() if is_fixed(a) and all(o.get(a) == c for o in others)}
+
+
+def _part(form: Linear, factor: int) -> tuple[Linear, Linear]:
+    """The digit of a factor and all above, and the rest."""
+    digit = {a: c // factor for a, c in form.terms.items() if c >= factor}
+    rest = {a: c for a, c in form.terms.items() if c < factor}
+    return Linear(digit, form.const // factor), Linear(rest, form.const % factor)
+
+
+def _determine(digits: Sequence[Linear], access: Access, var: Var, is_fixed: IsFixed) -> bool:
+    """Whether there is only one value of a variable for values of these sums."""
+    known: list[Expr] = []
+    for digit in digits:
+        terms = [a for a in digit.terms if not is_fixed(a)]
+        if len(terms) == 1:
+            known.append(terms[0])
+        elif digit.terms != access.form.terms and tell_apart([access._replace(form=digit, lanes=1)], var, is_fixed):
+            return True
+    if var in known:
+        return True
+    for atom in known:
+        division = _division(atom)
+        if division is None or _is_quotient(atom):
+            continue
+        quotient = linear(binary("floordiv", *division), access.ranges)
+        if all(a in known for a in quotient.terms):
+            others = [Linear({a: 1}) for a in known if a is not atom]
+            return _determine([*others, linear(division[0], access.ranges)], access, var, is_fixed)
+    return False

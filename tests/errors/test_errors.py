@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.errors.examples import Entry, Surroundings, entries
+from tests.errors.provoke import Entry, Surroundings, entries
 
 PAGE = ROOT / "docs" / "errors.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -139,6 +139,8 @@ CLAIMS: list[tuple[Stmt, str]] = [
     (For(K, 8, at(K // 2), kind="independent"), "same elements of y"),
     (For(K, 4, at(K, Broadcast(ONE, 4)), kind="independent"), "same elements of y"),
     (For(ROW, 2, For(J, 5, at(ROW * 3 + J), kind="independent"), kind="independent"), "over i is not independent"),
+    (For(J, 4, For(K, 4, Block((at(K), at(K + J))), kind="independent")), "loop over k is not independent"),
+    (For(J, 3, For(K, 4, Block((at(K + J), at(K + 2 * J))), kind="independent")), "loop over k is not independent"),
     (Block((Declare(R, ONE), For(K, 8, Assign(R, R + HERE), kind="independent"))), "hand register r to each other"),
     (total(R - HERE), "over k is not reduction: iterations hand register r"),
     (total(R + R * HERE), "not reduction"),
@@ -159,6 +161,7 @@ def test_loops_that_are_what_they_say() -> None:
     accept(For(K, 8, at(const(0), Load(Y, const(0)) + HERE), kind="reduction"))
     accept(For(ROW, 2, For(J, 4, at(ROW * 4 + J, Load(Y, ROW * 4 + J) + 1.0), kind="independent"), kind="independent"))
     accept(For(K, 8, at(K, Broadcast(ONE, 4)), step=4, kind="independent"))
+    accept(For(J, 2, For(K, 4, Block((at(K + 4 * J), at(K + 4 * J, ONE))), kind="independent")))
     accept(For(ROW, 2, Block((For(J, 4, at(ROW * 4 + J)), For(J, 1, at(ROW * 4 + J)))), kind="independent"))
     fill = For(J, 4, Store(SCRATCH, J, Load(X, K * 4 + J)))
     both = For(K, 2, Block((fill, at(K, Load(SCRATCH, const(3))))), kind="independent")

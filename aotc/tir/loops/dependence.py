@@ -343,14 +343,17 @@ def _apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool
 
     Every place is step * iteration + low + high, where all of `high` is a multiple of a number (that of a row of the
     output, of which loops or the statements of an unrolled tile make several) that step * iteration + low never reaches
-    across, and `low` never reaches across a step.
+    across, and `low` never reaches across a step.  Terms that have one value in all iterations say nothing where every
+    place has them; where only some do, they move these.
     """
     factors = {access.form.coefficient(loop.var) for access in accesses}
     factor = next(iter(factors)) if len(factors) == 1 else None
     if not factor:
         return False
     span = _span(factor, loop)
-    rests = [{a: c for a, c in f.terms.items() if a is not loop.var and not _is_fixed(a, fixed)} for f, *_ in accesses]
+    common = set.intersection(*(set(access.form.terms.items()) for access in accesses))
+    same = {loop.var, *(atom for atom, _ in common if _is_fixed(atom, fixed))}
+    rests = [{a: c for a, c in access.form.terms.items() if a not in same} for access in accesses]
     unit = math.gcd(*(c for rest in rests for c in rest.values() if abs(c) > span))
     consts = sorted({access.form.const for access in accesses})
     rows = {math.gcd(unit, c - consts[0]) for c in consts if c - consts[0] > span}

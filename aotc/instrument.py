@@ -4,11 +4,11 @@
 with aotc.transform.PassContext(instruments=[aotc.instrument.PassTimingInstrument()]): ...
 """
 
-from aotc.ir.instrument import DumpIR as DumpIR
-from aotc.ir.instrument import PassInstrument as PassInstrument
+from aotc.ir import DumpIR as DumpIR
+from aotc.ir import PassInstrument as PassInstrument
+from aotc.ir import PrintAfterAll as PrintAfterAll
 from aotc.ir.instrument import PassPrintingInstrument as PassPrintingInstrument
 from aotc.ir.instrument import PassTimingInstrument as PassTimingInstrument
-from aotc.ir.instrument import PrintAfterAll as PrintAfterAll
 from aotc.ir.instrument import PrintBeforeAll as PrintBeforeAll
 from aotc.ir.instrument import pass_instrument as pass_instrument
 from aotc.relay.instrument.dump import dump_ir as dump_ir

@@ -6,12 +6,12 @@ with aotc.transform.PassContext(opt_level=3):
 """
 
 from aotc.driver.wiring import install as _install
-from aotc.ir.transform import ModulePass as ModulePass
-from aotc.ir.transform import Pass as Pass
+from aotc.ir import ModulePass as ModulePass
+from aotc.ir import Pass as Pass
+from aotc.ir import Sequential as Sequential
+from aotc.ir import module_pass as module_pass
 from aotc.ir.transform import PassContext as PassContext
 from aotc.ir.transform import PassInfo as PassInfo
-from aotc.ir.transform import Sequential as Sequential
-from aotc.ir.transform import module_pass as module_pass
 from aotc.relay.transform.base import function_pass as function_pass
 from aotc.relay_api.passes import PrintIR as PrintIR
 

@@ -13,9 +13,7 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.files import open_regular
-from aotc.ir.types import TensorType
+from aotc.ir import AotcError, TensorType, nearest, open_regular
 from aotc.relay.expr import type_of
 from aotc.relay.module import IRModule
 from aotc.runtime.session import Session

@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
-from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves
+from aotc.ir import AotcError, Attrs, DType, FuncType, TensorType, TupleType, Type, leaves
 from aotc.relay.expr import Call, Constant, Expr, Function, Var
 from aotc.relay.infer import reinfer_module
 from aotc.relay.interp import evaluate

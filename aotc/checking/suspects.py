@@ -23,10 +23,8 @@ from aotc.checking.inputs import Arrays
 from aotc.driver.compile import CompileOptions
 from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.tensor import Array
-from aotc.tir.expr import Buffer
-from aotc.tir.interp import CompiledKernel, compile_kernel
+from aotc.tir import Buffer, CompiledKernel, Kernel, compile_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.stmt import Kernel
 
 SHOWN_NODES = 8
 

@@ -22,9 +22,7 @@ from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text, load_exported, read_relay_text
 from aotc.driver.toolchain import require_cpu
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
-from aotc.ir.types import TensorType
+from aotc.ir import AotcError, DType, TensorType
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule

@@ -35,8 +35,7 @@ from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
 from aotc.driver.replay import read_replay, replay
 from aotc.driver.toolchain import compiler_version, resolve_target
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.instrument import PassTimingInstrument
+from aotc.ir import AotcError, PassTimingInstrument
 from aotc.measuring.bench import bench
 from aotc.measuring.contestants import RIVALS
 from aotc.measuring.profile import profile

@@ -31,9 +31,7 @@ from aotc.driver.place import staged
 from aotc.driver.replay import keeping_failures
 from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.driver.tuning_store import Recorded
-from aotc.ir.budget import spending
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.memo import remembering
+from aotc.ir import AotcError, remembering, spending
 from aotc.ir.transform import PassContext
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
@@ -44,13 +42,10 @@ from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
 from aotc.runtime.tensor import TensorInfo
-from aotc.tir.expr import Buffer
+from aotc.tir import Buffer, Kernel, Target, WidenFloats, scheduled
 from aotc.tir.loops.widen import widen
-from aotc.tir.passes import WidenFloats, scheduled
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.contraction.choice import Site, choosing
-from aotc.tir.stmt import Kernel
-from aotc.tir.target import Target
 
 IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
 PLANNING, WRITING, BUILDING = "planning memory", "writing the C project", "compiling the C project"

@@ -23,8 +23,7 @@ from aotc.driver.place import check_destination
 from aotc.driver.toolchain import Compiler, Toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
 from aotc.driver.wiring import install
-from aotc.ir.budget import spending
-from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
+from aotc.ir import AotcError, AotcTypeError, nearest, spending
 from aotc.ir.transform import PassContext
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule

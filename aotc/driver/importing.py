@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.driver.wiring import install
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.files import open_regular
+from aotc.ir import AotcError, open_regular
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from aotc.driver.wiring import install
-from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.instrument import ALL_LEVELS, PassInstrument
+from aotc.ir import ALL_LEVELS, AotcError, PassInstrument, nearest
 from aotc.ir.transform import PassInfo, installed_passes
 from aotc.relay.instrument.dump import dump_ir as dump_ir
 from aotc.relay.instrument.dump import text_of
 from aotc.relay.instrument.numeric_check import NumericCheck as NumericCheck
-from aotc.tir.passes import NAMES
-from aotc.tir.passes import ProgramVerifier as ProgramVerifier
+from aotc.tir import NAMES
+from aotc.tir import ProgramVerifier as ProgramVerifier
 
 
 class PassList(PassInstrument):

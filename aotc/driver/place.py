@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aotc.driver.scratch import PLAN, abandoned, discard, exclusively, is_scratch, scratch_folder, scratches
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.files import read_table
+from aotc.ir import AotcError, read_table
 from aotc.runtime.library import MARKER, is_inside, read_metadata
 
 _NEW, _OLD = "new", "old"

@@ -24,10 +24,7 @@ from typing import Any, Final
 from aotc.driver.cache import digest
 from aotc.driver.scratch import written
 from aotc.driver.wiring import install
-from aotc.ir.budget import spending
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.failure import Failure, failure_of
-from aotc.ir.files import open_regular
+from aotc.ir import AotcError, Failure, failure_of, open_regular, spending
 from aotc.ir.transform import Pass, PassContext, get_pass
 from aotc.relay.backend.kernels import lower_function
 from aotc.relay.expr import Function

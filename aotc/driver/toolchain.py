@@ -21,8 +21,7 @@ from typing import Final
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.driver.process import Finished, end_all, run
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.machine import architecture
+from aotc.ir import AotcError, architecture
 from aotc.tir.target import Target, feature_names, get_target, host_target
 
 CANDIDATES = ("cc", "gcc", "clang")

@@ -4,11 +4,11 @@
 Data types, dimensions, tensor types, source spans, diagnostics, operator attributes, the *shape* of an
 operator, tensors and devices, and the pass infrastructure.  Nothing here knows a concrete operator, pass or target.
 
-    from aotc.ir.dtype import DType
-    from aotc.ir.types import TensorType
+    from aotc.ir import DType, TensorType
     TensorType((1, 3), "float32")          # Tensor[(1, 3), float32]
 
-The package itself is a door: names that Relay's users look for here, such as `aotc.ir.structural_equal`.
+The package itself is how other modules get these words; `__init__.pyi` says where each one lives.  For Relay's users it
+has a few names more, such as `aotc.ir.structural_equal`, which nobody inside imports.
 """
 
 from aotc.ir.lazy import lazy_names

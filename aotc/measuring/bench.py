@@ -38,8 +38,7 @@ from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text
 from aotc.driver.toolchain import compiler_version, require_cpu
 from aotc.driver.tuning_store import cpu_model
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.types import TensorType
+from aotc.ir import AotcError, TensorType
 from aotc.measuring.contestants import RIVALS, Array, Contestant, Entrant, ours, prepare, require_rivals, started
 from aotc.measuring.run import milliseconds
 from aotc.relay.frontend.onnx import load_model

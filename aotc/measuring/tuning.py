@@ -33,15 +33,11 @@ from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.tensor import Array
-from aotc.tir import te
-from aotc.tir.expr import Buffer, Expr
+from aotc.tir import Buffer, Expr, Kernel, Stmt, Store, Target, drop_dead, simplify_stmt, te
 from aotc.tir.loops.nest import hoist_invariants
 from aotc.tir.schedule.contraction import candidates
 from aotc.tir.schedule.contraction.candidate import Candidate
 from aotc.tir.schedule.contraction.choice import Site
-from aotc.tir.simplify import simplify_stmt
-from aotc.tir.stmt import Kernel, Stmt, Store, drop_dead
-from aotc.tir.target import Target
 
 LOG = logging.getLogger("aotc")
 TURNS: Final = 12

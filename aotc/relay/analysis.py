@@ -12,9 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.op import Op
-from aotc.ir.types import TensorType
+from aotc.ir import AotcError, Op, TensorType
 from aotc.relay.blocks import Blocks, is_atom, left_alone
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var
 from aotc.relay.structural import structural_hash

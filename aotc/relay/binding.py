@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic, nearest
-from aotc.ir.op import Op
+from aotc.ir import AotcError, AotcTypeError, Diagnostic, Op, nearest
 from aotc.relay.analysis import bound_vars, free_vars
 from aotc.relay.expr import Constant, Expr, Function, Node, Var
 from aotc.relay.infer import merge_types

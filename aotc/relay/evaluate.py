@@ -15,11 +15,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs
+from aotc.ir import AotcError, Attrs, FuncType, Op, OpPattern, TensorType, TupleType, Type, tensor_types
 from aotc.ir.budget import Cost, budget
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.op import Op, OpPattern
-from aotc.ir.types import FuncType, TensorType, TupleType, Type, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Tuple, type_of
 
 MAX_BYTES: Final = 64 << 20

@@ -20,11 +20,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from aotc.ir.attrs import NO_ATTRS, Attrs
-from aotc.ir.diagnostics import AotcError, AotcTypeError
-from aotc.ir.dtype import DType
-from aotc.ir.op import Op, get_op
-from aotc.ir.span import Span, current_span
+from aotc.ir import NO_ATTRS, AotcError, AotcTypeError, Attrs, DType, Op, Span, current_span, get_op
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 
 EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -16,11 +16,8 @@ from enum import Enum, auto
 from typing import Final, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
+from aotc.ir import Dim, FuncType, Op, Span, SymDim, TensorType, TupleType, Type, same_dim
 from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never, nearest
-from aotc.ir.dims import Dim, SymDim, same_dim
-from aotc.ir.op import Op
-from aotc.ir.span import Span
-from aotc.ir.types import FuncType, TensorType, TupleType, Type
 from aotc.relay.expr import (
     Call,
     Callee,

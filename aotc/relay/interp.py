@@ -16,11 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.dims import SymDim
-from aotc.ir.dtype import DType
-from aotc.ir.op import Op
-from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.ir import AotcError, DType, FuncType, Op, SymDim, TensorType, TupleType, Type, nearest
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule

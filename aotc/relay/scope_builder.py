@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.types import Type
+from aotc.ir import AotcError, Type
 from aotc.relay.expr import Expr, If, Let, Var
 
 

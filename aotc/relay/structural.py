@@ -18,9 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs
-from aotc.ir.diagnostics import AotcError, assert_never
-from aotc.ir.op import Op
+from aotc.ir import AotcError, Attrs, Op, assert_never
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Node, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import bound_by, children, post_order

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from aotc.ir.diagnostics import assert_never
-from aotc.ir.op import Op
+from aotc.ir import Op, assert_never
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 
 T = TypeVar("T")

@@ -23,8 +23,7 @@ from aotc.driver.compilation import Compilation, CompiledModel
 from aotc.driver.importing import with_params
 from aotc.driver.scratch import output_file
 from aotc.driver.wiring import install
-from aotc.ir.diagnostics import AotcError, AotcTypeError
-from aotc.ir.ndarray import NDArray
+from aotc.ir import AotcError, AotcTypeError, NDArray
 from aotc.ir.transform import PassContext
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext

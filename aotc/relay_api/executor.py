@@ -24,9 +24,7 @@ import numpy as np
 
 from aotc.driver.importing import with_params
 from aotc.driver.wiring import install
-from aotc.ir.device import Device, require_device
-from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.ndarray import NDArray
+from aotc.ir import AotcError, Device, NDArray, nearest, require_device
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, type_of

@@ -13,12 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from aotc.driver.wiring import install
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
-from aotc.ir.dtype import DType
-from aotc.ir.ndarray import NDArray
-from aotc.ir.span import Span
-from aotc.ir.types import TensorType, Type
+from aotc.ir import AotcError, DType, NDArray, Span, SymDim, TensorType, Type
 from aotc.relay.expr import Constant, Var
 from aotc.relay.module import IRModule
 from aotc.relay.op.functions import FUNCTIONS

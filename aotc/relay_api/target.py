@@ -11,8 +11,8 @@ from typing import Final, NoReturn
 
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
-from aotc.tir.target import TARGETS
-from aotc.tir.target import Target as MachineTarget
+from aotc.tir import TARGETS
+from aotc.tir import Target as MachineTarget
 
 _LATER: Final = {
     "cuda": "CUDA",

@@ -13,8 +13,7 @@ from typing import Any
 
 from aotc.driver.compile import CompileOptions
 from aotc.driver.place import is_ours
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.span import Span
+from aotc.ir import AotcError, Span
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Constant
 from aotc.relay.visitor import post_order

@@ -5,11 +5,11 @@ session = aotc.load("build/net")                     # `session`
 library = aotc.runtime.load_module("deploy_lib.tar") # `module`
 """
 
-from aotc.ir.device import Device as Device
-from aotc.ir.device import cpu as cpu
-from aotc.ir.device import cuda as cuda
+from aotc.ir import Device as Device
+from aotc.ir import NDArray as NDArray
+from aotc.ir import cpu as cpu
+from aotc.ir import cuda as cuda
 from aotc.ir.device import device as device
-from aotc.ir.ndarray import NDArray as NDArray
 from aotc.runtime import vm as vm
 from aotc.runtime.module import CompiledLibrary as CompiledLibrary
 from aotc.runtime.module import enabled as enabled

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.ir.device import Device, require_device
-from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
-from aotc.ir.ndarray import NDArray
+from aotc.ir import AotcError, AotcTypeError, Device, NDArray, nearest, require_device
 from aotc.runtime.graph_executor import BenchmarkResult, GraphModule, measure, require_counts
 from aotc.runtime.graph_machine import GraphBinding, GraphMachine
 from aotc.runtime.params import save_param_dict

@@ -18,9 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.device import Device, require_device
-from aotc.ir.diagnostics import AotcError, AotcTypeError
-from aotc.ir.ndarray import NDArray
+from aotc.ir import AotcError, AotcTypeError, Device, NDArray, require_device
 from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.params import load_param_dict
 from aotc.runtime.session import Session

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.span import Span
+from aotc.ir import AotcError, Span
 from aotc.runtime.forks import Turns
 from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.files import open_regular
+from aotc.ir import AotcError, open_regular
 
 _HEAD: Final = 4096
 """Bytes in which headers are, as a rule."""

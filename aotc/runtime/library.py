@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.files import read_table
-from aotc.ir.machine import architecture, elf_architecture
+from aotc.ir import AotcError, architecture, elf_architecture, nearest, read_table
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
 from aotc.runtime.forks import Turns
 from aotc.runtime.image import require_checksum, require_whole

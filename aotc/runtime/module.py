@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
-from aotc.ir.device import Device, require_device
-from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.files import open_regular
+from aotc.ir import AotcError, Device, nearest, open_regular, require_device
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.image import require_checksum

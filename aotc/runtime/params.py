@@ -16,9 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.blob import Reader, save_array
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.ndarray import NDArray
+from aotc.ir import AotcError, NDArray, Reader, save_array
 
 _MAGIC: Final = 0xF7E58D4F05049CB7
 

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.diagnostics import Diagnostic, nearest
-from aotc.ir.dtype import DType
+from aotc.ir import Diagnostic, DType, nearest
 
 Array = np.ndarray[Any, Any]
 

@@ -18,12 +18,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from aotc.ir import AotcError, Device, Dim, DType, NDArray, SymDim, nearest, require_device
 from aotc.ir.bytecode import Instruction, Opcode, VMFunction
-from aotc.ir.device import Device, require_device
-from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.dtype import DType
-from aotc.ir.ndarray import NDArray
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 
 Array: TypeAlias = "np.ndarray[Any, Any]"

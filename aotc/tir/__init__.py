@@ -4,4 +4,12 @@
 `expr`, `stmt` and `kernel` are the data; `te` describes tensors as index expressions, which `schedule`
 turns into kernels; `text`, `verify` and `interp` print, check and run a kernel; `target` says what the
 machine has.
+
+The package itself is how other modules get these words; `__init__.pyi` says where each one lives:
+
+    from aotc.tir import Expr, For, Kernel, Load, Target, te
 """
+
+from aotc.ir.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aotc.tir import te
-from aotc.tir.expr import Binary, Call, Element, Expr, Var, as_expr, operands, walk, with_operands
+from aotc.tir import Binary, Call, Element, Expr, Var, as_expr, operands, te, walk, with_operands
 from aotc.tir.simplify import Ranges, simplify
 
 _OP_COST: Final = {"div": 4, "floordiv": 8, "floormod": 8, "truncdiv": 8, "truncmod": 8}

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, assert_never
+from aotc.tir import INSTRUCTIONS, NAMESPACE
 from aotc.tir.expr import (
     BITWISE,
     BOOL,
@@ -38,9 +39,7 @@ from aotc.tir.expr import (
     Var,
     walk,
 )
-from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
-from aotc.tir.numerics import NAMESPACE
 from aotc.tir.stmt import (
     PART,
     PARTS,

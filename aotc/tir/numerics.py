@@ -17,8 +17,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DTYPES, DType
+from aotc.ir import DTYPES, AotcError, DType
 
 Value: TypeAlias = Any
 """A numpy scalar or array; Python int and bool for index arithmetic."""

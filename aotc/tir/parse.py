@@ -11,15 +11,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DTYPES, DType
-from aotc.ir.span import Span
+from aotc.ir import DTYPES, AotcError, DType, Span
+from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL
 from aotc.tir import expr as values
 from aotc.tir import stmt as statements
 from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Expr, Load, Var
-from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.stmt import KINDS, TEAM, Kernel, Stmt
-from aotc.tir.text import LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL
 
 _TOKEN: Final = re.compile(
     r"""(?P<comment>\#[^\n]*)|(?P<string>"(?:[^"\\]|\\.)*")

@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.instrument import PassInstrument
+from aotc.ir import AotcError, PassInstrument
 from aotc.ir.transform import Pass, PassContext, PassInfo
 from aotc.tir.loops.widen import widened
 from aotc.tir.plan.memory import check_plan, plan_memory

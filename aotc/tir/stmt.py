@@ -11,11 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from aotc.ir.diagnostics import assert_never
-from aotc.ir.dtype import DType
-from aotc.ir.memo import alike, remembered
-from aotc.ir.plain import Form
-from aotc.ir.span import Span
+from aotc.ir import DType, Form, Span, alike, assert_never, remembered
 from aotc.tir.expr import (
     INDEX,
     Binary,

@@ -13,9 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.dtype import DType
-from aotc.ir.machine import architecture
+from aotc.ir import AotcError, DType, architecture, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

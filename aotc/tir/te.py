@@ -17,9 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import INDEX, Buffer, Element, Expr, Operand, Var, as_expr
-from aotc.tir.stmt import Stmt
-from aotc.tir.target import Target
+from aotc.tir import INDEX, Buffer, Element, Expr, Operand, Stmt, Target, Var, as_expr
 
 Axis: TypeAlias = "tuple[Var, int]"
 """A loop variable and its extent; the loop runs from 0."""

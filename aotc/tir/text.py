@@ -18,12 +18,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.ir.diagnostics import assert_never
-from aotc.ir.dtype import DTYPES
+from aotc.ir import DTYPES, assert_never
+from aotc.tir import BOOL, INDEX, INSTRUCTIONS, Buffer, Const, Expr, Var, operands
 from aotc.tir import expr as values
 from aotc.tir import stmt as statements
-from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Expr, Var, operands
-from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.stmt import KINDS, TEAM, Kernel, Stmt
 
 _SYMBOLS: Final = {

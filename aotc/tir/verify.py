@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
+from aotc.tir import INSTRUCTIONS, Interval, bounds
 from aotc.tir.expr import (
     ARITHMETIC,
     BITWISE,
@@ -35,10 +36,8 @@ from aotc.tir.expr import (
     operands,
     unary,
 )
-from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.loops.dependence import range_of, read, why_not
 from aotc.tir.loops.reached import Around, reached
-from aotc.tir.simplify import Interval, bounds
 from aotc.tir.stmt import (
     KINDS,
     PART,

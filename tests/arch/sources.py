@@ -48,8 +48,24 @@ def modules() -> dict[str, Path]:
     return found
 
 
+VOCABULARIES = ("aotc.ir", "aotc.tir")
+"""Packages that fetch their names from the modules that their stubs name."""
+
+
+@cache
+def homes() -> dict[str, str]:
+    """Where the names of vocabularies live: aotc.ir.DType is aotc.ir.dtype.DType."""
+    stubs = ((package, text_of(ROOT / package.replace(".", "/") / "__init__.pyi")) for package in VOCABULARIES)
+    found = ((package, re.findall(r"^from (\S+) import (\w+) as", text, re.MULTILINE)) for package, text in stubs)
+    return {f"{package}.{name}": f"{home}.{name}" for package, names in found for home, name in names}
+
+
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import, inside functions too."""
+    """(line, dotted name) of every import, inside functions too; names of vocabularies by their homes."""
+    yield from ((line, homes().get(name, name)) for line, name in written_imports(tree))
+
+
+def written_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)

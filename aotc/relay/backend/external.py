@@ -13,12 +13,10 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, Final, TypeAlias
 
-from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.types import tensor_types
+from aotc.ir import AotcError, nearest, tensor_types
 from aotc.relay.backend.kernels import require_static
 from aotc.relay.expr import Function, type_of
-from aotc.tir.expr import Buffer
-from aotc.tir.stmt import Block, Kernel, UserSource
+from aotc.tir import Block, Buffer, Kernel, UserSource
 
 Generator: TypeAlias = Callable[[Function, str], str]
 

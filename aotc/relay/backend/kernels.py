@@ -12,19 +12,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
-from aotc.ir.dtype import DType
-from aotc.ir.op import Op
-from aotc.ir.types import TensorType, TupleType, Type, leaves, tensor_types
+from aotc.ir import AotcError, DType, Op, SymDim, TensorType, TupleType, Type, leaves, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.visitor import post_order
-from aotc.tir import te
-from aotc.tir.expr import const
+from aotc.tir import Kernel, Target, const, te
 from aotc.tir.schedule import schedule
-from aotc.tir.stmt import Kernel
-from aotc.tir.target import Target
 
 Value: TypeAlias = "te.Tensor | tuple[Any, ...]"
 

@@ -14,23 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from aotc.ir import AotcError, DType, Op, TensorType, leaves, nested, span_scope, tensor_types
 from aotc.ir.budget import budget
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
-from aotc.ir.op import Op
-from aotc.ir.span import span_scope
-from aotc.ir.types import TensorType, leaves, nested, tensor_types
 from aotc.relay.backend.kernels import require_static
 from aotc.relay.backend.table import FunctionTable, lower_kernel
 from aotc.relay.backend.views import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import post_order
-from aotc.tir.expr import Buffer, Load
-from aotc.tir.expr import Var as LoopVar
+from aotc.tir import Buffer, For, Kernel, Load, Store, Target
+from aotc.tir import Var as LoopVar
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.stmt import For, Kernel, Store
-from aotc.tir.target import Target
 
 Value: TypeAlias = "View | tuple[Any, ...]"
 """Where an expression's result lies: a view, or a tuple of values."""

@@ -13,8 +13,7 @@ from aotc.relay.backend.external import external_kernel
 from aotc.relay.backend.kernels import anchor_name, lower_function
 from aotc.relay.expr import Function
 from aotc.relay.structural import structural_equal, structural_hash
-from aotc.tir.stmt import Kernel
-from aotc.tir.target import Target
+from aotc.tir import Kernel, Target
 
 
 class FunctionTable:

@@ -16,9 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aotc.ir import FuncType, Op, OpPattern, TensorType, tensor_types
 from aotc.ir.budget import budget
-from aotc.ir.op import Op, OpPattern
-from aotc.ir.types import FuncType, TensorType, tensor_types
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, Var
 from aotc.relay.visitor import post_order
 

@@ -19,9 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.bytecode import Instruction, Opcode, VMFunction
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.types import FuncType
+from aotc.ir import AotcError, FuncType, Instruction, Opcode, VMFunction
 from aotc.relay.backend.table import FunctionTable
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule

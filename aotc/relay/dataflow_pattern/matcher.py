@@ -14,9 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from aotc.ir.diagnostics import AotcTypeError
-from aotc.ir.op import Op
-from aotc.ir.types import TensorType
+from aotc.ir import AotcTypeError, Op, TensorType
 from aotc.relay.analysis import users
 from aotc.relay.dataflow_pattern import patterns
 from aotc.relay.dataflow_pattern.patterns import DFPattern

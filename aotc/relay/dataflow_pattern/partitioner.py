@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aotc.ir.op import Op
-from aotc.ir.span import merge_spans
+from aotc.ir import Op, merge_spans
 from aotc.relay.dataflow_pattern.groups import PARTITIONED, Group, find_groups, is_free
 from aotc.relay.dataflow_pattern.patterns import DFPattern, needs_types
 from aotc.relay.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem, Var

@@ -16,10 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from aotc.ir.diagnostics import AotcTypeError
-from aotc.ir.dtype import DType
-from aotc.ir.op import Op, get_op
-from aotc.ir.types import Type
+from aotc.ir import AotcTypeError, DType, Op, Type, get_op
 from aotc.relay.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem
 from aotc.relay.visitor import depth_first
 

@@ -15,9 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from aotc.ir.diagnostics import AotcError, AotcTypeError
-from aotc.ir.op import Op
-from aotc.ir.span import merge_spans, span_scope
+from aotc.ir import AotcError, AotcTypeError, Op, merge_spans, span_scope
 from aotc.relay.dataflow_pattern.groups import Group, find_groups
 from aotc.relay.dataflow_pattern.matcher import NodeMap
 from aotc.relay.dataflow_pattern.patterns import DFPattern, needs_types

@@ -36,11 +36,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aotc.ir import AotcError, Diagnostic, Dim, DType, check_rank, is_static, static_shape, tensor_types
 from aotc.ir.budget import array_cost, budget
-from aotc.ir.diagnostics import AotcError, Diagnostic
-from aotc.ir.dims import Dim, is_static, static_shape
-from aotc.ir.dtype import DType
-from aotc.ir.types import check_rank, tensor_types
 from aotc.relay.evaluate import evaluate_call
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, call, splat, tensor_type_of
 from aotc.relay.op import REGISTRY

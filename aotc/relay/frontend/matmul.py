@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import Dim, is_static
+from aotc.ir import AotcError, Dim, is_static
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.op.rules import broadcast_shape

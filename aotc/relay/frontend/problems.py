@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from aotc.ir import AotcError, Diagnostic, Span, span_scope
 from aotc.ir.budget import budget
-from aotc.ir.diagnostics import AotcError, Diagnostic
-from aotc.ir.span import Span, span_scope
 
 _LOG: Final = logging.getLogger(__name__)
 

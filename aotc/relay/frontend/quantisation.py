@@ -25,8 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
+from aotc.ir import AotcError, DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 

@@ -17,10 +17,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Protocol, TypeAlias
 
-from aotc.ir.instrument import PassInstrument
-from aotc.ir.op import Op
+from aotc.ir import FuncType, Op, PassInstrument, TensorType, tensor_types
 from aotc.ir.transform import PassContext, PassInfo
-from aotc.ir.types import FuncType, TensorType, tensor_types
 from aotc.relay.analysis import get_total_mac_number, list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
 from aotc.relay.module import IRModule

@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
-from aotc.ir.instrument import PassInstrument
+from aotc.ir import AotcError, DType, PassInstrument, TensorType, TupleType, Type
 from aotc.ir.transform import PassInfo
-from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.expr import type_of
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from aotc.ir.diagnostics import AotcError, Diagnostic
-from aotc.ir.instrument import PassInstrument
+from aotc.ir import AotcError, Diagnostic, PassInstrument
 from aotc.ir.transform import PassInfo
 from aotc.relay.expr import Expr, Function, GlobalVar, Var
 from aotc.relay.infer import reinfer_module

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from aotc.ir import OpPattern, Precision, Quantised, TensorType
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, attrs, param
-from aotc.ir.op import OpPattern, Precision, Quantised
-from aotc.ir.types import TensorType
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from aotc.relay.op.rules import pointwise, same_type
 from aotc.relay.op.samples import random_array

@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from aotc.ir import AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs, param
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, Quantised, Types, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import pad
 from aotc.relay.op import slice as slices

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.op import OpPattern, Precision, Quantised, Types, args, require
-from aotc.ir.types import Type
+from aotc.ir import OpPattern, Precision, Quantised, Type, Types, args, require
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rows import (
     ANY,
@@ -34,9 +33,9 @@ from aotc.relay.op.rows import (
 )
 from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import random_array
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import binary as scalar
-from aotc.tir.expr import call, const, select
+from aotc.tir import Expr as Scalar
+from aotc.tir import binary as scalar
+from aotc.tir import call, const, select
 
 
 def _is_integer(x: Array) -> bool:

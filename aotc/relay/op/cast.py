@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from aotc.ir import DType, OpPattern, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, Quantised, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, FLOAT, NUMBER, accuracy, broadcast_compute, carrier, special_values
 from aotc.relay.op.rules import (
@@ -31,9 +29,8 @@ from aotc.relay.op.rules import (
     vectors_along_axis,
 )
 from aotc.relay.op.samples import random_array
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import const, maximum, minimum, select
+from aotc.tir import Expr as Scalar
+from aotc.tir import const, maximum, minimum, select, te
 
 # --- cast
 

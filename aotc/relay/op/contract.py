@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.dtype import DType
-from aotc.ir.op import require
-from aotc.ir.types import TensorType
+from aotc.ir import DType, TensorType, require
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.rules import require_dtype
-from aotc.tir import te
-from aotc.tir.expr import Expr, Operand
+from aotc.tir import Expr, Operand, te
 
 
 def result_dtype(a: TensorType, b: TensorType, out_dtype: str) -> DType:

@@ -22,11 +22,8 @@ from math import prod
 
 import numpy as np
 
+from aotc.ir import AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, variant
-from aotc.ir.dims import Dim
-from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import shape_text, tensor
@@ -50,8 +47,8 @@ from aotc.relay.op.window import (
     static_extents,
     window_extent,
 )
+from aotc.tir import Expr as Scalar
 from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
 
 
 @attrs

@@ -22,11 +22,9 @@ from math import gcd, prod
 
 import numpy as np
 
+from aotc.ir import AxisMap, Dim, OpPattern, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.ir.budget import budget
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, join
 from aotc.relay.op import shape as shapes

@@ -14,20 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from aotc.ir import AotcError, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import InitAttrs
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import const, wrapped
+from aotc.tir import Expr as Scalar
+from aotc.tir import const, te, wrapped
 
 
 @attrs

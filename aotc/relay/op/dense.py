@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from aotc.ir import AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, param
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, Quantised, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import (
@@ -26,8 +24,8 @@ from aotc.relay.op.rules import (
 )
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import blocked, may_equal
+from aotc.tir import Expr as Scalar
 from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
 
 
 @attrs

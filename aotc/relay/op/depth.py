@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from aotc.ir import AxisMap, Dim, Layout, OpPattern, SymDim, TensorType, Type, Types, require
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, Layout, OpPattern, Types, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import static_shape_of, tensor

@@ -20,11 +20,8 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, NoAttrs, record
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.dtype import DType
+from aotc.ir import Attrs, Dim, DType, NoAttrs, SymDim, TensorType, Type, check_rank, record
 from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Types, require
-from aotc.ir.types import TensorType, Type, check_rank
 from aotc.relay.expr import Call, Constant, Expr, known_data
 from aotc.relay.expr import call as node
 from aotc.relay.op import create, index, join, resize, shape, slice, sort

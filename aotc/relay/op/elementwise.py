@@ -14,8 +14,8 @@ import numpy as np
 from aotc.ir.op import Precision, Quantised
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.rows import ANY, BITS, BOOL, FLOAT, NUMBER, WITH_ZERO, ScalarFn, intrinsic, unary, wide, wide_numpy
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import call, const, maximum, minimum, select
+from aotc.tir import Expr as Scalar
+from aotc.tir import call, const, maximum, minimum, select
 
 
 def _for_floats(name: str) -> ScalarFn:

@@ -21,8 +21,8 @@ import numpy as np
 from aotc.ir.op import Precision
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.rows import FLOAT, NumpyFn, ScalarFn, unary, wide, wide_numpy
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import call, maximum, minimum
+from aotc.tir import Expr as Scalar
+from aotc.tir import call, maximum, minimum
 
 _TANH = (
     (0.999999977, 0.133774455, 0.00349138535, 2.05422158e-05, 1.32669164e-08),

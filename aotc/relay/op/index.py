@@ -16,11 +16,8 @@ from math import prod
 
 import numpy as np
 
+from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
-from aotc.ir.dims import Dim
-from aotc.ir.dtype import DType
-from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Quantised, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, replaced
 from aotc.relay.op.rules import axis_of, tensor
@@ -28,9 +25,8 @@ from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import product
 from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
-from aotc.tir import te
-from aotc.tir.expr import INDEX, maximum, minimum, select
-from aotc.tir.expr import Expr as Scalar
+from aotc.tir import INDEX, maximum, minimum, select, te
+from aotc.tir import Expr as Scalar
 
 
 def integer_tensor(ty: Type, what: str = "indices") -> TensorType:

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from aotc.ir import Dim, Shape, SymDim, TensorType, TupleType, Type
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.dims import Dim, Shape, SymDim
 from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
-from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.expr import Expr, Tuple, TupleGetItem, tensor_type_of
 from aotc.relay.op import shape as views
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
@@ -24,9 +23,8 @@ from aotc.relay.op.rows import ANY, replaced
 from aotc.relay.op.rules import all_but_axis, all_but_axis_or_flat, axis_of, require_same_dtype, tensor, tensor_fields
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import product, samples_of
-from aotc.tir import te
-from aotc.tir.expr import Buffer, Load, Var, select
-from aotc.tir.expr import Expr as Scalar
+from aotc.tir import Buffer, Load, Var, select, te
+from aotc.tir import Expr as Scalar
 from aotc.tir.stmt import Block, Stmt, Store, loops
 
 _MANY = 16

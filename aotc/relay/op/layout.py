@@ -16,16 +16,13 @@ from math import prod
 
 import numpy as np
 
+from aotc.ir import AxisMap, Dim, OpPattern, SymDim, TensorType, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import AxisMap, OpPattern, Types, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_array
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import all_of, as_expr, const, select
+from aotc.tir import Expr as Scalar
+from aotc.tir import all_of, as_expr, const, select, te
 
 
 @attrs

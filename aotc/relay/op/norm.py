@@ -19,18 +19,16 @@ from typing import Any
 
 import numpy as np
 
+from aotc.ir import AxisMap, OpPattern, Precision, TensorType, TupleType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
-from aotc.ir.op import AxisMap, OpPattern, Precision, Types, args, require
-from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.expr import Expr, TupleGetItem
 from aotc.relay.op import rules
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.samples import random_array, random_sample
 from aotc.relay.op.window import may_equal
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import all_of, call, const, maximum
+from aotc.tir import Expr as Scalar
+from aotc.tir import all_of, call, const, maximum, te
 
 
 @attrs

@@ -16,14 +16,10 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir.attrs import NO_ATTRS, Attrs
-from aotc.ir.op import Op, Types
-from aotc.ir.types import TensorType, TupleType, Type, tensor_types
+from aotc.ir import NO_ATTRS, Attrs, Op, TensorType, TupleType, Type, Types, tensor_types
 from aotc.relay.expr import Call, Expr
 from aotc.relay.op.signature import build
-from aotc.tir import te
-from aotc.tir.graph import body_cost, domain, topological
-from aotc.tir.te import Tensor
+from aotc.tir import Tensor, body_cost, domain, te, topological
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Tensors: TypeAlias = "Sequence[Tensor]"

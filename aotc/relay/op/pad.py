@@ -12,19 +12,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY
 from aotc.relay.op.rules import require_same_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.signature import number
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import all_of, as_expr, minimum, select
+from aotc.tir import Expr as Scalar
+from aotc.tir import all_of, as_expr, minimum, select, te
 
 MODES: Final = ("constant", "edge", "reflect", "wrap")
 

@@ -19,10 +19,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from aotc.ir import AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs, variant
-from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, Precision, Quantised, Types, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import require_dtype, tensor
@@ -41,9 +39,8 @@ from aotc.relay.op.window import (
     static_extents,
     window_extent,
 )
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import Operand, all_of, binary, maximum, minimum
+from aotc.tir import Expr as Scalar
+from aotc.tir import Operand, all_of, binary, maximum, minimum, te
 
 
 @attrs

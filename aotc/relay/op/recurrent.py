@@ -15,20 +15,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from aotc.ir import Dim, DType, OpPattern, TensorType, TupleType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.dims import Dim
-from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, Types, args, require
-from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.op.elementwise import logistic
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import call as intrinsic
-from aotc.tir.expr import const, maximum
+from aotc.tir import Expr as Scalar
+from aotc.tir import call as intrinsic
+from aotc.tir import const, maximum, te
 from aotc.tir.schedule.algorithms.recurrence import Cell, Recurrence, Scalars, recurrence
 
 DTYPES: Final = ("float32", "float64")

@@ -18,11 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.dims import Dim
-from aotc.ir.dtype import DType
-from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Quantised, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
@@ -31,9 +28,8 @@ from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import BOOL, FLOAT, NUMBER, Kind, accuracy, carrier, special_values
 from aotc.relay.op.rules import axes_of, require_dtype, tensor
 from aotc.relay.op.samples import random_array
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import binary, call, const, select
+from aotc.tir import Expr as Scalar
+from aotc.tir import binary, call, const, select, te
 
 
 @attrs

@@ -20,10 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aotc.ir import AxisMap, DType, Layout, OpPattern, Quantised, TensorType, Type, Types, require
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
-from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, Layout, OpPattern, Quantised, Types, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op.contract import as_dtype, convert
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
@@ -45,9 +43,8 @@ from aotc.relay.op.resample import (
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, laid_out, pick, positions, spread
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import all_of, call, const, maximum, minimum, select
+from aotc.tir import Expr as Scalar
+from aotc.tir import all_of, call, const, maximum, minimum, select, te
 
 SHORT: Final = 1 << 20
 """Outputs along an axis that are looked at one by one, to find out whether they lie as simply as they seem to."""

@@ -13,15 +13,13 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, Types, args
-from aotc.ir.types import TensorType, Type
+from aotc.ir import DType, OpPattern, TensorType, Type, Types, args
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import broadcast_rule, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import random_array
+from aotc.tir import Expr as Scalar
+from aotc.tir import call as intrinsic_call
 from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import call as intrinsic_call
 
 NumpyFn: TypeAlias = Callable[..., Any]
 ScalarFn: TypeAlias = Callable[..., Scalar]

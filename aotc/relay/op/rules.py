@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aotc.ir.dims import Dim, Shape, SymDim, same_dim
-from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, Types, require
-from aotc.ir.types import TensorType, TupleType, Type
+from aotc.ir import AxisMap, Dim, DType, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op.opdef import Array
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aotc.ir.attrs import NO_ATTRS, Attrs
-from aotc.ir.dtype import DType
+from aotc.ir import NO_ATTRS, Attrs, DType
 from aotc.relay.op.opdef import Accuracy, Array, Sample
 
 

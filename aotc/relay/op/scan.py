@@ -14,18 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from aotc.ir import DType, OpPattern, Precision, TensorType, Type, Types
 from aotc.ir.attrs import Attrs, attrs, param
-from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, Precision, Types
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import NUMBER, accuracy, carrier, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import product
-from aotc.tir import te
-from aotc.tir.expr import Buffer, Load, Var, binary, const
-from aotc.tir.expr import Expr as Scalar
+from aotc.tir import Buffer, Load, Var, binary, const, te
+from aotc.tir import Expr as Scalar
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, loops
 
 

@@ -16,19 +16,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from aotc.ir import AxisMap, DType, OpPattern, Precision, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.dtype import DType
-from aotc.ir.op import AxisMap, OpPattern, Precision, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, NUMBER, accuracy, carrier, replaced
 from aotc.relay.op.rules import axis_of, require_same_dtype, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import te
-from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, binary, select
-from aotc.tir.expr import Expr as Scalar
+from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, binary, select, te
+from aotc.tir import Expr as Scalar
 from aotc.tir.stmt import Block, Declare, If, Stmt, Store, loops
 
 REDUCTIONS: Final = {"update": "", "add": "add", "mul": "mul", "min": "min", "max": "max"}

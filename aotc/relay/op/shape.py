@@ -13,18 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from aotc.ir import Dim, DType, Shape, SymDim, TensorType, Type, is_static, static_shape
 from aotc.ir.attrs import NO_ATTRS, Attrs, attrs, param
-from aotc.ir.dims import Dim, Shape, SymDim, is_static, static_shape
-from aotc.ir.dtype import DType
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import ANY, broadcast_at
 from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
 from aotc.relay.op.samples import random_array
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import const, select
+from aotc.tir import Expr as Scalar
+from aotc.tir import const, select, te
 
 
 def samples_of(cases: Sequence[tuple[Sequence[int], Any]], make: Callable[[Any], Attrs]) -> Iterator[Sample]:

@@ -20,9 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.attrs import REQUIRED, Param, Takes
-from aotc.ir.dtype import DType
-from aotc.ir.op import Op
+from aotc.ir import REQUIRED, DType, Op, Param, Takes
 from aotc.relay.expr import Call, Constant, call
 
 

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, param
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op.index import as_index
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import replaced
@@ -23,9 +21,8 @@ from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, row_but, t
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.shape import samples_of
 from aotc.relay.op.signature import ints, number
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import const, minimum, select
+from aotc.tir import Expr as Scalar
+from aotc.tir import const, minimum, select, te
 
 # --- strided_slice
 

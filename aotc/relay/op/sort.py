@@ -16,18 +16,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from aotc.ir import Dim, DType, OpPattern, Precision, Quantised, TensorType, TupleType, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs, param
-from aotc.ir.dims import Dim
-from aotc.ir.dtype import DType
-from aotc.ir.op import OpPattern, Precision, Quantised, Types, require
-from aotc.ir.types import TensorType, TupleType, Type
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
 from aotc.relay.op.rows import NUMBER, carrier, replaced, special_values
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import random_array
-from aotc.tir import te
-from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, call, minimum, select
-from aotc.tir.expr import Expr as Scalar
+from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, call, minimum, select, te
+from aotc.tir import Expr as Scalar
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, loops
 
 _INSERTION: Final = 16

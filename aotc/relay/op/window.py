@@ -15,9 +15,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from aotc.ir.attrs import param
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.op import require
+from aotc.ir import Dim, SymDim, param, require
 from aotc.relay.op.opdef import Array
 
 T = TypeVar("T")

@@ -15,19 +15,16 @@ from operator import add
 
 import numpy as np
 
+from aotc.ir import AxisMap, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
-from aotc.ir.op import AxisMap, OpPattern, Precision, Quantised, Types, args, require
-from aotc.ir.types import TensorType, Type
 from aotc.relay.op import conv
 from aotc.relay.op.contract import as_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
 from aotc.relay.op.rules import require_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import full_padding, pad_pairs, paddings, window_extent
-from aotc.tir import te
-from aotc.tir.expr import Expr as Scalar
-from aotc.tir.expr import const, select
-from aotc.tir.winograd import TAPS, TILES, matrices
+from aotc.tir import TAPS, TILES, const, matrices, select, te
+from aotc.tir import Expr as Scalar
 
 
 @attrs

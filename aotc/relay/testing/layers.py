@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aotc.ir.dims import Dim
-from aotc.ir.types import TensorType
+from aotc.ir import Dim, TensorType
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Expr, Function, TupleGetItem, Var, tensor_type_of
 from aotc.relay.op.builders import batch_norm, bias_add, dense

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.types import TensorType
+from aotc.ir import AotcError, TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import add, batch_flatten, global_avg_pool2d, max_pool2d, relu, softmax
 from aotc.relay.testing.init import workloads_of

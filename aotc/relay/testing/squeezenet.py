@@ -6,8 +6,7 @@ mod, params = get_workload(version="1.0")        # or "1.1"
 
 from __future__ import annotations
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.types import TensorType
+from aotc.ir import AotcError, TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import (
     batch_flatten,

@@ -14,9 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from aotc.ir.attrs import Attrs
-from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.op import Op
+from aotc.ir import AotcError, Attrs, Op, nearest
 
 
 def make_attrs(op: Op, values: Mapping[str, object]) -> Attrs:

@@ -13,10 +13,7 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.dtype import DType
-from aotc.ir.types import MOST_NESTED, FuncType, TensorType, TupleType, Type
+from aotc.ir import MOST_NESTED, AotcError, Dim, DType, FuncType, SymDim, TensorType, TupleType, Type
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import quoted
 

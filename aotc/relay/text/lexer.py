@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.span import Span
+from aotc.ir import AotcError, Span
 from aotc.relay.text.literals import NAME
 
 _STRING: Final = r'"(?:[^"\\\n]|\\.)*"'

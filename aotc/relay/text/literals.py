@@ -16,10 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import types
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.types import Type
+from aotc.ir import AotcError, Dim, SymDim, Type, types
 
 VERSION: Final = "0.0.5"
 """Of the text format."""

@@ -16,10 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.blob import Reader, save_array
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
-from aotc.ir.span import Span
+from aotc.ir import AotcError, DType, Reader, Span, save_array
 
 KEY: Final = "relay.Constant"
 

@@ -18,9 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.op import Op, get_op
-from aotc.ir.span import Span
-from aotc.ir.types import FuncType, TupleType, Type
+from aotc.ir import FuncType, Op, Span, TupleType, Type, get_op
 from aotc.relay.expr import (
     Call,
     Constant,

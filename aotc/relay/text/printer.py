@@ -16,10 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from aotc.ir.attrs import Attrs
-from aotc.ir.diagnostics import assert_never
-from aotc.ir.op import Op
-from aotc.ir.span import Span
+from aotc.ir import Attrs, Op, Span, assert_never
 from aotc.relay.blocks import Block, Blocks
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule

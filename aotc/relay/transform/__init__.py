@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from aotc.ir.diagnostics import nearest
-from aotc.ir.transform import Pass
+from aotc.ir import Pass, nearest
 from aotc.relay.transform.alter_op_layout import AlterOpLayout as AlterOpLayout
 from aotc.relay.transform.annotate_target import AnnotateTarget as AnnotateTarget
 from aotc.relay.transform.annotate_target import MergeCompilerRegions as MergeCompilerRegions

@@ -18,9 +18,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from aotc.ir.dims import is_static
-from aotc.ir.op import Op
-from aotc.ir.span import span_scope
+from aotc.ir import Op, is_static, span_scope
 from aotc.ir.transform import PassContext
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of

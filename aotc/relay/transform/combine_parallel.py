@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.attrs import NO_ATTRS
-from aotc.ir.op import Op, OpPattern
-from aotc.ir.span import merge_spans, span_scope
+from aotc.ir import NO_ATTRS, Op, OpPattern, merge_spans, span_scope
 from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, tensor_type_of
 from aotc.relay.op.join import concatenate

@@ -19,10 +19,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from aotc.ir.diagnostics import AotcValueError, nearest
-from aotc.ir.op import Op, installed_ops
-from aotc.ir.span import span_scope
-from aotc.ir.types import TensorType, TupleType
+from aotc.ir import AotcValueError, Op, TensorType, TupleType, installed_ops, nearest, span_scope
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, call, tensor_type_of, type_of
 from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform
 from aotc.relay.op.shape import expand_dims

@@ -19,9 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs
-from aotc.ir.op import AxisMap, Layout, Op
-from aotc.ir.types import TensorType, TupleType, Type
+from aotc.ir import Attrs, AxisMap, Layout, Op, TensorType, TupleType, Type
 from aotc.relay.expr import Call, type_of
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.rules import pointwise

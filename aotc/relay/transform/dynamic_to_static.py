@@ -11,9 +11,7 @@ shapes: ToGraphNormalForm belongs before.
 
 from __future__ import annotations
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.op import Op
-from aotc.ir.span import span_scope
+from aotc.ir import AotcError, Op, span_scope
 from aotc.ir.transform import PassContext
 from aotc.relay.evaluate import MAX_BYTES
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem

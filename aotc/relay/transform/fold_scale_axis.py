@@ -19,10 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.op import Op
-from aotc.ir.span import Span, merge_spans, span_scope
-from aotc.ir.transform import Sequential
-from aotc.ir.types import TensorType
+from aotc.ir import Op, Sequential, Span, TensorType, merge_spans, span_scope
 from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule

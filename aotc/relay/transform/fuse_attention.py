@@ -18,9 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir.dims import is_static
-from aotc.ir.op import Op, OpPattern
-from aotc.ir.span import merge_spans
+from aotc.ir import Op, OpPattern, is_static, merge_spans
 from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, tensor_type_of, type_of
 from aotc.relay.op.softmax import SoftmaxAttrs

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.op import Op
+from aotc.ir import AotcError, Op
 from aotc.ir.transform import Pass, PassContext, Sequential
 from aotc.relay import transform as passes
 from aotc.relay.expr import Call, Let
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import post_order
-from aotc.tir.passes import PlanMemory
-from aotc.tir.target import Target
+from aotc.tir import PlanMemory, Target
 
 
 def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:

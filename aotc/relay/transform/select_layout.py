@@ -17,13 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from aotc.ir.attrs import Attrs
-from aotc.ir.dims import is_static
-from aotc.ir.memo import remembered
-from aotc.ir.op import Op
-from aotc.ir.plain import Form
+from aotc.ir import Attrs, Form, Op, TensorType, is_static, remembered, tensor_types
 from aotc.ir.transform import PassContext
-from aotc.ir.types import TensorType, tensor_types
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d
@@ -33,12 +28,9 @@ from aotc.relay.transform.base import FunctionPass, Rewriter, Rule, op_call, rec
 from aotc.relay.transform.convert_layout import convert
 from aotc.relay.transform.winograd import choose_tiles
 from aotc.relay.visitor import post_order
-from aotc.tir import te
-from aotc.tir.expr import Buffer
+from aotc.tir import Block, Buffer, C, Target, te
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import candidates
-from aotc.tir.stmt import Block
-from aotc.tir.target import C, Target
 
 _DESIRED: Final = {"nn.conv2d": ("NHWC", "OIHW")}
 _WORTH: Final = 0.97

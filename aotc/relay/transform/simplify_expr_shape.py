@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aotc.ir.attrs import NoAttrs
-from aotc.ir.op import OpPattern
-from aotc.ir.types import TensorType
+from aotc.ir import NoAttrs, OpPattern, TensorType
 from aotc.relay.expr import Call, Expr, Tuple, tensor_type_of
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.layout import LayoutTransformAttrs

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotc.ir.diagnostics import AotcValueError
-from aotc.ir.span import span_scope
+from aotc.ir import AotcValueError, span_scope
 from aotc.relay.expr import Call, Expr, Function, Tuple
 from aotc.relay.op.annotation import stop_fusion
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, recall

@@ -17,13 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs
+from aotc.ir import Attrs, DType, FuncType, Op, Precision, Span, TensorType, TupleType, Type, installed_ops, span_scope
 from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, nearest
-from aotc.ir.dtype import DType
-from aotc.ir.op import Op, Precision, installed_ops
-from aotc.ir.span import Span, span_scope
 from aotc.ir.transform import PassContext
-from aotc.ir.types import FuncType, TensorType, TupleType, Type
 from aotc.relay.analysis import global_uses
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.expr import call as node_of

@@ -19,10 +19,9 @@ from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.op.conv import Conv2DAttrs
 from aotc.relay.transform.base import is_finite
 from aotc.relay.visitor import children, post_order
+from aotc.tir import TAPS, TILES, Target
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
-from aotc.tir.target import Target
-from aotc.tir.winograd import TAPS, TILES
 
 WORTH: Final = 0.95
 """The share of the direct algorithm's time that the estimate must be below."""

@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 
 from aotc.ir.dtype import DType
+from aotc.tir import Assign, Block, Comment, Declare, For, Stmt, Store
 from aotc.tir import expr as tir
 from aotc.tir.expr import Buffer, Cast, Const, Expr, Load, Select, Var, as_expr, cast, minimum, substitute, walk
 from aotc.tir.loops.dependence import loads, straight_line
 from aotc.tir.loops.nest import const_extent
 from aotc.tir.simplify import Linear, linear, simplify
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store
 
 HALF: Final = DType("float16")
 SINGLE: Final = DType("float32")

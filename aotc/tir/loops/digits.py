@@ -13,8 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from aotc.tir.expr import Binary, Const, Expr, Var, binary
-from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
+from aotc.tir import Binary, Const, Expr, Interval, Linear, Var, binary, bounds, linear, linear_bounds
 
 Ranges = dict[Var, Interval]
 IsFixed = Callable[[Expr], bool]

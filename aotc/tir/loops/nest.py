@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from aotc.tir import Ranges, half_space, linear, simplify_stmt
 from aotc.tir import expr as tir
 from aotc.tir.expr import BOOL, INDEX, Binary, Const, Expr, Load, Select, Var, as_expr, operands, substitute, walk
 from aotc.tir.loops.dependence import loads, straight_line
-from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, map_exprs, rebuilt, stmt_exprs, walk_stmts
 
 _SEGMENT_LIMIT: Final = 128

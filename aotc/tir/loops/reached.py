@@ -15,9 +15,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from aotc.tir.expr import INDEX, Const, Expr, Unary, Var
+from aotc.tir import INDEX, PART, PARTS, Const, Declare, Expr, For, Unary, Var
 from aotc.tir.simplify import Interval, bounds, conjuncts, half_space, simplify
-from aotc.tir.stmt import PART, PARTS, Declare, For
 
 Around: TypeAlias = "For | Declare | Expr"
 """A loop, a register that holds one value, or a condition."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir.dtype import DType
+from aotc.tir import Broadcast, Const, Expr, Load, Var, walk
 from aotc.tir import expr as tir
-from aotc.tir.expr import Broadcast, Const, Expr, Load, Var, walk
 from aotc.tir.simplify import linear, simplify
 from aotc.tir.stmt import Assign, Block, Declare, Stmt, Store, stmt_exprs, walk_stmts
 

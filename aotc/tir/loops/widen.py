@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.tir.expr import INDEX, Buffer, Const, Expr, Var, maximum
+from aotc.tir import INDEX, Budget, Buffer, Const, Expr, Target, Var, maximum
 from aotc.tir.loops.converted import in_single
 from aotc.tir.loops.dependence import read, straight_line, written
 from aotc.tir.loops.nest import refreshed, substituted
@@ -21,7 +21,6 @@ from aotc.tir.loops.vectorize import CONVERTED, vectorized
 from aotc.tir.plan.program import Program
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, rebuilt, remembered_kernel
-from aotc.tir.target import Budget, Target
 
 LEAST: Final = 4
 """The shortest vectors."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from aotc.tir.expr import Buffer, Expr, Load, operands, with_operands
+from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, map_exprs, operands, remembered_kernel, with_operands
 from aotc.tir.plan.arena import Block, place
 from aotc.tir.plan.program import MemoryPlan, Program, Step, Storage
-from aotc.tir.stmt import Kernel, Stmt, map_exprs, remembered_kernel
 
 ALIGN = 64
 """Bytes to which every temporary is aligned: a cache line, and the widest vector."""

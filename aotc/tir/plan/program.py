@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.dtype import DType
-from aotc.ir.span import Span
-from aotc.tir.stmt import Kernel
-from aotc.tir.text import to_text
+from aotc.ir import DType, Span
+from aotc.tir import Kernel, to_text
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

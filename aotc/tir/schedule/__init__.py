@@ -22,10 +22,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.span import Span
-from aotc.tir import te
+from aotc.tir import Kernel, Target, remembered_kernel, te
 from aotc.tir.schedule.lower import Lowering
-from aotc.tir.stmt import Kernel, remembered_kernel
-from aotc.tir.target import Target
 
 
 def schedule(

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from aotc.tir.expr import INDEX, Binary, Buffer, Load, Var, walk
+from aotc.tir import INDEX, Binary, Buffer, Load, Threads, Var, walk
 from aotc.tir.loops.dependence import Ranges, extent_of, range_of
 from aotc.tir.loops.digits import Access
 from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, stmt_children, stmt_exprs
-from aotc.tir.target import Threads
 from aotc.tir.threads.division import Nest, largest_share
 from aotc.tir.threads.uses import Use, Uses, stmts_of
 

@@ -20,11 +20,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aotc.tir.expr import Buffer
+from aotc.tir import PART, Block, Buffer, For, If, Kernel, Stmt, Sync, Threads, remembered_kernel
 from aotc.tir.loops.dependence import Ranges, extent_of, follows, is_innermost, range_of, read
 from aotc.tir.plan.program import Program, Step
-from aotc.tir.stmt import PART, Block, For, If, Kernel, Stmt, Sync, remembered_kernel
-from aotc.tir.target import Threads
 from aotc.tir.threads.costs import Costs
 from aotc.tir.threads.division import Leaf, Nest, alone, divided, largest_share
 from aotc.tir.threads.uses import Use, Uses, stmts_of

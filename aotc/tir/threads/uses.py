@@ -12,10 +12,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from aotc.tir.expr import Buffer, Load, Var, walk
+from aotc.tir import Block, Buffer, Declare, For, Kernel, Load, Stmt, Transpose, Var, stmt_exprs, walk, walk_stmts
 from aotc.tir.loops.dependence import Ranges, collect, disjoint, is_filled_before_read, outer_assigns, read, written
 from aotc.tir.loops.digits import Access
-from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, Transpose, stmt_exprs, walk_stmts
 
 
 def stmts_of(stmt: Stmt) -> tuple[Stmt, ...]:

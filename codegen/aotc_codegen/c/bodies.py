@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from aotc.tir import Interval, bounds, linear
 from aotc.tir import stmt as tir
 from aotc.tir.expr import Binary, Buffer, Expr, Load, Select, Var, operands, walk, with_operands
-from aotc.tir.simplify import Interval, bounds, linear
 
 UNROLLED: Final = 16
 """The iterations of loops that gcc writes out in whole, at most."""

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DTYPES, DType
+from aotc.ir import DTYPES, AotcError, DType
 from aotc_codegen.c.ctypes import literal, memory_type
 from aotc_codegen.c.names import KEYWORDS
 

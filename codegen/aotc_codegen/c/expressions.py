@@ -15,11 +15,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aotc.ir.diagnostics import AotcError, assert_never
-from aotc.ir.dtype import DType
+from aotc.ir import AotcError, DType, assert_never
+from aotc.tir import INSTRUCTIONS, Interval, Text, bounds
 from aotc.tir import expr as tir
-from aotc.tir.instructions import INSTRUCTIONS, Text
-from aotc.tir.simplify import Interval, bounds
 from aotc_codegen.c.ctypes import carrier
 from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.helpers import Helpers

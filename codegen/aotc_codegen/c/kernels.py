@@ -14,10 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
-from aotc.ir.memo import remembered
-from aotc.ir.plain import Form
+from aotc.ir import AotcError, DType, Form, remembered
 from aotc.tir.stmt import Kernel
 from aotc_codegen.c.dialect import GNU_C, Dialect
 from aotc_codegen.c.names import LONGEST, Names

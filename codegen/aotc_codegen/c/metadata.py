@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir.span import Span
+from aotc.tir import Kernel, Target
 from aotc.tir.plan.program import Program, Storage
-from aotc.tir.stmt import Kernel
-from aotc.tir.target import Target
 from aotc_codegen.c.params import Params
 from aotc_codegen.c.schedule import TensorNames
 

@@ -13,11 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir.diagnostics import assert_never
-from aotc.ir.dtype import DType
+from aotc.ir import DType, assert_never
+from aotc.tir import Buffer, Load, Var, bounds, walk
 from aotc.tir import stmt as tir
-from aotc.tir.expr import Buffer, Load, Var, walk
-from aotc.tir.simplify import bounds
 from aotc_codegen.c.bodies import has_guarded_access, prepared
 from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.expressions import SHIFT, UNARY, Scope, address, index, is_small, place, unrounded, value

@@ -21,10 +21,8 @@ from typing import Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from aotc.ir import AotcError, Diagnostic, Span, TensorType, current_span, span_scope
 from aotc.ir.budget import budget, spending
-from aotc.ir.diagnostics import AotcError, Diagnostic
-from aotc.ir.span import Span, current_span, span_scope
-from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.function import bind_function, function_of

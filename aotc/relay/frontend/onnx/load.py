@@ -24,10 +24,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from aotc.ir.diagnostics import AotcError, Diagnostic
-from aotc.ir.dtype import DType
-from aotc.ir.files import open_regular
-from aotc.ir.span import Span
+from aotc.ir import AotcError, Diagnostic, DType, Span, open_regular
 from aotc.relay.frontend import graph as g
 
 Array: TypeAlias = "np.ndarray[Any, Any]"

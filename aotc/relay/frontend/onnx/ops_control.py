@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from onnx import GraphProto
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.types import TupleType
+from aotc.ir import AotcError, TupleType
 from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.node import Node, Table, of_input

@@ -14,8 +14,7 @@ from functools import reduce as fold
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
+from aotc.ir import AotcError, DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import dtype_of_elem

@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import Dim, is_static
-from aotc.ir.dtype import DType
+from aotc.ir import AotcError, Dim, DType, is_static
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import dtype_of_elem

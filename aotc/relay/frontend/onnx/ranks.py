@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.types import TensorType
+from aotc.ir import AotcError, TensorType
 from aotc.relay.expr import Expr, type_of
 
 _ANY: Final = (0, None)

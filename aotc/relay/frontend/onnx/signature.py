@@ -11,10 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
-from aotc.ir.dims import Dim, SymDim, is_static, static_shape
-from aotc.ir.span import Span
-from aotc.ir.types import TensorType
+from aotc.ir import AotcError, Diagnostic, Dim, Span, SymDim, TensorType, is_static, nearest, static_shape
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem
 

@@ -25,8 +25,7 @@ from typing import Any, Final
 import torch
 from torch._export.serde import schema, serialize
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.files import open_regular
+from aotc.ir import AotcError, open_regular
 from aotc.relay.frontend.pytorch.program import PAYLOADS, Refused, checked_program
 
 _LOG: Final = logging.getLogger(__name__)

@@ -19,11 +19,7 @@ import numpy as np
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from aotc.ir.budget import spending
-from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic, nearest
-from aotc.ir.dims import SymDim
-from aotc.ir.span import Span
-from aotc.ir.types import TensorType
+from aotc.ir import AotcError, AotcTypeError, Diagnostic, Span, SymDim, TensorType, nearest, spending
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, Diagnostic
-from aotc.ir.types import TensorType
+from aotc.ir import AotcError, AotcTypeError, AotcValueError, Diagnostic, TensorType
 from aotc.relay.frontend.pytorch.values import dtype_name
 
 

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir import AotcError, SymDim
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch import values as tv

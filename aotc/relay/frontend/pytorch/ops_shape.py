@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import Dim, SymDim
+from aotc.ir import AotcError, Dim, SymDim
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch import values as tv

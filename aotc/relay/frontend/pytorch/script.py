@@ -18,11 +18,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from aotc.ir import AotcError, AotcTypeError, AotcValueError, Span, SymDim, TensorType
 from aotc.ir.budget import budget, spending
-from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError
-from aotc.ir.dims import SymDim
-from aotc.ir.span import Span
-from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, with_type
 from aotc.relay.frontend import graph as g

@@ -22,9 +22,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import torch
 
-from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import Dim, SymDim
-from aotc.ir.dtype import DType
+from aotc.ir import AotcError, Dim, DType, SymDim
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, TupleGetItem, Var
 from aotc.relay.frontend import graph as g
 

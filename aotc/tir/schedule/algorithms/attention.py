@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from aotc.tir import graph, te
-from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, substitute, walk
+from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, graph, substitute, te, walk
 from aotc.tir.loops.nest import optimized, substituted
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
@@ -33,7 +32,6 @@ from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
 from aotc.tir.stmt import Block, For, Stmt, Store, Transpose, loops
-from aotc.tir.target import Target
 
 SHARE: Final = 8
 """A strip takes one part in so many of the second-level cache."""

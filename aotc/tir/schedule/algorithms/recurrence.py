@@ -21,11 +21,9 @@ from itertools import chain, zip_longest
 from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
+from aotc.tir import Assign, Block, Declare, ExternProgram, For, Scratch, Stmt, Store, Target
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, minimum
 from aotc.tir.loops.nest import copied
-from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store
-from aotc.tir.target import Target
-from aotc.tir.te import ExternProgram, Scratch
 
 ROWS: Final = 6
 """Rows of a register tile, at most."""

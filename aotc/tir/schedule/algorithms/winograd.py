@@ -20,15 +20,13 @@ from typing import Final
 
 import numpy as np
 
-from aotc.tir import te
+from aotc.tir import TAPS, Matrix, Target, matrices, te
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
 from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import computed_lanes
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store, loops
-from aotc.tir.target import Target
-from aotc.tir.winograd import TAPS, Matrix, matrices
 
 TINY: Final = 1e-12
 """Coefficients closer than this are equal."""

@@ -33,8 +33,7 @@ tiles there are (`segments.Segment.count`) becomes the trip count of a loop.
 
 from __future__ import annotations
 
-from aotc.tir import te
-from aotc.tir.expr import Buffer
+from aotc.tir import Buffer, Target, te
 from aotc.tir.schedule.contraction import naive
 from aotc.tir.schedule.contraction.by_lanes import by_lanes
 from aotc.tir.schedule.contraction.by_pixels import by_pixels
@@ -43,7 +42,6 @@ from aotc.tir.schedule.contraction.choice import choose
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import Irregular, analyse
-from aotc.tir.target import Target
 
 __all__ = ["ContractionNest", "StoreFn", "build_contraction", "candidates", "pack_block"]
 

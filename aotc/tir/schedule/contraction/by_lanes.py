@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from aotc.tir import te
-from aotc.tir.expr import Var
+from aotc.tir import Var, linear, te
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import UNROLL, Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
@@ -24,7 +23,6 @@ from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Pixels, Split, flat, fused, independent
 from aotc.tir.schedule.contraction.staging import Staging, stage
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
-from aotc.tir.simplify import linear
 
 PANEL_ROWS: Final = 16
 """Weights that are read by as many rows are worth being copied into panels."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from aotc.tir import te
-from aotc.tir.expr import Var
+from aotc.tir import Var, linear, te
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS
@@ -20,7 +19,6 @@ from aotc.tir.schedule.contraction.segments import TileAxis
 from aotc.tir.schedule.contraction.space import Irregular, Pixels, Split, flat, fused, independent
 from aotc.tir.schedule.contraction.staging import Staging, stage
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
-from aotc.tir.simplify import linear
 
 
 def by_pixels(req: Request) -> Iterator[Candidate]:

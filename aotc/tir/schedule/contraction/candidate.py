@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from aotc.ir.dtype import DType
-from aotc.tir import te
-from aotc.tir.expr import Buffer, Expr, Var, substitute
+from aotc.tir import Block, Buffer, Expr, Linear, Stmt, Target, Var, substitute, te
 from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.cost import tiling_cost, waiting_cost
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
@@ -25,9 +24,6 @@ from aotc.tir.schedule.contraction.space import Analysis, Dimension, Irregular, 
 from aotc.tir.schedule.contraction.staging import CopyFn, Staging
 from aotc.tir.schedule.contraction.tile import tiled_nest
 from aotc.tir.schedule.contraction.tiling import MIN_CHAINS, Tiling
-from aotc.tir.simplify import Linear
-from aotc.tir.stmt import Block, Stmt
-from aotc.tir.target import Target
 
 UNROLL: Final = 320
 """Multiply-adds written out in one loop body."""

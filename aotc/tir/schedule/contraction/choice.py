@@ -16,11 +16,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from aotc.tir import te
-from aotc.tir.expr import Buffer, Expr, Var, substitute
+from aotc.tir import Buffer, Expr, Target, Var, substitute, te
 from aotc.tir.schedule.contraction.candidate import Candidate
 from aotc.tir.schedule.contraction.space import finite_weights
-from aotc.tir.target import Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)

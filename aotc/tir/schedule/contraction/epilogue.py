@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
 
-from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, minimum
+from aotc.tir import Buffer, Expr, For, Load, Stmt, Store, Transpose, Var, as_expr, minimum
 from aotc.tir.loops.vectorize import vectorized
 from aotc.tir.schedule.contraction.segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling
-from aotc.tir.stmt import For, Stmt, Store, Transpose
 
 Accumulators: TypeAlias = "Sequence[Mapping[tuple[int, int], Var]]"
 """For each partial sum the accumulators, by the number of the vector of `x` and of the element of `y`."""

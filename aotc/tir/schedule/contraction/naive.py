@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aotc.tir import te
-from aotc.tir.expr import Buffer, Expr, Load, Var, all_of, cast, const
+from aotc.tir import Buffer, Expr, Load, Target, Var, all_of, cast, const, te
 from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, loops
-from aotc.tir.target import Target
 
 StoreFn = Callable[[tuple[Expr, ...], Expr], Stmt]
 

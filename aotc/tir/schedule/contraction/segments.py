@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
-from aotc.tir import te
-from aotc.tir.expr import Expr, Var, as_expr
+from aotc.tir import Expr, Var, as_expr, te
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.simplify import simplify
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aotc.tir import graph, te
-from aotc.tir.expr import Buffer, Expr, Var, substitute, walk
-from aotc.tir.simplify import Linear, Ranges, bounds, linear
+from aotc.tir import Buffer, Expr, Linear, Ranges, Var, bounds, graph, linear, substitute, te, walk
 
 
 class Irregular(Exception):

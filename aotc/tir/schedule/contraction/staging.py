@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, cast, maximum, minimum, substitute
+from aotc.tir import Block, Buffer, Expr, For, Load, Stmt, Store, Var, as_expr, cast, maximum, minimum, substitute
 from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, variables
 from aotc.tir.simplify import Linear, Ranges, bounds, simplify
-from aotc.tir.stmt import Block, For, Stmt, Store
 
 CopyFn: TypeAlias = Callable[[dict[Var, Expr]], Stmt]
 """A copying statement, from the operands' names of the axes outside."""

@@ -18,14 +18,12 @@ from itertools import product
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc.tir import te
-from aotc.tir.expr import Broadcast, Const, Expr, Load, Var, cast, substitute
+from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, cast, substitute, te
 from aotc.tir.schedule.contraction.naive import StoreFn
 from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Operand
 from aotc.tir.schedule.contraction.staging import CopyFn
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Assign, Stmt
 
 MIN_CHAINS: Final = 8
 """Fewer accumulators than this leave the multiply-add unit waiting for its own results."""

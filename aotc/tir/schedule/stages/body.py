@@ -12,11 +12,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from aotc.tir import graph, te
+from aotc.tir import Assign, Block, Declare, If, Stmt, graph, stmt_exprs, te, walk_stmts
 from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, walk, with_operands
 from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.simplify import Ranges, bounds, simplify
-from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, stmt_exprs, walk_stmts
 
 _Task: TypeAlias = "Generator[_Task, Expr, Expr]"
 

@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
 
-from aotc.tir import graph, te
-from aotc.tir.expr import Expr, as_expr
+from aotc.tir import Expr, as_expr, graph, linear, te
 from aotc.tir.schedule.stages.inline import Plan, Read
-from aotc.tir.simplify import linear
 
 ROW: Final = 8
 """The least extent of an output axis along which a reduction keeps a row of accumulators."""

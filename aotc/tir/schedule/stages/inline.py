@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.tir import graph, te
-from aotc.tir.expr import Expr, Var, operands
+from aotc.tir import Expr, Var, graph, operands, te
 from aotc.tir.simplify import Ranges, simplify
 
 _INSTANCE_LIMIT: Final = 8

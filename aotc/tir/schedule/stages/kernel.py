@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from aotc.ir.dtype import DType
-from aotc.tir import graph, te
-from aotc.tir.expr import Buffer, Expr, Var
+from aotc.tir import Block, Buffer, Declare, Expr, Stmt, Store, Target, Var, graph, te
 from aotc.tir.loops.nest import substituted
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.stages.body import Body, Slot
 from aotc.tir.schedule.stages.grouping import Stage
 from aotc.tir.schedule.stages.inline import Plan
-from aotc.tir.stmt import Block, Declare, Stmt, Store
-from aotc.tir.target import Target
 
 Indices: TypeAlias = "tuple[Expr, ...]"
 

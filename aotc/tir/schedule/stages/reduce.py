@@ -18,12 +18,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc.tir import te
-from aotc.tir.expr import Expr, Load, Var, as_expr, binary, const, substitute, walk
+from aotc.tir import Expr, Load, Var, as_expr, binary, const, linear, substitute, te, walk
 from aotc.tir.loops.nest import const_extent, merge_loops, refreshed
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder
-from aotc.tir.simplify import linear
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, loops, rebuilt, stmt_exprs, walk_stmts
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}

@@ -22,7 +22,7 @@ from aotc.ir import AotcError, AotcTypeError, Device, NDArray, require_device
 from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.params import load_param_dict
 from aotc.runtime.session import Session
-from aotc.runtime.tensor import TensorInfo, check_inputs, unknown_names
+from aotc.runtime.tensor import TensorInfo, check_inputs, require_none, unknown_names
 
 _COLUMNS: Final = ("mean", "median", "max", "min", "std")
 
@@ -32,30 +32,15 @@ class BenchmarkResult:
     """How long runs took.
 
     results   seconds per run, one figure for each repetition
+    mean, median, max, min, std   of these; the last is the standard deviation over the repetitions
     """
 
     results: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.results)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.results)
-
-    @property
-    def max(self) -> float:
-        return max(self.results)
-
-    @property
-    def min(self) -> float:
-        return min(self.results)
-
-    @property
-    def std(self) -> float:
-        """The standard deviation over the repetitions."""
-        return statistics.pstdev(self.results)
+    mean = property(lambda self: statistics.fmean(self.results))
+    median = property(lambda self: statistics.median(self.results))
+    max = property(lambda self: max(self.results))
+    min = property(lambda self: min(self.results))
+    std = property(lambda self: statistics.pstdev(self.results))
 
     def __str__(self) -> str:
         heads = " ".join(f"{name} (ms)".center(12) for name in _COLUMNS)
@@ -100,9 +85,7 @@ class GraphModule:
     def _set(self, given: Mapping[str, Any]) -> None:
         known = [i for i in self._inputs if i.name in given]
         arrays, problems = check_inputs({i.name: given[i.name] for i in known}, known)
-        problems = [*unknown_names("input", given, self._inputs), *problems]
-        if problems:
-            raise AotcError.collect(problems)
+        require_none([*unknown_names("input", given, self._inputs), *problems])
         for info, array in zip(known, arrays, strict=True):
             np.copyto(self._arrays[info.name], array)
             self._missing.pop(info.name, None)
@@ -130,9 +113,7 @@ class GraphModule:
     def get_input(self, index: int | str, out: NDArray | None = None) -> NDArray:
         """The value of one input, by position or name; AotcError if it was never set."""
         name = index if isinstance(index, str) else _at("input", self._inputs, index).name
-        problems = list(unknown_names("input", [name], self._inputs))
-        if problems:
-            raise AotcError.collect(problems)
+        require_none(list(unknown_names("input", [name], self._inputs)))
         if name in self._missing:
             raise AotcError("input-missing", f"not set: {name!r}")
         return _given(self._arrays[name], out)

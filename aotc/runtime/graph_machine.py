@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir import AotcError, Span
+from aotc.ir import Span
 from aotc.runtime.forks import Turns
 from aotc.runtime.kernels import KernelLibrary
-from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs
+from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs, require_none
 
 ALIGNMENT: Final = 64
 """Bytes to which tensors are aligned."""
@@ -81,8 +81,7 @@ class GraphMachine:
         Raises AotcError with one diagnostic for each array that is missing, unknown or of another type.
         """
         arrays, problems = check_inputs(inputs, self.get_inputs())
-        if problems:
-            raise AotcError.collect(problems)
+        require_none(problems)
         return GraphBinding(self, {**self.constants, **dict(zip(self.inputs, arrays, strict=True))})
 
 

@@ -19,8 +19,6 @@ from typing import Final
 
 from aotc.ir import AotcError, open_regular
 
-_HEAD: Final = 4096
-"""Bytes in which headers are, as a rule."""
 _PIECE: Final = 1 << 20
 _ELF_LOAD: Final = 1
 _PE: Final = int.from_bytes(b"PE\0\0", "little")
@@ -46,8 +44,13 @@ def require_whole(path: Path) -> None:
     """
     with open_regular(path, "load") as file:
         size = os.fstat(file.fileno()).st_size
+
+        def read(at: int, count: int) -> bytes:
+            file.seek(min(at, size))
+            return file.read(count)
+
         try:
-            stated = _stated_size(file.fileno(), size)
+            stated = _stated_size(read)
         except OSError as error:
             raise AotcError("load", f"cannot load {path}: {error.strerror}") from error
     if stated > size:
@@ -55,42 +58,35 @@ def require_whole(path: Path) -> None:
         raise AotcError("load", text, hint="the file was cut short: copy it again, or compile the model again")
 
 
-def _stated_size(descriptor: int, size: int) -> int:
+def _stated_size(read: Read) -> int:
     """How many bytes the headers of a library say that its file has, at least; 0 where they say nothing."""
-    head = os.read(descriptor, _HEAD)
-
-    def read(at: int, count: int) -> bytes:
-        if at + count <= len(head) or at >= size:
-            return head[at : at + count]
-        os.lseek(descriptor, at, os.SEEK_SET)
-        return os.read(descriptor, count)
-
-    match head[:4]:
+    match magic := read(0, 4):
         case b"\x7fELF":
-            return _elf(head, read)
-        case b"\xca\xfe\xba\xbe" | b"\xca\xfe\xba\xbf" as magic:
+            return _elf(read)
+        case b"\xca\xfe\xba\xbe" | b"\xca\xfe\xba\xbf":
             return _fat(read, wide=magic[3] == 0xBF)
-        case magic if magic[:2] == b"MZ":
-            return _pe(read)
-        case magic:
-            return _mach(magic, read, 0)
+        case _:
+            return _pe(read) if magic[:2] == b"MZ" else _mach(read, 0)
+
+
+def _rows(read: Read, at: int, layout: str, count: int = 1, stride: int = 0) -> list[tuple[int, ...]]:
+    """What each row of a table begins with; none where the file ends before the table.
+
+    stride    bytes from one row to the next; 0 where a row has no more than is looked at
+    """
+    row = struct.Struct(layout)
+    size = count * (stride or row.size)
+    data = read(at, size)
+    return [row.unpack_from(data, k) for k in range(0, size, stride or row.size)] if len(data) == size else []
 
 
 def _row(read: Read, at: int, layout: str) -> tuple[int, ...] | None:
     """One row of numbers; None where the file ends before."""
-    data = read(at, struct.calcsize(layout))
-    return struct.unpack(layout, data) if len(data) == struct.calcsize(layout) else None
+    return next(iter(_rows(read, at, layout)), None)
 
 
-def _rows(read: Read, at: int, stride: int, count: int, layout: str) -> list[tuple[int, ...]]:
-    """What each row of a table begins with; none where the file ends before the table."""
-    row = struct.Struct(layout)
-    data = read(at, stride * count)
-    return [row.unpack_from(data, k) for k in range(0, len(data), stride)] if len(data) == stride * count else []
-
-
-def _elf(head: bytes, read: Read) -> int:
-    wide, order = head[4:5] == b"\2", ">" if head[5:6] == b"\2" else "<"
+def _elf(read: Read) -> int:
+    wide, order = read(4, 1) == b"\2", ">" if read(5, 1) == b"\2" else "<"
     start, layout, least = (32, "QQ6xHHHH", 64) if wide else (28, "II6xHHHH", 52)
     fields = _row(read, start, order + layout)
     if fields is None:
@@ -98,7 +94,7 @@ def _elf(head: bytes, read: Read) -> int:
     segments, sections, segment_bytes, segment_count, section_bytes, section_count = fields
     ends = [least, segments + segment_bytes * segment_count, sections + section_bytes * section_count]
     if segment_bytes == (56 if wide else 32):  # else the dynamic linker refuses the file
-        rows = _rows(read, segments, segment_bytes, segment_count, order + ("I4xQ16xQ" if wide else "II8xI"))
+        rows = _rows(read, segments, order + ("I4xQ16xQ" if wide else "II8xI"), segment_count, segment_bytes)
         ends += [offset + size for kind, offset, size in rows if kind == _ELF_LOAD and size]
     return max(ends)
 
@@ -115,7 +111,7 @@ def _pe(read: Read) -> int:
     if magic != _PE:
         return 0
     table = start + 24 + optional
-    rows = _rows(read, table, 40, count, "<16xII")
+    rows = _rows(read, table, "<16xII", count, 40)
     return max([table + 40 * count, *(offset + size for size, offset in rows if size)])
 
 
@@ -125,14 +121,14 @@ def _fat(read: Read, *, wide: bool) -> int:
     if count > _SLICES:
         return 0
     stride, layout = (32, ">8xQQ") if wide else (20, ">8xII")
-    rows = _rows(read, 8, stride, count, layout)
-    inner = [_mach(read(offset, 4), read, offset) for offset, _ in rows]
+    rows = _rows(read, 8, layout, count, stride)
+    inner = [_mach(read, offset) for offset, _ in rows]
     return max([8 + stride * count, *inner, *(offset + size for offset, size in rows if size)])
 
 
-def _mach(magic: bytes, read: Read, base: int) -> int:
+def _mach(read: Read, base: int) -> int:
     """The end of a library that begins at an offset."""
-    if magic not in _MACH:
+    if (magic := read(base, 4)) not in _MACH:
         return 0
     order, wide = _MACH[magic]
     start, kind, layout = (32, 0x19, "40xQQ") if wide else (28, 0x1, "32xII")

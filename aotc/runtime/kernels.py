@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aotc.runtime.abi import interface_of
 from aotc.runtime.library import open_library
-from aotc.runtime.tensor import Array, TensorInfo, address, aligned, transfer
+from aotc.runtime.tensor import Array, TensorInfo, address, aligned, moves, transfer
 
 ALIGNMENT: Final = 64
 """Bytes to which scratch memory is aligned."""
@@ -55,7 +55,10 @@ class KernelLibrary:
         self._handle = open_library(path, _FFI) if infos else None
         entries = self._handle.aotc_kernels if self._handle is not None else ()
         self._functions = {name: entries[k] for k, name in enumerate(self.infos)}
-        self._forms = {name: tuple(map(_form, (*i.inputs, *i.outputs))) for name, i in self.infos.items()}
+        self._forms = {
+            name: [(t.dtype.numpy, math.prod(t.shape), t.memory) for t in (*info.inputs, *info.outputs)]
+            for name, info in self.infos.items()
+        }
         self._local = threading.local()
 
     @property
@@ -70,11 +73,12 @@ class KernelLibrary:
         """A function that runs a kernel on these arrays, for one thread at a time."""
         info, function, forms = self.infos[name], self._functions[name], self._forms[name]
         arrays = (*inputs, *outputs)
-        assert all(_fits(a, f) for a, f in zip(arrays, forms, strict=True)), name
-        buffers = [a if f.memory is None else np.empty(a.shape, f.memory) for a, f in zip(arrays, forms, strict=True)]
-        moved = [(k, b, a) for k, (b, a) in enumerate(zip(buffers, arrays, strict=True)) if b is not a]
-        loads = [(b, a) for k, b, a in moved if k < len(inputs)]
-        stores = [(a, b) for k, b, a in moved if k >= len(inputs)]
+        buffers = []
+        for array, (dtype, size, memory) in zip(arrays, forms, strict=True):
+            assert array.dtype == dtype and array.size == size and array.flags.c_contiguous, name
+            buffers.append(array if memory == dtype else np.empty(array.shape, memory))
+        loads = moves(buffers, inputs)
+        stores = moves(outputs, buffers[len(inputs) :])
         pointers = _FFI.new("void *[]", len(arrays) + len(info.workspace) + 1)
         for k, buffer in enumerate(buffers):
             pointers[k] = _FFI.cast("void *", address(buffer))
@@ -99,21 +103,3 @@ class KernelLibrary:
         if memory is None or memory.nbytes < ends[-1]:
             memory = self._local.memory = aligned(ends[-1], ALIGNMENT)
         return [address(memory) + start for start in (0, *ends[:-1])]
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A tensor as numpy has it; `memory` is the dtype of what C has where that is another."""
-
-    dtype: np.dtype[Any]
-    size: int
-    memory: np.dtype[Any] | None
-
-
-def _form(info: TensorInfo) -> _Form:
-    dtype = info.dtype.numpy
-    return _Form(dtype, math.prod(info.shape), info.memory if info.memory != dtype else None)
-
-
-def _fits(array: Array, form: _Form) -> bool:
-    return array.dtype == form.dtype and array.size == form.size and array.flags.c_contiguous

@@ -23,22 +23,11 @@ from typing import Any, Final, NoReturn, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
+from aotc.runtime import tensor as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
 from aotc.runtime.forks import renew_in_children
 from aotc.runtime.library import Library, Threads, find_library, reopen, require_contents
-from aotc.runtime.tensor import (
-    Array,
-    TensorInfo,
-    address,
-    aligned,
-    check_inputs,
-    check_outputs,
-    empty,
-    in_memory,
-    is_direct,
-    transfer,
-    unknown_names,
-)
+from aotc.runtime.tensor import Array, TensorInfo, check_inputs, require_none, transfer
 
 _POINTERS: Final = ffi.typeof("void *[]")
 _IN_PLACE: Final = 0x101
@@ -71,10 +60,6 @@ def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None
     return Session(Library(library), threads, isa)
 
 
-def _threads(library: Library, threads: int | Threads) -> Threads | None:
-    return threads if isinstance(threads, Threads) else library.start_threads(threads)
-
-
 def _pointers(arrays: Sequence[Any], count: int = 1) -> Any:
     """A C array of addresses; never NULL, since a model without inputs still takes a list of them."""
     pointers = ffi.new(_POINTERS, max(1, count, len(arrays)))
@@ -91,11 +76,6 @@ def _require_mapping(value: object, role: str) -> None:
     if not isinstance(value, Mapping):
         text = f"{role}s must be a mapping from names to arrays, not {type(value).__name__}"
         raise AotcTypeError(f"{role}-type", text)
-
-
-def _require(problems: Sequence[Diagnostic]) -> None:
-    if problems:
-        raise AotcError.collect(problems)
 
 
 _Frame: TypeAlias = tuple[Any, Any, Any, Array]
@@ -121,7 +101,7 @@ class Session:
         self._library = library
         self.isa = library.choose_isa(isa)
         self._isa = ffi.new("char[]", self.isa.encode()) if len(library.isas) > 1 else ffi.NULL
-        self.threads = _threads(library, threads)
+        self.threads = threads if isinstance(threads, Threads) else library.start_threads(threads)
         self._arguments = self.threads or threads, isa
         self._options = self._options_with(ffi.NULL, ffi.NULL)
         self._call = library.run
@@ -219,8 +199,8 @@ class Session:
             raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{names!r}]")
         arrays, problems = check_inputs(inputs, self._library.inputs)
         wanted = list(names or ()) or list(self._places)
-        _require([*problems, *unknown_names("output", wanted, self._library.outputs)])
-        sources = [_memory(in_memory(a, info)) for a, info in zip(arrays, self._library.inputs, strict=True)]
+        require_none([*problems, *tensors.unknown_names("output", wanted, self._library.outputs)])
+        sources = [_memory(tensors.in_memory(a, i)) for a, i in zip(arrays, self._library.inputs, strict=True)]
         return sources, [self._places[name] for name in wanted]
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
@@ -237,7 +217,7 @@ class Session:
         given = {} if outputs is None else outputs
         _require_mapping(given, "output")
         arrays, problems = check_inputs(inputs, self._library.inputs)
-        _require([*problems, *check_outputs(given, self._library.outputs)])
+        require_none([*problems, *tensors.check_outputs(given, self._library.outputs)])
         return Binding(self, arrays, given)
 
     def _take_frame(self) -> _Frame:
@@ -251,8 +231,8 @@ class Session:
             return _pointers((), len(library.inputs)), _pointers((), len(library.outputs)), workspace, memory
 
     def _new_workspace(self) -> tuple[Array, Any]:
-        memory = aligned(self.workspace_bytes, self._library.workspace_alignment)
-        return memory, ffi.cast("void *", address(memory))
+        memory = tensors.aligned(self.workspace_bytes, self._library.workspace_alignment)
+        return memory, ffi.cast("void *", tensors.address(memory))
 
     def _options_with(self, on_step: Any, context: Any) -> Any:
         """Options of a run: what to call before each step, the threads and the instruction set."""
@@ -284,12 +264,10 @@ class Binding:
         renew_in_children(self)
         self.inputs: Mapping[str, Array] = _by_name(infos_in, inputs)
         self.outputs: Mapping[str, Array] = _by_name(infos_out, results)
-        sources = [a if is_direct(a, i) else empty(i) for a, i in zip(inputs, infos_in, strict=True)]
-        targets = [a if is_direct(a, i) else empty(i) for a, i in zip(results, infos_out, strict=True)]
+        sources, targets = _own_memory(inputs, infos_in), _own_memory(results, infos_out)
         if outputs:
             _require_apart(dict(self.outputs), dict(zip(self.inputs, sources, strict=True)))
-        self._loads = [(s, a) for s, a in zip(sources, inputs, strict=True) if s is not a]
-        self._stores = [(a, t) for t, a in zip(targets, results, strict=True) if t is not a]
+        self._loads, self._stores = tensors.moves(sources, inputs), tensors.moves(results, targets)
         self._memory, workspace = session._new_workspace()
         self._keep = sources, targets
         self._arguments = _pointers(sources), _pointers(targets), workspace
@@ -319,6 +297,11 @@ class Binding:
                 transfer(array, buffer)
 
 
+def _own_memory(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
+    """The arrays themselves where C can work on them, else memory in C's form."""
+    return [a if tensors.is_direct(a, i) else tensors.empty(i) for a, i in zip(arrays, infos, strict=True)]
+
+
 def _by_name(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> Mapping[str, Array]:
     return MappingProxyType({info.name: array for info, array in zip(infos, arrays, strict=True)})
 
@@ -327,9 +310,10 @@ def _require_apart(outputs: Mapping[str, Array], inputs: Mapping[str, Array]) ->
     """Raise AotcError if an output shares bytes with another one or with an input that is read in place."""
     pairs = [(f"output {a!r}", f"output {b!r}", outputs[a], outputs[b]) for a, b in combinations(outputs, 2)]
     pairs += [(f"output {o!r}", f"input {i!r}", outputs[o], inputs[i]) for o in outputs for i in inputs]
-    _require(
+    hint = "give each its own array"
+    require_none(
         [
-            Diagnostic("output-overlap", f"{first} and {second} share memory", hint="give each its own array")
+            Diagnostic("output-overlap", f"{first} and {second} share memory", hint=hint)
             for first, second, a, b in pairs
             if np.may_share_memory(a, b)
         ]

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Diagnostic, DType, nearest
+from aotc.ir import AotcError, Diagnostic, DType, nearest
 
 Array = np.ndarray[Any, Any]
 
@@ -63,11 +63,6 @@ class TensorInfo:
         return self.dtype.numpy
 
 
-def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A dtype in the machine's byte order."""
-    return dtype if dtype.isnative else dtype.newbyteorder("=")
-
-
 def is_direct(array: Array, info: TensorInfo) -> bool:
     """Whether C can work on the array's own bytes."""
     return array.dtype == info.memory and array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned
@@ -81,6 +76,11 @@ def empty(info: TensorInfo) -> Array:
 def transfer(target: Array, source: Array) -> None:
     """Copy between the two forms of a tensor: in numpy and in C's memory."""
     np.copyto(target, source, casting="unsafe")
+
+
+def moves(targets: Iterable[Array], sources: Iterable[Array]) -> list[tuple[Array, Array]]:
+    """The pairs of which `transfer` has something to do, as far as there are both."""
+    return [(t, s) for t, s in zip(targets, sources, strict=False) if t is not s]
 
 
 def in_memory(array: Array, info: TensorInfo) -> Array:
@@ -106,7 +106,7 @@ def aligned(size: int, alignment: int) -> Array:
 
 def mismatches(role: str, info: TensorInfo, array: Array) -> Iterable[Diagnostic]:
     """What is wrong with the dtype and the shape of an array for `info`; `role` is "input" or "output"."""
-    if native(array.dtype) != info.dtype.numpy:
+    if array.dtype.newbyteorder("=") != info.dtype.numpy:  # in the machine's byte order
         text = f"{role} {info.name!r} is {array.dtype.name}, expected {info.dtype}"
         module = "np" if hasattr(np, info.dtype) or info.dtype.is_bool else "ml_dtypes"
         name = "bool_" if info.dtype.is_bool else info.dtype
@@ -130,31 +130,23 @@ def check_inputs(inputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tupl
     arrays: list[Array] = []
     problems = list(unknown_names("input", inputs, infos))
     for info in infos:
+        value = inputs.get(info.name)
         if info.name not in inputs:
-            text = f"input {info.name!r} ({info.dtype}{info.shape}) is missing"
-            problems.append(Diagnostic("input-missing", text))
-            continue
-        value = inputs[info.name]
-        if not hasattr(value, "__array__"):
-            text = f"input {info.name!r} is of type {type(value).__name__}, expected a numpy array"
-            problems.append(Diagnostic("input-type", text, hint=f"np.asarray(value, {str(info.dtype)!r}) makes one"))
-            continue
-        array = np.asarray(value)
-        problems += mismatches("input", info, array)
-        arrays.append(array)
+            problems.append(Diagnostic("input-missing", f"input {info.name!r} ({info.dtype}{info.shape}) is missing"))
+        elif not hasattr(value, "__array__"):
+            problems.append(_no_array("input", info, value, f"np.asarray(value, {str(info.dtype)!r}) makes one"))
+        else:
+            arrays.append(np.asarray(value))
+            problems += mismatches("input", info, arrays[-1])
     return arrays, problems
 
 
 def check_outputs(outputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Diagnostic]:
     """Everything that is wrong with arrays that the model is to write into."""
     problems = list(unknown_names("output", outputs, infos))
-    for info in infos:
-        if info.name not in outputs:
-            continue
-        value = outputs[info.name]
+    for info, value in ((i, outputs[i.name]) for i in infos if i.name in outputs):
         if not isinstance(value, np.ndarray):
-            text = f"output {info.name!r} is of type {type(value).__name__}, expected a numpy array"
-            problems.append(Diagnostic("output-type", text))
+            problems.append(_no_array("output", info, value))
             continue
         problems += mismatches("output", info, value)
         flags = value.flags
@@ -162,3 +154,14 @@ def check_outputs(outputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> li
             text = f"output {info.name!r} must be contiguous, aligned, writeable and in the machine's byte order"
             problems.append(Diagnostic("output-memory", text, hint="np.empty makes such arrays"))
     return problems
+
+
+def _no_array(role: str, info: TensorInfo, value: object, hint: str = "") -> Diagnostic:
+    text = f"{role} {info.name!r} is of type {type(value).__name__}, expected a numpy array"
+    return Diagnostic(f"{role}-type", text, hint=hint)
+
+
+def require_none(problems: Sequence[Diagnostic]) -> None:
+    """One AotcError for all problems, if there are any."""
+    if problems:
+        raise AotcError.collect(problems)

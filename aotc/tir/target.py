@@ -29,6 +29,9 @@ class Threads:
     reordered                   loops in another order suit the caches less: their time is multiplied by this
     worth_ns, worth_moving_ns   kernels below this time are not shared; the second is for those that only move data,
                                 much of which would move between caches
+    teams                       numbers of threads for which ways to divide a kernel are compared
+    long, parts                 reductions over so many elements are done in so many parts, however many threads there
+                                are: results do not depend on their number
     """
 
     macs_per_ns: float = 50
@@ -40,16 +43,47 @@ class Threads:
     reordered: float = 1.1
     worth_ns: float = 300
     worth_moving_ns: float = 1000
+    teams: tuple[int, ...] = (2, 4)
+    long: int = 1 << 14
+    parts: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Cycles that tiles of accumulators in registers take, in sums of products.
+
+    latency            from the start of a multiply-add to its result
+    load               of a vector as long as the multiply-add units take in a cycle, or half of one
+    broadcast          of one element to a vector
+    finish             of a tile, beside what its elements take
+    finish_vector      of a vector of results that is stored as it is
+    finish_element     of a result that is stored by itself
+    large_copies       copies of operands that do not fit the first-level cache multiply the time by this
+    scalar_columns     where registers hold one number: columns of tiles of one row, of two rows and so on
+    """
+
+    latency: int = 4
+    load: float = 0.75
+    broadcast: float = 0.5
+    finish: float = 10
+    finish_vector: float = 4
+    finish_element: float = 1.1
+    large_copies: float = 1.08
+    scalar_columns: tuple[int, ...] = (8, 4, 1, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winograd:
-    """Cycles that the transforms of a Winograd convolution take for one channel of a tile.
+    """Cycles that a Winograd convolution takes.
 
-    forward, backward                for each element of the tile, to and from the products
-    forward_vector, backward_vector  for each vector of elements of the transformed tile
+    macs                             multiply-adds of float32 that its products do in a cycle
+    waiting                          the share of the time for reading weights from memory in which nothing else is done
+    forward, backward                for one channel, each element of a tile on its way to the products and back
+    forward_vector, backward_vector  for one channel, each vector of elements of a transformed tile
     """
 
+    macs: float = 1
+    waiting: float = 0.5
     forward: float = 0.6
     forward_vector: float = 12
     backward: float = 1.2
@@ -65,6 +99,7 @@ class Budget:
     arena_bytes       the memory of a run; 0 if it is not limited
     array_bytes       parameters below this are C arrays, else a binary file that the assembler includes
     parameter_growth  parameters may become so many times as large, or by parameter_room bytes larger; 1 for not at all
+    unrolled          multiply-adds that the body of a loop may be written out to
     """
 
     stack_bytes: int = 4096
@@ -73,6 +108,7 @@ class Budget:
     array_bytes: int = 64 << 10
     parameter_growth: float = 1.0
     parameter_room: int = 0
+    unrolled: int = 320
 
 
 SIZES: Final = {"l1": (1 << 10, 1 << 26), "l2": (1 << 10, 1 << 32), "line": (8, 1 << 12)}
@@ -94,7 +130,11 @@ class Target:
     l1_stride        rows so many bytes apart, or a multiple, all want the same place of the first-level cache ...
     l1_ways          ... which holds so many lines
     memory_rate      bytes that arrive from memory in a cycle
-    winograd         what transforms cost
+    copy_rate        bytes that are copied in a cycle
+    transpose_rate   bytes that are brought into another order in a cycle
+    store_cost       what storing an element and loading it again costs, in operations: so many may be done twice
+    tiles            what sums of products cost
+    winograd         what Winograd convolutions cost
     threads          None where kernels run on one thread only
     budget           limits of code and memory
     dialect          the language of its kernels, by the names of `aotc_codegen.c.dialect`
@@ -122,6 +162,10 @@ class Target:
     l1_stride: int = 4096
     l1_ways: int = 8
     memory_rate: float = 5.4
+    copy_rate: float = 8
+    transpose_rate: float = 4
+    store_cost: int = 16
+    tiles: Tiles = Tiles()
     winograd: Winograd = Winograd()
     threads: Threads | None = None
     budget: Budget = Budget()
@@ -140,7 +184,7 @@ class Target:
                 raise AotcError(
                     "target", f"target {self.name}: {field} of {size} bytes is not that of a cache", hint=hint
                 )
-        for field in ("registers", "fma_bytes", "l1_stride", "l1_ways", "memory_rate"):
+        for field in ("registers", "fma_bytes", "l1_stride", "l1_ways", "memory_rate", "copy_rate", "transpose_rate"):
             if not 0 < getattr(self, field) < math.inf:
                 raise AotcError("target", f"target {self.name}: {field} cannot be {getattr(self, field)}")
 
@@ -163,6 +207,7 @@ _VECTORS: Final = Target(
     vector_bytes=16,
     fma_bytes=32,
     float16_vectors=True,
+    winograd=Winograd(macs=4),
     threads=Threads(),
     budget=Budget(parameter_growth=2.5, parameter_room=1 << 20),
     dialect="gnu-c",
@@ -176,6 +221,7 @@ X86_64_V3: Final = replace(
     fma_bytes=64,
     fma=True,
     l2=512 << 10,
+    winograd=Winograd(macs=16),
     cflags=("-march=x86-64-v3",),
     features=_V3,
     level="v3",
@@ -188,6 +234,7 @@ X86_64_V4: Final = replace(
     fma_bytes=64,
     fma=True,
     l2=1 << 20,
+    winograd=Winograd(macs=16),
     cflags=("-march=x86-64-v4", "-mprefer-vector-width=512"),
     features=_V4,
     level="v4",
@@ -201,6 +248,7 @@ AARCH64: Final = replace(
     fma=True,
     l1=64 << 10,
     l2=512 << 10,
+    winograd=Winograd(macs=16),
     cflags=_AARCH64,
     base_cflags=_AARCH64,
 )

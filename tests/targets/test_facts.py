@@ -12,10 +12,15 @@ from aotc_codegen.c.dialect import DIALECTS
 from aotc_codegen.c.project import emit
 
 from aotc.ir.diagnostics import AotcError
+from aotc.tir import te
+from aotc.tir.expr import call
+from aotc.tir.schedule import schedule
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
-from aotc.tir.schedule.contraction.cost import waiting_cost
-from aotc.tir.target import TARGETS, Budget, Target, Winograd, get_target
+from aotc.tir.schedule.contraction.cost import step_cost, waiting_cost
+from aotc.tir.schedule.stages.inline import plan_storage
+from aotc.tir.target import TARGETS, Budget, C, Target, Threads, Tiles, Winograd, get_target
+from aotc.tir.text import to_text
 from tests.codegen.programs import affine
 
 V4 = get_target("x86-64-v4")
@@ -54,8 +59,29 @@ def test_facts_of_a_machine_decide() -> None:
     assert waiting_cost(1 << 24, 4, 0.0, slow) > 5 * waiting_cost(1 << 24, 4, 0.0, V4)
     shape = (1, 64, 56, 56)
     direct, fast = (convolution_cost(shape, 64, tile, V4) for tile in (0, 4))
-    dear = replace(V4, winograd=Winograd(forward=60.0, backward_vector=800))
-    assert fast < direct < convolution_cost(shape, 64, 4, dear)
+    for slow in (Winograd(macs=16, forward=60.0, backward_vector=800), Winograd(macs=1)):
+        assert fast < direct < convolution_cost(shape, 64, 4, replace(V4, winograd=slow))
+    assert step_cost(V4, 1, 1, 16) < step_cost(replace(V4, tiles=Tiles(latency=8)), 1, 1, 16)
+    assert step_cost(V4, 2, 14, 16) < step_cost(replace(V4, tiles=Tiles(broadcast=3)), 2, 14, 16)
+    assert plan_of(V4) != plan_of(replace(V4, store_cost=1000))
+
+
+def plan_of(target: Target) -> list[str]:
+    """What is stored of exponentials that are read eight times each."""
+    x = te.placeholder((64,), "float32", "x")
+    e = te.compute((64,), lambda i: call("exp", x[i]), "e")
+    y = te.compute((64, 8), lambda i, j: e[i], "y")
+    return [t.name for t in plan_storage([y], target).stored]
+
+
+def test_threads_decide_which_reductions_are_done_in_parts() -> None:
+    """Not whether there are vectors: a scalar machine with threads divides a long sum, one with one thread does not."""
+    x = te.placeholder((4096, 8), "float32", "x")
+    total = te.reduce("sum", (8,), (4096,), lambda i, k: x[k, i], "total")
+    machines = (replace(C, threads=threads) for threads in (None, Threads(), Threads(parts=16)))
+    alone, shared, more = (schedule("k", [x], [total], machine) for machine in machines)
+    assert "part" not in to_text(alone) and "for part in 0..8 independent" in to_text(shared)
+    assert "for part in 0..16 independent" in to_text(more)
 
 
 def test_a_target_for_another_processor_is_one_value(tmp_path: Path) -> None:

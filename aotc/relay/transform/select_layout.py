@@ -35,10 +35,6 @@ from aotc.tir.schedule.contraction import candidates
 _DESIRED: Final = {"nn.conv2d": ("NHWC", "OIHW")}
 _WORTH: Final = 0.97
 """The share of the time as it is that the estimate must be below."""
-_COPY: Final = 8
-"""Bytes that are copied in a cycle ..."""
-_TRANSPOSE: Final = 4
-"""... or brought into another order."""
 _FEW: Final = 4
 """Data of so many channels is read by a convolution as it lies."""
 
@@ -112,7 +108,7 @@ class _Estimate:
     def _node(self, node: Call, tiles: Mapping[Expr, int]) -> float:
         if _fits(node) and isinstance(node.attrs, Conv2DAttrs):
             return self._convolution(node, node.attrs) * self._gain(node, tiles.get(node, 0))
-        return _moved(node)
+        return _moved(node, self.target)
 
     def _gain(self, node: Call, tile: int) -> float:
         """Winograd's share of the direct algorithm's time."""
@@ -148,7 +144,7 @@ def _least_cost(c: te.Contraction, target: Target) -> float:
     return min((candidate.cost for candidate in found), default=float(c.macs))
 
 
-def _moved(node: Call) -> float:
+def _moved(node: Call, target: Target) -> float:
     """Cycles of a call that only moves data."""
     if not isinstance(node.op, Op):
         return 0.0
@@ -158,9 +154,9 @@ def _moved(node: Call) -> float:
     nbytes = max((t.nbytes for t in types), default=0)
     match node.op.name:
         case "layout_transform":
-            return nbytes / _TRANSPOSE
+            return nbytes / target.transpose_rate
         case "concatenate" | "split" | "strided_slice":
-            return nbytes / _COPY if _interleaved(node) else 0.0
+            return nbytes / target.copy_rate if _interleaved(node) else 0.0
         case _:
             return 0.0
 

@@ -31,7 +31,7 @@ class Lowering:
         self, name: str, inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor], target: Target
     ) -> None:
         self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
-        plan = plan_storage(outputs)
+        plan = plan_storage(outputs, target)
         self.builder = KernelBuilder(plan, target)
         self.stages = form_stages(plan)
         self.groups = form_groups(self.stages, plan)

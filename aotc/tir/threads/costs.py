@@ -7,11 +7,10 @@ What is compared is rough: operations, and waiting for what other participants h
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
 
 from aotc.tir import INDEX, Binary, Buffer, Load, Threads, Var, walk
 from aotc.tir.loops.dependence import Ranges, extent_of, range_of
@@ -19,26 +18,6 @@ from aotc.tir.loops.digits import Access
 from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, stmt_children, stmt_exprs
 from aotc.tir.threads.division import Nest, largest_share
 from aotc.tir.threads.uses import Use, Uses, stmts_of
-
-TEAMS: Final = (2, 4)
-"""Numbers of participants that divisions are compared for."""
-
-
-def _average(of_parts: Sequence[float]) -> float:
-    return sum(of_parts) / len(of_parts)
-
-
-def largest_of(parts: Sequence[Sequence[Nest]]) -> float:
-    """The share of the participant that has most to do."""
-    return _average([largest_share(parts, p) for p in TEAMS])
-
-
-_OTHERS: Final = _average([1 - 1 / p for p in TEAMS])
-"""The part of a buffer that other participants have touched last."""
-_MINE: Final = _average([1 / p for p in TEAMS])
-"""A participant's own part."""
-_MINE_OF_OTHERS: Final = _average([(1 - 1 / p) / p for p in TEAMS])
-"""What others have touched last of a participant's own share, if a buffer is divided in another way than before."""
 
 
 @dataclass
@@ -56,6 +35,15 @@ class Costs:
     threads: Threads
     uses: Uses
     _own_operations: dict[Stmt, int] = field(default_factory=dict)
+
+    def _average(self, of: Callable[[int], float]) -> float:
+        """Of the numbers of threads that divisions are compared for."""
+        return sum(map(of, self.threads.teams)) / len(self.threads.teams)
+
+    @cached_property
+    def _others(self) -> float:
+        """The part of a buffer that other threads have touched last."""
+        return self._average(lambda threads: 1 - 1 / threads)
 
     def time(self, stmt: Stmt, ranges: Ranges) -> float:
         return self._pace * self._operations(stmt, ranges)
@@ -84,7 +72,7 @@ class Costs:
         for loop in nests[0].loops:
             inner, times = {**inner, loop.var: range_of(loop, inner)}, times * extent_of(loop)
             common += times * sum(self.time(s, inner) for s in stmts_of(loop.body) if not self.uses.writes(s))
-        share = largest_of(parts)
+        share = self._average(partial(largest_share, parts))
         largest = max(nests, key=lambda nest: nest.units)
         turned = nests[0].inner_first
         repeated = common * (1 - share) if turned else 0.0
@@ -98,11 +86,14 @@ class Costs:
         Nobody waits if parts are dealt out by `key` and it goes through all of a buffer: every buffer is dealt out so.
         """
         use = self.uses.of(Block(group), ranges)
+        mine = self._average(lambda threads: 1 / threads)
+        # of a buffer that is divided in another way than before, others have touched a part of a thread's own share
+        mine_of_others = self._average(lambda threads: (1 - 1 / threads) / threads)
         total = 0.0
         for buffer, found in (*use.reads.items(), *use.writes.items()):
             span = max((_reach(access, key) for access in found), default=0)
             if 2 * span < buffer.size:
-                read_part, own_part = (_MINE_OF_OTHERS, _MINE_OF_OTHERS) if span else (_OTHERS, _MINE)
+                read_part, own_part = (mine_of_others, mine_of_others) if span else (self._others, mine)
                 total += self._waiting(buffer, _touched(buffer, found, ranges), read_part, own_part, use)
         return total
 
@@ -114,7 +105,8 @@ class Costs:
     def alone(self, use: Use, stmt: Stmt, ranges: Ranges) -> float:
         """If one participant does it."""
         places = {**use.reads, **use.writes}
-        moving = sum(self._waiting(b, _touched(b, f, {}), _OTHERS, _OTHERS, use) for b, f in places.items())
+        others = self._others
+        moving = sum(self._waiting(b, _touched(b, f, {}), others, others, use) for b, f in places.items())
         return self.time(stmt, ranges) + moving
 
 

@@ -71,24 +71,21 @@ def cut_strips(w: te.Winograd, target: Target) -> Strips:
 def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int, target: Target) -> float:
     """Cycles of a 3x3 convolution to (N, O, H, W) from `channels`; tile 0 is the direct algorithm.
 
-    Products run at the rate of the multiply-add units, half of the time that weights take from memory adds to it;
-    the transforms cost a little for each channel and tile.
+    That is the time of the products, of waiting for weights, and of the transforms of each channel of each tile.
     """
     images, outputs, height, width = shape
-    lanes = target.lanes("float32")
-    rate = max(lanes, 16 if target.fma and lanes > 1 else lanes)
+    lanes, cost = target.lanes("float32"), target.winograd
     if tile == 0:
         macs, taps, transforms = math.prod(shape) * channels * TAPS**2, TAPS**2, 0.0
     else:
         taps = (tile + TAPS - 1) ** 2
         tiles = images * -(-height // tile) * -(-width // tile)
         macs = taps * tiles * channels * outputs
-        cost = target.winograd
         forward = cost.forward * tile**2 + cost.forward_vector * taps / lanes
         backward = cost.backward * tile**2 + cost.backward_vector * taps / lanes
         transforms = tiles * (channels * forward + outputs * backward)
     weights = taps * channels * outputs * 4
-    return macs / rate + weights / target.memory_rate / 2 + transforms
+    return macs / cost.macs + weights / target.memory_rate * cost.waiting + transforms
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Final
 
 from aotc.tir import Var, linear, te
 from aotc.tir.schedule.contraction import segments
-from aotc.tir.schedule.contraction.candidate import UNROLL, Candidate, Request, attempts, candidate
+from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
 from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Pixels, Split, flat, fused, independent
@@ -99,7 +99,8 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
     names = {v for d in borders for v in d.variables}
     taps = [(v, n) for v, n in req.c.reduce_axes if v in names]
     written = attempt.vectors * math.prod(tiles.values()) * math.prod(n for _, n in taps)
-    if borders and (written > 2 * UNROLL or not all(_is_static(d, set(tiles), req.reduction_vars) for d in borders)):
+    long = written > 2 * req.target.budget.unrolled
+    if borders and (long or not all(_is_static(d, set(tiles), req.reduction_vars) for d in borders)):
         return None
     panel = _panel(attempt, math.prod(n for _, n in pixels.axes))
     x = req.operand(req.b, flat(split.b), None) if panel is None else panel.operand

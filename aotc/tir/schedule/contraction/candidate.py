@@ -23,17 +23,13 @@ from aotc.tir.schedule.contraction.segments import TileAxis, single
 from aotc.tir.schedule.contraction.space import Analysis, Dimension, Irregular, Operand
 from aotc.tir.schedule.contraction.staging import CopyFn, Staging
 from aotc.tir.schedule.contraction.tile import tiled_nest
-from aotc.tir.schedule.contraction.tiling import MIN_CHAINS, Tiling
+from aotc.tir.schedule.contraction.tiling import Tiling
 
-UNROLL: Final = 320
-"""Multiply-adds written out in one loop body."""
 SHORT: Final = 8
 """A trailing reduction axis up to this extent is written out where there is room."""
 MAX_SPLITS: Final = 4
 LARGE: Final = 2
-"""Scratch of more than so many times the first-level cache must be worth it ..."""
-MEMORY_PRICE: Final = 1.08
-"""... by this factor of time."""
+"""First-level caches that copies of operands may fill before they make everything slower."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +117,7 @@ def candidate(
     cost += sum(_staging_cost(staging, levels) for staging in stagings)
     scratch = tuple(staging.operand.buffer for staging in stagings)
     if sum(b.nbytes for b in scratch) > LARGE * req.target.l1:
-        cost *= MEMORY_PRICE
+        cost *= req.target.tiles.large_copies
     return Candidate(replace(tiling, copies=_copies(stagings, levels)), scratch, cost, name)
 
 
@@ -139,7 +135,7 @@ def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
     for var, extent in reversed(req.c.reduce_axes):
         if var in unrolled:
             continue
-        if not short or extent > SHORT or work * extent > UNROLL or var in fixed:
+        if not short or extent > SHORT or work * extent > req.target.budget.unrolled or var in fixed:
             break
         unrolled.add(var)
         work *= extent
@@ -150,7 +146,8 @@ def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
 
 def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
     """Several partial sums where accumulators are few, so that one need not wait for the other."""
-    reduction, made, wanted = tiling.reduction, tiling.product, -(-MIN_CHAINS // _pairs(tiling))
+    chains = 2 * req.target.tiles.latency  # the units begin two multiply-adds in a cycle
+    reduction, made, wanted = tiling.reduction, tiling.product, -(-chains // _pairs(tiling))
     if wanted == 1 or req.lanes == 1:
         return tiling
     written = math.prod(n for _, n in reduction.unrolled)

@@ -13,11 +13,9 @@ from typing import Final
 
 from aotc.ir.dtype import DType
 from aotc.tir.loops.vectorize import CONVERTED
-from aotc.tir.schedule.contraction.tiling import MIN_CHAINS, Tiling
+from aotc.tir.schedule.contraction.tiling import Tiling
 from aotc.tir.target import Target
 
-_SCALAR_TILES: Final = {1: 8, 2: 4, 4: 4}
-"""Columns for so many scalars of weights: what C compilers keep in registers."""
 VECTORS: Final = (1, 2, 3, 4)
 """Vectors of weights in a tile."""
 MANY: Final = 32
@@ -29,7 +27,7 @@ WORTH: Final = 0.9
 def tile_columns(target: Target, vectors: int, lanes: int = 0) -> int:
     """How many columns go with so many vectors: accumulators, weights and one broadcast fill the registers."""
     if target.is_scalar or lanes == 1:
-        return _SCALAR_TILES.get(vectors, 1)
+        return dict(enumerate(target.tiles.scalar_columns, 1)).get(vectors, 1)
     return (target.registers - vectors - 1) // vectors
 
 
@@ -89,12 +87,12 @@ def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False)
 
     `along` says that both operands are vectors, and every product needs one of its own.
     """
-    per_cycle = _per_cycle(target, lanes)
+    per_cycle, tiles = _per_cycle(target, lanes), target.tiles
     penalty = 1 if target.fma or lanes == 1 else 2
-    chains = max(xs * ys, min(MIN_CHAINS, 4) * per_cycle)
+    chains = max(xs * ys, tiles.latency * per_cycle)
     if along:
         return max(chains * penalty, xs + xs * ys) / per_cycle
-    loads = xs * (1.5 if per_cycle == 1 else 0.75) + ys / 2  # vectors lie across cache lines
+    loads = xs * tiles.load * 2 / per_cycle + ys * tiles.broadcast
     return max(chains / per_cycle * penalty, loads)
 
 
@@ -108,9 +106,10 @@ def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) 
 
 def tiling_cost(tiling: Tiling, target: Target) -> float:
     """Cycles of a whole contraction, staging apart."""
-    vector, tiled, along = tiling.vector, tiling.tiled, tiling.product.along
+    vector, tiled, along, cost = tiling.vector, tiling.tiled, tiling.product.along, target.tiles
     outer = math.prod(axis.extent for axis in tiling.levels if axis.role == "outer")
     straight = vector.var is tiling.output.axes[-1][0] or vector.lanes == 1
+    element = cost.finish_vector / vector.lanes if straight else cost.finish_element
     total = 0.0
     for segments in product(*(axis.segments for axis in tiled)):
         count = math.prod(s.count for s in segments)
@@ -118,7 +117,7 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
         for axis, segment in zip(tiled, segments, strict=True):
             sizes[axis.role] *= len(segment.starts)
         elements = sizes["x"] * sizes["y"] * vector.lanes
-        finish = elements * (4 / vector.lanes if straight else 1.1) + 10
+        finish = elements * element + cost.finish
         step = step_cost(target, sizes["x"], sizes["y"], vector.lanes, along)
         total += count * (tiling.reduction.steps * step + finish)
     return outer * total

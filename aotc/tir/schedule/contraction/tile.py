@@ -13,14 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby, product
+from typing import Final
 
 from aotc.tir.expr import Buffer, Const, Expr, Var, all_of, as_expr, substitute
 from aotc.tir.schedule.contraction.epilogue import Accumulators, Spill, finished_tile
 from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension
-from aotc.tir.schedule.contraction.tiling import MIN_CHAINS, Tile, Tiling, operand_names
+from aotc.tir.schedule.contraction.tiling import Tile, Tiling, operand_names
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store, Transpose, walk_stmts
+
+FEW: Final = 8
+"""Accumulators of a small tile."""
 
 
 def tiled_nest(tiling: Tiling) -> tuple[Stmt, tuple[Buffer, ...]]:
@@ -69,7 +73,7 @@ def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
     keep the broadcasts that they share in registers, and the accumulators in memory.
     """
     taps = tile.tiling.reduction.taps
-    if sum(map(len, accs)) <= MIN_CHAINS:
+    if sum(map(len, accs)) <= FEW:
         points = product(*(range(extent) for _, extent in taps))
         return _looped(tile, [s for at in points for s in _updates(tile, accs, [range(k, k + 1) for k in at])])
     stmts: list[Stmt] = []

@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Final
 
 from aotc.ir.dtype import DType
 from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, cast, substitute, te
@@ -24,9 +23,6 @@ from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Operand
 from aotc.tir.schedule.contraction.staging import CopyFn
 from aotc.tir.simplify import simplify
-
-MIN_CHAINS: Final = 8
-"""Fewer accumulators than this leave the multiply-add unit waiting for its own results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

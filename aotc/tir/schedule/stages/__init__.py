@@ -5,12 +5,12 @@ In: the tensor expressions that a kernel's outputs need.  Out: groups of stages.
 (an elementwise tensor, a reduction, a contraction) and the tensors that follow it element by element, the epilogue;
 the stages of a group share their outer loops.
 
-    >>> from aotc.tir import te
+    >>> from aotc.tir import target, te
     >>> from aotc.tir.schedule.stages import grouping, inline
     >>> x = te.placeholder((4, 8), "float32", "x")
     >>> total = te.reduce("sum", (4,), (8,), lambda i, k: x[i, k], "total")
     >>> mean = te.compute((4,), lambda i: total[i] / 8.0, "mean")
-    >>> plan = inline.plan_storage([mean])
+    >>> plan = inline.plan_storage([mean], target.C)
     >>> [[root.name for root in stage.roots] for stage in grouping.form_stages(plan)]
     [['total', 'mean']]
 

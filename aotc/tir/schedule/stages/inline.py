@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tensors get memory and which are computed where they are read.  A graph of tensors in, a `Plan` out.
 
-plan = plan_storage(outputs)
+plan = plan_storage(outputs, target)
 plan.stored                                # the tensors to compute into memory, in order
 plan.reads[t]                              # where each stored tensor is read, and with which indices
 """
@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.tir import Expr, Var, graph, operands, te
+from aotc.tir import Expr, Target, Var, graph, operands, te
 from aotc.tir.simplify import Ranges, simplify
 
 _INSTANCE_LIMIT: Final = 8
 """A tensor read at more places than this from one stage is stored."""
-_STORE_COST: Final = 16
-"""What writing an element to memory and reading it back costs, in operations: recomputation may cost as much."""
 _INDEX_DEPTH: Final = 40
 """Indices nested deeper than this (an element of an element of ...) are read from memory instead."""
 _REGISTER_DEPTH: Final = 12
@@ -57,6 +55,7 @@ class Plan:
 class _Planner:
     outputs: Sequence[te.Tensor]
     order: list[te.Tensor]
+    store_cost: int
     forced: set[te.Tensor] = field(default_factory=set)
     stored: set[te.Tensor] = field(default_factory=set)
     reads: dict[te.Tensor, dict[tuple[te.Tensor, tuple[Expr, ...]], int]] = field(default_factory=dict)
@@ -107,7 +106,7 @@ class _Planner:
         if any(_depth(i) > _INDEX_DEPTH for _, indices in reads for i in indices):
             return True
         recomputed = sum(reads.values()) / max(tensor.size, 1) - 1
-        return (tensor.materialize and len(reads) > 1) or cost * recomputed > _STORE_COST
+        return (tensor.materialize and len(reads) > 1) or cost * recomputed > self.store_cost
 
 
 def _depth(expr: Expr) -> int:
@@ -144,10 +143,10 @@ def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Ten
     return registers
 
 
-def plan_storage(outputs: Sequence[te.Tensor]) -> Plan:
+def plan_storage(outputs: Sequence[te.Tensor], target: Target) -> Plan:
     """Decide for every tensor that the outputs need whether it is stored."""
     order = graph.topological(outputs)
-    planner = _Planner(outputs, order, forced=_forced(outputs, order))
+    planner = _Planner(outputs, order, target.store_cost, forced=_forced(outputs, order))
     planner.run()
     operands: dict[te.Tensor, list[te.Tensor]] = {}
     for tensor in order:

@@ -33,10 +33,6 @@ _WINDOW: Final = 32
 _WINDOW_GUARDED: Final = 9
 _ROW_BYTES: Final = 1024
 """The most that a row of accumulators takes: it stays in the first-level cache beside what is read."""
-_PARTS: Final = 8
-"""Parts of a long reduction that can be done at the same time; always the same, so that results are, too."""
-_LONG: Final = 16384
-"""Elements from which on a reduction is done in parts: a participant can read what it has written itself."""
 _SCALAR_LANES: Final = 4
 """Partial accumulators on targets without vectors: enough to hide the latency of an addition."""
 
@@ -122,8 +118,8 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, de
         if window is not None:
             return loops(free, Block((Declare(parts.acc, parts.start), *window, *parts.finish)), kind="independent")
     if row is not None and row <= 1 and free[-1][1] >= ROW:
-        if depth == 0 and _is_long(parts, free):
-            return loops(free[:-1], _in_parts(parts, *free[-1]), kind="independent")
+        if depth == 0 and (count := _parts_of_long(parts, free)):
+            return loops(free[:-1], _in_parts(parts, *free[-1], count), kind="independent")
         return loops(free[:-1], _rows(parts, *free[-1]), kind="independent")
     inner = _innermost(parts.update)
     if inner is not None and (_stride(inner.body, inner.var) or 2) <= 1 and dtype.is_float:
@@ -171,29 +167,31 @@ def _innermost(stmt: Stmt) -> For | None:
     return None
 
 
-def _is_long(parts: _Reduction, free: Sequence[tuple[Var, int]]) -> bool:
-    """Whether many rows become one."""
+def _parts_of_long(parts: _Reduction, free: Sequence[tuple[Var, int]]) -> int:
+    """In how many parts to reduce many rows to one, so that threads can share them; 0 for a reduction as a whole."""
+    threads = parts.builder.target.threads
+    if threads is None:
+        return 0
     begin, end = const_extent(parts.update) or (0, 0) if isinstance(parts.update, For) else (0, 0)
     one = math.prod(extent for _, extent in free[:-1]) == 1
-    return (
-        not parts.builder.target.is_scalar and one and begin == 0 and end >= 4 * _PARTS and (end * free[-1][1] >= _LONG)
-    )
+    long = one and begin == 0 and end >= 4 * threads.parts and end * free[-1][1] >= threads.long
+    return threads.parts if long else 0
 
 
-def _in_parts(parts: _Reduction, var: Var, extent: int) -> Stmt:
+def _in_parts(parts: _Reduction, var: Var, extent: int, count: int) -> Stmt:
     """A row of accumulators for each part of the outermost reduction loop, then the rows combined."""
     loop = parts.update
     if not isinstance(loop, For):
         raise AssertionError("a long reduction is a loop")
     part, lane = Var("part"), Var("l")
-    kept = parts.builder.shared(f"{parts.acc.name}_parts", parts.acc.dtype, _PARTS * extent)
-    limits = (at * as_expr(loop.end) // _PARTS for at in (part, part + 1))
+    kept = parts.builder.shared(f"{parts.acc.name}_parts", parts.acc.dtype, count * extent)
+    limits = (at * as_expr(loop.end) // count for at in (part, part + 1))
     begin, end = limits
     update = replace(loop, end=end, begin=begin)
     store = Store(kept, part * extent + var, parts.acc)
-    rows = For(part, _PARTS, _rows(replace(parts, update=update, finish=(store,)), var, extent), kind="independent")
+    rows = For(part, count, _rows(replace(parts, update=update, finish=(store,)), var, extent), kind="independent")
     total: Expr = Load(kept, lane)
-    for k in range(1, _PARTS):
+    for k in range(1, count):
         total = binary(parts.op, total, Load(kept, lane + k * extent))
     finish = Block((Declare(parts.acc, total), *parts.finish))
     return Block((rows, For(lane, extent, _replaced(finish, {var: lane}), kind="independent")))

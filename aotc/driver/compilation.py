@@ -42,7 +42,7 @@ from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
 from aotc.runtime.tensor import TensorInfo
-from aotc.tir import Buffer, Kernel, Target, WidenFloats, scheduled
+from aotc.tir import Buffer, Kernel, Target, WidenFloats, called, scheduled
 from aotc.tir.loops.widen import widen
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.contraction.choice import Site, choosing
@@ -182,7 +182,7 @@ class Compilation:
             require_lowering(self.context)
             graph = self.graph
             self.progress(LOWERING)
-            return tuple(lower_calls(graph, one, self.name) for one in self.versions)
+            return tuple(called(lower_calls(graph, one, self.name)) for one in self.versions)
 
     @cached_property
     def programs(self) -> tuple[Program, ...]:

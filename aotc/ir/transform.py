@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import FrozenInstanceError
 from functools import update_wrapper
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -76,6 +77,10 @@ class Pass(Generic[M]):
         """Whether `module` is of the kind that this pass transforms."""
         return isinstance(module, Mapping)
 
+    def state(self, module: M) -> object:
+        """All of a module that an instrument could change; None where that is not looked at."""
+        return None
+
     def __call__(self, module: M) -> M:
         """Run in the current context, its instruments watching; the context's opt_level is not consulted.
 
@@ -99,18 +104,32 @@ def _observed(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
     try:
         with pardoning():
             for instrument in ctx.watching(info):
-                instrument.run_before_pass(module, info)
+                _show(instrument.run_before_pass, instrument, pass_, module)
                 started.append(instrument)
         with blaming(Failure("pass", info.name, module, pass_, ctx)):
             result = _checked_run(pass_, module, ctx, info)
         with pardoning():
             while started:
-                started.pop(0).run_after_pass(result, info)
+                instrument = started.pop(0)
+                _show(instrument.run_after_pass, instrument, pass_, result)
     except BaseException:
         for instrument in reversed(started):
             instrument.pass_failed(info)
         raise
     return result
+
+
+def _show(hook: Callable[[M, PassInfo], None], instrument: PassInstrument, pass_: Pass[M], module: M) -> None:
+    """Call a hook of an instrument; AotcError (code "instrument") where it changes what it is shown."""
+    text = f"{instrument.name} changes the program that it is shown by {pass_.info.name}"
+    hint = "instruments watch; a pass gives another program"
+    before = pass_.state(module)
+    try:
+        hook(module, pass_.info)
+    except FrozenInstanceError as error:
+        raise AotcError("instrument", f"{text}: {error}", hint=hint) from error
+    if pass_.state(module) != before:
+        raise AotcError("instrument", text, hint=hint)
 
 
 def _checked_run(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:

@@ -38,6 +38,7 @@ from aotc.tir.passes import NAMES as NAMES
 from aotc.tir.passes import PlanMemory as PlanMemory
 from aotc.tir.passes import ProgramVerifier as ProgramVerifier
 from aotc.tir.passes import WidenFloats as WidenFloats
+from aotc.tir.passes import called as called
 from aotc.tir.passes import scheduled as scheduled
 from aotc.tir.simplify import Interval as Interval
 from aotc.tir.simplify import Linear as Linear

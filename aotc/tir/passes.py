@@ -2,21 +2,23 @@
 """Passes over programs of kernels, in the order of `program_passes`; instruments that watch tensor passes see them.
 
 with PassContext(instruments=[ProgramVerifier()]):
-    program = scheduled(program, target)             # memory planned, kernels divided among threads
+    program = scheduled(called(program), target)     # no copies; memory planned, kernels divided among threads
 
 In: a Program as lowering makes it.  Out: one that code generation prints.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, PassInstrument
 from aotc.ir.transform import Pass, PassContext, PassInfo
 from aotc.tir.loops.widen import widened
-from aotc.tir.plan.memory import check_plan, plan_memory
+from aotc.tir.plan.memory import check_plan, plan_memory, work_in_place
 from aotc.tir.plan.program import Program
+from aotc.tir.plan.views import take_views
 from aotc.tir.target import Target, Threads
 from aotc.tir.threads.parallel import for_teams
 from aotc.tir.verify import verify
@@ -31,10 +33,34 @@ class ProgramPass(Pass[Any]):
     def accepts(self, module: Any) -> bool:
         return isinstance(module, Program)
 
+    def state(self, module: Any) -> object:
+        parts = (module, module.plan, *module.steps, *module.kernels)
+        return [getattr(part, f.name) for part in parts for f in fields(part)], dict(module.plan.offsets)
+
+
+@dataclass(frozen=True, repr=False)
+class TakeViews(ProgramPass):
+    """Kernels read contiguous parts of tensors where they lie, and write straight into the caller's outputs."""
+
+    name: ClassVar[str] = "TakeViews"
+
+    def run(self, module: Program, ctx: PassContext) -> Program:
+        return take_views(module)
+
+
+@dataclass(frozen=True, repr=False)
+class WorkInPlace(ProgramPass):
+    """Kernels write over inputs that nobody needs any more, where they may."""
+
+    name: ClassVar[str] = "WorkInPlace"
+
+    def run(self, module: Program, ctx: PassContext) -> Program:
+        return work_in_place(module)
+
 
 @dataclass(frozen=True, repr=False)
 class PlanMemory(ProgramPass):
-    """Kernels work in place where they can; every temporary gets its place in the arena."""
+    """Every temporary gets its place in the arena."""
 
     name: ClassVar[str] = "PlanMemory"
 
@@ -66,22 +92,31 @@ class WidenFloats(ProgramPass):
         return widened(module, self.target)
 
 
-NAMES: Final = (PlanMemory.name, DivideAmongThreads.name, WidenFloats.name)
-"""The tensor passes, by name."""
+NAMES: Final = tuple(p.name for p in (TakeViews, WorkInPlace, PlanMemory, DivideAmongThreads, WidenFloats))
+"""The tensor passes, by name, in the order in which they run."""
 
 
 def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
-    """The passes that make a lowered program ready to be printed for a target."""
+    """The passes that make calls of kernels ready to be printed for a target."""
     divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
-    return [PlanMemory(), *divide, WidenFloats(target)]
+    return [WorkInPlace(), PlanMemory(), *divide, WidenFloats(target)]
+
+
+def _through(program: Program, passes: Iterable[ProgramPass]) -> Program:
+    context = PassContext.current()
+    for item in passes:
+        program = item(program) if context.pass_enabled(item.info) else program
+    return program
+
+
+def called(program: Program) -> Program:
+    """A lowered program as calls of kernels that compute something, if the current context enables TakeViews."""
+    return _through(program, [TakeViews()])
 
 
 def scheduled(program: Program, target: Target, threads: bool = True) -> Program:
-    """A lowered program through the tensor passes that the current context enables."""
-    context = PassContext.current()
-    for item in program_passes(target, threads):
-        program = item(program) if context.pass_enabled(item.info) else program
-    return program
+    """Calls of kernels through the tensor passes that the current context enables."""
+    return _through(program, program_passes(target, threads))
 
 
 class ProgramVerifier(PassInstrument):

@@ -12,6 +12,7 @@ STAGES = {
     "aotc.relay.transform.pipeline.optimize": {ROAD},
     "aotc.relay.backend.lower.lower_calls": {ROAD},
     "aotc.relay.backend.table.lower_kernel": {ROAD, "aotc.relay.backend.lower"},
+    "aotc.tir.passes.called": {ROAD},
     "aotc.tir.passes.scheduled": {ROAD},
     "aotc.tir.schedule.contraction.choice.choosing": {ROAD},
     "aotc.ir.memo.remembering": {ROAD},

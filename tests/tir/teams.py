@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from aotc.tir.interp import run_kernel
-from aotc.tir.plan.memory import work_in_place
+from aotc.tir.plan.memory import merged_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Threads
 from aotc.tir.threads.parallel import COMMON, for_team
@@ -29,7 +29,7 @@ def forms(kernel: Kernel, inputs: Sequence[Array]) -> Iterator[Form]:
         source = dict(kernel.inplace)
         remaining = [array for i, array in enumerate(inputs) if i not in source.values()]
         before = [inputs[source[o]].reshape(-1) for o in range(len(kernel.outputs))]
-        yield work_in_place(kernel, kernel.inplace), remaining, before
+        yield merged_kernel(kernel, kernel.inplace), remaining, before
 
 
 def wrong_teams(kernel: Kernel, inputs: Sequence[Array], threads: Threads = COMMON) -> list[str]:

@@ -11,11 +11,13 @@ import pytest
 
 from aotc.driver.compile import CompileOptions, import_model
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.instrument import PassInfo, PassInstrument
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Expr, Function, Tuple, Var, call
 from aotc.relay.module import IRModule
 from aotc.relay.op import REGISTRY
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
+from aotc.relay.text.parser import parse
 from aotc.tir.expr import const
 from aotc.tir.passes import DivideAmongThreads, PlanMemory, ProgramVerifier, WidenFloats, scheduled
 from aotc.tir.plan.program import MemoryPlan, Program
@@ -88,6 +90,41 @@ def test_a_wrong_pass_is_found(damage: Callable[[Program], Program], monkeypatch
     with pytest.raises(AotcError) as caught:
         small()
     assert {d.code for d in caught.value.diagnostics} == {"tir-verify"}
+
+
+class Renames(PassInstrument):
+    levels = frozenset({"tensor"})
+
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
+        module.name = "other"
+
+
+class Empties(Renames):
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
+        object.__setattr__(module.kernels[0], "body", Block([]))
+
+
+@pytest.mark.parametrize("instrument", [Renames(), Empties()])
+def test_an_instrument_that_changes_a_program_is_named(instrument: PassInstrument) -> None:
+    module, params = mlp.get_workload(batch_size=1)
+    options = CompileOptions("c", "net", cache=False, tuning=False, instruments=[instrument])
+    with pytest.raises(AotcError, match=f"{instrument.name} changes the program that it is shown by TakeViews"):
+        _ = options.compilation(import_model(module, params=params)).programs
+
+
+def test_copies_are_views_and_results_lie_in_place_unless_passes_are_left_out() -> None:
+    row = "strided_slice(exp(%x), begin=[2, 0], end=[3, 6], strides=[1, 1], axes=None)"
+    body = f"reshape(sigmoid(tanh(nn.relu({row}))), newshape=[6])"
+    module = parse(f'#[version = "0.0.5"]\ndef @main(%x: Tensor[(4, 6), float32]) {{ {body} }}')
+
+    def steps(*left_out: str) -> list[tuple[str, int]]:
+        (program,) = verified(module, "c", opt_level=0, disabled_pass=left_out)
+        return [(step.kernel.name, len(step.args)) for step in program.steps]
+
+    assert steps() == [("exp", 2), ("relu", 2), ("tanh", 1), ("sigmoid", 2)]
+    assert steps("WorkInPlace") == [("exp", 2), ("relu", 2), ("tanh", 2), ("sigmoid", 2)]
+    copies = [("exp", 2), ("copy", 2), ("relu", 1), ("tanh", 1), ("sigmoid", 1), ("copy", 2), ("copy", 2)]
+    assert steps("TakeViews") == copies
 
 
 def test_passes_take_programs_alone_and_can_be_left_out() -> None:

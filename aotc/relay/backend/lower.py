@@ -2,16 +2,17 @@
 """Lowering: a module of fused functions to a Program, one kernel per function, one step per call.
 
 In: an IRModule after FuseOps, typed, every call of @main a call of a primitive function.  Out: a Program
-whose memory is not planned yet.  Reshapes and contiguous slices become views and cost nothing.
+where every tensor has memory of its own: contiguous parts of others (reshapes, slices) are copied there, and so are the
+results to the caller's outputs.  The tensor pass `TakeViews` removes copies.
 
-    program = plan_memory(lower_calls(module, target, name="net"))
+    program = TakeViews()(lower_calls(module, target, name="net"))
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from aotc.ir import AotcError, DType, Op, TensorType, leaves, nested, span_scope, tensor_types
@@ -22,9 +23,9 @@ from aotc.relay.backend.views import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import post_order
-from aotc.tir import Buffer, For, Kernel, Load, Store, Target
-from aotc.tir import Var as LoopVar
+from aotc.tir import Kernel, Target
 from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.plan.views import copy_step
 
 Value: TypeAlias = "View | tuple[Any, ...]"
 """Where an expression's result lies: a view, or a tuple of values."""
@@ -113,11 +114,13 @@ class _Lowering:
         args = [view for a in node.args for view in leaves(self.value(a))]
         require_static(type_of(node), node, "a result")
         offsets = None if "Compiler" in function.attrs else view_offsets(function)
+        types = tensor_types(type_of(node))
         if offsets is not None:
-            parts = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
+            parts = [View(self.temp(t.dtype, t.static_shape, "v")) for t in types]
+            sources = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
+            self.steps += map(copy_step, sources, parts)
             return nested(type_of(node), iter(parts))
         kernel = self.kernel(function)
-        types = tensor_types(type_of(node))
         outputs = [View(self.temp(t.dtype, t.static_shape)) for t in types]
         scratch = [View(self.temp(b.dtype, (b.size,))) for b in kernel.workspace]
         shapes = tuple(t.static_shape for t in types)
@@ -140,45 +143,8 @@ class _Lowering:
         name = self.fresh("const")
         return Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind="constant", data=node.data)
 
-    def temp(self, dtype: DType, shape: Sequence[int]) -> Storage:
-        return Storage(name=self.fresh("t"), dtype=dtype, shape=tuple(shape))
-
-
-def copy_kernel(dtype: DType, size: int) -> Kernel:
-    """Copies `size` elements: for an output that is also something else."""
-    source, target = (Buffer(name, dtype, size) for name in ("source", "target"))
-    i = LoopVar("i")
-    return Kernel(
-        name="copy",
-        inputs=(source,),
-        outputs=(target,),
-        body=For(i, size, Store(target, i, Load(source, i)), kind="independent"),
-    )
-
-
-def _bind_outputs(
-    results: Sequence[tuple[str, TensorType, View]], steps: list[Step]
-) -> tuple[tuple[Storage, ...], list[Step]]:
-    """Let the kernels write straight into the caller's outputs; copy where a result is not a temporary of its own."""
-    renamed: dict[Storage, Storage] = {}
-    outputs: list[Storage] = []
-    copies: list[tuple[View, Storage]] = []
-    for name, ty, view in results:
-        out = Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind="output")
-        outputs.append(out)
-        own = view.storage.kind == "temp" and view.offset == 0 and view.storage.size == out.size
-        if own and view.storage not in renamed:
-            renamed[view.storage] = out
-        else:
-            copies.append((view, out))
-
-    def rename(view: View) -> View:
-        return View(renamed.get(view.storage, view.storage), view.offset)
-
-    result = [replace(s, args=tuple(map(rename, s.args))) for s in steps]
-    for view, out in copies:
-        result.append(Step(copy_kernel(out.dtype, out.size), (rename(view), View(out))))
-    return tuple(outputs), result
+    def temp(self, dtype: DType, shape: Sequence[int], prefix: str = "t") -> Storage:
+        return Storage(name=self.fresh(prefix), dtype=dtype, shape=tuple(shape))
 
 
 def lower_calls(module: IRModule, target: Target, name: str = "model") -> Program:
@@ -209,8 +175,12 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
     names = list(module.attrs.get("output_names", ())) or [f"output{k}" for k in range(len(views))]
     if len(views) == 1 and "output_names" not in module.attrs:
         names = ["output"]
-    outputs, steps = _bind_outputs(list(zip(names, types, views, strict=True)), state.steps)
-    return Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(steps))
+    outputs = tuple(
+        Storage(name=n, dtype=ty.dtype, shape=ty.static_shape, kind="output")
+        for n, ty in zip(names, types, strict=True)
+    )
+    state.steps += map(copy_step, views, map(View, outputs))
+    return Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(state.steps))
 
 
 def _is_callee(node: Expr, state: _Lowering) -> bool:

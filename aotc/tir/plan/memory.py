@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The static memory plan of a program: which temporaries share bytes of the one arena.
 
-In: a Program whose temporaries have no place yet.  Out: the same program with `plan` filled in and kernels
-that may work in place doing so where the input dies.
+In: a Program whose temporaries have no place yet.  Out: one whose kernels work in place where an input dies that they
+may overwrite; then one with `plan` filled in.
 
-    program = plan_memory(program)
+    program = plan_memory(work_in_place(program))
     program.plan.peak, program.plan.lower_bound, program.plan.gap
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, map_exprs, operands, remembered_kernel, with_operands
 from aotc.tir.plan.arena import Block, place
@@ -60,7 +61,7 @@ def _replace_buffers(expr: Expr, mapping: dict[Buffer, Buffer]) -> Expr:
     return fresh
 
 
-def work_in_place(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> Kernel:
+def merged_kernel(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> Kernel:
     """The kernel with each (output, input) pair merged into the one output parameter."""
 
     def merged() -> Kernel:
@@ -72,44 +73,43 @@ def work_in_place(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> Kernel:
     return remembered_kernel(f"in place {pairs}", kernel, kernel.span, merged)
 
 
-def plan_memory(program: Program) -> Program:
-    """The program with its temporaries placed; raises nothing: every program has a plan."""
+def work_in_place(program: Program) -> Program:
+    """The program whose kernels write results over inputs that nobody needs any more, where they may."""
     lives = lifetimes(program)
-    home: dict[Storage, Storage] = {}  # a storage computed in place -> the one whose bytes it takes over
+    homes: dict[Storage, Storage] = {}
     kernels: dict[tuple[Kernel, tuple[tuple[int, int], ...]], Kernel] = {}
     steps: list[Step] = []
     for k, step in enumerate(program.steps):
         pairs = tuple(_inplace_pairs(step, k, lives))
         if pairs:
-            for o, i in pairs:
-                home[step.outputs[o].storage] = step.inputs[i].storage
+            homes.update({step.outputs[o].storage: step.inputs[i].storage for o, i in pairs})
             if (step.kernel, pairs) not in kernels:
-                kernels[step.kernel, pairs] = work_in_place(step.kernel, pairs)
+                kernels[step.kernel, pairs] = merged_kernel(step.kernel, pairs)
             gone = {i for _, i in pairs}
             inputs = tuple(view for i, view in enumerate(step.inputs) if i not in gone)
             step = replace(step, kernel=kernels[step.kernel, pairs], args=(*inputs, *step.outputs, *step.workspace))
         steps.append(step)
-    plan = _place(lives, home)
-    return replace(program, steps=tuple(steps), plan=plan)
+    return replace(program, steps=tuple(steps), homes=homes)
 
 
-def _place(lives: dict[Storage, Life], home: dict[Storage, Storage]) -> MemoryPlan:
-    """Arrange the groups of storage that share bytes by working in place."""
+def plan_memory(program: Program) -> Program:
+    """The program with its temporaries placed; raises nothing: every program has a plan."""
 
     def root(storage: Storage) -> Storage:
-        while storage in home:
-            storage = home[storage]
+        while storage in program.homes:
+            storage = program.homes[storage]
         return storage
 
+    lives = lifetimes(program)
     groups: dict[Storage, Life] = {}
     for storage, life in lives.items():
         group = groups.setdefault(root(storage), Life(life.first, life.last))
         group.first, group.last = min(group.first, life.first), max(group.last, life.last)
     blocks = [Block(s.nbytes, life.first, life.last) for s, life in groups.items()]
-    arrangement = place(blocks, ALIGN)
-    offset_of = dict(zip(groups, arrangement.offsets, strict=True))
-    offsets = {storage: offset_of[root(storage)] for storage in lives}
-    return MemoryPlan(offsets=offsets, peak=arrangement.peak, lower_bound=arrangement.lower_bound, align=ALIGN)
+    found = place(blocks, ALIGN)
+    offset_of = dict(zip(groups, found.offsets, strict=True))
+    offsets = MappingProxyType({storage: offset_of[root(storage)] for storage in lives})
+    return replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, ALIGN))
 
 
 def check_plan(program: Program) -> None:

@@ -82,7 +82,7 @@ class Step:
         return self.args[len(self.kernel.inputs) + len(self.kernel.outputs) :]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Where temporaries lie in the arena (bytes from its start).
 
@@ -107,6 +107,7 @@ class Program:
 
     inputs, outputs   the caller's tensors, in the model's order
     steps             the schedule; temporaries are the "temp" storage that the steps mention
+    homes             temporaries that are computed in place: whose bytes each takes over
     plan              filled in by `aotc.tir.plan.memory`
     """
 
@@ -114,6 +115,7 @@ class Program:
     inputs: tuple[Storage, ...]
     outputs: tuple[Storage, ...]
     steps: tuple[Step, ...]
+    homes: Mapping[Storage, Storage] = field(default_factory=dict)
     plan: MemoryPlan = field(default_factory=MemoryPlan)
 
     def __str__(self) -> str:

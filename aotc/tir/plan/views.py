@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies, and programs without them: what is copied can mostly be used where it lies.
+
+In: a Program where every tensor is written once.  Out: one whose kernels read parts of tensors in their place, and
+write results straight into the caller's outputs:
+
+    t0 = conv2d(x); v0 = copy(t0 + 12); t1 = relu(v0); output = copy(t1)
+    ->  t0 = conv2d(x); output = relu(t0 + 12)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aotc.ir import DType
+from aotc.tir import Buffer, For, Kernel, Load, Store, Var
+from aotc.tir.plan.program import Program, Step, Storage, View
+
+
+def copy_kernel(dtype: DType, size: int) -> Kernel:
+    """Copies `size` elements."""
+    source, target = (Buffer(name, dtype, size) for name in ("source", "target"))
+    i = Var("i")
+    body = For(i, size, Store(target, i, Load(source, i)), kind="independent")
+    return Kernel(name="copy", inputs=(source,), outputs=(target,), body=body)
+
+
+def copy_step(source: View, target: View) -> Step:
+    """Fills the storage of `target` with as many elements of `source`."""
+    return Step(copy_kernel(target.storage.dtype, target.storage.size), (source, target))
+
+
+def is_copy(kernel: Kernel) -> bool:
+    """Whether a kernel is one of `copy_kernel`."""
+    match kernel:
+        case Kernel(name="copy", inputs=(source,), outputs=(target,), body=For(var=i, body=Store() as store)):
+            value = Load(source, i)
+            return store.buffer is target and store.index is i and store.value == value and source.size == target.size
+    return False
+
+
+def take_views(program: Program) -> Program:
+    """The program without copies to temporaries, and to outputs where the source is a whole temporary of its own."""
+    places: dict[Storage, View] = {}
+    outputs: dict[Storage, View] = {}
+    steps: list[Step] = []
+    for step in program.steps:
+        step = _moved(step, places)
+        if not is_copy(step.kernel):
+            steps.append(step)
+            continue
+        source, target = step.args[0], step.args[-1].storage
+        if target.kind == "temp":
+            places[target] = source
+        elif _is_whole(source, target.size) and source.storage not in outputs:
+            outputs[source.storage] = View(target)
+        else:
+            steps.append(step)
+    return replace(program, steps=tuple(_moved(step, outputs) for step in steps))
+
+
+def _is_whole(view: View, size: int) -> bool:
+    """Whether a view is all of a temporary."""
+    return view.storage.kind == "temp" and view.offset == 0 and view.storage.size == size
+
+
+def _moved(step: Step, places: dict[Storage, View]) -> Step:
+    """A step whose arguments lie elsewhere."""
+    found = [(view, places.get(view.storage, View(view.storage))) for view in step.args]
+    return replace(step, args=tuple(View(at.storage, at.offset + view.offset) for view, at in found))

@@ -22,7 +22,7 @@ import click
 import onnx
 
 from aotc.cli.console import reporting
-from aotc.cli.options import read_counts, read_names, shape_options
+from aotc.cli.options import PATH, SHAPES, option, read_counts, read_names
 from aotc.measuring.bench import bench
 from aotc.measuring.contestants import RIVALS
 from benchmarks.networks import NETWORKS
@@ -78,13 +78,13 @@ def circumstances(result: Mapping[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("models", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--against", default=",".join(RIVALS), show_default=True, callback=read_names, metavar="NAME,...")
-@click.option("--threads", default="1", show_default=True, callback=read_counts, metavar="N,...")
-@click.option("--repeat", type=click.IntRange(1), default=100, show_default=True, help="Turns of each, at most.")
-@click.option("--seconds", type=click.FloatRange(0), default=20.0, show_default=True, help="For each round, at most.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures there.")
-@shape_options
+@click.argument("models", nargs=-1, type=PATH)
+@option("--against", "Implementations.", default=",".join(RIVALS), read=read_names, metavar="NAME,...")
+@option("--threads", "Numbers of threads.", default="1", read=read_counts, metavar="N,...")
+@option("--repeat", "Turns of each, at most.", click.IntRange(1), 100)
+@option("--seconds", "For each round, at most.", click.FloatRange(0), 20.0)
+@option("--json json_file", "Write all figures there.", PATH)
+@SHAPES
 def main(
     models: tuple[Path, ...],
     against: tuple[str, ...],

@@ -35,7 +35,7 @@ from aotc.checking.exact import exact_runner
 from aotc.checking.inputs import random_inputs, read_inputs
 from aotc.checking.reference import reference_runner
 from aotc.cli.console import Reporter, reporting
-from aotc.cli.options import shape_options, target_options
+from aotc.cli.options import PATH, SHAPES, TARGET, option
 from aotc.cli.tables import count, size
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import model_name
@@ -297,13 +297,13 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
 
 
 @click.command()
-@click.option("--model", type=click.Path(path_type=Path), default=None, help="An ONNX model [default: ResNet-18].")
-@click.option("--inputs", type=click.Path(path_type=Path), default=None, metavar="FILE.npz", help="Its inputs by name.")
-@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Where the project goes.")
-@click.option("--cc", default=None, help="C compiler [default: $CC, cc, gcc or clang].")
-@click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Runs to time.")
-@shape_options
-@target_options
+@option("--model", "An ONNX model [default: ResNet-18].", PATH)
+@option("--inputs", "Its inputs by name.", PATH, metavar="FILE.npz")
+@option("--output", "Where the project goes.", PATH, metavar="DIR")
+@option("--cc", "C compiler [default: $CC, cc, gcc or clang].")
+@option("--runs", "Runs to time.", click.IntRange(1), 20)
+@SHAPES
+@TARGET
 def main(
     model: Path | None, inputs: Path | None, output: Path | None, cc: str | None, runs: int, **options: Any
 ) -> None:

@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
-from rich.status import Status
 
 from aotc.driver.scratch import output_file
 from aotc.ir.diagnostics import AotcError
@@ -37,33 +36,27 @@ class Reporter:
         self.as_json = as_json
         self.console = Console(highlight=False, soft_wrap=True)
         self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._status: Status | None = None
+        self._silent = quiet or as_json or not self.errors.is_terminal
+        self._status = self.errors.status("")
 
     def stage(self, name: str) -> None:
         """The work has come to `name`."""
         logging.getLogger("aotc").info(name)
-        if self.quiet or self.as_json or not self.errors.is_terminal:
-            return
-        if self._status is None:
-            self._status = self.errors.status(name)
-            self._status.start()
-        else:
+        if not self._silent:
             self._status.update(name)
+            self._status.start()
 
     @contextmanager
     def bar(self, name: str) -> Iterator[Callable[[int, int], None]]:
         """A progress bar on a terminal; what is yielded is told how many are done, and of how many."""
         columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-        silent = self.quiet or self.as_json or not self.errors.is_terminal
-        with Progress(*columns, console=self.errors, disable=silent, transient=True) as progress:
+        with Progress(*columns, console=self.errors, disable=self._silent, transient=True) as progress:
             task = progress.add_task(name, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
     def stop(self) -> None:
         """End the progress display."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        self._status.stop()
 
     def result(self, data: Mapping[str, Any], show: Callable[[Console], None]) -> None:
         """Print a result: as JSON, through `show`, or not at all."""

@@ -5,29 +5,20 @@ from __future__ import annotations
 
 import shlex
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 from rich.console import Console
 
 from aotc import __version__
 from aotc.checking.verify import verify
+from aotc.cli import options as options_of
 from aotc.cli import tables
 from aotc.cli.console import Reporter, reporting
-from aotc.cli.options import (
-    compiler_options,
-    output_options,
-    quiet_options,
-    read_counts,
-    read_names,
-    read_seconds,
-    shape_options,
-    target_options,
-    tuning_option,
-)
+from aotc.cli.options import PATH, Command, Declaration, flag, option
 from aotc.cli.streams import standard_streams
 from aotc.cli.watch import WATCH_OPTIONS, Watch
 from aotc.driver.cache import default_cache
@@ -44,11 +35,6 @@ from aotc.measuring.tuning import cluster_runner, run_here, tune
 from aotc.reporting.inspect import inspect_model, inspect_project
 from aotc.reporting.support import support_table
 
-MODEL = click.Path(path_type=Path)
-inputs_option = click.option(
-    "--inputs", type=MODEL, default=None, metavar="FILE.npz", help="Inputs by name [default: random]."
-)
-
 
 class _Program(click.Group):
     """The command, with output that may fail."""
@@ -64,48 +50,42 @@ def main() -> None:
     """Compile neural networks ahead of time to self-contained C."""
 
 
-Command: TypeAlias = Callable[..., None]
+def command(name: str, *declarations: Declaration, output: Declaration = options_of.OUTPUT) -> Declaration:
+    """Make a function a command: it gets a reporter, then its arguments and options by name.
 
+    output    the options that say what it prints
+    """
 
-def reported(options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Give a command a reporter before its own arguments; `options` say what it prints."""
-
-    def wrap(command: Command) -> Command:
-        @wraps(command)
+    def declare(function: Command) -> Command:
+        @main.command(name)
+        @options_of.options(*declarations, output)
+        @wraps(function)
         def run(quiet: bool, verbose: int, as_json: bool = False, **arguments: Any) -> None:
             with reporting(quiet, as_json, verbose) as out:
-                command(out, **arguments)
+                function(out, **arguments)
 
-        return options(run)
+        return run
 
-    return wrap
+    return declare
 
 
-@main.command("compile")
-@click.argument("model", type=MODEL)
-@click.option("-o", "--output", type=MODEL, default=None, help="Directory of the C project.")
-@click.option("--name", default=None, help="Prefix of every C symbol [default: from the file name].")
-@shape_options
-@target_options
-@compiler_options
-@tuning_option
-@click.option("--timing", is_flag=True, help="Print how long each pass took.")
-@click.option(
-    "--dump-ir", "dump", type=MODEL, default=None, metavar="DIR", help="Write the program after each pass there."
+@command(
+    "compile",
+    options_of.MODEL,
+    option("-o --output", "Directory of the C project.", PATH),
+    option("--name", "Prefix of every C symbol [default: from the file name]."),
+    options_of.COMPILATION,
+    flag("--timing", "Print how long each pass took."),
+    option("--dump-ir dump", "Write the program after each pass there.", PATH, metavar="DIR"),
+    option("--report", "Write what every pass did, as one page.", PATH, metavar="FILE.html"),
+    option("--print-after", "Print the program after a pass, to the error stream.", multiple=True, metavar="PASS"),
+    option("--disable-pass disabled_pass", "Leave a pass out.", multiple=True, metavar="PASS"),
+    option("--stop-after", "Print the program after a pass, and write no project.", metavar="PASS"),
+    flag("--show-meta-data", "Print and dump the values of constants too, to be read again."),
+    flag("--check-passes", "Check every pass: interpret graphs, verify kernels."),
+    click.option("--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not."),
+    flag("--no-build", "Write sources only; needs no C compiler."),
 )
-@click.option("--report", type=MODEL, default=None, metavar="FILE.html", help="Write what every pass did, as one page.")
-@click.option(
-    "--print-after", multiple=True, metavar="PASS", help="Print the program after a pass, to the error stream."
-)
-@click.option("--disable-pass", "disabled_pass", multiple=True, metavar="PASS", help="Leave a pass out.")
-@click.option(
-    "--stop-after", default=None, metavar="PASS", help="Print the program after a pass, and write no project."
-)
-@click.option("--show-meta-data", is_flag=True, help="Print and dump the values of constants too, to be read again.")
-@click.option("--check-passes", is_flag=True, help="Check every pass: interpret graphs, verify kernels.")
-@click.option("--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not.")
-@click.option("--no-build", is_flag=True, help="Write sources only; needs no C compiler.")
-@reported(output_options)
 def compile_command(
     out: Reporter, model: Path, output: Path | None, timing: bool, no_build: bool, **options: Any
 ) -> None:
@@ -124,17 +104,14 @@ def compile_command(
         made = compile(model, output=where, instruments=instruments, build=build, progress=stage, **options)
         result = watch.done(made)
     passes = timer.render() if timing else ""
+    timings = {"timing": passes} if timing else {}
     if watch.stopped is not None:
-        out.text({"text": watch.stopped} | ({"timing": passes} if timing else {}), watch.stopped)
+        out.text({"text": watch.stopped, **timings}, watch.stopped)
         if timing and not out.as_json:
             out.note(passes.rstrip())
         return
-    data: dict[str, Any] = {
-        "path": str(result.path),
-        "library": str(result.library or ""),
-        "metadata": dict(result.metadata),
-    }
-    data |= {"timing": passes} if timing else {}
+    library, metadata = str(result.library or ""), dict(result.metadata)
+    data = {"path": str(result.path), "library": library, "metadata": metadata, **timings}
     if out.quiet and timing:
         out.text(data, passes)
     else:
@@ -159,18 +136,17 @@ def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None
     console.print(f"arena        {tables.size(memory['peak'])} (lower bound {tables.size(memory['lower_bound'])})")
 
 
-@main.command("run")
-@click.argument("library", type=MODEL)
-@inputs_option
-@click.option("--outputs", type=MODEL, default=None, metavar="FILE.npz", help="Where to write the outputs.")
-@click.option("--repeat", type=click.IntRange(1), default=None, help="Runs to time [default: 1; 20 with --profile].")
-@click.option(
-    "--profile", "profiling", is_flag=True, help="Tell where the time goes, kernel by kernel; needs the project."
+@command(
+    "run",
+    click.argument("library", type=PATH),
+    options_of.INPUTS,
+    option("--outputs", "Where to write the outputs.", PATH, metavar="FILE.npz"),
+    option("--repeat", "Runs to time [default: 1; 20 with --profile].", click.IntRange(1)),
+    flag("--profile profiling", "Tell where the time goes, kernel by kernel; needs the project."),
+    option("--threads", "Threads of a run.", click.IntRange(1), 1),
+    option("--isa", "Instruction set, where the library has several [default: the best].", metavar="NAME"),
+    flag("--check", "Compare the whole library with the checksum in its project first."),
 )
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a run.")
-@click.option("--isa", metavar="NAME", help="Instruction set, where the library has several [default: the best].")
-@click.option("--check", is_flag=True, help="Compare the whole library with the checksum in its project first.")
-@reported(output_options)
 def run_command(
     out: Reporter,
     library: Path,
@@ -200,16 +176,14 @@ def run_command(
     out.result(result, show)
 
 
-@main.command("verify")
-@click.argument("model", type=MODEL)
-@inputs_option
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Random input sets to try.")
-@click.option("--bisect", is_flag=True, help="Name the first node and kernel that differ (of .onnx models).")
-@shape_options
-@target_options
-@compiler_options
-@tuning_option
-@reported(output_options)
+@command(
+    "verify",
+    options_of.MODEL,
+    options_of.INPUTS,
+    option("--seeds", "Random input sets to try.", click.IntRange(1), 3),
+    flag("--bisect", "Name the first node and kernel that differ (of .onnx models)."),
+    options_of.COMPILATION,
+)
 def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     """Compare the compiled MODEL with another implementation.
 
@@ -222,30 +196,21 @@ def verify_command(out: Reporter, model: Path, **options: Any) -> None:
         raise SystemExit(1)
 
 
-@main.command("bench")
-@click.argument("model", type=MODEL)
-@click.option(
-    "--against",
-    default=",".join(RIVALS),
-    show_default=True,
-    callback=read_names,
-    metavar="NAME,...",
-    help="Implementations to measure beside, where they are installed.",
-)
-@click.option(
-    "--threads", default="1", show_default=True, callback=read_counts, metavar="N,...", help="Numbers of threads."
-)
-@click.option("--repeat", type=click.IntRange(1), default=100, show_default=True, help="Turns of each, at most.")
-@click.option(
-    "--seconds", type=click.FloatRange(0), default=20.0, show_default=True, help="For each number of threads, at most."
-)
-@inputs_option
-@click.option("--json", "json_file", type=MODEL, default=None, metavar="FILE", help="Write all figures there.")
-@shape_options
-@target_options
-@compiler_options
-@tuning_option
-@reported(quiet_options)
+@command(
+    "bench",
+    options_of.MODEL,
+    option(
+        "--against", "Implementations to measure beside, where they are installed.",
+        default=",".join(RIVALS), read=options_of.read_names, metavar="NAME,...",
+    ),
+    option("--threads", "Numbers of threads.", default="1", read=options_of.read_counts, metavar="N,..."),
+    option("--repeat", "Turns of each, at most.", click.IntRange(1), 100),
+    option("--seconds", "For each number of threads, at most.", click.FloatRange(0), 20.0),
+    options_of.INPUTS,
+    option("--json json_file", "Write all figures there.", PATH, metavar="FILE"),
+    options_of.COMPILATION,
+    output=options_of.QUIET,
+)  # fmt: skip
 def bench_command(out: Reporter, model: Path, json_file: Path | None, **options: Any) -> None:
     """Measure the compiled MODEL beside other implementations, in turns, and compare the outputs.
 
@@ -260,23 +225,17 @@ def bench_command(out: Reporter, model: Path, json_file: Path | None, **options:
         raise SystemExit(1)
 
 
-@main.command("tune")
-@click.argument("model", type=MODEL)
-@click.option("--trials", type=click.IntRange(1), default=8, show_default=True, help="Tilings of each contraction.")
-@click.option(
-    "--time",
-    "seconds",
-    default="5m",
-    show_default=True,
-    callback=read_seconds,
-    help="The measurement under way then is the last.",
+@command(
+    "tune",
+    options_of.MODEL,
+    option("--trials", "Tilings of each contraction.", click.IntRange(1), 8),
+    option("--time seconds", "The measurement under way then is the last.", None, "5m", read=options_of.read_seconds),
+    flag("--again", "Measure what has a record, too."),
+    option("--scheduler", "Measure on the workers of a Dask cluster.", metavar="ADDRESS"),
+    options_of.SHAPES,
+    options_of.TARGET,
+    options_of.COMPILER,
 )
-@click.option("--again", is_flag=True, help="Measure what has a record, too.")
-@click.option("--scheduler", default=None, metavar="ADDRESS", help="Measure on the workers of a Dask cluster.")
-@shape_options
-@target_options
-@compiler_options
-@reported(output_options)
 def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: Any) -> None:
     """Measure tilings of MODEL's contractions on this machine; later compiles take the fastest."""
     with out.bar("measuring contractions") as advance:
@@ -285,11 +244,7 @@ def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: A
         out.result(report, lambda console: tables.show_tuning(console, report))
 
 
-@main.command("inspect")
-@click.argument("model", type=MODEL)
-@shape_options
-@target_options
-@reported(output_options)
+@command("inspect", options_of.MODEL, options_of.SHAPES, options_of.TARGET)
 def inspect_command(out: Reporter, model: Path, **options: Any) -> None:
     """Show what MODEL (.onnx, .pt2, .relay) needs, or the metadata of a compiled project.
 
@@ -304,9 +259,7 @@ def inspect_command(out: Reporter, model: Path, **options: Any) -> None:
     out.result(report, lambda console: tables.show_model(console, report))
 
 
-@main.command("replay")
-@click.argument("file", type=MODEL)
-@reported(output_options)
+@command("replay", click.argument("file", type=PATH))
 def replay_command(out: Reporter, file: Path) -> None:
     """Do again the pass or the kernel that failed and left FILE, and print the program after it.
 
@@ -328,10 +281,7 @@ def replay_command(out: Reporter, file: Path) -> None:
     out.text({"stage": data["stage"], "name": data["name"], "fails": False, "program": text}, text)
 
 
-@main.command("cache")
-@click.option("--info", is_flag=True, help="Say where it is, and how much it holds (the default).")
-@click.option("--clear", is_flag=True, help="Empty it.")
-@reported(output_options)
+@command("cache", flag("--info", "Say where it is, and how much it holds (the default)."), flag("--clear", "Empty it."))
 def cache_command(out: Reporter, info: bool, clear: bool) -> None:
     """Look at, or empty, the cache of compiled kernels."""
     if info and clear:
@@ -350,8 +300,7 @@ def cache_command(out: Reporter, info: bool, clear: bool) -> None:
     out.result(data, show)
 
 
-@main.command("ops")
-@reported(output_options)
+@command("ops")
 def ops_command(out: Reporter) -> None:
     """List the operators and the ONNX operators that use them."""
     table = support_table()

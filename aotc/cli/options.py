@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share, and how their text is read.
+"""Options of commands: how they are declared, those that several commands share, and how their text is read.
 
 --input-shape x:1,3,224,224   --dim batch=1
+
+@click.command()
+@option("--seeds", "Random input sets to try.", click.IntRange(1), 3)
+@TARGET
+def verify(seeds, target, opt_level, accuracy, config): ...
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
-
+Command: TypeAlias = Callable[..., Any]
+Declaration: TypeAlias = Callable[[Command], Command]
+"""What adds an option or an argument to a command."""
+PATH: Final = click.Path(path_type=Path)
 LARGEST_DIM = (1 << 31) - 1
 MOST_THREADS = 1024
+
+
+# --- how text is read
 
 
 def _dimension(text: str, where: str) -> int:
@@ -29,35 +40,36 @@ def _dimension(text: str, where: str) -> int:
     return value
 
 
-def read_shapes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def _pairs(values: tuple[str, ...], form: str, *, first: bool = False) -> Iterator[tuple[str, str, str]]:
+    """Each text, and what stands before and behind its last separator, or its `first` one.
+
+    form    an example, which has the separator once
+    """
+    (separator,) = (mark for mark in ":=" if mark in form)
+    for value in values:
+        name, found, text = value.partition(separator) if first else value.rpartition(separator)
+        if not found or not name:
+            raise click.BadParameter(f"{value!r} is not of the form {form}")
+        yield value, name, text
+
+
+def read_shapes(values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """NAME:1,3,224,224 (the name may hold colons; nothing after the last colon means a scalar)."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for value in values:
-        name, colon, dims = value.rpartition(":")
-        if not colon or not name:
-            raise click.BadParameter(f"{value!r} is not of the form NAME:1,3,224,224")
-        shapes[name] = tuple(_dimension(d, value) for d in dims.split(",") if d.strip())
-    return shapes
+    return {
+        name: tuple(_dimension(d, value) for d in dims.split(",") if d.strip())
+        for value, name, dims in _pairs(values, "NAME:1,3,224,224")
+    }
 
 
-def read_dims(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+def read_dims(values: tuple[str, ...]) -> dict[str, int]:
     """SYMBOL=8"""
-    dims: dict[str, int] = {}
-    for value in values:
-        name, equals, number = value.rpartition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{value!r} is not of the form SYMBOL=8")
-        dims[name] = _dimension(number, value)
-    return dims
+    return {name: _dimension(number, value) for value, name, number in _pairs(values, "SYMBOL=8")}
 
 
-def read_config(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
+def read_config(values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
     """KEY=VALUE: true and false, numbers, else text."""
     config: dict[str, bool | int | float | str] = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not equals or not key:
-            raise click.BadParameter(f"{value!r} is not of the form KEY=VALUE")
+    for _, key, text in _pairs(values, "KEY=VALUE", first=True):
         try:
             config[key] = json.loads(text)
         except ValueError:
@@ -65,7 +77,7 @@ def read_config(_: click.Context, __: click.Parameter, values: tuple[str, ...]) 
     return config
 
 
-def read_flags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def read_flags(values: tuple[str, ...]) -> tuple[str, ...]:
     """Compiler flags, several in one text, quoted as in a shell."""
     try:
         return tuple(flag for value in values for flag in shlex.split(value))
@@ -73,12 +85,12 @@ def read_flags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
         raise click.BadParameter(f"{values[-1]!r} cannot be split into flags: {error}") from error
 
 
-def read_names(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+def read_names(value: str) -> tuple[str, ...]:
     """NAME,NAME,..."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-def read_counts(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
+def read_counts(value: str) -> tuple[int, ...]:
     """1,2,4: whole numbers from 1 to 1024."""
     counts = [int(text) if text.strip().isdecimal() else 0 for text in value.split(",")]
     if not all(1 <= count <= MOST_THREADS for count in counts):
@@ -86,7 +98,7 @@ def read_counts(_: click.Context, __: click.Parameter, value: str) -> tuple[int,
     return tuple(dict.fromkeys(counts))
 
 
-def read_seconds(_: click.Context, __: click.Parameter, value: str) -> float:
+def read_seconds(value: str) -> float:
     """30, 30s, 5m or 1h as seconds."""
     units = {"s": 1, "m": 60, "h": 3600}
     number, unit = (value[:-1], units[value[-1]]) if value[-1:] in units else (value, 1)
@@ -99,71 +111,88 @@ def read_seconds(_: click.Context, __: click.Parameter, value: str) -> float:
     return seconds
 
 
-def read_timeout(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+def read_timeout(value: str | None) -> float | None:
     """As `read_seconds`, but more than none."""
-    seconds = read_seconds(context, option, value) if value is not None else None
+    seconds = read_seconds(value) if value is not None else None
     if seconds == 0:
         raise click.BadParameter("nothing can be done in no time")
     return seconds
 
 
-def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    def apply(function: F) -> F:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return apply
+# --- how options are declared
 
 
-shape_options = _all(
-    click.option(
-        "--input-shape", "input_shapes", multiple=True, callback=read_shapes, metavar="NAME:D,D,...",
-        help="Shape of an input with dynamic dimensions.",
+def option(
+    names: str,
+    text: str,
+    kind: Any = None,
+    default: Any = None,
+    *,
+    read: Callable[[Any], Any] | None = None,
+    **more: Any,
+) -> Declaration:
+    """An option by its names, with the text of its help, which tells a default.
+
+    read    makes a value of what was written
+    more    as `click.option` takes it
+    """
+    if read is not None:
+        more["callback"] = lambda context, parameter, value: read(value)
+    shown = {"show_default": True, "default": default} if default is not None else {}
+    return click.option(*names.split(), type=kind, help=text, **shown, **more)
+
+
+def flag(names: str, text: str, **more: Any) -> Declaration:
+    """An option without a value."""
+    return click.option(*names.split(), is_flag=True, help=text, **more)
+
+
+def options(*declarations: Declaration) -> Declaration:
+    """Several in the order in which the help tells them."""
+
+    def declare(command: Command) -> Command:
+        for declaration in reversed(declarations):
+            command = declaration(command)
+        return command
+
+    return declare
+
+
+MODEL: Final = click.argument("model", type=PATH)
+INPUTS: Final = option("--inputs", "Inputs by name [default: random].", PATH, metavar="FILE.npz")
+SHAPES: Final = options(
+    option(
+        "--input-shape input_shapes", "Shape of an input with dynamic dimensions.",
+        multiple=True, read=read_shapes, metavar="NAME:D,D,...",
     ),
-    click.option(
-        "--dim", "dims", multiple=True, callback=read_dims, metavar="SYMBOL=N", help="Value of a symbolic dimension."
+    option("--dim dims", "Value of a symbolic dimension.", multiple=True, read=read_dims, metavar="SYMBOL=N"),
+)  # fmt: skip
+TARGET: Final = options(
+    option("--target", "Machine to generate code for.", default="host"),
+    option("-O opt_level", "Graph optimisation level.", click.IntRange(0, 3), 3),
+    option(
+        "--accuracy", "strict: no algorithm that rounds more than an operator's definition (Winograd).",
+        click.Choice(["fast", "strict"]), "fast",
+    ),
+    option(
+        "--config", "Set an option of a pass, or a limit of the compiler, by its key.",
+        multiple=True, read=read_config, metavar="KEY=VALUE",
     ),
 )  # fmt: skip
-
-target_options = _all(
-    click.option("--target", default="host", show_default=True, help="Machine to generate code for."),
-    click.option(
-        "-O", "opt_level", type=click.IntRange(0, 3), default=3, show_default=True, help="Graph optimisation level."
+COMPILER: Final = options(
+    option("--cc", "C compiler [default: $CC; cc, gcc, clang or the cross compiler]."),
+    option("--cflags", "Flags after the default ones.", multiple=True, read=read_flags, metavar="FLAGS"),
+    option(
+        "--cc-timeout", "A run of the C compiler that takes longer is ended (30s, 5m, 1h) [default: 30m].",
+        read=read_timeout, metavar="TIME",
     ),
-    click.option(
-        "--accuracy",
-        type=click.Choice(["fast", "strict"]),
-        default="fast",
-        show_default=True,
-        help="strict: no algorithm that rounds more than an operator's definition (Winograd).",
-    ),
-    click.option(
-        "--config",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=read_config,
-        help="Set an option of a pass, or a limit of the compiler, by its key.",
-    ),
-)
-
-compiler_options = _all(
-    click.option("--cc", default=None, help="C compiler [default: $CC; cc, gcc, clang or the cross compiler]."),
-    click.option("--cflags", multiple=True, callback=read_flags, metavar="FLAGS", help="Flags after the default ones."),
-    click.option(
-        "--cc-timeout", callback=read_timeout, metavar="TIME",
-        help="A run of the C compiler that takes longer is ended (30s, 5m, 1h) [default: 30m].",
-    ),
-    click.option("--no-cache", "cache", is_flag=True, flag_value=False, default=True, help="Compile all C anew."),
+    flag("--no-cache cache", "Compile all C anew.", flag_value=False, default=True),
 )  # fmt: skip
-
-tuning_option = click.option(
-    "--no-tuning", "tuning", is_flag=True, flag_value=False, default=None, help="Leave records of `aotc tune` alone."
-)
-
-quiet_options = _all(
-    click.option("--quiet", "-q", is_flag=True, help="Print errors only."),
+TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
+COMPILATION: Final = options(SHAPES, TARGET, COMPILER, TUNING)
+"""All that says how a model is compiled, as `CompileOptions` takes it."""
+QUIET: Final = options(
+    flag("--quiet -q", "Print errors only."),
     click.option("--verbose", "-v", count=True, help="Log what happens (twice: debugging)."),
 )
-
-output_options = _all(quiet_options, click.option("--json", "as_json", is_flag=True, help="Print one JSON object."))
+OUTPUT: Final = options(QUIET, flag("--json as_json", "Print one JSON object."))

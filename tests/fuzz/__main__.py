@@ -49,7 +49,7 @@ def main() -> int:
     seed = options.seed if options.seed is not None else secrets.randbelow(1 << 32)
     kinds = kinds_of(options.kinds.split(","))
     try:
-        seconds = read_seconds(None, None, options.time)  # type: ignore[arg-type]
+        seconds = read_seconds(options.time)
     except click.BadParameter as error:
         parser.error(error.message)
     print(f"seed {seed}", flush=True)

@@ -31,11 +31,11 @@ from aotc.relay.expr import Function
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 from aotc.relay.text.printer import astext
-from aotc.tir.target import Budget, Target, Threads, Tiles, Winograd
+from aotc.tir.target import Budget, Space, Target, Threads, Tiles, Winograd
 from aotc.tir.text import to_text
 
 _FORMAT: Final = "aotc-replay"
-_PARTS: Final = {f"aotc.{kind.__name__}": kind for kind in (Target, Threads, Tiles, Winograd, Budget)}
+_PARTS: Final = {f"aotc.{kind.__name__}": kind for kind in (Target, Threads, Tiles, Winograd, Budget, Space)}
 """What a target is made of, by the key that its fields have among the options of a pass."""
 
 

@@ -25,6 +25,7 @@ from aotc.ir import AotcError, architecture
 from aotc.tir.target import Target, feature_names, get_target, host_target
 
 CANDIDATES = ("cc", "gcc", "clang")
+CPUINFO: Final = Path("/proc/cpuinfo")
 MESSAGE_LINES = 30
 """How much of a compiler's complaint is shown."""
 CC_SECONDS: Final = 1800.0
@@ -133,7 +134,7 @@ def _no_cross_compiler(machine: str) -> AotcError:
 
 def _cpu_flags() -> frozenset[str]:
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        text = CPUINFO.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return frozenset()
     lines = [line for line in text.splitlines() if line.startswith("flags")]
@@ -141,7 +142,11 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def resolve_target(target: str | Target) -> Target:
-    """A target by name; "host" is the best one for this machine."""
+    """A target by name.
+
+    "host" is the best one for this machine: the processor's architecture and features decide.  Sizes of caches are
+    those of the target, whatever the system says of its own.
+    """
     if isinstance(target, Target):
         return target
     if target == "host":

@@ -19,7 +19,7 @@ from aotc.tir.loops.widen import widened
 from aotc.tir.plan.memory import check_plan, plan_memory, work_in_place
 from aotc.tir.plan.program import Program
 from aotc.tir.plan.views import take_views
-from aotc.tir.target import Target, Threads
+from aotc.tir.target import C, Target, Threads
 from aotc.tir.threads.parallel import for_teams
 from aotc.tir.verify import verify
 
@@ -64,8 +64,10 @@ class PlanMemory(ProgramPass):
 
     name: ClassVar[str] = "PlanMemory"
 
+    target: Target = C
+
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return plan_memory(module)
+        return plan_memory(module, self.target.places({"arena": 0})["arena"].align)
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +101,7 @@ NAMES: Final = tuple(p.name for p in (TakeViews, WorkInPlace, PlanMemory, Divide
 def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
     """The passes that make calls of kernels ready to be printed for a target."""
     divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
-    return [WorkInPlace(), PlanMemory(), *divide, WidenFloats(target)]
+    return [WorkInPlace(), PlanMemory(target), *divide, WidenFloats(target)]
 
 
 def _through(program: Program, passes: Iterable[ProgramPass]) -> Program:

@@ -9,7 +9,7 @@ replace(target, l2=2 << 20, threads=Threads(barrier_ns=250))
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -96,7 +96,6 @@ class Budget:
 
     stack_bytes       scratch of a kernel that may lie on its stack
     widened_bytes     what may lie there of narrow floats that were converted to float32
-    arena_bytes       the memory of a run; 0 if it is not limited
     array_bytes       parameters below this are C arrays, else a binary file that the assembler includes
     parameter_growth  parameters may become so many times as large, or by parameter_room bytes larger; 1 for not at all
     unrolled          multiply-adds that the body of a loop may be written out to
@@ -104,11 +103,30 @@ class Budget:
 
     stack_bytes: int = 4096
     widened_bytes: int = 16 << 10
-    arena_bytes: int = 0
     array_bytes: int = 64 << 10
     parameter_growth: float = 1.0
     parameter_room: int = 0
     unrolled: int = 320
+
+
+ROLES: Final = {"arena": ("arena", "scratch"), "parameters": ("parameters",)}
+"""What lies in one piece, and what it is made of: results on their way from kernel to kernel, together with what a
+kernel keeps during a call; the parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """A memory of a machine.
+
+    bytes    its size; 0 where nothing limits it
+    align    bytes that what lies there is aligned to
+    holds    what may lie there: "arena", "scratch", "parameters"
+    """
+
+    name: str
+    bytes: int = 0
+    align: int = 64
+    holds: tuple[str, ...] = ("arena", "scratch", "parameters")
 
 
 SIZES: Final = {"l1": (1 << 10, 1 << 26), "l2": (1 << 10, 1 << 32), "line": (8, 1 << 12)}
@@ -137,6 +155,7 @@ class Target:
     winograd         what Winograd convolutions cost
     threads          None where kernels run on one thread only
     budget           limits of code and memory
+    spaces           its memories: what one of them may hold goes into the first that has room for it
     dialect          the language of its kernels, by the names of `aotc_codegen.c.dialect`
     cflags           what gcc and clang need for kernels, beyond the defaults
     base_cflags      flags for all other code: it runs on every processor of the architecture, since it says what a
@@ -146,7 +165,8 @@ class Target:
     versions         the targets of which a library has kernels, the best first; the other fields are then those that
                      graphs, weights and kernels outside such a library are made for
 
-    Raises AotcError (code "target") for sizes and rates that no machine has.
+    Raises AotcError (code "target") for sizes and rates that no machine has, and for spaces that leave something
+    without a place.
     """
 
     name: str
@@ -169,6 +189,7 @@ class Target:
     winograd: Winograd = Winograd()
     threads: Threads | None = None
     budget: Budget = Budget()
+    spaces: tuple[Space, ...] = (Space(name="memory"),)
     dialect: str = "c99"
     cflags: tuple[str, ...] = ()
     base_cflags: tuple[str, ...] = ()
@@ -187,6 +208,34 @@ class Target:
         for field in ("registers", "fma_bytes", "l1_stride", "l1_ways", "memory_rate", "copy_rate", "transpose_rate"):
             if not 0 < getattr(self, field) < math.inf:
                 raise AotcError("target", f"target {self.name}: {field} cannot be {getattr(self, field)}")
+        for space in self.spaces:
+            if space.bytes < 0 or space.align < 1 or space.align & (space.align - 1):
+                text = f"the memory {space.name} cannot have {space.bytes} bytes, aligned to {space.align}"
+                raise AotcError("target", f"target {self.name}: {text}")
+        for parts in ROLES.values():
+            if not any(set(parts).issubset(space.holds) for space in self.spaces):
+                raise AotcError("target", f"target {self.name}: no memory is for {' and '.join(parts)}")
+
+    def places(self, needed: Mapping[str, int]) -> dict[str, Space]:
+        """The space of each of `ROLES` that needs so many bytes.
+
+        Raises AotcError (code "memory") where no space that may hold it has so much room left.
+        """
+        found: dict[str, Space] = {}
+        for role, size in needed.items():
+            fitting = [space for space in self.spaces if set(ROLES[role]).issubset(space.holds)]
+            taken = {s.name: sum(needed[r] for r, other in found.items() if other is s) for s in fitting}
+            space = next((s for s in fitting if not s.bytes or taken[s.name] + size <= s.bytes), None)
+            if space is None:
+                room = max((s.bytes - taken[s.name] for s in fitting), default=0)
+                what = "a run needs" if role == "arena" else f"the {role} need"
+                raise AotcError(
+                    "memory",
+                    f"{what} {size} bytes of memory, {self.name} has {room}",
+                    hint="take a smaller model or input, or another target",
+                )
+            found[role] = space
+        return found
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register; 1 on scalar targets."""

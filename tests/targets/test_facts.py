@@ -11,15 +11,18 @@ import pytest
 from aotc_codegen.c.dialect import DIALECTS
 from aotc_codegen.c.project import emit
 
+from aotc.driver import toolchain
+from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import te
 from aotc.tir.expr import call
+from aotc.tir.passes import PlanMemory
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
 from aotc.tir.schedule.contraction.cost import step_cost, waiting_cost
 from aotc.tir.schedule.stages.inline import plan_storage
-from aotc.tir.target import TARGETS, Budget, C, Target, Threads, Tiles, Winograd, get_target
+from aotc.tir.target import TARGETS, Budget, C, Space, Target, Threads, Tiles, Winograd, get_target
 from aotc.tir.text import to_text
 from tests.codegen.programs import affine
 
@@ -86,10 +89,76 @@ def test_threads_decide_which_reductions_are_done_in_parts() -> None:
 
 def test_a_target_for_another_processor_is_one_value(tmp_path: Path) -> None:
     """Limited memory, parameters as arrays whatever their size; its kernels are C99."""
-    small = Target(name="small", l1=16 << 10, l2=64 << 10, budget=Budget(array_bytes=1 << 30, arena_bytes=1 << 20))
+    ram = Space(name="ram", bytes=1 << 20)
+    small = Target(name="small", l1=16 << 10, l2=64 << 10, budget=Budget(array_bytes=1 << 30), spaces=(ram,))
     metadata = emit(affine("net", 20_000), tmp_path, target=small, version="1")
     assert metadata["target"] == "small" and not list(tmp_path.glob("src/*.bin"))
-    tiny = replace(small, name="tiny", budget=Budget(arena_bytes=1000))
+    tiny = replace(small, name="tiny", spaces=(replace(ram, bytes=1000),))
     with pytest.raises(AotcError, match=r"a run needs \d+ bytes of memory, tiny has 1000") as raised:
         emit(affine("net", 20_000), tmp_path, target=tiny, version="1")
     assert raised.value.code == "memory"
+
+
+FAST = Space(name="fast", bytes=4000, align=16, holds=("arena", "scratch"))
+SLOW = Space(name="slow", bytes=1 << 20)
+FLASH = Space(name="flash", bytes=1 << 16, holds=("parameters",))
+SHARED = Space(name="shared", bytes=48 << 10, holds=("scratch",))
+
+
+@pytest.mark.parametrize(
+    ("spaces", "needed", "expected"),
+    [
+        ((FAST, SLOW, FLASH), (3000, 1 << 15), ("fast", "slow")),
+        ((FAST, FLASH, SLOW), (3000, 1 << 15), ("fast", "flash")),
+        ((FAST, FLASH, SLOW), (4001, 1 << 17), ("slow", "slow")),
+        ((SHARED, Space(name="global")), (1 << 10, 1 << 40), ("global", "global")),
+    ],
+)
+def test_the_first_memory_with_room(
+    spaces: tuple[Space, ...], needed: tuple[int, int], expected: tuple[str, str]
+) -> None:
+    """A microcontroller's two memories and its flash; what threads of a block share holds no results."""
+    found = replace(C, name="small", spaces=spaces).places(dict(zip(("arena", "parameters"), needed, strict=True)))
+    assert tuple(space.name for space in found.values()) == expected
+
+
+def test_memories_share_out_their_room() -> None:
+    one = replace(C, name="one", spaces=(SLOW,))
+    with pytest.raises(AotcError, match="the parameters need 1048000 bytes of memory, one has 1047576"):
+        one.places({"arena": 1000, "parameters": 1048000})
+
+
+def test_the_plan_keeps_to_the_alignment_of_its_memory() -> None:
+    small = replace(C, name="small", spaces=(FAST, FLASH))
+    assert PlanMemory(small)(affine("net", 10)).plan.align == 16
+    assert PlanMemory()(affine("net", 10)).plan.align == 64
+
+
+@pytest.mark.parametrize(
+    ("spaces", "message"),
+    [
+        ((replace(SLOW, align=24),), "the memory slow cannot have 1048576 bytes, aligned to 24"),
+        ((replace(SLOW, bytes=-1),), "the memory slow cannot have -1 bytes"),
+        ((FAST,), "no memory is for parameters"),
+        ((FLASH, SHARED, replace(SLOW, holds=("arena",))), "no memory is for arena and scratch"),
+    ],
+)
+def test_memories_that_cannot_be(spaces: tuple[Space, ...], message: str) -> None:
+    with pytest.raises(AotcError, match=message) as raised:
+        replace(C, name="odd", spaces=spaces)
+    assert raised.value.code == "target"
+
+
+@pytest.mark.parametrize("cpuinfo", ["", "cache size\t: 0 KB\nflags\t: fma", "flags", "\xff\xfe", None])
+def test_a_host_that_describes_itself_wrongly(
+    cpuinfo: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes of caches are those of the table, whatever the system says; without features the host is the least one."""
+    told = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        told.write_bytes(cpuinfo.encode("latin-1"))
+    monkeypatch.setattr(toolchain, "CPUINFO", told)
+    monkeypatch.setattr(toolchain.platform, "machine", lambda: "x86_64")
+    assert resolve_target("host") is get_target("x86-64")
+    monkeypatch.setattr(toolchain.platform, "machine", lambda: "")
+    assert resolve_target("host") is C

@@ -17,9 +17,6 @@ from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, map_exprs, operands, reme
 from aotc.tir.plan.arena import Block, place
 from aotc.tir.plan.program import MemoryPlan, Program, Step, Storage
 
-ALIGN = 64
-"""Bytes to which every temporary is aligned: a cache line, and the widest vector."""
-
 
 @dataclass(slots=True)
 class Life:
@@ -92,8 +89,11 @@ def work_in_place(program: Program) -> Program:
     return replace(program, steps=tuple(steps), homes=homes)
 
 
-def plan_memory(program: Program) -> Program:
-    """The program with its temporaries placed; raises nothing: every program has a plan."""
+def plan_memory(program: Program, align: int = 64) -> Program:
+    """The program with its temporaries placed; raises nothing: every program has a plan.
+
+    align   bytes that every temporary is aligned to: a cache line, and the widest vector
+    """
 
     def root(storage: Storage) -> Storage:
         while storage in program.homes:
@@ -106,10 +106,10 @@ def plan_memory(program: Program) -> Program:
         group = groups.setdefault(root(storage), Life(life.first, life.last))
         group.first, group.last = min(group.first, life.first), max(group.last, life.last)
     blocks = [Block(s.nbytes, life.first, life.last) for s, life in groups.items()]
-    found = place(blocks, ALIGN)
+    found = place(blocks, align)
     offset_of = dict(zip(groups, found.offsets, strict=True))
     offsets = MappingProxyType({storage: offset_of[root(storage)] for storage in lives})
-    return replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, ALIGN))
+    return replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, align))
 
 
 def check_plan(program: Program) -> None:

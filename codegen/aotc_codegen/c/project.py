@@ -303,10 +303,7 @@ def emit(
         hint = f"for example: {model_identifier(program.name)}"
         raise AotcError("name", f"a model cannot be called {program.name!r} in C", hint=hint)
     project = _Project([program, *others], target, version)
-    needed, room = project.program.plan.peak, target.budget.arena_bytes
-    if 0 < room < needed:
-        hint = "take a smaller model or input, or another target"
-        raise AotcError("memory", f"a run needs {needed} bytes of memory, {target.name} has {room}", hint=hint)
+    target.places({"arena": project.program.plan.peak, "parameters": project.params.bytes})
     project.sources()
     project.build_files()
     project.example()

@@ -92,6 +92,7 @@ def test_a_target_for_another_processor_is_one_value(tmp_path: Path) -> None:
     ram = Space(name="ram", bytes=1 << 20)
     small = Target(name="small", l1=16 << 10, l2=64 << 10, budget=Budget(array_bytes=1 << 30), spaces=(ram,))
     metadata = emit(affine("net", 20_000), tmp_path, target=small, version="1")
+    assert metadata["memory"]["spaces"] == {"arena": "ram", "parameters": "ram"}
     assert metadata["target"] == "small" and not list(tmp_path.glob("src/*.bin"))
     tiny = replace(small, name="tiny", spaces=(replace(ram, bytes=1000),))
     with pytest.raises(AotcError, match=r"a run needs \d+ bytes of memory, tiny has 1000") as raised:

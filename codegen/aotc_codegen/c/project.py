@@ -303,12 +303,13 @@ def emit(
         hint = f"for example: {model_identifier(program.name)}"
         raise AotcError("name", f"a model cannot be called {program.name!r} in C", hint=hint)
     project = _Project([program, *others], target, version)
-    target.places({"arena": project.program.plan.peak, "parameters": project.params.bytes})
+    spaces = target.places({"arena": project.program.plan.peak, "parameters": project.params.bytes})
     project.sources()
     project.build_files()
     project.example()
     names = project.largest.kernels.names
     metadata = describe(project.program, target, version, project.tensors, names, project.params)
+    metadata["memory"]["spaces"] = {role: space.name for role, space in spaces.items()}
     metadata["isas"] = [v.described() for v in project.versions]
     metadata |= {"externals": project.externals, "passes": list(passes)}
     try:

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What the demo and the tests need.  `setup.sh venv DIR EXTRA` makes a virtual environment with aotc and one of its
-# extras; `setup.sh tools` installs the optional system tools (compilers, cmake, qemu) where this is root on a Debian machine,
-# else says what is missing.
+# extras; `setup.sh tools` installs the optional system tools (compilers, cmake, qemu, a browser) where this is root on a
+# Debian machine, else says what is missing.
 set -eu
 torch_index=https://download.pytorch.org/whl/cpu
 torch_wheel=torch==2.13.0
@@ -53,9 +53,10 @@ install_tools() {
     command -v "$machine-linux-gnu-gcc" >/dev/null 2>&1 || missing="$missing gcc-$machine-linux-gnu"
     command -v "qemu-$machine" >/dev/null 2>&1 || missing="$missing qemu-user"
   done
-  [ -z "$missing" ] && return 0
   # shellcheck disable=SC2086
-  apt_install $missing || echo "not installed, tests that need them are skipped:$missing" >&2
+  [ -z "$missing" ] || apt_install $missing || echo "not installed, tests that need them are skipped:$missing" >&2
+  command -v chromium >/dev/null 2>&1 || apt_install chromium ||
+    echo "not installed, the test of reports in a browser is skipped: chromium" >&2
 }
 
 case "$1" in

@@ -33,6 +33,7 @@ from aotc.measuring.profile import profile
 from aotc.measuring.run import run_library
 from aotc.measuring.tuning import cluster_runner, run_here, tune
 from aotc.reporting.inspect import inspect_model, inspect_project
+from aotc.reporting.report import PassReport
 from aotc.reporting.support import support_table
 
 
@@ -143,6 +144,7 @@ def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None
     option("--outputs", "Where to write the outputs.", PATH, metavar="FILE.npz"),
     option("--repeat", "Runs to time [default: 1; 20 with --profile].", click.IntRange(1)),
     flag("--profile profiling", "Tell where the time goes, kernel by kernel; needs the project."),
+    option("--report", "Write the profile as a roofline there.", PATH, metavar="FILE.html"),
     option("--threads", "Threads of a run.", click.IntRange(1), 1),
     option("--isa", "Instruction set, where the library has several [default: the best].", metavar="NAME"),
     flag("--check", "Compare the whole library with the checksum in its project first."),
@@ -153,6 +155,7 @@ def run_command(
     outputs: Path | None,
     repeat: int | None,
     profiling: bool,
+    report: Path | None,
     threads: int,
     **options: Any,
 ) -> None:
@@ -161,8 +164,14 @@ def run_command(
         raise click.UsageError("--profile and --outputs exclude each other")
     if profiling and threads > 1:
         raise click.UsageError("--profile tells the times of one thread")
+    if report is not None and not profiling:
+        raise click.UsageError("--report needs --profile")
     if profiling:
         found = profile(library, repeat=repeat or 20, **options)
+        if report is not None:
+            page = PassReport(str(library))
+            page.add_profile(found)
+            page.save_html(report)
         out.result(found, lambda console: tables.show_profile(console, found))
         return
     result = run_library(library, outputs=outputs, repeat=repeat or 1, threads=threads, **options)

@@ -144,7 +144,8 @@ def profile(
     session = load(path, isa=isa, check=check)
     rows = _rows(metadata, session.isa)
     binding = session.bind(session_inputs(session, inputs))
-    probe = Probe(resolve_target(session.isa or metadata["target"]), find_toolchain(cc))
+    target = resolve_target(session.isa or metadata["target"])
+    probe = Probe(target, find_toolchain(cc))
     binding.run()
     plain = [milliseconds(binding.run) for _ in range(repeat)]
     times = _step_times(binding, probe, len(rows), repeat)
@@ -160,6 +161,7 @@ def profile(
     watched = float(np.median(times.sum(axis=1)))
     return {
         "model": session.name,
+        "target": target.name,
         "repeat": repeat,
         "milliseconds": {"min": min(plain), "median": statistics.median(plain), "watched": watched},
         "machine": {"peak_gflops": peak / 1e9, "bandwidth_gbytes_per_s": bandwidth / 1e9, "touched_bytes": touched},

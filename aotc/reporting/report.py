@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a compilation: a table for the terminal, one page of HTML for the browser.
+"""The report of a compilation: a table for the terminal, one page of HTML with pictures for the browser.
 
 report = PassReport("net.onnx")
 report.add_result(aotc.compile("net.onnx", instruments=[report], progress=report.stage))
@@ -12,10 +12,11 @@ from __future__ import annotations
 import difflib
 import io
 import platform
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import jinja2
 from rich.console import Console
@@ -24,8 +25,12 @@ from rich.text import Text
 
 from aotc.driver.compilation import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
 from aotc.driver.scratch import output_file
+from aotc.ir import ALL_LEVELS
 from aotc.relay.instrument.measure import Measure, PassRecord, PassRecords, RuleFigures
 from aotc.relay.transform.base import rewrite_report
+from aotc.reporting.graphs import difference, nodes_of
+from aotc.reporting.pictures import Picture, arena_picture, roofline_picture, unit
+from aotc.tir.plan.program import Program
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
 LONGEST: Final = 4000
@@ -36,12 +41,14 @@ SHOWN: Final = 1500
 
 class PassReport(PassRecords):
     """Time, operators, parameter bytes, FLOPs and live memory before and after every pass, what its rewrite rules did,
-    and the stages around them.
+    and the stages around them.  Of tensor passes the operators are calls of kernels.
 
     title        what was compiled
     facts        more to tell at the head: (name, value)
     unfinished   what is said of a pass that did not come to its end
     """
+
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
 
     def __init__(self, title: str = "", facts: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(watch_rules=rewrite_report)
@@ -50,21 +57,39 @@ class PassReport(PassRecords):
         self.unfinished = "failed"
         self._results: dict[str, str] = {}
         self._target = ""
+        self._pictures: list[tuple[str, Picture]] = []
+
+    def measured(self, module: Any) -> Measure:
+        if not isinstance(module, Program):
+            return super().measured(module)
+        calls = Counter("shared call" if step.kernel.team else "call" for step in module.steps)
+        parameters = sum(storage.nbytes for storage in module.constants)
+        macs = sum(step.kernel.macs for step in module.steps)
+        return Measure(calls, parameters, 2 * macs, module.plan.lower_bound)
+
+    def drawn(self, module: Any) -> Any:
+        return nodes_of(module)
 
     def add_result(self, model: CompiledModel) -> None:
         """Tell also what came out: kernels, memory, sizes of files.  The project must still be there."""
         metadata, sources = model.metadata, [*model.path.glob("src/*.c"), *model.path.glob("src/*.h")]
         code = sum(p.stat().st_size for p in sources if not p.name.endswith("_params.c"))
-        memory, weights = metadata["memory"], _unit(metadata["weights_bytes"], "B")
+        memory, weights = metadata["memory"], unit(metadata["weights_bytes"], "B")
         self._target = metadata["target"]
         self._results = {
             LOWERING: f"{metadata['kernels']} kernels for {len(metadata['steps'])} calls",
-            PLANNING: f"arena of {_unit(memory['peak'], 'B')} for {len(memory['buffers'])} tensors; "
-            f"{_unit(memory['lower_bound'], 'B')} are live at once",
-            WRITING: f"{_unit(code, 'B')} of C, {weights} of parameters",
+            PLANNING: f"arena of {unit(memory['peak'], 'B')} for {len(memory['buffers'])} tensors; "
+            f"{unit(memory['lower_bound'], 'B')} are live at once",
+            WRITING: f"{unit(code, 'B')} of C, {weights} of parameters",
         }
         if model.library is not None:
-            self._results[BUILDING] = f"library of {_unit(model.library.stat().st_size, 'B')}"
+            self._results[BUILDING] = f"library of {unit(model.library.stat().st_size, 'B')}"
+        self._pictures.append(("Memory", arena_picture(metadata)))
+
+    def add_profile(self, result: Mapping[str, Any]) -> None:
+        """Tell also where the time of a run goes: `result` is what `aotc.measuring.profile` gives."""
+        self._target = result["target"]
+        self._pictures.append(("Roofline", roofline_picture(result)))
 
     def _facts(self) -> list[tuple[str, str]]:
         """What was compiled, how, and by what."""
@@ -78,7 +103,7 @@ class PassReport(PassRecords):
             facts["config"] = ", ".join(f"{key} = {value}" for key, value in self.context.config.items())
         whole = sum(r.seconds for r in self.passes if r.depth == 0)
         facts |= {"aotc": version("aotc"), "Python": platform.python_version()}
-        facts["passes"] = f"{len(self.passes)} in {1e3 * whole:.1f} ms"
+        facts["passes"] = f"{len(self.passes)} in {1e3 * whole:.1f} ms" if self.passes else ""
         return [(name, value) for name, value in facts.items() if value]
 
     def _name(self, record: PassRecord) -> str:
@@ -122,6 +147,7 @@ class PassReport(PassRecords):
                 {"name": n, "ms": f"{1e3 * s:.1f}", "share": _share(s, stages), "result": self._results.get(n, "")}
                 for n, s in self.stages
             ],
+            pictures=self._pictures,
             passes=[_row(k, r, longest) for k, r in enumerate(self.passes, 1)],
         )
 
@@ -165,18 +191,8 @@ def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 0:.1f}"
 
 
-def _unit(number: float, unit: str) -> str:
-    """1234567 -> 1.23 M, with three digits."""
-    for prefix in ("", "k", "M", "G"):
-        if abs(number) < 1000:
-            digits = f"{number:.0f}" if not prefix else f"{number:.3g}"
-            return f"{digits} {prefix}{unit}".strip()
-        number /= 1000
-    return f"{number:.3g} T{unit}"
-
-
 def _figures(m: Measure) -> tuple[str, str, str, str]:
-    return str(m.operators.total()), _unit(m.parameters, "B"), _unit(m.flops, ""), _unit(m.live, "B")
+    return str(m.operators.total()), unit(m.parameters, "B"), unit(m.flops, ""), unit(m.live, "B")
 
 
 def _row(number: int, record: PassRecord, longest: float) -> dict[str, Any]:
@@ -204,6 +220,7 @@ def _row(number: int, record: PassRecord, longest: float) -> dict[str, Any]:
         "rules": _rules(record),
         "hits": sum(figures.hits for figures in record.rules.values()),
         "diff": diff,
+        "graphs": difference(record.drawn_before, record.drawn_after) if record.text_after is not None else (),
         "summary": f"+{added} −{removed} lines",
     }
 
@@ -212,11 +229,11 @@ def _kind(change: float) -> str:
     return "more" if change > 0 else "less"
 
 
-def _cell(before: int, after: int, unit: str) -> dict[str, str]:
+def _cell(before: int, after: int, name: str) -> dict[str, str]:
     change = after - before
     sign = "+" if change > 0 else "−"
-    text = f"{sign}{_unit(abs(change), unit)}" if change else ""
-    return {"text": _unit(after, unit), "change": text, "kind": _kind(change)}
+    text = f"{sign}{unit(abs(change), name)}" if change else ""
+    return {"text": unit(after, name), "change": text, "kind": _kind(change)}
 
 
 def _difference(record: PassRecord) -> Iterator[dict[str, str]]:

@@ -50,6 +50,10 @@ def test_command(project: Path, tmp_path: Path) -> None:
     assert all(step["kernel"].removeprefix("digits_") in folded for step in steps)
     assert "GFLOP/s" in text and "3 runs" in text
     assert json.loads(call("run", project / "lib" / "libdigits.so", "--profile", "--json").out)["repeat"] == 20
+    call("run", project, "--profile", "--repeat", "3", "--report", tmp_path / "roofline.html")
+    assert "<h2>Roofline</h2>" in (tmp_path / "roofline.html").read_text(encoding="utf-8")
+    assert "cannot write" in refused("run", project, "--profile", "--repeat", "1", "--report", tmp_path)
+    assert "--profile" in refused("run", project, "--report", tmp_path / "roofline.html")
     np.savez(tmp_path / "in.npz", other=np.zeros(1))
     assert "image" in refused("run", project, "--profile", "--inputs", tmp_path / "in.npz")
     assert "exclude" in refused("run", project, "--profile", "--outputs", tmp_path / "o.npz")

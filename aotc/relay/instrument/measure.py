@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from aotc.ir import FuncType, Op, PassInstrument, TensorType, tensor_types
 from aotc.ir.transform import PassContext, PassInfo
 from aotc.relay.analysis import get_total_mac_number, list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
+from aotc.relay.instrument.dump import text_of
 from aotc.relay.module import IRModule
-from aotc.relay.text.printer import astext
 from aotc.relay.visitor import children, post_order
 
 
@@ -110,6 +110,7 @@ class PassRecord:
     after      None if the pass failed
     text       the program before and after as text, without the values of large constants; None for a program that
                is the one before
+    drawn      what was kept of the program before and after for pictures
     rules      what its rewrite rules did, by name; those of passes inside it are theirs
     """
 
@@ -117,10 +118,12 @@ class PassRecord:
     depth: int
     before: Measure
     text_before: str
+    drawn_before: Any = None
     seconds: float = 0.0
     own: float = 0.0
     after: Measure | None = None
     text_after: str | None = None
+    drawn_after: Any = None
     rules: Mapping[str, RuleFigures] = field(default_factory=dict)
 
     @property
@@ -152,7 +155,7 @@ class PassRecords(PassInstrument):
         self._hidden = 0.0
         self._contexts = 0
         self._measures: dict[Function, Measure] = {}
-        self._texts: dict[tuple[Function, ...], str] = {}
+        self._texts: dict[tuple[object, ...], tuple[str, Any]] = {}
         self._stage: tuple[str, float] | None = None
 
     def enter_pass_ctx(self) -> None:
@@ -172,20 +175,20 @@ class PassRecords(PassInstrument):
             self.stages.append((self._stage[0], now - self._stage[1]))
         self._stage = (name, now) if name else None
 
-    def run_before_pass(self, module: IRModule, info: PassInfo) -> None:
+    def run_before_pass(self, module: Any, info: PassInfo) -> None:
         with self._hiding():
-            record = PassRecord(info.name, len(self._open), self._measured(module), self._text(module))
+            record = PassRecord(info.name, len(self._open), self.measured(module), *self._shown(module))
         watching = ExitStack()
         record.rules = watching.enter_context(self._watch_rules())
         self.context = self.context or PassContext.current()
         self.passes.append(record)
         self._open.append((record, self._now(), watching))
 
-    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
         record = self._close()
         with self._hiding():
-            record.after = self._measured(module)
-            text = self._text(module)
+            record.after = self.measured(module)
+            text, record.drawn_after = self._shown(module)
             record.text_after = None if text == record.text_before else text
 
     def pass_failed(self, info: PassInfo) -> None:
@@ -211,14 +214,19 @@ class PassRecords(PassInstrument):
         yield
         self._hidden += self._clock() - start
 
-    def _measured(self, module: IRModule) -> Measure:
+    def measured(self, module: Any) -> Measure:
+        """The figures of what a pass takes or makes."""
         for function in module.functions.values():
             if function not in self._measures:
                 self._measures[function] = measure(function)
         return reduce(Measure.__add__, (self._measures[f] for f in module.functions.values()), Measure())
 
-    def _text(self, module: IRModule) -> str:
-        key = tuple(module.functions.values())
+    def drawn(self, module: Any) -> Any:
+        """What is kept of a program for pictures: nothing, unless a subclass says otherwise."""
+
+    def _shown(self, module: Any) -> tuple[str, Any]:
+        """The text of a program, and what is kept for pictures."""
+        key = tuple(module.functions.values()) if isinstance(module, IRModule) else (module,)
         if key not in self._texts:
-            self._texts[key] = astext(module, show_meta_data=False)
+            self._texts[key] = text_of(module), self.drawn(module)
         return self._texts[key]

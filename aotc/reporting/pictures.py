@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures for a page of HTML, which become SVG there: the arena over time, and kernels on a roofline.
+
+arena_picture(model.metadata)                  # which tensors lie where in memory, step by step
+roofline_picture(profile("build/net"))         # how fast kernels are, and how fast they could be
+
+Places and sizes are in pixels, y downwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aotc.tir.target import get_target
+
+WIDE, HIGH, LEFT, BOTTOM, MARGIN = 1100, 460, 90, 40, 24
+"""The size of a diagram, what is left for the names of its axes, and at the other sides."""
+SEEN: Final = (760, 460)
+"""At most so much of a picture with a focus is shown at first."""
+COLOURS: Final = 6
+CHARACTER: Final = 6.3
+"""The width of a character, on average."""
+NAMED: Final = 15
+"""So many kernels of a roofline, those that take most of the time, have their names beside them."""
+MOVING: Final = 0.01
+"""Where the axis of a roofline begins, in operations for each byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle with its label inside, as far as there is room.
+
+    css     its classes
+    title   what is told when the mouse points at it
+    round   radius of the corners; half of the width for a circle
+    """
+
+    x: float
+    y: float
+    width: float
+    height: float
+    css: str = ""
+    label: str = ""
+    title: str = ""
+    round: float = 0
+
+    @property
+    def short(self) -> str:
+        """The label, cut to the width; "" in boxes without room for text."""
+        room = int((self.width - 6) / CHARACTER)
+        if room < 3 or self.height < 12:
+            return ""
+        return self.label if len(self.label) <= room else self.label[: room - 1] + "…"
+
+    @property
+    def anchor(self) -> float:
+        """Where the label begins, has its middle, or ends."""
+        part = 0.03 if "left" in self.css else 0.97 if "right" in self.css else 0.5
+        return self.x + part * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is drawn, lines first.
+
+    lines   paths of SVG, with their classes
+    focus   a place around which the picture is shown at first; None for the whole picture
+    note    said above the picture, or instead of one that cannot be drawn
+    """
+
+    width: float = 0
+    height: float = 0
+    boxes: Sequence[Box] = ()
+    lines: Sequence[tuple[str, str]] = ()
+    focus: tuple[float, float] | None = None
+    note: str = ""
+
+    @property
+    def view(self) -> tuple[float, float, float, float]:
+        """What is seen at first, as left, top, width and height."""
+        if self.focus is None:
+            return 0, 0, self.width, self.height
+        width, height = (min(most, size) for size, most in zip((self.width, self.height), SEEN, strict=True))
+        left = max(0, min(self.focus[0] - width / 2, self.width - width))
+        top = max(0, min(self.focus[1] - height / 2, self.height - height))
+        return left, top, *SEEN
+
+
+def unit(number: float, name: str) -> str:
+    """1234567 -> 1.23 M, with three digits."""
+    for prefix in ("", "k", "M", "G"):
+        if abs(number) < 1000:
+            digits = f"{number:.0f}" if not prefix else f"{number:.3g}"
+            return f"{digits} {prefix}{name}".strip()
+        number /= 1000
+    return f"{number:.3g} T{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Values from `low` to `high` along `length` pixels from `start` on; in even steps, or by their logarithms."""
+
+    low: float
+    high: float
+    start: float
+    length: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Where a value lies."""
+        if self.log:
+            return self.start + self.length * math.log(value / self.low) / math.log(self.high / self.low)
+        return self.start + self.length * (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        """Values to write at the axis: powers of ten, or up to eleven round numbers."""
+        if self.log:
+            powers = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
+            return [10.0**power for power in powers]
+        step = 10.0 ** math.floor(math.log10(self.high))
+        step *= next(part for part in (0.1, 0.2, 0.5, 1) if self.high / (step * part) <= 11)
+        return [step * k for k in range(int(self.high / step) + 1)]
+
+
+def _axes(x: Axis, y: Axis, names: tuple[str, str], units: tuple[str, str]) -> tuple[list[Box], list[tuple[str, str]]]:
+    """The lines at round values, with these values and the names of the axes."""
+    boxes = [Box(x.start + x.length / 2 - 250, HIGH - 20, 500, 20, "text", names[0])]
+    boxes.append(Box(0, 0, 500, 20, "text left", names[1]))
+    lines = []
+    for value in x.ticks():
+        boxes.append(Box(x(value) - 40, HIGH - BOTTOM, 80, 20, "text", _tick(value, units[0])))
+        lines.append((f"M{x(value)} {y.start}v{y.length}", "grid"))
+    for value in y.ticks():
+        boxes.append(Box(0, y(value) - 10, LEFT - 4, 20, "text right", _tick(value, units[1])))
+        lines.append((f"M{x.start} {y(value)}h{x.length}", "grid"))
+    return boxes, lines
+
+
+def _tick(value: float, name: str) -> str:
+    return f"{value:g} {name}" if 0 < value < 1 else unit(value, name)
+
+
+def arena_picture(metadata: Mapping[str, Any]) -> Picture:
+    """The memory of a run over the steps of its schedule: a rectangle for each tensor, from its first step to its last.
+
+    metadata    of a project, as `aotc compile` writes it
+    """
+    memory, steps = metadata["memory"], metadata["steps"]
+    if not memory["buffers"] or not memory["peak"]:
+        return Picture(note="no tensor lies in the arena")
+    x = Axis(0, len(steps), LEFT, WIDE - LEFT - MARGIN)
+    y = Axis(0, memory["peak"], HIGH - BOTTOM, BOTTOM + MARGIN - HIGH)
+    boxes, lines = _axes(x, y, ("step of the schedule", "place in the arena"), ("", "B"))
+    for k, buffer in enumerate(memory["buffers"]):
+        first, last = buffer["first_step"], buffer["last_step"]
+        top, size = y(buffer["offset"] + buffer["bytes"]), unit(buffer["bytes"], "B")
+        made, used = steps[first]["kernel"], steps[last]["kernel"]
+        lives = f"lives from step {first} ({made}) to step {last} ({used})"
+        title = f"{buffer['name']}\n{size} at byte {buffer['offset']}\n{lives}"
+        width, height = x(last + 1) - x(first), y(buffer["offset"]) - top
+        boxes.append(Box(x(first), top, width, height, f"c{k % COLOURS}", f"{buffer['name']} {size}", title))
+    note = "A rectangle is a tensor: where it lies in the memory of a run, and from which step to which it is needed."
+    return Picture(WIDE, HIGH, boxes, lines, note=note)
+
+
+def roofline_picture(profile: Mapping[str, Any]) -> Picture:
+    """Kernels as circles, by operations for each byte moved and operations in a second, the area by time.
+
+    profile    as `aotc.measuring.profile` gives it
+
+    The solid line is the peak of the machine and its memory as they were measured, the dashed one the memory of the
+    target's model at the clock that the peak tells.  Kernels that only move data stand at the left edge, as high as
+    one operation for each 100 bytes would be.
+    """
+    peak, bandwidth = (1e9 * profile["machine"][key] for key in ("peak_gflops", "bandwidth_gbytes_per_s"))
+    target, rows = get_target(profile["target"]), [row for row in profile["kernels"] if row["bytes"]]
+    modelled = target.memory_rate * peak / (target.fma_bytes / 2)
+    spots = [_spot(row) for row in rows]
+    most = max((ops for ops, _ in spots), default=1)
+    x = Axis(MOVING, 8 * max(most, peak / bandwidth, peak / modelled), LEFT, WIDE - LEFT - MARGIN, log=True)
+    least = min([*(speed for _, speed in spots), MOVING * bandwidth, MOVING * modelled])
+    highest = max([peak, *(speed for _, speed in spots)])
+    y = Axis(least / 2, 2 * highest, HIGH - BOTTOM, BOTTOM + MARGIN - HIGH, log=True)
+    boxes, lines = _axes(x, y, ("operations for each byte", "operations in a second"), ("", ""))
+    rates = f"solid: measured {unit(peak, 'FLOP/s')}, {unit(bandwidth, 'B/s')}; dashed: model of {target.name}"
+    boxes.append(Box(WIDE - MARGIN - 600, 0, 600, 20, "text right", f"{rates}, {unit(modelled, 'B/s')}"))
+    for rate, css in ((bandwidth, "roof"), (modelled, "roof dashed")):
+        lines.append((f"M{x(x.low)} {y(x.low * rate)}L{x(peak / rate)} {y(peak)}L{x(x.high)} {y(peak)}", css))
+    whole = sum(row["milliseconds"] for row in rows) or 1
+    for k, (row, (ops, speed)) in enumerate(zip(rows, spots, strict=True)):
+        share = row["milliseconds"] / whole
+        radius, name = max(3, 60 * math.sqrt(share)), row["kernel"].removeprefix(f"{profile['model']}_")
+        times = f"{row['milliseconds']:.3f} ms ({share:.1%}) in {row['calls']} calls"
+        speeds = f"{row['gflops']:.1f} GFLOP/s, {row['gbytes_per_s']:.1f} GB/s; {row['of_roofline']:.0%} of the roof"
+        title = "\n".join([row["kernel"], times, speeds, *row["nodes"][:NAMED]])
+        left, top = x(ops) - radius, y(speed) - radius
+        boxes.append(Box(left, top, 2 * radius, 2 * radius, f"c{k % COLOURS}", "", title, radius))
+        if k < NAMED:
+            boxes.append(Box(x(ops) + radius, y(speed) - 10, 180, 20, "text left", name))
+    note = "A circle is a kernel, its area the time it takes; those that only move data stand at the left edge."
+    return Picture(WIDE, HIGH, boxes, lines, note=note)
+
+
+def _spot(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Operations for each byte, operations in a second."""
+    ops = max(MOVING, 2 * row["macs"] / row["bytes"])
+    return ops, ops * 1e9 * max(row["gbytes_per_s"], 1e-9)

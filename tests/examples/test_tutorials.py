@@ -1,27 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every tutorial runs from top to bottom and prints what it shows (`...` stands for what differs between runs)."""
+"""Every tutorial runs from top to bottom and prints what it shows (`...` stands for what differs between runs).
+
+Pages that change the compiler show the changes as differences, and say how many lines these add.  They run with a copy
+of the package that has the changes, in a process of their own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import doctest
 import io
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+ROOT = Path(__file__).parents[2]
+TUTORIALS = ROOT / "docs" / "tutorials"
 PAGES = sorted(TUTORIALS.glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+CHANGE = re.compile(r"^```diff\n--- (\S+)\n\+\+\+ b/(\S+)\n@@\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_tutorial(page: Path) -> None:
+def run(page: Path) -> None:
+    """Run the code of a page, and compare what it prints."""
     text = page.read_text(encoding="utf-8")
-    if "torch" in text:
-        pytest.importorskip("torch")
     names: dict[str, Any] = {"__name__": "tutorial"}
     for found in BLOCK.finditer(text):
         code, expected = found.groups()
@@ -36,6 +44,41 @@ def test_tutorial(page: Path) -> None:
             expected.strip() + "\n", printed.getvalue().strip() + "\n", doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         )
         assert same, f"{page.name}:{line} prints\n{printed.getvalue()}instead of\n{expected}"
+
+
+def changed(old: str, lines: list[str]) -> str:
+    """A file with a difference applied: its unchanged and removed lines stand in the file once, one after the other."""
+    before, after = ("".join(line[1:] for line in lines if line[0] in kinds) for kinds in (" -", " +"))
+    assert before and old.count(before) == 1, f"the file holds {old.count(before)} times\n{before}"
+    return old.replace(before, after)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_tutorial(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if "torch" in text:
+        pytest.importorskip("torch")
+    changes = CHANGE.findall(text)
+    assert len(changes) == text.count("```diff")
+    if not changes:
+        run(page)
+        return
+    shutil.copytree(ROOT / "aotc", tmp_path / "aotc")
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    for old, name, difference in changes:
+        file, lines = tmp_path / name, difference.splitlines(keepends=True)
+        is_new = old == "/dev/null"
+        made = "".join(line[1:] for line in lines) if is_new else changed(file.read_text(encoding="utf-8"), lines)
+        assert file.exists() != is_new
+        file.write_text(made, encoding="utf-8")
+    added = sum(line.startswith("+") for _, _, difference in changes for line in difference.splitlines())
+    assert f": {added} lines." in text, f"the changes add {added} lines"
+    packages = os.pathsep.join(map(str, (tmp_path, ROOT / "codegen", ROOT / "runtime_c")))
+    code = f"from tests.examples.test_tutorials import Path, run; run(Path({str(page)!r}))"
+    environment = {**os.environ, "PYTHONPATH": packages}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_output_belongs_to_a_block() -> None:

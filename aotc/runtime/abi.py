@@ -55,8 +55,5 @@ DTYPES: Final = tuple(
 )
 """The element types by their code in `aotc_dtype`."""
 
-STATUS_MESSAGES: Final = {
-    ffi.typeof("aotc_status").relements[status]: text
-    for status, text in re.findall(r'case (AOTC_\w+):\s*return "(.*)";', _SOURCE)
-}
+STATUS_MESSAGES: Final = dict(enumerate(re.findall(r'^    "(.*)",$', _SOURCE, re.MULTILINE)))
 """A sentence for each status of a run.  The C function with these texts is hidden inside each library."""

@@ -38,19 +38,26 @@ static void tell(char *message, size_t bytes, const char *text) {
   message[length] = '\0';
 }
 
+#if defined(_WIN32)
+typedef HANDLE file_t;
+typedef FARPROC symbol_t;
+#else
+typedef int file_t;
+typedef void *symbol_t;
+#endif
+
 /* A plain file that is open for reading. */
 typedef struct source {
-#if defined(_WIN32)
-  HANDLE file;
-#else
-  int file;
-#endif
+  file_t file;
   uint64_t size;
 } source;
 
 #if defined(_WIN32)
 
 enum { PATH_UNITS = 2048 };
+#define source_close(s) CloseHandle((s)->file)
+#define find_symbol(handle, name) GetProcAddress((HMODULE)(handle), name)
+#define close_handle(handle) FreeLibrary((HMODULE)(handle))
 
 static void tell_system_error(char *message, size_t bytes) {
   char text[512];
@@ -61,16 +68,19 @@ static void tell_system_error(char *message, size_t bytes) {
   tell(message, bytes, length > 0 ? text : "the system gives no reason");
 }
 
+/* Whether a path could be turned into the system's characters. */
+static int widened(const char *path, wchar_t *wide) {
+  return MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, PATH_UNITS) > 0;
+}
+
 static int source_open(source *s, const char *path) {
   wchar_t wide[PATH_UNITS];
   LARGE_INTEGER size;
-  if (MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, PATH_UNITS) <= 0)
-    return 0;
+  if (!widened(path, wide)) return 0;
   s->file = CreateFileW(wide, GENERIC_READ, FILE_SHARE_READ, NULL,
                         OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, NULL);
   if (s->file == INVALID_HANDLE_VALUE) return 0;
-  if (!GetFileSizeEx(s->file, &size)) size.QuadPart = 0;
-  s->size = (uint64_t)size.QuadPart;
+  s->size = GetFileSizeEx(s->file, &size) ? (uint64_t)size.QuadPart : 0;
   return 1;
 }
 
@@ -82,34 +92,17 @@ static size_t source_read(const source *s, uint64_t at, void *to, size_t n) {
   return ReadFile(s->file, to, (DWORD)n, &got, NULL) ? got : 0;
 }
 
-static void source_close(source *s) {
-  CloseHandle(s->file);
-}
-
-static void *open_handle(const char *path, char *message, size_t bytes) {
+static void *open_handle(const char *path) {
   wchar_t wide[PATH_UNITS];
-  HMODULE module = NULL;
-  if (MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, PATH_UNITS) > 0)
-    module = LoadLibraryW(wide);
-  if (module == NULL) tell_system_error(message, bytes);
-  return (void *)module;
-}
-
-static aotc_entry_fn find_entry(void *handle, char *message, size_t bytes) {
-  const FARPROC symbol = GetProcAddress((HMODULE)handle, AOTC_ENTRY_SYMBOL);
-  aotc_entry_fn entry = NULL;
-  if (symbol == NULL)
-    tell_system_error(message, bytes);
-  else
-    memcpy(&entry, &symbol, sizeof entry);
-  return entry;
-}
-
-static void close_handle(void *handle) {
-  FreeLibrary((HMODULE)handle);
+  return widened(path, wide) ? (void *)LoadLibraryW(wide) : NULL;
 }
 
 #else
+
+#define source_close(s) close((s)->file)
+#define open_handle(path) dlopen(path, RTLD_NOW | RTLD_LOCAL)
+#define find_symbol(handle, name) dlsym(handle, name)
+#define close_handle(handle) dlclose(handle)
 
 static void tell_system_error(char *message, size_t bytes) {
   const char *text = dlerror();
@@ -124,37 +117,13 @@ static int source_open(source *s, const char *path) {
     s->size = (uint64_t)status.st_size;
     return 1;
   }
-  close(s->file);
+  source_close(s);
   return 0;
 }
 
 static size_t source_read(const source *s, uint64_t at, void *to, size_t n) {
   const ssize_t got = pread(s->file, to, n, (off_t)at);
   return got > 0 ? (size_t)got : 0;
-}
-
-static void source_close(source *s) {
-  close(s->file);
-}
-
-static void *open_handle(const char *path, char *message, size_t bytes) {
-  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (handle == NULL) tell_system_error(message, bytes);
-  return handle;
-}
-
-static aotc_entry_fn find_entry(void *handle, char *message, size_t bytes) {
-  void *const symbol = dlsym(handle, AOTC_ENTRY_SYMBOL);
-  aotc_entry_fn entry = NULL;
-  if (symbol == NULL)
-    tell_system_error(message, bytes);
-  else /* ISO C has no cast from data pointers to functions */
-    memcpy(&entry, &symbol, sizeof entry);
-  return entry;
-}
-
-static void close_handle(void *handle) {
-  dlclose(handle);
 }
 
 #endif
@@ -315,21 +284,21 @@ static int is_whole(const char *path) {
 /* The model behind an open handle: AOTC_OK, AOTC_ERROR_SYMBOL or _ABI. */
 static int find_model(void *handle, const aotc_model **model, char *message,
                       size_t bytes) {
-  const aotc_entry_fn entry = find_entry(handle, message, bytes);
-  const aotc_model *found;
-  if (entry == NULL) return AOTC_ERROR_SYMBOL;
-  found = entry();
-  if (found == NULL) {
-    tell(message, bytes, aotc_status_message(AOTC_ERROR_SYMBOL));
-    return AOTC_ERROR_SYMBOL;
+  const symbol_t symbol = find_symbol(handle, AOTC_ENTRY_SYMBOL);
+  aotc_entry_fn entry;
+  int status = AOTC_ERROR_SYMBOL;
+  if (symbol == NULL) {
+    tell_system_error(message, bytes);
+    return status;
   }
+  memcpy(&entry, &symbol, sizeof entry); /* ISO C has no such cast */
+  *model = entry();
   /* the version comes first: another one says nothing about the rest */
-  if (found->abi_version != AOTC_ABI_VERSION) {
-    tell(message, bytes, aotc_status_message(AOTC_ERROR_ABI));
-    return AOTC_ERROR_ABI;
-  }
-  *model = found;
-  return AOTC_OK;
+  if (*model != NULL)
+    status =
+        (*model)->abi_version == AOTC_ABI_VERSION ? AOTC_OK : AOTC_ERROR_ABI;
+  if (status != AOTC_OK) tell(message, bytes, aotc_status_message(status));
+  return status;
 }
 
 /* AOTC_OK where the processor has what the model needs. */
@@ -354,26 +323,30 @@ static void with_isa(aotc_run_options *made, const aotc_run_options *given,
   if (made->isa == NULL) made->isa = isa;
 }
 
+static const aotc_library none = {NULL, NULL, NULL};
+
+static int failed(int status, const char *text, char *message, size_t bytes) {
+  tell(message, bytes, text);
+  return status;
+}
+
 int aotc_library_open(aotc_library *library, const char *path, char *message,
                       size_t message_bytes) {
   int status;
   tell(message, message_bytes, "");
-  if (library != NULL) {
-    library->model = NULL;
-    library->handle = NULL;
-    library->isa = NULL;
-  }
+  if (library != NULL) *library = none;
   /* dlopen(NULL) would open the program itself */
-  if (library == NULL || path == NULL) {
-    tell(message, message_bytes, "the library or its path is missing");
-    return AOTC_ERROR_NULL_ARGUMENT;
-  }
-  if (!is_whole(path)) {
-    tell(message, message_bytes, "the file was cut short");
+  if (library == NULL || path == NULL)
+    return failed(AOTC_ERROR_NULL_ARGUMENT,
+                  "the library or its path is missing", message, message_bytes);
+  if (!is_whole(path))
+    return failed(AOTC_ERROR_OPEN, "the file was cut short", message,
+                  message_bytes);
+  library->handle = open_handle(path);
+  if (library->handle == NULL) {
+    tell_system_error(message, message_bytes);
     return AOTC_ERROR_OPEN;
   }
-  library->handle = open_handle(path, message, message_bytes);
-  if (library->handle == NULL) return AOTC_ERROR_OPEN;
   status = find_model(library->handle, &library->model, message, message_bytes);
   if (status == AOTC_OK) status = choose_isa(library, message, message_bytes);
   if (status != AOTC_OK) aotc_library_close(library);
@@ -397,7 +370,5 @@ int aotc_library_run(const aotc_library *library, const void *const *inputs,
 void aotc_library_close(aotc_library *library) {
   if (library == NULL || library->handle == NULL) return;
   close_handle(library->handle);
-  library->handle = NULL;
-  library->model = NULL;
-  library->isa = NULL;
+  *library = none;
 }

@@ -63,29 +63,13 @@ static int lock_init(lock_t *lock) {
   return 0;
 }
 
-static void lock_free(lock_t *lock) {
-  (void)lock;
-}
-
-static void lock_take(lock_t *lock) {
-  AcquireSRWLockExclusive(&lock->mutex);
-}
-
-static void lock_give(lock_t *lock) {
-  ReleaseSRWLockExclusive(&lock->mutex);
-}
-
-static void lock_wait(lock_t *lock) {
-  SleepConditionVariableSRW(&lock->condition, &lock->mutex, INFINITE, 0);
-}
-
-static void lock_wake(lock_t *lock) {
-  WakeAllConditionVariable(&lock->condition);
-}
-
-static void give_way(void) {
-  SwitchToThread();
-}
+#define lock_free(lock) ((void)(lock))
+#define lock_take(lock) AcquireSRWLockExclusive(&(lock)->mutex)
+#define lock_give(lock) ReleaseSRWLockExclusive(&(lock)->mutex)
+#define lock_wait(lock)                                                        \
+  SleepConditionVariableSRW(&(lock)->condition, &(lock)->mutex, INFINITE, 0)
+#define lock_wake(lock) WakeAllConditionVariable(&(lock)->condition)
+#define give_way() SwitchToThread()
 
 static int32_t processors(void) {
   SYSTEM_INFO info;
@@ -105,14 +89,15 @@ typedef struct lock_t {
 } lock_t;
 #define THREAD_RESULT void *
 
-static int thread_start(thread_t *thread, void *(*body)(void *),
-                        void *argument) {
-  return pthread_create(thread, NULL, body, argument);
-}
-
-static void thread_join(thread_t thread) {
-  pthread_join(thread, NULL);
-}
+#define thread_start(thread, body, argument)                                   \
+  pthread_create(thread, NULL, body, argument)
+#define thread_join(thread) pthread_join(thread, NULL)
+#define lock_take(lock) pthread_mutex_lock(&(lock)->mutex)
+#define lock_give(lock) pthread_mutex_unlock(&(lock)->mutex)
+#define lock_wait(lock) pthread_cond_wait(&(lock)->condition, &(lock)->mutex)
+#define lock_wake(lock) pthread_cond_broadcast(&(lock)->condition)
+#define give_way() sched_yield()
+#define processors() ((int32_t)sysconf(_SC_NPROCESSORS_ONLN))
 
 static int lock_init(lock_t *lock) {
   if (pthread_mutex_init(&lock->mutex, NULL) != 0) return 1;
@@ -126,29 +111,6 @@ static void lock_free(lock_t *lock) {
   pthread_mutex_destroy(&lock->mutex);
 }
 
-static void lock_take(lock_t *lock) {
-  pthread_mutex_lock(&lock->mutex);
-}
-
-static void lock_give(lock_t *lock) {
-  pthread_mutex_unlock(&lock->mutex);
-}
-
-static void lock_wait(lock_t *lock) {
-  pthread_cond_wait(&lock->condition, &lock->mutex);
-}
-
-static void lock_wake(lock_t *lock) {
-  pthread_cond_broadcast(&lock->condition);
-}
-
-static void give_way(void) {
-  sched_yield();
-}
-
-static int32_t processors(void) {
-  return (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-}
 #endif
 
 /* Sequentially consistent: a sleeper that counts itself and then looks at the
@@ -156,34 +118,17 @@ static int32_t processors(void) {
  * miss each other. */
 #if defined(_MSC_VER) && !defined(__clang__)
 typedef volatile LONG word_t;
-static int32_t word_get(word_t *word) {
-  return (int32_t)InterlockedOr(word, 0);
-}
-
-static int32_t word_add(word_t *word, int32_t value) {
-  return (int32_t)InterlockedExchangeAdd(word, value) + value;
-}
-
-static void word_set(word_t *word, int32_t value) {
-  InterlockedExchange(word, value);
-}
-
-static int word_swap(word_t *word, int32_t old, int32_t value) {
-  return InterlockedCompareExchange(word, value, old) == old;
-}
+#define word_get(word) ((int32_t)InterlockedOr(word, 0))
+#define word_add(word, value)                                                  \
+  ((int32_t)InterlockedExchangeAdd(word, value) + (value))
+#define word_set(word, value) InterlockedExchange(word, value)
+#define word_swap(word, old, value)                                            \
+  (InterlockedCompareExchange(word, value, old) == (old))
 #else
 typedef int32_t word_t;
-static int32_t word_get(word_t *word) {
-  return __atomic_load_n(word, __ATOMIC_SEQ_CST);
-}
-
-static int32_t word_add(word_t *word, int32_t value) {
-  return __atomic_add_fetch(word, value, __ATOMIC_SEQ_CST);
-}
-
-static void word_set(word_t *word, int32_t value) {
-  __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
-}
+#define word_get(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
+#define word_add(word, value) __atomic_add_fetch(word, value, __ATOMIC_SEQ_CST)
+#define word_set(word, value) __atomic_store_n(word, value, __ATOMIC_SEQ_CST)
 
 /* Whether the word was `old`, and is `value` now. */
 static int word_swap(word_t *word, int32_t old, int32_t value) {
@@ -204,22 +149,12 @@ static void rest(void) {
  * `process` is a positive number that differs between the two. */
 
 #if defined(_WIN32)
-static int watch_forks(void) {
-  return 0;
-}
-
-static int32_t process(void) {
-  return 1;
-}
+#define watch_forks() 0
+#define process() 1
 #elif defined(__APPLE__)
 /* a library that is closed would leave its handlers behind; asking is cheap */
-static int watch_forks(void) {
-  return 0;
-}
-
-static int32_t process(void) {
-  return (int32_t)getpid();
-}
+#define watch_forks() 0
+#define process() ((int32_t)getpid())
 #else
 static word_t forks; /* between the first process and this one */
 static int unwatched;
@@ -237,9 +172,7 @@ static int watch_forks(void) {
   return pthread_once(&once, add_handler) != 0 || unwatched != 0;
 }
 
-static int32_t process(void) {
-  return word_get(&forks) + 1;
-}
+#define process() (word_get(&forks) + 1)
 #endif
 
 /* --- the pool */

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk through the house in docs/architecture.md: its excerpts are what the compiler gives, its rooms are entered
+in the order in which they are told, and the picture names packages that exist.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc import relay
+from aotc.driver.compilation import Compilation
+from aotc.ir.transform import PassContext
+from aotc.tir.schedule.contraction.choice import Site
+from aotc.tir.target import get_target
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+WALK = PAGE.partition("## A walk through the house\n")[2].partition("\n## ")[0]
+EXCERPTS: dict[str, str] = dict(re.findall(r"^```\w+ (.*?)\n(.*?)^```$", WALK, re.MULTILINE | re.DOTALL))
+PARTS = re.findall(r"^\*\*(.*?)\.\*\*(.*?)(?=^\*\*|\Z)", WALK, re.MULTILINE | re.DOTALL)
+ROOMS = {head: re.findall(r"`(\S+\.py)`", text) for head, text in PARTS}
+
+
+class Tilings:
+    """Takes the cheapest tiling, and keeps what was proposed."""
+
+    digest = "none"
+
+    def __init__(self) -> None:
+        self.rows: list[str] = []
+
+    def __call__(self, site: Site) -> None:
+        ranked = sorted((candidate.cost, candidate.name) for candidate in site.found)
+        self.rows = [f"{name}: {cost:.0f} cycles" for cost, name in ranked]
+
+
+@contextmanager
+def watching(entered: list[str]) -> Iterator[None]:
+    """Adds the files of the checkout in which functions are called, in the order of their first calls."""
+    seen: dict[str, None] = {}
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: see(frame, seen) if event == "call" else None)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+    entered += [Path(name).relative_to(ROOT).as_posix() for name in seen if name.startswith(str(ROOT))]
+
+
+def see(frame: FrameType, seen: dict[str, None]) -> None:
+    seen.setdefault(frame.f_code.co_filename)
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """All texts of the walk by the heads of its excerpts, and the files entered in each part for x86-64-v3."""
+    texts = {"model": EXCERPTS["model"]}
+    function = aotc.relay.parse(f'#[version = "0.0.5"]\n{texts["model"]}')["main"]
+    _, weights, bias = function.params
+    rng = np.random.default_rng(0)
+    params = {p.name_hint: rng.random(p.type_annotation.shape, np.float32) for p in (weights, bias)}
+    module = aotc.IRModule.from_expr(relay.build_module.bind_params_by_name(function, params))
+    for target in ("c", "x86-64-v3"):
+        tilings, entered = Tilings(), {part: list[str]() for part in ROOMS}
+        work = Compilation(module, get_target(target), "net", PassContext(3), cache=False, tilings=tilings)
+        folder = tmp_path_factory.mktemp("walk") / "net"
+        with watching(entered["The graph"]):
+            graph = work.graph
+        with watching(entered["Kernels"]):
+            assert work.calls
+        with watching(entered["The program"]):
+            program = str(work.programs[0])
+        with watching(entered["The C project"]):
+            work.project(folder)
+        made = {"graph": str(graph), "tilings": "\n".join(tilings.rows), "kernel": program, "program": program}
+        files = {"kernels": "net_kernels_0.c", "model": "net.c"}
+        made |= {head: (folder / "src" / name).read_text(encoding="utf-8") for head, name in files.items()}
+        texts |= {f"{head} {target}": text for head, text in made.items()}
+    return texts, entered
+
+
+def holds(text: str, excerpt: str) -> bool:
+    """Whether a text holds an excerpt, in which `...` stands for anything."""
+    return re.search(".*?".join(re.escape(part.strip()) for part in excerpt.split("...")), text, re.DOTALL) is not None
+
+
+@pytest.mark.parametrize("head", EXCERPTS)
+def test_excerpts_are_what_the_compiler_gives(walked: tuple[dict[str, str], dict[str, list[str]]], head: str) -> None:
+    text, excerpt = walked[0][head], EXCERPTS[head]
+    assert holds(text, excerpt)
+    last = re.findall(r"\d+", excerpt)[-1]
+    assert not holds(text, "7777".join(excerpt.rsplit(last, 1)))  # a wrong one is found
+
+
+@pytest.mark.parametrize("part", ["The graph", "Kernels", "The program", "The C project"])
+def test_rooms_are_entered_in_the_order_of_the_walk(
+    walked: tuple[dict[str, str], dict[str, list[str]]], part: str
+) -> None:
+    told, entered = ROOMS[part], walked[1][part]
+    assert len(told) > 3 and told == [name for name in entered if name in told]
+
+
+def test_no_room_is_visited_twice() -> None:
+    told = [name for names in ROOMS.values() for name in names]
+    assert len(told) > 20 and len(told) == len(set(told))
+    assert all((ROOT / name).is_file() for name in told)
+
+
+def test_the_picture_names_packages() -> None:
+    assert "(house.svg)" in PAGE
+    root = ElementTree.parse(ROOT / "docs" / "house.svg").getroot()
+    texts = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    names = [name for text in texts for name in re.findall(r"aotc\w*(?:\.\w+)*", text)]
+    assert len(names) > 8 and all(importlib.util.find_spec(name) is not None for name in names)

@@ -16,7 +16,7 @@ from tests.arch.sources import OTHERS, PYTHON, code_lines, imports, lines_of, mo
 
 CODE_LINES = 41_700
 """Most lines of code of the three packages: Python, C and templates, without blanks, comments and docstrings."""
-MEAN_LENGTH = 52  # without imports, so that leaving one out is no loss
+MEAN_LENGTH = 52.4  # without imports, so that leaving one out is no loss
 """Of lines of Python that are neither blank nor imports, in characters: text does not get smaller by crowding it."""
 FILE_LINES = 500
 METHODS = 20

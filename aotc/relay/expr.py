@@ -346,7 +346,7 @@ class Function(Node):
 
 
 Callee: TypeAlias = "Op | Function | GlobalVar | Var | Let | If | TupleGetItem | Call"
-Expr: TypeAlias = "Var | GlobalVar | Constant | Call | Tuple | TupleGetItem | Let | If | Function | Op"
+Expr: TypeAlias = Var | GlobalVar | Constant | Call | Tuple | TupleGetItem | Let | If | Function | Op
 ExprT = TypeVar("ExprT", Var, GlobalVar, Constant, Call, Tuple, TupleGetItem, Let, If, Function)
 
 

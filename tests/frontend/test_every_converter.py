@@ -15,8 +15,10 @@ from evaluation import Array
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from aotc.ir.diagnostics import AotcError
+from aotc.relay.frontend.arguments import parameters
 from aotc.relay.frontend.onnx import from_onnx, supported_ops
-from aotc.relay.frontend.onnx.node import schema_of
+from aotc.relay.frontend.onnx.node import OLDEST, schema_of
+from aotc.relay.frontend.onnx.table import converter_of
 
 DOMAINS: Final = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5}
 RANKS: Final = (0, 1, 2, 3, 7)
@@ -142,6 +144,22 @@ def test_what_does_not_fit_is_refused_in_plain_words(domain: str, nodes: Callabl
     texts = {op: {_complaint(m) for m in nodes(domain, op, schema)} - {""} for op, schema in _operators(domain)}
     assert any(texts.values())
     assert not {t for found in texts.values() for t in found if INTERNALS.search(t) or not NAMED.search(t)}
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_converters_ask_for_what_their_operators_have(domain: str) -> None:
+    """A keyword that no operator knows is misspelt; one without a default must be there in every version."""
+    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain and not s.deprecated]
+    known = set().union(*(s.attributes for s in schemas))
+    for schema in schemas:
+        converter = converter_of(domain, schema.name)
+        if converter is None or schema.since_version < OLDEST.get(schema.name, 1):
+            continue
+        asked = [p for p in parameters(converter) if p.kind is p.KEYWORD_ONLY and p.name != "node"]
+        assert {p.name for p in asked} <= known, schema.name
+        given = {n for n, a in schema.attributes.items() if a.required or a.default_value.type}
+        lacking = [p.name for p in asked if p.default is p.empty and p.name not in given]
+        assert not lacking, f"{schema.name} {schema.since_version}"
 
 
 @pytest.mark.parametrize("bounds", [(np.zeros(2), np.ones(())), (np.zeros(()), np.arange(2.0))])

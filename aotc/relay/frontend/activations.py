@@ -21,7 +21,7 @@ def softplus(x: Expr) -> Expr:
     return g.add(g.maximum(x, 0.0), g.op("log1p", g.exp(g.negative(g.absolute(x)))))
 
 
-def gelu(x: Expr, approximate: str = "none") -> Expr:
+def gelu(x: Expr, *, approximate: str = "none") -> Expr:
     """x times the normal distribution function of x, or an approximation through "tanh"."""
     if approximate == "tanh":
         cubic = g.add(x, g.mul(g.mul(g.mul(x, x), x), 0.044715))
@@ -41,7 +41,7 @@ def softsign(x: Expr) -> Expr:
     return g.div(x, g.add(g.absolute(x), 1.0))
 
 
-def swish(x: Expr, alpha: float = 1.0) -> Expr:
+def swish(x: Expr, *, alpha: float = 1.0) -> Expr:
     """x * sigmoid(alpha * x)."""
     return g.mul(x, g.sigmoid(x if alpha == 1.0 else g.mul(x, alpha)))
 

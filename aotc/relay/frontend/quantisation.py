@@ -50,14 +50,14 @@ def laid(v: Expr, axis: int, rank: int) -> Expr:
     return g.along(v, axis, rank) if g.rank(v) == 1 else v
 
 
-def _spread(v: Expr, x: Expr, axis: int, block: int) -> Expr:
+def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
     """A scale or zero point as it meets `x`: one value, one per element of an axis, or one per block."""
     rank = g.rank(v)
     if rank == 0 or g.dims(v) == (1,):
         return g.reshape(v, ())
-    if rank == 1 and not block:
+    if rank == 1 and not block_size:
         return laid(v, g.axis(axis, g.rank(x)), g.rank(x))
-    return _blocks(v, g.shape(x), g.axis(axis, rank), block)
+    return _blocks(v, g.shape(x), g.axis(axis, rank), block_size)
 
 
 def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
@@ -91,34 +91,29 @@ def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
 
 
 def quantize(
-    x: Expr,
-    scale: Expr,
-    zero: Expr | None,
-    dtype: DType,
-    *,
-    work: DType,
-    axis: int = 1,
-    block: int = 0,
-    saturate: bool = True,
+    x: Expr, scale: Expr, zero: Expr | None, dtype: DType, *, work: DType, saturate: bool = True, **places: int
 ) -> Expr:
     """`x` divided by a scale, rounded to even, around a zero point, as `dtype`; computed in
     the type `work`.
+
+    places   `axis` (1 unless it is given) along which the scale has several values, and
+             `block_size`, the elements that share one, 0 where each has its own
     """
-    y = g.div(g.cast(x, work), g.cast(_spread(scale, x, axis, block), work))
+    y = g.div(g.cast(x, work), g.cast(_spread(scale, x, **places), work))
     y = y if dtype.is_float else g.op("round", y)
     if zero is not None and not is_zero(zero):
-        y = g.add(y, g.cast(_spread(zero, x, axis, block), work))
+        y = g.add(y, g.cast(_spread(zero, x, **places), work))
     return converted(y, dtype, saturate) if dtype.is_float else saturated(y, dtype)
 
 
-def dequantize(x: Expr, scale: Expr, zero: Expr | None, dtype: DType, axis: int = 1, block: int = 0) -> Expr:
-    """The real numbers that a quantised tensor stands for, as `dtype`."""
+def dequantize(x: Expr, scale: Expr, zero: Expr | None, dtype: DType, **places: int) -> Expr:
+    """The real numbers that a quantised tensor stands for, as `dtype`; `places` as in `quantize`."""
     if zero is None or is_zero(zero):
         y = g.cast(x, dtype)
     else:
         work = "int32" if g.dtype(x).is_integer else str(dtype)
-        y = g.cast(g.sub(g.cast(x, work), g.cast(_spread(zero, x, axis, block), work)), dtype)
-    return g.mul(y, g.cast(_spread(scale, x, axis, block), dtype))
+        y = g.cast(g.sub(g.cast(x, work), g.cast(_spread(zero, x, **places), work)), dtype)
+    return g.mul(y, g.cast(_spread(scale, x, **places), dtype))
 
 
 def requantize(sums: Expr, factor: Expr, zero: Expr) -> Expr:

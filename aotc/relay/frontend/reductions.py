@@ -66,6 +66,17 @@ def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
     return result if keepdims else g.op("squeeze", result, axis=axes)
 
 
+def p_norm(x: Expr, order: float, total: Callable[[Expr], Expr]) -> Expr:
+    """The root of a sum of powers; `total` adds up the powers that belong together."""
+    if order == 2:
+        return g.sqrt(total(g.mul(x, x)))
+    size = g.absolute(x)
+    if order == 1:
+        return total(size)
+    powers = g.op("power", size, g.constant(order, g.dtype(x)))
+    return g.op("power", total(powers), g.constant(1.0 / order, g.dtype(x)))
+
+
 def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
     """The k greatest (or least) elements of an axis, in order, and their positions as int64.
 

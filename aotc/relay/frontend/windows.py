@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and pools over one to three spatial axes, and the windows that they move.
+"""Convolutions and pools over one to three spatial axes, and the windows that they move;
+resizing of these axes, and samples at positions that are computed.
 
 In: data (batch, channels, *spatial), or in another layout that is named; a `Window`.  Out:
 calls of nn.conv2d, nn.max_pool2d and so on.
@@ -7,6 +8,8 @@ calls of nn.conv2d, nn.max_pool2d and so on.
     window = Window((3, 3), strides=(2, 2), dilations=(1, 1), pads=(1, 1, 1, 1))
     convolve(x, weight, window, bias)       # nn.bias_add(nn.conv2d(x, weight, ...), bias)
     pool("max", x, window)
+    resize(x, (8, 8), "linear", "half_pixel")              # image.resize2d
+    grid_sample(x, grid, "bilinear", "zeros", False)       # positions along the last axis of the grid
 
 Formats that have words for padding work it out first; data with the channels last names its layouts:
 
@@ -16,7 +19,8 @@ Formats that have words for padding work it out first; data with the channels la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -102,6 +106,50 @@ def convolve_transposed(
     return with_bias(y, bias)
 
 
+def taps(x: Expr, window: Window, counts: Sequence[int]) -> Iterator[tuple[list[int], Expr]]:
+    """For each element of a window: its place in the window, and the elements of `x` that it
+    meets on its way, (batch, channels, *counts).
+    """
+    for tap in itertools.product(*map(range, window.kernel)):
+        begin = [t * d for t, d in zip(tap, window.dilations, strict=True)]
+        end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, counts, window.strides, strict=True)]
+        yield begin, g.cut(x, begin, end, range(2, window.rank + 2), window.strides)
+
+
 def pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
     """A pool of kind "max" or "avg"; further attributes are `ceil_mode`, `count_include_pad`, `layout`."""
     return g.op(f"nn.{kind}_pool{window.rank}d", x, pool_size=window.kernel, **window.attributes(), **attributes)
+
+
+# --- sampling
+
+
+def resize(
+    x: Expr, sizes: Sequence[int], method: str, mode: str, rounding: str = "", cubic: float = -0.75, **attributes: Any
+) -> Expr:
+    """`x` (batch, channels, one to three spatial axes) with other spatial extents.
+
+    method       "nearest_neighbor", "linear" or "cubic"
+    mode         how positions of the result are those of the data: "half_pixel", "align_corners", "asymmetric", ...
+    rounding     of positions, for the nearest neighbour
+    attributes   others of image.resize2d: `scales`, `roi`, `layout`, `antialias`, ...
+    """
+    return g.op(
+        f"image.resize{len(sizes)}d",
+        x,
+        size=tuple(sizes),
+        method=method,
+        coordinate_transformation_mode=mode,
+        rounding_method=rounding if method == "nearest_neighbor" else "",
+        cubic_alpha=cubic,
+        **{"layout": LAYOUTS[len(sizes)], **attributes},
+    )
+
+
+def grid_sample(x: Expr, grid: Expr, method: str, padding_mode: str, align_corners: bool) -> Expr:
+    """Elements of `x` (batch, channels, *spatial) at positions (batch, *result, coordinates) from -1 to 1."""
+    rank = g.rank(grid)
+    positions = g.transpose(grid, (0, rank - 1, *range(1, rank - 1)))
+    layout = LAYOUTS[g.rank(x) - 2]
+    modes = {"padding_mode": padding_mode, "align_corners": align_corners}
+    return g.op("image.grid_sample", x, positions, method=method, layout=layout, **modes)

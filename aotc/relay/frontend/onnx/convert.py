@@ -35,8 +35,7 @@ from aotc.relay.frontend.onnx.load import (
     read_model,
     sorted_nodes,
 )
-from aotc.relay.frontend.onnx.node import Node, attributes_of, check_arity, schema_of
-from aotc.relay.frontend.onnx.ranks import check_ranks
+from aotc.relay.frontend.onnx.node import Node, apply, attributes_of, check_node, schema_of
 from aotc.relay.frontend.onnx.signature import input_types, pin_hint
 from aotc.relay.frontend.onnx.table import converter_of
 from aotc.relay.frontend.problems import PoisonedError, Problems
@@ -121,13 +120,12 @@ class _Conversion:
         if schema is None or schema.deprecated or (converter is None and not _has_body(schema)):
             raise _unsupported(proto, domain, scope.opsets, schema)
         inputs = [self.lookup(name, scope) if name else None for name in proto.input]
-        check_arity(proto, schema)
-        check_ranks(proto.op_type, schema, inputs)
+        check_node(proto, schema, inputs)
         attributes = attributes_of(proto, schema)
         if converter is not None:
             wanted = [bool(name) for name in proto.output]
             node = Node(proto.op_type, inputs, attributes, schema.since_version, wanted, _NodeHost(self, scope))
-            result = converter(node)
+            result = apply(converter, node)
             self.bind(proto, list(result) if isinstance(result, Sequence) else [result], scope)
             return
         body = function_of(schema, proto, inputs, scope.opsets[domain])

@@ -27,7 +27,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from aotc.ir import AotcError, Diagnostic, DType, Span, open_regular
 from aotc.relay.frontend import graph as g
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+Array: TypeAlias = np.ndarray[Any, Any]
 
 MOST_SHOWN: Final = 80
 """Characters of a text from a model that a message repeats."""

@@ -1,27 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ONNX node as a converter sees it: inputs as expressions, attributes as Python values
-with defaults.
+"""One ONNX node, and how a converter gets what it asks for.
 
-def leaky_relu(node: Node) -> Expr:
-    return emit("nn.leaky_relu", node[0], alpha=node.number("alpha"))
+A converter is a function from inputs and attributes to expressions; its signature says which:
+
+    def pool(x: Expr, shape: Ints | None = None, *, axis: Axis, alpha: float = 1.0, node: Node) -> Expr: ...
+
+Positional parameters are the inputs of the node in order (`*parts`: all that are left), those
+by keyword its attributes (`**rest`: all that are left), `node` the node itself.  A default
+stands for what is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, TypeAlias, TypeVar
+from inspect import Parameter
+from typing import Annotated, Any, Final, Protocol, TypeAlias
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from aotc.ir.diagnostics import AotcError
-from aotc.relay.expr import Expr, known_data
+from aotc.ir import AotcError, TensorType, TupleType, require
+from aotc.relay.expr import Expr, known_data, type_of
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Axis, parameters
 from aotc.relay.frontend.onnx.load import Array
 
-T = TypeVar("T")
+Known: TypeAlias = Annotated[Array, "an input whose value is known at compile time"]
+Ints: TypeAlias = Annotated[list[int], "integers known at compile time"]
+Int: TypeAlias = Annotated[int, "one integer known at compile time"]
+"""Values that older versions of an operator have as attributes and newer ones as inputs are found in either."""
+Items: TypeAlias = Annotated[list[Expr], "the tensors of a sequence"]
 
 
 class Host(Protocol):
@@ -62,113 +73,107 @@ class Node:
         """An input, None where it is left out."""
         return self.inputs[index] if index < len(self.inputs) else None
 
-    def all_inputs(self) -> list[Expr]:
-        """The inputs of a variadic operator."""
-        return [self[i] for i in range(len(self.inputs))]
-
     def wants(self, index: int) -> bool:
         """Whether an output is named."""
         return index < len(self.wanted) and self.wanted[index]
 
-    def const(self, index: int, what: str) -> Array | None:
-        """The value of an input that must be known at compile time, None where it is left out.
+    def known(self, index: int, name: str) -> Array | None:
+        """The value of an attribute, or of an input that must be known at compile time; None
+        where both are left out.
 
         Raises AotcError (code "onnx-runtime-shape") where the value depends on run-time data.
         """
+        if name in self.attrs:
+            return np.asarray(self.attrs[name])
         found = self.optional(index)
         if found is None:
             return None
         value = known_data(found)
         if value is None:
-            raise AotcError("onnx-runtime-shape", f"{what} of {self.op_type} is not known at compile time")
+            raise AotcError("onnx-runtime-shape", f"`{name}` of {self.op_type} is not known at compile time")
         return value
 
-    def const_ints(self, index: int, what: str) -> list[int] | None:
-        """An integer vector (or scalar) known at compile time, None where it is left out."""
-        value = self.const(index, what)
-        return None if value is None else [int(v) for v in value.reshape(-1)]
-
-    def const_int(self, index: int, what: str) -> int:
-        """A single integer known at compile time."""
-        values = self.const_ints(index, what)
-        if values is None or len(values) != 1:
-            raise AotcError("onnx-input", f"{self.op_type} needs one value for {what}")
-        return values[0]
-
-    def needed(self, value: T | None, what: str) -> T:
-        """What an operator cannot do without; AotcError (code "onnx-input") where it is left out."""
+    def argument(self, index: int, parameter: Parameter) -> Any:
+        """What a converter gets for a positional parameter: an input, or a value known at compile time."""
+        name, wanted, needed = parameter.name, parameter.annotation, parameter.default is Parameter.empty
+        if wanted == Items:
+            return _items(self[index])
+        if wanted not in (Known, Ints, Int):
+            return self[index] if needed else self.optional(index)
+        value = self.known(index, name)
+        require("onnx-input", value is not None or not needed, f"{self.op_type} needs `{name}`; it is left out")
         if value is None:
-            raise AotcError("onnx-input", f"{self.op_type} needs {what}; it is left out")
-        return value
+            return parameter.default
+        if wanted == Known:
+            return value
+        numbers = [int(v) for v in value.reshape(-1)]
+        if wanted == Ints:
+            return numbers
+        require("onnx-input", len(numbers) == 1, f"{self.op_type} needs one value for `{name}`")
+        return numbers[0]
 
-    def ints_or_input(self, name: str, index: int) -> list[int] | None:
-        """Integers that older versions have as attribute `name` and newer ones as input `index`."""
-        return self.ints(name) if name in self.attrs else self.const_ints(index, f"`{name}`")
+    def attribute(self, parameter: Parameter) -> Any:
+        """What a converter gets for a parameter that is given by keyword: an attribute, or the node."""
+        if parameter.name == "node":
+            return self
+        value = self.attrs.get(parameter.name, parameter.default)
+        if parameter.annotation == Axis:
+            return g.axis(value, g.rank(self[0]))
+        return bool(value) if parameter.annotation is bool else value
 
-    def integer(self, name: str, default: int = 0) -> int:
-        return int(self.attrs.get(name, default))
 
-    def flag(self, name: str, default: int = 0) -> bool:
-        return bool(self.integer(name, default))
-
-    def axis(self, x: Expr, default: int = 0) -> int:
-        """The attribute `axis` as an axis of a tensor, from 0."""
-        return g.axis(self.integer("axis", default), g.rank(x))
-
-    def number(self, name: str, default: float = 0.0) -> float:
-        return float(self.attrs.get(name, default))
-
-    def text(self, name: str, default: str = "") -> str:
-        return str(self.attrs.get(name, default))
-
-    def ints(self, name: str) -> list[int] | None:
-        """An attribute that is a list of integers, None where it is absent."""
-        value = self.attrs.get(name)
-        return None if value is None else [int(v) for v in value]
-
-    def graph(self, name: str) -> GraphProto:
-        """A graph attribute."""
-        if name not in self.attrs:
-            raise AotcError("onnx-attribute", f"{self.op_type} needs the graph attribute {name!r}")
-        found: GraphProto = self.attrs[name]
-        return found
+def _items(sequence: Expr) -> list[Expr]:
+    ty = type_of(sequence)
+    if not isinstance(ty, TupleType):
+        raise AotcError("onnx-sequence", "a sequence is expected here")
+    return [g.field(sequence, k) for k in range(len(ty.fields))]
 
 
 Converted: TypeAlias = "Expr | Sequence[Expr | None]"
-Converter: TypeAlias = Callable[[Node], Converted]
+Converter: TypeAlias = Callable[..., Converted]
 """What converts a node: one expression, or one per output (None for one that is not computed)."""
 Table: TypeAlias = Mapping[str, Converter]
 
 
-def of_input(function: Callable[[Expr], Expr]) -> Converter:
-    """A converter for an operator of one input without attributes."""
-    return lambda node: function(node[0])
+def apply(converter: Converter, node: Node) -> Converted:
+    """What a converter gives for a node."""
+    inputs: list[Any] = []
+    named: dict[str, Any] = {}
+    rest = dict(node.attrs)
+    for parameter in parameters(converter):
+        match parameter.kind:
+            case Parameter.VAR_POSITIONAL:
+                inputs += [node[k] for k in range(len(inputs), len(node.inputs))]
+            case Parameter.KEYWORD_ONLY:
+                named[parameter.name] = node.attribute(parameter)
+                rest.pop(parameter.name, None)
+            case Parameter.VAR_KEYWORD:
+                named |= rest
+            case _:
+                inputs.append(node.argument(len(inputs), parameter))
+    return converter(*inputs, **named)
+
+
+# --- attributes
+
+_FIELDS: Final = {
+    AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings", AttributeProto.TENSORS: "tensors", AttributeProto.TYPE_PROTO: "tp",
+}  # fmt: skip
+"""Where an attribute keeps its value, by its kind."""
 
 
 def value_of(attribute: AttributeProto) -> Any:
     """The Python value of an attribute; tensors and graphs stay protos."""
-    match attribute.type:
-        case AttributeProto.FLOAT:
-            return attribute.f
-        case AttributeProto.INT:
-            return attribute.i
-        case AttributeProto.STRING:
-            return attribute.s.decode("utf-8", "replace")
-        case AttributeProto.TENSOR:
-            return attribute.t
-        case AttributeProto.GRAPH:
-            return attribute.g
-        case AttributeProto.FLOATS:
-            return list(attribute.floats)
-        case AttributeProto.INTS:
-            return list(attribute.ints)
-        case AttributeProto.STRINGS:
-            return [s.decode("utf-8", "replace") for s in attribute.strings]
-        case AttributeProto.TENSORS:
-            return list(attribute.tensors)
-        case AttributeProto.TYPE_PROTO:
-            return attribute.tp
-    raise AotcError("onnx-attribute", f"attribute {attribute.name!r} has a kind that is not supported")
+    if attribute.type not in _FIELDS:
+        raise AotcError("onnx-attribute", f"attribute {attribute.name!r} has a kind that is not supported")
+    value = getattr(attribute, _FIELDS[attribute.type])
+    return [_text(v) for v in value] if isinstance(value, MutableSequence) else _text(value)
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 @cache
@@ -180,7 +185,7 @@ def schema_of(op_type: str, domain: str, version: int) -> Any:
         return None
 
 
-_LEGACY = frozenset({"consumed_inputs"})
+_LEGACY: Final = frozenset({"consumed_inputs"})
 """Attributes of operator sets 1 to 5 that never changed a result."""
 
 
@@ -189,12 +194,11 @@ def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
 
     Raises AotcError (code "onnx-attribute") for unknown, wrongly typed and missing attributes.
     """
-    given = {a.name: a for a in node.attribute if a.name not in _LEGACY}
-    if schema is None:
-        return {name: value_of(a) for name, a in given.items()}
     result = {}
-    for name, attribute in given.items():
-        definition = schema.attributes.get(name)
+    for attribute in node.attribute:
+        name, definition = attribute.name, schema.attributes.get(attribute.name)
+        if name in _LEGACY:
+            continue
         if definition is None:
             text = f"{node.op_type} version {schema.since_version} has no attribute {name!r}"
             known = ", ".join(sorted(schema.attributes))
@@ -204,30 +208,53 @@ def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
             raise AotcError("onnx-attribute", f"attribute {name!r} of {node.op_type} must be of kind {expected}")
         result[name] = value_of(attribute)
     for name, definition in schema.attributes.items():
-        if name in result:
-            continue
-        if definition.required:
-            raise AotcError("onnx-attribute", f"{node.op_type} needs the attribute {name!r}")
-        if definition.default_value.type:
-            result[name] = value_of(definition.default_value)
+        if name not in result:
+            require("onnx-attribute", not definition.required, f"{node.op_type} needs the attribute {name!r}")
+            if definition.default_value.type:
+                result[name] = value_of(definition.default_value)
     return result
 
 
-_UNBOUNDED = 2**31 - 1
+# --- inputs
+
+_UNBOUNDED: Final = 2**31 - 1
 """What the schema of an operator says for any number of inputs."""
+_VECTOR: Final = (1, None)
+OLDEST: Final = {"Scan": 9, "Tile": 6}
+"""Operators that have converters from some version on only."""
+_RECURRENT: Final = ((3, 3), (3, 3), (3, 3), (2, 2), (1, 1), (3, 3), (3, 3), (2, 2))
+
+RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _RECURRENT),
+    **dict.fromkeys(("Gather", "Slice", "Split", "SplitToSequence", "TopK"), (_VECTOR,)),
+    **dict.fromkeys(("GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"), (_VECTOR, _VECTOR)),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), ((2, None),)),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), ((3, None),)),
+    "Col2Im": ((3, 3), (1, 1), (1, 1)),
+    "EyeLike": ((2, 2),),
+    "GridSample": ((4, 5), (4, 5)),
+    "GroupNormalization": ((2, None), (1, 1), (1, 1)),
+    "STFT": ((2, 3), (0, None), (1, 1)),
+    "TensorScatter": ((2, None), (2, None), (1, 1)),
+}
+"""The least and the greatest rank (None: any) per input, where a converter reads axes one by one."""
 
 
-def _bounds(schema: Any) -> str:
-    """How many inputs an operator takes, in words."""
-    least, most = schema.min_input, schema.max_input
-    if most >= _UNBOUNDED:
-        return f"at least {least} inputs"
-    return f"{least} inputs" if least == most else f"{least} to {most} inputs"
-
-
-def check_arity(node: NodeProto, schema: Any) -> None:
-    """AotcError (code "onnx-input") where a node has too few or too many inputs or outputs."""
-    if not schema.min_input <= len(node.input) <= schema.max_input:
-        raise AotcError("onnx-input", f"{node.op_type} takes {_bounds(schema)}, {len(node.input)} are given")
-    if len(node.output) > schema.max_output:
-        raise AotcError("onnx-input", f"{node.op_type} has at most {schema.max_output} outputs")
+def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> None:
+    """AotcError where a node has too few or too many inputs or outputs (code "onnx-input"), a
+    tensor has a rank that its operator does not take ("onnx-rank"), or the operator is of a
+    version that no converter knows ("onnx-op").
+    """
+    op, least, most, since = node.op_type, schema.min_input, schema.max_input, schema.since_version
+    require("onnx-op", since >= OLDEST.get(op, 1), f"{op} of operator set {since} is not supported")
+    if not least <= len(inputs) <= most:
+        more = "" if least == most else f" to {most}"
+        takes = f"at least {least}" if most >= _UNBOUNDED else f"{least}{more}"
+        raise AotcError("onnx-input", f"{op} takes {takes} inputs, {len(inputs)} are given")
+    require("onnx-input", len(node.output) <= schema.max_output, f"{op} has at most {schema.max_output} outputs")
+    for index, (value, (low, high)) in enumerate(zip(inputs, RANKS.get(op, ()), strict=False)):
+        ty = None if value is None else type_of(value)
+        if isinstance(ty, TensorType) and not low <= ty.rank <= (ty.rank if high is None else high):
+            wanted = f"at least {low}" if high is None else " or ".join(map(str, range(low, high + 1)))
+            what = f"input {index} ({schema.inputs[index].name}) of {op}"
+            raise AotcError("onnx-rank", f"{what} has shape ({', '.join(map(str, ty.shape))}); rank {wanted} is needed")

@@ -4,7 +4,7 @@
 A branch whose condition is known is taken; a loop whose trip count and condition are known is
 unrolled. A sequence is a tuple of tensors; positions in it must be known.
 
-    OPS["If"](node)                         # the outputs of one branch
+    OPS["If"](condition, node=node)         # the outputs of one branch
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from collections.abc import Sequence
 
 from onnx import GraphProto
 
-from aotc.ir import AotcError, TupleType
+from aotc.ir import AotcError, require
 from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.onnx.node import Node, Table, of_input
+from aotc.relay.frontend.arguments import Axis
+from aotc.relay.frontend.onnx.node import Int, Ints, Items, Known, Node, Table
 from aotc.relay.frontend.shapes import element
 
 
-def _if(node: Node) -> Sequence[Expr]:
-    condition = node[0]
+def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: Node) -> Sequence[Expr]:
     if isinstance(condition, Constant):
-        taken = "then_branch" if g.only(condition.data, "the condition of If") else "else_branch"
-        return node.host.subgraph(node.graph(taken), [])
-    yes, no = (node.host.subgraph(node.graph(name), []) for name in ("then_branch", "else_branch"))
-    if len(yes) != len(no):
-        raise AotcError("onnx-if", f"the branches of If give {len(yes)} and {len(no)} outputs")
+        taken = g.only(condition.data, "the condition of If")
+        return node.host.subgraph(then_branch if taken else else_branch, [])
+    yes, no = (node.host.subgraph(branch, []) for branch in (then_branch, else_branch))
+    require("onnx-if", len(yes) == len(no), f"the branches of If give {len(yes)} and {len(no)} outputs")
     types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
-    if any(a != b for a, b in types):
-        text = "; ".join(f"{a} and {b}" for a, b in types if a != b)
-        raise AotcError("onnx-if", f"the branches of If give different types: {text}")
+    differ = "; ".join(f"{a} and {b}" for a, b in types if a != b)
+    require("onnx-if", not differ, f"the branches of If give different types: {differ}")
     scalar = g.reshape(condition, ())
     if len(yes) == 1:
         return [If(scalar, yes[0], no[0])]
@@ -39,46 +37,40 @@ def _if(node: Node) -> Sequence[Expr]:
     return [TupleGetItem(both, k) for k in range(len(yes))]
 
 
-def _loop(node: Node) -> list[Expr]:
+def _loop(
+    trip_count: Ints | None = None, condition: Known | None = None, *state: Expr, body: GraphProto, node: Node
+) -> list[Expr]:
     """Unrolled: the iteration number is a constant, and so must be the condition after each iteration."""
-    limit, condition = node.const_ints(0, "the trip count"), node.const(1, "the condition")
-    trips = limit[0] if limit else None
+    trips = trip_count[0] if trip_count else None
     going = condition is None or bool(g.only(condition, "the condition of Loop"))
-    body = node.graph("body")
-    state = [node[k] for k in range(2, len(node.inputs))]
     rows: list[list[Expr]] = []
     while going and (trips is None or len(rows) < trips):
         g.check_unrolled(len(rows) + 1 if trips is None or condition is not None else trips, "a loop")
         given = [g.constant(len(rows), "int64"), g.constant(True), *state]
         flag, *values = _body_outputs(node, body, given, 1 + len(state))
-        state, scanned = values[: len(state)], values[len(state) :]
-        rows.append(scanned)
+        rows.append(values[len(state) :])
+        state = tuple(values[: len(state)])
         if condition is None:
             continue
         if not isinstance(flag, Constant):
             raise AotcError("onnx-loop", "the condition of the loop depends on run-time values")
         going = bool(g.only(flag.data, "the condition of Loop"))
     count = len(body.output) - 1 - len(state)
-    if count and not rows:
-        raise AotcError("onnx-loop", "a loop that never runs has no outputs to stack")
+    require("onnx-loop", not count or bool(rows), "a loop that never runs has no outputs to stack")
     return [*state, *(g.stack([row[k] for row in rows], 0) for k in range(count))]
 
 
-def _scan(node: Node) -> list[Expr]:
+def _scan(*inputs: Expr, num_scan_inputs: int = 0, body: GraphProto, node: Node) -> list[Expr]:
     """Unrolled over the scanned axes."""
-    if node.since < 9:
-        raise AotcError("onnx-op", "Scan of operator set 8 is not supported")
-    inputs, body = node.all_inputs(), node.graph("body")
-    scanned = node.integer("num_scan_inputs")
-    if not 1 <= scanned <= len(inputs):
-        raise AotcError("onnx-attribute", f"num_scan_inputs of Scan is {scanned}, it has {len(inputs)} inputs")
-    state, sources = inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
-    given = _per_value(node, "scan_input_axes", scanned)
+    fits = 1 <= num_scan_inputs <= len(inputs)
+    text = f"num_scan_inputs of Scan is {num_scan_inputs}, it has {len(inputs)} inputs"
+    require("onnx-attribute", fits, text)
+    state, sources = list(inputs[:-num_scan_inputs]), inputs[-num_scan_inputs:]
+    given = _per_value(node, "scan_input_axes", num_scan_inputs)
     axes = [g.axis(a, g.rank(x)) for a, x in zip(given, sources, strict=True)]
-    backwards = _per_value(node, "scan_input_directions", scanned)
+    backwards = _per_value(node, "scan_input_directions", num_scan_inputs)
     trips = g.dim(sources[0], axes[0])
-    if trips < 1:
-        raise AotcError("onnx-loop", f"a scan of {trips} iterations is not supported")
+    require("onnx-loop", trips >= 1, f"a scan of {trips} iterations is not supported")
     g.check_unrolled(trips, "a scan")
     rows: list[list[Expr]] = []
     for t in range(trips):
@@ -87,108 +79,93 @@ def _scan(node: Node) -> list[Expr]:
             for x, axis, back in zip(sources, axes, backwards, strict=True)
         ]
         values = _body_outputs(node, body, [*state, *elements], len(state))
-        state = values[: len(state)]
         rows.append(values[len(state) :])
-    count = len(rows[0])
-    out_axes = _per_value(node, "scan_output_axes", count)
-    prepend = _per_value(node, "scan_output_directions", count)
+        state = values[: len(state)]
+    columns = list(zip(*rows, strict=True))
+    out_axes = _per_value(node, "scan_output_axes", len(columns))
+    prepend = _per_value(node, "scan_output_directions", len(columns))
     results = []
-    for k in range(count):
-        parts = [row[k] for row in rows]
-        axis = g.axis(out_axes[k], g.rank(parts[0]) + 1)
-        results.append(g.stack(list(reversed(parts)) if prepend[k] else parts, axis))
+    for parts, place, back in zip(columns, out_axes, prepend, strict=True):
+        axis = g.axis(place, g.rank(parts[0]) + 1)
+        results.append(g.stack(parts[::-1] if back else parts, axis))
     return [*state, *results]
 
 
 def _per_value(node: Node, name: str, count: int) -> list[int]:
     """An attribute that has one number for each of `count` values, all 0 where it is left out."""
-    given = node.ints(name) or [0] * count
-    if len(given) != count:
-        raise AotcError("onnx-attribute", f"attribute {name!r} must have {count} elements, it has {len(given)}")
+    given: list[int] = node.attrs.get(name) or [0] * count
+    fits = len(given) == count
+    require("onnx-attribute", fits, f"attribute {name!r} must have {count} elements, it has {len(given)}")
     return given
 
 
 def _body_outputs(node: Node, body: GraphProto, inputs: Sequence[Expr], least: int) -> list[Expr]:
     """The outputs of a body, `least` or more."""
     outputs = node.host.subgraph(body, inputs)
-    if len(outputs) < least:
-        raise AotcError("onnx-loop", f"the body of {node.op_type} gives {len(outputs)} outputs, not {least} or more")
+    text = f"the body of {node.op_type} gives {len(outputs)} outputs, not {least} or more"
+    require("onnx-loop", len(outputs) >= least, text)
     return outputs
 
 
 # --- sequences
 
 
-def _fields(x: Expr) -> list[Expr]:
-    ty = type_of(x)
-    if not isinstance(ty, TupleType):
-        raise AotcError("onnx-sequence", "a sequence is expected here")
-    return [g.field(x, k) for k in range(len(ty.fields))]
-
-
-def _position(node: Node, index: int, count: int, extra: int = 0) -> int:
-    """A constant position in a sequence of `count` elements."""
-    given = node.const_int(index, "the position")
-    if not -count <= given < count + extra:
-        raise AotcError("onnx-sequence", f"position {given} is outside a sequence of {count} elements")
+def _position(given: int, count: int, extra: int = 0) -> int:
+    """A place in a sequence of `count` elements, from 0."""
+    fits = -count <= given < count + extra
+    require("onnx-sequence", fits, f"position {given} is outside a sequence of {count} elements")
     return given + count if given < 0 else given
 
 
-def _sequence_at(node: Node) -> Expr:
-    items = _fields(node[0])
-    return items[_position(node, 1, len(items))]
+def _sequence_at(items: Items, position: Int) -> Expr:
+    return items[_position(position, len(items))]
 
 
-def _sequence_insert(node: Node) -> Expr:
-    items = _fields(node[0])
-    place = len(items) if node.optional(2) is None else _position(node, 2, len(items), extra=1)
-    return Tuple([*items[:place], node[1], *items[place:]])
+def _sequence_insert(items: Items, item: Expr, position: Int | None = None) -> Expr:
+    items.insert(len(items) if position is None else _position(position, len(items), extra=1), item)
+    return Tuple(items)
 
 
-def _sequence_erase(node: Node) -> Expr:
-    items = _fields(node[0])
-    place = len(items) - 1 if node.optional(1) is None else _position(node, 1, len(items))
-    return Tuple([*items[:place], *items[place + 1 :]])
+def _sequence_erase(items: Items, position: Int = -1) -> Expr:
+    del items[_position(position, len(items))]
+    return Tuple(items)
 
 
-def _concat_from_sequence(node: Node) -> Expr:
-    items = _fields(node[0])
-    if not items:
-        raise AotcError("onnx-sequence", "an empty sequence cannot be joined")
-    if node.integer("new_axis"):
-        return g.stack(items, g.axis(node.integer("axis"), g.rank(items[0]) + 1))
-    return g.concat(items, g.axis(node.integer("axis"), g.rank(items[0])))
+def _sequence_length(items: Items) -> Expr:
+    return g.constant(len(items), "int64")
 
 
-def _split_to_sequence(node: Node) -> Expr:
-    x = node[0]
-    axis = node.axis(x)
-    size, given = g.dim(x, axis), node.const(1, "`split`")
-    if given is None or given.ndim == 0:
-        sizes = g.equal_parts(size, 1 if given is None else int(given))
+def _concat_from_sequence(items: Items, *, axis: int, new_axis: int = 0) -> Expr:
+    require("onnx-sequence", bool(items), "an empty sequence cannot be joined")
+    if new_axis:
+        return g.stack(items, g.axis(axis, g.rank(items[0]) + 1))
+    return g.concat(items, g.axis(axis, g.rank(items[0])))
+
+
+def _split_to_sequence(x: Expr, split: Known | None = None, *, axis: Axis = 0, keepdims: int = 1) -> Expr:
+    size = g.dim(x, axis)
+    if split is None or split.ndim == 0:
+        sizes = g.equal_parts(size, 1 if split is None else int(split))
     else:
-        g.check_unrolled(given.size, "a split")
-        sizes = [int(v) for v in given.reshape(-1)]
-    if sum(sizes) != size:
-        raise AotcError("onnx-split", f"parts {sizes[:16]} do not make up {size} elements")
+        g.check_unrolled(split.size, "a split")
+        sizes = [int(v) for v in split.reshape(-1)]
+    require("onnx-split", sum(sizes) == size, f"parts {sizes[:16]} do not make up {size} elements")
     parts = g.split(x, sizes, axis)
-    if given is None and node.integer("keepdims", 1) != 1:
-        parts = [g.squeeze(p, [axis]) for p in parts]
-    return Tuple(parts)
+    return Tuple([g.squeeze(p, [axis]) for p in parts] if split is None and keepdims != 1 else parts)
 
 
 OPS: Table = {
     "ConcatFromSequence": _concat_from_sequence,
     "If": _if,
     "Loop": _loop,
-    "OptionalGetElement": of_input(lambda x: x),
-    "OptionalHasElement": lambda node: g.constant(node.optional(0) is not None),
+    "OptionalGetElement": lambda x: x,
+    "OptionalHasElement": lambda x=None: g.constant(x is not None),
     "Scan": _scan,
     "SequenceAt": _sequence_at,
-    "SequenceConstruct": lambda node: Tuple(node.all_inputs()),
-    "SequenceEmpty": lambda _: Tuple(()),
+    "SequenceConstruct": lambda *items: Tuple(items),
+    "SequenceEmpty": lambda: Tuple(()),
     "SequenceErase": _sequence_erase,
     "SequenceInsert": _sequence_insert,
-    "SequenceLength": lambda node: g.constant(len(_fields(node[0])), "int64"),
+    "SequenceLength": _sequence_length,
     "SplitToSequence": _split_to_sequence,
 }

@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of elementwise and broadcasting operators.
+"""Converters of elementwise and broadcasting operators, activation functions among them.
 
 Mod, Pow, BitShift, Cast and their like differ from the graph's operators in data types and
 corner cases; most others are rows of a table.
 
-    OPS["Add"](node)                        # add(a, b)
+    OPS["Add"](a, b)                        # add(a, b)
+    OPS["HardSwish"](x)                     # x * clip(x / 6 + 0.5, 0, 1)
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
 from functools import reduce as fold
 
 import numpy as np
+from onnx import TensorProto
 
-from aotc.ir import AotcError, DType
+from aotc.ir import AotcError
 from aotc.relay.expr import Constant, Expr
+from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Axis
 from aotc.relay.frontend.onnx.load import dtype_of_elem
-from aotc.relay.frontend.onnx.node import Converted, Converter, Node, Table, of_input
+from aotc.relay.frontend.onnx.node import Converted, Known, Node, Table
 from aotc.relay.frontend.quantisation import converted
 
 _UNARY = {
@@ -37,38 +43,36 @@ _BINARY = {
 _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
-def _binary(name: str) -> Converter:
-    return lambda node: g.op(name, node[0], _aligned(node, node[1]))
-
-
-def _variadic(name: str) -> Converter:
-    return lambda node: fold(partial(g.op, name), node.all_inputs())
-
-
-def _aligned(node: Node, b: Expr) -> Expr:
+def _aligned(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
     """The second operand, its axes moved to where `axis` of operator sets 1 to 6 puts them."""
-    if "broadcast" not in node.attrs or not node.integer("broadcast") or "axis" not in node.attrs:
+    if axis is None or not broadcast:
         return b
-    rank, axis = g.rank(node[0]), node.integer("axis")
-    after = rank - (axis % rank) - g.rank(b)
-    return g.reshape(b, (*g.shape(b), *(1,) * after))
+    rank = g.rank(a)
+    return g.reshape(b, (*g.shape(b), *(1,) * (rank - axis % rank - g.rank(b))))
 
 
-def _is_inf(node: Node) -> Expr:
-    x, (negative, positive) = node[0], (node.integer("detect_negative", 1), node.integer("detect_positive", 1))
+def _binary(name: str, a: Expr, b: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:
+    return g.op(name, a, _aligned(a, b, axis, broadcast))
+
+
+def _variadic(name: str, *parts: Expr) -> Expr:
+    return fold(partial(g.op, name), parts)
+
+
+def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> Expr:
     found = g.op("isinf", x)
-    if negative and positive:
+    if detect_negative and detect_positive:
         return found
-    if not negative and not positive:
+    if not detect_negative and not detect_positive:
         return g.op("logical_and", found, g.constant(False))
-    return g.op("logical_and", found, g.less(x, 0.0) if negative else g.greater(x, 0.0))
+    return g.op("logical_and", found, g.less(x, 0.0) if detect_negative else g.greater(x, 0.0))
 
 
-def _pow(node: Node) -> Expr:
+def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:
     """The result has the base's type; a floating exponent of an integer base is computed in
     floating point.
     """
-    base, exponent = node[0], _aligned(node, node[1])
+    exponent = _aligned(base, exponent, axis, broadcast)
     if isinstance(exponent, Constant) and exponent.data.size == 1 and not g.rank(exponent) > g.rank(base):
         value = exponent.data.reshape(-1)[0]
         if value == 2:
@@ -84,15 +88,13 @@ def _pow(node: Node) -> Expr:
     return g.cast(g.op("power", g.cast(base, work), g.cast(exponent, work)), dtype)
 
 
-def _bit_shift(node: Node) -> Expr:
+def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
     """A shift by the width or more, or by a negative amount, leaves only copies of the sign bit."""
-    x, amount = node[0], node[1]
-    left = node.text("direction") == "LEFT"
-    bits, dtype = g.dtype(x).bits, g.dtype(x)
+    left, dtype = direction == "LEFT", g.dtype(x)
     op = "left_shift" if left else "right_shift"
-    if isinstance(amount, Constant) and bool(np.all((amount.data >= 0) & (amount.data < bits))):
+    if isinstance(amount, Constant) and bool(np.all((amount.data >= 0) & (amount.data < dtype.bits))):
         return g.op(op, x, amount)
-    inside = g.less(amount, bits)
+    inside = g.less(amount, dtype.bits)
     if dtype.is_signed:
         inside = g.op("logical_and", inside, g.binary("greater_equal", amount, 0))
     shifted = g.op(op, x, g.where(inside, amount, 0))
@@ -102,76 +104,129 @@ def _bit_shift(node: Node) -> Expr:
     return g.where(inside, shifted, beyond)
 
 
-# --- conversions
+def _cast(x: Expr, *, to: int | str, saturate: bool = True) -> Expr:
+    """`to` is a code, and a name in operator sets 1 to 5."""
+    code = to if isinstance(to, int) else TensorProto.DataType.Value(to)
+    return converted(x, dtype_of_elem(code, "the result of Cast"), saturate)
 
 
-def _legacy_dtype(node: Node) -> DType:
-    """The `to` of Cast: a code, and a name in operator sets 1 to 5."""
-    to = node.attrs["to"]
-    if isinstance(to, str):
-        from onnx import TensorProto
-
-        return dtype_of_elem(TensorProto.DataType.Value(to), "the result of Cast")
-    return dtype_of_elem(int(to), "the result of Cast")
+def _cast_like(x: Expr, like: Expr, *, saturate: bool = True) -> Expr:
+    return converted(x, g.dtype(like), saturate)
 
 
-def _converted(node: Node, dtype: DType) -> Expr:
-    return converted(node[0], dtype, node.flag("saturate", 1))
-
-
-def _clip(node: Node) -> Expr:
+def _clip(
+    x: Expr, low: Expr | None = None, high: Expr | None = None, *, min: float | None = None, max: float | None = None
+) -> Expr:
     """Bounds are attributes up to version 6, inputs after; a bound may be left out or come at run time."""
-    x = node[0]
     dtype = g.dtype(x)
-    low, high = (node.optional(1), node.optional(2))
-    if "min" in node.attrs:
-        low = g.constant(node.number("min"), dtype)
-    if "max" in node.attrs:
-        high = g.constant(node.number("max"), dtype)
+    low = low if min is None else g.constant(min, dtype)
+    high = high if max is None else g.constant(max, dtype)
     if isinstance(low, Constant) and isinstance(high, Constant) and dtype.is_float:
-        bounds = (
-            float(g.only(low.data, "the least value of Clip")),
-            float(g.only(high.data, "the greatest value of Clip")),
-        )
-        if bounds[0] <= bounds[1]:
-            return g.op("clip", x, a_min=bounds[0], a_max=bounds[1])
+        least = float(g.only(low.data, "the least value of Clip"))
+        greatest = float(g.only(high.data, "the greatest value of Clip"))
+        if least <= greatest:
+            return g.clip(x, least, greatest)
     if low is not None:
-        x = g.maximum(x, _scalar(low))
-    return x if high is None else g.minimum(x, _scalar(high))
+        x = g.maximum(x, g.reshape(low, ()))
+    return x if high is None else g.minimum(x, g.reshape(high, ()))
 
 
-def _scalar(x: Expr) -> Expr:
-    return g.reshape(x, ()) if g.dims(x) != () else x
-
-
-def _dropout(node: Node) -> Converted:
+def _dropout(x: Expr, ratio: Expr | None = None, training_mode: Known | None = None, *, node: Node) -> Converted:
     """Inference: the data itself, and a mask of all true.  Training draws random numbers: refused."""
-    x = node[0]
-    training = node.const(2, "training_mode")
-    if training is not None and g.only(training, "training_mode"):
-        ratio = node.const(1, "ratio")
-        if ratio is None or g.only(ratio, "ratio") != 0.0:
+    if training_mode is not None and g.only(training_mode, "training_mode"):
+        known = None if ratio is None else node.known(1, "ratio")
+        if known is None or g.only(known, "ratio") != 0.0:
             raise AotcError("onnx-training", "Dropout in training mode is not supported")
     if not node.wants(1):
         return [x, None]
-    mask_type = "bool" if node.since >= 10 else g.dtype(x)
-    return [x, g.filled(True, g.shape(x), mask_type)]
+    return [x, g.filled(True, g.shape(x), "bool" if node.since >= 10 else g.dtype(x))]
+
+
+# --- activation functions
+
+
+def _expm1(x: Expr) -> Expr:
+    return g.sub(g.exp(x), 1.0)
+
+
+def _celu(x: Expr, *, alpha: float) -> Expr:
+    return g.add(g.maximum(x, 0.0), g.minimum(g.mul(_expm1(g.div(x, alpha)), alpha), 0.0))
+
+
+def _elu(x: Expr, *, alpha: float) -> Expr:
+    return g.where(g.less(x, 0.0), g.mul(_expm1(x), alpha), x)
+
+
+def _hard_sigmoid(x: Expr, *, alpha: float, beta: float) -> Expr:
+    return g.clip(g.add(g.mul(x, alpha), beta), 0.0, 1.0)
+
+
+def _hard_swish(x: Expr) -> Expr:
+    return g.mul(x, _hard_sigmoid(x, alpha=1.0 / 6.0, beta=0.5))
+
+
+def _prelu(x: Expr, slope: Expr, *, node: Node) -> Expr:
+    if node.since < 7 and g.rank(slope) == 1 and g.dim(slope, 0) != 1:
+        slope = g.along(slope, 1, g.rank(x))
+    return activations.prelu(x, slope)
+
+
+def _selu(x: Expr, *, alpha: float, gamma: float) -> Expr:
+    return g.mul(g.where(g.greater(x, 0.0), x, g.mul(_expm1(x), alpha)), gamma)
+
+
+def _shrink(x: Expr, *, bias: float, lambd: float) -> Expr:
+    if not g.dtype(x).is_float:
+        bias, lambd = int(bias), int(lambd)
+    inner = g.where(g.less(x, -lambd), g.add(x, bias), 0)
+    return g.where(g.greater(x, lambd), g.sub(x, bias), inner)
+
+
+def _flat(apply: Callable[[Expr, int], Expr], x: Expr, *, axis: Axis, node: Node) -> Expr:
+    """Apply along `axis`; up to version 12 the axes from `axis` on count as one."""
+    if node.since >= 13 or axis == g.rank(x) - 1:
+        return apply(x, axis)
+    shape = g.shape(x)
+    flat = g.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+    return g.reshape(apply(flat, 1), shape)
+
+
+def _hardmax(x: Expr, axis: int) -> Expr:
+    best = g.cast(g.op("argmax", x, axis=(axis,), keepdims=True), "int64")
+    return g.cast(g.equal(g.along(g.iota(g.dim(x, axis)), axis, g.rank(x)), best), g.dtype(x))
 
 
 OPS: Table = {
-    **{name: of_input(partial(g.op, op)) for name, op in _UNARY.items()},
-    **{name: _binary(op) for name, op in _BINARY.items()},
-    **{name: _variadic(op) for name, op in _VARIADIC.items()},
+    **{name: partial(g.op, op) for name, op in _UNARY.items()},
+    **{name: partial(_binary, op) for name, op in _BINARY.items()},
+    **{name: partial(_variadic, op) for name, op in _VARIADIC.items()},
     "BitShift": _bit_shift,
-    "Cast": lambda node: _converted(node, _legacy_dtype(node)),
-    "CastLike": lambda node: _converted(node, g.dtype(node[1])),
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Celu": _celu,
     "Clip": _clip,
     "Dropout": _dropout,
-    "Identity": of_input(lambda x: x),
+    "Elu": _elu,
+    "Gelu": activations.gelu,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "Hardmax": partial(_flat, _hardmax),
+    "Identity": lambda x: x,
     "IsInf": _is_inf,
-    "Mean": lambda node: g.div(fold(g.add, node.all_inputs()), float(len(node.inputs))),
-    "Mod": lambda node: g.op("trunc_mod" if node.integer("fmod") else "floor_mod", node[0], node[1]),
+    "LeakyRelu": lambda x, *, alpha: g.op("nn.leaky_relu", x, alpha=alpha),
+    "LogSoftmax": partial(_flat, lambda x, axis: g.op("nn.log_softmax", x, axis=axis)),
+    "Mean": lambda *parts: g.div(_variadic("add", *parts), float(len(parts))),
+    "Mish": activations.mish,
+    "Mod": lambda a, b, *, fmod=0: g.op("trunc_mod" if fmod else "floor_mod", a, b),
+    "PRelu": _prelu,
     "Pow": _pow,
-    "Reciprocal": of_input(lambda x: g.div(1.0, x)),
-    "Where": lambda node: g.where(node[0], node[1], node[2]),
+    "Reciprocal": lambda x: g.div(1.0, x),
+    "Selu": _selu,
+    "Shrink": _shrink,
+    "Softmax": partial(_flat, lambda x, axis: g.op("nn.softmax", x, axis=axis)),
+    "Softplus": activations.softplus,
+    "Softsign": activations.softsign,
+    "Swish": activations.swish,
+    "ThresholdedRelu": lambda x, *, alpha: g.where(g.greater(x, alpha), x, 0.0),
+    "Where": g.where,
 }

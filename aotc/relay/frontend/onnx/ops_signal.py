@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of signal processing: Fourier transforms as products with constant matrices,
-Col2Im as a scatter.
+"""Converters that sample and transform signals: resizing, sampling at computed positions,
+Fourier transforms as products with constant matrices, Col2Im as a scatter.
 
-OPS["DFT"](node)                        # real and imaginary parts along the last axis
+The resized axes must be among the last three once axes that keep their size are set aside;
+they become the spatial axes of `image.resize1d`, `resize2d` or `resize3d`.
+
+    OPS["Resize"](x, None, scales)          # image.resize2d(x, size=(8, 8), ...)
+    OPS["DFT"](x)                           # real and imaginary parts along the last axis
 """
 
 from __future__ import annotations
@@ -10,15 +14,165 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.matmul import matmul
-from aotc.relay.frontend.onnx.node import Node, Table
+from aotc.relay.frontend import windows
+from aotc.relay.frontend.onnx.load import Array
+from aotc.relay.frontend.onnx.node import Int, Ints, Node, Table
+from aotc.relay.frontend.products import matmul
 from aotc.relay.frontend.shapes import take
+
+# --- resizing
+
+_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to do per axis of the input: the size to reach, the factor, and the region as
+    parts of the extent.
+    """
+
+    sizes: list[int]
+    scales: list[float]
+    starts: list[float]
+    ends: list[float]
+
+    def changed(self, shape: Sequence[int], crops: bool) -> list[int]:
+        """Axes that are not left as they are."""
+        return [
+            k
+            for k, size in enumerate(shape)
+            if self.sizes[k] != size or self.scales[k] != 1.0 or (crops and (self.starts[k], self.ends[k]) != (0, 1))
+        ]
+
+
+def _plan(node: Node, shape: tuple[int, ...], crops: bool) -> _Plan:
+    rank = len(shape)
+    axes = [g.axis(a, rank) for a in node.attrs.get("axes") or range(rank)]
+    plan = _Plan(list(shape), [1.0] * rank, [0.0] * rank, [1.0] * rank)
+    if crops:
+        roi = node.known(1, "roi")
+        if roi is None or roi.size != 2 * len(axes):
+            raise AotcError("onnx-resize", "tf_crop_and_resize needs a region with a start and an end per axis")
+        for k, axis in enumerate(axes):
+            plan.starts[axis], plan.ends[axis] = float(roi.flat[k]), float(roi.flat[k + len(axes)])
+    scales, sizes = _given(node)
+    finite = all(map(math.isfinite, (*scales, *plan.starts, *plan.ends)))
+    require("onnx-resize", finite, f"scales {scales} or the region are not finite")
+    if sizes:
+        _fit_sizes(node, plan, shape, axes, sizes)
+        return plan
+    fits = len(scales) == len(axes) and min(scales, default=1.0) > 0
+    require("onnx-resize", fits, f"scales {scales} do not fit {len(axes)} axes")
+    for axis, scale in zip(axes, scales, strict=True):
+        plan.scales[axis] = scale
+        plan.sizes[axis] = math.floor(shape[axis] * (plan.ends[axis] - plan.starts[axis]) * scale)
+    return plan
+
+
+def _given(node: Node) -> tuple[list[float], list[int]]:
+    """The factors and the sizes; one of them is empty."""
+    newer = node.op_type != "Upsample" and node.since >= 11
+    factors, given = node.known(2 if newer else 1, "scales"), node.known(3, "sizes") if newer else None
+    scales = [] if factors is None else [float(s) for s in factors.reshape(-1)]
+    sizes = [] if given is None else [int(s) for s in given.reshape(-1)]
+    require("onnx-resize", bool(scales) != bool(sizes), f"{node.op_type} needs either scales or sizes")
+    return scales, sizes
+
+
+def _fit_sizes(node: Node, plan: _Plan, shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> None:
+    """Sizes as they are, or one common factor that fits them all in or round them."""
+    fits = len(sizes) == len(axes) and min(sizes) >= 0
+    require("onnx-resize", fits, f"sizes {list(sizes)} do not fit {len(axes)} axes")
+    factors = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
+    common = {"not_larger": min, "not_smaller": max}.get(node.attrs.get("keep_aspect_ratio_policy", ""))
+    for size, axis, factor in zip(sizes, axes, factors, strict=True):
+        plan.scales[axis] = factor if common is None else common(factors)
+        plan.sizes[axis] = size if common is None else math.floor(shape[axis] * common(factors) + 0.5)
+
+
+def _resize(
+    x: Expr,
+    *,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "asymmetric",  # of operator sets up to 10, as is the next
+    nearest_mode: str = "floor",
+    node: Node,
+) -> Expr:
+    shape, method, coordinates = g.shape(x), _METHODS.get(mode), coordinate_transformation_mode
+    if method is None:
+        raise AotcError("onnx-resize", f"mode {mode!r} is not known")
+    plan = _plan(node, shape, coordinates == "tf_crop_and_resize")
+    g.checked_shape(plan.sizes, g.dtype(x), f"the result of {node.op_type}")
+    axes = plan.changed(shape, coordinates == "tf_crop_and_resize")
+    require("onnx-resize", len(axes) <= 3, f"resizing {len(axes)} axes at once is not supported (3 are)")
+    return _resample(x, plan, axes, method, coordinates, nearest_mode, **node.attrs) if axes else x
+
+
+def _resample(
+    x: Expr,
+    plan: _Plan,
+    axes: list[int],
+    method: str,
+    coordinates: str,
+    rounding: str,
+    *,
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    antialias: int = 0,
+    **_: Any,
+) -> Expr:
+    """Bring the resized axes to the end, the others into one, resize, and take that back."""
+    shape = g.shape(x)
+    kept = [k for k in range(len(shape)) if k not in axes]
+    order = [*kept, *axes]
+    y = g.reshape(g.transpose(x, order), (1, math.prod(shape[k] for k in kept), *(shape[k] for k in axes)))
+    crops = coordinates == "tf_crop_and_resize"
+    roi = (*(plan.starts[k] for k in axes), *(plan.ends[k] for k in axes)) if crops else None
+    exact = all(plan.scales[k] * shape[k] == plan.sizes[k] for k in axes) and not roi
+    scales = None if exact else tuple(plan.scales[k] for k in axes)
+    sizes = [plan.sizes[k] for k in axes]
+    smooth = bool(antialias) and method != "nearest_neighbor"
+    edges = {"cubic_exclude": exclude_outside, "extrapolation_value": extrapolation_value, "antialias": smooth}
+    y = windows.resize(y, sizes, method, coordinates, rounding, cubic_coeff_a, roi=roi, scales=scales, **edges)
+    y = g.reshape(y, (*(shape[k] for k in kept), *sizes))
+    return g.transpose(y, [order.index(k) for k in range(len(shape))])
+
+
+_SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
+
+
+def _grid_sample(x: Expr, grid: Expr, *, mode: str, padding_mode: str, align_corners: bool) -> Expr:
+    return windows.grid_sample(x, grid, _SAMPLING.get(mode, mode), padding_mode, align_corners)
+
+
+def _affine_grid(theta: Expr, size: Ints, *, align_corners: bool = False) -> Expr:
+    """Positions of all output elements, transformed: a product of constant coordinates with the matrices."""
+    spatial = size[2:]
+    fits = len(spatial) in (2, 3) and g.shape(theta)[1:] == (len(spatial), len(spatial) + 1)
+    require("onnx-grid", fits, lambda: f"matrices of shape {g.shape(theta)} do not fit the size {size}")
+    g.check_materialized((*spatial, len(spatial) + 1), "float64", "the positions of AffineGrid")
+    axes = [_positions(n, align_corners) for n in spatial]
+    places = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(spatial)], -1)
+    base = g.constant(places.reshape(1, -1, len(spatial) + 1), g.dtype(theta))
+    grid = matmul(base, g.transpose(theta, (0, 2, 1)))
+    return g.reshape(grid, (g.shape(theta)[0], *spatial, len(spatial)))
+
+
+def _positions(count: int, align_corners: bool) -> Array:
+    """Coordinates in -1..1 of the elements of an axis."""
+    if align_corners:
+        return np.linspace(-1.0, 1.0, count)
+    return (np.arange(count) * 2 + 1) / count - 1
+
 
 # --- Fourier transforms
 
@@ -46,14 +200,13 @@ def _real_matrix(bins: int, length: int, dtype: str) -> Expr:
     return g.constant(full.reshape(2 * bins, length), dtype)
 
 
-def transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
+def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
     """The transform along the second last axis of (..., n, 1 or 2); (..., bins, 2), real
     signals (..., n, 1).
     """
     *lead, size, parts = g.shape(x)
-    dtype = g.dtype(x)
-    if parts not in (1, 2) or length < 1:
-        raise AotcError("onnx-dft", f"a signal of shape {g.shape(x)} cannot be transformed to length {length}")
+    dtype, fits = g.dtype(x), parts in (1, 2) and length >= 1
+    require("onnx-dft", fits, f"a signal of shape {g.shape(x)} cannot be transformed to length {length}")
     if inverse and onesided:
         bins = length // 2 + 1
         x = _fitted(x, size, bins, len(lead))
@@ -76,34 +229,29 @@ def _fitted(x: Expr, size: int, length: int, axis: int) -> Expr:
     return g.pad(x, [(0, length - size) if k == axis else (0, 0) for k in range(g.rank(x))])
 
 
-def _dft(node: Node) -> Expr:
+def _dft(x: Expr, dft_length: Int | None = None, axis: Int = -2, *, inverse: bool, onesided: bool) -> Expr:
     """The axis is an attribute up to version 17, an input after."""
-    x = node[0]
     rank = g.rank(x)
-    if node.since < 20:
-        axis = g.axis(node.integer("axis", 1), rank)
-    else:
-        given = node.const_ints(2, "the axis")
-        axis = g.axis(given[0] if given else -2, rank)
-    inverse, onesided = node.flag("inverse"), node.flag("onesided")
-    size = g.shape(x)[axis]
-    length = node.const_ints(1, "the length")
-    default = 2 * (size - 1) if inverse and onesided else size
-    order = [k for k in range(rank - 1) if k != axis] + [axis, rank - 1]
-    y = transform(g.transpose(x, order), length[0] if length else default, inverse, onesided)
+    place = g.axis(axis, rank)
+    size = g.shape(x)[place]
+    usual = 2 * (size - 1) if inverse and onesided else size
+    order = [k for k in range(rank - 1) if k != place] + [place, rank - 1]
+    length = usual if dft_length is None else dft_length
+    y = _transform(g.transpose(x, order), length, inverse, onesided)
     return g.transpose(y, [order.index(k) for k in range(rank)])
 
 
-def _stft(node: Node) -> Expr:
+def _stft(
+    x: Expr, step: Int, window: Expr | None = None, frame_length: Int | None = None, *, onesided: bool = True
+) -> Expr:
     """Overlapping frames are gathered, weighted by the window and transformed."""
-    x, step, window = node[0], node.const_int(1, "the step"), node.optional(2)
     if g.rank(x) == 2:
         x = g.reshape(x, (*g.shape(x), 1))
     batch, size, parts = g.shape(x)
-    given = node.const_ints(3, "the frame length")
-    length = given[0] if given else g.shape(window)[0] if window is not None else size
-    if step < 1 or not 1 <= length <= size:
-        raise AotcError("onnx-dft", f"frames of {length} every {step} do not fit a signal of {size}")
+    length = size if window is None else g.shape(window)[0]
+    length = length if frame_length is None else frame_length
+    fits = step >= 1 and 1 <= length <= size
+    require("onnx-dft", fits, f"frames of {length} every {step} do not fit a signal of {size}")
     count = (size - length) // step + 1
     g.check_materialized((count, length), "int64", "the frames of STFT")
     index = np.arange(count)[:, None] * step + np.arange(length)[None, :]
@@ -111,53 +259,49 @@ def _stft(node: Node) -> Expr:
     frames = g.reshape(frames, (batch, count, length, parts))
     if window is not None:
         frames = g.mul(frames, g.reshape(window, (1, 1, length, 1)))
-    return transform(frames, length, False, node.flag("onesided", 1))
+    return _transform(frames, length, False, onesided)
 
 
 # --- windows laid over each other
 
 
-def _col2im(node: Node) -> Expr:
+def _col2im(x: Expr, image: Ints, block: Ints, *, strides: Any = None, dilations: Any = None, pads: Any = None) -> Expr:
     """Each column is added into the image at the place of its window."""
-    x = node[0]
-    image = node.needed(node.const_ints(1, "the image shape"), "the image shape")
-    block = node.needed(node.const_ints(2, "the block shape"), "the block shape")
-    rank = len(image)
-    strides, dilations = node.ints("strides") or [1] * rank, node.ints("dilations") or [1] * rank
-    pads = node.ints("pads") or [0] * (2 * rank)
-    batch, rows, columns = g.shape(x)
-    taps = math.prod(block)
+    rank, taps, (batch, rows, columns) = len(image), math.prod(block), g.shape(x)
+    before = (pads or [0] * rank)[:rank]
+    total = [n + b + a for n, b, a in zip(image, before, (pads or [0] * (2 * rank))[rank:], strict=True)]
+    g.check_materialized((taps, math.prod(total)), "int64", "the positions of Col2Im")
+    index = _places(total, block, strides or [1] * rank, dilations or [1] * rank)
     channels = rows // max(taps, 1)
-    index, total = _places(image, block, strides, dilations, pads, rank)
-    if channels * taps != rows or index.size != taps * columns:
-        raise AotcError("onnx-col2im", f"columns of shape {g.shape(x)} do not fit image {image} and block {block}")
+    fits = channels * taps == rows and index.size == taps * columns
+    text = f"columns of shape {g.shape(x)} do not fit image {image} and block {block}"
+    require("onnx-col2im", fits, text)
     flat = g.reshape(x, (batch, channels, taps * columns))
     places = g.broadcast(g.constant(index.reshape(1, 1, -1), "int64"), (batch, channels, taps * columns))
     zeros = g.filled(0, (batch, channels, math.prod(total)), g.dtype(x))
     y = g.op("scatter_elements", zeros, places, flat, axis=2, reduction="add")
     y = g.reshape(y, (batch, channels, *total))
-    ends = [pads[k] + image[k] for k in range(rank)]
-    return g.cut(y, pads[:rank], ends, list(range(2, rank + 2)))
+    ends = [b + n for b, n in zip(before, image, strict=True)]
+    return g.cut(y, before, ends, list(range(2, rank + 2)))
 
 
-def _places(
-    image: Sequence[int],
-    block: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    pads: Sequence[int],
-    rank: int,
-) -> tuple[np.ndarray, list[int]]:
-    """The flat position in the padded image of (tap, window), and the shape of the padded image."""
-    total = [image[k] + pads[k] + pads[k + rank] for k in range(rank)]
-    g.check_materialized((math.prod(block), math.prod(total)), "int64", "the positions of Col2Im")
+def _places(total: Sequence[int], block: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Array:
+    """The flat position in the padded image, of shape `total`, of (tap, window)."""
     flat = np.zeros((1, 1), np.int64)
-    for k in range(rank):
-        windows = (total[k] - dilations[k] * (block[k] - 1) - 1) // strides[k] + 1
-        at = np.arange(block[k])[:, None] * dilations[k] + np.arange(windows)[None, :] * strides[k]
-        joined = flat[:, None, :, None] * total[k] + at[None, :, None, :]
+    for k, extent in enumerate(total):
+        count = (extent - dilations[k] * (block[k] - 1) - 1) // strides[k] + 1
+        at = np.arange(block[k])[:, None] * dilations[k] + np.arange(count)[None, :] * strides[k]
+        joined = flat[:, None, :, None] * extent + at[None, :, None, :]
         flat = joined.reshape(flat.shape[0] * block[k], -1)
-    return flat, total
+    return flat
 
 
-OPS: Table = {"Col2Im": _col2im, "DFT": _dft, "STFT": _stft}
+OPS: Table = {
+    "AffineGrid": _affine_grid,
+    "Col2Im": _col2im,
+    "DFT": _dft,
+    "GridSample": _grid_sample,
+    "Resize": _resize,
+    "STFT": _stft,
+    "Upsample": _resize,
+}

@@ -11,25 +11,20 @@ from collections.abc import Mapping
 from typing import Final
 
 from aotc.relay.frontend.onnx import (
-    ops_activation,
     ops_control,
     ops_conv,
     ops_elementwise,
     ops_index,
-    ops_matmul,
-    ops_norm,
-    ops_quant,
+    ops_nn,
     ops_recurrent,
     ops_reduce,
-    ops_resize,
     ops_shape,
     ops_signal,
 )
 from aotc.relay.frontend.onnx.node import Converter, Table
 
 _FAMILIES = (
-    ops_elementwise, ops_activation, ops_reduce, ops_shape, ops_index, ops_matmul, ops_conv, ops_norm,
-    ops_quant, ops_resize, ops_recurrent, ops_control, ops_signal,
+    ops_elementwise, ops_reduce, ops_shape, ops_index, ops_conv, ops_nn, ops_recurrent, ops_control, ops_signal,
 )  # fmt: skip
 
 _DOMAINS: Final[Mapping[str, Table]] = {

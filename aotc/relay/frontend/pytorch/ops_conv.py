@@ -19,8 +19,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import windows
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.values import Converter, Table, Value
-from aotc.relay.frontend.resize import grid_sample, resize
-from aotc.relay.frontend.windows import Window
+from aotc.relay.frontend.windows import Window, grid_sample, resize
 
 
 def _per_axis(value: Value, rank: int) -> tuple[int, ...]:

@@ -14,9 +14,8 @@ from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.einsum import einsum
-from aotc.relay.frontend.matmul import matmul
 from aotc.relay.frontend.normalisation import batch_norm, per_channel, standardized
+from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.ops_shape import swap
 from aotc.relay.frontend.pytorch.values import Converter, Table, Value

@@ -8,10 +8,12 @@ work = CompileOptions(target="x86-64-v3").compilation("net.onnx")        # to st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
 
 import numpy as np
 from aotc_codegen.c.names import model_identifier
@@ -20,7 +22,7 @@ from aotc.driver.compilation import IMPORTING, Compilation, CompiledModel, Progr
 from aotc.driver.importing import import_exported, is_exported_program, is_relay_text, read_relay_text, with_params
 from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
-from aotc.driver.toolchain import Compiler, Toolchain, resolve_target
+from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
 from aotc.driver.wiring import install
 from aotc.ir import AotcError, AotcTypeError, nearest, spending
@@ -45,28 +47,25 @@ def import_model(
     dims: Mapping[str, int] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> IRModule:
-    """A model in any accepted form as a graph module; see `compile` for the arguments."""
+    """A model in any accepted form as a graph module; see `CompileOptions` for the arguments."""
     install()
     if not isinstance(model, (str, Path, IRModule)) and not hasattr(model, "graph"):
         kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
         raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
+    if (isinstance(model, IRModule) or is_relay_text(model)) and (input_shapes or dims):
+        raise AotcError("pin-module", "input_shapes and dims pin ONNX models; a module states its own types")
+    if is_exported_program(model) and input_shapes:
+        raise AotcError("pin-exported", "an exported program states its own shapes", hint="pin symbols with dims")
     with spending(config):
-        module = _imported(model, input_shapes, dims)
+        if isinstance(model, IRModule):
+            module = model
+        elif is_relay_text(model):
+            module = read_relay_text(model)
+        elif is_exported_program(model):
+            module = import_exported(model, dict(dims or {}))
+        else:
+            module = from_onnx(model, shape=dict(input_shapes or {}), dims=dict(dims or {}))
     return with_params(module, params)
-
-
-def _imported(
-    model: Model, input_shapes: Mapping[str, Sequence[int]] | None, dims: Mapping[str, int] | None
-) -> IRModule:
-    if isinstance(model, IRModule) or is_relay_text(model):
-        if input_shapes or dims:
-            raise AotcError("pin-module", "input_shapes and dims pin ONNX models; a module states its own types")
-        return model if isinstance(model, IRModule) else read_relay_text(model)
-    if is_exported_program(model):
-        if input_shapes:
-            raise AotcError("pin-exported", "an exported program states its own shapes", hint="pin symbols with dims")
-        return import_exported(model, dict(dims or {}))
-    return from_onnx(model, shape=dict(input_shapes or {}), dims=dict(dims or {}))
 
 
 def model_name(model: object, name: str | None) -> str:
@@ -79,13 +78,32 @@ def model_name(model: object, name: str | None) -> str:
     return model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """How a model is compiled, and who is told: the arguments of `compile`, which says what each means.
+    """How a model is compiled, and who is told.
+
+    output        directory of the project; a temporary one, removed with the result, for None
+    target        "host", or a name of `aotc.tir.target.TARGETS`
+    name          prefix of every C symbol; made from the file name for None
+    params        values for some inputs, baked in
+    opt_level     0 (no graph optimisation) to 3
+    accuracy      "fast", or "strict": no algorithm that rounds more, or spreads infinities, than operators do
+    disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
+    config        options of passes and limits of the compiler (`aotc.ir.budget`) by key, as `PassContext` takes them
+    instruments   pass instruments, see `aotc.ir.instrument`
+    input_shapes, dims   shapes of inputs with dynamic dimensions, by input name; values of symbolic ones, by symbol
+    cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
+    cc_timeout    seconds that one run of the C compiler may take, before it is ended; half an hour for None
+    build         make the library, not only the C project
+    cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
+    tuning        file of records of `aotc tune`; None for the user's, False for none
+    threads       make kernels that threads can share, for targets that run several; their number is chosen at `load`
+    progress      called with the name of each stage as it begins
 
     Raises AotcError for a level, an accuracy, a pass, a target or a configuration key that does not exist.
     """
 
+    output: str | Path | None = None
     target: str | Target = "host"
     name: str | None = None
     params: Mapping[str, np.ndarray[Any, Any]] | None = None
@@ -99,6 +117,7 @@ class CompileOptions:
     cc: str | None = None
     cflags: Sequence[str] = ()
     cc_timeout: float | None = None
+    build: bool = True
     cache: bool = True
     tuning: str | Path | bool | None = None
     threads: bool = True
@@ -118,22 +137,17 @@ class CompileOptions:
 
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
         """The pass context that they mean."""
-        config = dict(self.config or {})
-        if self.accuracy == "strict":
-            config["relay.AlterOpLayout.winograd"] = False
-        return PassContext(
-            self.opt_level, disabled_pass=self.disabled_pass, instruments=list(instruments), config=config
-        )
+        strict = {"relay.AlterOpLayout.winograd": False} if self.accuracy == "strict" else {}
+        config = {**(self.config or {}), **strict}
+        disabled = self.disabled_pass
+        return PassContext(self.opt_level, disabled_pass=disabled, instruments=list(instruments), config=config)
 
     @property
-    def compiler(self) -> Compiler:
-        """What is asked of the C compiler."""
+    def toolchain(self) -> FindToolchain:
+        """What finds the C compiler, for the target or another one; it may go to other machines."""
         cache = self.cache and bool((self.config or {}).get("compile.cache", True))
-        return Compiler(self.cc, tuple(self.cflags), cache, self.cc_timeout)
-
-    def toolchain(self) -> Toolchain:
-        """The C compiler for the target."""
-        return self.compiler.toolchain(self.machine)
+        find = partial(find_toolchain, cache=cache, seconds=self.cc_timeout, target=self.machine)
+        return partial(find, self.cc, tuple(self.cflags))
 
     def compilation(
         self, model: Model, *, toolchain: Toolchain | None = None, tilings: Tilings | None = None
@@ -156,63 +170,37 @@ class CompileOptions:
             progress=self.progress,
         )
 
-    def compiled(self, model: Model, output: Path | None = None, *, build: bool = True) -> CompiledModel:
-        """The project of a model in a directory, for None in a temporary one, with its library for `build`."""
-        toolchain = self.toolchain() if build else None
+    def compiled(self, model: Model) -> CompiledModel:
+        """The project of a model, with its library where that is to be made."""
+        output = Path(self.output) if self.output is not None else None
+        toolchain = self.toolchain() if self.build else None
         model_name(model, self.name)  # looks at the name
         if output is not None:
             check_destination(output)
         work = self.compilation(model, toolchain=toolchain)
-        return work.library(output) if build else work.project(output)
+        return work.library(output) if self.build else work.project(output)
 
 
-def compile(
-    model: Model,
-    *,
-    output: str | Path | None = None,
-    target: str | Target = "host",
-    name: str | None = None,
-    params: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    opt_level: int = 3,
-    accuracy: str = "fast",
-    disabled_pass: Sequence[str] = (),
-    config: Mapping[str, Any] | None = None,
-    instruments: Iterable[Any] = (),
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
-    cc: str | None = None,
-    cflags: Sequence[str] = (),
-    cc_timeout: float | None = None,
-    build: bool = True,
-    cache: bool = True,
-    tuning: str | Path | bool | None = None,
-    threads: bool = True,
-    progress: Progress = lambda _: None,
-) -> CompiledModel:
-    """Compile a model to C and, with `build`, to a library.
+_Fields = ParamSpec("_Fields")
 
-    model         a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, an IRModule or a .relay file
-    output        directory of the project; a temporary one, removed with the result, for None
-    target        "host", or a name of `aotc.tir.target.TARGETS`
-    name          prefix of every C symbol; made from the file name for None
-    params        values for some inputs, baked in
-    opt_level     0 (no graph optimisation) to 3
-    accuracy      "fast", or "strict": no algorithm that rounds more, or spreads infinities, than operators do
-    disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
-    config        options of passes and limits of the compiler (`aotc.ir.budget`) by key, as `PassContext` takes them
-    instruments   pass instruments, see `aotc.ir.instrument`
-    input_shapes, dims   shapes of inputs with dynamic dimensions, by input name; values of symbolic ones, by symbol
-    cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
-    cc_timeout    seconds that one run of the C compiler may take, before it is ended; half an hour for None
-    cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
-    tuning        file of records of `aotc tune`; None for the user's, False for none
-    threads       make kernels that threads can share, for targets that run several; their number is chosen at `load`
-    progress      called with the name of each stage as it begins
 
-    Raises AotcError for what is wrong with model, arguments, machine or destination; then nothing is left behind.
-    """
-    options = CompileOptions(
-        target, name, params, opt_level, accuracy, disabled_pass, config, instruments, input_shapes, dims,
-        cc, cflags, cc_timeout, cache, tuning, threads, progress,
-    )  # fmt: skip
-    return options.compiled(model, Path(output) if output is not None else None, build=build)
+def _of_fields(options: Callable[_Fields, CompileOptions]) -> Callable[Concatenate[Model, _Fields], CompiledModel]:
+    """`compile`, which has the fields of its options for keywords."""
+
+    def compile(model: Model, *args: _Fields.args, **fields: _Fields.kwargs) -> CompiledModel:
+        """Compile a model to C and, with `build`, to a library.
+
+        model     a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, an IRModule or a .relay file
+        fields    of `CompileOptions`, which says what each means
+
+        Raises AotcError for what is wrong with model, arguments, machine or destination; then nothing is left behind.
+        """
+        return options(*args, **fields).compiled(model)
+
+    compile.__qualname__ = "compile"
+    own, keywords = inspect.signature(compile), inspect.signature(options).parameters.values()
+    compile.__signature__ = own.replace(parameters=[own.parameters["model"], *keywords])  # type: ignore[attr-defined]
+    return compile  # type: ignore[return-value]  # the model can be given by name, too
+
+
+compile = _of_fields(CompileOptions)

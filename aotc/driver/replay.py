@@ -24,7 +24,7 @@ from typing import Any, Final
 from aotc.driver.cache import digest
 from aotc.driver.scratch import written
 from aotc.driver.wiring import install
-from aotc.ir import AotcError, Failure, failure_of, open_regular, spending
+from aotc.ir import AotcError, DType, Failure, Form, Precision, failure_of, open_regular, spending
 from aotc.ir.transform import Pass, PassContext, get_pass
 from aotc.relay.backend.kernels import lower_function
 from aotc.relay.expr import Function
@@ -35,8 +35,8 @@ from aotc.tir.target import Budget, Space, Target, Threads, Tiles, Winograd
 from aotc.tir.text import to_text
 
 _FORMAT: Final = "aotc-replay"
-_PARTS: Final = {f"aotc.{kind.__name__}": kind for kind in (Target, Threads, Tiles, Winograd, Budget, Space)}
-"""What a target is made of, by the key that its fields have among the options of a pass."""
+_OPTIONS: Final[Form[dict[str, Any]]] = Form(dict, [Target, Threads, Tiles, Winograd, Budget, Space, DType, Precision])
+"""Options of a step by name."""
 
 
 @contextmanager
@@ -78,13 +78,13 @@ def _as_json(failure: Failure, problem: str) -> dict[str, Any]:
     if not isinstance(program, (IRModule, Function)):
         raise TypeError(f"{failure.name} works on kernels, and only graphs have a text form with all their constants")
     module = program if isinstance(program, IRModule) else IRModule({"main": program})
-    is_pass = isinstance(failure.options, Pass)
+    options = _fields(failure.options) if isinstance(failure.options, Pass) else {"target": failure.options}
     return {
         "format": _FORMAT,
         "version": version("aotc"),
         "stage": failure.stage,
         "name": failure.name,
-        "options": _options(failure.options) if is_pass else _plain(failure.options),
+        "options": json.loads(_OPTIONS.dump(options)),
         "context": {
             "opt_level": context.opt_level,
             "required_pass": context.required_pass,
@@ -96,38 +96,16 @@ def _as_json(failure: Failure, problem: str) -> dict[str, Any]:
     }
 
 
-def _options(item: Pass[Any]) -> dict[str, Any]:
-    """The fields of a pass; TypeError for one that cannot be made again from its name and fields."""
+def _fields(item: Pass[Any]) -> dict[str, Any]:
+    """The options of a pass; TypeError for one that cannot be made again from its name and fields."""
     try:
         known = type(get_pass(item.info.name))
     except AotcError:
         known = None
     if known is not type(item):
         raise TypeError(f"{item.info.name} is not a pass of aotc")
-    return {f.name: _plain(getattr(item, f.name)) for f in fields(item)} if is_dataclass(item) else {}
-
-
-def _plain(value: Any) -> Any:
-    """An option as JSON; TypeError for what JSON does not have."""
-    key = f"aotc.{type(value).__name__}"
-    if _PARTS.get(key) is type(value):
-        return {key: {f.name: _plain(getattr(value, f.name)) for f in fields(value)}}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(v) for key, v in value.items()}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise TypeError(f"a {type(value).__name__} among the options of the step cannot be written")
-
-
-def _made(value: Any) -> Any:
-    """An option that `_plain` wrote."""
-    if isinstance(value, dict):
-        made = {key: _made(v) for key, v in value.items()}
-        kind = _PARTS.get(next(iter(made))) if len(made) == 1 else None
-        return kind(**next(iter(made.values()))) if kind is not None else made
-    return tuple(map(_made, value)) if isinstance(value, list) else value
+    options: dict[str, Any] = {f.name: getattr(item, f.name) for f in fields(item)} if is_dataclass(item) else {}
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in options.items()}
 
 
 def read_replay(path: str | Path) -> dict[str, Any]:
@@ -161,11 +139,11 @@ def replay(path: str | Path) -> str:
             config["opt_level"], config["required_pass"], config["disabled_pass"], config=config["config"]
         )
         module = parse(data["program"])
-        name, options = str(data["name"]), _made(data["options"])
+        name, options = str(data["name"]), _OPTIONS.load(json.dumps(data["options"]).encode())
         step = type(get_pass(name))(**options) if data["stage"] == "pass" else None
-        if step is None and not isinstance(options, Target):
+        if step is None and not isinstance(options.get("target"), Target):
             raise TypeError("a kernel without its target")
     except (AotcError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise AotcError("replay", f"{path} is damaged: {error}") from error
     with spending(config["config"]), context:
-        return astext(step(module)) if step is not None else to_text(lower_function(module.main, name, options))
+        return astext(step(module)) if step else to_text(lower_function(module.main, name, options["target"]))

@@ -12,12 +12,12 @@ import platform
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.driver.process import Finished, end_all, run
@@ -44,18 +44,8 @@ class Toolchain:
     seconds: float = CC_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """What is asked of the C compiler, as `find_toolchain` takes it: data, which may go to other machines."""
-
-    cc: str | None = None
-    cflags: tuple[str, ...] = ()
-    cache: bool = True
-    seconds: float | None = None
-
-    def toolchain(self, target: Target | None = None) -> Toolchain:
-        """The compiler on this machine."""
-        return find_toolchain(self.cc, self.cflags, cache=self.cache, target=target, seconds=self.seconds)
+FindToolchain: TypeAlias = Callable[..., Toolchain]
+"""`find_toolchain`, of which some arguments may be given."""
 
 
 def find_toolchain(
@@ -90,26 +80,20 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
         command = tuple(shlex.split(wanted))
     except ValueError as error:
         raise AotcError("no-compiler", f"C compiler {wanted!r} is not a command: {error}") from error
-    if command:
-        path = shutil.which(command[0])
-        if path is None:
-            raise AotcError(
-                "no-compiler",
-                f"C compiler {command[0]!r} not found",
-                hint="give its path with --cc, or emit sources only with --no-build",
-            )
-        return command if Path(path).is_absolute() else (str(Path(path).absolute()), *command[1:])
     foreign = _foreign(target)
-    for name in (cross_compiler(foreign),) if foreign else CANDIDATES:
+    names = command[:1] or ((cross_compiler(foreign),) if foreign else CANDIDATES)
+    for name in names:
         if path := shutil.which(name):
-            return (name if Path(path).is_absolute() else str(Path(path).absolute()),)
-    if foreign:
-        raise _no_cross_compiler(foreign)
-    raise AotcError(
-        "no-compiler",
-        "no C compiler found (looked for cc, gcc, clang)",
-        hint="install gcc or clang, name one with --cc, or emit sources only with --no-build",
-    )
+            return (name if Path(path).is_absolute() else str(Path(path).absolute()), *command[1:])
+    if command:
+        text, hint = f"C compiler {command[0]!r} not found", "give its path with --cc"
+    elif foreign:
+        text = f"no C compiler for {foreign} found (looked for {names[0]}); this machine is {architecture()}"
+        package = f"gcc-{foreign.replace('_', '-')}-linux-gnu"
+        hint = f"install it (on Debian and Ubuntu: {package}), name one with --cc"
+    else:
+        text, hint = "no C compiler found (looked for cc, gcc, clang)", "install gcc or clang, name one with --cc"
+    raise AotcError("no-compiler", text, hint=f"{hint}, or emit sources only with --no-build")
 
 
 def cross_compiler(machine: str) -> str:
@@ -121,15 +105,6 @@ def _foreign(target: Target | None) -> str:
     """The architecture of a target if this machine has another one, else ""."""
     wanted = target.machine if target is not None else ""
     return "" if wanted in ("", architecture()) else wanted
-
-
-def _no_cross_compiler(machine: str) -> AotcError:
-    package = f"gcc-{machine.replace('_', '-')}-linux-gnu"
-    return AotcError(
-        "no-compiler",
-        f"no C compiler for {machine} found (looked for {cross_compiler(machine)}); this machine is {architecture()}",
-        hint=f"install it (on Debian and Ubuntu: {package}), name one with --cc, or emit sources only with --no-build",
-    )
 
 
 def _cpu_flags() -> frozenset[str]:
@@ -191,12 +166,8 @@ def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS,
     if not problem and made is not None and not (made.is_file() and made.stat().st_size):
         problem = "did not fail, but wrote nothing"
     if problem:
-        raise AotcError(
-            "compiler-failed",
-            f"{command[0]} {problem}",
-            notes=done.lines()[:MESSAGE_LINES],
-            hint="the command was: " + shlex.join(command),
-        )
+        notes, hint = done.lines()[:MESSAGE_LINES], f"the command was: {shlex.join(command)}"
+        raise AotcError("compiler-failed", f"{command[0]} {problem}", notes=notes, hint=hint)
 
 
 def compiler_version(cc: str | None = None, target: Target | None = None) -> str:
@@ -242,10 +213,6 @@ def _behind_headers(text: bytes) -> tuple[bytes, bytes] | None:
     return b"\n".join([*re.findall(_INCLUDE, re.sub(_COMMENT, b" ", begin, flags=re.DOTALL)), b""]), rest
 
 
-def _machine_matters(flags: Sequence[str]) -> bool:
-    return any("native" in flag for flag in flags)
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectCompiler:
     """Compiles C files in a directory, each once in the life of the cache.
@@ -274,10 +241,12 @@ class ObjectCompiler:
         special: Mapping[Path, Sequence[str]] = MappingProxyType({}),
     ) -> ObjectCompiler:
         """A compiler whose cached objects depend on the toolchain."""
-        if toolchain.cache is None:
-            return cls(toolchain, flags, directory, special, "")
-        cpu = " ".join(sorted(_cpu_flags())) if _machine_matters((*toolchain.cc, *flags, *toolchain.cflags)) else ""
-        return cls(toolchain, flags, directory, special, digest(compiler_identity(toolchain), *toolchain.cc, cpu))
+        salt = ""
+        if toolchain.cache is not None:
+            native = any("native" in flag for flag in (*toolchain.cc, *flags, *toolchain.cflags))
+            cpu = " ".join(sorted(_cpu_flags())) if native else ""
+            salt = digest(compiler_identity(toolchain), *toolchain.cc, cpu)
+        return cls(toolchain, flags, directory, special, salt)
 
     def _flags(self, source: Path) -> tuple[str, ...]:
         return (*self.flags, *self.special.get(source, ()), *self.toolchain.cflags)

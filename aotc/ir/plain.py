@@ -17,6 +17,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -28,7 +29,8 @@ class Form(Generic[T]):
     """What values of one kind are made of.
 
     result    the class of a whole value
-    classes   dataclasses and subclasses of str among their parts; Python's containers and what JSON has are known
+    classes   dataclasses, enumerations and subclasses of str among their parts; Python's containers and what JSON has
+              are known
     shared    objects that are themselves after reading, too
     """
 
@@ -111,6 +113,8 @@ def _parts(cls: type) -> Callable[[Any], Sequence[Any]]:
         return attrgetter(*names) if len(names) > 1 else lambda item: [getattr(item, name) for name in names]
     if cls is dict:
         return lambda item: [part for pair in item.items() for part in pair]
+    if issubclass(cls, Enum):
+        return lambda item: [item.value]
     return (lambda item: [str(item)]) if issubclass(cls, str) else tuple
 
 
@@ -119,7 +123,7 @@ def _maker(cls: type) -> Callable[[Iterable[Any]], Any]:
     if cls is dict:
         return lambda parts: dict(zip(each := iter(parts), each, strict=True))
     if not is_dataclass(cls):
-        return (lambda parts: cls(*parts)) if issubclass(cls, str) else cls
+        return (lambda parts: cls(*parts)) if issubclass(cls, (str, Enum)) else cls
     names = [field.name for field in fields(cls)]
     takes = inspect.signature(cls).parameters.values()
     if [p.name for p in takes if p.kind is p.POSITIONAL_OR_KEYWORD] == names:

@@ -28,7 +28,7 @@ import numpy as np
 
 from aotc.driver.compilation import compile_table
 from aotc.driver.compile import CompileOptions
-from aotc.driver.toolchain import Compiler, require_cpu
+from aotc.driver.toolchain import FindToolchain, require_cpu
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.kernels import KernelLibrary
@@ -84,7 +84,7 @@ class Measured:
 
 Results: TypeAlias = Generator["tuple[Job, Measured | AotcError]", None, None]
 """Jobs in any order; may be closed early."""
-Runner: TypeAlias = Callable[[Sequence[Job], Compiler], Results]
+Runner: TypeAlias = Callable[[Sequence[Job], FindToolchain], Results]
 
 
 # --- what there is to measure
@@ -133,13 +133,13 @@ def _kernel(name: str, candidate: Candidate, inputs: tuple[Buffer, Buffer], out:
 # --- measuring
 
 
-def measure(job: Job, compiler: Compiler) -> Measured:
+def measure(job: Job, compiler: FindToolchain) -> Measured:
     """Compile the candidates of a job and time them in turns on this machine.
 
     Raises AotcError (code "tuning") where the machine cannot run the target's code, and for a failing C compiler.
     """
     require_cpu(job.target)
-    library = compile_table({k.name: k for k in job.kernels.values()}, job.target, compiler.toolchain())
+    library = compile_table({k.name: k for k in job.kernels.values()}, job.target, compiler())
     with _ALONE:
         a, b, out = (_values(buffer, seed) for seed, buffer in enumerate(next(iter(job.kernels.values())).params[:3]))
         # other layers' weights push a layer's own out of the second-level cache between two runs of a network
@@ -180,7 +180,7 @@ def _sample(call: Call, repeat: int) -> float:
     return (time.perf_counter() - begin) / repeat
 
 
-def run_here(jobs: Sequence[Job], compiler: Compiler) -> Results:
+def run_here(jobs: Sequence[Job], compiler: FindToolchain) -> Results:
     """One job after the other in this process."""
     for job in jobs:
         try:
@@ -203,7 +203,7 @@ def cluster_runner(address: str) -> Runner:
         hint = "pip install distributed"
         raise AotcError("scheduler", "the package distributed is not installed", hint=hint) from error
 
-    def run(jobs: Sequence[Job], compiler: Compiler) -> Results:
+    def run(jobs: Sequence[Job], compiler: FindToolchain) -> Results:
         client = _connect(address)
         futures: dict[Any, Job] = {}
         try:
@@ -284,7 +284,7 @@ def tune(
     known = {} if again or runner is not run_here else records.choices(cpu_model())
     jobs = [make_job(signature, site, trials) for signature, site in sites.items()]
     fresh = [job for job in jobs if job.signature not in known or known[job.signature].trials < len(job.kernels)]
-    with closing(runner(fresh, chosen.compiler)) as results:
+    with closing(runner(fresh, chosen.toolchain)) as results:
         rows, failures = _measured(len(fresh), results, records, seconds, advance)
     if failures and not rows:
         raise failures[0]

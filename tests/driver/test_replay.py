@@ -166,7 +166,7 @@ CHANGES: dict[str, Any] = {
     "another version": ({"version": "0.0.1"}, "is of aotc 0.0.1"),
     "another format": ({"format": "else"}, "is not a file that a failed pass or kernel left"),
     "an unknown pass": ({"name": "NoSuchPass"}, "is damaged: .*NoSuchPass"),
-    "an unknown option": ({"options": {"nothing": 1}}, "is damaged: "),
+    "an unknown option": ({"options": ["nothing", 1, [3, 0, 1], [0, 2]]}, "is damaged: .*nothing"),
     "options of another kind": ({"options": 5}, "is damaged: "),
     "a kernel without a target": ({"stage": "kernel"}, "is damaged: "),
     "a program that is none": ({"program": "def @main("}, "is damaged: "),

@@ -91,5 +91,5 @@ def test_kernels_that_are_right_leave_fusion(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_right_compiler_has_no_wrong_kernels(target: str, opt_level: int) -> None:
     """Kernels that work in place, for teams and with Winograd's algorithm among them."""
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
-    options = CompileOptions(target, opt_level=opt_level, cflags=("-O1",))
+    options = CompileOptions(target=target, opt_level=opt_level, cflags=("-O1",))
     assert first_wrong_kernel(model(), {"x": x}, options, bound=1e-5) == ""

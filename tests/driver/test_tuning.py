@@ -8,6 +8,7 @@ import multiprocessing
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from aotc.driver import tuning_store
 from aotc.driver.compile import CompileOptions, compile
-from aotc.driver.toolchain import Compiler, resolve_target
+from aotc.driver.toolchain import FindToolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model
 from aotc.ir.diagnostics import AotcError
 from aotc.measuring.tuning import Job, Measured, Results, cluster_runner, collect, make_job, measure, run_here, tune
@@ -57,11 +58,11 @@ def record_last(path: Path, candidate: str | None = None) -> int:
 
 def test_contractions_are_found_once_and_do_not_depend_on_names() -> None:
     target = resolve_target("host")
-    first = collect(network(), CompileOptions(target))
+    first = collect(network(), CompileOptions(target=target))
     assert len(first) == 2
-    assert list(first) == list(collect(network(), CompileOptions(target)))
-    assert len(set(first) & set(collect(network(41), CompileOptions(target)))) == 1
-    assert not set(first) & set(collect(network(), CompileOptions(replace(target, l1=1 << 10))))
+    assert list(first) == list(collect(network(), CompileOptions(target=target)))
+    assert len(set(first) & set(collect(network(41), CompileOptions(target=target)))) == 1
+    assert not set(first) & set(collect(network(), CompileOptions(target=replace(target, l1=1 << 10))))
 
 
 def test_candidates_have_distinct_names_and_right_results() -> None:
@@ -258,7 +259,7 @@ def test_two_processes_write_at_once(tmp_path: Path) -> None:
 
 
 def test_failures_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def half(jobs: Sequence[Job], compiler: Compiler) -> Results:
+    def half(jobs: Sequence[Job], compiler: FindToolchain) -> Results:
         yield jobs[0], AotcError("tuning", "the machine is on fire")
         yield from run_here(jobs[1:], compiler)
 
@@ -286,4 +287,4 @@ def test_measuring_on_a_cluster(tmp_path: Path) -> None:
 def test_measured_alone_as_well() -> None:
     (signature, site), *_ = collect(network(), CompileOptions()).items()
     job = make_job(signature, site, 2)
-    assert measure(job, Compiler(cflags=QUICK)).seconds.keys() == job.kernels.keys()
+    assert measure(job, partial(find_toolchain, cflags=QUICK)).seconds.keys() == job.kernels.keys()

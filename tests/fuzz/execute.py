@@ -55,7 +55,7 @@ def targets() -> Sequence[str]:
 
 def interpreted(module: IRModule, inputs: Mapping[str, Array], setting: Setting) -> list[Array] | None:
     """The outputs by the interpreter of tensor programs; None for what would take it too long."""
-    options = CompileOptions(setting.target, opt_level=setting.opt_level, accuracy=setting.accuracy, cache=False)
+    options = CompileOptions(target=setting.target, opt_level=setting.opt_level, accuracy=setting.accuracy, cache=False)
     (program,) = options.compilation(module).programs
     if sum(step.kernel.macs for step in program.steps) > MOST_WORK:
         return None

@@ -41,7 +41,8 @@ class Case:
 
     def compilation(self) -> Compilation:
         """The network on its way to C."""
-        return CompileOptions(self.target, "net", cache=False, tuning=False, **self.options).compilation(self.module())
+        chosen = CompileOptions(target=self.target, name="net", cache=False, tuning=False, **self.options)
+        return chosen.compilation(self.module())
 
 
 def tensor(*shape: int, dtype: str = "float32") -> str:

@@ -33,7 +33,9 @@ GROUPS = [OPERATORS[k::16] for k in range(16)]
 
 
 def verified(module: IRModule, target: str, **options: Any) -> list[Program]:
-    chosen = CompileOptions(target, "net", cache=False, tuning=False, instruments=[ProgramVerifier()], **options)
+    chosen = CompileOptions(
+        target=target, name="net", cache=False, tuning=False, instruments=[ProgramVerifier()], **options
+    )
     return list(chosen.compilation(module).programs)
 
 

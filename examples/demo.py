@@ -31,9 +31,8 @@ from rich.table import Table
 
 import aotc
 from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
-from aotc.checking.exact import exact_runner
 from aotc.checking.inputs import random_inputs, read_inputs
-from aotc.checking.reference import reference_runner
+from aotc.checking.reference import onnx_reference
 from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import PATH, SHAPES, TARGET, option
 from aotc.cli.tables import count, size
@@ -121,14 +120,14 @@ def workload() -> Subject:
 
 def onnx_subject(path: Path, file: Path | None, pins: Mapping[str, Any]) -> Subject:
     """A model of the user's; the reference is ONNX Runtime, or onnx's own evaluator where that is missing."""
-    model = load_model(path)
-    runner, exact = reference_runner(model), exact_runner(model)
+    found = onnx_reference(load_model(path))
 
     def inputs(types: Mapping[str, TensorType]) -> Arrays:
         return random_inputs(types, SEED) if file is None else read_inputs(file, types)
 
     arguments = {"model": path, **pins}
-    return Subject(path.name, model_name(path, None), arguments, inputs, runner.name, lambda x, _: runner(x), exact)
+    expected = lambda x, _: found.run(x)  # noqa: E731
+    return Subject(path.name, model_name(path, None), arguments, inputs, found.name, expected, found.exact)
 
 
 def command(arguments: Sequence[str | Path], cwd: Path) -> str:

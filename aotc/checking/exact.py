@@ -4,13 +4,12 @@
 In: an ONNX model in float32.  Out: its outputs computed in float64 by onnx's own reference evaluator, which
 shares no code with this compiler or with ONNX Runtime.
 
-    exact = exact_runner(model)
-    exact({"x": array})["y"]               # float64; None where the evaluator cannot run the model
+    run_in_double(model, {"x": array})["y"]            # array and result in float64
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,11 +69,8 @@ def _widen_node(node: onnx.NodeProto) -> None:
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.TENSOR:
             _widen_tensor(attribute.t)
-        if (
-            node.op_type in ("Cast", "EyeLike")
-            and attribute.name in ("to", "dtype")
-            and attribute.i == TensorProto.FLOAT
-        ):
+        to_dtype = node.op_type in ("Cast", "EyeLike") and attribute.name in ("to", "dtype")
+        if to_dtype and attribute.i == TensorProto.FLOAT:
             attribute.i = TensorProto.DOUBLE
         if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
             values = [attribute.f] if attribute.name == "value_float" else list(attribute.floats)
@@ -98,17 +94,7 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     return wide
 
 
-def exact_runner(model: onnx.ModelProto) -> Callable[[Mapping[str, np.ndarray[Any, Any]]], Arrays | None]:
-    """A function that runs `model` in double precision; it gives None where the evaluator fails."""
-    names = [o.name for o in model.graph.output]
-
-    def run(inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
-        wide = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
-        try:
-            evaluator = ReferenceEvaluator(in_double(model), new_ops=[GlobalMaxPool, Upsample])
-            values = evaluator.run(None, wide)
-        except Exception:  # whatever it raises: there is no exact result then
-            return None
-        return {n: np.asarray(v) for n, v in zip(names, values, strict=True)}
-
-    return run
+def run_in_double(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+    """The outputs by name of `model` in double precision; raises whatever the evaluator does."""
+    values = ReferenceEvaluator(in_double(model), new_ops=[GlobalMaxPool, Upsample]).run(None, dict(inputs))
+    return {o.name: np.asarray(v) for o, v in zip(model.graph.output, values, strict=True)}

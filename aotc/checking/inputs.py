@@ -26,14 +26,19 @@ def input_types(module: IRModule) -> dict[str, TensorType]:
     return {p.name: ty for p in module.main.params if isinstance(ty := type_of(p), TensorType)}
 
 
+def session_types(session: Session) -> dict[str, TensorType]:
+    """The types of a loaded model's inputs, by name."""
+    return {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
+
+
 def session_inputs(session: Session, path: Path | None) -> Arrays:
     """The inputs of a loaded model in an .npz file, for None seeded random ones."""
-    types = {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
+    types = session_types(session)
     return read_inputs(path, types) if path is not None else random_inputs(types, 0)
 
 
 def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:
-    """Standard normal floats, integers from 0 to 7, fair bools; AotcError for what the memory does not hold."""
+    """Standard normal floats, integers from 0 to 7, fair bools; AotcError where memory is short."""
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
     for name, ty in types.items():

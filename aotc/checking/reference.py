@@ -2,8 +2,8 @@
 """An independent execution of a model: of an ONNX model by ONNX Runtime where installed, else by onnx's reference
 evaluator, of a graph module by the numpy interpreter, also in double precision.
 
-run = reference_runner(model)
-run.name, run({"input": array})                  # "onnxruntime", {"output": array}
+reference = onnx_reference(model)
+reference.name, reference.run({"input": array})  # "onnxruntime", {"output": array}
 relay_reference(module, ["output"]).exact({"x": array})["output"]
 """
 
@@ -42,27 +42,25 @@ class Reference:
     exact: Callable[[Arrays], Arrays | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceRunner:
-    """Another implementation, by name, ready to run."""
+def or_none(run: Callable[[Arrays], Arrays]) -> Callable[[Arrays], Arrays | None]:
+    """`run`, with None for whatever it raises: there is no exact result then."""
 
-    name: str
-    _session: Any
-    outputs: tuple[str, ...]
-
-    def __call__(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
-        """The outputs by name; AotcError (code "reference") where the implementation cannot run the model."""
+    def attempt(inputs: Arrays) -> Arrays | None:
         try:
-            values = self._session.run(list(self.outputs), dict(inputs))
-        except Exception as error:  # of many kinds
-            text = f"{self.name} cannot run the model on these inputs: {str(error).strip() or type(error).__name__}"
-            hint = "integers of random inputs are 0 to 7; --inputs FILE.npz gives what the model takes"
-            raise AotcError("reference", text, hint=hint) from error
-        return {name: np.asarray(value) for name, value in zip(self.outputs, values, strict=True)}
+            return run(inputs)
+        except Exception:
+            return None
+
+    return attempt
+
+
+def in_float64(inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+    """The inputs of a model in double precision."""
+    return {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
 
 
 def _onnxruntime_session(model: ModelProto) -> Any:
-    """An ONNX Runtime session without its graph optimisations; None where it is absent or refuses the model."""
+    """An ONNX Runtime session without graph optimisations; None where absent or refused."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     import onnxruntime
@@ -76,15 +74,38 @@ def _onnxruntime_session(model: ModelProto) -> Any:
         return None
 
 
-def reference_runner(model: ModelProto) -> ReferenceRunner:
-    """The best independent implementation at hand for `model`."""
-    outputs = tuple(o.name for o in model.graph.output)
-    session = _onnxruntime_session(model)
-    if session is not None:
-        return ReferenceRunner("onnxruntime", session, outputs)
-    from onnx.reference import ReferenceEvaluator
+def session_runner(name: str, session: Any, names: Sequence[str]) -> Callable[[Arrays], Arrays]:
+    """Runs another implementation, which gives outputs of these names.
 
-    return ReferenceRunner("onnx.reference", ReferenceEvaluator(model), outputs)
+    What it gives raises AotcError (code "reference") where the implementation cannot run the model.
+    """
+
+    def run(inputs: Arrays) -> Arrays:
+        try:
+            values = session.run(list(names), dict(inputs))
+        except Exception as error:  # of many kinds
+            text = f"{name} cannot run the model on these inputs: {str(error).strip() or type(error).__name__}"
+            hint = "integers of random inputs are 0 to 7; --inputs FILE.npz gives what the model takes"
+            raise AotcError("reference", text, hint=hint) from error
+        return dict(zip(names, map(np.asarray, values), strict=True))
+
+    return run
+
+
+def onnx_reference(model: ModelProto) -> Reference:
+    """The best independent implementation at hand for `model`, and onnx's evaluator in double precision."""
+    name, session = "onnxruntime", _onnxruntime_session(model)
+    if session is None:
+        from onnx.reference import ReferenceEvaluator
+
+        name, session = "onnx.reference", ReferenceEvaluator(model)
+
+    def exact(inputs: Arrays) -> Arrays:
+        from aotc.checking.exact import run_in_double  # onnx's evaluator takes long to import
+
+        return run_in_double(model, in_float64(inputs))
+
+    return Reference(name, session_runner(name, session, [o.name for o in model.graph.output]), or_none(exact))
 
 
 # --- of graph modules
@@ -96,14 +117,10 @@ def relay_reference(module: IRModule, names: Sequence[str]) -> Reference:
     def run(inputs: Arrays) -> Arrays:
         return _evaluated(module, names, inputs)
 
-    def exact(inputs: Arrays) -> Arrays | None:
-        wide = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
-        try:
-            return _evaluated(in_double(module), names, wide)
-        except Exception:  # whatever it raises: there is no exact result then
-            return None
+    def exact(inputs: Arrays) -> Arrays:
+        return _evaluated(in_double(module), names, in_float64(inputs))
 
-    return Reference("the numpy interpreter", run, exact)
+    return Reference("the numpy interpreter", run, or_none(exact))
 
 
 def _evaluated(module: IRModule, names: Sequence[str], inputs: Arrays) -> Arrays:

@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.node import map_aggregate
 
 from aotc.checking.inputs import Arrays
-from aotc.checking.reference import Reference
+from aotc.checking.reference import Reference, or_none
 
 
 def torch_reference(program: Any, names: Sequence[str]) -> Reference:
@@ -25,13 +25,10 @@ def torch_reference(program: Any, names: Sequence[str]) -> Reference:
     def run(inputs: Arrays) -> Arrays:
         return _run(torch.fx.Interpreter(program.graph_module), program, names, inputs)
 
-    def exact(inputs: Arrays) -> Arrays | None:
-        try:
-            return _run(_InDouble(program.graph_module), program, names, inputs)
-        except Exception:  # whatever it raises: there is no exact result then
-            return None
+    def exact(inputs: Arrays) -> Arrays:
+        return _run(_InDouble(program.graph_module), program, names, inputs)
 
-    return Reference(f"torch {torch.__version__}", run, exact)
+    return Reference(f"torch {torch.__version__}", run, or_none(exact))
 
 
 class _InDouble(torch.fx.Interpreter):  # type: ignore[misc]

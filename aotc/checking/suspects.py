@@ -57,7 +57,7 @@ def _nodes(step: Step) -> str:
 
 
 class _Schedule:
-    """Runs a program in the interpreter, and each kernel compiled beside it, in memory laid out as its plan says."""
+    """Runs a program in the interpreter, and each kernel compiled beside it, in memory as planned."""
 
     def __init__(self, program: Program, library: KernelLibrary, bound: float) -> None:
         self._program, self._library, self._bound = program, library, bound
@@ -98,7 +98,7 @@ class _Schedule:
         return self._own[storage]
 
     def _compared(self, view: View, kernel: Kernel, actual: Array, expected: Array) -> Comparison:
-        """As `aotc verify` compares outputs; integers that are made of floats may be rounded to the next one."""
+        """As `aotc verify` compares; integers that are made of floats may be rounded to the next one."""
         dtype = view.storage.dtype
         found = compare(view.storage.name, actual, expected, bound_for(dtype, self._bound))
         rounded = dtype.is_integer and found.max_abs <= 1 and any(b.dtype.is_float for b in kernel.params)

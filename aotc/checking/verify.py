@@ -8,7 +8,7 @@ report.ok, report.cases[0].outputs[0].relative
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,7 +16,7 @@ import onnx
 
 from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
 from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs
-from aotc.checking.reference import Reference, reference_runner, relay_reference
+from aotc.checking.reference import Reference, onnx_reference, relay_reference
 from aotc.checking.suspects import first_wrong_kernel
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions
@@ -66,13 +66,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         cases = [{"source": c.source, "ok": c.ok, "outputs": [o.as_dict() for o in c.outputs]} for c in self.cases]
-        return {
-            "ok": self.ok,
-            "reference": self.reference,
-            "cases": cases,
-            "first_difference": self.first_difference,
-            "wrong_kernel": self.wrong_kernel,
-        }
+        return {"ok": self.ok, **asdict(self), "cases": cases}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +85,18 @@ def judged(runs: Sequence[Run], float32_bound: float, exact_run: ExactRun) -> tu
     exact_run    gives the outputs in double precision for inputs; None where they cannot be had
     """
 
-    def first_look(run: Run, name: str) -> Comparison:
-        expected = run.expected[name]
-        return compare(name, run.actual[name], expected, bound_for(DType.of(expected), float32_bound))
-
-    found = [[first_look(r, n) for n in r.expected] for r in runs]
-    noisy = sorted({c.name for row in found for c in row if not c.ok})
-    exact = _exact_results(exact_run, runs) if noisy else None
-    if exact is not None:
-        for name in noisy:
-            noise = max(exact_error(r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True))
-            for row, r, e in zip(found, runs, exact, strict=True):
-                k = next(k for k, c in enumerate(row) if c.name == name)
-                if not row[k].ok:
-                    row[k] = judge_by_exact(row[k], r.actual[name], e[name], noise)
-    return tuple(Case(r.source, tuple(row)) for r, row in zip(runs, found, strict=True))
+    found = [
+        {n: compare(n, r.actual[n], e, bound_for(DType.of(e), float32_bound)) for n, e in r.expected.items()}
+        for r in runs
+    ]
+    noisy = sorted({name for row in found for name, c in row.items() if not c.ok})
+    exact = (_exact_results(exact_run, runs) if noisy else None) or []
+    for name in noisy if exact else ():
+        noise = max(exact_error(r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True))
+        for row, r, e in zip(found, runs, exact, strict=True):
+            if not row[name].ok:
+                row[name] = judge_by_exact(row[name], r.actual[name], e[name], noise)
+    return tuple(Case(r.source, tuple(row.values())) for r, row in zip(runs, found, strict=True))
 
 
 def _exact_results(exact_run: ExactRun, runs: Sequence[Run]) -> list[Arrays] | None:
@@ -130,14 +121,6 @@ def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) 
     return pinned
 
 
-def _onnx_reference(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> Reference:
-    from aotc.checking.exact import exact_runner  # onnx's evaluator takes long to import
-
-    pinned = with_static_inputs(model, types)
-    runner = reference_runner(pinned)
-    return Reference(runner.name, runner, exact_runner(pinned))
-
-
 def _reference(model: Model, types: Mapping[str, TensorType], names: Sequence[str]) -> Reference:
     """The implementation that a loaded model is compared with; `names` are those of the outputs."""
     if isinstance(model, IRModule):
@@ -146,7 +129,7 @@ def _reference(model: Model, types: Mapping[str, TensorType], names: Sequence[st
         from aotc.checking.reference_torch import torch_reference  # torch is an extra
 
         return torch_reference(model, names)
-    return _onnx_reference(model, types)
+    return onnx_reference(with_static_inputs(model, types))
 
 
 def _loaded(model: str | Path | Model) -> Model:
@@ -194,7 +177,7 @@ def verify(
     if not first:
         first = "no node differs when every result is an output"
         first += "" if kernel else ", and no kernel from its program: the difference comes with fusion (try -O 0)"
-    return Report(report.reference, report.cases, first, kernel)
+    return replace(report, first_difference=first, wrong_kernel=kernel)
 
 
 def _compared(
@@ -247,7 +230,6 @@ def first_difference(
     results = {c.name: c for c in report.cases[0].outputs}
     for index, node in enumerate(model.graph.node):
         for name in node.output:
-            result = results.get(name)
-            if result is not None and not result.ok:
+            if (result := results.get(name)) is not None and not result.ok:
                 return f"node {node.name or f'#{index}'} ({node.op_type}), output {name!r}: {result.reason}"
     return ""

@@ -14,7 +14,7 @@ from aotc.checking.verify import Report
 
 
 def _with_unit(number: float, units: Sequence[str]) -> str:
-    """A number in the unit in which it is below 1000; a whole number in the first unit, two decimals in others."""
+    """A number in the unit in which it is below 1000; with two decimals but in the first one."""
     for unit in units[:-1]:
         if number < 1000:
             return f"{number:.0f}{unit}" if unit == units[0] else f"{number:.2f}{unit}"

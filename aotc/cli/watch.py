@@ -71,7 +71,7 @@ class Watch:
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[str], None]]:
-        """What is told each stage as it begins; the report is written at the end, also of a compilation that failed."""
+        """What is told each stage; the report is written at the end, also of what failed."""
 
         def stage(name: str) -> None:
             if name == WRITING and self.stop_after is not None:  # all passes have run

@@ -44,14 +44,9 @@ def build_library(
     library.parent.mkdir(exist_ok=True)
     sources = sorted(path for pattern in ("src/*.c", "src/*.S", "runtime/*.c") for path in directory.glob(pattern))
     sources = [s for s in sources if s.name != "params_to_c.c"]
-    flags = (
-        "-std=c99",
-        "-fPIC",
-        *(() if visible else ("-fvisibility=hidden",)),
-        "-Iinclude",
-        "-Isrc",
-        *(base_cflags(target) if "isas" in metadata else cflags(target)),
-    )
+    hidden = () if visible else ("-fvisibility=hidden",)
+    machine = base_cflags(target) if "isas" in metadata else cflags(target)
+    flags = ("-std=c99", "-fPIC", *hidden, "-Iinclude", "-Isrc", *machine)
     special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
     with tempfile.TemporaryDirectory(prefix=".objects-", dir=directory.absolute()) as scratch:
         objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
@@ -97,7 +92,7 @@ def _compile_externals(compiler: ObjectCompiler, jobs: Mapping[Path, tuple[Path,
 
 
 def _link(link: Callable[[Sequence[str]], None], command: Sequence[str], externals: Sequence[External]) -> None:
-    """Link the library; what the user's code does not define is an error here, not when the library is loaded."""
+    """Link the library; what the user's code does not define is an error here, not at loading."""
     mac = sys.platform == "darwin"
     required = [f"-Wl,-u,_{e['kernel']}" if mac else f"-Wl,--require-defined={e['kernel']}" for e in externals]
     try:

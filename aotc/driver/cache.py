@@ -22,10 +22,8 @@ import os
 import shlex
 import stat
 import sys
-import tempfile
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -34,18 +32,17 @@ from typing import Final
 import aotc_codegen
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
+from aotc.driver.scratch import abandoned, discard, written
+from aotc.ir import AotcError
 
 LOG = logging.getLogger("aotc")
 DEFAULT_MEGABYTES: Final = 1000
 TRIMMED: Final = 0.8
 """The part of the limit that is left after trimming, so that not every compile has to."""
 _CHECK: Final = hashlib.sha256().digest_size
-_SUFFIX, _UNFINISHED = ".entry", ".tmp"
+_SUFFIX: Final = ".entry"
 _LAYOUT: Final = "2"
 """Of entries; those of another are never found."""
-_ABANDONED_SECONDS: Final = 3600
-"""The age at which an unfinished entry belongs to no running process."""
 
 
 def digest(*parts: bytes | str) -> str:
@@ -108,7 +105,7 @@ class ObjectCache:
         return self.folder / name[:2] / f"{name}{_SUFFIX}"
 
     def _trusts(self, *inside: Path) -> bool:
-        """Whether nobody else writes to the folders, as far as they exist; a warning says once where somebody may."""
+        """Whether nobody else writes to the folders that exist; told once where somebody may."""
         for folder in (self.folder.parent, self.folder, *inside):
             if folder not in self._trusted and folder.exists():
                 reason = distrust(folder)
@@ -120,92 +117,78 @@ class ObjectCache:
                 return False
         return True
 
-    def _warn(self, text: str) -> None:
-        if not self._warned:
-            LOG.warning(text)
-        self._warned = True
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """What the system refuses in the block costs time alone; it is told once."""
+        try:
+            yield
+        except OSError as error:
+            if not self._warned:
+                LOG.warning("cannot %s the cache in %s: %s", what, self.folder, error.strerror)
+            self._warned = True
 
     def get(self, key: str) -> bytes | None:
         """The object of a key; None where there is none."""
-        data = self._read(key)
-        if data is None:
-            self.misses += 1
-            return None
-        self.hits += 1
-        with suppress(OSError):  # another process removed it, or it belongs to another user
-            os.utime(self._path(key))  # its modification time is that of its last use
-        return data
-
-    def _read(self, key: str) -> bytes | None:
-        """The object in an entry; None for an entry that does not exist, cannot be read or is corrupt."""
         path = self._path(key)
-        try:
-            if not self._trusts(path.parent):
-                return None
-            data = path.read_bytes()
-            if _checksum(key, data[_CHECK:]) == data[:_CHECK] and _is_ours(path.stat()):
-                return data[_CHECK:]
-            LOG.warning("the cache entry %s is corrupt: it is thrown away and made again", path)
-            path.unlink(missing_ok=True)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            self._warn(f"cannot read the cache in {self.folder}: {error.strerror}")
+        with self._telling("read"), suppress(FileNotFoundError):
+            if self._trusts(path.parent) and (data := self._read(path, key)) is not None:
+                self.hits += 1
+                with suppress(OSError):  # another process removed it, or it belongs to another user
+                    os.utime(path)  # its modification time is that of its last use
+                return data
+        self.misses += 1
+        return None
+
+    def _read(self, path: Path, key: str) -> bytes | None:
+        """The object in an entry, which is thrown away if it is corrupt."""
+        data = path.read_bytes()
+        if _checksum(key, data[_CHECK:]) == data[:_CHECK] and _is_ours(path.stat()):
+            return data[_CHECK:]
+        LOG.warning("the cache entry %s is corrupt: it is thrown away and made again", path)
+        path.unlink(missing_ok=True)
         return None
 
     def put(self, key: str, data: bytes) -> None:
         """Keep bytes as the object of a key."""
         path = self._path(key)
-        try:
+        with self._telling("write to"):
             for folder in (self.folder.parent, self.folder, path.parent):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not self._trusts(path.parent):
-                return
-            with tempfile.NamedTemporaryFile(dir=path.parent, suffix=_UNFINISHED, delete=False) as file:
-                unfinished = Path(file.name)
-                try:
+            if self._trusts(path.parent):
+                with written(path, mode=0o600) as file:
                     file.write(_checksum(key, data) + data)
-                    file.flush()
-                    unfinished.replace(path)
-                except BaseException:
-                    unfinished.unlink(missing_ok=True)
-                    raise
-        except OSError as error:
-            self._warn(f"cannot write to the cache in {self.folder}: {error.strerror}")
 
-    def _files(self, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
+    def _entries(self) -> list[tuple[Path, os.stat_result]]:
         """The files of our own making, whatever else may lie there."""
-        try:
-            found = list(self.folder.glob(f"??/*{suffix}"))
-        except OSError:  # a folder that may not be looked into holds nothing for us
-            found = []
-        for path in found:
-            try:
-                yield path, path.stat()
-            except OSError:
-                continue  # gone since
+        found = []
+        with suppress(OSError):  # a folder that may not be looked into holds nothing for us
+            for path in self.folder.glob(f"??/*{_SUFFIX}"):
+                with suppress(OSError):  # gone since
+                    found.append((path, path.stat()))
+        return found
 
     def usage(self) -> tuple[int, int]:
         """How many entries there are, and their bytes."""
-        sizes = [found.st_size for _, found in self._files(_SUFFIX)]
+        sizes = [found.st_size for _, found in self._entries()]
         return len(sizes), sum(sizes)
 
     def trim(self) -> None:
-        """Remove the entries that were used longest ago where they are more than the limit, and abandoned files."""
+        """Remove what was used longest ago beyond the limit, and abandoned files."""
         with suppress(OSError):  # a folder that may not be looked into holds nothing for us
             if self._trusts():
                 self._trim()
 
     def _trim(self) -> None:
-        now = time.time()
-        _remove(path for path, found in self._files(_UNFINISHED) if now - found.st_mtime > _ABANDONED_SECONDS)
-        entries = sorted(self._files(_SUFFIX), key=lambda e: e[1].st_mtime)
+        for folder in self.folder.glob("??"):
+            for unfinished in abandoned(folder):
+                discard(unfinished)
+        entries = self._entries()
         excess = sum(found.st_size for _, found in entries) - self.limit
         if excess <= 0:
             return
         excess += int((1 - TRIMMED) * self.limit)
         old = []
-        for path, found in entries:
+        for path, found in sorted(entries, key=lambda e: e[1].st_mtime):
             if excess <= 0:
                 break
             old.append(path)
@@ -215,14 +198,12 @@ class ObjectCache:
     def clear(self) -> tuple[int, int]:
         """Remove all entries; how many there were, and their bytes."""
         found = self.usage()
-        _remove(path for suffix in (_SUFFIX, _UNFINISHED) for path, _ in list(self._files(suffix)))
+        _remove(path for path, _ in self._entries())
         return found
 
 
 def _checksum(key: str, data: bytes) -> bytes:
-    found = hashlib.sha256(key.encode())
-    found.update(data)
-    return found.digest()
+    return hashlib.sha256(key.encode() + data).digest()
 
 
 def _remove(paths: Iterable[Path]) -> None:

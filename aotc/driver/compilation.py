@@ -12,7 +12,7 @@ Each stop is made from the one before when it is first asked for, and kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
 from aotc.runtime.tensor import TensorInfo
-from aotc.tir import Buffer, Kernel, Target, WidenFloats, called, scheduled
+from aotc.tir import Kernel, Target, WidenFloats, called, scheduled
 from aotc.tir.loops.widen import widen
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.contraction.choice import Site, choosing
@@ -194,7 +194,7 @@ class Compilation:
             return tuple(scheduled(p, one, shared) for p, one in zip(calls, self.versions, strict=True))
 
     def project(self, output: Path | None = None) -> CompiledModel:
-        """The C project in a directory, for None in a temporary one; nothing is left there where something fails."""
+        """The C project in a directory, for None in a temporary one; a failure leaves nothing."""
         return self._written(output, None)
 
     def library(self, output: Path | None = None) -> CompiledModel:
@@ -251,10 +251,10 @@ class Compilation:
 def _info(kernel: Kernel) -> KernelInfo:
     """What a kernel takes, as flat memory."""
 
-    def flat(buffers: Sequence[Buffer]) -> tuple[TensorInfo, ...]:
-        return tuple(TensorInfo(b.name, [b.size], b.dtype) for b in buffers)
-
-    return KernelInfo(flat(kernel.inputs), flat(kernel.outputs), tuple(b.nbytes for b in kernel.workspace))
+    inputs, outputs = (
+        tuple(TensorInfo(b.name, [b.size], b.dtype) for b in buffers) for buffers in (kernel.inputs, kernel.outputs)
+    )
+    return KernelInfo(inputs, outputs, tuple(b.nbytes for b in kernel.workspace))
 
 
 def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Toolchain | None = None) -> KernelLibrary:

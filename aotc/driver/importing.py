@@ -57,7 +57,7 @@ def is_relay_text(model: object) -> bool:
 
 
 def read_relay_text(path: str | Path) -> IRModule:
-    """The module in a file of Relay text; AotcError for files that cannot be read, and whatever the parser finds."""
+    """The module in a file of Relay text; AotcError where it cannot be read or parsed."""
     install()
     try:
         with open_regular(path, "relay-file") as file:

@@ -16,7 +16,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from aotc.driver.scratch import PLAN, abandoned, discard, exclusively, is_scratch, scratch_folder, scratches
@@ -51,11 +51,8 @@ def check_destination(output: Path) -> None:
     except OSError as error:
         raise AotcError("output", f"cannot use {output}: {error.strerror}") from error
     if not empty and not is_ours(output):
-        raise AotcError(
-            "output",
-            f"directory {output} is not empty and was not made by aotc",
-            hint="give an empty or new directory with -o",
-        )
+        text = f"directory {output} is not empty and was not made by aotc"
+        raise AotcError("output", text, hint="give an empty or new directory with -o")
 
 
 def _is_file(path: Path) -> bool:
@@ -95,7 +92,7 @@ def _remove_empty(output: Path, folders: Iterable[Path]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The moves of an installation: files that go, files that come, folders that these make or may leave empty."""
+    """The moves of an installation: files that go and come, folders that these make or leave empty."""
 
     old: list[Path]
     new: list[Path]
@@ -117,44 +114,40 @@ class _Plan:
         try:
             found = read_table(path, "output")
             output = path.parent.parent
-            return cls(**{name: _inside(output, found[name]) for name in ("old", "new", "made", "left")})
+            return cls(*(_inside(output, found[field.name]) for field in fields(cls)))
         except (AotcError, KeyError, TypeError) as error:
             hint = f"what was there before is in {path.parent / _OLD}; remove {path.parent} when it is saved"
             raise AotcError("output", f"{path}, of a run that was killed, is damaged", hint=hint) from error
 
     def write(self, path: Path) -> None:
         """As a whole or not at all."""
-        text = json.dumps({name: [str(p) for p in getattr(self, name)] for name in ("old", "new", "made", "left")})
         unfinished = path.with_suffix(".part")
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
         unfinished.replace(path)
 
 
 def _carry_out(plan: _Plan, scratch: Path) -> None:
-    output, work, aside = scratch.parent, scratch / _NEW, scratch / _OLD
     marker = Path(MARKER)
-    for p in plan.old:
-        if p != marker:
-            _move(output / p, aside / p)
+    for p in (p for p in plan.old if p != marker):
+        _move(scratch.parent / p, scratch / _OLD / p)
     for p in sorted(plan.new, key=lambda p: p != marker):
-        _move(work / p, output / p)
+        _move(scratch / _NEW / p, scratch.parent / p)
 
 
 def _roll_back(plan: _Plan, scratch: Path) -> None:
     """Undo those moves that were made; doing so again changes nothing."""
-    output, work, aside = scratch.parent, scratch / _NEW, scratch / _OLD
+    output, aside = scratch.parent, scratch / _OLD
     for p in plan.new:
-        if p not in plan.old and not _is_file(work / p):
+        if p not in plan.old and not _is_file(scratch / _NEW / p):
             (output / p).unlink(missing_ok=True)
-    for p in plan.old:
-        if _is_file(aside / p):
-            _move(aside / p, output / p)
+    for p in filter(lambda p: _is_file(aside / p), plan.old):
+        _move(aside / p, output / p)
     _remove_empty(output, plan.made)
     (scratch / PLAN).unlink()
 
 
 def _install(scratch: Path) -> None:
-    """Put the new files of a scratch into the directory that it is in, in place of our former ones; others stay."""
+    """Put the new files of a scratch into its directory, in place of our former ones; others stay."""
     output = scratch.parent
     with exclusively(output):
         _settle_all(output)

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError
 
 try:
     import fcntl
@@ -37,7 +37,7 @@ _PREFIX: Final = ".aotc-"
 _NAME: Final = re.compile(r"\.aotc-[a-z0-9_]{8}")
 _LOCK: Final = "lock"
 PLAN: Final = "plan.json"
-"""A folder that holds a file of this name is not discarded: what it tells of has to be done or undone before."""
+"""A folder with a file of this name is not discarded: what it tells of is done or undone before."""
 _ABANDONED_SECONDS: Final = 86400
 """The age at which a scratch belongs to no running process, where locks do not tell."""
 
@@ -83,7 +83,7 @@ def exclusively(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(home: Path) -> Iterator[Path]:
-    """A new folder in the directory `home`, which it leaves with the block; OSError where there can be none."""
+    """A new folder in `home`, which goes with the block; OSError where there can be none."""
     lock = None
     while lock is None:  # until no other process takes it, still without a lock, for abandoned
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home))
@@ -127,7 +127,7 @@ def scratches(home: Path) -> list[Path]:
 
 
 def abandoned(home: Path) -> Iterator[Path]:
-    """What dead processes of this user left in a directory, each locked for as long as the caller looks at it."""
+    """What dead processes of this user left in a directory, each locked while the caller looks at it."""
     for path in scratches(home):
         with suppress(OSError):  # gone since, or another user's
             state = path.lstat()
@@ -146,8 +146,10 @@ def abandoned(home: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def written(path: Path) -> Iterator[IO[bytes]]:
+def written(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """A file to write, which takes its place when the block succeeds; devices and pipes are written as they are.
+
+    mode    the rights of a new file, but for those that the process does not give
 
     OSError where that is not possible; a file that was there before is then as it was.
     """
@@ -162,7 +164,7 @@ def written(path: Path) -> Iterator[IO[bytes]]:
     descriptor = None
     while descriptor is None:
         unfinished = target.with_name(_PREFIX + secrets.token_hex(4))
-        descriptor = _lock(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o666)
+        descriptor = _lock(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

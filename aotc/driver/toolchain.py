@@ -36,7 +36,7 @@ PROBE_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C compiler command, the user's extra flags, where objects are kept, if anywhere, and what a run may take."""
+    """A C compiler command, extra flags, where objects are kept, if anywhere, and what a run may take."""
 
     cc: tuple[str, ...]
     cflags: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS,
 
 
 def compiler_version(cc: str | None = None, target: Target | None = None) -> str:
-    """What the compiler that `find_toolchain` finds says of itself, in a line: "cc (Debian 12.2.0-14) 12.2.0"."""
+    """What the compiler says of itself, in a line: "cc (Debian 12.2.0-14) 12.2.0"."""
     said = _run([*find_toolchain(cc, target=target).cc, "--version"], PROBE_SECONDS).output
     return (said.decode("utf-8", "backslashreplace").splitlines() or ["unknown"])[0]
 
@@ -204,7 +204,7 @@ _PLACE_MATTERS: Final = re.compile(
 
 
 def _behind_headers(text: bytes) -> tuple[bytes, bytes] | None:
-    """The headers that a C file begins with, and the rest without comments; None where that does not say all."""
+    """The headers of a C file, and the rest without comments; None where that does not say all."""
     found = _HEADERS.match(text)
     begin = found[0] if found is not None else b""
     rest = _STRING_OR_COMMENT.sub(lambda part: part[1] or b" ", text[len(begin) :])

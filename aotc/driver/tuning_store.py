@@ -18,9 +18,9 @@ import platform
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -99,12 +99,8 @@ class TuningStore:
                 _check_tables(base)
                 records = [Record(*row) for row in base.execute(query, (cpu,))]
             sound = {record.signature: record for record in records if record.is_sound}
-            if len(sound) < len(records):
-                LOG.warning(
-                    "%d tuning records in %s are ignored: no measurement gives such",
-                    len(records) - len(sound),
-                    self.path,
-                )
+            if unsound := len(records) - len(sound):
+                LOG.warning("%d tuning records in %s are ignored: no measurement gives such", unsound, self.path)
             return sound
         except sqlite3.OperationalError as error:  # locked, another program's, not to be opened
             LOG.warning("the tuning records in %s are ignored: %s", self.path, error)
@@ -114,47 +110,36 @@ class TuningStore:
 
     def write(self, records: Iterable[Record]) -> None:
         """Keep records in the place of older ones; AotcError (code "tuning") where that cannot be done."""
-        rows = [(r.signature, r.cpu, r.candidate, r.seconds, r.trials, time.time()) for r in records]
+        rows = [(*astuple(record), time.time()) for record in records]
         inode = self._inode()
         try:
-            self._insert(rows)
-        except sqlite3.OperationalError as error:
-            raise self._failure(error) from error
-        except _CORRUPT as error:
-            self._move_aside(inode, error)
             try:
                 self._insert(rows)
-            except _CORRUPT as again:
-                raise self._failure(again) from again
-        except OSError as error:
-            raise self._failure(error) from error
+            except sqlite3.OperationalError:
+                raise
+            except _CORRUPT as error:
+                self._move_aside(inode, error)
+                self._insert(rows)
+        except (OSError, *_CORRUPT) as error:
+            hint = "name another file with AOTC_TUNING_STORE"
+            raise AotcError("tuning", f"cannot write tuning records to {self.path}: {error}", hint=hint) from error
 
     def _insert(self, rows: Iterable[tuple[object, ...]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._writing() as base:
-            if not _check_tables(base):
-                base.execute(_TABLE)
-            base.executemany("INSERT OR REPLACE INTO tilings VALUES (?, ?, ?, ?, ?, ?)", rows)
-            kept = "SELECT written FROM tilings ORDER BY written DESC LIMIT 1 OFFSET ?"
-            base.execute(f"DELETE FROM tilings WHERE written <= ({kept})", (MOST_RECORDS,))
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction."""
         with closing(self._connect()) as base:
             base.execute("PRAGMA journal_mode = WAL")
             with base:
                 base.execute("BEGIN IMMEDIATE")
-                yield base
+                if not _check_tables(base):
+                    base.execute(_TABLE)
+                base.executemany("INSERT OR REPLACE INTO tilings VALUES (?, ?, ?, ?, ?, ?)", rows)
+                kept = "SELECT written FROM tilings ORDER BY written DESC LIMIT 1 OFFSET ?"
+                base.execute(f"DELETE FROM tilings WHERE written <= ({kept})", (MOST_RECORDS,))
 
     def _connect(self) -> sqlite3.Connection:
         base = sqlite3.connect(self.path, timeout=_WAIT_SECONDS)
         base.execute("PRAGMA trusted_schema = OFF")
         return base
-
-    def _failure(self, error: Exception) -> AotcError:
-        hint = "name another file with AOTC_TUNING_STORE"
-        return AotcError("tuning", f"cannot write tuning records to {self.path}: {error}", hint=hint)
 
     def _inode(self) -> int | None:
         try:
@@ -175,7 +160,7 @@ class TuningStore:
 
 
 def _check_tables(base: sqlite3.Connection) -> bool:
-    """Whether there are tables; sqlite3.OperationalError for any but our own, whose definition may run for ever."""
+    """Whether there are tables; sqlite3.OperationalError for any but our own: views may run for ever."""
     found = [row[0] for row in base.execute("SELECT sql FROM sqlite_master")]
     if found not in ([], [_TABLE]):
         raise sqlite3.OperationalError("it holds other tables than records of tilings")

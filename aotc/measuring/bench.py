@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -30,16 +30,16 @@ from typing import Any, Final
 import onnx
 from aotc_codegen.c.metadata import APPROXIMATE_BOUND
 
-from aotc.checking.inputs import Arrays, random_inputs, read_inputs
-from aotc.checking.reference import reference_runner
+from aotc.checking.inputs import session_inputs, session_types
+from aotc.checking.reference import onnx_reference
 from aotc.checking.verify import Run, judged, with_static_inputs
 from aotc.driver.compilation import CompiledModel, Progress
 from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text
 from aotc.driver.toolchain import compiler_version, require_cpu
 from aotc.driver.tuning_store import cpu_model
-from aotc.ir import AotcError, TensorType
-from aotc.measuring.contestants import RIVALS, Array, Contestant, Entrant, ours, prepare, require_rivals, started
+from aotc.ir import AotcError
+from aotc.measuring.contestants import RIVALS, Contestant, Entrant, ours, prepare, require_rivals, started
 from aotc.measuring.run import milliseconds
 from aotc.relay.frontend.onnx import load_model
 from aotc.runtime.library import find_library
@@ -68,7 +68,7 @@ def _turn(contestant: Contestant) -> list[float]:
 
 
 def take_turns(contestants: Sequence[Contestant], repeat: int, seconds: float) -> list[list[float]]:
-    """Milliseconds of the timed runs of each contestant in `repeat` turns, or in as many as `seconds` allow."""
+    """Milliseconds of each contestant's timed runs in `repeat` turns, or as many as `seconds` allow."""
     times: list[list[float]] = [[] for _ in contestants]
     begin = time.perf_counter()
     for k in range(repeat):
@@ -86,17 +86,19 @@ def machine() -> dict[str, Any]:
 
 
 class Judge:
-    """Whether a contestant's outputs are right, by the rule of `aotc verify`: against an independent implementation."""
+    """Whether a contestant's outputs agree with an independent implementation, as in `aotc verify`."""
 
     def __init__(self, entrant: Entrant) -> None:
         self._inputs = entrant.inputs
         self._model = load_model(entrant.path) if entrant.is_onnx else None
         if self._model is not None:
-            reference = reference_runner(self._model)
-            self.reference, self._expected = reference.name, reference(entrant.inputs)
+            found = onnx_reference(self._model)
+            self.reference, self._expected = found.name, found.run(entrant.inputs)
+            self._exact = cache(lambda: found.exact(entrant.inputs))  # slow, and one result for all contestants
         else:
             made = prepare("torch", entrant, 1)
             self.reference, self._expected = made.name, {str(k): a.copy() for k, a in enumerate(made.outputs())}
+            self._exact = cache(lambda: None)
 
     @property
     def bound(self) -> float:
@@ -104,34 +106,26 @@ class Judge:
         nodes = self._model.graph.node if self._model is not None else ()
         return QUANTISED_BOUND if any(_QUANTISED.search(n.op_type) for n in nodes) else APPROXIMATE_BOUND
 
-    @cached_property
-    def _exact(self) -> Arrays | None:
-        """The outputs in double precision: computed once for all contestants, since that is slow."""
-        from aotc.checking.exact import exact_runner  # onnx's evaluator takes long to import
-
-        return exact_runner(self._model)(self._inputs) if self._model is not None else None
-
     def __call__(self, contestant: Contestant, bound: float) -> dict[str, Any]:
         """{"agrees": bool, "relative": largest error relative to the standard deviation, "reason": text}."""
         made = contestant.outputs()
         if len(made) != len(self._expected):
             return {"agrees": False, "relative": None, "reason": f"gives {len(made)} outputs"}
-        actual = {n: _in_shape(a, e) for a, (n, e) in zip(made, self._expected.items(), strict=True)}
-        (case,) = judged([Run("", self._inputs, actual, self._expected)], bound, lambda _: self._exact)
+        # some implementations leave out dimensions of extent 1
+        actual = {
+            n: a.reshape(e.shape) if a.size == e.size else a
+            for a, (n, e) in zip(made, self._expected.items(), strict=True)
+        }
+        (case,) = judged([Run("", self._inputs, actual, self._expected)], bound, lambda _: self._exact())
         worst = max(case.outputs, key=lambda o: (not o.ok, o.relative))
         return {"agrees": case.ok, "relative": float(worst.relative), "reason": worst.reason}
-
-
-def _in_shape(array: Array, expected: Array) -> Array:
-    """Some implementations leave out dimensions of extent 1."""
-    return array.reshape(expected.shape) if array.size == expected.size else array
 
 
 @contextmanager
 def _entrant(model: Path, compiled: CompiledModel, inputs: Path | None) -> Iterator[Entrant]:
     """What the contestants are given; ONNX models with dynamic inputs are pinned to what was compiled."""
-    types = {i.name: TensorType(i.shape, i.dtype) for i in compiled.session().get_inputs()}
-    arrays = read_inputs(inputs, types) if inputs is not None else random_inputs(types, 0)
+    session = compiled.session()
+    types, arrays = session_types(session), session_inputs(session, inputs)
     with tempfile.TemporaryDirectory(prefix="aotc-bench-") as scratch:
         path = model
         if not is_exported_program(model):
@@ -169,22 +163,17 @@ class _Bench:
         times = take_turns(contestants, self.repeat, self.seconds)
         rows = [self._row(c, t, min(times[0])) for c, t in zip(contestants, times, strict=True)]
         right = [row for row in rows[1:] if row["agrees"]]
-        best = min(right, key=lambda row: float(row["milliseconds"]["min"]), default=None)
-        return {
-            "threads": threads,
-            "contestants": rows,
-            "skipped": skipped,
-            "fastest_rival": best and best["name"],
-            "ratio": best and best["ratio"],
-        }
+        best = min(right, key=lambda row: float(row["milliseconds"]["min"]), default={"name": None, "ratio": None})
+        found = {"fastest_rival": best["name"], "ratio": best["ratio"]}
+        return {"threads": threads, "contestants": rows, "skipped": skipped, **found}
 
     def _row(self, contestant: Contestant, times: list[float], own: float) -> dict[str, Any]:
         is_own = contestant.name == "aotc"
         verdict = self.judge(contestant, self.compiled.metadata["error_bound"] if is_own else self.judge.bound)
         least = min(times)
-        figures = {"min": least, "median": statistics.median(times), "all": times}
+        median, spent = statistics.median(times), {"load": contestant.load, "first": contestant.first}
         head = {key: getattr(contestant, key) for key in ("name", "version", "threads", "memory")}
-        figures |= {"load": contestant.load, "first": contestant.first}
+        figures = {"min": least, "median": median, "all": times, **spent}
         return head | {"milliseconds": figures, "ratio": None if is_own else own / least} | verdict
 
 
@@ -225,15 +214,12 @@ def bench(
         judge = Judge(entrant)
         work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
         rounds = [work.round(n) for n in threads]
+    compiler, python = compiler_version(chosen.cc), platform.python_version()
     return {
         "model": str(model),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(),
-        "versions": {
-            "aotc": version("aotc"),
-            "compiler": compiler_version(chosen.cc),
-            "python": platform.python_version(),
-        },
+        "versions": {"aotc": version("aotc"), "compiler": compiler, "python": python},
         "target": compiled.metadata["target"],
         "reference": judge.reference,
         "library_bytes": compiled.library.stat().st_size if compiled.library else 0,

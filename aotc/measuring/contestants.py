@@ -78,7 +78,7 @@ def started(make: Callable[[], Contestant]) -> Contestant:
 
 
 def _resident(which: str, *, forget_peak: bool = False) -> int | None:
-    """Bytes of memory that this process has ("VmRSS"), or has had since its peak was forgotten ("VmHWM"), on Linux."""
+    """Bytes that this process has ("VmRSS"), or had since its peak was forgotten ("VmHWM"), on Linux."""
     try:
         if forget_peak:
             Path("/proc/self/clear_refs").write_text("5")

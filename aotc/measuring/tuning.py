@@ -196,7 +196,7 @@ CONNECT_SECONDS: Final = 10
 
 
 def cluster_runner(address: str) -> Runner:
-    """A runner that gives every job to some worker; AotcError (code "scheduler") where `distributed` is missing."""
+    """A runner on a cluster; AotcError (code "scheduler") where `distributed` is missing."""
     try:
         version("distributed")
     except PackageNotFoundError as error:

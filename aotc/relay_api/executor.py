@@ -215,7 +215,7 @@ def _as_value(value: Any, ty: Type | None) -> Any:
 
 
 def _as_array(value: Any, ty: Type | None) -> np.ndarray[Any, Any]:
-    """Arrays as they are; Python's numbers, and lists of them, in the dtype that is wanted if it can hold them."""
+    """Arrays as they are; numbers, and lists of them, in the dtype wanted if it can hold them."""
     array = np.asarray(value)
     if hasattr(value, "__array__") or not isinstance(ty, TensorType):
         return array

@@ -146,7 +146,7 @@ def _retyped(function: Function, types: Sequence[Type]) -> Function:
 
 
 def _is_compiled(function: Function) -> bool:
-    """Whether all shapes are known, and no tensor is empty; operators whose shapes are arguments have no kernels."""
+    """Whether all shapes are known, none of them an argument, and no tensor is empty."""
     if any(isinstance(n, Call) and isinstance(n.op, OpDef) and n.op.static for n in post_order(function.body)):
         return False
     tensors = [t for ty in (*map(type_of, function.params), type_of(function.body)) for t in tensor_types(ty)]

@@ -24,7 +24,7 @@ _HEADS: Final = ("Node Name", "Ops", "Time(us)", "Time(%)", "Shape", "Inputs", "
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One call of a kernel: its node's name, the kernel, what it gives, and seconds per call for each repetition."""
+    """One call of a kernel: its node, the kernel, what it gives, seconds per call for each repetition."""
 
     name: str
     kernel: str

@@ -146,7 +146,7 @@ def _foreign_architecture(path: Path) -> str:
 
 
 def open_library(path: Path, interface: Any = ffi) -> Any:
-    """The handle of a shared library, with the symbols that a cffi interface declares; AotcError (code "load")."""
+    """The handle of a shared library, for a cffi interface; AotcError (code "load")."""
     require_whole(path)
     try:
         return interface.dlopen(_SPELLINGS.of(path.resolve()), interface.RTLD_NOW | interface.RTLD_LOCAL)

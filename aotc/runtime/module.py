@@ -113,7 +113,7 @@ def _checked(path: Path, check: bool | str, keep_alive: object = None) -> Compil
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    """Unpack the plain files of an archive; AotcError for links, names that lead elsewhere or come twice, damage."""
+    """Unpack plain files; AotcError for links, names that lead elsewhere or come twice, damage."""
     hint = "load_module unpacks what export_library wrote; other archives can be unpacked by hand"
     try:
         refused = _unpack(archive, folder)
@@ -147,7 +147,7 @@ def _unpack(archive: Path, folder: Path) -> str:
 
 
 def _is_end(file: IO[bytes], offset: int) -> bool:
-    """Whether the block at which tarfile stopped is one of zeros: else the archive is cut short or damaged there."""
+    """Whether tarfile stopped at a block of zeros: else the archive is cut short or damaged there."""
     file.seek(offset)
     return file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
 

@@ -8,7 +8,6 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from onnx import helper, numpy_helper
 
 import aotc
 from aotc.driver.cache import ObjectCache, cache_folder, default_cache, digest
+from aotc.driver.scratch import scratches, written
 from aotc.driver.toolchain import ObjectCompiler, Toolchain
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model
 from aotc.ir.diagnostics import AotcError
@@ -257,14 +257,17 @@ def test_entries_used_longest_ago_go_first(cache: ObjectCache) -> None:
 
 def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache) -> None:
     filled(cache, 2, 10)
-    old, new = (cache.folder / "ab" / name for name in ("old.tmp", "new.tmp"))
+    old = cache.folder / "ab" / ".aotc-deadbeef"  # nobody holds its lock
     old.parent.mkdir(exist_ok=True)
-    old.touch()
-    new.touch()
-    os.utime(old, (time.time() - 10**5,) * 2)
     (cache.folder / "mine.txt").touch()
-    cache.trim()
-    assert not old.exists() and new.exists()
+    with written(cache.folder / "ab" / "new") as file:
+        (new,) = scratches(old.parent)
+        old.touch()
+        cache.trim()
+        assert not old.exists() and new.exists()
+        file.write(b"whole")
+    assert (cache.folder / "ab" / "new").read_bytes() == b"whole"
+    (cache.folder / "ab" / "new").unlink()
     assert cache.clear()[0] == 2 and cache.usage() == (0, 0)
     assert [p.name for p in cache.folder.rglob("*") if p.is_file()] == ["mine.txt"]
 

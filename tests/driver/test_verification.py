@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc.checking.compare import compare, exact_error, judge_by_exact
-from aotc.checking.exact import exact_runner
+from aotc.checking.exact import run_in_double
 from aotc.checking.inputs import random_inputs, read_inputs, save_arrays
+from aotc.checking.reference import onnx_reference, or_none
 from aotc.checking.verify import verify
 from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions
@@ -82,7 +84,7 @@ def test_rounding_is_judged_by_the_exact_result() -> None:
 def test_the_exact_result_is_in_double_precision() -> None:
     model = small_model()
     x = np.random.default_rng(1).standard_normal((3, 6)).astype(np.float32)
-    found = exact_runner(model)({"x": x})
+    found = onnx_reference(model).exact({"x": x})
     assert found is not None and found["y"].dtype == np.float64
     weight = numpy_helper.to_array(model.graph.initializer[0]).astype(np.float64)
     product = x.astype(np.float64) @ weight
@@ -94,7 +96,9 @@ def test_the_exact_result_is_in_double_precision() -> None:
 def test_a_model_that_the_evaluator_cannot_run_has_no_exact_result() -> None:
     model = small_model()
     model.graph.node[1].op_type = "NoSuchOperator"
-    assert exact_runner(model)({"x": np.zeros((1, 6), np.float32)}) is None
+    inputs = {"x": np.zeros((1, 6))}
+    assert or_none(partial(run_in_double, small_model()))(inputs) is not None
+    assert or_none(partial(run_in_double, model))(inputs) is None
 
 
 def test_inputs_come_from_files_by_name(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from onnx import TensorProto, helper, parser
 import aotc
 from aotc import relay
 from aotc.checking.inputs import random_inputs
-from aotc.checking.reference import ReferenceRunner
+from aotc.checking.reference import session_runner
 from aotc.cli.console import reporting
 from aotc.cli.main import main
 from aotc.contrib import graph_executor

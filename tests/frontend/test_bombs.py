@@ -46,7 +46,8 @@ def folded_into_sum(nodes: list[NodeProto], **constants: np.ndarray) -> ModelPro
 def programs(model: ModelProto, config: Mapping[str, int]) -> list[Program]:
     """The model through every stage before C."""
     with spending(config):
-        return list(CompileOptions(target="x86-64-v3", config=config, cache=False).compilation(from_onnx(model)).programs)
+        options = CompileOptions(target="x86-64-v3", config=config, cache=False)
+        return list(options.compilation(from_onnx(model)).programs)
 
 
 # --- folding

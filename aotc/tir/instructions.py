@@ -22,12 +22,13 @@ from aotc.tir import numerics
 class Text:
     """How a language says an instruction.
 
-    call      an expression: {0} is the first operand, {0:13} one that binds at least as tightly as a product, {f}
-              stands behind functions of float32
+    call      an expression: {0} is the first operand, {0:13} one that binds at least as
+              tightly as a product, {f} stands behind functions of float32
     level     how tightly the call binds, in C's order of precedence
     dialects  the languages that say it so; none for all
     lanes     whether it is of one number ("one"), of vectors ("many"), or of both ("")
-    function  a definition that stands in front of kernels that use it; $inline is what functions begin with
+    function  a definition that stands in front of kernels that use it; $inline is what
+              functions begin with
     """
 
     call: str
@@ -41,8 +42,8 @@ class Text:
 class Instruction:
     """A row of the table.
 
-    takes    the types of its operands: "float", "integer" or "number" for those of any one type of that kind and any
-             number of lanes, or a type such as "int32x16"
+    takes    the types of its operands: "float", "integer" or "number" for those of any one
+             type of that kind and any number of lanes, or a type such as "int32x16"
     gives    the type of the result; "" for that of the operands
     meaning  on numpy scalars and arrays
     """

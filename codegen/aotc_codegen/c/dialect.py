@@ -33,7 +33,8 @@ _LIBRARY: Final = frozenset({"aotc", "y0", "y1", "yn", "j0", "j1", "jn", "gamma"
 class Vectors:
     """How short vectors are spelled.
 
-    definition   of a vector type `name` of `bytes` bytes, and of `name`u for memory aligned to elements (`align`) only
+    definition   of a vector type `name` of `bytes` bytes, and of `name`u for memory aligned
+                 to elements (`align`) only
     prelude      what a file begins with whose kernels use vectors
     zero         a vector of zeros of a `type`
     convert      a vector `value` with its elements converted to those of a `type`
@@ -54,10 +55,13 @@ class Dialect:
     index          the type of index arithmetic, which is signed
     literal        a number of a dtype as a constant expression, exact
     kernel         the head of a kernel, from its `name` and `parameters`
-    restrict       in front of the name of a pointer to memory that is reached through no other one
+    restrict       in front of the name of a pointer to memory that is reached through no
+                   other one
     array          the declaration of a local array, without its initial value
-    inline         in front of helper functions, and of those that must be part of their callers (`always_inline`)
-    team           the last parameter of kernels for teams, "" for none; `team_argument` is what callers give for it
+    inline         in front of helper functions, and of those that must be part of their
+                   callers (`always_inline`)
+    team           the last parameter of kernels for teams, "" for none; `team_argument` is
+                   what callers give for it
     part, parts    which thread of a team this is, and how many there are
     barrier        the statement where the threads of a team wait for each other
     launch         the statement that runs a kernel, from its `name` and `arguments`

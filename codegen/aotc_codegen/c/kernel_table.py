@@ -19,7 +19,7 @@ from aotc_runtime_c import sources as runtime_sources
 
 from aotc.tir.stmt import Kernel
 from aotc_codegen.c.kernels import print_kernels
-from aotc_codegen.c.project import BANNER
+from aotc_codegen.c.project import common_words
 from aotc_codegen.c.templates import render
 
 PREFIX: Final = "aotc"
@@ -31,12 +31,7 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) ->
     """Write src/*.c for `kernels` (at least one) into an existing directory; what the metadata say of externals."""
     printed = print_kernels(kernels, PREFIX)
     team = any(kernel.team for kernel in kernels)
-    common = {
-        "banner": BANNER.format(version=version),
-        "name": PREFIX,
-        "upper": PREFIX.upper(),
-        "team_includes": ['#include "aotc_team.h"'] if team else [],
-    }
+    common = common_words(PREFIX, version, team)
     files = {
         f"{PREFIX}_kernel.h": render("kernel.h", **common),
         f"{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aotc.ir.span import Span
 from aotc.tir import Kernel, Target
-from aotc.tir.plan.program import Program, Storage
+from aotc.tir.plan.memory import lifetimes
+from aotc.tir.plan.program import Program
 from aotc_codegen.c.params import Params
-from aotc_codegen.c.schedule import TensorNames
+from aotc_codegen.c.schedule import nodes_of, tensors_of
 
 FORMAT = 1
 """Version of the layout of this file."""
@@ -25,52 +25,28 @@ BOUND, APPROXIMATE_BOUND = 1e-5, 1e-4
 algorithms that round more than an operator's definition."""
 
 
-def _tensor(storage: Storage, ident: str) -> dict[str, Any]:
-    return {
-        "name": storage.name,
-        "c_name": ident,
-        "dtype": str(storage.dtype),
-        "shape": list(storage.shape),
-        "bytes": storage.nbytes,
-    }
-
-
-def _nodes(span: Span | None) -> list[str]:
-    return [o.node for o in span.origins() if o.node] if span is not None else []
-
-
-def _memory(program: Program) -> dict[str, Any]:
-    plan = program.plan
-    first: dict[Storage, int] = {}
-    last: dict[Storage, int] = {}
-    for k, step in enumerate(program.steps):
-        for view in step.args:
-            first.setdefault(view.storage, k)
-            last[view.storage] = k
-    buffers = [
-        {"name": s.name, "offset": offset, "bytes": s.nbytes, "first_step": first.get(s), "last_step": last.get(s)}
-        for s, offset in plan.offsets.items()
-    ]
-    return {
-        "peak": plan.peak,
-        "lower_bound": plan.lower_bound,
-        "gap": plan.gap,
-        "alignment": plan.align,
-        "buffers": buffers,
-    }
-
-
 def describe(
-    program: Program, target: Target, version: str, tensors: TensorNames, kernels: Mapping[Kernel, str], params: Params
+    program: Program, target: Target, version: str, kernels: Mapping[Kernel, str], params: Params
 ) -> dict[str, Any]:
     """The metadata of a program, ready for JSON."""
+    plan, lives = program.plan, lifetimes(program)
+    buffers = [
+        {"name": s.name, "offset": at, "bytes": s.nbytes, "first_step": lives[s].first, "last_step": lives[s].last}
+        for s, at in plan.offsets.items()
+    ]
+    spaces = target.places({"arena": plan.peak, "parameters": params.bytes})
+    tensors: dict[str, list[dict[str, Any]]] = {"input": [], "output": []}
+    for t in tensors_of(program):
+        s = t.storage
+        row = {"name": s.name, "c_name": t.ident, "dtype": str(s.dtype), "shape": list(s.shape), "bytes": s.nbytes}
+        tensors[t.role].append(row)
     steps = [
         {
             "kernel": kernels[step.kernel],
             "macs": step.kernel.macs,
             "bytes_read": sum(b.nbytes for b in step.kernel.inputs),
             "bytes_written": sum(b.nbytes for b in step.kernel.outputs),
-            "nodes": _nodes(step.span),
+            "nodes": nodes_of(step.span),
         }
         for step in program.steps
     ]
@@ -81,12 +57,19 @@ def describe(
         "name": program.name,
         "target": target.name,
         "library": f"lib/lib{program.name}.so",
-        "inputs": [_tensor(s, i) for s, i in tensors.inputs.items()],
-        "outputs": [_tensor(s, i) for s, i in tensors.outputs.items()],
-        "memory": _memory(program),
+        "inputs": tensors["input"],
+        "outputs": tensors["output"],
+        "memory": {
+            "peak": plan.peak,
+            "lower_bound": plan.lower_bound,
+            "gap": plan.gap,
+            "alignment": plan.align,
+            "buffers": buffers,
+            "spaces": {role: space.name for role, space in spaces.items()},
+        },
         "error_bound": APPROXIMATE_BOUND if any(s.kernel.approximate for s in program.steps) else BOUND,
         "weights_bytes": params.bytes,
-        "macs": sum(step.kernel.macs for step in program.steps),
+        "macs": sum(step["macs"] for step in steps),
         "kernels": len(set(kernels.values())),
         "steps": steps,
     }

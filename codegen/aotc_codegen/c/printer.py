@@ -35,7 +35,8 @@ class PrintedKernel:
 
     head         the dialect's, with the place of the `name`
     body         the lines between the braces
-    definitions  of the helper functions that it calls, by name, each behind those that it calls itself
+    definitions  of the helper functions that it calls, by name, each behind those that it
+                 calls itself
     vectors      the vector types in it: element type, lanes
     guarded      its file must begin with GUARD
     """

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The static schedule as C: rows for the templates.
 
-In: a program, the C names of its kernels, tensors and parameters.  Out: lines of calls, checks, descriptors.
+In: a program, the C names of its kernels, tensors and parameters.  Out: lines of calls, what is said of tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aotc.ir.dtype import DTYPES, DType
+from aotc.ir import Span
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc_codegen.c.ctypes import memory_type
 from aotc_codegen.c.kernels import PrintedKernels
@@ -18,56 +18,63 @@ from aotc_codegen.c.params import Params
 
 TEAM_ALIGN = 64
 """Threads do not write into each other's cache lines."""
-DTYPE_CODES = {dtype: "AOTC_" + dtype.upper() for dtype in DTYPES}
-"""Names in aotc.h."""
 
 
 @dataclass(frozen=True, slots=True)
-class TensorNames:
-    """The struct members of inputs and outputs."""
+class Tensor:
+    """What templates say of one input or output.
 
-    inputs: Mapping[Storage, str]
-    outputs: Mapping[Storage, str]
+    role     "input" or "output"
+    number   among those
+    ident    the struct member
+    """
 
-    @classmethod
-    def of(cls, program: Program) -> TensorNames:
-        """Members made from the model's names, unique among inputs and among outputs, none of the header's macros."""
-        prefix = f"{program.name.upper()}_"
-        sides = []
-        for storages in (program.inputs, program.outputs):
-            names = Names(any_case=True)  # macros are made of them
-            found = {s: names.fresh(s.name) for s in storages}
-            sides.append({s: f"{name}_" if name.startswith(prefix) else name for s, name in found.items()})
-        return cls(*sides)
+    role: str
+    number: int
+    ident: str
+    storage: Storage
 
-    def all(self) -> Iterator[tuple[str, int, Storage, str]]:
-        """Each input and then each output: its role, its number among those, its memory, its member."""
-        for role, names in (("input", self.inputs), ("output", self.outputs)):
-            yield from ((role, k, storage, ident) for k, (storage, ident) in enumerate(names.items()))
+    @property
+    def ctype(self) -> str:
+        return memory_type(self.storage.dtype)
+
+    @property
+    def type(self) -> str:
+        """float32[1, 3, 224, 224]"""
+        return f"{self.storage.dtype}{list(self.storage.shape)}"
+
+    @property
+    def title(self) -> str:
+        """The name in the model, for a comment."""
+        return comment_text(self.storage.name)
+
+    @property
+    def descriptor(self) -> str:
+        """What callers are told of it, as an aotc_tensor."""
+        name, s = string_text(self.storage.name), self.storage
+        shape = f"{self.role}{self.number}_shape"
+        return f'{{"{name}", {shape}, {s.nbytes}, {len(s.shape)}, AOTC_{s.dtype.upper()}}}'
+
+    @property
+    def dims(self) -> str:
+        """{1, 3, 224, 224}; an array has an element at least."""
+        return "{" + (", ".join(map(str, self.storage.shape)) or "0") + "}"
 
 
-def dims_text(storage: Storage) -> str:
-    """[1, 3, 224, 224]"""
-    return "[" + ", ".join(map(str, storage.shape)) + "]"
+def tensors_of(program: Program) -> list[Tensor]:
+    """The inputs, then the outputs; members are unique among those, and none of the header's macros."""
+    prefix = f"{program.name.upper()}_"
+    found = []
+    for role, storages in (("input", program.inputs), ("output", program.outputs)):
+        names = Names(any_case=True)  # macros are made of them
+        idents = {s: names.fresh(s.name) for s in storages}
+        for number, (s, name) in enumerate(idents.items()):
+            found.append(Tensor(role, number, f"{name}_" if name.startswith(prefix) else name, s))
+    return found
 
 
-def tensor_row(storage: Storage, ident: str, role: str) -> dict[str, str]:
-    """What templates say of one input or output."""
-    return {
-        "role": role,
-        "ident": ident,
-        "dtype": str(storage.dtype),
-        "dims": dims_text(storage),
-        "title": comment_text(storage.name),
-        "markdown_title": "`" + comment_text(storage.name).replace("`", "'").replace("|", "/") + "`",
-        "ctype": memory_type(storage.dtype),
-        "macro": f"{role.upper()}_{ident.upper()}",
-        "elements": str(storage.size),
-        "bytes": str(storage.nbytes),
-        "rank": str(len(storage.shape)),
-        "shape_macro": "{" + (", ".join(map(str, storage.shape)) or "0") + "}",
-        "storage": str(max(1, storage.size)),
-    }
+def _aligned(size: int) -> int:
+    return -(-size // TEAM_ALIGN) * TEAM_ALIGN
 
 
 def team_scratch(program: Program) -> dict[View, int]:
@@ -78,15 +85,18 @@ def team_scratch(program: Program) -> dict[View, int]:
         for buffer, view in zip(step.kernel.workspace, step.workspace, strict=True):
             if buffer in step.kernel.private:
                 places[view] = offset
-                offset += -(-buffer.nbytes // TEAM_ALIGN) * TEAM_ALIGN
+                offset += _aligned(buffer.nbytes)
     return places
 
 
 def team_bytes(program: Program) -> int:
     """Bytes of a thread's own scratch."""
-    places = team_scratch(program)
-    ends = (at + -(-view.storage.nbytes // TEAM_ALIGN) * TEAM_ALIGN for view, at in places.items())
-    return max(ends, default=0)
+    return max((at + _aligned(view.storage.nbytes) for view, at in team_scratch(program).items()), default=0)
+
+
+def team_base(program: Program) -> int:
+    """Where the scratch of threads begins, after the arena."""
+    return _aligned(program.plan.peak)
 
 
 def thread_workspace_bytes(program: Program) -> int:
@@ -95,93 +105,42 @@ def thread_workspace_bytes(program: Program) -> int:
     return own + team_base(program) - program.plan.peak if own else 0
 
 
-def team_base(program: Program) -> int:
-    """Where the scratch of threads begins, after the arena."""
-    return -(-program.plan.peak // TEAM_ALIGN) * TEAM_ALIGN
-
-
-def _pointer(view: View, tensors: TensorNames, params: Params, program: Program, const: bool, own: int | None) -> str:
-    """The argument for a view; `own` is its place in a thread's scratch."""
+def _pointer(view: View, members: Mapping[Storage, str], params: Params, program: Program, const: str, own: str) -> str:
+    """The argument for a view; `own` is its place in a thread's scratch, if it has one there."""
     storage = view.storage
-    ctype = memory_type(storage.dtype)
-    match storage.kind:
-        case "input":
-            base = f"inputs->{tensors.inputs[storage]}"
-        case "output":
-            base = f"outputs->{tensors.outputs[storage]}"
-        case "constant":
-            base = params.symbol(storage)
-        case _:
-            offset = program.plan.offsets[storage] + view.offset * storage.dtype.itemsize
-            qualifier = "const " if const else ""
-            place = f"arena + {offset}" if own is None else f"first ? arena + {offset} : own + {own}"
-            return f"({qualifier}{ctype} *)(void *)({place})"
+    if storage.kind == "temp":
+        offset = program.plan.offsets[storage] + view.offset * storage.dtype.itemsize
+        place = f"first ? arena + {offset} : own + {own}" if own else f"arena + {offset}"
+        return f"({const}{memory_type(storage.dtype)} *)(void *)({place})"
+    base = members.get(storage) or params.symbol(storage)
     return f"{base} + {view.offset}" if view.offset else base
 
 
-def call_rows(program: Program, kernels: PrintedKernels, tensors: TensorNames, params: Params) -> list[str]:
+def call_rows(program: Program, kernels: PrintedKernels, params: Params) -> list[str]:
     """One line per step; where kernels are for teams, the others are the first thread's."""
     rows: list[str] = []
+    members = {t.storage: f"{t.role}s->{t.ident}" for t in tensors_of(program)}
     scratch = team_scratch(program)
     teams = any(step.kernel.team for step in program.steps)
     last: bool | None = None
     for number, step in enumerate(program.steps):
-        written = len(step.inputs)
-        args = [_pointer(v, tensors, params, program, k < written, scratch.get(v)) for k, v in enumerate(step.args)]
-        call = kernels.launch(step.kernel, args)
+        args = [
+            _pointer(v, members, params, program, "const " if k < len(step.inputs) else "", str(scratch.get(v, "")))
+            for k, v in enumerate(step.args)
+        ]
         if last is not None and (last or step.kernel.team):
             rows.append("AOTC_TEAM_SYNC(team);")
         last = step.kernel.team
         alone = "if (first) " if teams and not last else ""
-        rows.append(f"STEP({number}) {alone}{call}{_step_comment(step)}")
+        rows.append(f"STEP({number}) {alone}{kernels.launch(step.kernel, args)}{_step_comment(step)}")
     return rows
 
 
 def _step_comment(step: Step) -> str:
-    nodes = [o.node for o in step.span.origins() if o.node] if step.span is not None else []
+    nodes = nodes_of(step.span)
     return f" /* {comment_text(nodes[-1])} */" if nodes else ""
 
 
-def check_rows(program: Program, tensors: TensorNames) -> list[str]:
-    """Tests of the caller's pointers."""
-    rows = [
-        f"if ({role}s->{ident} == NULL) return AOTC_ERROR_NULL_ARGUMENT;"
-        for role, _, storage, ident in tensors.all()
-        if storage.size
-    ]
-    if program.plan.peak:
-        rows.append("if (workspace == NULL) return AOTC_ERROR_NULL_ARGUMENT;")
-        rows.append(f"if (misaligned(workspace, {program.plan.align})) return AOTC_ERROR_ALIGNMENT;")
-    for role, _, storage, ident in tensors.all():
-        size = f"sizeof({memory_type(storage.dtype)})"
-        rows.append(f"if (misaligned({role}s->{ident}, {size})) return AOTC_ERROR_ALIGNMENT;")
-    return rows
-
-
-def unpack_rows(tensors: TensorNames) -> list[str]:
-    """From arrays of pointers to the typed structures."""
-    rows = ["memset(&in, 0, sizeof in);"]
-    for role, k, storage, ident in tensors.all():
-        const = "const " if role == "input" else ""
-        rows.append(f"{role.removesuffix('put')}.{ident} = ({const}{memory_type(storage.dtype)} *){role}s[{k}];")
-    return rows
-
-
-def shape_rows(tensors: TensorNames) -> list[str]:
-    """Arrays of dimensions for the descriptors."""
-    shapes = {f"{role}{k}": ", ".join(map(str, storage.shape)) or "0" for role, k, storage, _ in tensors.all()}
-    return [f"static const int64_t {name}_shape[] = {{{dims}}};" for name, dims in shapes.items()]
-
-
-def descriptor_rows(tensors: TensorNames) -> list[str]:
-    """Tables of tensor descriptors."""
-    rows = []
-    for role, names in (("input", tensors.inputs), ("output", tensors.outputs)):
-        if not names:
-            continue
-        rows.append(f"static const aotc_tensor {role}_tensors[] = {{")
-        for k, s in enumerate(names):
-            code = DTYPE_CODES[DType(s.dtype)]
-            rows.append(f'    {{"{string_text(s.name)}", {role}{k}_shape, {s.nbytes}, {len(s.shape)}, {code}}},')
-        rows.append("};")
-    return rows
+def nodes_of(span: Span | None) -> list[str]:
+    """The names of the model's nodes that a span speaks of."""
+    return [o.node for o in span.origins() if o.node] if span is not None else []

@@ -2,21 +2,45 @@
 """Templates of whole files: values computed in Python go in, text comes out.
 
 render("params.c", name="net", arrays=rows)
+
+What templates may say: `rows | lines("  ", ";")` for one line of each row, in between these; what C++ needs around
+declarations; what makes a function visible outside of a library.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jinja2
+
+_WORDS: Final = {
+    "c_begin": '#ifdef __cplusplus\nextern "C" {\n#endif',
+    "c_end": "#ifdef __cplusplus\n}\n#endif",
+    "export": """\
+#if defined(_WIN32)
+#define AOTC_EXPORT __declspec(dllexport)
+#elif defined(__GNUC__)
+#define AOTC_EXPORT __attribute__((visibility("default")))
+#else
+#define AOTC_EXPORT
+#endif""",
+}
+
+
+def _lines(rows: Iterable[object], before: str = "", after: str = "") -> str:
+    return "".join(f"{before}{row}{after}\n" for row in rows)
 
 
 @cache
 def _templates() -> jinja2.Environment:
     loader = jinja2.FileSystemLoader(Path(__file__).parents[1] / "templates")
-    return jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    made = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    made.filters["lines"] = _lines
+    made.globals.update(_WORDS)
+    return made
 
 
 def render(template: str, **values: Any) -> str:

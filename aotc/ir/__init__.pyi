@@ -12,6 +12,7 @@ from aotc.ir.attrs import param as param
 from aotc.ir.attrs import record as record
 from aotc.ir.blob import Reader as Reader
 from aotc.ir.blob import save_array as save_array
+from aotc.ir.budget import Cost as Cost
 from aotc.ir.budget import spending as spending
 from aotc.ir.bytecode import Instruction as Instruction
 from aotc.ir.bytecode import Opcode as Opcode
@@ -61,6 +62,7 @@ from aotc.ir.op import Quantised as Quantised
 from aotc.ir.op import Types as Types
 from aotc.ir.op import args as args
 from aotc.ir.op import get_op as get_op
+from aotc.ir.op import get_op_attr as get_op_attr
 from aotc.ir.op import installed_ops as installed_ops
 from aotc.ir.op import register_op_attr as register_op_attr
 from aotc.ir.op import require as require
@@ -71,7 +73,10 @@ from aotc.ir.span import merge_spans as merge_spans
 from aotc.ir.span import span_scope as span_scope
 from aotc.ir.transform import ModulePass as ModulePass
 from aotc.ir.transform import Pass as Pass
+from aotc.ir.transform import PassContext as PassContext
+from aotc.ir.transform import PassInfo as PassInfo
 from aotc.ir.transform import Sequential as Sequential
+from aotc.ir.transform import decorated as decorated
 from aotc.ir.transform import module_pass as module_pass
 from aotc.ir.types import MOST_NESTED as MOST_NESTED
 from aotc.ir.types import FuncType as FuncType

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from aotc.ir.op import Op
+from aotc.ir import Op
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, If, Let, Var
 from aotc.relay.visitor import children
 

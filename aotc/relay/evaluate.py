@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, FuncType, Op, OpPattern, TensorType, TupleType, Type, tensor_types
-from aotc.ir.budget import Cost, budget
+from aotc.ir import AotcError, Attrs, Cost, FuncType, Op, OpPattern, TensorType, TupleType, Type, tensor_types
+from aotc.ir.budget import budget
 from aotc.relay.expr import Call, Constant, Expr, Tuple, type_of
 
 MAX_BYTES: Final = 64 << 20

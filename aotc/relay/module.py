@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
+from aotc.ir import AotcError, AotcTypeError, nearest
 from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar, Printed
 from aotc.relay.visitor import free_vars
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir.op import Op
+from aotc.ir import Op
 from aotc.relay.analysis import free_vars, users
 from aotc.relay.dataflow_pattern.matcher import Matcher, NodeMap
 from aotc.relay.dataflow_pattern.patterns import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from aotc.ir.instrument import DumpIR
+from aotc.ir import DumpIR
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Protocol, TypeAlias
 
-from aotc.ir import FuncType, Op, PassInstrument, TensorType, tensor_types
-from aotc.ir.transform import PassContext, PassInfo
+from aotc.ir import FuncType, Op, PassContext, PassInfo, PassInstrument, TensorType, tensor_types
 from aotc.relay.analysis import get_total_mac_number, list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
 from aotc.relay.instrument.dump import text_of

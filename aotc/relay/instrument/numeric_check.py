@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, DType, PassInstrument, TensorType, TupleType, Type
-from aotc.ir.transform import PassInfo
+from aotc.ir import AotcError, DType, PassInfo, PassInstrument, TensorType, TupleType, Type
 from aotc.relay.expr import type_of
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule

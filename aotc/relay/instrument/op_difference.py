@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from aotc.ir.instrument import PassInstrument
-from aotc.ir.transform import PassInfo
+from aotc.ir import PassInfo, PassInstrument
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.module import IRModule
 

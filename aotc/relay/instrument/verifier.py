@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from aotc.ir import AotcError, Diagnostic, PassInstrument
-from aotc.ir.transform import PassInfo
+from aotc.ir import AotcError, Diagnostic, PassInfo, PassInstrument
 from aotc.relay.expr import Expr, Function, GlobalVar, Var
 from aotc.relay.infer import reinfer_module
 from aotc.relay.module import IRModule

@@ -4,13 +4,6 @@
 mod, params = testing.resnet.get_workload(num_layers=18)
 """
 
-from aotc.relay.testing import dcgan as dcgan
-from aotc.relay.testing import init as init
-from aotc.relay.testing import layers as layers
-from aotc.relay.testing import mlp as mlp
-from aotc.relay.testing import mobilenet as mobilenet
-from aotc.relay.testing import resnet as resnet
-from aotc.relay.testing import squeezenet as squeezenet
-from aotc.relay.testing.init import create_workload as create_workload
-from aotc.relay.testing.run import run_infer_type as run_infer_type
-from aotc.relay.testing.run import run_opt_pass as run_opt_pass
+from aotc.ir.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

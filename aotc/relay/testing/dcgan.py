@@ -6,7 +6,7 @@ mod, params = get_workload(batch_size=1)         # 64 x 64 RGB
 
 from __future__ import annotations
 
-from aotc.ir.types import TensorType
+from aotc.ir import TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import dense, relu, reshape, tanh
 from aotc.relay.testing.init import workloads_of

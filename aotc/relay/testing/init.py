@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeAlias
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError
 from aotc.relay.expr import Function, tensor_type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule

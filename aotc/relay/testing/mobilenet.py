@@ -6,7 +6,7 @@ mod, params = get_workload()                     # width multiplier 1, 224 x 224
 
 from __future__ import annotations
 
-from aotc.ir.types import TensorType
+from aotc.ir import TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import batch_flatten, global_avg_pool2d, relu, softmax
 from aotc.relay.testing.init import workloads_of

@@ -7,7 +7,7 @@ run_infer_type(relay.add(x, y)).checked_type
 
 from __future__ import annotations
 
-from aotc.ir.transform import Pass
+from aotc.ir import Pass
 from aotc.relay.expr import Expr, Function
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from aotc.ir.diagnostics import nearest
+from aotc.ir import nearest
 from aotc.relay.analysis import escaping_vars
 from aotc.relay.expr import Expr, Var
 from aotc.relay.text.cursor import Cursor

@@ -18,8 +18,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from aotc.ir import Op, is_static, span_scope
-from aotc.ir.transform import PassContext
+from aotc.ir import Op, PassContext, is_static, span_scope
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule

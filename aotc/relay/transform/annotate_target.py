@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aotc.ir.op import Op, get_op_attr
+from aotc.ir import Op, get_op_attr
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem
 from aotc.relay.op.annotation import compiler_begin, compiler_end
 from aotc.relay.transform.base import FunctionPass

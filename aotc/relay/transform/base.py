@@ -21,8 +21,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AxisMap, Op, Type, merge_spans, span_scope
-from aotc.ir.transform import Pass, PassContext, PassInfo, decorated
+from aotc.ir import AxisMap, Op, Pass, PassContext, PassInfo, Type, decorated, merge_spans, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, type_of
 from aotc.relay.infer import infer_module, merge_types
 from aotc.relay.module import IRModule

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from aotc.ir.op import Op, OpPattern
+from aotc.ir import Op, OpPattern
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType
 from aotc.relay.expr import Call, Constant, splat
 from aotc.relay.op.binary import multiply
 from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot

@@ -11,8 +11,7 @@ shapes: ToGraphNormalForm belongs before.
 
 from __future__ import annotations
 
-from aotc.ir import AotcError, Op, span_scope
-from aotc.ir.transform import PassContext
+from aotc.ir import AotcError, Op, PassContext, span_scope
 from aotc.relay.evaluate import MAX_BYTES
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem
 from aotc.relay.expr import call as node_of

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from aotc.ir.op import Op
+from aotc.ir import Op
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from aotc.relay.transform.base import FunctionPass, GraphMutator
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotc.ir.transform import PassContext
-from aotc.ir.types import FuncType
+from aotc.ir import FuncType, PassContext
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Var
 from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass

@@ -7,7 +7,7 @@ multiply(%x, clip(add(...)))                     # whatever OpDef.expand says
 
 from __future__ import annotations
 
-from aotc.ir.span import span_scope
+from aotc.ir import span_scope
 from aotc.relay.expr import Call, Expr, Function
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.transform.base import FunctionPass, GraphMutator

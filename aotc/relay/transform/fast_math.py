@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aotc.ir.op import Op
+from aotc.ir import Op
 from aotc.relay.expr import Call, call
 from aotc.relay.op.fast_math import fast_erf, fast_exp, fast_tanh
 from aotc.relay.op.softmax import fast_softmax

@@ -11,8 +11,7 @@ takes the memory of one element, whatever its shape.
 
 from __future__ import annotations
 
-from aotc.ir.budget import spending
-from aotc.ir.transform import PassContext
+from aotc.ir import PassContext, spending
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem
 from aotc.relay.module import IRModule

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import Op, OpPattern, TensorType, TupleType, merge_spans
-from aotc.ir.transform import PassContext
+from aotc.ir import Op, OpPattern, PassContext, TensorType, TupleType, merge_spans
 from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule

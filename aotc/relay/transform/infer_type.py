@@ -7,7 +7,7 @@ def @main(%x: Tensor[(2, 3), float32]) -> Tensor[(2, 3), float32] { nn.relu(%x) 
 
 from __future__ import annotations
 
-from aotc.ir.transform import Pass, PassContext
+from aotc.ir import Pass, PassContext
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 

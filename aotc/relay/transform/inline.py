@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aotc.ir.budget import budget, spending
-from aotc.ir.span import span_scope
-from aotc.ir.transform import Pass, PassContext
+from aotc.ir import Pass, PassContext, span_scope, spending
+from aotc.ir.budget import budget
 from aotc.relay.analysis import global_uses
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Var
 from aotc.relay.infer import infer_module

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from aotc.ir.transform import Pass, PassContext
+from aotc.ir import Pass, PassContext
 from aotc.relay.analysis import bound_vars, free_vars
 from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var

@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from aotc.ir import Op, TupleType, merge_spans
-from aotc.ir.transform import Pass, PassContext
+from aotc.ir import Op, Pass, PassContext, TupleType, merge_spans
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule

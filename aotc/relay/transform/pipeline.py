@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from aotc.ir import AotcError, Op
-from aotc.ir.transform import Pass, PassContext, Sequential
+from aotc.ir import AotcError, Op, Pass, PassContext, Sequential
 from aotc.relay import transform as passes
 from aotc.relay.expr import Call, Let
 from aotc.relay.module import IRModule

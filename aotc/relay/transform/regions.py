@@ -9,7 +9,7 @@ groups = convex_groups(function.body, labels)        # {node: number of its regi
 
 from __future__ import annotations
 
-from aotc.ir.op import Op
+from aotc.ir import Op
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, If, Let, Var
 from aotc.relay.op.annotation import CompilerAttrs
 from aotc.relay.transform.base import is_call, op_call

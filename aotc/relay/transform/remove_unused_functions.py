@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aotc.ir.transform import Pass, PassContext
+from aotc.ir import Pass, PassContext
 from aotc.relay.analysis import global_uses
 from aotc.relay.expr import Function
 from aotc.relay.module import IRModule

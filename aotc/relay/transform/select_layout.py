@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from aotc.ir import Attrs, Form, Op, TensorType, is_static, remembered, tensor_types
-from aotc.ir.transform import PassContext
+from aotc.ir import Attrs, Form, Op, PassContext, TensorType, is_static, remembered, tensor_types
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op.binary import divide, multiply
 from aotc.relay.op.cast import CastAttrs, ClipAttrs

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aotc.ir.span import span_scope
+from aotc.ir import span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, tensor_type_of
 from aotc.relay.op.binary import add, divide, multiply
 from aotc.relay.op.elementwise import negative, sqrt

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir.dims import is_static
+from aotc.ir import is_static
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.op.conv import Conv2DAttrs
 from aotc.relay.transform.base import is_finite

@@ -115,6 +115,42 @@ def test_what_the_shared_vocabulary_finds_has_codes_of_this_front_end() -> None:
     assert [d.code for d in found] == ["torch-reshape", "torch-einsum", "torch-matmul"]
 
 
+class FarIndex(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, torch.tensor([0, 3])]
+
+
+class FarRow(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.index_select(0, torch.tensor([2]))
+
+
+class CutToNothing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x, [-2, -2])
+
+
+class UnevenShuffle(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pixel_shuffle(x.reshape([1, 6, 1, 1]), 2)
+
+
+@pytest.mark.parametrize(
+    ("net", "code", "message"),
+    [
+        (FarIndex, "torch-index", "a constant index is out of range"),
+        (FarRow, "torch-index", "a constant index is out of range"),
+        (CutToNothing, "torch-pad", "negative pads cut more than there is"),
+        (UnevenShuffle, "torch-shape", "6 is not a multiple of the blocksize 4"),
+    ],
+)
+def test_what_torch_itself_would_refuse(net: type[nn.Module], code: str, message: str) -> None:
+    """A script is not run before it is converted, so that what does not fit is found here."""
+    (found,) = problems(lambda: relay.frontend.from_pytorch(torch.jit.script(net()), [("x", (2, 3))]))
+    assert (found.code, found.message) == (code, message)
+    assert str(found.span).startswith("aten::")
+
+
 class Counter(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -56,8 +56,8 @@ MAX_TENSOR_BYTES: Final = 1 << 40
 
 @contextmanager
 def codes_of(source: str) -> Iterator[None]:
-    """Inside, problems found by the shared modules get the codes of a front end: "graph-axis"
-    becomes "onnx-axis".
+    """Inside, problems found by the shared modules get the codes of a front
+    end: "graph-axis" becomes "onnx-axis".
     """
     try:
         yield
@@ -71,7 +71,9 @@ def codes_of(source: str) -> Iterator[None]:
 
 
 def checked_shape(sizes: Sequence[Any], of: DType, what: str) -> tuple[int, ...]:
-    """Sizes as a shape; AotcError (code "graph-shape") for negative ones and shapes beyond all bounds."""
+    """Sizes as a shape; AotcError (code "graph-shape") for negative ones and
+    shapes beyond all bounds.
+    """
     result = tuple(int(d) for d in sizes)
     check_rank(len(result), what)
     if any(d < 0 for d in result):
@@ -81,16 +83,16 @@ def checked_shape(sizes: Sequence[Any], of: DType, what: str) -> tuple[int, ...]
 
 
 def check_size(sizes: tuple[int, ...], of: DType, what: str) -> None:
-    """AotcError (code "graph-size") if a tensor of this shape and data type would be larger
-    than any machine holds.
+    """AotcError (code "graph-size") if a tensor of this shape and data type
+    would be larger than any machine holds.
     """
     if math.prod(max(d, 1) for d in sizes) * of.itemsize > MAX_TENSOR_BYTES:
         raise AotcError("graph-size", f"{what} of shape {sizes} and type {of} is too large")
 
 
 def check_materialized(sizes: Sequence[int], of: str, what: str, copies: int = 2) -> None:
-    """AotcError (code "budget") if a constant made by the converter would take too much
-    memory or work.
+    """AotcError (code "budget") if a constant made by the converter would take
+    too much memory or work.
 
     copies   arrays of that size that are there at once while it is made
     """
@@ -99,8 +101,8 @@ def check_materialized(sizes: Sequence[int], of: str, what: str, copies: int = 2
 
 
 def check_unrolled(parts: int, what: str) -> None:
-    """AotcError (code "budget") where so many parts, each with nodes of its own, are more
-    than may be made.
+    """AotcError (code "budget") where so many parts, each with nodes of its
+    own, are more than may be made.
     """
     budget().check("compile.max_unroll", parts, what)
 
@@ -109,9 +111,11 @@ def check_unrolled(parts: int, what: str) -> None:
 
 
 def op(name: str, *args: Expr, **attributes: Any) -> Expr:
-    """A call of operator `name`, or its value where all arguments are small constants.
+    """A call of operator `name`, or its value where all arguments are small
+    constants.
 
-    Raises AotcError where the operator does not exist, its type rule refuses, or the result is too large.
+    Raises AotcError where the operator does not exist, its type rule refuses,
+    or the result is too large.
     """
     found = REGISTRY.get(name)
     if found is None:
@@ -127,8 +131,8 @@ def op(name: str, *args: Expr, **attributes: Any) -> Expr:
 
 
 def _small(expr: Expr) -> bool:
-    """Whether an argument is a constant, or a tuple of them, that is looked at while the
-    graph is built.
+    """Whether an argument is a constant, or a tuple of them, that is looked at
+    while the graph is built.
     """
     if isinstance(expr, Tuple):
         return all(map(_small, expr.fields))
@@ -149,7 +153,9 @@ def dims(x: Expr) -> tuple[Dim, ...]:
 
 
 def shape(x: Expr, what: str = "the input") -> tuple[int, ...]:
-    """The static shape; AotcError (code "graph-dynamic") if a dimension is dynamic."""
+    """The static shape; AotcError (code "graph-dynamic") if a dimension is
+    dynamic.
+    """
     found = dims(x)
     if not is_static(found):
         raise AotcError("graph-dynamic", f"{what} has the dynamic shape ({', '.join(map(str, found))})")
@@ -157,8 +163,8 @@ def shape(x: Expr, what: str = "the input") -> tuple[int, ...]:
 
 
 def dim(x: Expr, place: int, what: str = "the input") -> int:
-    """One static dimension; AotcError where there is no such axis ("graph-axis") or it is
-    dynamic ("graph-dynamic").
+    """One static dimension; AotcError where there is no such axis
+    ("graph-axis") or it is dynamic ("graph-dynamic").
     """
     found = dims(x)
     if not -len(found) <= place < len(found):
@@ -175,7 +181,9 @@ def dtype(x: Expr) -> DType:
 
 
 def only(value: Any, what: str) -> Any:
-    """The element of an array of one; AotcError (code "graph-input") for any other number of elements."""
+    """The element of an array of one; AotcError (code "graph-input") for any
+    other number of elements.
+    """
     array = np.asarray(value)
     if array.size != 1:
         raise AotcError("graph-input", f"{what} must be one value, it has shape {array.shape}")
@@ -183,7 +191,9 @@ def only(value: Any, what: str) -> Any:
 
 
 def axis(given: int, count: int) -> int:
-    """A possibly negative axis of `count`, from 0; AotcError (code "graph-axis") if it is out of range."""
+    """A possibly negative axis of `count`, from 0; AotcError (code
+    "graph-axis") if it is out of range.
+    """
     if not -count <= given < max(count, 1):
         raise AotcError("graph-axis", f"axis {given} is outside rank {count}")
     return given % count if count else 0
@@ -198,7 +208,9 @@ def constant(value: Any, as_type: str | None = None) -> Constant:
 
 
 def filled(value: Number, sizes: Sequence[int], as_type: str) -> Constant:
-    """One value repeated: takes no memory, however large the shape (up to the limit of any tensor)."""
+    """One value repeated: takes no memory, however large the shape (up to the
+    limit of any tensor).
+    """
     check_size(tuple(sizes), DType(as_type), "a filled tensor")
     return splat(value, sizes, as_type)
 
@@ -261,7 +273,9 @@ def clip(x: Expr, least: float, greatest: float) -> Expr:
 
 
 def scaled(x: Expr, factor: float) -> Expr:
-    """`x` times a number, which loses its fraction where `x` holds integers; `x` itself for 1."""
+    """`x` times a number, which loses its fraction where `x` holds integers;
+    `x` itself for 1.
+    """
     if factor == 1:
         return x
     return mul(x, float(factor) if dtype(x).is_float else int(factor))
@@ -276,7 +290,9 @@ def reduce(name: str, x: Expr, axes: Sequence[int], keepdims: bool) -> Expr:
 
 
 def reshape(x: Expr, sizes: Sequence[int]) -> Expr:
-    """`x` with another shape; one dimension may be -1.  A static input gets a literal shape."""
+    """`x` with another shape; one dimension may be -1.  A static input gets a
+    literal shape.
+    """
     target = tuple(int(d) for d in sizes)
     if is_static(dims(x)):
         target = resolved_shape(shape(x), target)
@@ -288,7 +304,9 @@ def reshape(x: Expr, sizes: Sequence[int]) -> Expr:
 
 
 def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
-    """`target` with -1 worked out; AotcError (code "graph-reshape") where the element counts differ."""
+    """`target` with -1 worked out; AotcError (code "graph-reshape") where the
+    element counts differ.
+    """
     known, total = math.prod(d for d in target if d != -1), math.prod(source)
     if target.count(-1) > 1 or any(d < -1 for d in target):
         raise AotcError("graph-reshape", f"{target} is no shape to reshape {source} to")
@@ -299,7 +317,9 @@ def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[in
 
 
 def along(vector: Expr, place: int, count: int) -> Expr:
-    """A vector laid along one of `count` axes of the tensor that it meets in an operator that broadcasts."""
+    """A vector laid along one of `count` axes of the tensor that it meets in an
+    operator that broadcasts.
+    """
     return reshape(vector, (-1, *(1,) * (count - 1 - place)))
 
 
@@ -310,7 +330,9 @@ def transpose(x: Expr, axes: Sequence[int]) -> Expr:
 
 
 def unsqueeze(x: Expr, axes: Sequence[int]) -> Expr:
-    """Axes of size 1 inserted at these positions of the result (ascending, from 0)."""
+    """Axes of size 1 inserted at these positions of the result (ascending, from
+    0).
+    """
     for place in axes:
         x = op("expand_dims", x, axis=place, num_newaxis=1)
     return x
@@ -352,8 +374,8 @@ def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
 
 
 def equal_parts(size: int, part: int) -> list[int]:
-    """`size` elements in parts of `part`, the last one smaller where that does not divide;
-    AotcError for none.
+    """`size` elements in parts of `part`, the last one smaller where that does
+    not divide; AotcError for none.
     """
     if part < 1:
         raise AotcError("graph-split", f"{size} elements cannot be split into parts of {part}")
@@ -367,7 +389,9 @@ def field(value: Expr, index: int) -> Expr:
 
 
 def cut(x: Expr, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], strides: Sequence[int] = ()) -> Expr:
-    """A strided slice in numpy's meaning (negative positions count from the end, all are clipped)."""
+    """A strided slice in numpy's meaning (negative positions count from the
+    end, all are clipped).
+    """
     steps = tuple(strides) or (1,) * len(begin)
     box = {"begin": tuple(begin), "end": tuple(end), "strides": steps}
     return op("strided_slice", x, **box, axes=tuple(axes), slice_mode="end")

@@ -33,7 +33,9 @@ def per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
 
 
 def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
-    """Statistics per channel taken off; computed in their data type where that is not the data's."""
+    """Statistics per channel taken off; computed in their data type where that
+    is not the data's.
+    """
     work = g.dtype(mean)
     if g.dtype(x) == g.dtype(scale) == work:
         return g.field(g.op("nn.batch_norm", x, scale, offset, mean, variance, axis=1, epsilon=epsilon), 0)

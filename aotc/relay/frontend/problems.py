@@ -33,7 +33,9 @@ _AT_RUN_TIME: Final = ("-dynamic", "-runtime-shape")
 
 
 class PoisonedError(Exception):
-    """A value is missing because what computes it has a problem that is reported already."""
+    """A value is missing because what computes it has a problem that is
+    reported already.
+    """
 
 
 def _unfit() -> str:
@@ -56,7 +58,8 @@ class Problems:
     def at(self, span: Span, note: str = "", unfit: Callable[[], str] = _unfit) -> Iterator[None]:
         """Record what goes wrong inside; nodes built inside come from `span`.
 
-        Raises AotcError where the budget for nodes is spent: every further node would be a problem.
+        Raises AotcError where the budget for nodes is spent: every further node
+        would be a problem.
         """
         notes = (note,) if note else ()
         try:

@@ -38,20 +38,26 @@ def is_zero(x: Expr | None) -> bool:
 
 
 def centred(x: Expr, zero: Expr | None, axis: int) -> Expr:
-    """A quantised tensor as int32, its zero point (one, or one along `axis`) taken off."""
+    """A quantised tensor as int32, its zero point (one, or one along `axis`)
+    taken off.
+    """
     wide = g.cast(x, "int32")
     return wide if zero is None or is_zero(zero) else g.sub(wide, laid(g.cast(zero, "int32"), axis, g.rank(x)))
 
 
 def laid(v: Expr, axis: int, rank: int) -> Expr:
-    """A scale or zero point as it meets a tensor of `rank`: one value, or one per element of an axis."""
+    """A scale or zero point as it meets a tensor of `rank`: one value, or one
+    per element of an axis.
+    """
     if g.rank(v) == 0 or g.dims(v) == (1,):
         return g.reshape(v, ())
     return g.along(v, axis, rank) if g.rank(v) == 1 else v
 
 
 def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
-    """A scale or zero point as it meets `x`: one value, one per element of an axis, or one per block."""
+    """A scale or zero point as it meets `x`: one value, one per element of an
+    axis, or one per block.
+    """
     rank = g.rank(v)
     if rank == 0 or g.dims(v) == (1,):
         return g.reshape(v, ())
@@ -61,7 +67,9 @@ def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
 
 
 def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
-    """Each value along `axis` repeated `block` times, cut to the length of the data."""
+    """Each value along `axis` repeated `block` times, cut to the length of the
+    data.
+    """
     small = g.shape(v)
     if len(small) != len(shape) or block < 1 or small[axis] * block < shape[axis]:
         raise AotcError("graph-quant", f"a scale of shape {small} in blocks of {block} does not fit {tuple(shape)}")
@@ -77,8 +85,8 @@ def saturated(y: Expr, dtype: DType) -> Expr:
 
 
 def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
-    """A cast; to floating-point types of 8 and 4 bits, values out of range become the
-    greatest finite one, or not.
+    """A cast; to floating-point types of 8 and 4 bits, values out of range
+    become the greatest finite one, or not.
     """
     source = g.dtype(x)
     if dtype.is_float and dtype.bits <= 8 and source.is_float and source != dtype:
@@ -93,8 +101,8 @@ def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
 def quantize(
     x: Expr, scale: Expr, zero: Expr | None, dtype: DType, *, work: DType, saturate: bool = True, **places: int
 ) -> Expr:
-    """`x` divided by a scale, rounded to even, around a zero point, as `dtype`; computed in
-    the type `work`.
+    """`x` divided by a scale, rounded to even, around a zero point, as `dtype`;
+    computed in the type `work`.
 
     places   `axis` (1 unless it is given) along which the scale has several values, and
              `block_size`, the elements that share one, 0 where each has its own
@@ -107,7 +115,9 @@ def quantize(
 
 
 def dequantize(x: Expr, scale: Expr, zero: Expr | None, dtype: DType, **places: int) -> Expr:
-    """The real numbers that a quantised tensor stands for, as `dtype`; `places` as in `quantize`."""
+    """The real numbers that a quantised tensor stands for, as `dtype`; `places`
+    as in `quantize`.
+    """
     if zero is None or is_zero(zero):
         y = g.cast(x, dtype)
     else:
@@ -117,16 +127,19 @@ def dequantize(x: Expr, scale: Expr, zero: Expr | None, dtype: DType, **places: 
 
 
 def requantize(sums: Expr, factor: Expr, zero: Expr) -> Expr:
-    """int32 sums times a factor in float32, rounded to even, around a zero point, saturated to its type."""
+    """int32 sums times a factor in float32, rounded to even, around a zero
+    point, saturated to its type.
+    """
     y = g.add(g.op("round", g.mul(g.cast(sums, "float32"), factor)), g.cast(zero, "float32"))
     return saturated(y, g.dtype(zero))
 
 
 def dynamic_range(x: Expr, dtype: DType) -> tuple[Expr, Expr]:
-    """Scale and zero point of an unsigned type from the range of the data, which always includes 0.
+    """Scale and zero point of an unsigned type from the range of the data,
+    which always includes 0.
 
-    Where all data is 0 every scale would do; it is 1, as in ONNX Runtime, rather than 0,
-    which nothing can be divided by.
+    Where all data is 0 every scale would do; it is 1, as in ONNX Runtime,
+    rather than 0, which nothing can be divided by.
     """
     axes = range(g.rank(x))
     low = g.minimum(g.reduce("min", x, axes, False), 0.0)

@@ -30,10 +30,11 @@ Activation: TypeAlias = "Callable[[Expr], Expr]"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Those of one direction of a layer: of the inputs (gates * hidden, inputs), of the
-    recurrence, and their biases.
+    """Those of one direction of a layer: of the inputs (gates * hidden,
+    inputs), of the recurrence, and their biases.
 
-    The gates are in the order of the operators: input, forget, cell, output; reset, update, new.
+    The gates are in the order of the operators: input, forget, cell, output;
+    reset, update, new.
     """
 
     w: Expr
@@ -42,7 +43,9 @@ class Weights:
     rb: Expr | None
 
     def reordered(self, order: Sequence[int]) -> Weights:
-        """Weights whose gates stand in another order: `order` says where each is taken from."""
+        """Weights whose gates stand in another order: `order` says where each
+        is taken from.
+        """
         if len(order) == 1:
             return self
         hidden = g.shape(self.r)[1]
@@ -58,8 +61,8 @@ class Weights:
 def whole_layer(
     kind: str, x: Expr, weights: Weights, states: Sequence[Expr], *, reverse: bool = False, **attributes: Any
 ) -> tuple[Expr, State]:
-    """One direction of a layer ("lstm", "gru", "rnn") over x (steps, batch, inputs): outputs,
-    and the last states.
+    """One direction of a layer ("lstm", "gru", "rnn") over x (steps, batch,
+    inputs): outputs, and the last states.
 
     Numbers narrower than float32 are computed as such.
     """
@@ -121,7 +124,9 @@ def gru_step(
     act: Sequence[Activation],
     clipped: Activation = _same,
 ) -> State:
-    """The new h of a GRU; gates before their activations, the new one as a function of the reset gate."""
+    """The new h of a GRU; gates before their activations, the new one as a
+    function of the reset gate.
+    """
     r, z = act[0](clipped(reset)), act[0](clipped(update))
     candidate = act[1](clipped(new(r)))
     return [g.add(g.mul(g.sub(1.0, z), candidate), g.mul(z, h))]
@@ -138,7 +143,8 @@ def linear(x: Expr, weight: Expr, bias: Expr | None) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """One direction of a layer as arithmetic for each step, with one product for the inputs of all steps.
+    """One direction of a layer as arithmetic for each step, with one product
+    for the inputs of all steps.
 
     order         where the gates that the steps expect stand in the weights
     reset_after   the reset gate of a GRU scales the product of the last state, not the state
@@ -156,9 +162,11 @@ class Unrolled:
     reset_after: bool = False
 
     def run(self, x: Expr, state: State, lengths: Expr | None = None, reverse: bool = False) -> tuple[Expr, State]:
-        """Beyond its length (batch, 1) a sequence keeps its state and puts out zeros.
+        """Beyond its length (batch, 1) a sequence keeps its state and puts out
+        zeros.
 
-        The state after a sequence of no steps is zero, as in ONNX Runtime; the specification does not say.
+        The state after a sequence of no steps is zero, as in ONNX Runtime; the
+        specification does not say.
         """
         length = g.shape(x)[0]
         if length > MAX_STEPS:
@@ -180,7 +188,9 @@ class Unrolled:
         return g.concat(outputs[::-1] if reverse else outputs, 0), state
 
     def _inputs(self, x: Expr) -> list[Expr]:
-        """The products of (steps, batch, inputs) with the weights, step by step."""
+        """The products of (steps, batch, inputs) with the weights, step by
+        step.
+        """
         steps, batch, features = g.shape(x)
         products = linear(g.reshape(x, (steps * batch, features)), self.weights.w, self.weights.wb)
         return g.split(products, [batch] * steps, 0)

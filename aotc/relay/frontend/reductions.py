@@ -39,8 +39,8 @@ def _of_nothing(x: Expr, axes: Axes, keepdims: bool, value: g.Number) -> Expr:
 
 
 def extreme(name: str) -> Reduction:
-    """The greatest ("max") or the least ("min") elements: any or all of truth values, the
-    worst one of nothing.
+    """The greatest ("max") or the least ("min") elements: any or all of truth
+    values, the worst one of nothing.
     """
 
     def body(x: Expr, axes: Axes, keepdims: bool) -> Expr:
@@ -67,7 +67,9 @@ def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
 
 
 def p_norm(x: Expr, order: float, total: Callable[[Expr], Expr]) -> Expr:
-    """The root of a sum of powers; `total` adds up the powers that belong together."""
+    """The root of a sum of powers; `total` adds up the powers that belong
+    together.
+    """
     if order == 2:
         return g.sqrt(total(g.mul(x, x)))
     size = g.absolute(x)
@@ -78,7 +80,8 @@ def p_norm(x: Expr, order: float, total: Callable[[Expr], Expr]) -> Expr:
 
 
 def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
-    """The k greatest (or least) elements of an axis, in order, and their positions as int64.
+    """The k greatest (or least) elements of an axis, in order, and their
+    positions as int64.
 
     Raises AotcError (code "graph-topk") where there are not so many.
     """

@@ -21,16 +21,12 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 
 
-def take(x: Expr, indices: Expr, axis: int) -> Expr:
-    """Elements of an axis by their positions, which count from 0."""
-    return g.op("take", x, indices, axis=axis, mode="clip")
-
-
 def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
-    """Indices into axes of a size (or of several, along their last axis); constant ones
-    counted from the start.
+    """Indices into axes of a size (or of several, along their last axis);
+    constant ones counted from the start.
 
-    Raises AotcError (code "graph-index") for constant ones that are out of range.
+    Raises AotcError (code "graph-index") for constant ones that are out of
+    range.
     """
     if not isinstance(indices, Constant):
         return indices
@@ -40,8 +36,19 @@ def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
     return indices if not np.any(array < 0) else Constant(np.where(array < 0, array + extent, array))
 
 
+def take(x: Expr, indices: Expr, axis: int) -> Expr:
+    """Elements of an axis by their positions, which count from 0; constant ones
+    are checked.
+    """
+    size = g.dims(x)[axis] if axis < g.rank(x) else None
+    places = checked_indices(indices, size) if isinstance(size, int) else indices
+    return g.op("take", x, places, axis=axis, mode="clip")
+
+
 def from_start(indices: Expr, size: int) -> Expr:
-    """Indices into an axis of a size counted from its start: negative ones count from its end."""
+    """Indices into an axis of a size counted from its start: negative ones
+    count from its end.
+    """
     if isinstance(indices, Constant):
         return checked_indices(indices, size)
     return g.where(g.less(indices, 0), g.add(indices, size), indices)
@@ -59,8 +66,8 @@ def _exact(value: int, divisor: int) -> int:
 
 
 def depth_to_space(x: Expr, size: int, spatial: int = 2, blocks_first: bool = False) -> Expr:
-    """Channels as blocks of the spatial axes, which are the last ones: (..., depth *
-    size**spatial, *extents).
+    """Channels as blocks of the spatial axes, which are the last ones: (...,
+    depth * size**spatial, *extents).
 
     blocks_first   the channels of one block lie side by side, not the blocks of one channel
     """
@@ -85,7 +92,9 @@ def space_to_depth(x: Expr, size: int, spatial: int = 2, blocks_first: bool = Fa
 
 
 def cropped(x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
-    """`x` without what negative numbers of elements before and after each axis cut off."""
+    """`x` without what negative numbers of elements before and after each axis
+    cut off.
+    """
     axes = [k for k, pair in enumerate(widths) if min(pair) < 0]
     if not axes:
         return x
@@ -97,5 +106,7 @@ def cropped(x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
 
 
 def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Number = 0, mode: str = "constant") -> Expr:
-    """`x` with (before, after) elements added to each axis, or cut off where the numbers are negative."""
+    """`x` with (before, after) elements added to each axis, or cut off where
+    the numbers are negative.
+    """
     return g.pad(cropped(x, widths), [(max(b, 0), max(a, 0)) for b, a in widths], value, mode)

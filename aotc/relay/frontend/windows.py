@@ -34,7 +34,9 @@ LAYOUTS: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over the spatial axes; `pads` holds all befores, then all afters."""
+    """A window over the spatial axes; `pads` holds all befores, then all
+    afters.
+    """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -60,19 +62,25 @@ class Window:
 
 
 def halves(totals: Sequence[int], more_after: bool = True) -> tuple[int, ...]:
-    """Padding split in two, befores first; of an odd number the larger part goes after, or before."""
+    """Padding split in two, befores first; of an odd number the larger part
+    goes after, or before.
+    """
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     return (*small, *large) if more_after else (*large, *small)
 
 
 def same_padding(spatial: Sequence[int], window: Window, more_after: bool = True) -> tuple[int, ...]:
-    """The padding with which the result has ceil(extent / stride) elements per axis."""
+    """The padding with which the result has ceil(extent / stride) elements per
+    axis.
+    """
     rows = zip(spatial, window.strides, window.spans(), strict=True)
     return halves([max((-(-n // stride) - 1) * stride + span - n, 0) for n, stride, span in rows], more_after)
 
 
 def spatial_rank(rank: int, what: str) -> int:
-    """The number of spatial axes of a tensor of `rank`: 1 to 3; AotcError (code "graph-rank") for others."""
+    """The number of spatial axes of a tensor of `rank`: 1 to 3; AotcError (code
+    "graph-rank") for others.
+    """
     if not 3 <= rank <= 5:
         raise AotcError("graph-rank", f"{what} of rank {rank} is not supported (3 to 5 are)")
     return rank - 2
@@ -86,8 +94,8 @@ def with_bias(y: Expr, bias: Expr | None, axis: int = 1) -> Expr:
 def convolve(
     x: Expr, weight: Expr, window: Window, bias: Expr | None = None, groups: int = 1, **attributes: Any
 ) -> Expr:
-    """A convolution; the weight is (channels, inputs / groups, *kernel), or what
-    `kernel_layout` says.
+    """A convolution; the weight is (channels, inputs / groups, *kernel), or
+    what `kernel_layout` says.
 
     attributes   those of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype` for sums of integers
     """
@@ -100,15 +108,17 @@ def convolve(
 def convolve_transposed(
     x: Expr, weight: Expr, window: Window, bias: Expr | None, groups: int, output_padding: tuple[int, ...]
 ) -> Expr:
-    """A transposed convolution with a weight (inputs, channels / groups, *kernel)."""
+    """A transposed convolution with a weight (inputs, channels / groups,
+    *kernel).
+    """
     sizes = {"channels": g.shape(weight)[1] * groups, "kernel_size": window.kernel, "output_padding": output_padding}
     y = g.op(f"nn.conv{window.rank}d_transpose", x, weight, **window.attributes(), groups=groups, **sizes)
     return with_bias(y, bias)
 
 
 def taps(x: Expr, window: Window, counts: Sequence[int]) -> Iterator[tuple[list[int], Expr]]:
-    """For each element of a window: its place in the window, and the elements of `x` that it
-    meets on its way, (batch, channels, *counts).
+    """For each element of a window: its place in the window, and the elements
+    of `x` that it meets on its way, (batch, channels, *counts).
     """
     for tap in itertools.product(*map(range, window.kernel)):
         begin = [t * d for t, d in zip(tap, window.dilations, strict=True)]
@@ -117,7 +127,9 @@ def taps(x: Expr, window: Window, counts: Sequence[int]) -> Iterator[tuple[list[
 
 
 def pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
-    """A pool of kind "max" or "avg"; further attributes are `ceil_mode`, `count_include_pad`, `layout`."""
+    """A pool of kind "max" or "avg"; further attributes are `ceil_mode`,
+    `count_include_pad`, `layout`.
+    """
     return g.op(f"nn.{kind}_pool{window.rank}d", x, pool_size=window.kernel, **window.attributes(), **attributes)
 
 
@@ -127,7 +139,8 @@ def pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
 def resize(
     x: Expr, sizes: Sequence[int], method: str, mode: str, rounding: str = "", cubic: float = -0.75, **attributes: Any
 ) -> Expr:
-    """`x` (batch, channels, one to three spatial axes) with other spatial extents.
+    """`x` (batch, channels, one to three spatial axes) with other spatial
+    extents.
 
     method       "nearest_neighbor", "linear" or "cubic"
     mode         how positions of the result are those of the data: "half_pixel", "align_corners", "asymmetric", ...
@@ -147,7 +160,9 @@ def resize(
 
 
 def grid_sample(x: Expr, grid: Expr, method: str, padding_mode: str, align_corners: bool) -> Expr:
-    """Elements of `x` (batch, channels, *spatial) at positions (batch, *result, coordinates) from -1 to 1."""
+    """Elements of `x` (batch, channels, *spatial) at positions (batch, *result,
+    coordinates) from -1 to 1.
+    """
     rank = g.rank(grid)
     positions = g.transpose(grid, (0, rank - 1, *range(1, rank - 1)))
     layout = LAYOUTS[g.rank(x) - 2]

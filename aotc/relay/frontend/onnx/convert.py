@@ -46,7 +46,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Scope:
-    """The tensors visible in one graph: its own by name, then those of the graph around it."""
+    """The tensors visible in one graph: its own by name, then those of the
+    graph around it.
+    """
 
     opsets: Mapping[str, int]
     parent: _Scope | None = None
@@ -66,7 +68,9 @@ class _Conversion:
     # --- tensors by name
 
     def lookup(self, name: str, scope: _Scope) -> Expr:
-        """The expression called `name`; raises PoisonedError where its computation failed."""
+        """The expression called `name`; raises PoisonedError where its
+        computation failed.
+        """
         found: _Scope | None = scope
         while found is not None:
             if name in found.values:
@@ -82,7 +86,9 @@ class _Conversion:
     # --- graphs
 
     def graph(self, graph: GraphProto, scope: _Scope) -> None:
-        """Convert the nodes that the outputs of `graph` need; results go into `scope`."""
+        """Convert the nodes that the outputs of `graph` need; results go into
+        `scope`.
+        """
         if graph.sparse_initializer:
             raise AotcError("onnx-sparse", "sparse initializers are not supported")
         if scope.depth > MAX_DEPTH:
@@ -92,7 +98,9 @@ class _Conversion:
         self.nodes(sorted_nodes(graph, self.loaded.source), scope)
 
     def nodes(self, nodes: Iterable[tuple[int, NodeProto]], scope: _Scope) -> None:
-        """Convert nodes in order; problems are recorded and what depends on them is passed over."""
+        """Convert nodes in order; problems are recorded and what depends on
+        them is passed over.
+        """
         outer = current_span()
         for index, proto in nodes:
             span = outer or Span(self.loaded.source, node=node_label(proto, index))
@@ -100,8 +108,8 @@ class _Conversion:
                 self.node(proto, scope)
 
     def unfit(self, proto: NodeProto, scope: _Scope) -> str:
-        """What is said of a node at which its converter stumbles: the types of its inputs and
-        the names of its attributes.
+        """What is said of a node at which its converter stumbles: the types of
+        its inputs and the names of its attributes.
         """
         types = [str(self.lookup(name, scope).checked_type) if name else "none" for name in proto.input]
         given = f"({', '.join(types)}), [{', '.join(a.name for a in proto.attribute)}]"
@@ -145,7 +153,9 @@ class _Conversion:
     def call_function(
         self, proto: NodeProto, function: FunctionProto, scope: _Scope, defaults: Mapping[str, Any]
     ) -> list[Expr | None]:
-        """The outputs of a function body for the inputs and attributes of a node."""
+        """The outputs of a function body for the inputs and attributes of a
+        node.
+        """
         graph = bind_function(function, proto, defaults)
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
         inner = _Scope({**scope.opsets, **opsets}, depth=scope.depth + 1)
@@ -206,19 +216,21 @@ def from_onnx(
     dims: Mapping[str, int] | None = None,
     name: str | None = None,
 ) -> IRModule:
-    """Convert an ONNX model (a path or a ModelProto; operator sets 1 to the newest) to a module.
+    """Convert an ONNX model (a path or a ModelProto; operator sets 1 to the
+    newest) to a module.
 
     shape  static shapes for inputs with dynamic dimensions, by input name
     dims   values for symbolic dimensions, by symbol
     name   what source locations call the model; its file name for None
 
-    The parameters of @main are the graph's inputs without initialisers, under their ONNX
-    names; initialisers become constants.  `attrs["output_names"]` keeps the names of the
-    outputs; several outputs are a tuple. Declared shapes of intermediate and output tensors
-    are never relied on.
+    The parameters of @main are the graph's inputs without initialisers, under
+    their ONNX names; initialisers become constants.  `attrs["output_names"]`
+    keeps the names of the outputs; several outputs are a tuple. Declared shapes
+    of intermediate and output tensors are never relied on.
 
-    Raises AotcError listing every problem of the model: see `read_model`, `input_types`, and
-    every node that cannot be converted, with its operator, version and name.
+    Raises AotcError listing every problem of the model: see `read_model`,
+    `input_types`, and every node that cannot be converted, with its operator,
+    version and name.
     """
     loaded = read_model(model)
     if name is not None:
@@ -257,8 +269,8 @@ def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
 
 
 def _check_output(value: Any, result: Expr) -> None:
-    """AotcError where an output is no tensor or its declared element type is not what the
-    graph computes.
+    """AotcError where an output is no tensor or its declared element type is
+    not what the graph computes.
     """
     ty = result.checked_type
     if not isinstance(ty, TensorType):

@@ -24,9 +24,11 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], opset: int) -> FunctionProto:
-    """ONNX's definition of an operator as a function, for the operator set of the model.
+    """ONNX's definition of an operator as a function, for the operator set of
+    the model.
 
-    Raises AotcError (code "onnx-op") where ONNX defines none for these inputs and attributes.
+    Raises AotcError (code "onnx-op") where ONNX defines none for these inputs
+    and attributes.
     """
     if schema.has_function:
         version = _newest(schema.function_opset_versions, opset)
@@ -51,13 +53,17 @@ def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], op
 
 
 def _newest(versions: Sequence[int], opset: int) -> int:
-    """The newest version that the operator set has; the oldest where all are newer."""
+    """The newest version that the operator set has; the oldest where all are
+    newer.
+    """
     fitting = [v for v in versions if v <= opset]
     return max(fitting) if fitting else min(versions)
 
 
 def _type_proto(x: Expr | None) -> TypeProto:
-    """The ONNX type of an argument; an empty one for an argument that is left out."""
+    """The ONNX type of an argument; an empty one for an argument that is left
+    out.
+    """
     if x is None:
         return TypeProto()
     ty = tensor_type_of(x)
@@ -66,9 +72,11 @@ def _type_proto(x: Expr | None) -> TypeProto:
 
 
 def bind_function(function: FunctionProto, proto: NodeProto, defaults: Mapping[str, Any]) -> GraphProto:
-    """The body of `function` as a graph, for the inputs and attributes of `proto`.
+    """The body of `function` as a graph, for the inputs and attributes of
+    `proto`.
 
-    `defaults` are attribute values of the operator's definition, for attributes that the node leaves out.
+    `defaults` are attribute values of the operator's definition, for attributes
+    that the node leaves out.
     """
     given = {a.name: a for a in proto.attribute}
     for attribute in function.attribute_proto:
@@ -103,7 +111,9 @@ def _rewrite(graph: GraphProto, given: Mapping[str, AttributeProto], absent: set
 
 
 def _resolved(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> AttributeProto | None:
-    """The attribute itself, or what it refers to under its own name; None where that is left out."""
+    """The attribute itself, or what it refers to under its own name; None where
+    that is left out.
+    """
     if not attribute.ref_attr_name:
         return attribute
     found = given.get(attribute.ref_attr_name)

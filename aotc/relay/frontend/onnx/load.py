@@ -57,8 +57,8 @@ _ELEM_TYPES: Final = {name: code for code, name in _DTYPES.items()}
 
 
 def dtype_of_elem(elem_type: int, what: str) -> DType:
-    """The data type of an ONNX element type code; AotcError (code "onnx-dtype") for strings
-    and complex numbers.
+    """The data type of an ONNX element type code; AotcError (code "onnx-dtype")
+    for strings and complex numbers.
     """
     name = _DTYPES.get(elem_type)
     if name is None:
@@ -75,7 +75,9 @@ def elem_of_dtype(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model whose outer form is sound.  `folder` is where external data may lie, None for a bare proto."""
+    """A model whose outer form is sound.  `folder` is where external data may
+    lie, None for a bare proto.
+    """
 
     proto: ModelProto
     source: str
@@ -83,8 +85,8 @@ class LoadedModel:
     folder: Path | None = None
 
     def array(self, tensor: TensorProto) -> Array:
-        """The value of a tensor; AotcError for unsupported types, sizes that do not fit and
-        unreadable data.
+        """The value of a tensor; AotcError for unsupported types, sizes that do
+        not fit and unreadable data.
         """
         what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
         dtype = dtype_of_elem(tensor.data_type, what)
@@ -100,7 +102,9 @@ class LoadedModel:
         return np.asarray(array)
 
     def embedded(self, tensor: TensorProto) -> TensorProto:
-        """The tensor with its data inside; the same object where it is there already."""
+        """The tensor with its data inside; the same object where it is there
+        already.
+        """
         if tensor.data_location != TensorProto.EXTERNAL:
             return tensor
         what = f"tensor {tensor.name!r}"
@@ -129,7 +133,9 @@ class LoadedModel:
         return copy
 
     def _external_path(self, location: str, what: str) -> Path:
-        """The file of external data, which must lie in the model's folder after links are followed."""
+        """The file of external data, which must lie in the model's folder after
+        links are followed.
+        """
         if self.folder is None:
             raise AotcError(
                 "onnx-external-data",
@@ -155,8 +161,9 @@ class LoadedModel:
 def read_model(model: str | Path | ModelProto) -> LoadedModel:
     """Read and check the outer form of a model.
 
-    Raises AotcError: unreadable or non-ONNX file, names that are not UTF-8, unsupported IR or
-    operator-set version, no graph, nodes or tensors defined twice, cycles.
+    Raises AotcError: unreadable or non-ONNX file, names that are not UTF-8,
+    unsupported IR or operator-set version, no graph, nodes or tensors defined
+    twice, cycles.
     """
     loaded = _loaded(model)
     check_graph(loaded.proto.graph, loaded.source)
@@ -176,7 +183,9 @@ def _loaded(model: str | Path | ModelProto) -> LoadedModel:
 
 @g.codes_of("onnx")
 def load_model(model: str | Path | ModelProto) -> ModelProto:
-    """A model as one self-contained proto: checked as by `read_model`, external data read in."""
+    """A model as one self-contained proto: checked as by `read_model`, external
+    data read in.
+    """
     loaded = read_model(model)
     if not any(t.data_location == TensorProto.EXTERNAL for t in _tensors(loaded.proto.graph)):
         return loaded.proto
@@ -214,7 +223,9 @@ def _parse(path: Path) -> ModelProto:
 
 
 def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
-    """Operator-set versions by domain ("" for ai.onnx); checks versions and that there is a graph."""
+    """Operator-set versions by domain ("" for ai.onnx); checks versions and
+    that there is a graph.
+    """
     span = Span(source)
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
         raise AotcError("onnx-file", "not an ONNX model: it holds no graph", span=span)
@@ -242,7 +253,9 @@ _PROSE: Final = frozenset(
 
 
 def check_text(proto: Any, source: str) -> None:
-    """AotcError (code "onnx-name") for names that are not UTF-8: they come out of the file as bytes."""
+    """AotcError (code "onnx-name") for names that are not UTF-8: they come out
+    of the file as bytes.
+    """
     stack: list[tuple[str, Any]] = [("", proto)]
     while stack:
         path, message = stack.pop()
@@ -268,10 +281,11 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
-    """Names that a node reads: its inputs, and what its subgraphs take from outside.
+    """Names that a node reads: its inputs, and what its subgraphs take from
+    outside.
 
-    Raises AotcError (code "onnx-depth") for subgraphs nested too deeply; `depth` is that of
-    the node's own graph.
+    Raises AotcError (code "onnx-depth") for subgraphs nested too deeply;
+    `depth` is that of the node's own graph.
     """
     if depth > MAX_DEPTH:
         raise AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
@@ -287,7 +301,9 @@ def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
 
 
 def check_graph(graph: GraphProto, source: str) -> None:
-    """AotcError listing every tensor that is defined twice or used and never defined."""
+    """AotcError listing every tensor that is defined twice or used and never
+    defined.
+    """
     defined = Counter({v.name for v in graph.input} | {t.name for t in graph.initializer})
     defined.update({s.values.name for s in graph.sparse_initializer})
     problems = [
@@ -325,8 +341,8 @@ def node_label(node: NodeProto, index: int) -> str:
 
 
 def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
-    """(position, node) of the nodes that the outputs need, producers first, the file's order
-    where it is one.
+    """(position, node) of the nodes that the outputs need, producers first, the
+    file's order where it is one.
 
     Raises AotcError (code "onnx-cycle") naming the nodes of a cycle.
     """
@@ -347,8 +363,8 @@ def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
 
 
 def _visit(root: int, reads: list[list[int]], done: set[int], graph: GraphProto, source: str) -> list[int]:
-    """The nodes below `root` that are not done yet, producers first, by an iterative
-    depth-first search.
+    """The nodes below `root` that are not done yet, producers first, by an
+    iterative depth-first search.
     """
     order: list[int] = []
     path: list[tuple[int, Iterator[int]]] = [] if root in done else [(root, iter(reads[root]))]

@@ -42,7 +42,9 @@ class Host(Protocol):
         """The value of a tensor attribute."""
 
     def subgraph(self, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
-        """The outputs of a graph attribute (a branch, a loop body) for these inputs."""
+        """The outputs of a graph attribute (a branch, a loop body) for these
+        inputs.
+        """
 
 
 @dataclass(slots=True)
@@ -78,10 +80,11 @@ class Node:
         return index < len(self.wanted) and self.wanted[index]
 
     def known(self, index: int, name: str) -> Array | None:
-        """The value of an attribute, or of an input that must be known at compile time; None
-        where both are left out.
+        """The value of an attribute, or of an input that must be known at
+        compile time; None where both are left out.
 
-        Raises AotcError (code "onnx-runtime-shape") where the value depends on run-time data.
+        Raises AotcError (code "onnx-runtime-shape") where the value depends on
+        run-time data.
         """
         if name in self.attrs:
             return np.asarray(self.attrs[name])
@@ -94,7 +97,9 @@ class Node:
         return value
 
     def argument(self, index: int, parameter: Parameter) -> Any:
-        """What a converter gets for a positional parameter: an input, or a value known at compile time."""
+        """What a converter gets for a positional parameter: an input, or a
+        value known at compile time.
+        """
         name, wanted, needed = parameter.name, parameter.annotation, parameter.default is Parameter.empty
         if wanted == Items:
             return _items(self[index])
@@ -113,7 +118,9 @@ class Node:
         return numbers[0]
 
     def attribute(self, parameter: Parameter) -> Any:
-        """What a converter gets for a parameter that is given by keyword: an attribute, or the node."""
+        """What a converter gets for a parameter that is given by keyword: an
+        attribute, or the node.
+        """
         if parameter.name == "node":
             return self
         value = self.attrs.get(parameter.name, parameter.default)
@@ -178,7 +185,9 @@ def _text(value: Any) -> Any:
 
 @cache
 def schema_of(op_type: str, domain: str, version: int) -> Any:
-    """The definition of an operator in a version of its domain, None where there is none."""
+    """The definition of an operator in a version of its domain, None where
+    there is none.
+    """
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -192,7 +201,8 @@ _LEGACY: Final = frozenset({"consumed_inputs"})
 def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
     """The attributes of a node with the schema's defaults filled in.
 
-    Raises AotcError (code "onnx-attribute") for unknown, wrongly typed and missing attributes.
+    Raises AotcError (code "onnx-attribute") for unknown, wrongly typed and
+    missing attributes.
     """
     result = {}
     for attribute in node.attribute:
@@ -241,9 +251,10 @@ RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
 
 
 def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> None:
-    """AotcError where a node has too few or too many inputs or outputs (code "onnx-input"), a
-    tensor has a rank that its operator does not take ("onnx-rank"), or the operator is of a
-    version that no converter knows ("onnx-op").
+    """AotcError where a node has too few or too many inputs or outputs (code
+    "onnx-input"), a tensor has a rank that its operator does not take
+    ("onnx-rank"), or the operator is of a version that no converter knows
+    ("onnx-op").
     """
     op, least, most, since = node.op_type, schema.min_input, schema.max_input, schema.since_version
     require("onnx-op", since >= OLDEST.get(op, 1), f"{op} of operator set {since} is not supported")

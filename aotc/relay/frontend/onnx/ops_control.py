@@ -40,7 +40,9 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
 def _loop(
     trip_count: Ints | None = None, condition: Known | None = None, *state: Expr, body: GraphProto, node: Node
 ) -> list[Expr]:
-    """Unrolled: the iteration number is a constant, and so must be the condition after each iteration."""
+    """Unrolled: the iteration number is a constant, and so must be the
+    condition after each iteration.
+    """
     trips = trip_count[0] if trip_count else None
     going = condition is None or bool(g.only(condition, "the condition of Loop"))
     rows: list[list[Expr]] = []
@@ -92,7 +94,9 @@ def _scan(*inputs: Expr, num_scan_inputs: int = 0, body: GraphProto, node: Node)
 
 
 def _per_value(node: Node, name: str, count: int) -> list[int]:
-    """An attribute that has one number for each of `count` values, all 0 where it is left out."""
+    """An attribute that has one number for each of `count` values, all 0 where
+    it is left out.
+    """
     given: list[int] = node.attrs.get(name) or [0] * count
     fits = len(given) == count
     require("onnx-attribute", fits, f"attribute {name!r} must have {count} elements, it has {len(given)}")

@@ -44,7 +44,9 @@ _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
 def _aligned(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
-    """The second operand, its axes moved to where `axis` of operator sets 1 to 6 puts them."""
+    """The second operand, its axes moved to where `axis` of operator sets 1 to
+    6 puts them.
+    """
     if axis is None or not broadcast:
         return b
     rank = g.rank(a)
@@ -69,8 +71,8 @@ def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> E
 
 
 def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:
-    """The result has the base's type; a floating exponent of an integer base is computed in
-    floating point.
+    """The result has the base's type; a floating exponent of an integer base is
+    computed in floating point.
     """
     exponent = _aligned(base, exponent, axis, broadcast)
     if isinstance(exponent, Constant) and exponent.data.size == 1 and not g.rank(exponent) > g.rank(base):
@@ -89,7 +91,9 @@ def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int 
 
 
 def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
-    """A shift by the width or more, or by a negative amount, leaves only copies of the sign bit."""
+    """A shift by the width or more, or by a negative amount, leaves only copies
+    of the sign bit.
+    """
     left, dtype = direction == "LEFT", g.dtype(x)
     op = "left_shift" if left else "right_shift"
     if isinstance(amount, Constant) and bool(np.all((amount.data >= 0) & (amount.data < dtype.bits))):
@@ -117,7 +121,9 @@ def _cast_like(x: Expr, like: Expr, *, saturate: bool = True) -> Expr:
 def _clip(
     x: Expr, low: Expr | None = None, high: Expr | None = None, *, min: float | None = None, max: float | None = None
 ) -> Expr:
-    """Bounds are attributes up to version 6, inputs after; a bound may be left out or come at run time."""
+    """Bounds are attributes up to version 6, inputs after; a bound may be left
+    out or come at run time.
+    """
     dtype = g.dtype(x)
     low = low if min is None else g.constant(min, dtype)
     high = high if max is None else g.constant(max, dtype)
@@ -132,7 +138,9 @@ def _clip(
 
 
 def _dropout(x: Expr, ratio: Expr | None = None, training_mode: Known | None = None, *, node: Node) -> Converted:
-    """Inference: the data itself, and a mask of all true.  Training draws random numbers: refused."""
+    """Inference: the data itself, and a mask of all true.  Training draws
+    random numbers: refused.
+    """
     if training_mode is not None and g.only(training_mode, "training_mode"):
         known = None if ratio is None else node.known(1, "ratio")
         if known is None or g.only(known, "ratio") != 0.0:
@@ -183,7 +191,9 @@ def _shrink(x: Expr, *, bias: float, lambd: float) -> Expr:
 
 
 def _flat(apply: Callable[[Expr, int], Expr], x: Expr, *, axis: Axis, node: Node) -> Expr:
-    """Apply along `axis`; up to version 12 the axes from `axis` on count as one."""
+    """Apply along `axis`; up to version 12 the axes from `axis` on count as
+    one.
+    """
     if node.since >= 13 or axis == g.rank(x) - 1:
         return apply(x, axis)
     shape = g.shape(x)

@@ -27,7 +27,9 @@ def _gather_elements(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
 
 
 def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
-    """Index tuples (along the last axis) checked against `sizes` and moved to the first axis."""
+    """Index tuples (along the last axis) checked against `sizes` and moved to
+    the first axis.
+    """
     rank = g.rank(indices)
     return g.transpose(checked_indices(indices, sizes), (rank - 1, *range(rank - 1)))
 
@@ -55,7 +57,9 @@ def _scatter_nd(x: Expr, indices: Expr, updates: Expr, *, reduction: str = "none
 
 
 def _one_hot(indices: Expr, depth: Int, values: Expr, *, axis: int = -1) -> Expr:
-    """A comparison with 0, 1, ..., depth - 1; indices outside give no `on` at all."""
+    """A comparison with 0, 1, ..., depth - 1; indices outside give no `on` at
+    all.
+    """
     require("onnx-onehot", depth >= 0, f"the depth is {depth}")
     rank = g.rank(indices) + 1
     place = g.axis(axis, rank)
@@ -81,7 +85,9 @@ def _non_zero(x: Known) -> Expr:
 
 
 def _tensor_scatter(past: Expr, update: Expr, start: Expr | None = None, *, axis: Axis = -2, mode: str) -> Expr:
-    """The update is written along `axis` from a position per batch item on, wrapping round if circular."""
+    """The update is written along `axis` from a position per batch item on,
+    wrapping round if circular.
+    """
     shape, new = g.shape(past), g.shape(update)
     fits = len(shape) == len(new)
     require("onnx-rank", fits, f"an update of shape {new} does not fit a cache of shape {shape}")

@@ -38,7 +38,9 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
 
 
 def _activation(name: str, alpha: Sequence[float], beta: Sequence[float]) -> Activation:
-    """An activation by its (case-insensitive) name; `alpha` and `beta` hold a number or none."""
+    """An activation by its (case-insensitive) name; `alpha` and `beta` hold a
+    number or none.
+    """
     if name.lower() not in _FUNCTIONS:
         raise AotcError("onnx-recurrent", f"the activation {name!r} is not known")
     function = _FUNCTIONS[name.lower()]
@@ -47,7 +49,9 @@ def _activation(name: str, alpha: Sequence[float], beta: Sequence[float]) -> Act
 
 
 def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[tuple[list[str], list[Activation]]]:
-    """The activations of each direction: their names in lower case, and functions."""
+    """The activations of each direction: their names in lower case, and
+    functions.
+    """
     step = len(defaults)
     names = list(node.attrs.get("activations") or [*defaults] * directions)
     if names == ["Tanh", "Tanh"] and step == 1:  # the definition's default of RNN is for two directions

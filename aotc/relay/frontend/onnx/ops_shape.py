@@ -89,7 +89,9 @@ def _concat(*parts: Expr, axis: int = 1) -> Expr:
 
 
 def _extent(x: Expr, axis: int) -> Dim:
-    """A dimension, which may be dynamic; AotcError (code "onnx-axis") where there is no such axis."""
+    """A dimension, which may be dynamic; AotcError (code "onnx-axis") where
+    there is no such axis.
+    """
     dims = g.dims(x)
     require("onnx-axis", axis < len(dims), f"a tensor of shape ({', '.join(map(str, dims))}) has no axis {axis}")
     return dims[axis]
@@ -130,8 +132,8 @@ def _slice(x: Expr, starts: Ints, ends: Ints, axes: Ints | None = None, steps: I
 
 
 def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
-    """Where a slice begins and ends: limited to the axis, backwards from no place before its
-    first element.
+    """Where a slice begins and ends: limited to the axis, backwards from no
+    place before its first element.
     """
     before, after = (0, size) if step > 0 else (-1, size - 1)
     first = min(max(start + size if start < 0 else start, 0), after)

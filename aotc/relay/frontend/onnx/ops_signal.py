@@ -35,8 +35,8 @@ _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "line
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to do per axis of the input: the size to reach, the factor, and the region as
-    parts of the extent.
+    """What to do per axis of the input: the size to reach, the factor, and the
+    region as parts of the extent.
     """
 
     sizes: list[int]
@@ -88,7 +88,9 @@ def _given(node: Node) -> tuple[list[float], list[int]]:
 
 
 def _fit_sizes(node: Node, plan: _Plan, shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> None:
-    """Sizes as they are, or one common factor that fits them all in or round them."""
+    """Sizes as they are, or one common factor that fits them all in or round
+    them.
+    """
     fits = len(sizes) == len(axes) and min(sizes) >= 0
     require("onnx-resize", fits, f"sizes {list(sizes)} do not fit {len(axes)} axes")
     factors = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
@@ -130,7 +132,9 @@ def _resample(
     antialias: int = 0,
     **_: Any,
 ) -> Expr:
-    """Bring the resized axes to the end, the others into one, resize, and take that back."""
+    """Bring the resized axes to the end, the others into one, resize, and take
+    that back.
+    """
     shape = g.shape(x)
     kept = [k for k in range(len(shape)) if k not in axes]
     order = [*kept, *axes]
@@ -155,7 +159,9 @@ def _grid_sample(x: Expr, grid: Expr, *, mode: str, padding_mode: str, align_cor
 
 
 def _affine_grid(theta: Expr, size: Ints, *, align_corners: bool = False) -> Expr:
-    """Positions of all output elements, transformed: a product of constant coordinates with the matrices."""
+    """Positions of all output elements, transformed: a product of constant
+    coordinates with the matrices.
+    """
     spatial = size[2:]
     fits = len(spatial) in (2, 3) and g.shape(theta)[1:] == (len(spatial), len(spatial) + 1)
     require("onnx-grid", fits, lambda: f"matrices of shape {g.shape(theta)} do not fit the size {size}")
@@ -178,7 +184,9 @@ def _positions(count: int, align_corners: bool) -> Array:
 
 
 def _matrix(length: int, bins: int, inverse: bool, dtype: str) -> Expr:
-    """(2 * length, 2 * bins): takes interleaved real and imaginary parts to those of the transform."""
+    """(2 * length, 2 * bins): takes interleaved real and imaginary parts to
+    those of the transform.
+    """
     g.check_materialized((2 * length, 2 * bins), dtype, "the matrix of a Fourier transform")
     turns = np.outer(np.arange(length), np.arange(bins)) % length  # exact angles, however long the signal
     angle = turns * (2 * math.pi / length) * (1 if inverse else -1)
@@ -191,7 +199,9 @@ def _matrix(length: int, bins: int, inverse: bool, dtype: str) -> Expr:
 
 
 def _real_matrix(bins: int, length: int, dtype: str) -> Expr:
-    """(2 * bins, length): takes the one-sided spectrum of a real signal back to the signal."""
+    """(2 * bins, length): takes the one-sided spectrum of a real signal back to
+    the signal.
+    """
     full = np.zeros((bins, 2, length))
     for k, n in itertools.product(range(bins), range(length)):
         weight = 1.0 if k == 0 or 2 * k == length else 2.0
@@ -201,8 +211,8 @@ def _real_matrix(bins: int, length: int, dtype: str) -> Expr:
 
 
 def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
-    """The transform along the second last axis of (..., n, 1 or 2); (..., bins, 2), real
-    signals (..., n, 1).
+    """The transform along the second last axis of (..., n, 1 or 2); (..., bins,
+    2), real signals (..., n, 1).
     """
     *lead, size, parts = g.shape(x)
     dtype, fits = g.dtype(x), parts in (1, 2) and length >= 1
@@ -286,7 +296,9 @@ def _col2im(x: Expr, image: Ints, block: Ints, *, strides: Any = None, dilations
 
 
 def _places(total: Sequence[int], block: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """The flat position in the padded image, of shape `total`, of (tap, window)."""
+    """The flat position in the padded image, of shape `total`, of (tap,
+    window).
+    """
     flat = np.zeros((1, 1), np.int64)
     for k, extent in enumerate(total):
         count = (extent - dilations[k] * (block[k] - 1) - 1) // strides[k] + 1

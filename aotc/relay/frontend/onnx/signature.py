@@ -21,8 +21,9 @@ def input_types(
 ) -> dict[str, TensorType]:
     """The type of each graph input (a ValueInfoProto), pinned.
 
-    Raises AotcError listing every input that is no tensor or has an unsupported type, and
-    every entry of `shape` and `dims` that is unknown or contradicts the model.
+    Raises AotcError listing every input that is no tensor or has an unsupported
+    type, and every entry of `shape` and `dims` that is unknown or contradicts
+    the model.
     """
     span = Span(loaded.source)
     problems: list[Diagnostic] = []
@@ -70,7 +71,9 @@ def _bindings(
     problems: list[Diagnostic],
     span: Span,
 ) -> dict[str, int]:
-    """Values of dimension symbols: those given, and those that given shapes imply."""
+    """Values of dimension symbols: those given, and those that given shapes
+    imply.
+    """
     symbols = {d.name for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name}
     for name in dims:
         if name not in symbols:
@@ -118,8 +121,8 @@ def _pinned(
 
 
 def pin_hint(types: Mapping[str, TensorType]) -> str:
-    """A hint that names the dynamic dimensions of the inputs and the flags that pin them; ""
-    if there are none.
+    """A hint that names the dynamic dimensions of the inputs and the flags that
+    pin them; "" if there are none.
     """
     named: dict[str, str] = {}
     unnamed: dict[str, str] = {}

@@ -39,5 +39,7 @@ def converter_of(domain: str, op_type: str) -> Converter | None:
 
 
 def supported_ops() -> dict[str, tuple[str, ...]]:
-    """Operators with a converter of their own, by domain, in alphabetical order."""
+    """Operators with a converter of their own, by domain, in alphabetical
+    order.
+    """
     return {domain: tuple(sorted(table)) for domain, table in _DOMAINS.items()}

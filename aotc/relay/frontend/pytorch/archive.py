@@ -38,7 +38,9 @@ _STRIDED: Final = 7
 
 
 def load_exported(path: str | Path) -> Any:
-    """The program in a .pt2 file; AotcError if there is no such file, or it holds no exported program."""
+    """The program in a .pt2 file; AotcError if there is no such file, or it
+    holds no exported program.
+    """
     open_regular(path, "torch-file").close()
     try:
         with closing(_Archive(Path(path))) as archive:
@@ -49,7 +51,9 @@ def load_exported(path: str | Path) -> Any:
 
 
 class _Archive:
-    """The records of a zip archive by name, without the folder that they are all in."""
+    """The records of a zip archive by name, without the folder that they are
+    all in.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
@@ -62,7 +66,9 @@ class _Archive:
         self._size = path.stat().st_size
 
     def check(self) -> None:
-        """Records lie in the file as they are, each once: none grows when it is read."""
+        """Records lie in the file as they are, each once: none grows when it is
+        read.
+        """
         infos = self._file.infolist()
         if len(infos) != len(self._records):
             raise Refused("records of its archive have the same name")
@@ -95,7 +101,9 @@ class _Archive:
 
 
 def _check_kind(archive: _Archive) -> None:
-    """Refused for archives of other kinds, which hold pickles, and for what no torch wrote."""
+    """Refused for archives of other kinds, which hold pickles, and for what no
+    torch wrote.
+    """
     if "serialized_exported_program.json" in archive:
         raise Refused("it was written by torch 2.7 or older, as a pickle, which could run code", _SAVE_AGAIN)
     if "constants.pkl" in archive:
@@ -128,7 +136,9 @@ def _program(archive: _Archive) -> Any:
 
 
 def _tensors(archive: _Archive, folder: str, config: str) -> dict[str, torch.Tensor]:
-    """The parameters or constants by name; what shares its values in the file shares them here."""
+    """The parameters or constants by name; what shares its values in the file
+    shares them here.
+    """
     if f"{folder}model.pt" in archive:
         raise Refused("an older torch wrote its parameters as a pickle, which could run code", _SAVE_AGAIN)
     stated = archive.json(f"{folder}{config}")

@@ -37,8 +37,8 @@ _IGNORED: Final = {
 
 
 def _prepared(program: Any) -> Any:
-    """The program without operators in place, and with what has no converter decomposed as
-    far as torch can.
+    """The program without operators in place, and with what has no converter
+    decomposed as far as torch can.
     """
     if not any(map(_needs_work, program.graph.nodes)):
         return program
@@ -64,7 +64,9 @@ def _decomposed(program: Any) -> Any:
 
 
 def _needs_work(node: Any) -> bool:
-    """Whether a node works in place, holds a graph of its own, or has no converter."""
+    """Whether a node works in place, holds a graph of its own, or has no
+    converter.
+    """
     if node.op != "call_function":
         return node.op not in ("placeholder", "output")
     target = node.target
@@ -81,7 +83,9 @@ def _is_unknown(target: Any) -> bool:
 
 
 def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | SymDim, ...]:
-    """The shape of an example tensor; dynamic dimensions by the names of their symbols, with upper bounds."""
+    """The shape of an example tensor; dynamic dimensions by the names of their
+    symbols, with upper bounds.
+    """
     dims: list[int | SymDim] = []
     for dim in tensor.shape:
         if isinstance(dim, int):
@@ -97,8 +101,8 @@ def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | Sym
 
 
 def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
-    """AotcError where values are given for symbols that the program does not have, or that it
-    does not allow.
+    """AotcError where values are given for symbols that the program does not
+    have, or that it does not allow.
     """
     bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
     for name, value in pins.items():
@@ -113,8 +117,8 @@ def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
 def _inputs(
     program: Any, pins: Mapping[str, int], keep_params: bool, problems: Problems
 ) -> tuple[dict[str, Value], list[Var], dict[str, Any]]:
-    """Values of the placeholders by name, the variables among them, and the values of
-    parameters kept as such.
+    """Values of the placeholders by name, the variables among them, and the
+    values of parameters kept as such.
     """
     examples = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
     values: dict[str, Value] = {}
@@ -162,7 +166,9 @@ def _state(program: Any, spec: Any) -> Any:
 
 
 def _check_outputs(program: Any, problems: Problems) -> None:
-    """Programs that change their buffers or inputs are for training, or keep state: both are refused."""
+    """Programs that change their buffers or inputs are for training, or keep
+    state: both are refused.
+    """
     for spec in program.graph_signature.output_specs:
         if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
             what = "buffer" if spec.kind == OutputKind.BUFFER_MUTATION else "input"
@@ -172,7 +178,9 @@ def _check_outputs(program: Any, problems: Problems) -> None:
 
 
 def _read(arg: Any, values: Mapping[str, Value]) -> Value:
-    """An argument of a node: nodes become their values, in lists and tuples too."""
+    """An argument of a node: nodes become their values, in lists and tuples
+    too.
+    """
     if isinstance(arg, torch.fx.Node):
         return known(values[arg.name])
     if isinstance(arg, (list, tuple)):
@@ -211,7 +219,9 @@ def from_exported(
     unwrap_unit_return_tuple: bool = True,
     dims: Mapping[str, int] | None = None,
 ) -> tuple[IRModule, dict[str, np.ndarray[Any, Any]]]:
-    """Convert an exported program; see `aotc.relay_api.frontend.from_exported_program`."""
+    """Convert an exported program; see
+    `aotc.relay_api.frontend.from_exported_program`.
+    """
     if not isinstance(program, torch.export.ExportedProgram):
         hint = "torch.export.export(module, example_inputs) makes one; from_pytorch takes ScriptModules"
         text = f"from_exported_program takes a torch.export.ExportedProgram, not {type(program).__name__}"

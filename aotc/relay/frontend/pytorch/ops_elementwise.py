@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from functools import partial
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Axis
 from aotc.relay.frontend.pytorch import values as tv
-from aotc.relay.frontend.pytorch.values import Converter, Table, Value
+from aotc.relay.frontend.pytorch.values import Table, Value
 
 
 def _scaled(value: Value, alpha: Value) -> Value:
     """`value * alpha` for numbers and tensors."""
     if alpha == 1:
         return value
-    return g.mul(*tv.promoted(value, alpha)) if hasattr(value, "checked_type") else value * alpha
+    return g.mul(*tv.promoted(value, alpha)) if tv.is_tensor(value) else value * alpha
 
 
 def _add(x: Value, other: Value, alpha: Value = 1) -> Expr:
@@ -56,8 +57,12 @@ def _pow(x: Value, exponent: Value) -> Expr:
     return g.op("power", a, b)
 
 
-def _binary(name: str) -> Converter:
-    return lambda x, other: g.op(name, *tv.promoted(x, other))
+def _binary(name: str, x: Value, other: Value) -> Expr:
+    return g.op(name, *tv.promoted(x, other))
+
+
+def _floating(name: str, x: Expr) -> Expr:
+    return g.op(name, tv.floating(x))
 
 
 def as_bool(x: Expr) -> Expr:
@@ -65,12 +70,9 @@ def as_bool(x: Expr) -> Expr:
     return x if g.dtype(x).is_bool else g.binary("not_equal", x, 0)
 
 
-def _bitwise(name: str) -> Converter:
-    def convert(x: Value, other: Value) -> Expr:
-        a, b = tv.promoted(x, other)
-        return g.op(f"logical_{name}" if g.dtype(a).is_bool else f"bitwise_{name}", a, b)
-
-    return convert
+def _bitwise(name: str, x: Value, other: Value) -> Expr:
+    a, b = tv.promoted(x, other)
+    return g.op(f"logical_{name}" if g.dtype(a).is_bool else f"bitwise_{name}", a, b)
 
 
 def _round(x: Expr, decimals: int = 0) -> Expr:
@@ -79,25 +81,21 @@ def _round(x: Expr, decimals: int = 0) -> Expr:
     return g.op("round", x) if not decimals else g.div(g.op("round", g.mul(x, 10.0**decimals)), 10.0**decimals)
 
 
-def _logical(name: str) -> Converter:
-    return lambda x, other: g.op(name, as_bool(x), as_bool(other))
+def _logical(name: str, x: Expr, other: Expr) -> Expr:
+    return g.op(name, as_bool(x), as_bool(other))
 
 
-def _rounding(name: str) -> Converter:
+def _rounding(name: str, x: Expr) -> Expr:
     """A function that leaves integers as they are."""
-    return lambda x: g.op(name, x) if g.dtype(x).is_float else x
+    return g.op(name, x) if g.dtype(x).is_float else x
 
 
-def _finite(name: str) -> Converter:
+def _finite(name: str, x: Expr) -> Expr:
     """A test of floating-point numbers; of integers the answer is known."""
-
-    def convert(x: Expr) -> Expr:
-        if g.dtype(x).is_float:
-            return g.op(name, x)
-        same = g.equal(x, x)
-        return same if name == "isfinite" else g.op("logical_not", same)
-
-    return convert
+    if g.dtype(x).is_float:
+        return g.op(name, x)
+    same = g.equal(x, x)
+    return same if name == "isfinite" else g.op("logical_not", same)
 
 
 def _where(condition: Expr, x: Value, other: Value) -> Expr:
@@ -142,11 +140,10 @@ def _hardshrink(x: Expr, lambd: Value = 0.5) -> Expr:
     return g.op("where", inside, g.constant(0, g.dtype(x)), x)
 
 
-def _glu(x: Expr, dim: int = -1) -> Expr:
-    half = g.dims(x)[dim]
-    if not isinstance(half, int) or half % 2:
-        raise AotcError("torch-shape", f"glu halves a dimension of {half} elements")
-    value, gate = g.split(x, [half // 2] * 2, dim % g.rank(x))
+def _glu(x: Expr, dim: Axis = -1) -> Expr:
+    whole = tv.size(x, dim)
+    require("torch-shape", whole % 2 == 0, f"glu halves a dimension of {whole} elements")
+    value, gate = g.split(x, [whole // 2] * 2, dim)
     return g.mul(value, g.sigmoid(gate))
 
 
@@ -154,23 +151,23 @@ _FLOATING = (
     *("exp", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan"),
     *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sigmoid"),
 )
-_COMPARISONS = {
+_BINARY = {
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+    "maximum": "maximum", "minimum": "minimum", "max.other": "maximum", "min.other": "minimum",
+    "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "__lshift__": "left_shift",
+    "__rshift__": "right_shift", "fmod": "trunc_mod", "remainder": "floor_mod",
 }  # fmt: skip
 
 OPS: Table = {
     **tv.named(_add, _div, _elu, _glu, _hardshrink, _mul, _pow, _prelu, _round, _softplus),
     **tv.named(_softshrink, _sub),
-    **{name: tv.unary(name) for name in _FLOATING},
-    **{name: _binary(relay) for name, relay in _COMPARISONS.items()},
-    **{name: _binary(name) for name in ("maximum", "minimum")},
-    **{f"logical_{name}": _logical(f"logical_{name}") for name in ("and", "or", "xor")},
-    **{f"bitwise_{name}": _bitwise(name) for name in ("and", "or", "xor")},
-    **{f"__{name}__": _bitwise(name) for name in ("and", "or", "xor")},
-    **{name: _rounding(name) for name in ("ceil", "floor", "trunc")},
-    **{name: _finite(name) for name in ("isfinite", "isinf", "isnan")},
-    **dict.fromkeys(("bitwise_left_shift", "__lshift__"), _binary("left_shift")),
-    **dict.fromkeys(("bitwise_right_shift", "__rshift__"), _binary("right_shift")),
+    **{name: partial(_floating, name) for name in _FLOATING},
+    **{name: partial(_binary, relay) for name, relay in _BINARY.items()},
+    **{f"logical_{name}": partial(_logical, f"logical_{name}") for name in ("and", "or", "xor")},
+    **{f"bitwise_{name}": partial(_bitwise, name) for name in ("and", "or", "xor")},
+    **{f"__{name}__": partial(_bitwise, name) for name in ("and", "or", "xor")},
+    **{name: partial(_rounding, name) for name in ("ceil", "floor", "trunc")},
+    **{name: partial(_finite, name) for name in ("isfinite", "isinf", "isnan")},
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _clamp),
     "abs": lambda x: x if g.dtype(x).is_bool else g.absolute(x),
     "addcdiv": lambda x, tensor1, tensor2, value=1: _add(x, _div(tensor1, tensor2), value),
@@ -180,7 +177,6 @@ OPS: Table = {
     "celu": lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1.0 / float(alpha)),
     "floor_divide": partial(_div, rounding_mode="floor"),
     "erfc": lambda x: g.sub(1.0, g.op("erf", tv.floating(x))),
-    "fmod": _binary("trunc_mod"),
     "gelu": activations.gelu,
     "hardsigmoid": lambda x: g.div(g.clip(g.add(x, 3.0), 0.0, 6.0), 6.0),
     "hardswish": lambda x: g.div(g.mul(x, g.clip(g.add(x, 3.0), 0.0, 6.0)), 6.0),
@@ -190,19 +186,16 @@ OPS: Table = {
     "log_sigmoid": lambda x: g.negative(activations.softplus(g.negative(x))),
     "logical_not": lambda x: g.op("logical_not", as_bool(x)),
     "masked_fill": lambda x, mask, value: g.op("where", as_bool(mask), tv.as_tensor(value, g.dtype(x)), x),
-    "max.other": _binary("maximum"),
-    "min.other": _binary("minimum"),
     "mish": activations.mish,
     "neg": lambda x: g.negative(x),
     "_prelu_kernel": lambda x, weight: activations.prelu(x, weight),
     "reciprocal": lambda x: g.div(1.0, tv.floating(x)),
     "relu": lambda x: g.op("nn.relu", x),
     "relu6": activations.relu_up_to(6.0),
-    "remainder": _binary("floor_mod"),
     "rsub": lambda x, other, alpha=1: _sub(other, x, alpha),
     "selu": lambda x: _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
     "sign": lambda x: g.op("sign", x),
-    "silu": lambda x: activations.swish(x),
+    "silu": activations.swish,
     "softsign": activations.softsign,
     "square": lambda x: g.mul(x, x),
     "tanhshrink": lambda x: g.sub(x, g.tanh(x)),

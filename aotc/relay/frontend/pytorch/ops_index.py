@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, require
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Axis
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.values import Table, Value
 from aotc.relay.frontend.shapes import from_start, take
 from aotc.relay.op.rules import broadcast_shape
 
 
-def _gather(x: Expr, dim: int, index: Expr) -> Expr:
-    axis = tv.axis(dim, x)
-    return g.op("gather", _cut(x, tv.shape(index), axis), index, axis=axis)
-
-
-def _cut(x: Expr, wanted: Sequence[int], axis: int) -> Expr:
-    """`x` without what no position reaches: on other axes positions are those of the index itself."""
-    axes = [k for k, n in enumerate(wanted) if k != axis and n < tv.size(x, k)]
-    return g.cut(x, [0] * len(axes), [wanted[k] for k in axes], axes) if axes else x
+def _gather(x: Expr, dim: Axis, index: Expr) -> Expr:
+    """Only the other axes may be longer than those of the index: what no
+    position reaches is cut off.
+    """
+    wanted = tv.shape(index)
+    axes = [k for k, n in enumerate(wanted) if k != dim and n < tv.size(x, k)]
+    reached = g.cut(x, [0] * len(axes), [wanted[k] for k in axes], axes) if axes else x
+    return g.op("gather", reached, index, axis=dim)
 
 
 def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
@@ -43,16 +44,14 @@ def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
     return g.op("gather", data, index, axis=axis)
 
 
-def _scatter(x: Expr, dim: int, index: Expr, src: Value = None, value: Value = None, reduce: str | None = None) -> Expr:
+def _scatter(x: Expr, dim: Axis, index: Expr, src: Value = None, value: Value = None, reduce: Value = None) -> Expr:
     modes = {None: "update", "add": "add", "multiply": "mul"}
-    if reduce not in modes:
-        raise AotcError("torch-op", f"scatter with reduce={reduce!r} is not supported")
+    require("torch-op", reduce in modes, f"scatter with reduce={reduce!r} is not supported")
     return _scattered(x, dim, index, src if src is not None else value, modes[reduce])
 
 
-def _scattered(x: Expr, dim: int, index: Expr, source: Value, mode: str) -> Expr:
-    axis, wanted = tv.axis(dim, x), tv.shape(index)
-    dtype = g.dtype(x)
+def _scattered(x: Expr, axis: int, index: Expr, source: Value, mode: str) -> Expr:
+    wanted, dtype = tv.shape(index), g.dtype(x)
     if tv.is_tensor(source) and g.rank(source):
         update = g.cut(g.cast(source, dtype), [0] * len(wanted), wanted, range(len(wanted)))
     else:
@@ -60,10 +59,10 @@ def _scattered(x: Expr, dim: int, index: Expr, source: Value, mode: str) -> Expr
     return g.op("scatter_elements", x, index, update, axis=axis, reduction=mode)
 
 
-def _scatter_reduce(x: Expr, dim: int, index: Expr, src: Expr, reduce: str, include_self: bool = True) -> Expr:
+def _scatter_reduce(x: Expr, dim: Axis, index: Expr, src: Expr, reduce: str, include_self: bool = True) -> Expr:
     modes = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
-    if reduce not in modes or not include_self:
-        raise AotcError("torch-op", f"scatter_reduce {reduce!r} with include_self={include_self} is not supported")
+    text = f"scatter_reduce {reduce!r} with include_self={include_self} is not supported"
+    require("torch-op", reduce in modes and bool(include_self), text)
     return _scattered(x, dim, index, src, modes[reduce])
 
 
@@ -71,28 +70,20 @@ def _scatter_reduce(x: Expr, dim: int, index: Expr, src: Expr, reduce: str, incl
 
 
 def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]]:
-    """The axes that are indexed and their positions, which may be negative; constant masks
-    become positions.
+    """The axes that are indexed and their positions, which may be negative;
+    constant masks become positions.
     """
-    axes: list[int] = []
-    places: list[Expr] = []
-    axis = 0
+    found: list[Expr | None] = []
     for index in indices:
-        if index is None:
-            axis += 1
-        elif g.dtype(index).is_bool or g.dtype(index) == "uint8":
-            if not isinstance(index, Constant):
-                hint = "torch.where with three arguments has a result whose shape is known"
-                raise AotcError("torch-dynamic", "indexing by a mask that is computed at run time", hint=hint)
-            for found in np.nonzero(index.data):
-                axes.append(axis)
-                places.append(g.constant(found, "int64"))
-                axis += 1
-        else:
-            axes.append(axis)
-            places.append(g.cast(index, "int64"))
-            axis += 1
-    return axes, places
+        if index is None or not (g.dtype(index).is_bool or g.dtype(index) == "uint8"):
+            found.append(None if index is None else g.cast(index, "int64"))
+            continue
+        if not isinstance(index, Constant):
+            hint = "torch.where with three arguments has a result whose shape is known"
+            raise AotcError("torch-dynamic", "indexing by a mask that is computed at run time", hint=hint)
+        found += [g.constant(places, "int64") for places in np.nonzero(index.data)]
+    given = {axis: places for axis, places in enumerate(found) if places is not None}
+    return list(given), list(given.values())
 
 
 def _joined(places: Sequence[Expr]) -> tuple[Expr, tuple[int, ...]]:
@@ -108,7 +99,9 @@ def _front(axes: Sequence[int], rank: int) -> list[int]:
 
 
 def _place_of(axes: Sequence[int]) -> int:
-    """Where the indexed axes go: to the first of them where they lie side by side, else to the front."""
+    """Where the indexed axes go: to the first of them where they lie side by
+    side, else to the front.
+    """
     return axes[0] if list(axes) == list(range(axes[0], axes[0] + len(axes))) else 0
 
 
@@ -152,32 +145,30 @@ def _one(values: Value) -> bool:
 # --- writing parts
 
 
-def _slice_scatter(x: Expr, src: Expr, dim: int = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
-    axis = tv.axis(dim, x)
+def _slice_scatter(x: Expr, src: Expr, dim: Axis = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
     first, last = (None if v is None else tv.int_of(v) for v in (start, end))
-    taken: range = range(tv.size(x, axis))[slice(first, last, tv.int_of(step))]
-    if len(taken) == tv.size(x, axis):
-        return g.broadcast(g.cast(src, g.dtype(x)), tv.shape(x))
-    wanted = [len(taken) if k == axis else n for k, n in enumerate(tv.shape(x))]
-    row = g.reshape(g.constant(list(taken), "int64"), [len(taken) if k == axis else 1 for k in range(g.rank(x))])
+    taken: range = range(tv.size(x, dim))[slice(first, last, tv.int_of(step))]
+    wanted = [len(taken) if k == dim else n for k, n in enumerate(tv.shape(x))]
     update = g.broadcast(g.cast(src, g.dtype(x)), wanted)
-    return g.op("scatter_elements", x, g.broadcast(row, wanted), update, axis=axis, reduction="update")
+    if len(taken) == tv.size(x, dim):
+        return update
+    row = tv.row(g.constant(list(taken), "int64"), dim, g.rank(x))
+    return g.op("scatter_elements", x, g.broadcast(row, wanted), update, axis=dim, reduction="update")
 
 
-def _select_scatter(x: Expr, src: Expr, dim: int, index: Value) -> Expr:
-    axis, place = tv.axis(dim, x), tv.int_of(index)
-    place += tv.size(x, axis) if place < 0 else 0
-    wanted = [n for k, n in enumerate(tv.shape(x)) if k != axis]
-    return _slice_scatter(x, g.unsqueeze(g.broadcast(src, wanted), [axis]), axis, place, place + 1)
+def _select_scatter(x: Expr, src: Expr, dim: Axis, index: Value) -> Expr:
+    place = tv.int_of(index)
+    place += tv.size(x, dim) if place < 0 else 0
+    wanted = [n for k, n in enumerate(tv.shape(x)) if k != dim]
+    return _slice_scatter(x, g.unsqueeze(g.broadcast(src, wanted), [dim]), dim, place, place + 1)
 
 
 def _copy(x: Expr, src: Value) -> Expr:
     return g.broadcast(tv.as_tensor(src, g.dtype(x)), tv.shape(x))
 
 
-def _along(x: Expr, dim: int, index: Expr, source: Expr, accumulate: bool) -> Expr:
-    before = [None] * tv.axis(dim, x)
-    return _index_put(x, [*before, g.reshape(index, (-1,))], source, accumulate)
+def _along(accumulate: bool, x: Expr, dim: Axis, index: Expr, source: Expr) -> Expr:
+    return _index_put(x, [*[None] * dim, g.reshape(index, (-1,))], source, accumulate)
 
 
 # --- masks
@@ -191,8 +182,8 @@ def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
 
 
 def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
-    """The diagonal of two axes as a new last axis: elements at a fixed distance of the
-    flattened matrix.
+    """The diagonal of two axes as a new last axis: elements at a fixed distance
+    of the flattened matrix.
     """
     rank = g.rank(x)
     axes = [tv.axis_in(dim1, rank), tv.axis_in(dim2, rank)]
@@ -218,11 +209,11 @@ OPS: Table = {
     **dict.fromkeys(("index_put", "_unsafe_index_put"), _index_put),
     "bucketize": _bucket,
     "embedding": lambda weight, indices: take(weight, indices, 0),
-    "index_add": lambda x, dim, index, source: _along(x, dim, index, source, True),
-    "index_copy": lambda x, dim, index, source: _along(x, dim, index, source, False),
+    "index_add": partial(_along, True),
+    "index_copy": partial(_along, False),
     "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * tv.axis(dim, x), index], value),
     "index_select": lambda x, dim, index: take(x, g.reshape(index, (-1,)), tv.axis(dim, x)),
-    "scatter_add": lambda x, dim, index, src: _scattered(x, dim, index, src, "add"),
+    "scatter_add": lambda x, dim, index, src: _scattered(x, tv.axis(dim, x), index, src, "add"),
     "take": lambda x, index: _index(g.reshape(x, (-1,)), [index]),
     "tril": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=False),
     "triu": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=True),

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of normalisations, softmax, matrix products and attention.
+"""Converters of normalisations, softmax, matrix products, attention and recurrent layers.
 
 OPS["linear"](x=a, weight=w, bias=b)    # nn.bias_add(nn.dense(a, w), b)
+OPS["lstm.input"](x=a, hx=[h, c], params=[...], ...)    # outputs, last h, last c
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
@@ -18,10 +22,14 @@ from aotc.relay.frontend.normalisation import batch_norm, per_channel, standardi
 from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.ops_shape import swap
-from aotc.relay.frontend.pytorch.values import Converter, Table, Value
+from aotc.relay.frontend.pytorch.values import Table, Value
+from aotc.relay.frontend.recurrent import State, Weights, gru_step, linear, lstm_step, whole_layer
+
+Maybe: TypeAlias = Expr | None
+"""An argument that may be left out."""
 
 
-def _affine(weight: Expr | None, bias: Expr | None, count: int, dtype: str) -> tuple[Expr, Expr]:
+def _affine(weight: Maybe, bias: Maybe, count: int, dtype: str) -> tuple[Expr, Expr]:
     """Scale and offset, ones and zeros where they are missing."""
     scale = weight if weight is not None else g.filled(1, (count,), dtype)
     return scale, bias if bias is not None else g.filled(0, (count,), dtype)
@@ -31,52 +39,30 @@ def _affine(weight: Expr | None, bias: Expr | None, count: int, dtype: str) -> t
 
 
 def _batch_norm(
-    x: Expr,
-    weight: Expr | None,
-    bias: Expr | None,
-    running_mean: Expr | None = None,
-    running_var: Expr | None = None,
-    training: bool = False,
-    eps: float = 1e-5,
+    x: Expr, weight: Maybe, bias: Maybe, training: bool = False, eps: float = 1e-5, **statistics: Any
 ) -> Expr:
     scale, offset = _affine(weight, bias, tv.size(x, 1), g.dtype(x))
-    if running_mean is None or running_var is None:
+    mean, variance = statistics.get("running_mean"), statistics.get("running_var")
+    if mean is None or variance is None:
         return per_channel(standardized(x, [0, *range(2, g.rank(x))], eps), scale, offset)
     if training:
-        raise _training("batch_norm")
-    return batch_norm(x, scale, offset, running_mean, running_var, eps)
+        raise tv.training("batch_norm")
+    return batch_norm(x, scale, offset, mean, variance, eps)
 
 
-def _training(name: str) -> AotcError:
-    hint = "call .eval() on the module before tracing or exporting it"
-    return AotcError("torch-training", f"{name} is in training mode", hint=hint)
-
-
-def _instance_norm(
-    x: Expr,
-    weight: Expr | None,
-    bias: Expr | None,
-    running_mean: Expr | None,
-    running_var: Expr | None,
-    use_input_stats: bool,
-    eps: float,
-) -> Expr:
+def _instance_norm(x: Expr, weight: Maybe, bias: Maybe, use_input_stats: bool, eps: float, **statistics: Any) -> Expr:
     if not use_input_stats:
-        return _batch_norm(x, weight, bias, running_mean, running_var, False, eps)
+        return _batch_norm(x, weight, bias, eps=eps, **statistics)
     scale, offset = _affine(weight, bias, tv.size(x, 1), g.dtype(x))
     return g.op("nn.instance_norm", x, scale, offset, axis=1, epsilon=eps)
 
 
-def _group_norm(
-    x: Expr, num_groups: int, weight: Expr | None = None, bias: Expr | None = None, eps: float = 1e-5
-) -> Expr:
+def _group_norm(x: Expr, num_groups: int, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5) -> Expr:
     scale, offset = _affine(weight, bias, tv.size(x, 1), g.dtype(x))
     return g.op("nn.group_norm", x, scale, offset, num_groups=num_groups, axis=1, epsilon=eps)
 
 
-def _layer_norm(
-    x: Expr, normalized_shape: Value, weight: Expr | None = None, bias: Expr | None = None, eps: float = 1e-5
-) -> Expr:
+def _layer_norm(x: Expr, normalized_shape: Value, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5) -> Expr:
     kept = g.rank(x) - len(normalized_shape)
     inner = [tv.size(x, k) for k in range(kept, g.rank(x))]
     count = math.prod(inner)
@@ -87,38 +73,29 @@ def _layer_norm(
     return g.reshape(flat, tv.shape(x))
 
 
-def _rms_norm(x: Expr, normalized_shape: Value, weight: Expr | None = None, eps: float | None = None) -> Expr:
+def _rms_norm(x: Expr, normalized_shape: Value, weight: Maybe = None, eps: float | None = None) -> Expr:
     axes = range(g.rank(x) - len(normalized_shape), g.rank(x))
     tiny = eps if eps is not None else float(np.finfo(g.dtype(x).numpy).eps)
     y = g.mul(x, g.op("rsqrt", g.add(g.reduce("mean", g.mul(x, x), axes, True), tiny)))
     return y if weight is None else g.mul(y, weight)
 
 
-def _softmax(name: str) -> Converter:
-    def convert(x: Expr, dim: int, dtype: str | None = None) -> Expr:
-        y = x if dtype is None else g.cast(x, dtype)
-        if not g.rank(y):
-            return g.reshape(g.op(name, g.reshape(y, (1,)), axis=0), ())
-        return g.op(name, y, axis=tv.axis(dim, y))
-
-    return convert
+def _softmax(name: str, x: Expr, dim: int, dtype: str | None = None) -> Expr:
+    y = x if dtype is None else g.cast(x, dtype)
+    if not g.rank(y):
+        return g.reshape(g.op(name, g.reshape(y, (1,)), axis=0), ())
+    return g.op(name, y, axis=tv.axis(dim, y))
 
 
 # --- products
 
 
-def _linear(x: Expr, weight: Expr, bias: Expr | None = None) -> Expr:
+def _linear(x: Expr, weight: Expr, bias: Maybe = None) -> Expr:
     if g.rank(weight) == 1:
         y = matmul(x, weight)
         return y if bias is None else g.add(y, bias)
-    units, inner = tv.shape(weight)
-    flat = x if g.rank(x) == 2 else g.reshape(x, (-1, inner))
-    y = g.op("nn.dense", flat, weight, units=units)
-    if bias is not None:
-        y = g.op("nn.bias_add", y, bias, axis=-1)
-    if g.rank(x) == 2:
-        return y
-    return g.reshape(y, tv.target_shape([*g.dims(x)[:-1], units]))
+    y = linear(x if g.rank(x) == 2 else g.reshape(x, (-1, tv.size(weight, 1))), weight, bias)
+    return y if g.rank(x) == 2 else g.reshape(y, tv.target_shape([*g.dims(x)[:-1], tv.size(weight, 0)]))
 
 
 def _matmul(x: Expr, other: Expr) -> Expr:
@@ -143,31 +120,29 @@ def _attention(
     query: Expr,
     key: Expr,
     value: Expr,
-    attn_mask: Expr | None = None,
+    attn_mask: Maybe = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Expr:
-    """softmax(query key^T * scale + mask) value; masks are True where attention is allowed, or are added."""
+    """softmax(query key^T * scale + mask) value; masks are True where attention
+    is allowed, or are added.
+    """
     if dropout_p:
-        raise _training("scaled_dot_product_attention with dropout")
+        raise tv.training("scaled_dot_product_attention with dropout")
     if enable_gqa:
         key, value = (_repeated_heads(t, tv.size(query, -3)) for t in (key, value))
     factor = scale if scale is not None else 1.0 / math.sqrt(tv.size(query, -1))
     scores = g.mul(matmul(query, swap(key, -2, -1)), factor)
     if is_causal:
-        rows, columns = tv.size(query, -2), tv.size(key, -2)
-        scores = g.op("where", g.constant(np.tri(rows, columns), "bool"), scores, _minus_infinity(scores))
+        allowed = g.constant(np.tri(tv.size(query, -2), tv.size(key, -2)), "bool")
+        scores = g.where(allowed, scores, -math.inf)
     if attn_mask is not None and g.dtype(attn_mask).is_bool:
-        scores = g.op("where", attn_mask, scores, _minus_infinity(scores))
+        scores = g.where(attn_mask, scores, -math.inf)
     elif attn_mask is not None:
         scores = g.add(scores, attn_mask)
     return matmul(g.op("nn.softmax", scores, axis=-1), value)
-
-
-def _minus_infinity(x: Expr) -> Expr:
-    return g.constant(float("-inf"), g.dtype(x))
 
 
 def _repeated_heads(x: Expr, heads: int) -> Expr:
@@ -176,27 +151,17 @@ def _repeated_heads(x: Expr, heads: int) -> Expr:
 
 
 def _multi_head(
-    query: Expr,
-    key: Expr,
-    value: Expr,
-    embed_dim: int,
-    num_head: int,
-    qkv_weight: Expr,
-    qkv_bias: Expr,
-    proj_weight: Expr,
-    proj_bias: Expr,
-    mask: Expr | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
+    query: Expr, key: Expr, value: Expr, num_head: int, mask: Maybe = None, mask_type: int | None = None, **layer: Any
 ) -> list[Value]:
-    """torch's fused attention layer on (batch, length, features); masks are True where
-    attention is forbidden.
+    """torch's fused attention layer on (batch, length, features); masks are
+    True where attention is forbidden.
+
+    layer   `embed_dim`, weights and biases by torch's names, and which weights of attention are wanted
     """
-    weights = g.split(qkv_weight, [embed_dim] * 3, 0)
-    biases = g.split(qkv_bias, [embed_dim] * 3, 0)
+    features = layer["embed_dim"]
+    weights, biases = (g.split(layer[name], [features] * 3, 0) for name in ("qkv_weight", "qkv_bias"))
     batch, length, _ = tv.shape(query)
-    width = embed_dim // num_head
+    width = features // num_head
     q, k, v = (
         swap(g.reshape(_linear(t, w, b), (batch, tv.size(t, 1), num_head, width)), 1, 2)
         for t, w, b in zip((query, key, value), weights, biases, strict=True)
@@ -204,55 +169,113 @@ def _multi_head(
     scores = g.mul(matmul(q, swap(k, -2, -1)), 1.0 / math.sqrt(width))
     if mask is not None:
         wide = g.reshape(mask, (batch, 1, 1, tv.size(mask, 1))) if mask_type == 1 else mask
-        scores = g.op("where", wide, _minus_infinity(scores), scores)
+        scores = g.where(wide, -math.inf, scores)
     probabilities = g.op("nn.softmax", scores, axis=-1)
-    mixed = g.reshape(swap(matmul(probabilities, v), 1, 2), (batch, length, embed_dim))
-    shown = g.reduce("mean", probabilities, (1,), False) if average_attn_weights else probabilities
-    return [_linear(mixed, proj_weight, proj_bias), shown if need_weights else tv.Absent("the weights of attention")]
+    mixed = g.reshape(swap(matmul(probabilities, v), 1, 2), (batch, length, features))
+    result = _linear(mixed, layer["proj_weight"], layer["proj_bias"])
+    if not layer.get("need_weights", True):
+        return [result, tv.Absent("the weights of attention")]
+    average = layer.get("average_attn_weights", True)
+    return [result, g.reduce("mean", probabilities, (1,), False) if average else probabilities]
 
 
 def _encoder_layer(
-    src: Expr,
-    embed_dim: int,
-    num_heads: int,
-    qkv_weight: Expr,
-    qkv_bias: Expr,
-    proj_weight: Expr,
-    proj_bias: Expr,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight_1: Expr,
-    norm_bias_1: Expr,
-    norm_weight_2: Expr,
-    norm_bias_2: Expr,
-    ffn_weight_1: Expr,
-    ffn_bias_1: Expr,
-    ffn_weight_2: Expr,
-    ffn_bias_2: Expr,
-    mask: Expr | None = None,
-    mask_type: int | None = None,
+    src: Expr, num_heads: int, use_gelu: bool, norm_first: bool, eps: float, mask: Maybe = None, **layer: Any
 ) -> Expr:
-    """torch's fused transformer layer: attention and two linear layers, each with a sum and a
-    normalisation.
+    """torch's fused transformer layer: attention and two linear layers, each
+    with a sum and a normalisation.
+
+    layer   as of `_multi_head`, and those of the linear layers (`ffn_...`) and normalisations (`norm_...`)
     """
 
     def attend(x: Expr) -> Expr:
-        weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
-        result: Expr = _multi_head(x, x, x, embed_dim, num_heads, *weights, mask, False, True, mask_type)[0]
+        result: Expr = _multi_head(x, x, x, num_heads, mask, need_weights=False, **layer)[0]
         return result
 
     def feed(x: Expr) -> Expr:
-        inner = _linear(x, ffn_weight_1, ffn_bias_1)
-        return _linear(activations.gelu(inner) if use_gelu else g.op("nn.relu", inner), ffn_weight_2, ffn_bias_2)
+        inner = _linear(x, layer["ffn_weight_1"], layer["ffn_bias_1"])
+        inner = activations.gelu(inner) if use_gelu else g.op("nn.relu", inner)
+        return _linear(inner, layer["ffn_weight_2"], layer["ffn_bias_2"])
 
     y = src
-    for step, scale, offset in ((attend, norm_weight_1, norm_bias_1), (feed, norm_weight_2, norm_bias_2)):
-        if norm_first:
-            y = g.add(y, step(_layer_norm(y, [embed_dim], scale, offset, eps)))
-        else:
-            y = _layer_norm(g.add(y, step(y)), [embed_dim], scale, offset, eps)
+    for k, step in ((1, attend), (2, feed)):
+        scale, offset = layer[f"norm_weight_{k}"], layer[f"norm_bias_{k}"]
+        norm = partial(_layer_norm, normalized_shape=[layer["embed_dim"]], weight=scale, bias=offset, eps=eps)
+        y = g.add(y, step(norm(y))) if norm_first else norm(g.add(y, step(y)))
     return y
+
+
+# --- recurrent layers
+
+
+def _gates(x: Expr, count: int) -> list[Expr]:
+    return g.split(x, [tv.shape(x)[1] // count] * count, 1)
+
+
+def _lstm_cell(x: Expr, h: Expr, state: State) -> State:
+    return lstm_step(_gates(g.add(x, h), 4), state[1], (g.sigmoid, g.tanh, g.tanh))
+
+
+def _gru_cell(x: Expr, h: Expr, state: State) -> State:
+    (xr, xz, xn), (hr, hz, hn) = _gates(x, 3), _gates(h, 3)
+    act = (g.sigmoid, g.tanh)
+    return gru_step(g.add(xr, hr), g.add(xz, hz), lambda r: g.add(xn, g.mul(r, hn)), state[0], act)
+
+
+def _rnn_cell(activation: str, x: Expr, h: Expr, state: State) -> State:
+    return [g.op(activation, g.add(x, h))]
+
+
+def _cell(
+    step: Callable[[Expr, Expr, State], State],
+    x: Expr,
+    hx: Any,
+    w_ih: Expr,
+    w_hh: Expr,
+    b_ih: Maybe = None,
+    b_hh: Maybe = None,
+) -> list[Expr] | Expr:
+    """One step, from the products of input and last state with their weights
+    and the last state.
+    """
+    state = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    new = step(linear(x, w_ih, b_ih), linear(state[0], w_hh, b_hh), state)
+    return new if len(new) > 1 else new[0]
+
+
+def _recurrent(
+    kind: str, attributes: dict[str, str], x: Expr, hx: Any, params: Sequence[Expr], num_layers: int, **options: Any
+) -> list[Expr]:
+    """All layers; states hold (layers * directions, batch, features).
+
+    options   `has_biases`, `bidirectional`, `batch_first`, `train`, `dropout`
+    """
+    directions = 2 if options["bidirectional"] else 1
+    per, biases = (4, ()) if options["has_biases"] else (2, (None, None))
+    fits = len(params) == per * num_layers * directions
+    require("torch-op", fits, "recurrent layers with projections are not supported")
+    if options["train"] and options["dropout"]:
+        raise tv.training("a recurrent layer")
+    y = swap(x, 0, 1) if options["batch_first"] else x
+    require("torch-op", tv.shape(y)[0] > 0, "a sequence of no steps is not supported")
+    weights = [Weights(*params[k : k + per], *biases) for k in range(0, len(params), per)]
+    states = list(hx) if kind == "lstm" else [hx]
+    first = [[g.squeeze(s, [0]) for s in g.split(state, [1] * len(weights), 0)] for state in states]
+    finals: list[State] = []
+    for layer in range(0, len(weights), directions):
+        columns = []
+        for k in range(layer, layer + directions):
+            start = [state[k] for state in first]
+            column, final = whole_layer(kind, y, weights[k], start, reverse=k > layer, **attributes)
+            columns.append(column)
+            finals.append(final)
+        y = g.concat(columns, 2)
+    last = [g.stack(ends, 0) for ends in zip(*finals, strict=True)]
+    return [swap(y, 0, 1) if options["batch_first"] else y, *last]
+
+
+def _grouped(x: Expr, weight: Maybe, bias: Maybe, group: int, eps: float) -> Expr:
+    return _group_norm(x, group, weight, bias, eps)
 
 
 OPS: Table = {
@@ -262,17 +285,23 @@ OPS: Table = {
     "_native_batch_norm_legit.no_stats": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
     "_native_multi_head_attention": _multi_head,
     "_transformer_encoder_layer_fwd": _encoder_layer,
-    **dict.fromkeys(("log_softmax", "_log_softmax"), _softmax("nn.log_softmax")),
-    **dict.fromkeys(("softmax", "_softmax"), _softmax("nn.softmax")),
+    **dict.fromkeys(("log_softmax", "_log_softmax"), partial(_softmax, "nn.log_softmax")),
+    **dict.fromkeys(("softmax", "_softmax"), partial(_softmax, "nn.softmax")),
     **dict.fromkeys(("bmm", "mm"), lambda x, mat2: matmul(x, mat2)),
     "addmv": lambda x, mat, vec, beta=1, alpha=1: _addmm(x, mat, vec, beta, alpha),
     "baddbmm": lambda x, batch1, batch2, beta=1, alpha=1: _addmm(x, batch1, batch2, beta, alpha),
     "dot": lambda x, tensor: matmul(x, tensor),
     "einsum": lambda equation, tensors: einsum(equation, tv.promoted(*tensors)),
+    "gru.input": partial(_recurrent, "gru", {}),
+    "gru_cell": partial(_cell, _gru_cell),
+    "lstm.input": partial(_recurrent, "lstm", {}),
+    "lstm_cell": partial(_cell, _lstm_cell),
     "mv": lambda x, vec: matmul(x, vec),
-    "native_group_norm": tv.with_absent(
-        lambda x, weight, bias, group, eps: _group_norm(x, group, weight, bias, eps), "the statistics of group_norm", 2
-    ),
+    "native_group_norm": tv.with_absent(_grouped, "the statistics of group_norm", 2),
     "native_layer_norm": tv.with_absent(_layer_norm, "the statistics of layer_norm", 2),
+    "rnn_relu.input": partial(_recurrent, "rnn", {"activation": "relu"}),
+    "rnn_relu_cell": partial(_cell, partial(_rnn_cell, "nn.relu")),
+    "rnn_tanh.input": partial(_recurrent, "rnn", {"activation": "tanh"}),
+    "rnn_tanh_cell": partial(_cell, partial(_rnn_cell, "tanh")),
     "scaled_dot_product_attention": _attention,
 }

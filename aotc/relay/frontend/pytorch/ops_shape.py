@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, SymDim
+from aotc.ir import Dim, SymDim, is_static, require, static_shape
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Axis
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.values import Table, Value
 from aotc.relay.frontend.shapes import depth_to_space, element, padded, space_to_depth
@@ -23,7 +24,9 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def _solved(dims: Sequence[Dim], size: Sequence[Value]) -> Sequence[Value]:
-    """`size` with the number for -1, where the one dynamic dimension of both shapes is the same."""
+    """`size` with the number for -1, where the one dynamic dimension of both
+    shapes is the same.
+    """
     unknown = [d for d in dims if isinstance(d, SymDim)]
     if -1 not in size or len(unknown) != 1 or unknown != [v for v in size if isinstance(v, SymDim)]:
         return size
@@ -40,26 +43,22 @@ def _flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
     rank = g.rank(x)
     if not rank:
         return g.reshape(x, (1,))
-    first, last = tv.axis_in(start_dim, rank), tv.axis_in(end_dim, rank)
-    dims = g.dims(x)
+    first, last, dims = tv.axis_in(start_dim, rank), tv.axis_in(end_dim, rank), g.dims(x)
     inner = dims[first : last + 1]
-    count: Value = math.prod(d for d in inner if isinstance(d, int)) if SymDim not in map(type, inner) else -1
+    count: Value = math.prod(static_shape(inner)) if is_static(inner) else -1
     return _view(x, [*dims[:first], count, *dims[last + 1 :]])
 
 
-def _unflatten(x: Expr, dim: int, sizes: Sequence[Value]) -> Expr:
-    axis, dims = tv.axis(dim, x), g.dims(x)
-    return _view(x, [*dims[:axis], *sizes, *dims[axis + 1 :]])
+def _unflatten(x: Expr, dim: Axis, sizes: Sequence[Value]) -> Expr:
+    dims = g.dims(x)
+    return _view(x, [*dims[:dim], *sizes, *dims[dim + 1 :]])
 
 
 def swap(x: Expr, dim0: int, dim1: int) -> Expr:
     """Two axes exchanged."""
-    rank = g.rank(x)
-    order = list(range(rank))
-    if not rank:
-        return x
-    a, b = tv.axis_in(dim0, rank), tv.axis_in(dim1, rank)
-    order[a], order[b] = order[b], order[a]
+    a, b, order = tv.axis(dim0, x), tv.axis(dim1, x), list(range(g.rank(x)))
+    if order:
+        order[a], order[b] = order[b], order[a]
     return g.transpose(x, order)
 
 
@@ -79,7 +78,9 @@ def _squeeze(x: Expr, dim: Value = None) -> Expr:
 
 
 def expand(x: Expr, size: Sequence[Value]) -> Expr:
-    """`x` repeated along axes of size 1 and along new ones in front; -1 keeps an axis."""
+    """`x` repeated along axes of size 1 and along new ones in front; -1 keeps
+    an axis.
+    """
     new = len(size) - g.rank(x)
     kept = [*([1] * new), *g.dims(x)]
     target = [k if not isinstance(s, SymDim) and tv.int_of(s) == -1 else s for s, k in zip(size, kept, strict=True)]
@@ -110,66 +111,52 @@ def _stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
     return g.stack(tv.promoted(*tensors), axis)
 
 
-def _chunk(x: Expr, chunks: int, dim: int = 0) -> list[Expr]:
+def _split(x: Expr, split_size: Value, dim: Axis = 0) -> list[Expr]:
+    if isinstance(split_size, (list, tuple)):
+        return g.split(x, tv.ints(split_size), dim)
+    return g.split(x, g.equal_parts(tv.size(x, dim), tv.int_of(split_size)) or [0], dim)
+
+
+def _split_sizes(x: Expr, split_sizes: Value, dim: Axis = 0) -> list[Expr]:
+    return _split(x, split_sizes, dim)
+
+
+def _chunk(x: Expr, chunks: int, dim: Axis = 0) -> list[Expr]:
     return _split(x, max(-(-tv.size(x, dim) // chunks), 1), dim)
 
 
-def _split(x: Expr, split_size: Value, dim: int = 0) -> list[Expr]:
-    axis, total = tv.axis(dim, x), tv.size(x, dim)
-    if isinstance(split_size, (list, tuple)):
-        return g.split(x, tv.ints(split_size), axis)
-    step = tv.int_of(split_size)
-    return g.split(x, g.equal_parts(total, step) or [0], axis)
-
-
-def _split_sizes(x: Expr, split_sizes: Value, dim: int = 0) -> list[Expr]:
-    return _split(x, list(split_sizes), dim)
-
-
-def _tensor_split(x: Expr, sections: Value, dim: int = 0) -> list[Expr]:
+def _tensor_split(x: Expr, sections: Value, dim: Axis = 0) -> list[Expr]:
     total, count = tv.size(x, dim), tv.int_of(sections)
     g.check_unrolled(count, "a split")
-    sizes = [total // count + (k < total % count) for k in range(count)]
-    return g.split(x, sizes, tv.axis(dim, x))
+    return g.split(x, [total // count + (k < total % count) for k in range(count)], dim)
 
 
-def _unbind(x: Expr, dim: int = 0) -> list[Expr]:
-    axis = tv.axis(dim, x)
-    return [g.squeeze(part, [axis]) for part in g.split(x, g.equal_parts(tv.size(x, axis), 1), axis)]
+def _unbind(x: Expr, dim: Axis = 0) -> list[Expr]:
+    return [g.squeeze(part, [dim]) for part in g.split(x, g.equal_parts(tv.size(x, dim), 1), dim)]
 
 
-def slice_(x: Expr, dim: int = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
+def _slice(x: Expr, dim: Axis = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
     """x[start:end:step] along an axis."""
-    axis = tv.axis(dim, x)
     begin, stride = 0 if start is None else tv.int_of(start), tv.int_of(step)
-    dim_size = g.dims(x)[axis]
-    if end is None or isinstance(end, SymDim) or tv.int_of(end) == _INT64_MAX:
-        if isinstance(end, SymDim) and end != dim_size:
-            tv.int_of(end)
+    if end is None or end == g.dims(x)[dim] or tv.int_of(end) == _INT64_MAX:
         if begin == 0 and stride == 1:
             return x
-        stop = _INT64_MAX
-    else:
-        stop = tv.int_of(end)
-    total = tv.size(x, axis)
-    first, last, _ = slice(begin, stop).indices(total)
-    return g.cut(x, [first], [max(first, last)], [axis], [stride])
+        end = _INT64_MAX
+    first, last, _ = slice(begin, tv.int_of(end)).indices(tv.size(x, dim))
+    return g.cut(x, [first], [max(first, last)], [dim], [stride])
 
 
-def narrow(x: Expr, dim: int, start: Value, length: Value) -> Expr:
-    """`length` elements of an axis from `start` on."""
+def _narrow(x: Expr, dim: Axis, start: Value, length: Value) -> Expr:
     first = tv.int_of(start)
     first += tv.size(x, dim) if first < 0 else 0
-    return slice_(x, dim, first, first + tv.int_of(length))
+    return _slice(x, dim, first, first + tv.int_of(length))
 
 
-def select(x: Expr, dim: int, index: Value) -> Expr:
-    """x[index] along an axis, which goes away."""
-    axis, place = tv.axis(dim, x), tv.int_of(index)
-    total = g.dims(x)[axis]
-    if isinstance(total, int) and not -total <= place < total:
-        raise AotcError("torch-index", f"index {place} is outside the {total} elements of dimension {axis}")
-    return element(x, axis, place + (tv.size(x, axis) if place < 0 else 0))
+def _select(x: Expr, dim: Axis, index: Value) -> Expr:
+    place, total = tv.int_of(index), g.dims(x)[dim]
+    fits = not isinstance(total, int) or -total <= place < total
+    require("torch-index", fits, f"index {place} is outside the {total} elements of dimension {dim}")
+    return element(x, dim, place + (tv.size(x, dim) if place < 0 else 0))
 
 
 def _flip(x: Expr, dims: Value) -> Expr:
@@ -201,8 +188,7 @@ def _pads(pads: Value, rank: int) -> list[tuple[int, int]]:
 def _padded(x: Expr, pad: Value, mode: str = "constant", value: Value = None) -> Expr:
     """torch's padding: from the last axis on; negative counts cut."""
     modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-    if mode not in modes:
-        raise AotcError("torch-pad", f"padding mode {mode!r} is not known")
+    require("torch-pad", mode in modes, f"padding mode {mode!r} is not known")
     return padded(x, _pads(pad, g.rank(x)), value if value is not None else 0, modes[mode])
 
 
@@ -212,12 +198,11 @@ def _channel_shuffle(x: Expr, groups: int) -> Expr:
     return g.reshape(y, (n, c, *rest))
 
 
-def _unfold(x: Expr, dimension: int, size: int, step: int) -> Expr:
+def _unfold(x: Expr, dimension: Axis, size: int, step: int) -> Expr:
     """Windows over an axis as a new last axis."""
-    axis = tv.axis(dimension, x)
-    total = tv.shape(x)[axis]
-    starts = range(0, total - size + 1, step)
-    return g.stack([_movedim(slice_(x, axis, s, s + size), axis, -1) for s in starts], axis)
+    starts = range(0, tv.size(x, dimension) - size + 1, step)
+    windows = (_slice(x, dimension, s, s + size) for s in starts)
+    return g.stack([_movedim(window, dimension, -1) for window in windows], dimension)
 
 
 def _broadcast_tensors(tensors: Sequence[Expr]) -> list[Expr]:
@@ -227,10 +212,7 @@ def _broadcast_tensors(tensors: Sequence[Expr]) -> list[Expr]:
 
 def _meshgrid(tensors: Sequence[Expr], indexing: str = "ij") -> list[Expr]:
     counts = [math.prod(tv.shape(t)) for t in tensors]
-    grids = [
-        g.broadcast(g.reshape(t, [n if j == k else 1 for j in range(len(counts))]), counts)
-        for k, (t, n) in enumerate(zip(tensors, counts, strict=True))
-    ]
+    grids = [g.broadcast(tv.row(t, k, len(counts)), counts) for k, t in enumerate(tensors)]
     return [swap(g, 0, 1) for g in grids] if indexing == "xy" and len(grids) > 1 else grids
 
 
@@ -240,15 +222,13 @@ def _to(x: Expr, dtype: str | None = None, other: Expr | None = None) -> Expr:
 
 
 def _reinterpreted(x: Expr, dtype: str | None) -> Expr:
-    if dtype is not None and dtype != g.dtype(x):
-        raise AotcError("torch-op", f"a view of {g.dtype(x)} as {dtype} is not supported")
+    require("torch-op", dtype in (None, g.dtype(x)), f"a view of {g.dtype(x)} as {dtype} is not supported")
     return x
 
 
 def _dropout(x: Expr, p: float = 0.5, train: bool = False) -> Expr:
     if train and p:
-        hint = "call .eval() on the module before tracing or exporting it"
-        raise AotcError("torch-training", "dropout is in training mode", hint=hint)
+        raise tv.training("dropout")
     return x
 
 
@@ -259,7 +239,7 @@ _IDENTITIES = (
 
 OPS: Table = {
     **tv.named(_broadcast_tensors, _flip, _meshgrid, _repeat, _roll, _squeeze, _stack, _unbind),
-    **tv.named(_unflatten, _unfold),
+    **tv.named(_narrow, _select, _slice, _unflatten, _unfold),
     **dict.fromkeys(_IDENTITIES, lambda x: x),
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), _dropout),
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
@@ -279,7 +259,6 @@ OPS: Table = {
     **{f"replication_pad{k}d": lambda x, padding: _padded(x, padding, "replicate") for k in (1, 2, 3)},
     "constant_pad_nd": lambda x, pad, value=0: _padded(x, pad, "constant", value),
     "expand_as": lambda x, other: expand(x, g.dims(other)),
-    "narrow": narrow,
     "numpy_T": lambda x: g.transpose(x, range(g.rank(x))[::-1]),
     "pad": _padded,
     "permute": lambda x, dims: g.transpose(x, [tv.axis(d, x) for d in dims]),
@@ -287,8 +266,6 @@ OPS: Table = {
     "pixel_unshuffle": lambda x, downscale_factor: space_to_depth(x, downscale_factor),
     "repeat_interleave.self_int": _repeat_interleave,
     "reshape": lambda x, shape: _view(x, shape),
-    "select": select,
-    "slice": slice_,
     "tensor_split.sections": _tensor_split,
     "tile": lambda x, dims: _repeat(x, dims),
     "unsqueeze": lambda x, dim: g.unsqueeze(x, [tv.axis_in(dim, g.rank(x) + 1)]),

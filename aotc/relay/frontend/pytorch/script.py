@@ -35,7 +35,8 @@ NODES: Final = "the program, its loops unrolled,"
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A value that shares memory with another one, for certain or perhaps, and how it follows from that.
+    """A value that shares memory with another one, for certain or perhaps, and
+    how it follows from that.
 
     `redo` is None for another name of the same tensor.
     """
@@ -52,7 +53,9 @@ _UNCERTAIN: Final = Absent("tensors that may share memory with one that was chan
 
 @dataclass(slots=True)
 class _Conversion:
-    """The state of converting one graph; values go by the names that TorchScript gives them."""
+    """The state of converting one graph; values go by the names that
+    TorchScript gives them.
+    """
 
     root: Any
     custom: Mapping[str, CustomConverter]
@@ -120,7 +123,9 @@ class _Conversion:
     # --- memory that is shared
 
     def alias(self, node: Any, schema: Any, args: list[Value]) -> None:
-        """Keep track of views, and write the result of an operator in place to what it changes."""
+        """Keep track of views, and write the result of an operator in place to
+        what it changes.
+        """
         outputs, inputs = [v.debugName() for v in node.outputs()], [v.debugName() for v in node.inputs()]
         written = next((k for k, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write), None)
         if written is not None:
@@ -148,10 +153,11 @@ class _Conversion:
             self.views[name] = _View(inputs[k], redo)
 
     def write(self, name: str, value: Value) -> None:
-        """`name` has a new value: so have what it is a view of, and all other views of that.
+        """`name` has a new value: so have what it is a view of, and all other
+        views of that.
 
-        Where only the strides decide whether something is a view, the other side must not be
-        read any more.
+        Where only the strides decide whether something is a view, the other
+        side must not be read any more.
         """
         chain: list[_View] = []
         base = name
@@ -181,8 +187,8 @@ class _Conversion:
                     self.values[name] = source if view.redo is None else view.redo(source)
 
     def _merged(self, base: Value, chain: Sequence[_View], value: Expr) -> Expr:
-        """`base` with the part that a chain of views shows replaced; the views tell where
-        that part lies.
+        """`base` with the part that a chain of views shows replaced; the views
+        tell where that part lies.
         """
         if not is_tensor(base):
             raise AotcError("torch-op", "a change in place of an element of a list is not supported")
@@ -198,8 +204,8 @@ class _Conversion:
     # --- attributes of modules
 
     def attribute(self, node: Any) -> None:
-        """A submodule, a number, or a parameter: a variable named after the operator that
-        takes it first.
+        """A submodule, a number, or a parameter: a variable named after the
+        operator that takes it first.
         """
         owner, name = self.read(node.input()), node.s("name")
         value, out = getattr(owner, name), node.output().debugName()
@@ -225,7 +231,9 @@ class _Conversion:
 
 
 def _source_line(node: Any) -> str:
-    """Where the module's Python source says what the node does, as far as TorchScript knows."""
+    """Where the module's Python source says what the node does, as far as
+    TorchScript knows.
+    """
     text = str(node.sourceRange()).strip().splitlines()
     return f"in {text[0]}" if text and "(" in text[0] else ""
 
@@ -336,8 +344,8 @@ _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
 
 
 def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Relay's names of nodes (kind and running number), by output; and for each value its
-    first reader's name.
+    """Relay's names of nodes (kind and running number), by output; and for each
+    value its first reader's name.
     """
     counts: dict[str, int] = {}
     names: dict[str, str] = {}
@@ -359,7 +367,9 @@ def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str,
 
 
 def _untyped(variables: Sequence[Var], root: Expr) -> Function:
-    """The function without inferred types: Relay's front end leaves them to InferType."""
+    """The function without inferred types: Relay's front end leaves them to
+    InferType.
+    """
     made: dict[Expr, Expr] = {v: with_type(v, None) for v in variables}
     for node in post_order(root):
         match node:

@@ -9,20 +9,11 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Final
 
-from aotc.relay.frontend.pytorch import (
-    ops_conv,
-    ops_create,
-    ops_elementwise,
-    ops_index,
-    ops_nn,
-    ops_recurrent,
-    ops_reduce,
-    ops_shape,
-)
+from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_elementwise, ops_index, ops_nn, ops_reduce, ops_shape
 from aotc.relay.frontend.pytorch.values import Converter, Table
 
 _FAMILIES: Final[tuple[ModuleType, ...]] = (
-    ops_elementwise, ops_shape, ops_create, ops_index, ops_reduce, ops_conv, ops_nn, ops_recurrent,
+    ops_elementwise, ops_shape, ops_create, ops_index, ops_reduce, ops_conv, ops_nn,
 )  # fmt: skip
 
 ALIASES: Final = {
@@ -38,9 +29,11 @@ CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in famil
 
 
 def converter_of(name: str, overload: str) -> Converter | None:
-    """The converter of an operator: that of the overload where it has its own, else that of the name.
+    """The converter of an operator: that of the overload where it has its own,
+    else that of the name.
 
-    In-place variants (a trailing underscore) compute what the plain ones do; None for unknown operators.
+    In-place variants (a trailing underscore) compute what the plain ones do;
+    None for unknown operators.
     """
     plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
     plain = ALIASES.get(plain, plain).removesuffix("_copy") if plain not in CONVERTERS else plain

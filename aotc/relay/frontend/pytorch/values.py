@@ -11,12 +11,11 @@ without, and these more than Python's numbers.
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -25,6 +24,7 @@ import torch
 from aotc.ir import AotcError, Dim, DType, SymDim
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, TupleGetItem, Var
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Axis, parameters
 
 Value: TypeAlias = Any
 """An expression, a Python number, string, dtype or None, or a list or tuple of such."""
@@ -71,7 +71,9 @@ def is_tensor(value: Value) -> bool:
 
 
 def dtype_name(value: Value) -> str | None:
-    """The name of a data type given as torch.dtype or by its number in TorchScript; None for None."""
+    """The name of a data type given as torch.dtype or by its number in
+    TorchScript; None for None.
+    """
     if value is None:
         return None
     if isinstance(value, int):
@@ -84,7 +86,9 @@ def dtype_name(value: Value) -> str | None:
 
 
 def array_of(tensor: Any) -> np.ndarray[Any, Any]:
-    """The value of a torch tensor, copied; AotcError for one that is not dense, or not on the CPU."""
+    """The value of a torch tensor, copied; AotcError for one that is not dense,
+    or not on the CPU.
+    """
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise AotcError("torch-tensor", "only dense tensors that are not quantised are supported")
     if tensor.device.type != "cpu":
@@ -154,8 +158,16 @@ def dynamic(dim: Dim) -> AotcError:
     return AotcError("torch-dynamic", f"the value of the dynamic dimension {name or dim} is needed", hint=hint)
 
 
+def training(what: str) -> AotcError:
+    """The error of an operator that would train."""
+    hint = "call .eval() on the module before tracing or exporting it"
+    return AotcError("torch-training", f"{what} is in training mode", hint=hint)
+
+
 def ints(values: Value) -> list[int]:
-    """Integers, of which one alone may stand for a list; one-element constants count as numbers."""
+    """Integers, of which one alone may stand for a list; one-element constants
+    count as numbers.
+    """
     items = values if isinstance(values, (list, tuple)) else [values]
     return [int_of(v) for v in items]
 
@@ -180,7 +192,9 @@ def target_shape(values: Sequence[Value]) -> list[int]:
 
 
 def axis_in(place: int, rank: int) -> int:
-    """A possibly negative axis from 0; tensors without dimensions have the axis 0, too."""
+    """A possibly negative axis from 0; tensors without dimensions have the axis
+    0, too.
+    """
     if not -max(rank, 1) <= place < max(rank, 1):
         raise AotcError("torch-axis", f"dimension {place} is outside a tensor of {rank} dimensions")
     return place % max(rank, 1)
@@ -211,26 +225,32 @@ def shape(x: Expr) -> tuple[int, ...]:
     return tuple(size(x, k) for k in range(g.rank(x)))
 
 
+def row(vector: Expr, place: int, rank: int) -> Expr:
+    """The elements of a tensor along one of `rank` axes."""
+    return g.reshape(vector, [-1 if k == place else 1 for k in range(rank)])
+
+
 # --- calls
 
 
-@cache
-def _parameters(converter: Converter) -> tuple[str, ...]:
-    return tuple(inspect.signature(converter).parameters)
-
-
 def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The result of a converter on the arguments of a call, which are named by torch's schema.
+    """The result of a converter on the arguments of a call, which are named by
+    torch's schema.
 
-    Raises AotcError for an argument that the converter does not know and that is not at its default.
+    A parameter that is an `Axis` gets one of x from 0; `**rest` gets all that
+    has no parameter. Raises AotcError for an argument that the converter does
+    not know and that is not at its default.
     """
-    takes = _parameters(converter)
+    takes = {p.name: p for p in parameters(converter)}
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in takes.values())
     bound: dict[str, Value] = {}
     for position, formal in enumerate(schema.arguments):
         given = position < len(args) or formal.name in kwargs
         value = args[position] if position < len(args) else kwargs.get(formal.name, formal.default_value)
         name = "x" if formal.name in ("self", "input") else formal.name
-        if name in takes:
+        if name in takes and takes[name].annotation == Axis:
+            bound[name] = axis(value, bound["x"])
+        elif name in takes or (open_ended and name not in IGNORED):
             bound[name] = dtype_name(value) if name == "dtype" else value
         elif given and name not in IGNORED and value is not None and value != formal.default_value:
             raise AotcError("torch-argument", f"the argument {formal.name}={value!r} is not supported")
@@ -238,7 +258,9 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
 
 
 def named(*converters: Converter) -> Table:
-    """Converters by the names of their operators, which they bear after an underscore."""
+    """Converters by the names of their operators, which they bear after an
+    underscore.
+    """
     return {converter.__name__[1:]: converter for converter in converters}
 
 
@@ -250,8 +272,3 @@ def with_absent(converter: Converter, what: str, count: int = 1) -> Converter:
         return [converter(*args, **kwargs), *[Absent(what)] * count]
 
     return convert
-
-
-def unary(name: str) -> Converter:
-    """A converter for an operator that exists under `name`, on floating point."""
-    return lambda x: g.op(name, floating(x))

@@ -38,7 +38,9 @@ POISON: Final = Absent("")
 
 
 def known(value: Value) -> Value:
-    """A value that may be read; AotcError or PoisonedError for one that is not there."""
+    """A value that may be read; AotcError or PoisonedError for one that is not
+    there.
+    """
     if value is POISON:
         raise PoisonedError
     if isinstance(value, Absent):
@@ -54,8 +56,8 @@ def unsupported(name: str) -> AotcError:
 
 
 def converter_for(name: str, overload: str, args: Sequence[Value]) -> Converter | None:
-    """The converter of an operator on tensors; None where TorchScript only computes on
-    numbers and lists.
+    """The converter of an operator on tensors; None where TorchScript only
+    computes on numbers and lists.
     """
     first = args[0] if args else None
     on_numbers = isinstance(first, (list, tuple)) or not any(map(is_tensor, args))
@@ -63,7 +65,9 @@ def converter_for(name: str, overload: str, args: Sequence[Value]) -> Converter 
 
 
 def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The value of a call of a PyTorch operator; AotcError if it is unknown or refuses its arguments."""
+    """The value of a call of a PyTorch operator; AotcError if it is unknown or
+    refuses its arguments.
+    """
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     try:
         return _called(full, schema, args, kwargs)
@@ -74,7 +78,9 @@ def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value
 
 
 def call_custom(custom: CustomConverter, name: str, args: list[Value], types: list[str]) -> Value:
-    """The value that a caller's own converter gives; AotcError with what that converter raises."""
+    """The value that a caller's own converter gives; AotcError with what that
+    converter raises.
+    """
     try:
         return custom(args, types)
     except INVALID as error:
@@ -83,8 +89,8 @@ def call_custom(custom: CustomConverter, name: str, args: list[Value], types: li
 
 
 def described(value: Value) -> str:
-    """An argument in a message: the type of a tensor, a number or text itself, a list by its
-    first elements.
+    """An argument in a message: the type of a tensor, a number or text itself,
+    a list by its first elements.
     """
     if is_tensor(value):
         return str(type_of(value))
@@ -98,7 +104,9 @@ def described(value: Value) -> str:
 
 
 def _called(full: str, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The value of a call; whatever a converter stumbles over where arguments do not fit."""
+    """The value of a call; whatever a converter stumbles over where arguments
+    do not fit.
+    """
     namespace, _, name = schema.name.partition("::")
     converter = converter_for(name, schema.overload_name, args) if namespace == "aten" else None
     if converter is not None:
@@ -110,14 +118,18 @@ def _called(full: str, schema: Any, args: Sequence[Value], kwargs: Mapping[str, 
 
 
 def _stored(schema: Any, args: Sequence[Value], result: Value) -> Value:
-    """What an operator in place leaves: the data type of the tensor that it changes."""
+    """What an operator in place leaves: the data type of the tensor that it
+    changes.
+    """
     if schema.name.endswith("_") and args and is_tensor(args[0]) and is_tensor(result):
         return g.cast(result, str(g.dtype(args[0])))
     return result
 
 
 def flattened(value: Value) -> list[Expr]:
-    """The tensors of nested lists and tuples; AotcError for anything else that a model returns."""
+    """The tensors of nested lists and tuples; AotcError for anything else that
+    a model returns.
+    """
     if is_tensor(value) or isinstance(value, Tuple):
         return [value]
     if isinstance(value, (list, tuple)):

@@ -23,10 +23,8 @@ SEEN: Final = (760, 460)
 COLOURS: Final = 6
 CHARACTER: Final = 6.3
 """The width of a character, on average."""
-NAMED: Final = 15
-"""So many kernels of a roofline, those that take most of the time, have their names beside them."""
-MOVING: Final = 0.01
-"""Where the axis of a roofline begins, in operations for each byte."""
+NODES: Final = 15
+"""So many nodes of the model are told of a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,39 +170,37 @@ def roofline_picture(profile: Mapping[str, Any]) -> Picture:
     profile    as `aotc.measuring.profile` gives it
 
     The solid line is the peak of the machine and its memory as they were measured, the dashed one the memory of the
-    target's model at the clock that the peak tells.  Kernels that only move data stand at the left edge, as high as
-    one operation for each 100 bytes would be.
+    target's model at the clock that the peak tells.  Kernels that only move data stand at the left edge, as high as if
+    they computed what the axis says there.
     """
     peak, bandwidth = (1e9 * profile["machine"][key] for key in ("peak_gflops", "bandwidth_gbytes_per_s"))
     target, rows = get_target(profile["target"]), [row for row in profile["kernels"] if row["bytes"]]
     modelled = target.memory_rate * peak / (target.fma_bytes / 2)
-    spots = [_spot(row) for row in rows]
-    most = max((ops for ops, _ in spots), default=1)
-    x = Axis(MOVING, 8 * max(most, peak / bandwidth, peak / modelled), LEFT, WIDE - LEFT - MARGIN, log=True)
-    least = min([*(speed for _, speed in spots), MOVING * bandwidth, MOVING * modelled])
-    highest = max([peak, *(speed for _, speed in spots)])
-    y = Axis(least / 2, 2 * highest, HIGH - BOTTOM, BOTTOM + MARGIN - HIGH, log=True)
+    intensities = [2 * row["macs"] / row["bytes"] for row in rows]
+    corners = peak / bandwidth, peak / modelled
+    low, high = min([*filter(None, intensities), *corners]) / 4, max([*intensities, *corners]) * 4
+    x = Axis(low, high, LEFT, WIDE - LEFT - MARGIN, log=True)
+    spots = [(ops or low, (ops or low) * 1e9 * row["gbytes_per_s"]) for ops, row in zip(intensities, rows, strict=True)]
+    speeds = [peak, low * bandwidth, low * modelled, *(speed for _, speed in spots)]
+    y = Axis(min(speeds) / 2, 2 * max(speeds), HIGH - BOTTOM, BOTTOM + MARGIN - HIGH, log=True)
     boxes, lines = _axes(x, y, ("operations for each byte", "operations in a second"), ("", ""))
     rates = f"solid: measured {unit(peak, 'FLOP/s')}, {unit(bandwidth, 'B/s')}; dashed: model of {target.name}"
     boxes.append(Box(WIDE - MARGIN - 600, 0, 600, 20, "text right", f"{rates}, {unit(modelled, 'B/s')}"))
     for rate, css in ((bandwidth, "roof"), (modelled, "roof dashed")):
         lines.append((f"M{x(x.low)} {y(x.low * rate)}L{x(peak / rate)} {y(peak)}L{x(x.high)} {y(peak)}", css))
-    whole = sum(row["milliseconds"] for row in rows) or 1
+    whole, named = sum(row["milliseconds"] for row in rows) or 1, list[Box]()
     for k, (row, (ops, speed)) in enumerate(zip(rows, spots, strict=True)):
         share = row["milliseconds"] / whole
         radius, name = max(3, 60 * math.sqrt(share)), row["kernel"].removeprefix(f"{profile['model']}_")
         times = f"{row['milliseconds']:.3f} ms ({share:.1%}) in {row['calls']} calls"
-        speeds = f"{row['gflops']:.1f} GFLOP/s, {row['gbytes_per_s']:.1f} GB/s; {row['of_roofline']:.0%} of the roof"
-        title = "\n".join([row["kernel"], times, speeds, *row["nodes"][:NAMED]])
+        rates = f"{row['gflops']:.1f} GFLOP/s, {row['gbytes_per_s']:.1f} GB/s; {row['of_roofline']:.0%} of the roof"
+        title = "\n".join([row["kernel"], times, rates, *row["nodes"][:NODES]])
         left, top = x(ops) - radius, y(speed) - radius
         boxes.append(Box(left, top, 2 * radius, 2 * radius, f"c{k % COLOURS}", "", title, radius))
-        if k < NAMED:
-            boxes.append(Box(x(ops) + radius, y(speed) - 10, 180, 20, "text left", name))
-    note = "A circle is a kernel, its area the time it takes; those that only move data stand at the left edge."
-    return Picture(WIDE, HIGH, boxes, lines, note=note)
-
-
-def _spot(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Operations for each byte, operations in a second."""
-    ops = max(MOVING, 2 * row["macs"] / row["bytes"])
-    return ops, ops * 1e9 * max(row["gbytes_per_s"], 1e-9)
+        label = Box(x(ops) + radius, y(speed) - 10, 180, 20, "text left", name)
+        named += [label] if all(abs(label.x - b.x) > 180 or abs(label.y - b.y) > 12 for b in named) else []
+    note = (
+        "A circle is a kernel, its area the time it takes; those that only move data stand at the left edge. "
+        "Winograd's convolutions count the multiplications of the definition, and may stand above the line."
+    )
+    return Picture(WIDE, HIGH, [*boxes, *named], lines, note=note)

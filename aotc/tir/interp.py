@@ -7,7 +7,7 @@ become numpy operations, with the results that the loop would give, in the loop'
     run_kernel(kernel, [x, w])                 # [y], flat
     run = compile_kernel(kernel)               # for repeated runs: run([x, w])
 
-Of kernels for teams the participants take turns: each goes on until it waits for the others.
+The threads of kernels for teams take turns: each goes on until it waits for the others at a barrier.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def run_kernel(
 
     inputs        one array for each input buffer, of its dtype and size, any shape
     output_init   what the outputs hold before; without it NaN, or a bit pattern that is unlikely to be right
-    participants  how many share a kernel for teams
-    backwards     whether the last of them goes first; results that change with it lack a meeting
+    participants  how many threads share a kernel for teams
+    backwards     whether the last thread goes first; a kernel whose results change with it lacks a barrier
 
-    Raises AotcError (code "tir-run") for wrong arguments, for any access outside a buffer, and for participants that
+    Raises AotcError (code "tir-run") for wrong arguments, for any access outside a buffer, and for threads that
     do not meet equally often.
     """
     run = compile_kernel(kernel)
@@ -96,7 +96,7 @@ def run_kernel(
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """A kernel as a Python generator, which stops where participants meet; `source` is for the curious."""
+    """A kernel as a Python generator, which stops at barriers; `source` is for the curious."""
 
     kernel: Kernel
     source: str
@@ -129,7 +129,7 @@ class CompiledKernel:
         return outputs
 
     def _take_turns(self, runs: Sequence[Iterator[None]]) -> None:
-        """All participants, one after the other, from each meeting to the next; the end of the kernel is one."""
+        """All threads, one after the other, from each barrier to the next; the end of the kernel is one."""
         met = len(runs)
         while met:
             met = sum(next(run, self) is None for run in runs)

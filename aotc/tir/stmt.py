@@ -41,9 +41,9 @@ class _Common(Var):
 
 
 PART: Final = _Common("part", INDEX)
-"""The number of a participant of a team, from 0."""
+"""The number of a thread in its team, from 0."""
 PARTS: Final = _Common("parts", INDEX)
-"""How many participants there are."""
+"""How many threads the team has."""
 TEAM: Final = (PART, PARTS)
 
 KINDS: Final = ("serial", "reduction", "independent")
@@ -162,7 +162,7 @@ class Comment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sync:
-    """All participants of a team wait for each other; nothing where one runs alone."""
+    """A barrier: all threads of a team wait for each other.  Nothing where one thread runs alone."""
 
 
 Stmt: TypeAlias = "For | While | If | Store | Transpose | Declare | Assign | Block | Comment | Sync"
@@ -189,8 +189,8 @@ class Kernel:
     approximate       computed by an algorithm that rounds more than the operator's definition (Winograd's)
     span              the model nodes it computes
     source            the user's code, which defines it under this very name; the body is empty then
-    team              every participant of a team calls it, and does its share (see aotc/tir/threads/parallel.py)
-    private           workspace of which each participant needs its own
+    team              every thread of a team calls it, and does its share (see aotc/tir/threads/parallel.py)
+    private           workspace of which each thread needs its own
     """
 
     name: str

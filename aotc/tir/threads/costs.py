@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the statements of a kernel take one participant of a team, or all of them.  Nests in, nanoseconds out.
+"""How long the statements of a kernel take one thread of a team, or all of them.  Nests in, nanoseconds out.
 
-What is compared is rough: operations, and waiting for what other participants have in their caches.
+What is compared is rough: operations, and waiting for what other threads have in their caches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Costs:
     """Times of one kernel.
 
     constants  inputs that nobody writes
-    whole      nanoseconds that one participant needs for it
+    whole      nanoseconds that one thread needs for it
     threads    what sharing costs
     """
 
@@ -37,7 +37,7 @@ class Costs:
     _own_operations: dict[Stmt, int] = field(default_factory=dict)
 
     def _average(self, of: Callable[[int], float]) -> float:
-        """Of the numbers of threads that divisions are compared for."""
+        """The mean of a function of the number of threads, over the numbers that divisions are compared for."""
         return sum(map(of, self.threads.teams)) / len(self.threads.teams)
 
     @cached_property
@@ -66,7 +66,7 @@ class Costs:
         return self._own_operations[stmt] + sum(self._operations(s, ranges) for s in stmt_children(stmt))
 
     def of_parts(self, parts: Sequence[Sequence[Nest]], group: Sequence[Stmt], ranges: Ranges) -> float:
-        """Of the participant that has most to do, with waiting for what is in other caches."""
+        """Nanoseconds of the thread that has most to do, with waiting for what is in other caches."""
         nests = [nest for part in parts for nest in part]
         inner, common, times = ranges, 0.0, 1
         for loop in nests[0].loops:
@@ -81,9 +81,9 @@ class Costs:
         return (work + self.moving(group, largest.key, ranges)) * order
 
     def moving(self, group: Sequence[Stmt], key: Var | None, ranges: Ranges) -> float:
-        """Waiting for what other participants have in their caches, if all had their parts of everything.
+        """Nanoseconds of waiting for what is in the caches of other threads, if each has its share of every buffer.
 
-        Nobody waits if parts are dealt out by `key` and it goes through all of a buffer: every buffer is dealt out so.
+        Nobody waits for a buffer that is divided by `key`, where the variable goes through all of the buffer.
         """
         use = self.uses.of(Block(group), ranges)
         mine = self._average(lambda threads: 1 / threads)
@@ -98,12 +98,12 @@ class Costs:
         return total
 
     def _waiting(self, buffer: Buffer, nbytes: int, read_part: float, own_part: float, use: Use) -> float:
-        """For parts of a buffer: to be read from other caches, and to be written here or by who writes there next."""
+        """Nanoseconds for parts of a buffer: read from other caches, and written here or by who writes there next."""
         fetching = nbytes * read_part / self.threads.fetched_bytes_per_ns if buffer in use.reads else 0.0
         return fetching + (0.0 if buffer in self.constants else nbytes * own_part / self.threads.owned_bytes_per_ns)
 
     def alone(self, use: Use, stmt: Stmt, ranges: Ranges) -> float:
-        """If one participant does it."""
+        """Nanoseconds of a statement that one thread runs while the others wait."""
         places = {**use.reads, **use.writes}
         others = self._others
         moving = sum(self._waiting(b, _touched(b, f, {}), others, others, use) for b, f in places.items())

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dealing out the iterations of a nest of loops among participants.
+"""Dividing the iterations of a nest of loops among the threads of a team.
 
-In: a nest whose iterations are independent.  Out: the same nest over a participant's share of them:
+In: a nest whose iterations are independent.  Out: a nest over one thread's share of them:
 
     for i in 0..3: for j in 0..4: ...                        # 12 units
     lo = 12 * part / parts; hi = 12 * (part + 1) / parts     # all of i = 0 first, or all of j = 0 first
 
-Units are counted through, by the time that they take: every participant has as much to do, give or take half a unit.
+Units are counted by the time that they take: every thread has as much to do, give or take half a unit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RUN: Final = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """What can be dealt out: a loop by iterations, or consecutive statements as a whole (`loop` is None)."""
+    """What can be divided: a loop by iterations, or consecutive statements as a whole (`loop` is None)."""
 
     stmts: tuple[Stmt, ...]
     loop: For | None = None
@@ -38,9 +38,9 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nest:
-    """Loops one in the other, and what is dealt out of the last one; all else in them every participant does.
+    """Loops one in the other, and what is divided in the last one; all else in them every thread does.
 
-    inner_first    the units of a participant follow one another in the leaf's loop, not in the outermost one
+    inner_first    the units of a thread follow one another in the leaf's loop, not in the outermost one
     weight         the time of a unit, relative to those of other nests
     """
 
@@ -56,17 +56,17 @@ class Nest:
 
     @property
     def in_runs(self) -> bool:
-        """Whether it is an innermost loop, of which only whole runs are dealt out."""
+        """Whether the leaf is an innermost loop, which is divided into whole runs of `_RUN` iterations."""
         return not self.loops and self.leaf.loop is not None and is_innermost(self.leaf.loop)
 
     @property
     def units(self) -> int:
-        """What is dealt out."""
+        """The number of units that are divided."""
         return -(-self.leaf.units // _RUN) if self.in_runs else self.rounds * self.leaf.units
 
     @property
     def key(self) -> Var | None:
-        """The variable whose range differs most between participants."""
+        """The variable whose range differs most between threads."""
         inner = () if self.leaf.loop is None else (self.leaf.loop,)
         order = (*inner, *self.loops) if self.inner_first else (*self.loops, *inner)
         return next((loop.var for loop in order if extent_of(loop) > 1), None)
@@ -90,7 +90,7 @@ class Nest:
         return _between(loop, _quotient(low, inside), _quotient(high + (inside - 1), inside), body)
 
     def _inner_first(self, low: Expr, high: Expr) -> Stmt:
-        """All rounds; those iterations of the leaf whose number, times all rounds, plus this round is mine."""
+        """All rounds, in each the iterations of the leaf whose units (iteration * rounds + round) are in the share."""
         number = as_expr(0)
         for loop in self.loops:
             number = number * extent_of(loop) + _iteration(loop)
@@ -108,7 +108,7 @@ class Nest:
         return _between(loop, low, high, loop.body)
 
     def _inside(self, loop: For, rest: Sequence[For], made: Stmt) -> Block:
-        """The body of a loop with its part that is dealt out replaced."""
+        """The body of a loop with its divided part replaced."""
         first, *others = (rest[0],) if rest else self.leaf.stmts
         stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
         return Block(made if s is first else s for s in stmts if s not in others)
@@ -126,7 +126,7 @@ def _between(loop: For, low: Expr, high: Expr, body: Stmt) -> For:
 
 
 def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
-    """The same loops with nothing else in them."""
+    """The loops and the leaf with nothing else in them."""
     body: Stmt = Block(leaf.stmts)
     made: list[For] = []
     for loop in reversed(loops):
@@ -136,7 +136,7 @@ def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
 
 
 def divided(parts: Sequence[Sequence[Nest]]) -> Block:
-    """A participant's share of all units of some nests; the nests of a part are counted through together."""
+    """A thread's share of all units of some nests; the units of a part are counted from nest to nest."""
     found: list[Stmt] = []
     for nests in parts:
         low, high = Var("lo", INDEX), Var("hi", INDEX)
@@ -151,13 +151,13 @@ def divided(parts: Sequence[Sequence[Nest]]) -> Block:
 
 
 def largest_share(parts: Sequence[Sequence[Nest]], participants: int) -> float:
-    """What the participant that has most to do has of the whole, by weight; 0.5 if two have the same."""
+    """The largest share of a thread in the weight of all units; 0.5 where two threads have equal shares."""
     most = max(sum(_weight_of_share(nests, part, participants) for nests in parts) for part in range(participants))
     return most / sum(map(_total, parts))
 
 
 def _weight_of_share(nests: Sequence[Nest], part: int, participants: int) -> int:
-    """The same as `divided` says, of one participant."""
+    """The weight of the units that `divided` gives to thread `part`."""
     common = math.gcd(*(nest.weight for nest in nests))
     total, at, mine = _total(nests) // common, 0, 0
     for nest in nests:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for several threads: the same statements, of which every participant does its share.
+"""Kernels for several threads: every thread of a team runs all statements, and its share of the divided loops.
 
-In: a finished kernel.  Out: one for a team, or the very same where there is nothing to gain.  Every participant runs
+In: a finished kernel.  Out: one for a team, or the kernel itself where there is nothing to gain.  Every thread runs
 the whole kernel with its own `PART` of `PARTS`:
 
     for i in 0..64: y[i] = ...       =>   lo = 64 * part / parts; hi = ...; for i in lo..hi: y[i] = ...
-    sum = ...; for ...: sum += x[i]  =>   the same: what is in registers and on the stack, everybody computes
+    sum = ...; for ...: sum += x[i]  =>   unchanged: what is in registers and on the stack, every thread computes
     y[0] = sum                       =>   if part == 0: y[0] = sum
 
 Loops are divided only where their iterations provably write apart from each other, and what they write depends on
-nothing but themselves: results are the same bits for any number of participants.  Between statements that touch the
-same memory the participants wait for each other (`Sync`).
+nothing but themselves: results have equal bits for any number of threads.  Between statements that touch common
+memory the threads wait for each other at a barrier (`Sync`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _divided(splitter: _Splitter, kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Statements that all participants run through together, and the time of the one that has most to do."""
+    """Statements that all threads run, and the time of the thread that has most to do."""
 
     stmts: list[Stmt]
     time: float
@@ -91,16 +91,16 @@ class _Made:
 class _Splitter:
     """One kernel's division: what its statements use, and what they cost.
 
-    `ranges` are everywhere those of the variables of loops in which all participants go round together.
+    `ranges` are those of the variables of loops around, of which every thread runs all iterations.
     """
 
     uses: Uses
     costs: Costs
 
     def region(self, stmts: Sequence[Stmt], ranges: Ranges) -> _Made | None:
-        """Statements that all participants run through together; None if they cannot.
+        """Statements that all threads run, with barriers between them; None if they cannot be divided so.
 
-        ranges   of the variables of loops outside, in which all participants go round together
+        ranges   of the variables of loops around, of which every thread runs all iterations
         """
         self.uses.classify(stmts)
         found: list[Stmt] = []
@@ -141,7 +141,7 @@ class _Splitter:
                 yield [stmt]
 
     def _joined(self, stmts: Sequence[Stmt], ranges: Ranges) -> Iterator[list[Stmt]]:
-        """The same; what continues the results of a loop is dealt out with it."""
+        """The groups of `_groups`; what continues the results of a loop is joined to it, and divided with it."""
         groups = list(self._groups(stmts))
         while groups:
             group = groups.pop(0)
@@ -153,7 +153,7 @@ class _Splitter:
             yield group
 
     def _continues(self, group: Sequence[Stmt], after: Sequence[Stmt], ranges: Ranges) -> bool:
-        """Whether statements are the rest of a loop, or loops like it write behind it: borders, one row after all."""
+        """Whether statements are the remainder of a loop, or write behind it as it does: borders, one more row."""
         if not isinstance(group[0], For) or any(is_innermost(s) for s in (group[0], *after[:1]) if isinstance(s, For)):
             return False
         leaves = self._leaves([*group, *after], ranges)
@@ -166,7 +166,7 @@ class _Splitter:
         return behind and leaves[-1].loop is not None and self._are_alike(leaves, ranges)
 
     def _are_alike(self, leaves: Sequence[Leaf], ranges: Ranges) -> bool:
-        """Whether units take much the same time."""
+        """Whether the units of all leaves take about as long."""
         times = [
             self.costs.time(Block(leaf.stmts), ranges) / sum(n.units for n in self._finest(leaf, ranges))
             for leaf in leaves
@@ -174,13 +174,13 @@ class _Splitter:
         return max(times) <= 2 * min(times)
 
     def _finest(self, leaf: Leaf, ranges: Ranges) -> tuple[Nest, ...]:
-        """The leaf as a nest of its own, with as many loops as can be dealt out."""
+        """The leaf as a nest of its own, with as many loops as can be divided."""
         if leaf.loop is None:
             return (Nest((), leaf),)
         return max(self._nests([leaf.loop], ranges), key=lambda nests: sum(n.units for n in nests))
 
     def _leaves(self, stmts: Sequence[Stmt], ranges: Ranges) -> tuple[Leaf, ...] | None:
-        """What of these statements can be dealt out; None if some of it must be done before or after the rest."""
+        """What of these statements can be divided; None if some of it must run before or after what remains."""
         all_groups = list(self._groups(stmts))
         groups = [g for g in all_groups if any(self.uses.writes(s) for s in g)]
         common = Block(s for g in all_groups if g not in groups for s in g)
@@ -198,9 +198,9 @@ class _Splitter:
         return loop if not is_innermost(loop) or (only and not ranges) else None
 
     def _nests(self, group: Sequence[Stmt], ranges: Ranges) -> Iterator[tuple[Nest, ...]]:
-        """Nests of the loops whose iterations may be dealt out, from the outermost one alone to all.
+        """Nests of the loops whose iterations may be divided, from the outermost one alone to all.
 
-        Several, to be counted through, where there are rests; they are done after all of what they are rests of.
+        Several nests, whose units are counted on, where loops have remainders: these run after their main loops.
         """
         leaves = self._leaves(group, ranges)
         loops: tuple[For, ...] = ()
@@ -222,7 +222,7 @@ class _Splitter:
             leaves = self._leaves(stmts_of(loop.body), ranges)
 
     def _can_be_parted(self, loops: Sequence[For], leaves: Sequence[Leaf]) -> bool:
-        """Whether nothing else is in the loops, and what is read once more for the rests stays in the cache."""
+        """Whether nothing else is in the loops, and what is read once more for the remainders stays in the cache."""
         inside = {s for leaf in leaves for s in leaf.stmts} | set(loops)
         again = sum(b.nbytes for b in read(loops[0]) & self.costs.constants)
         return again <= self.costs.threads.cached_bytes and all(
@@ -246,7 +246,7 @@ class _Splitter:
         return min(found, key=lambda made: made.time, default=None)
 
     def _weighed(self, nests: Sequence[Nest], ranges: Ranges) -> tuple[Nest, ...]:
-        """With the time of a unit in each of them."""
+        """The nests with the times of their units as weights."""
         times = []
         for nest in nests:
             inner = ranges
@@ -257,7 +257,7 @@ class _Splitter:
         return tuple(replace(nest, weight=weight) for nest, weight in zip(nests, weights, strict=True))
 
     def _together(self, loop: For, ranges: Ranges) -> _Made | None:
-        """A loop that all go round together, its body divided; None if each would do most of it for itself."""
+        """A loop that every thread runs in full, its body divided; None if each thread would do most of it alone."""
         inside, inner = stmts_of(loop.body), {**ranges, loop.var: range_of(loop, ranges)}
         common = sum(self.costs.time(s, inner) for s in inside if not self.uses.writes(s))
         if 2 * common > sum(self.costs.time(s, inner) for s in inside):

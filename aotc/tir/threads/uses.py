@@ -26,7 +26,7 @@ def stmts_of(stmt: Stmt) -> tuple[Stmt, ...]:
 class Use:
     """The shared buffers that a statement reads and writes, with the places where (none if they cannot be told).
 
-    single    one participant does it alone
+    single    one thread runs it alone
     """
 
     reads: dict[Buffer, list[Access]]
@@ -45,7 +45,7 @@ class Use:
 class Uses:
     """What the statements of one kernel use.
 
-    private  scratch of which each participant needs its own, as far as is known so far
+    private  scratch of which each thread needs its own, as far as is known so far
     """
 
     kernel: Kernel
@@ -78,7 +78,7 @@ class Uses:
         return Use(reads, writes)
 
     def can_be_single(self, group: Sequence[Stmt]) -> bool:
-        """Whether nothing that every participant needs is left in registers or on the stack."""
+        """Whether nothing that every thread needs is left in registers or on the stack."""
         local = {b for s in group for b in written(s) if self.is_local(b)}
         return self.is_closed(group) and not self._is_used(local, group)
 
@@ -115,7 +115,7 @@ class Uses:
         return read(self.kernel.body)
 
     def is_divisible(self, loop: For) -> bool:
-        """Whether a participant may do some of the iterations, as far as the loop and its scratch say."""
+        """Whether a thread may run some of the iterations, as far as the loop and its scratch say."""
         kept = {b for b in written(loop.body) if self.is_local(b) and not b.private}
         if kept & self._all_read:  # what one iteration leaves there another one may read
             return False

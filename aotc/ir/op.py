@@ -26,8 +26,8 @@ from aotc.ir.types import TensorType, Type, tensor_types
 class OpPattern(IntEnum):
     """How an operator takes part in fusion; the integer values are Relay's."""
 
-    ELEMWISE = 0  # one output element from the same element of each input
-    BROADCAST = 1  # the same, inputs broadcast
+    ELEMWISE = 0  # one output element from the element at its place in each input
+    BROADCAST = 1  # elementwise, inputs broadcast
     INJECTIVE = 2  # each output element from one element of each input, anywhere
     COMM_REDUCE = 3  # a reduction
     OUT_ELEMWISE_FUSABLE = 4  # an anchor: elementwise work can follow in its store
@@ -55,7 +55,9 @@ class Layout(Enum):
 class Quantised(Enum):
     """What becomes of an operator where its tensors are integers with a scale and a zero point."""
 
-    PASS = "pass"  # the same operator on the integers: results have the arguments' scale, their zero is the zero point
+    PASS = (
+        "pass"  # the operator itself on the integers: results have the arguments' scale, their zero is the zero point
+    )
     RESCALE = "rescale"  # computed on the integers with numbers worked out from the scales and the attributes
     REFUSE = "refuse"  # the real numbers are needed
 
@@ -120,7 +122,7 @@ class Op:
                A tuple argument arrives as a tuple of arrays
     pattern    fusion kind
     axes       (attrs, argument types) -> AxisMap, or None where no axis is mapped
-    refine     (attrs, argument types, None where unknown) -> the same list with what can be solved filled in
+    refine     (attrs, argument types, None where unknown) -> that list with what can be solved filled in
     scratch    (attrs, argument types) -> elements of the arrays that the reference makes on the way, where they are
                many more than those of its arguments and results; None where they are not
 

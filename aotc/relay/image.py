@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's image operators: `relay.image.resize2d(data, (224, 224))` and the rest."""
+"""Relay's image operators: `relay.image.resize2d(data, (224, 224))` and others."""
 
 from functools import partial
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's neural-network operators: `relay.nn.conv2d(data, weight, padding=(1, 1))` and the rest."""
+"""Relay's neural-network operators: `relay.nn.conv2d(data, weight, padding=(1, 1))` and others."""
 
 from functools import partial
 

@@ -88,7 +88,7 @@ def run_kernel(
     backwards     whether the last thread goes first; a kernel whose results change with it lacks a barrier
 
     Raises AotcError (code "tir-run") for wrong arguments, for any access outside a buffer, and for threads that
-    do not meet equally often.
+    do not come to the barriers equally often.
     """
     run = compile_kernel(kernel)
     return run(inputs, output_init=output_init, participants=participants, backwards=backwards)

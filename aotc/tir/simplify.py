@@ -436,7 +436,7 @@ def _simplify_for(loop: For, ranges: Ranges) -> Stmt:
 
 
 def _tightened(loop: For, inside: Ranges, ranges: Ranges) -> Stmt:
-    """For v: If(c, s) with the conditions on v as bounds, those without v outside, the rest inside."""
+    """For v: If(c, s) with the conditions on v as bounds, those without v outside, all others inside."""
     guard = loop.body
     if not isinstance(guard, If):
         raise TypeError("the loop body is not guarded")

@@ -162,7 +162,7 @@ class Target:
                      or a few
     l1, l2           data cache sizes, bytes per core
     line             bytes of a cache line
-    l1_stride        rows so many bytes apart, or a multiple, all want the same place of the
+    l1_stride        rows so many bytes apart, or a multiple, compete for one set of the
                      first-level cache ...
     l1_ways          ... which holds so many lines
     memory_rate      bytes that arrive from memory in a cycle

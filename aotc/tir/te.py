@@ -303,7 +303,7 @@ def extern_for(
     *,
     macs: int = 0,
 ) -> tuple[Extern, ...]:
-    """The same where the program depends on the target."""
+    """Tensors of the given (shape, dtype) that a hand-written program fills: `program(target)`."""
     group = ExternGroup(name=name, inputs=tuple(inputs), program=program, macs=macs)
     for k, (shape, dtype) in enumerate(outputs):
         tensor = Extern(name=f"{name}{k}", shape=tuple(shape), dtype=DType(dtype), group=group, index=k)

@@ -2,7 +2,7 @@
 """Softmax and its logarithm along one axis.
 
 softmax(x, axis=1)                     # exp(x - max) / sum(exp(x - max))
-fast_softmax(x, axis=1)                # the same with fast_exp
+fast_softmax(x, axis=1)                # softmax with fast_exp in the place of exp
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def is_finite(expr: Expr) -> bool:
 
 
 def recall(node: Call, args: Sequence[Expr], **changes: Any) -> Call:
-    """The same operator on other arguments, with some attributes changed; typed."""
+    """A call of the operator of `node` on other arguments, with some attributes changed; typed."""
     assert isinstance(node.op, Op)
     return call(node.op, args, node.attrs.replace(**changes) if changes else node.attrs)
 

@@ -292,7 +292,7 @@ class _Converter:
 
 
 def _renamed(node: Call, data: _Value) -> _Laid | None:
-    """What a layout_transform of the program makes of a reordered tensor: the same one, seen in another way."""
+    """What a layout_transform of the program makes of a reordered tensor: the tensor, its axes renamed."""
     a = node.attrs
     if not isinstance(a, LayoutTransformAttrs) or not isinstance(data, _Laid) or data.order.old == data.order.new:
         return None

@@ -47,7 +47,7 @@ class Order:
         return self.new.index(self.old[axis]) if self.old else axis
 
     def called(self, layout: str) -> Order:
-        """The same order, the original axes called as in `layout`."""
+        """This order, the original axes called as in `layout`."""
         return Order(layout, "".join(layout[self.old.index(letter)] for letter in self.new))
 
     def without(self, axes: Sequence[int]) -> Order:

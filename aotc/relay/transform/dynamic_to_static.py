@@ -4,7 +4,7 @@
 dyn.reshape(%y, shape_of(%x))                    # %x: Tensor[(2, 3), float32]
 reshape(%y, newshape=[2, 3])
 
-In: typed functions.  Out: the same with `dyn.` operators replaced where what they need is constant, which may be so
+In: typed functions.  Out: functions with `dyn.` operators replaced where what they need is constant, which may be so
 because others have been replaced; constants are folded on the way.  Variables of lets keep their types, which hides
 shapes: ToGraphNormalForm belongs before.
 """

@@ -4,7 +4,7 @@
 nn.softmax(tanh(%x))
 nn.fast_softmax(fast_tanh(%x))
 
-In: typed functions.  Out: the same but for the errors that `aotc.relay.op.fast_math` states.
+In: typed functions.  Out: equal but for the errors that `aotc.relay.op.fast_math` states.
 """
 
 from __future__ import annotations

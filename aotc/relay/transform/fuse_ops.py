@@ -346,7 +346,7 @@ class _Rewriter:
                 return rebuild(node, self.new.__getitem__)
 
     def _is_literal(self, arg: Expr, user: Expr) -> bool:
-        """Whether a constant of another group is written into this one all the same.
+        """Whether a constant of another group is written into this one nevertheless.
 
         A single value that several functions share would fuse into each of them if each had its own copy.
         """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Places that quotients and remainders are in: rows of an output whose axes were joined, or lie in another order.
 
-In: places as sums of terms.  Out: the same with fewer digits, and whether digits tell the iterations of a loop apart:
+In: places as sums of terms.  Out: equal places of fewer digits, and whether digits tell the iterations of a loop apart:
 
     (12 * i + j) // 36 * 6 + i % 3 * 2      # 2 * i, where j is below 12
     i // 3 * 99 + j * 9 + i % 3 * 2         # places of different i are different, where j is below 11
@@ -47,7 +47,7 @@ class Access(NamedTuple):
 
 
 def plain(access: Access) -> Access:
-    """The same places, with as few quotients and remainders as can be."""
+    """An access to equal places, with as few quotients and remainders as can be."""
     found = Linear(const=access.form.const)
     for atom, factor in access.form.terms.items():
         found = found.plus(_reduced(atom, access), factor)
@@ -103,7 +103,7 @@ def _is_quotient(atom: Expr) -> bool:
 def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
     """Whether no two values of a variable lead to the same place, since all places have digits that only one has.
 
-    Every place is factor * digit + rest, where the rest is below the factor; and so is the rest again.
+    Every place is factor * digit + remainder, where the remainder is below the factor, and is split by the next one.
     """
     shared = _shared(accesses, is_fixed)
     forms = [a.form.plus(Linear(shared), -1) for a in accesses]
@@ -127,13 +127,13 @@ def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
 
 
 def _shared(accesses: Sequence[Access], is_fixed: IsFixed) -> dict[Expr, int]:
-    """The terms that are the same everywhere."""
+    """The terms that all places have, with one factor."""
     first, *others = (access.form.terms for access in accesses)
     return {a: c for a, c in first.items() if is_fixed(a) and all(o.get(a) == c for o in others)}
 
 
 def _part(form: Linear, factor: int) -> tuple[Linear, Linear]:
-    """The digit of a factor and all above, and the rest."""
+    """The quotient of a place by a factor, and the remainder."""
     digit = {a: c // factor for a, c in form.terms.items() if c >= factor}
     rest = {a: c for a, c in form.terms.items() if c < factor}
     return Linear(digit, form.const // factor), Linear(rest, form.const % factor)

@@ -19,7 +19,7 @@ from aotc.tir.target import Target
 VECTORS: Final = (1, 2, 3, 4)
 """Vectors of weights in a tile."""
 MANY: Final = 32
-"""Rows from which on tiles of three vectors and fewer rows are faster where rows want the same place of the cache."""
+"""Rows from which on tiles of three vectors and fewer rows are faster where rows compete for one set of the cache."""
 WORTH: Final = 0.9
 """Packing in halves of vectors must take no more than this share of the time."""
 

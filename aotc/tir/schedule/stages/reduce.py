@@ -26,7 +26,7 @@ from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, loops, r
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
 _ROW_STRIDED: Final = 4
-"""The same where what is read is not contiguous but near: windows that move by up to _ROW_STRIDE."""
+"""Least results of a row whose accumulators are summed together, where neighbours read up to _ROW_STRIDE apart."""
 _ROW_STRIDE: Final = 4
 _WINDOW: Final = 32
 """Reductions over so few elements are written out; over fewer if borders multiply the code."""

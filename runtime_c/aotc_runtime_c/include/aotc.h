@@ -82,8 +82,8 @@ typedef struct aotc_tensor {
  * after the last one; the steps are those of metadata.json. */
 typedef void (*aotc_step_fn)(void *context, int32_t step);
 
-/* What one participant of a team knows: its number, from 0, and how many
- * there are.  `wait` returns when all of them have called it. */
+/* What one thread of a team knows: its number, from 0, and how many there
+ * are.  `wait` is a barrier: it returns when all of them have called it. */
 typedef struct aotc_team {
   int32_t part;
   int32_t parts;
@@ -91,7 +91,7 @@ typedef struct aotc_team {
   void *context;
 } aotc_team;
 
-/* One participant's share of a job. */
+/* One thread's share of a job. */
 typedef void (*aotc_job_fn)(void *argument, const aotc_team *team);
 
 /* Threads that run jobs together: aotc_pool.h makes one of the system's, and

@@ -22,8 +22,8 @@
 extern "C" {
 #endif
 
-/* A pool of `parts` participants: the thread that runs a job, and parts - 1
- * threads that are started here and wait.  AOTC_OK; AOTC_ERROR_THREADS for
+/* A pool of `parts` threads: the one that runs a job, and parts - 1 that are
+ * started here and wait.  AOTC_OK; AOTC_ERROR_THREADS for
  * other numbers than 1..AOTC_MAX_THREADS and where the system refuses;
  * AOTC_ERROR_NULL_ARGUMENT.  `*threads` is NULL on failure.
  *

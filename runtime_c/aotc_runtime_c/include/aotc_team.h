@@ -5,7 +5,7 @@
 
 #include "aotc.h"
 
-/* Participants wait for each other. */
+/* A barrier: the threads of a team wait for each other. */
 #define AOTC_TEAM_SYNC(team)                                                   \
   do {                                                                         \
     if ((team)->parts > 1) (team)->wait((team)->context);                      \

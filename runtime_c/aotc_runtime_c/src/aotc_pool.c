@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Participants meet at a word in memory.  Who comes first looks at it for a
- * while (most meetings of a run are microseconds apart) and then sleeps; who
- * changes it wakes those that sleep, if there are any.
+ * A barrier is a word in memory.  The threads that come first look at it for
+ * a while (most barriers of a run are microseconds apart) and then sleep; the
+ * last one changes it, and wakes those that sleep, if there are any.
  */
 #if !defined(_WIN32) && !defined(_DEFAULT_SOURCE)
 #define _DEFAULT_SOURCE 1 /* sysconf and pthreads under -std=c99 */
@@ -196,9 +196,9 @@ typedef struct pool {
   aotc_job_fn job;
   void *argument;
   word_t runs;     /* changes when a job is there */
-  word_t sleepers; /* participants that must be woken */
-  word_t arrived;  /* at the present meeting */
-  word_t meetings; /* changes when all have arrived */
+  word_t sleepers; /* threads that must be woken */
+  word_t arrived;  /* threads that are at the present barrier */
+  word_t meetings; /* barriers passed: changes when all have arrived */
   word_t stop;
   int32_t started;
   worker workers[AOTC_MAX_THREADS];

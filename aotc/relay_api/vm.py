@@ -30,9 +30,9 @@ from aotc.relay.infer import infer_expr
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.opdef import OpDef
+from aotc.relay.transform.functions import LambdaLift
 from aotc.relay.transform.fuse_ops import FuseOps
-from aotc.relay.transform.lambda_lift import LambdaLift
-from aotc.relay.transform.to_a_normal_form import ToANormalForm
+from aotc.relay.transform.lets import ToANormalForm
 from aotc.relay.visitor import post_order, substitute
 from aotc.relay_api.build import require_module
 from aotc.relay_api.target import Target

@@ -23,7 +23,7 @@ from aotc.relay.expr import Call
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.text.parser import parse
 from aotc.relay.transform.fold_constant import FoldConstant
-from aotc.relay.transform.inline import Inline
+from aotc.relay.transform.functions import Inline
 from aotc.relay.visitor import post_order
 from aotc.tir.plan.program import Program
 from tests.effort import calls_of

@@ -33,11 +33,10 @@ from aotc.relay.op.shape import transpose
 from aotc.relay.op.softmax import softmax
 from aotc.relay.op.sort import argsort
 from aotc.relay.structural import assert_structural_equal, structural_equal
-from aotc.relay.transform.canonicalize_ops import CanonicalizeOps
+from aotc.relay.transform.expand_ops import CanonicalizeOps, SimplifyInference
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_scale_axis import FoldScaleAxis
 from aotc.relay.transform.fuse_ops import FuseOps, fuse
-from aotc.relay.transform.simplify_inference import SimplifyInference
 from aotc.relay.visitor import post_order
 from tests.effort import grows_linearly
 

@@ -35,7 +35,7 @@ from aotc.relay.transform import (
     SimplifyExpr,
     SimplifyInference,
 )
-from aotc.relay.transform.simplify_expr_arith import lossless
+from aotc.relay.transform.simplify_expr import lossless
 
 Build = Callable[[Var], Expr]
 

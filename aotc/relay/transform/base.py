@@ -25,7 +25,6 @@ from aotc.ir import AxisMap, Op, Pass, PassContext, PassInfo, Type, decorated, m
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, type_of
 from aotc.relay.infer import infer_module, merge_types
 from aotc.relay.module import IRModule
-from aotc.relay.transform.infer_type import InferType
 from aotc.relay.visitor import Mutator, children
 
 # --- function passes
@@ -40,6 +39,13 @@ def typed(module: IRModule) -> IRModule:
     """`module` with types; passes may be called on a module that was never inferred."""
     ready = all(f.checked_type is not None and f.body.checked_type is not None for f in module.functions.values())
     return module if ready else infer_module(module)
+
+
+class InferType(Pass[IRModule]):
+    """Type inference over the whole module; see `aotc.relay.infer`."""
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        return infer_module(module)
 
 
 class FunctionPass(Pass[IRModule]):

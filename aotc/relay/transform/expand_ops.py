@@ -1,16 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ExpandOps: replace operators that are defined by others with their definition.
+"""Operators said by others: definitions, general operators for special ones, inference, approximations.
+
+ExpandOps: replace operators that are defined by others with their definition.
 
 hard_swish(%x)
 multiply(%x, clip(add(...)))                     # whatever OpDef.expand says
+
+CanonicalizeOps: say with general operators what special ones say.
+
+nn.bias_add(%x, %b, axis=1)
+add(%x, expand_dims(%b, axis=1, num_newaxis=2))
+
+SimplifyInference: what training operators are at inference.
+
+nn.batch_norm(%x, %gamma, %beta, %mean, %var).0
+add(multiply(%x, expand_dims(%s, ...)), expand_dims(%b, ...))
+    where %s = gamma / sqrt(var + eps) and %b = beta - mean * %s
+
+FastMath: approximations instead of elementary functions.
+
+nn.softmax(tanh(%x))
+nn.fast_softmax(fast_tanh(%x))
+
+In: typed functions.  Out: equal but for the errors that `aotc.relay.op.fast_math` states.
 """
 
 from __future__ import annotations
 
-from aotc.ir import span_scope
-from aotc.relay.expr import Call, Expr, Function
+from typing import Final
+
+import numpy as np
+
+from aotc.ir import Op, span_scope
+from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, call, tensor_type_of
+from aotc.relay.op.binary import add, divide, multiply
+from aotc.relay.op.dense import BiasAddAttrs
+from aotc.relay.op.elementwise import negative, sqrt
+from aotc.relay.op.fast_math import fast_erf, fast_exp, fast_tanh
+from aotc.relay.op.norm import BatchNormAttrs
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.base import FunctionPass, GraphMutator
+from aotc.relay.op.shape import expand_dims
+from aotc.relay.op.softmax import fast_softmax
+from aotc.relay.transform.base import FunctionPass, GraphMutator, Outcome, Rule, RulePass, is_call
 
 
 class _Expand(GraphMutator):
@@ -31,3 +62,90 @@ class ExpandOps(FunctionPass):
         while expanded is not function:
             function, expanded = expanded, _Expand().visit_function(expanded)
         return function
+
+
+# --- general operators
+
+
+def _bias_add(node: Call) -> Expr:
+    data, bias = node.args
+    assert isinstance(node.attrs, BiasAddAttrs)
+    rank = tensor_type_of(data).rank
+    return add(data, along_axis(bias, node.attrs.axis % rank, rank))
+
+
+RULES: Final = (Rule("bias_add(x, b) => x + expand_dims(b)", ("nn.bias_add",), _bias_add),)
+
+
+class CanonicalizeOps(RulePass):
+    """bias_add becomes an addition."""
+
+    rules = RULES
+    opt_level = 3
+
+
+# --- inference
+
+
+def along_axis(vector: Expr, axis: int, rank: int) -> Expr:
+    """A vector shaped so that it broadcasts along `axis` of a tensor of `rank`."""
+    after = rank - axis - 1
+    return expand_dims(vector, axis=1, num_newaxis=after) if after else vector
+
+
+def _scale_and_shift(norm: Call) -> Expr:
+    data, gamma, beta, mean, var = norm.args
+    attributes = norm.attrs
+    assert isinstance(attributes, BatchNormAttrs)
+    ty = tensor_type_of(data)
+    axis = attributes.axis % ty.rank
+    one, epsilon = (Constant(np.array(v, ty.dtype.numpy)) for v in (1.0, attributes.epsilon))
+    scale: Expr = divide(one, sqrt(add(var, epsilon)))
+    if attributes.scale:
+        scale = multiply(scale, gamma)
+    shift: Expr = multiply(negative(mean), scale)
+    if attributes.center:
+        shift = add(shift, beta)
+    scaled = multiply(data, along_axis(scale, axis, ty.rank))
+    return add(scaled, along_axis(shift, axis, ty.rank))
+
+
+class _Simplify(GraphMutator):
+    def rewrite_tuple_get_item(self, old: Expr, new: TupleGetItem) -> Expr:
+        call = new.tuple_value
+        if new.index != 0 or not isinstance(call, Call):
+            return new
+        if is_call(call, "nn.dropout"):
+            return call.args[0]
+        if is_call(call, "nn.batch_norm"):
+            with span_scope(call.span):
+                return _scale_and_shift(call)
+        return new
+
+
+class SimplifyInference(FunctionPass):
+    """batch_norm becomes a scale and a shift, dropout nothing; only the first result of each is rewritten."""
+
+    def rewritten(self, function: Function) -> Function:
+        return _Simplify().visit_function(function)
+
+
+# --- approximations
+
+
+_FAST: Final[dict[str, Op]] = {"exp": fast_exp, "tanh": fast_tanh, "erf": fast_erf, "nn.softmax": fast_softmax}
+
+
+def _rewrite(node: Call) -> Outcome:
+    assert isinstance(node.op, Op)
+    return call(_FAST[node.op.name], node.args, node.attrs)
+
+
+_RULE: Final = Rule("f(x) => fast_f(x)", tuple(_FAST), _rewrite)
+
+
+class FastMath(RulePass):
+    """exp, tanh, erf and nn.softmax become fast_exp, fast_tanh, fast_erf and nn.fast_softmax."""
+
+    rules = (_RULE,)
+    opt_level = 4

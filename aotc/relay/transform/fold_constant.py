@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FoldConstant: evaluate at compile time what depends on constants only.
+"""Constants: FoldConstant evaluates what depends on them, DynamicToStatic takes shapes from them.
+
+FoldConstant: evaluate at compile time what depends on constants only.
 
 add(%x, multiply(2f, 3f))
 add(%x, 6f)
@@ -7,15 +9,27 @@ add(%x, 6f)
 A result larger than `relay.FoldConstant.max_bytes` (64 MiB) and larger than its arguments together is left
 to run time, and so is what the budget of the compilation (`aotc.ir.budget`) does not suffice for; one value repeated
 takes the memory of one element, whatever its shape.
+
+DynamicToStatic: operators whose shapes are arguments, where these are known after all.
+
+dyn.reshape(%y, shape_of(%x))                    # %x: Tensor[(2, 3), float32]
+reshape(%y, newshape=[2, 3])
+
+In: typed functions.  Out: functions with `dyn.` operators replaced where what they need is constant, which may be so
+because others have been replaced; constants are folded on the way.  Variables of lets keep their types, which hides
+shapes: ToGraphNormalForm belongs before.
 """
 
 from __future__ import annotations
 
-from aotc.ir import PassContext, spending
+from aotc.ir import AotcError, Op, PassContext, span_scope, spending
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem
+from aotc.relay.expr import call as node_of
 from aotc.relay.module import IRModule
+from aotc.relay.op.opdef import OpDef
 from aotc.relay.transform.base import FunctionPass, GraphMutator
+from aotc.relay.visitor import post_order
 
 
 class Fold(GraphMutator):
@@ -47,3 +61,61 @@ class FoldConstant(FunctionPass):
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         with spending(ctx.config):
             return Fold(ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)).visit_function(function)
+
+
+# --- shapes
+
+
+class DynamicToStatic(FunctionPass):
+    """Static shapes where constants say so, to a fixpoint; functions without such operators stay as they are.
+
+    Raises AotcError where a constant is no shape for its operator.
+    """
+
+    opt_level = 2
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        result = super().run(module, ctx)
+        while result is not module:  # types that became known tell of shapes behind branches
+            module, result = result, super().run(result, ctx)
+        return result
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        if not any(isinstance(node, Call) and _is_dynamic(node) for node in post_order(function)):
+            return function
+        return _ToStatic(ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)).visit_function(function)
+
+
+def _is_dynamic(node: Call) -> bool:
+    return isinstance(node.op, OpDef) and node.op.static is not None
+
+
+class _ToStatic(Fold):
+    """One sweep, arguments first: types are renewed on the way, so that shapes that depend on others are found too."""
+
+    def rewrite(self, old: Expr, new: Expr) -> Expr:
+        with span_scope(new.span):
+            return super().rewrite(old, _static(new if new is old else _retyped(new)))
+
+
+def _static(node: Expr) -> Expr:
+    if not isinstance(node, Call) or not isinstance(node.op, OpDef) or node.op.static is None:
+        return node
+    try:
+        found = node.op.static(node.attrs, node.args)
+    except AotcError as error:
+        raise error.at(node.span) from error
+    return node if found is None else found
+
+
+def _retyped(node: Expr) -> Expr:
+    """A node over other arguments, typed anew."""
+    match node:
+        case Call(op=Op() as op):
+            return node_of(op, node.args, node.attrs, node.span)
+        case Tuple():
+            return Tuple(node.fields, node.span)
+        case TupleGetItem():
+            return TupleGetItem(node.tuple_value, node.index, node.span)
+        case _:
+            return node

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FuseOps: group operator calls into primitive functions, each one kernel to be.
+"""FuseOps and DefuseOps: operator calls in primitive functions, each one kernel to be, and out of them.
+
+FuseOps: group operator calls into primitive functions, each one kernel to be.
 
     %0 = nn.conv2d(%x, %w);                  %0 = fn (%p0, %p1, %p2, Primitive=1) {
     %1 = add(%0, %b);              =>            %0 = nn.conv2d(%p0, %p1); %1 = add(%0, %p2); nn.relu(%1) };
@@ -8,6 +10,12 @@
 In: a typed function.  Out: the same computation in which every operator call is inside a function with
 attribute `Primitive=1`.  The grouping is Relay's: an operator joins its immediate post-dominator when the
 patterns on every path between them allow it, in three sweeps, so that contractions finish first.
+
+DefuseOps: the inverse of FuseOps.
+
+fn (%p0, Primitive=1) { nn.relu(exp(%p0)) }(%x)    =>    nn.relu(exp(%x))
+
+In: typed functions.  Out: their primitive functions written out where they are called.
 """
 
 from __future__ import annotations
@@ -21,7 +29,7 @@ from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass, is_finite
-from aotc.relay.visitor import post_order, rebuild
+from aotc.relay.visitor import Mutator, post_order, rebuild, substitute
 
 MAX_DEPTH: Final = 256
 """Most nodes in one group."""
@@ -389,3 +397,22 @@ def fuse(function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH, lin
     graph = _ForwardGraph(function, link_params)
     rewriter = _Rewriter(graph, _Partition(graph, opt_level, max_depth), link_params)
     return rewriter.run(function)
+
+
+# --- the inverse
+
+
+class DefuseOps(FunctionPass):
+    """Writes fused functions out; functions that are no kernels stay."""
+
+    opt_level = 3
+
+    def rewritten(self, function: Function) -> Function:
+        return _Defuse().visit_function(function)
+
+
+class _Defuse(Mutator):
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        if not isinstance(new.op, Function) or not new.op.is_primitive:
+            return new
+        return substitute(new.op.body, dict(zip(new.op.params, new.args, strict=True)))

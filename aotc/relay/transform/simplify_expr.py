@@ -3,16 +3,362 @@
 
 add(reshape(reshape(%x, (6,)), (2, 3)), 0f)
 %x                                               # where %x: Tensor[(2, 3), float32]
+
+Rules about values are identities of arithmetic, and chains of casts and clips.  Only what is exact stays within these
+rules, but for the sign of a zero (x + 0) and the last bit of a power; NaN and infinity come out as before.  Rules about
+where elements lie are about reshapes, transposes, slices, joins and pads that do nothing, or that are one.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from aotc.relay.transform import simplify_expr_arith, simplify_expr_shape
-from aotc.relay.transform.base import RulePass
+import numpy as np
 
-RULES: Final = (*simplify_expr_arith.RULES, *simplify_expr_shape.RULES)
+from aotc.ir import DType, NoAttrs, OpPattern, TensorType
+from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
+from aotc.relay.op import REGISTRY
+from aotc.relay.op.binary import divide, multiply
+from aotc.relay.op.cast import CastAttrs, ClipAttrs
+from aotc.relay.op.cast import cast as make_cast
+from aotc.relay.op.elementwise import relu, rsqrt, sqrt
+from aotc.relay.op.layout import LayoutTransformAttrs
+from aotc.relay.op.pad import MirrorPadAttrs, PadAttrs
+from aotc.relay.op.shape import TransposeAttrs, permutation, reshape, transpose
+from aotc.relay.op.slice import StridedSliceAttrs
+from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_uniform, op_call, recall, uniform_value
+from aotc.relay.transform.div_to_mul import reciprocal
+
+_LOOKS: Final = 16
+"""Nodes that are looked at to see whether something can be negative."""
+_ENLARGES: Final = WhyNot("the constant broadcasts the other operand")
+
+
+def _keep(node: Call, x: Expr) -> Outcome:
+    """`x` for a node that does nothing to it but perhaps broadcast it."""
+    return x if x.checked_type == node.checked_type else _ENLARGES
+
+
+def _neutral(value: float, sides: tuple[int, ...]) -> Callable[[Call], Outcome]:
+    """Drop an operand that is `value` everywhere, if it is one of `sides`."""
+
+    def rewrite(node: Call) -> Outcome:
+        for side in sides:
+            if is_uniform(node.args[side], value) or (value == 0 and is_uniform(node.args[side], -0.0)):
+                return _keep(node, node.args[1 - side])
+        return None
+
+    return rewrite
+
+
+def _twice(name: str, keep: int) -> Callable[[Call], Outcome]:
+    """An operator applied to its own result: `keep` applications are left."""
+
+    def rewrite(node: Call) -> Outcome:
+        inner = op_call(node.args[0], name)
+        return None if inner is None else inner if keep else inner.args[0]
+
+    return rewrite
+
+
+def _maximum_zero(node: Call) -> Outcome:
+    for x, zero in (node.args, node.args[::-1]):
+        if is_uniform(zero, 0.0) and not isinstance(x, Constant):
+            return relu(x) if x.checked_type == node.checked_type else _ENLARGES
+    return None
+
+
+def _is_natural(x: Expr) -> bool:
+    """Whether no element is negative or a negative zero; by sums, means and scalings of squares and the like."""
+    todo, seen = [x], 0
+    while todo:
+        node, seen = todo.pop(), seen + 1
+        value = uniform_value(node)
+        if value is not None and math.copysign(1.0, float(value)) > 0:
+            continue
+        if not isinstance(node, Call) or seen > _LOOKS:
+            return False
+        square = str(node.op) == "multiply" and node.args[0] is node.args[1]
+        if square or str(node.op) in ("abs", "exp", "sigmoid"):
+            continue
+        if str(node.op) not in ("add", "multiply", "divide", "sum", "mean", "reshape", "expand_dims", "squeeze"):
+            return False
+        todo.extend(node.args)
+    return True
+
+
+def _power(node: Call) -> Outcome:
+    x, exponent = node.args
+    value = uniform_value(exponent)
+    if value is None or not tensor_type_of(x).dtype.is_float or value not in (1, 2, 3, -1, 0.5, -0.5):
+        return None
+    if x.checked_type != node.checked_type:
+        return _ENLARGES
+    if value == -1:
+        return divide(Constant(np.ones_like(exponent.data)), x) if isinstance(exponent, Constant) else None
+    if abs(value) == 0.5:
+        # the power is no root for -inf and the negative zero
+        return (sqrt(x) if value > 0 else rsqrt(x)) if _is_natural(x) else WhyNot("the base may be negative")
+    squared = multiply(x, x)
+    return x if value == 1 else squared if value == 2 else multiply(squared, x)
+
+
+def _divide_by_power_of_two(node: Call) -> Outcome:
+    x, divisor = node.args
+    value = uniform_value(divisor)
+    if value is None or not tensor_type_of(node).dtype.is_float or isinstance(x, Constant):
+        return None
+    if not isinstance(divisor, Constant) or math.frexp(abs(float(value)))[0] != 0.5:
+        return None
+    inverse = reciprocal(divisor)
+    return WhyNot("the reciprocal is out of range") if inverse is None else multiply(x, inverse)
+
+
+def _regroup(node: Call) -> Outcome:
+    """(x op c1) op c2 for integers, where wrapping sums and products associate."""
+    if not tensor_type_of(node).dtype.is_integer:
+        return None
+    for inner_expr, outer in (node.args, node.args[::-1]):
+        inner = op_call(inner_expr, str(node.op))
+        if inner is None or not isinstance(outer, Constant):
+            continue
+        for x, constant in (inner.args, inner.args[::-1]):
+            if isinstance(constant, Constant) and not isinstance(x, Constant):
+                return recall(node, (x, recall(node, (constant, outer))))
+    return None
+
+
+def _where(node: Call) -> Outcome:
+    condition, yes, no = node.args
+    value = uniform_value(condition)
+    return None if value is None else _keep(node, yes if bool(value) else no)
+
+
+# --- casts and clips
+
+
+def lossless(source: str, target: str) -> bool:
+    """Whether every value of `source` is a value of `target`."""
+    a, b = DType(source), DType(target)
+    if a == b:
+        return True
+    if a.is_bool:
+        return b.has_zero
+    if b.is_bool or (a.is_float and not b.is_float):
+        return False
+    if not b.is_float:
+        return b.bits - b.is_signed >= a.bits - a.is_signed and (b.is_signed or not a.is_signed)
+    if not a.is_float:
+        return _mantissa(b) >= a.bits - a.is_signed and float(b.max) >= float(a.max)
+    widths = ("float16", "float32", "float64")
+    if a == "bfloat16":
+        return b in widths[1:]
+    return a in widths and b in widths[widths.index(a) :]
+
+
+def _mantissa(dtype: DType) -> int:
+    """Significant bits of a float type, the implicit one included."""
+    return {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}.get(dtype, 0)
+
+
+def _cast(node: Call) -> Outcome:
+    assert isinstance(node.attrs, CastAttrs)
+    source = node.args[0]
+    last = DType(node.attrs.dtype)
+    if tensor_type_of(source).dtype == last:
+        return source
+    inner = op_call(source, "cast")
+    if inner is None:
+        return None
+    x = inner.args[0]
+    first, middle = tensor_type_of(x).dtype, tensor_type_of(source).dtype
+    if not lossless(first, middle):
+        return WhyNot("the inner cast loses values")
+    same_kind = (first.is_integer and middle.is_integer) or (first.is_float and middle.is_float)
+    if not (lossless(first, last) or last.is_bool or same_kind):
+        return WhyNot("values out of range are converted differently")
+    return x if first == last else make_cast(x, last)
+
+
+def _clip(node: Call) -> Outcome:
+    outer, inner = node.attrs, op_call(node.args[0], "clip")
+    assert isinstance(outer, ClipAttrs)
+    if inner is None:
+        return None
+    first = inner.attrs
+    assert isinstance(first, ClipAttrs)
+    if first.a_min > first.a_max or outer.a_min > outer.a_max or not tensor_type_of(node).dtype.is_float:
+        return WhyNot("the bounds are crossed, or are rounded to integers")
+    low, high = (min(max(bound, outer.a_min), outer.a_max) for bound in (first.a_min, first.a_max))
+    return recall(inner, inner.args, a_min=low, a_max=high)
+
+
+def _identity(node: Call) -> Any:
+    return node.args[0]
+
+
+_VALUES: Final = (
+    Rule("x + 0 => x", ("add",), _neutral(0, (1, 0))),
+    Rule("x - 0 => x", ("subtract",), _neutral(0, (1,))),
+    Rule("x * 1 => x", ("multiply",), _neutral(1, (1, 0))),
+    Rule("x / 1 => x", ("divide",), _neutral(1, (1,))),
+    Rule("x / 2^k => x * 2^-k", ("divide",), _divide_by_power_of_two),
+    Rule("x ^ n => x * ... * x, 1 / x or a root", ("power",), _power),
+    Rule("(x op c1) op c2 => x op (c1 op c2)", ("add", "multiply"), _regroup),
+    Rule("copy(x) => x", ("copy",), _identity),
+    Rule("relu(relu(x)) => relu(x)", ("nn.relu",), _twice("nn.relu", 1)),
+    Rule("abs(abs(x)) => abs(x)", ("abs",), _twice("abs", 1)),
+    Rule("-(-x) => x", ("negative",), _twice("negative", 0)),
+    Rule("not not x => x", ("logical_not",), _twice("logical_not", 0)),
+    Rule("max(x, 0) => relu(x)", ("maximum",), _maximum_zero),
+    Rule("where(c, x, y) => x or y", ("where",), _where),
+    Rule("cast(cast(x, a), b) => cast(x, b)", ("cast",), _cast),
+    Rule("clip(clip(x)) => clip(x)", ("clip",), _clip),
+)
+
+
+# --- where elements lie
+
+
+VIEWS: Final = tuple(sorted(name for name, op in REGISTRY.items() if op.view))
+"""Operators whose result is the argument's elements in the same order."""
+_BROADCASTS: Final = tuple(
+    sorted(
+        n for n, op in REGISTRY.items() if op.pattern is OpPattern.BROADCAST and op.arity > 1 and op.attrs is NoAttrs
+    )
+)
+"""Operators that broadcast their operands against each other, as numpy does."""
+_DYNAMIC: Final = WhyNot("the shape is not static")
+
+
+def _unchanged(node: Call) -> Outcome:
+    """The argument, where the type says that the operator can do nothing to it."""
+    source = node.args[0]
+    if source.checked_type != node.checked_type:
+        return None
+    return source if tensor_type_of(node).is_static else _DYNAMIC
+
+
+def as_reshape(x: Expr, ty: TensorType) -> Expr:
+    """`x` in the shape of `ty` (static, of as many elements)."""
+    return x if x.checked_type == ty else reshape(x, ty.static_shape, allowzero=0 in ty.shape)
+
+
+def _view_of_view(node: Call) -> Outcome:
+    inner = op_call(node.args[0], *VIEWS)
+    if inner is None:
+        return None
+    ty = tensor_type_of(node)
+    return as_reshape(inner.args[0], ty) if ty.is_static else _DYNAMIC
+
+
+def _axes(node: Call) -> tuple[int, ...]:
+    assert isinstance(node.attrs, TransposeAttrs)
+    return permutation(node.attrs, tensor_type_of(node).rank)
+
+
+def _transpose(node: Call) -> Outcome:
+    axes, source = _axes(node), node.args[0]
+    if axes == tuple(range(len(axes))):
+        return source
+    inner = op_call(source, "transpose")
+    if inner is not None:
+        before = _axes(inner)
+        return transpose(inner.args[0], tuple(before[k] for k in axes))
+    shape = tensor_type_of(source).shape
+    moved = [k for k in axes if shape[k] != 1]
+    if moved != sorted(moved):
+        return None
+    return as_reshape(source, tensor_type_of(node)) if tensor_type_of(node).is_static else _DYNAMIC
+
+
+def _slice(node: Call) -> Outcome:
+    assert isinstance(node.attrs, StridedSliceAttrs)
+    return _unchanged(node) if all(s == 1 for s in node.attrs.strides) else None
+
+
+def _pad(node: Call) -> Outcome:
+    assert isinstance(node.attrs, (PadAttrs, MirrorPadAttrs))
+    return node.args[0] if all(pair == (0, 0) for pair in node.attrs.pad_width) else None
+
+
+def _concatenate(node: Call) -> Outcome:
+    fields = node.args[0]
+    if not isinstance(fields, Tuple):
+        return None
+    if len(fields.fields) == 1:
+        return fields.fields[0]
+    # a part without elements adds nothing
+    parts = [f for f in fields.fields if 0 not in tensor_type_of(f).shape]
+    if len(parts) == len(fields.fields) or not parts:
+        return None
+    return recall(node, [Tuple(parts)])
+
+
+def _split(node: Call) -> Outcome:
+    source = node.args[0]
+    ty = node.checked_type
+    alone = ty is not None and getattr(ty, "fields", None) == (source.checked_type,)
+    return Tuple((source,)) if alone else None
+
+
+def _broadcast_operands(node: Call) -> Outcome:
+    """Operands that are broadcast beforehand, where the operator broadcasts them itself."""
+    args: list[Expr] = list(node.args)
+    for k, arg in enumerate(args):
+        inner = op_call(arg, "broadcast_to")
+        if inner is not None:
+            trial = [*args[:k], inner.args[0], *args[k + 1 :]]
+            args = trial if _result_shape(trial) == tensor_type_of(node).shape else args
+    return None if all(a is b for a, b in zip(args, node.args, strict=True)) else recall(node, args)
+
+
+def _result_shape(args: Sequence[Expr]) -> Any:
+    """The broadcast of static shapes; None for others."""
+    types = [tensor_type_of(a) for a in args]
+    if not all(t.is_static for t in types):
+        return None
+    rank = max(t.rank for t in types)
+    padded = [(1,) * (rank - t.rank) + t.static_shape for t in types]
+    return tuple(next((d for d in column if d != 1), 1) for column in zip(*padded, strict=True))
+
+
+def _layout_transform(node: Call) -> Outcome:
+    outer = node.attrs
+    assert isinstance(outer, LayoutTransformAttrs)
+    source = node.args[0]
+    if outer.src_layout == outer.dst_layout:
+        return source
+    inner = op_call(source, "layout_transform")
+    if inner is None:
+        return None
+    first = inner.attrs
+    assert isinstance(first, LayoutTransformAttrs)
+    back = first.dst_layout == outer.src_layout and first.src_layout == outer.dst_layout
+    if not back:
+        return None
+    return inner.args[0] if inner.args[0].checked_type == node.checked_type else WhyNot("padding is cut off")
+
+
+_PLACES: Final = (
+    Rule("view(x) => x", (*VIEWS, "broadcast_to", "tile", "repeat"), _unchanged),
+    Rule("view(view(x)) => reshape(x)", VIEWS, _view_of_view),
+    Rule("transpose(x) => x, reshape(x) or one transpose", ("transpose",), _transpose),
+    Rule("x[:] => x", ("strided_slice",), _slice),
+    Rule("pad(x, 0) => x", ("nn.pad", "nn.mirror_pad"), _pad),
+    Rule("concatenate((x,)) => x", ("concatenate",), _concatenate),
+    Rule("split(x, 1) => (x,)", ("split",), _split),
+    Rule("broadcast_to(x) op y => x op y", _BROADCASTS, _broadcast_operands),
+    Rule("layout_transform(layout_transform(x)) => x", ("layout_transform",), _layout_transform),
+)
+
+
+# --- all of them
+
+
+RULES: Final = (*_VALUES, *_PLACES)
 
 
 class SimplifyExpr(RulePass):

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ToANormalForm and ToBasicBlockNormalForm: variables instead of sharing of nodes.
+"""Lets: sharing of nodes told by variables, and the other way round; variables that nothing uses.
+
+DeadCodeElimination: drop variables that nothing uses.
+
+let %a = nn.relu(%x); let %b = exp(%x); %b
+let %b = exp(%x); %b
+
+ToANormalForm and ToBasicBlockNormalForm: variables instead of sharing of nodes.
 
 %0 = nn.relu(%x); add(%0, exp(%0))
 let %a = nn.relu(%x); let %b = exp(%a); let %c = add(%a, %b); %c
@@ -7,14 +14,63 @@ let %a = nn.relu(%x); let %b = exp(%a); let %c = add(%a, %b); %c
 A block is the body of a function or a branch of an if.  A node belongs to the innermost block that contains
 all of its uses.  A-normal form binds every node that is not a variable or constant, in the order of first use;
 basic block normal form binds only nodes that are used in several blocks, so that each block stands on its own.
+
+ToGraphNormalForm: sharing of nodes instead of variables.
+
+let %a = nn.relu(%x); let %b = exp(%a); add(%a, %b)
+%0 = nn.relu(%x); add(%0, exp(%0))
 """
 
 from __future__ import annotations
 
+from aotc.relay.analysis import free_vars
 from aotc.relay.blocks import Blocks, is_atom, left_alone
 from aotc.relay.expr import Expr, Function, If, Let, Var
-from aotc.relay.transform.base import FunctionPass
-from aotc.relay.visitor import post_order, rebuild, with_children
+from aotc.relay.transform.base import FunctionPass, GraphMutator
+from aotc.relay.visitor import children, post_order, rebuild, with_children
+
+
+def live_vars(root: Function) -> set[Var]:
+    """The variables that the result needs: a let's value is looked at once its variable is used."""
+    values: dict[Var, Expr] = {}
+    live: set[Var] = set()
+    seen: set[int] = set()
+    stack: list[Expr] = [root.body]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Var):
+            live.add(node)
+            stack.extend([values[node]] if node in values else [])
+        elif isinstance(node, Let):
+            values[node.var] = node.value
+            stack.extend([node.body, node.value] if node.var in live else [node.body])
+        else:
+            stack.extend(children(node)[len(node.params) :] if isinstance(node, Function) else children(node))
+    return live
+
+
+class _Drop(GraphMutator):
+    def __init__(self, live: set[Var]) -> None:
+        super().__init__()
+        self.live = live
+
+    def rewrite(self, old: Expr, new: Expr) -> Expr:
+        return new.body if isinstance(new, Let) and new.var not in self.live else new
+
+
+class DeadCodeElimination(FunctionPass):
+    """Remove lets whose variables do not matter to the result, chains of them too."""
+
+    opt_level = 1
+
+    def rewritten(self, function: Function) -> Function:
+        return _Drop(live_vars(function)).visit_function(function)
+
+
+# --- variables instead of sharing
 
 
 class _Normalizer:
@@ -110,3 +166,49 @@ class ToBasicBlockNormalForm(FunctionPass):
 
     def rewritten(self, function: Function) -> Function:
         return to_basic_block_normal_form(function)
+
+
+# --- sharing instead of variables
+
+
+def _enter(node: Expr) -> bool:
+    return not (isinstance(node, Function) and node.is_primitive)
+
+
+def is_recursive(let: Let) -> bool:
+    """Whether the value of a let mentions its variable: a recursive function."""
+    return isinstance(let.value, Function) and let.var in free_vars(let.value)
+
+
+def to_graph_normal_form(function: Function) -> Function:
+    """`function` without lets, but for those that define recursive functions."""
+    values: dict[Expr, Expr] = {}
+    memo: dict[Expr, Expr] = {}
+
+    def new(node: Expr) -> Expr:
+        while node in values:
+            node = values[node]
+        return memo[node]
+
+    order = list(post_order(function, _enter))
+    values.update((n.var, n.value) for n in order if isinstance(n, Let) and not is_recursive(n))
+    for node in order:
+        if isinstance(node, Let) and node.var in values:
+            memo[node] = new(node.body)
+        elif isinstance(node, Var):
+            memo[node] = node
+        else:
+            memo[node] = rebuild(node, new) if _enter(node) else node
+    result = memo[function]
+    assert isinstance(result, Function)
+    return result
+
+
+class ToGraphNormalForm(FunctionPass):
+    """Put the value of each let where its variable is used.  Lets of recursive functions stay."""
+
+    opt_level = 1
+    required = ()
+
+    def rewritten(self, function: Function) -> Function:
+        return to_graph_normal_form(function)

@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of a graph for external compilers: which nodes, in which regions, as functions of their own.
+
+Convex regions of a graph: which nodes can be one function without making a cycle.
+
+In: the graph below a root, and for each node the external compiler that takes it.  Out: groups of nodes.
+
+labels = marked(function.body)                       # from compiler_begin and compiler_end
+groups = convex_groups(function.body, labels)        # {node: number of its region}
+
+AnnotateTarget and MergeCompilerRegions: which operators an external compiler takes, and how many at once.
+
+nn.relu(exp(%x))
+compiler_end(nn.relu(compiler_begin(compiler_end(exp(compiler_begin(%x, "mine")), "mine"), "mine")), "mine")
+compiler_end(nn.relu(exp(compiler_begin(%x, "mine"))), "mine")                      # merged
+
+MergeComposite: what matches a pattern becomes a call of a function with the attribute Composite.
+
+nn.relu(nn.dense(%x, %w))
+fn (%a, %b, Composite="mine.dense_relu", ...) { nn.relu(nn.dense(%a, %b)) }(%x, %w)
+
+PartitionGraph: regions between compiler_begin and compiler_end become global functions for that compiler.
+
+def @main(%x) { compiler_end(nn.relu(compiler_begin(%x, "mine")), "mine") }
+def @main(%x) { @tvmgen_default_mine_main_0(%x) }
+def @tvmgen_default_mine_main_0(%i0, Compiler="mine", Primitive=1, ...) { nn.relu(%i0) }
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aotc.ir import Op, Pass, PassContext, TupleType, get_op_attr, merge_spans
+from aotc.relay.dataflow_pattern.partitioner import partition
+from aotc.relay.dataflow_pattern.patterns import DFPattern
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.infer import infer_module
+from aotc.relay.module import IRModule
+from aotc.relay.op.annotation import CompilerAttrs, compiler_begin, compiler_end
+from aotc.relay.transform.base import FunctionPass, is_call, is_left_alone, op_call, typed
+from aotc.relay.transform.functions import fresh_name
+from aotc.relay.visitor import children, post_order, rebuild, with_children
+
+_BEGIN = "annotation.compiler_begin"
+_END = "annotation.compiler_end"
+
+
+def is_mark(expr: Expr) -> bool:
+    """Whether `expr` is where a region begins or ends."""
+    return is_call(expr, _BEGIN, _END)
+
+
+def unmarked(expr: Expr) -> Expr:
+    """What the marks around `expr` stand for."""
+    while True:
+        call = op_call(expr, _BEGIN, _END)
+        if call is None:
+            return expr
+        expr = call.args[0]
+
+
+def is_leaf(expr: Expr) -> bool:
+    """Whether `expr` is there before anything is computed."""
+    return isinstance(expr, (Var, Constant, Op, GlobalVar, Function))
+
+
+def outside_scopes(expr: Expr) -> bool:
+    """Whether regions may lie below `expr`: what branches, lets and closures hold stays where it is."""
+    return not isinstance(expr, (Function, If, Let))
+
+
+def marked(root: Expr) -> dict[Expr, str]:
+    """The nodes between ends and begins, with the compiler of their region."""
+    labels: dict[Expr, str] = {}
+    inside: tuple[Expr, ...]
+    for node in reversed(list(post_order(root, outside_scopes))):  # users first
+        end = op_call(node, _END)
+        if end is not None:
+            assert isinstance(end.attrs, CompilerAttrs)
+            inside, compiler = (end.args[0],), end.attrs.compiler
+        elif node in labels and outside_scopes(node):
+            inside, compiler = tuple(children(node)), labels[node]
+        else:
+            continue
+        for child in inside:
+            if not is_mark(child) and not is_leaf(child):
+                labels.setdefault(child, compiler)
+    return labels
+
+
+class _Groups:
+    """Groups of nodes, merged where this leaves the graph of the groups without cycles.
+
+    `direct[g]` are the groups that group g uses, `users[g]` those that use it, `needs[g]` all that it depends on as
+    a set of bits.
+    """
+
+    def __init__(self) -> None:
+        self.parent: list[int] = []
+        self.direct: dict[int, set[int]] = {}
+        self.users: dict[int, set[int]] = {}
+        self.needs: dict[int, int] = {}
+
+    def root(self, group: int) -> int:
+        while self.parent[group] != group:
+            self.parent[group] = self.parent[self.parent[group]]
+            group = self.parent[group]
+        return group
+
+    def add(self, uses: set[int]) -> int:
+        group = len(self.parent)
+        self.parent.append(group)
+        self.direct[group] = {self.root(u) for u in uses}
+        self.users[group] = set()
+        self.needs[group] = 0
+        for used in self.direct[group]:
+            self.users[used].add(group)
+            self.needs[group] |= 1 << used | self.needs[used]
+        return group
+
+    def _dependents(self, group: int) -> set[int]:
+        found = {group}
+        stack = [group]
+        while stack:
+            new = {self.root(u) for u in self.users[stack.pop()]} - found
+            found |= new
+            stack.extend(new)
+        return found - {group}
+
+    def merge(self, a: int, b: int) -> None:
+        """Make one group of two unless a path leads from one to the other through a third."""
+        a, b = sorted((self.root(a), self.root(b)))
+        if a == b:
+            return
+        pair = 1 << a | 1 << b
+        others = {self.root(g) for g in self.direct[a] | self.direct[b]} - {a, b}
+        if any(self.needs[g] & pair for g in others):
+            return
+        self.parent[b] = a
+        self.direct[a] = others
+        self.users[a] = {self.root(u) for u in self.users[a] | self.users[b]} - {a}
+        self.needs[a] = (self.needs[a] | self.needs[b]) & ~pair
+        del self.direct[b], self.users[b], self.needs[b]
+        for user in self._dependents(a):
+            self.needs[user] |= 1 << a | self.needs[a]
+
+
+def convex_groups(root: Expr, labels: dict[Expr, str], across: bool = False) -> dict[Expr, int]:
+    """The group of each labelled node: as large as they get, going through the graph once, without a cycle.
+
+    across    whether an edge with marks on it joins what it connects, too
+    """
+    groups = _Groups()
+    number: dict[Expr, int] = {}
+    for node in post_order(root, lambda n: not isinstance(n, Function)):
+        if is_leaf(node) or is_mark(node):
+            continue
+        below = [(c, unmarked(c)) for c in children(node)]
+        edges = [(c, plain) for c, plain in below if plain in number]
+        number[node] = groups.add({number[plain] for _, plain in edges})
+        for child, plain in edges:
+            same = node in labels and labels[node] == labels.get(plain)
+            if same and (across or child is plain):
+                groups.merge(number[plain], number[node])
+    return {node: groups.root(number[node]) for node in labels if node in number}
+
+
+# --- which operators
+
+
+def supports(expr: Call, target: str) -> bool:
+    """Whether the external compiler `target` takes a call: it says so of the operator, or names the composite."""
+    match expr.op:
+        case Op(name=name):
+            check = get_op_attr(name, f"target.{target}")
+            return bool(check(expr)) if callable(check) else bool(check)
+        case Function(attrs=attrs):
+            return str(attrs.get("Composite", "")).startswith(f"{target}.")
+        case _:
+            return False
+
+
+def _with_marks(root: Expr, labels: dict[Expr, str], groups: dict[Expr, int]) -> Expr:
+    """`root` with marks where edges enter and leave the groups of labelled nodes, and nowhere else.
+
+    A labelled node without a group is a region of its own.
+    """
+    new: dict[Expr, Expr] = {}
+
+    def ended(plain: Expr) -> Expr:
+        return compiler_end(new[plain], labels[plain]) if plain in labels else new[plain]
+
+    def operand(user: Expr, used: Expr) -> Expr:
+        plain = unmarked(used)
+        if isinstance(plain, (Op, Function)):
+            return used
+        if plain in groups and groups[plain] == groups.get(user):
+            return new[plain]
+        return compiler_begin(ended(plain), labels[user]) if user in labels else ended(plain)
+
+    for node in post_order(root, outside_scopes):
+        if not is_mark(node):
+            keep = is_leaf(node) or not outside_scopes(node)
+            new[node] = node if keep else with_children(node, tuple(operand(node, c) for c in children(node)))
+    return ended(unmarked(root))
+
+
+def _with_body(function: Function, body: Expr) -> Function:
+    return Function(function.params, body, function.ret_type, function.attrs, function.span)
+
+
+@dataclass(frozen=True, repr=False)
+class AnnotateTarget(FunctionPass):
+    """Put compiler_begin and compiler_end around each call that an external compiler takes.
+
+    targets                names of external compilers, or one name; the first that takes a call gets it
+    include_non_call_ops   tuples and their fields go where all that they are made of goes
+
+    The others have no marks.  What lies in branches, lets and closures is left alone: ToGraphNormalForm first
+    makes graphs of lets.  Marks that are there stay.
+    """
+
+    opt_level = 0
+
+    targets: str | Sequence[str] = ()
+    include_non_call_ops: bool = True
+
+    def rewritten(self, function: Function) -> Function:
+        root = function.body
+        before = marked(root)
+        labels = dict(before)
+        for node in post_order(root, outside_scopes):
+            taken = node in labels or is_mark(node) or (node is root and isinstance(node, Tuple))
+            target = None if taken else self._target(node, labels)
+            if target is not None:
+                labels[node] = target
+        if len(labels) == len(before):
+            return function
+        return _with_body(function, _with_marks(root, labels, convex_groups(root, before)))
+
+    def _target(self, node: Expr, labels: dict[Expr, str]) -> str | None:
+        match node:
+            case Call():
+                targets = [self.targets] if isinstance(self.targets, str) else self.targets
+                return next((t for t in targets if supports(node, t)), None)
+            case Tuple() | TupleGetItem() if self.include_non_call_ops:
+                found = {labels.get(unmarked(c)) for c in children(node)}
+                return found.pop() if len(found) == 1 else None
+            case _:
+                return None
+
+
+class MergeCompilerRegions(FunctionPass):
+    """Merge regions of one compiler where one gives another its inputs, unless a path between them leaves both."""
+
+    opt_level = 0
+
+    def rewritten(self, function: Function) -> Function:
+        root = function.body
+        labels = marked(root)
+        if not labels:
+            return function
+        return _with_body(function, _with_marks(root, labels, convex_groups(root, labels, across=True)))
+
+
+# --- composites
+
+
+def _always(_: Expr) -> bool:
+    return True
+
+
+@dataclass(frozen=True, repr=False)
+class MergeComposite(FunctionPass):
+    """Make composite functions of the matches of patterns, those of the first entries first.
+
+    table    entries (name, pattern) or (name, pattern, check): check(expr) may refuse a match by its root.  The name
+             is "COMPILER.WHAT" for AnnotateTarget("COMPILER") to take the function
+    """
+
+    opt_level = 0
+
+    table: Sequence[tuple[str, DFPattern] | tuple[str, DFPattern, Callable[[Any], bool]]] = ()
+
+    def rewritten(self, function: Function) -> Function:
+        for entry in self.table:
+            name, pattern = entry[:2]
+            check = entry[2] if len(entry) == 3 else _always
+            body = partition(pattern, function.body, {"Composite": name}, check)
+            if body is not function.body:
+                function = Function(function.params, body, function.ret_type, function.attrs, function.span)
+        return function
+
+
+# --- regions become functions
+
+
+@dataclass(slots=True)
+class _Region:
+    compiler: str
+    members: list[Expr] = field(default_factory=list)
+    inputs: dict[Expr, None] = field(default_factory=dict)
+    outputs: dict[Expr, None] = field(default_factory=dict)
+
+
+def _regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
+    """The region of each node that is in one; what enters and leaves them in the order of the graph.
+
+    Tuples and fields alone are no region: there is nothing to compute.
+    """
+    labels = marked(root)
+    groups = convex_groups(root, labels)
+    computing = {group for node, group in groups.items() if isinstance(node, Call)}
+    by_group: dict[int, _Region] = {}
+    found: dict[Expr, _Region] = {}
+    nodes = [n for n in post_order(root, outside_scopes) if not is_mark(n)]
+    for node in nodes:
+        if groups.get(node) in computing:
+            found[node] = by_group.setdefault(groups[node], _Region(labels[node]))
+            found[node].members.append(node)
+    for node in nodes:
+        own = found.get(node)
+        for used in map(unmarked, children(node) if outside_scopes(node) else ()):
+            region = found.get(used)
+            if region is not None and region is not own:
+                region.outputs[used] = None
+            bound = isinstance(used, (Op, Function)) or (bind_constants and isinstance(used, Constant))
+            if own is not None and region is not own and not bound:
+                own.inputs[used] = None
+    if unmarked(root) in found:
+        found[unmarked(root)].outputs[unmarked(root)] = None
+    return found
+
+
+def _fields(expr: Expr) -> list[Expr]:
+    """The tensors that `expr` consists of, in order."""
+    ty = type_of(expr)
+    if not isinstance(ty, TupleType):
+        return [expr]
+    parts = expr.fields if isinstance(expr, Tuple) else [TupleGetItem(expr, k) for k in range(len(ty.fields))]
+    return [tensor for part in parts for tensor in _fields(part)]
+
+
+def _packed(expr: Expr, tensors: Iterator[Expr]) -> Expr:
+    """An expression of the type of `expr` made of as many of `tensors` as it takes."""
+    ty = type_of(expr)
+    if not isinstance(ty, TupleType):
+        return next(tensors)
+    return Tuple([_packed(TupleGetItem(expr, k), tensors) for k in range(len(ty.fields))])
+
+
+class _Partition:
+    """One function of a module, its regions taken out into `made`."""
+
+    def __init__(self, prefix: str, taken: IRModule, regions: dict[Expr, _Region]) -> None:
+        self.prefix = prefix  # with the place of the compiler's name, "tvmgen_default_{}_main"
+        self.taken = set(taken)
+        self.regions = regions
+        self.new: dict[Expr, Expr] = {}
+        self.made: dict[str, Function] = {}
+
+    def rewrite(self, root: Expr) -> Expr:
+        """`root` with calls for its regions; a region is made once all that enters it is."""
+        stack = [unmarked(root)]
+        while stack:
+            node = stack[-1]
+            region = self.regions.get(node)
+            waiting = [u for u in self._uses(node, region) if u not in self.new]
+            stack.extend(reversed(waiting))
+            if waiting:
+                continue
+            stack.pop()
+            if node in self.new:
+                continue
+            if region is None:
+                self.new[node] = rebuild(node, self._replacement) if outside_scopes(node) else node
+            else:
+                self._take_out(region)
+        return self.new[unmarked(root)]
+
+    def _replacement(self, used: Expr) -> Expr:
+        return self.new.get(unmarked(used), used)
+
+    @staticmethod
+    def _uses(node: Expr, region: _Region | None) -> list[Expr]:
+        if region is not None:
+            return list(region.inputs)
+        if is_leaf(node) or not outside_scopes(node):
+            return []
+        return [u for u in map(unmarked, children(node)) if not is_leaf(u)]
+
+    def _take_out(self, region: _Region) -> None:
+        wanted = f"{self.prefix.format(re.sub(r'[^0-9A-Za-z_]', '_', region.compiler))}_{len(self.made)}"
+        symbol = fresh_name(wanted, self.taken)
+        self.taken.add(symbol)
+        self.made[symbol] = function = _function(region, symbol)
+        span = merge_spans(m.span for m in region.members)
+        target = GlobalVar(symbol, span, function.checked_type)
+        call = Call(target, [self.new[i] for i in region.inputs], span=span, checked_type=function.body.checked_type)
+        if len(region.outputs) == 1 and not any(isinstance(f, TupleType) for f in _parts(call)):
+            self.new[next(iter(region.outputs))] = call
+            return
+        tensors = iter(_fields(call))
+        for output in region.outputs:
+            self.new[output] = _packed(output, tensors)
+
+
+def _parts(expr: Expr) -> tuple[object, ...]:
+    ty = type_of(expr)
+    return ty.fields if isinstance(ty, TupleType) else ()
+
+
+def _function(region: _Region, symbol: str) -> Function:
+    """The function of a region: a tensor, or the tensors of all its outputs as one flat tuple."""
+    params = [Var(f"{symbol}_i{k}", type_of(i)) for k, i in enumerate(region.inputs)]
+    body: dict[Expr, Expr] = dict(zip(region.inputs, params, strict=True))
+    for member in region.members:
+        body[member] = rebuild(member, lambda c: body.get(unmarked(c), unmarked(c)))
+    outputs = [body[o] for o in region.outputs]
+    single = len(outputs) == 1 and not any(isinstance(f, TupleType) for f in _parts(outputs[0]))
+    result = outputs[0] if single else Tuple([t for o in outputs for t in _fields(o)])
+    attrs = {"Compiler": region.compiler, "Primitive": 1, "Inline": 1, "global_symbol": symbol}
+    return Function(params, result, result.checked_type, attrs, merge_spans(m.span for m in region.members))
+
+
+@dataclass(frozen=True, repr=False)
+class PartitionGraph(Pass[IRModule]):
+    """Make a function of each region, called `tvmgen_MOD_COMPILER_main_NUMBER`, that an external generator writes.
+
+    mod_name         MOD
+    bind_constants   constants go into the functions; otherwise they are arguments
+
+    A region that would need its own results becomes several.  All marks outside of branches, lets and closures go.
+    """
+
+    opt_level = 0
+
+    mod_name: str = "default"
+    bind_constants: bool = True
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        start = typed(module)
+        functions = dict(start.functions)
+        for name, function in start.functions.items():
+            regions = {} if is_left_alone(function) else _regions(function.body, self.bind_constants)
+            if not regions:
+                continue
+            prefix = "_".join(p for p in ("tvmgen", self.mod_name, "{}", name) if p)
+            partition = _Partition(prefix, IRModule(functions), regions)
+            body = partition.rewrite(function.body)
+            functions[name] = Function(function.params, body, function.ret_type, function.attrs, function.span)
+            functions.update(partition.made)
+        result = start.with_functions(functions)
+        return module if result is start else infer_module(result)

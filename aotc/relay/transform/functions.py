@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of a module: unused ones go, calls become bodies, literals become global functions.
+
+RemoveUnusedFunctions: drop the global functions that the entry functions do not reach.
+
+def @main(%x) { @f(%x) }; def @f(%x) { exp(%x) }; def @g(%x) { log(%x) }
+def @main(%x) { @f(%x) }; def @f(%x) { exp(%x) }
+
+Inline: put the bodies of functions in the place of their calls.
+
+def @main(%x) { @f(@f(%x)) }; def @f(%y, Inline=1) { exp(%y) }
+def @main(%x) { exp(exp(%x)) }; def @f(%y, Inline=1) { exp(%y) }
+
+EtaExpand: a global function that is used as a value becomes a function literal that calls it.
+
+@map(@double, %x)
+@map(fn (%a) { @double(%a) }, %x)
+
+LambdaLift: function literals become global functions; what they capture becomes a parameter.
+
+def @main(%x, %w) { let %f = fn (%a) { add(%a, %w) }; %f(%x) }
+def @main(%x, %w) { let %f = @main_lifted(%w); %f(%x) }
+def @main_lifted(%w1) { fn (%a, ...) { add(%a, %w1) } }                       with the attribute Closure=1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from aotc.ir import FuncType, Pass, PassContext, span_scope, spending
+from aotc.ir.budget import budget
+from aotc.relay.analysis import bound_vars, free_vars, global_uses
+from aotc.relay.blocks import left_alone
+from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var
+from aotc.relay.infer import infer_module
+from aotc.relay.module import IRModule
+from aotc.relay.transform.base import FunctionPass, typed
+from aotc.relay.visitor import Mutator, binders, children, post_order, rebuild, substitute, with_children
+
+
+def reachable(functions: Mapping[str, Function], entries: Iterable[str]) -> set[str]:
+    """The names of functions that some function of `entries` uses, however indirectly; and the entries."""
+    found: set[str] = set()
+    stack = [name for name in entries if name in functions]
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack.extend(n for n in global_uses(functions[name]) if n in functions)
+    return found
+
+
+@dataclass(frozen=True, repr=False)
+class RemoveUnusedFunctions(Pass[IRModule]):
+    """Keep what the entry functions need.
+
+    entry_functions    names of functions to start from
+    """
+
+    entry_functions: Sequence[str] = ("main",)
+
+    opt_level = 1
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        kept = reachable(module.functions, self.entry_functions)
+        if len(kept) == len(module):
+            return module
+        return IRModule({name: f for name, f in module.functions.items() if name in kept}, module.attrs)
+
+
+# --- calls become bodies
+
+
+def _opaque(function: Function) -> bool:
+    return function.is_primitive or "Compiler" in function.attrs or "SkipOptimization" in function.attrs
+
+
+def applied(function: Function, args: Sequence[Expr]) -> Expr:
+    """The body of `function` with `args` for its parameters; the variables that it binds itself are new ones.
+
+    Nodes that do not depend on parameters stay shared between applications.  AotcError (code "budget") where calls
+    upon calls would become more nodes than one compilation may have.
+    """
+    new: dict[Expr, Expr] = dict(zip(function.params, args, strict=True))
+    new.update((v, Var(v.name, v.annotation, v.span)) for v in binders(function.body))
+    memo: dict[Expr, Expr] = {}
+    nodes = list(post_order(function.body))
+    budget().spend("compile.max_nodes", len(nodes), "the module, calls replaced by what they call,")
+    for node in nodes:
+        memo[node] = new[node] if node in new else rebuild(node, memo.__getitem__)
+    return memo[function.body]
+
+
+class _Inliner(Mutator):
+    """Applies functions where they are called: the global ones that `wanted` names, literal ones if `literal`."""
+
+    def __init__(self, wanted: Callable[[str], Function | None], literal: bool) -> None:
+        super().__init__()
+        self.wanted = wanted
+        self.literal = literal
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and _opaque(node))
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        match new.op:
+            case GlobalVar(name=name):
+                function = self.wanted(name)
+            case Function() as function if self.literal and not _opaque(function):
+                pass
+            case _:
+                function = None
+        if function is None or len(function.params) != len(new.args):
+            return new
+        with span_scope(new.span):
+            return applied(function, new.args)
+
+
+def _order(module: IRModule) -> list[str]:
+    """The functions that do not reach themselves, callees before callers."""
+    functions = module.functions
+    simple = {n for n, f in functions.items() if n not in reachable(functions, global_uses(f))}
+    done: dict[str, None] = {}
+    stack = list(functions)
+    while stack:
+        name = stack[-1]
+        waiting = [n for n in global_uses(functions[name]) if n in simple and n not in done] if name in simple else []
+        if waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        if name in simple:
+            done[name] = None
+    return list(done)
+
+
+def _beta_reduced(function: Function) -> Function:
+    """Calls of literal functions applied, until none is left: an application may make new ones."""
+    while True:
+        result = _Inliner(lambda _: None, literal=True).visit_function(function)
+        if result is function:
+            return result
+        function = result
+
+
+@dataclass(frozen=True, repr=False)
+class Inline(Pass[IRModule]):
+    """Inline the global functions that carry the attribute `Inline=1`; recursive ones stay calls.
+
+    everything    inline every global function, and every function literal where it is called
+
+    Fused functions and those for other compilers are never inlined by `everything`.
+    """
+
+    everything: bool = False
+
+    name: ClassVar[str] = "InlineGlobals"
+    opt_level = 1
+
+    def _wanted(self, function: Function) -> bool:
+        if "Compiler" in function.attrs:
+            return False  # Relay marks these with Inline too
+        return bool(function.attrs.get("Inline")) or (self.everything and not _opaque(function))
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        with spending(ctx.config):
+            return self._inlined(module)
+
+    def _inlined(self, module: IRModule) -> IRModule:
+        functions = dict(module.functions)
+        order = _order(module)
+        inlined = {name for name in order if self._wanted(functions[name])}
+
+        def wanted(name: str) -> Function | None:
+            return functions[name] if name in inlined else None
+
+        for name in [*order, *(n for n in functions if n not in set(order))]:
+            if not _opaque(functions[name]):
+                functions[name] = _Inliner(wanted, self.everything).visit_function(functions[name])
+                if self.everything:
+                    functions[name] = _beta_reduced(functions[name])
+        result = module.with_functions(functions)
+        return result if result is module else infer_module(result)
+
+
+# --- names become literals
+
+
+def _expanded(name: GlobalVar, module: IRModule) -> Expr:
+    ty = module[name].checked_type
+    if not isinstance(ty, FuncType):
+        return name
+    params = tuple(Var(p.name, p.checked_type, p.span) for p in module[name].params)
+    return Function(params, Call(name, params, span=name.span, checked_type=ty.ret_type), ty.ret_type, span=name.span)
+
+
+@dataclass(frozen=True, repr=False)
+class EtaExpand(FunctionPass):
+    """Expand the names of functions that are not called where they stand.
+
+    expand_constructor    for constructors of data types, of which the language has none
+    expand_global_var     for global functions
+    """
+
+    expand_constructor: bool = False
+    expand_global_var: bool = False
+
+    opt_level = 1
+    required = ()
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        if not self.expand_global_var:
+            return function
+        memo: dict[Expr, Expr] = {}
+        for node in post_order(function):
+            old = children(node)
+            fresh = [_expanded(c, module) if isinstance(c, GlobalVar) else memo[c] for c in old]
+            if isinstance(node, Call):
+                fresh[0] = node.op if isinstance(node.op, GlobalVar) else memo[node.op]
+            same = all(a is b for a, b in zip(old, fresh, strict=True))
+            memo[node] = node if same else with_children(node, tuple(fresh))
+        result = memo[function]
+        assert isinstance(result, Function)
+        return result
+
+
+# --- literals become global functions
+
+
+def fresh_name(wanted: str, taken: Collection[str]) -> str:
+    """`wanted`, with a number after it if it is taken."""
+    number, name = 0, wanted
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    return name
+
+
+class _Lifter(Mutator):
+    """Lifts the literals below one global function, inner ones first."""
+
+    def __init__(self, name: str, root: Function, taken: Collection[str]) -> None:
+        super().__init__()
+        self.name = name
+        self.root = root
+        self.taken = set(taken)
+        self.lifted: dict[str, Function] = {}
+        self.let_of: dict[Expr, Var] = {}
+        self.bound: set[Var] = set()  # by the bodies of the functions made so far
+
+    def enter(self, node: Expr) -> bool:
+        if isinstance(node, Let) and isinstance(node.value, Function):
+            self.let_of[node.value] = node.var
+        return not (left_alone(node))
+
+    def rewrite_function(self, old: Expr, new: Function) -> Expr:
+        if left_alone(new):
+            return new
+        mapping: dict[Var, Expr] = self._renamed(new)
+        if old is self.root:
+            return substitute(new, mapping) if mapping else new
+        name = fresh_name(f"{self.name}_lifted", self.taken)
+        self.taken.add(name)
+        own = self.let_of.get(old)  # a recursive function mentions its variable
+        captured = [v for v in free_vars(new) if v is not own]
+        inside = {v: Var(v.name, v.checked_type, v.span) for v in captured}
+        mapping.update(inside)
+        if own is not None:
+            mapping[own] = _closure(name, list(inside.values()), new)
+        body = substitute(new.body, mapping)
+        function = Function(new.params, body, new.ret_type, new.attrs, new.span)
+        if captured:
+            function = Function(inside.values(), function, new.checked_type, {"Closure": 1}, new.span)
+        self.lifted[name] = function
+        return _closure(name, captured, new)
+
+    def _renamed(self, function: Function) -> dict[Var, Expr]:
+        """New variables for those that another function binds, too: a let may be part of several literals."""
+        own = bound_vars(function.body)
+        again: dict[Var, Expr] = {v: Var(v.name, v.annotation, v.span) for v in own if v in self.bound}
+        self.bound.update(own)
+        return again
+
+
+def _closure(name: str, captured: list[Var], function: Function) -> Expr:
+    """The function value: the global function, applied to what it captures if that is anything."""
+    target = GlobalVar(name, function.span)
+    return Call(target, captured, span=function.span) if captured else target
+
+
+class LambdaLift(Pass[IRModule]):
+    """Make a global function of every function literal but the fused ones.
+
+    A function that captures variables becomes one that takes these and returns the function; it carries the
+    attribute `Closure=1`.
+    """
+
+    opt_level = 1
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        start = typed(module)
+        functions = dict(start.functions)
+        for name, function in start.functions.items():
+            if not left_alone(function) and not function.attrs.get("Closure"):
+                lifter = _Lifter(name, function, functions)
+                functions[name] = lifter.visit_function(function)
+                functions.update(lifter.lifted)
+        result = start.with_functions(functions)
+        return module if result is start else infer_module(result)

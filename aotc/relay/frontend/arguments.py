@@ -22,8 +22,8 @@ Axis: TypeAlias = Annotated[int, "an axis of the first input: from 0, whatever t
 
 @cache
 def parameters(converter: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
-    """The parameters of a function; their annotations as objects, without `|
-    None`.
+    """The parameters of a function; their annotations as objects, without
+    `| None`.
     """
     found = inspect.signature(converter, eval_str=True).parameters.values()
     return tuple(p.replace(annotation=_without_none(p.annotation)) for p in found)

@@ -6,7 +6,8 @@ In: expressions, numbers, attributes.  Out: typed expressions.  A call whose arg
 small constants becomes a constant through the operator's reference, which is what makes shape
 arithmetic disappear.
 
-    from aotc.relay.frontend import graph as g
+    from aotc.ir import require
+from aotc.relay.frontend import graph as g
 
     y = g.op("nn.softmax", x, axis=-1)
     z = g.add(g.mul(x, 2.0), y)             # numbers take the data type of the tensor beside them
@@ -36,7 +37,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Diagnostic, Dim, DType, check_rank, is_static, static_shape, tensor_types
+from aotc.ir import AotcError, Diagnostic, Dim, DType, check_rank, is_static, require, static_shape, tensor_types
 from aotc.ir.budget import array_cost, budget
 from aotc.relay.evaluate import evaluate_call
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, call, splat, tensor_type_of
@@ -71,8 +72,8 @@ def codes_of(source: str) -> Iterator[None]:
 
 
 def checked_shape(sizes: Sequence[Any], of: DType, what: str) -> tuple[int, ...]:
-    """Sizes as a shape; AotcError (code "graph-shape") for negative ones and
-    shapes beyond all bounds.
+    """Sizes as a shape; AotcError (code "graph-shape") for negative ones
+    and shapes beyond all bounds.
     """
     result = tuple(int(d) for d in sizes)
     check_rank(len(result), what)
@@ -91,8 +92,8 @@ def check_size(sizes: tuple[int, ...], of: DType, what: str) -> None:
 
 
 def check_materialized(sizes: Sequence[int], of: str, what: str, copies: int = 2) -> None:
-    """AotcError (code "budget") if a constant made by the converter would take
-    too much memory or work.
+    """AotcError (code "budget") if a constant made by the converter would
+    take too much memory or work.
 
     copies   arrays of that size that are there at once while it is made
     """
@@ -114,8 +115,8 @@ def op(name: str, *args: Expr, **attributes: Any) -> Expr:
     """A call of operator `name`, or its value where all arguments are small
     constants.
 
-    Raises AotcError where the operator does not exist, its type rule refuses,
-    or the result is too large.
+    Raises AotcError where the operator does not exist, its type rule
+    refuses, or the result is too large.
     """
     found = REGISTRY.get(name)
     if found is None:
@@ -131,8 +132,8 @@ def op(name: str, *args: Expr, **attributes: Any) -> Expr:
 
 
 def _small(expr: Expr) -> bool:
-    """Whether an argument is a constant, or a tuple of them, that is looked at
-    while the graph is built.
+    """Whether an argument is a constant, or a tuple of them, that is looked
+    at while the graph is built.
     """
     if isinstance(expr, Tuple):
         return all(map(_small, expr.fields))
@@ -181,12 +182,11 @@ def dtype(x: Expr) -> DType:
 
 
 def only(value: Any, what: str) -> Any:
-    """The element of an array of one; AotcError (code "graph-input") for any
-    other number of elements.
+    """The element of an array of one; AotcError (code "graph-input") for
+    any other number of elements.
     """
     array = np.asarray(value)
-    if array.size != 1:
-        raise AotcError("graph-input", f"{what} must be one value, it has shape {array.shape}")
+    require("graph-input", array.size == 1, f"{what} must be one value, it has shape {array.shape}")
     return array.reshape(-1)[0]
 
 
@@ -194,8 +194,7 @@ def axis(given: int, count: int) -> int:
     """A possibly negative axis of `count`, from 0; AotcError (code
     "graph-axis") if it is out of range.
     """
-    if not -count <= given < max(count, 1):
-        raise AotcError("graph-axis", f"axis {given} is outside rank {count}")
+    require("graph-axis", -count <= given < max(count, 1), f"axis {given} is outside rank {count}")
     return given % count if count else 0
 
 
@@ -208,8 +207,8 @@ def constant(value: Any, as_type: str | None = None) -> Constant:
 
 
 def filled(value: Number, sizes: Sequence[int], as_type: str) -> Constant:
-    """One value repeated: takes no memory, however large the shape (up to the
-    limit of any tensor).
+    """One value repeated: takes no memory, however large the shape (up to
+    the limit of any tensor).
     """
     check_size(tuple(sizes), DType(as_type), "a filled tensor")
     return splat(value, sizes, as_type)
@@ -273,8 +272,8 @@ def clip(x: Expr, least: float, greatest: float) -> Expr:
 
 
 def scaled(x: Expr, factor: float) -> Expr:
-    """`x` times a number, which loses its fraction where `x` holds integers;
-    `x` itself for 1.
+    """`x` times a number, which loses its fraction where `x` holds
+    integers; `x` itself for 1.
     """
     if factor == 1:
         return x
@@ -290,8 +289,8 @@ def reduce(name: str, x: Expr, axes: Sequence[int], keepdims: bool) -> Expr:
 
 
 def reshape(x: Expr, sizes: Sequence[int]) -> Expr:
-    """`x` with another shape; one dimension may be -1.  A static input gets a
-    literal shape.
+    """`x` with another shape; one dimension may be -1.  A static input gets
+    a literal shape.
     """
     target = tuple(int(d) for d in sizes)
     if is_static(dims(x)):
@@ -304,21 +303,20 @@ def reshape(x: Expr, sizes: Sequence[int]) -> Expr:
 
 
 def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
-    """`target` with -1 worked out; AotcError (code "graph-reshape") where the
-    element counts differ.
+    """`target` with -1 worked out; AotcError (code "graph-reshape") where
+    the element counts differ.
     """
     known, total = math.prod(d for d in target if d != -1), math.prod(source)
     if target.count(-1) > 1 or any(d < -1 for d in target):
         raise AotcError("graph-reshape", f"{target} is no shape to reshape {source} to")
     fits = known == total if -1 not in target else known != 0 and total % known == 0
-    if not fits:
-        raise AotcError("graph-reshape", f"{source} cannot be reshaped to {target}")
+    require("graph-reshape", fits, f"{source} cannot be reshaped to {target}")
     return tuple(total // known if d == -1 else d for d in target)
 
 
 def along(vector: Expr, place: int, count: int) -> Expr:
-    """A vector laid along one of `count` axes of the tensor that it meets in an
-    operator that broadcasts.
+    """A vector laid along one of `count` axes of the tensor that it meets
+    in an operator that broadcasts.
     """
     return reshape(vector, (-1, *(1,) * (count - 1 - place)))
 
@@ -330,8 +328,8 @@ def transpose(x: Expr, axes: Sequence[int]) -> Expr:
 
 
 def unsqueeze(x: Expr, axes: Sequence[int]) -> Expr:
-    """Axes of size 1 inserted at these positions of the result (ascending, from
-    0).
+    """Axes of size 1 inserted at these positions of the result (ascending,
+    from 0).
     """
     for place in axes:
         x = op("expand_dims", x, axis=place, num_newaxis=1)
@@ -374,11 +372,10 @@ def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
 
 
 def equal_parts(size: int, part: int) -> list[int]:
-    """`size` elements in parts of `part`, the last one smaller where that does
-    not divide; AotcError for none.
+    """`size` elements in parts of `part`, the last one smaller where that
+    does not divide; AotcError for none.
     """
-    if part < 1:
-        raise AotcError("graph-split", f"{size} elements cannot be split into parts of {part}")
+    require("graph-split", part >= 1, f"{size} elements cannot be split into parts of {part}")
     check_unrolled(-(-size // part), "a split")
     return [min(part, size - k) for k in range(0, size, part)]
 

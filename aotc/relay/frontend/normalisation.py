@@ -33,8 +33,8 @@ def per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
 
 
 def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
-    """Statistics per channel taken off; computed in their data type where that
-    is not the data's.
+    """Statistics per channel taken off; computed in their data type where
+    that is not the data's.
     """
     work = g.dtype(mean)
     if g.dtype(x) == g.dtype(scale) == work:

@@ -55,11 +55,12 @@ class Problems:
     found: list[Diagnostic] = field(default_factory=list)
 
     @contextmanager
-    def at(self, span: Span, note: str = "", unfit: Callable[[], str] = _unfit) -> Iterator[None]:
-        """Record what goes wrong inside; nodes built inside come from `span`.
+    def at(self, span: Span | None, note: str = "", unfit: Callable[[], str] = _unfit) -> Iterator[None]:
+        """Record what goes wrong inside; nodes built inside come from
+        `span`.
 
-        Raises AotcError where the budget for nodes is spent: every further node
-        would be a problem.
+        Raises AotcError where the budget for nodes is spent: every further
+        node would be a problem.
         """
         notes = (note,) if note else ()
         try:

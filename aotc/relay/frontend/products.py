@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from aotc.ir import AotcError, Dim, is_static
+from aotc.ir import AotcError, Dim, is_static, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.op.rules import broadcast_shape
@@ -51,7 +51,9 @@ def _batched(a: Expr, b: Expr, out_dtype: str) -> Expr:
 
 
 def _flat_batch(x: Expr, lead: Sequence[Dim]) -> Expr:
-    """`x` with one leading axis: 1 if all its own are 1, else all of `lead`."""
+    """`x` with one leading axis: 1 if all its own are 1, else all of
+    `lead`.
+    """
     shape = g.shape(x, "an operand of MatMul")
     own = math.prod(shape[:-2])
     if own == 1:
@@ -67,11 +69,11 @@ def _batch_matmul(a: Expr, b: Expr, out_dtype: str) -> Expr:
 
 
 def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
-    """The sum that `equation` describes (numpy's notation, "..." and implicit
-    outputs included).
+    """The sum that `equation` describes (numpy's notation, "..." and
+    implicit outputs included).
 
-    Raises AotcError (code "graph-einsum") for an equation that does not fit the
-    operands.
+    Raises AotcError (code "graph-einsum") for an equation that does not fit
+    the operands.
     """
     inputs, output = _parse(equation, [g.rank(x) for x in operands])
     sizes = _sizes(inputs, [g.shape(x) for x in operands])
@@ -82,15 +84,14 @@ def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
         x, axes = _contract(x, axes, *terms[k], needed, sizes)
     x, axes = _summed(x, axes, set(output))
     missing = [a for a in output if a not in axes]
-    if missing:
-        raise AotcError("graph-einsum", f"output axes {missing} occur in no operand of {equation!r}")
+    require("graph-einsum", not missing, f"output axes {missing} occur in no operand of {equation!r}")
     full = tuple(sizes[a] for a in output)
     return g.broadcast(g.transpose(x, [axes.index(a) for a in output]), full)
 
 
 def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
-    """Axis names per operand and of the output; axes of "..." are named "0",
-    "1", ... from the right.
+    """Axis names per operand and of the output; axes of "..." are named
+    "0", "1", ... from the right.
     """
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
@@ -154,8 +155,8 @@ def _summed(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]
 def _contract(
     x: Expr, left: list[str], y: Expr, right: list[str], needed: set[str], sizes: dict[str, int]
 ) -> tuple[Expr, list[str]]:
-    """The product of two terms, summed over the axes that both have and nobody
-    needs.
+    """The product of two terms, summed over the axes that both have and
+    nobody needs.
     """
     x, left = _summed(x, left, needed | set(right))
     y, right = _summed(y, right, needed | set(left))
@@ -170,8 +171,8 @@ def _contract(
 
 
 def _matrix(x: Expr, axes: list[str], groups: tuple[list[str], list[str], list[str]], sizes: dict[str, int]) -> Expr:
-    """`x` as (batch, rows, columns), each a group of axes; axes of size 1 that
-    broadcast are repeated.
+    """`x` as (batch, rows, columns), each a group of axes; axes of size 1
+    that broadcast are repeated.
     """
     order = [a for group in groups for a in group]
     y = g.transpose(x, [g.axis(axes.index(a), len(axes)) for a in order])

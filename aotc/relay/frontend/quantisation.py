@@ -38,16 +38,16 @@ def is_zero(x: Expr | None) -> bool:
 
 
 def centred(x: Expr, zero: Expr | None, axis: int) -> Expr:
-    """A quantised tensor as int32, its zero point (one, or one along `axis`)
-    taken off.
+    """A quantised tensor as int32, its zero point (one, or one along
+    `axis`) taken off.
     """
     wide = g.cast(x, "int32")
     return wide if zero is None or is_zero(zero) else g.sub(wide, laid(g.cast(zero, "int32"), axis, g.rank(x)))
 
 
 def laid(v: Expr, axis: int, rank: int) -> Expr:
-    """A scale or zero point as it meets a tensor of `rank`: one value, or one
-    per element of an axis.
+    """A scale or zero point as it meets a tensor of `rank`: one value, or
+    one per element of an axis.
     """
     if g.rank(v) == 0 or g.dims(v) == (1,):
         return g.reshape(v, ())
@@ -55,8 +55,8 @@ def laid(v: Expr, axis: int, rank: int) -> Expr:
 
 
 def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
-    """A scale or zero point as it meets `x`: one value, one per element of an
-    axis, or one per block.
+    """A scale or zero point as it meets `x`: one value, one per element of
+    an axis, or one per block.
     """
     rank = g.rank(v)
     if rank == 0 or g.dims(v) == (1,):
@@ -67,8 +67,8 @@ def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
 
 
 def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
-    """Each value along `axis` repeated `block` times, cut to the length of the
-    data.
+    """Each value along `axis` repeated `block` times, cut to the length of
+    the data.
     """
     small = g.shape(v)
     if len(small) != len(shape) or block < 1 or small[axis] * block < shape[axis]:
@@ -101,8 +101,8 @@ def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
 def quantize(
     x: Expr, scale: Expr, zero: Expr | None, dtype: DType, *, work: DType, saturate: bool = True, **places: int
 ) -> Expr:
-    """`x` divided by a scale, rounded to even, around a zero point, as `dtype`;
-    computed in the type `work`.
+    """`x` divided by a scale, rounded to even, around a zero point, as
+    `dtype`; computed in the type `work`.
 
     places   `axis` (1 unless it is given) along which the scale has several values, and
              `block_size`, the elements that share one, 0 where each has its own
@@ -115,8 +115,8 @@ def quantize(
 
 
 def dequantize(x: Expr, scale: Expr, zero: Expr | None, dtype: DType, **places: int) -> Expr:
-    """The real numbers that a quantised tensor stands for, as `dtype`; `places`
-    as in `quantize`.
+    """The real numbers that a quantised tensor stands for, as `dtype`;
+    `places` as in `quantize`.
     """
     if zero is None or is_zero(zero):
         y = g.cast(x, dtype)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.op.recurrent import DTYPES
@@ -33,8 +33,8 @@ class Weights:
     """Those of one direction of a layer: of the inputs (gates * hidden,
     inputs), of the recurrence, and their biases.
 
-    The gates are in the order of the operators: input, forget, cell, output;
-    reset, update, new.
+    The gates are in the order of the operators: input, forget, cell,
+    output; reset, update, new.
     """
 
     w: Expr
@@ -43,8 +43,8 @@ class Weights:
     rb: Expr | None
 
     def reordered(self, order: Sequence[int]) -> Weights:
-        """Weights whose gates stand in another order: `order` says where each
-        is taken from.
+        """Weights whose gates stand in another order: `order` says where
+        each is taken from.
         """
         if len(order) == 1:
             return self
@@ -143,8 +143,8 @@ def linear(x: Expr, weight: Expr, bias: Expr | None) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """One direction of a layer as arithmetic for each step, with one product
-    for the inputs of all steps.
+    """One direction of a layer as arithmetic for each step, with one
+    product for the inputs of all steps.
 
     order         where the gates that the steps expect stand in the weights
     reset_after   the reset gate of a GRU scales the product of the last state, not the state
@@ -162,16 +162,15 @@ class Unrolled:
     reset_after: bool = False
 
     def run(self, x: Expr, state: State, lengths: Expr | None = None, reverse: bool = False) -> tuple[Expr, State]:
-        """Beyond its length (batch, 1) a sequence keeps its state and puts out
-        zeros.
+        """Beyond its length (batch, 1) a sequence keeps its state and puts
+        out zeros.
 
-        The state after a sequence of no steps is zero, as in ONNX Runtime; the
-        specification does not say.
+        The state after a sequence of no steps is zero, as in ONNX Runtime;
+        the specification does not say.
         """
         length = g.shape(x)[0]
-        if length > MAX_STEPS:
-            text = f"this kind of layer over a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)"
-            raise AotcError("graph-recurrent", text)
+        text = f"this kind of layer over a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)"
+        require("graph-recurrent", length <= MAX_STEPS, text)
         if reverse and lengths is not None:
             raise AotcError("graph-recurrent", "reversed sequences of different lengths are not supported")
         steps = list(enumerate(self._inputs(x)))

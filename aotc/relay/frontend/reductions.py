@@ -39,8 +39,8 @@ def _of_nothing(x: Expr, axes: Axes, keepdims: bool, value: g.Number) -> Expr:
 
 
 def extreme(name: str) -> Reduction:
-    """The greatest ("max") or the least ("min") elements: any or all of truth
-    values, the worst one of nothing.
+    """The greatest ("max") or the least ("min") elements: any or all of
+    truth values, the worst one of nothing.
     """
 
     def body(x: Expr, axes: Axes, keepdims: bool) -> Expr:
@@ -57,7 +57,9 @@ def extreme(name: str) -> Reduction:
 
 
 def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
-    """log(sum(exp(x))), shifted by the maximum so that it does not overflow."""
+    """log(sum(exp(x))), shifted by the maximum so that it does not
+    overflow.
+    """
     if _is_empty(x, axes):
         return _of_nothing(x, axes, keepdims, float("-inf"))
     top = g.reduce("max", x, axes, True)

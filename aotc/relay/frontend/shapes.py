@@ -37,8 +37,8 @@ def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
 
 
 def take(x: Expr, indices: Expr, axis: int) -> Expr:
-    """Elements of an axis by their positions, which count from 0; constant ones
-    are checked.
+    """Elements of an axis by their positions, which count from 0; constant
+    ones are checked.
     """
     size = g.dims(x)[axis] if axis < g.rank(x) else None
     places = checked_indices(indices, size) if isinstance(size, int) else indices
@@ -66,8 +66,8 @@ def _exact(value: int, divisor: int) -> int:
 
 
 def depth_to_space(x: Expr, size: int, spatial: int = 2, blocks_first: bool = False) -> Expr:
-    """Channels as blocks of the spatial axes, which are the last ones: (...,
-    depth * size**spatial, *extents).
+    """Channels as blocks of the spatial axes, which are the last ones:
+    (..., depth * size**spatial, *extents).
 
     blocks_first   the channels of one block lie side by side, not the blocks of one channel
     """
@@ -82,7 +82,9 @@ def depth_to_space(x: Expr, size: int, spatial: int = 2, blocks_first: bool = Fa
 
 
 def space_to_depth(x: Expr, size: int, spatial: int = 2, blocks_first: bool = False) -> Expr:
-    """Blocks of the spatial axes as channels: the inverse of `depth_to_space`."""
+    """Blocks of the spatial axes as channels: the inverse of
+    `depth_to_space`.
+    """
     *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
     small, start = [_exact(d, size) for d in shape[len(lead) + 1 :]], len(lead)
     y = g.reshape(x, (*lead, channels, *(v for d in small for v in (d, size))))
@@ -92,8 +94,8 @@ def space_to_depth(x: Expr, size: int, spatial: int = 2, blocks_first: bool = Fa
 
 
 def cropped(x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
-    """`x` without what negative numbers of elements before and after each axis
-    cut off.
+    """`x` without what negative numbers of elements before and after each
+    axis cut off.
     """
     axes = [k for k, pair in enumerate(widths) if min(pair) < 0]
     if not axes:
@@ -106,7 +108,7 @@ def cropped(x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
 
 
 def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Number = 0, mode: str = "constant") -> Expr:
-    """`x` with (before, after) elements added to each axis, or cut off where
-    the numbers are negative.
+    """`x` with (before, after) elements added to each axis, or cut off
+    where the numbers are negative.
     """
     return g.pad(cropped(x, widths), [(max(b, 0), max(a, 0)) for b, a in widths], value, mode)

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 
@@ -70,19 +70,18 @@ def halves(totals: Sequence[int], more_after: bool = True) -> tuple[int, ...]:
 
 
 def same_padding(spatial: Sequence[int], window: Window, more_after: bool = True) -> tuple[int, ...]:
-    """The padding with which the result has ceil(extent / stride) elements per
-    axis.
+    """The padding with which the result has ceil(extent / stride) elements
+    per axis.
     """
     rows = zip(spatial, window.strides, window.spans(), strict=True)
     return halves([max((-(-n // stride) - 1) * stride + span - n, 0) for n, stride, span in rows], more_after)
 
 
 def spatial_rank(rank: int, what: str) -> int:
-    """The number of spatial axes of a tensor of `rank`: 1 to 3; AotcError (code
-    "graph-rank") for others.
+    """The number of spatial axes of a tensor of `rank`: 1 to 3; AotcError
+    (code "graph-rank") for others.
     """
-    if not 3 <= rank <= 5:
-        raise AotcError("graph-rank", f"{what} of rank {rank} is not supported (3 to 5 are)")
+    require("graph-rank", 3 <= rank <= 5, f"{what} of rank {rank} is not supported (3 to 5 are)")
     return rank - 2
 
 
@@ -117,8 +116,8 @@ def convolve_transposed(
 
 
 def taps(x: Expr, window: Window, counts: Sequence[int]) -> Iterator[tuple[list[int], Expr]]:
-    """For each element of a window: its place in the window, and the elements
-    of `x` that it meets on its way, (batch, channels, *counts).
+    """For each element of a window: its place in the window, and the
+    elements of `x` that it meets on its way, (batch, channels, *counts).
     """
     for tap in itertools.product(*map(range, window.kernel)):
         begin = [t * d for t, d in zip(tap, window.dilations, strict=True)]
@@ -160,8 +159,8 @@ def resize(
 
 
 def grid_sample(x: Expr, grid: Expr, method: str, padding_mode: str, align_corners: bool) -> Expr:
-    """Elements of `x` (batch, channels, *spatial) at positions (batch, *result,
-    coordinates) from -1 to 1.
+    """Elements of `x` (batch, channels, *spatial) at positions (batch,
+    *result, coordinates) from -1 to 1.
     """
     rank = g.rank(grid)
     positions = g.transpose(grid, (0, rank - 1, *range(1, rank - 1)))

@@ -21,20 +21,13 @@ from typing import Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from aotc.ir import AotcError, Diagnostic, Span, TensorType, current_span, span_scope
+from aotc.ir import AotcError, Diagnostic, Span, TensorType, current_span, require, span_scope
 from aotc.ir.budget import budget, spending
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.onnx import load
 from aotc.relay.frontend.onnx.function import bind_function, function_of
-from aotc.relay.frontend.onnx.load import (
-    MAX_DEPTH,
-    Array,
-    LoadedModel,
-    dtype_of_elem,
-    node_label,
-    read_model,
-    sorted_nodes,
-)
+from aotc.relay.frontend.onnx.load import Array, LoadedModel
 from aotc.relay.frontend.onnx.node import Node, apply, attributes_of, check_node, schema_of
 from aotc.relay.frontend.onnx.signature import input_types, pin_hint
 from aotc.relay.frontend.onnx.table import converter_of
@@ -86,16 +79,15 @@ class _Conversion:
     # --- graphs
 
     def graph(self, graph: GraphProto, scope: _Scope) -> None:
-        """Convert the nodes that the outputs of `graph` need; results go into
-        `scope`.
+        """Convert the nodes that the outputs of `graph` need; results go
+        into `scope`.
         """
-        if graph.sparse_initializer:
-            raise AotcError("onnx-sparse", "sparse initializers are not supported")
-        if scope.depth > MAX_DEPTH:
-            raise AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
+        require("onnx-sparse", not graph.sparse_initializer, "sparse initializers are not supported")
+        if scope.depth > load.MAX_DEPTH:
+            raise load.too_deep()
         for tensor in graph.initializer:
             scope.initializers.setdefault(tensor.name, tensor)
-        self.nodes(sorted_nodes(graph, self.loaded.source), scope)
+        self.nodes(load.sorted_nodes(graph, self.loaded.source), scope)
 
     def nodes(self, nodes: Iterable[tuple[int, NodeProto]], scope: _Scope) -> None:
         """Convert nodes in order; problems are recorded and what depends on
@@ -103,13 +95,13 @@ class _Conversion:
         """
         outer = current_span()
         for index, proto in nodes:
-            span = outer or Span(self.loaded.source, node=node_label(proto, index))
+            span = outer or Span(self.loaded.source, node=load.node_label(proto, index))
             with self.problems.at(span, unfit=partial(self.unfit, proto, scope)):
                 self.node(proto, scope)
 
     def unfit(self, proto: NodeProto, scope: _Scope) -> str:
-        """What is said of a node at which its converter stumbles: the types of
-        its inputs and the names of its attributes.
+        """What is said of a node at which its converter stumbles: the types
+        of its inputs and the names of its attributes.
         """
         types = [str(self.lookup(name, scope).checked_type) if name else "none" for name in proto.input]
         given = f"({', '.join(types)}), [{', '.join(a.name for a in proto.attribute)}]"
@@ -223,20 +215,21 @@ def from_onnx(
     dims   values for symbolic dimensions, by symbol
     name   what source locations call the model; its file name for None
 
-    The parameters of @main are the graph's inputs without initialisers, under
-    their ONNX names; initialisers become constants.  `attrs["output_names"]`
-    keeps the names of the outputs; several outputs are a tuple. Declared shapes
-    of intermediate and output tensors are never relied on.
+    The parameters of @main are the graph's inputs without initialisers,
+    under their ONNX names; initialisers become constants.
+    `attrs["output_names"]` keeps the names of the outputs; several outputs
+    are a tuple. Declared shapes of intermediate and output tensors are
+    never relied on.
 
     Raises AotcError listing every problem of the model: see `read_model`,
-    `input_types`, and every node that cannot be converted, with its operator,
-    version and name.
+    `input_types`, and every node that cannot be converted, with its
+    operator, version and name.
     """
-    loaded = read_model(model)
+    loaded = load.read_model(model)
     if name is not None:
         loaded = LoadedModel(loaded.proto, name, loaded.opsets, loaded.folder)
     graph = loaded.proto.graph
-    fixed = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    fixed = load.fixed_names(graph)
     inputs = [v for v in graph.input if v.name not in fixed]
     types = input_types(loaded, inputs, dict(shape or {}), dict(dims or {}))
     functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in loaded.proto.functions}
@@ -269,15 +262,15 @@ def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
 
 
 def _check_output(value: Any, result: Expr) -> None:
-    """AotcError where an output is no tensor or its declared element type is
-    not what the graph computes.
+    """AotcError where an output is no tensor or its declared element type
+    is not what the graph computes.
     """
     ty = result.checked_type
     if not isinstance(ty, TensorType):
         raise AotcError("onnx-output", f"output {value.name!r} is a sequence; only tensors can be outputs")
     declared = value.type.tensor_type
-    if declared.elem_type and dtype_of_elem(declared.elem_type, f"output {value.name!r}") != ty.dtype:
-        expected = dtype_of_elem(declared.elem_type, "")
+    if declared.elem_type and load.dtype_of_elem(declared.elem_type, f"output {value.name!r}") != ty.dtype:
+        expected = load.dtype_of_elem(declared.elem_type, "")
         text = f"output {value.name!r} is declared {expected}, the graph computes {ty.dtype}"
         raise AotcError("onnx-output", text)
     dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]

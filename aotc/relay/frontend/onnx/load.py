@@ -11,11 +11,13 @@ external data from the model's own folder only.
 
 from __future__ import annotations
 
+import heapq
 import math
 import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -24,7 +26,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from aotc.ir import AotcError, Diagnostic, DType, Span, open_regular
+from aotc.ir import AotcError, Diagnostic, DType, Span, open_regular, require
 from aotc.relay.frontend import graph as g
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -34,38 +36,24 @@ MOST_SHOWN: Final = 80
 MAX_DEPTH: Final = 60
 """Functions and subgraphs within each other."""
 
-_PLAIN: Final = (
-    *("UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64"),
-    *("BOOL", "FLOAT16", "UINT32", "UINT64", "BFLOAT16"),
-)
-_DTYPES: Final = {
-    **{TensorProto.DataType.Value(name): name.lower() for name in _PLAIN},
-    TensorProto.FLOAT: "float32",
-    TensorProto.DOUBLE: "float64",
-    17: "float8_e4m3fn",
-    18: "float8_e4m3fnuz",
-    19: "float8_e5m2",
-    20: "float8_e5m2fnuz",
-    21: "uint4",
-    22: "int4",
-    23: "float4_e2m1fn",
-    24: "float8_e8m0fnu",
-    25: "uint2",
-    26: "int2",
-}
+_DTYPES: Final = dict(enumerate((
+    "", "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "", "bool", "float16",
+    "float64", "uint32", "uint64", "", "", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz",
+    "float8_e5m2", "float8_e5m2fnuz", "uint4", "int4", "float4_e2m1fn", "float8_e8m0fnu",
+    "uint2", "int2",
+)))  # fmt: skip
+"""Data types by ONNX's numbers; "" for strings and complex numbers."""
 _ELEM_TYPES: Final = {name: code for code, name in _DTYPES.items()}
 
 
 def dtype_of_elem(elem_type: int, what: str) -> DType:
-    """The data type of an ONNX element type code; AotcError (code "onnx-dtype")
-    for strings and complex numbers.
+    """The data type of an ONNX element type code; AotcError (code
+    "onnx-dtype") for strings and complex numbers.
     """
-    name = _DTYPES.get(elem_type)
-    if name is None:
-        known = {v: k for k, v in TensorProto.DataType.items()}
-        text = known.get(elem_type, str(elem_type))
-        raise AotcError("onnx-dtype", f"{what} has element type {text}, which is not supported")
-    return DType(name)
+    name, known = _DTYPES.get(elem_type), {v: k for k, v in TensorProto.DataType.items()}
+    text = f"{what} has element type {known.get(elem_type, elem_type)}, which is not supported"
+    require("onnx-dtype", bool(name), text)
+    return DType(name or "")
 
 
 def elem_of_dtype(dtype: str) -> int:
@@ -75,8 +63,8 @@ def elem_of_dtype(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model whose outer form is sound.  `folder` is where external data may
-    lie, None for a bare proto.
+    """A model whose outer form is sound.  `folder` is where external data
+    may lie, None for a bare proto.
     """
 
     proto: ModelProto
@@ -85,8 +73,8 @@ class LoadedModel:
     folder: Path | None = None
 
     def array(self, tensor: TensorProto) -> Array:
-        """The value of a tensor; AotcError for unsupported types, sizes that do
-        not fit and unreadable data.
+        """The value of a tensor; AotcError for unsupported types, sizes
+        that do not fit and unreadable data.
         """
         what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
         dtype = dtype_of_elem(tensor.data_type, what)
@@ -102,8 +90,8 @@ class LoadedModel:
         return np.asarray(array)
 
     def embedded(self, tensor: TensorProto) -> TensorProto:
-        """The tensor with its data inside; the same object where it is there
-        already.
+        """The tensor with its data inside; the same object where it is
+        there already.
         """
         if tensor.data_location != TensorProto.EXTERNAL:
             return tensor
@@ -133,8 +121,8 @@ class LoadedModel:
         return copy
 
     def _external_path(self, location: str, what: str) -> Path:
-        """The file of external data, which must lie in the model's folder after
-        links are followed.
+        """The file of external data, which must lie in the model's folder
+        after links are followed.
         """
         if self.folder is None:
             raise AotcError(
@@ -153,8 +141,7 @@ class LoadedModel:
         except (OSError, ValueError) as error:  # a name longer than file systems take
             reason = error.strerror if isinstance(error, OSError) else error
             raise AotcError("onnx-external-data", f"external data of {what} in {shown}: {reason}") from error
-        if not found:
-            raise AotcError("onnx-external-data", f"external data of {what} is missing: no file {shown}")
+        require("onnx-external-data", found, f"external data of {what} is missing: no file {shown}")
         return path
 
 
@@ -162,8 +149,8 @@ def read_model(model: str | Path | ModelProto) -> LoadedModel:
     """Read and check the outer form of a model.
 
     Raises AotcError: unreadable or non-ONNX file, names that are not UTF-8,
-    unsupported IR or operator-set version, no graph, nodes or tensors defined
-    twice, cycles.
+    unsupported IR or operator-set version, no graph, nodes or tensors
+    defined twice, cycles.
     """
     loaded = _loaded(model)
     check_graph(loaded.proto.graph, loaded.source)
@@ -183,8 +170,8 @@ def _loaded(model: str | Path | ModelProto) -> LoadedModel:
 
 @g.codes_of("onnx")
 def load_model(model: str | Path | ModelProto) -> ModelProto:
-    """A model as one self-contained proto: checked as by `read_model`, external
-    data read in.
+    """A model as one self-contained proto: checked as by `read_model`,
+    external data read in.
     """
     loaded = read_model(model)
     if not any(t.data_location == TensorProto.EXTERNAL for t in _tensors(loaded.proto.graph)):
@@ -253,8 +240,8 @@ _PROSE: Final = frozenset(
 
 
 def check_text(proto: Any, source: str) -> None:
-    """AotcError (code "onnx-name") for names that are not UTF-8: they come out
-    of the file as bytes.
+    """AotcError (code "onnx-name") for names that are not UTF-8: they come
+    out of the file as bytes.
     """
     stack: list[tuple[str, Any]] = [("", proto)]
     while stack:
@@ -280,6 +267,18 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
+def fixed_names(graph: GraphProto) -> set[str]:
+    """The names of initialisers."""
+    return {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+
+
+def too_deep() -> AotcError:
+    """The error of functions or subgraphs within each other beyond
+    `MAX_DEPTH`.
+    """
+    return AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
+
+
 def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
     """Names that a node reads: its inputs, and what its subgraphs take from
     outside.
@@ -288,11 +287,10 @@ def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
     `depth` is that of the node's own graph.
     """
     if depth > MAX_DEPTH:
-        raise AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
+        raise too_deep()
     names = {name for name in node.input if name}
     for graph in subgraphs(node):
-        own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-        own |= {s.values.name for s in graph.sparse_initializer}
+        own = {v.name for v in graph.input} | fixed_names(graph)
         own |= {name for inner in graph.node for name in inner.output}
         for inner in graph.node:
             names |= captured_names(inner, depth + 1) - own
@@ -301,11 +299,10 @@ def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
 
 
 def check_graph(graph: GraphProto, source: str) -> None:
-    """AotcError listing every tensor that is defined twice or used and never
-    defined.
+    """AotcError listing every tensor that is defined twice or used and
+    never defined.
     """
-    defined = Counter({v.name for v in graph.input} | {t.name for t in graph.initializer})
-    defined.update({s.values.name for s in graph.sparse_initializer})
+    defined = Counter({v.name for v in graph.input} | fixed_names(graph))
     problems = [
         Diagnostic("onnx-duplicate", f"{what} {name!r} is declared {count} times", Span(source))
         for what, names in (
@@ -341,8 +338,8 @@ def node_label(node: NodeProto, index: int) -> str:
 
 
 def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
-    """(position, node) of the nodes that the outputs need, producers first, the
-    file's order where it is one.
+    """(position, node) of the nodes that the outputs need, producers first,
+    the file's order where it is one.
 
     Raises AotcError (code "onnx-cycle") naming the nodes of a cycle.
     """
@@ -355,34 +352,17 @@ def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
         if index not in needed:
             needed.add(index)
             stack.extend(reads[index])
+    sorter = TopologicalSorter({index: reads[index] for index in needed})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        names = " -> ".join(node_label(graph.node[i], i) for i in error.args[1][:8])
+        raise AotcError("onnx-cycle", f"the graph has a cycle: {names}", span=Span(source)) from None
     order: list[int] = []
-    done: set[int] = set()
-    for root in sorted(needed):
-        order.extend(_visit(root, reads, done, graph, source))
+    ready: list[int] = []
+    while sorter.is_active():
+        for index in sorter.get_ready():
+            heapq.heappush(ready, index)
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
     return [(i, graph.node[i]) for i in order]
-
-
-def _visit(root: int, reads: list[list[int]], done: set[int], graph: GraphProto, source: str) -> list[int]:
-    """The nodes below `root` that are not done yet, producers first, by an
-    iterative depth-first search.
-    """
-    order: list[int] = []
-    path: list[tuple[int, Iterator[int]]] = [] if root in done else [(root, iter(reads[root]))]
-    under_way = {index for index, _ in path}
-    while path:
-        index, rest = path[-1]
-        child = next((c for c in rest if c not in done), None)
-        if child is None:
-            path.pop()
-            under_way.remove(index)
-            done.add(index)
-            order.append(index)
-        elif child in under_way:
-            nodes = [i for i, _ in path]
-            cycle = nodes[nodes.index(child) :]
-            names = " -> ".join(node_label(graph.node[i], i) for i in [*cycle, child][:8])
-            raise AotcError("onnx-cycle", f"the graph has a cycle: {names}", span=Span(source))
-        else:
-            path.append((child, iter(reads[child])))
-            under_way.add(child)
-    return order

@@ -42,8 +42,8 @@ class Host(Protocol):
         """The value of a tensor attribute."""
 
     def subgraph(self, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
-        """The outputs of a graph attribute (a branch, a loop body) for these
-        inputs.
+        """The outputs of a graph attribute (a branch, a loop body) for
+        these inputs.
         """
 
 
@@ -83,8 +83,8 @@ class Node:
         """The value of an attribute, or of an input that must be known at
         compile time; None where both are left out.
 
-        Raises AotcError (code "onnx-runtime-shape") where the value depends on
-        run-time data.
+        Raises AotcError (code "onnx-runtime-shape") where the value depends
+        on run-time data.
         """
         if name in self.attrs:
             return np.asarray(self.attrs[name])
@@ -118,8 +118,8 @@ class Node:
         return numbers[0]
 
     def attribute(self, parameter: Parameter) -> Any:
-        """What a converter gets for a parameter that is given by keyword: an
-        attribute, or the node.
+        """What a converter gets for a parameter that is given by keyword:
+        an attribute, or the node.
         """
         if parameter.name == "node":
             return self
@@ -251,8 +251,8 @@ RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
 
 
 def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> None:
-    """AotcError where a node has too few or too many inputs or outputs (code
-    "onnx-input"), a tensor has a rank that its operator does not take
+    """AotcError where a node has too few or too many inputs or outputs
+    (code "onnx-input"), a tensor has a rank that its operator does not take
     ("onnx-rank"), or the operator is of a version that no converter knows
     ("onnx-op").
     """

@@ -94,8 +94,8 @@ def _scan(*inputs: Expr, num_scan_inputs: int = 0, body: GraphProto, node: Node)
 
 
 def _per_value(node: Node, name: str, count: int) -> list[int]:
-    """An attribute that has one number for each of `count` values, all 0 where
-    it is left out.
+    """An attribute that has one number for each of `count` values, all 0
+    where it is left out.
     """
     given: list[int] = node.attrs.get(name) or [0] * count
     fits = len(given) == count

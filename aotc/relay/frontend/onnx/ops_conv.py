@@ -29,11 +29,11 @@ _PLAIN = ("", "NOTSET", "VALID")
 def _stated(
     kernel: Sequence[int], *, strides: Any = (), dilations: Any = (), pads: Any = (), auto_pad: str = "", **_: Any
 ) -> Window:
-    """The window that attributes describe, without the padding that `auto_pad`
-    has worked out.
+    """The window that attributes describe, without the padding that
+    `auto_pad` has worked out.
 
-    Raises AotcError (code "onnx-window") for attributes that do not fit each
-    other.
+    Raises AotcError (code "onnx-window") for attributes that do not fit
+    each other.
     """
     rank = len(kernel)
     strides, dilations = (tuple(given) or (1,) * rank for given in (strides, dilations))
@@ -46,8 +46,8 @@ def _stated(
 
 
 def _window(node: Node, x: Expr, kernel: Sequence[int]) -> Window:
-    """The window that a node's attributes describe, padded as `auto_pad` asks
-    for.
+    """The window that a node's attributes describe, padded as `auto_pad`
+    asks for.
     """
     window, auto = _stated(kernel, **node.attrs), node.attrs.get("auto_pad", "")
     if auto in _PLAIN:
@@ -85,8 +85,8 @@ def _conv_transpose(x: Expr, w: Expr, bias: Expr | None = None, *, group: int = 
 def _transposed_padding(
     x: Expr, window: Window, *, output_padding: Any = (), output_shape: Any = None, auto_pad: str = "", **_: Any
 ) -> tuple[Window, tuple[int, ...]]:
-    """Padding and output padding, worked out from `output_shape` or `auto_pad`
-    where those are given.
+    """Padding and output padding, worked out from `output_shape` or
+    `auto_pad` where those are given.
     """
     extra = tuple(output_padding) or (0,) * window.rank
     if output_shape is None and auto_pad in _PLAIN:
@@ -126,8 +126,8 @@ def _max_pool(x: Expr, *, ceil_mode: bool = False, storage_order: bool = False, 
 
 
 def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: bool) -> Expr:
-    """Where in the flattened data the greatest value of each window lies: the
-    first tap that is greatest.
+    """Where in the flattened data the greatest value of each window lies:
+    the first tap that is greatest.
     """
     shape, rank = g.shape(x), window.rank
     sizes, counts = shape[2:], result[2:]
@@ -192,8 +192,8 @@ def _global_lp_pool(x: Expr, *, p: int = 2) -> Expr:
 
 
 def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: int = 0, node: Node) -> Expr:
-    """The root of a sum of powers over complete windows: zeros are added until
-    every window is complete.
+    """The root of a sum of powers over complete windows: zeros are added
+    until every window is complete.
     """
     sizes, window = g.shape(x)[2:], _pool_window(node, x)
     _check_order(p)

@@ -44,8 +44,8 @@ _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
 def _aligned(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
-    """The second operand, its axes moved to where `axis` of operator sets 1 to
-    6 puts them.
+    """The second operand, its axes moved to where `axis` of operator sets 1
+    to 6 puts them.
     """
     if axis is None or not broadcast:
         return b
@@ -71,8 +71,8 @@ def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> E
 
 
 def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:
-    """The result has the base's type; a floating exponent of an integer base is
-    computed in floating point.
+    """The result has the base's type; a floating exponent of an integer
+    base is computed in floating point.
     """
     exponent = _aligned(base, exponent, axis, broadcast)
     if isinstance(exponent, Constant) and exponent.data.size == 1 and not g.rank(exponent) > g.rank(base):
@@ -91,8 +91,8 @@ def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int 
 
 
 def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
-    """A shift by the width or more, or by a negative amount, leaves only copies
-    of the sign bit.
+    """A shift by the width or more, or by a negative amount, leaves only
+    copies of the sign bit.
     """
     left, dtype = direction == "LEFT", g.dtype(x)
     op = "left_shift" if left else "right_shift"
@@ -121,8 +121,8 @@ def _cast_like(x: Expr, like: Expr, *, saturate: bool = True) -> Expr:
 def _clip(
     x: Expr, low: Expr | None = None, high: Expr | None = None, *, min: float | None = None, max: float | None = None
 ) -> Expr:
-    """Bounds are attributes up to version 6, inputs after; a bound may be left
-    out or come at run time.
+    """Bounds are attributes up to version 6, inputs after; a bound may be
+    left out or come at run time.
     """
     dtype = g.dtype(x)
     low = low if min is None else g.constant(min, dtype)

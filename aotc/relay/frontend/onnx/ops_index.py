@@ -27,8 +27,8 @@ def _gather_elements(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
 
 
 def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
-    """Index tuples (along the last axis) checked against `sizes` and moved to
-    the first axis.
+    """Index tuples (along the last axis) checked against `sizes` and moved
+    to the first axis.
     """
     rank = g.rank(indices)
     return g.transpose(checked_indices(indices, sizes), (rank - 1, *range(rank - 1)))
@@ -57,8 +57,8 @@ def _scatter_nd(x: Expr, indices: Expr, updates: Expr, *, reduction: str = "none
 
 
 def _one_hot(indices: Expr, depth: Int, values: Expr, *, axis: int = -1) -> Expr:
-    """A comparison with 0, 1, ..., depth - 1; indices outside give no `on` at
-    all.
+    """A comparison with 0, 1, ..., depth - 1; indices outside give no `on`
+    at all.
     """
     require("onnx-onehot", depth >= 0, f"the depth is {depth}")
     rank = g.rank(indices) + 1

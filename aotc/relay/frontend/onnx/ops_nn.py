@@ -121,8 +121,8 @@ _UINT8 = DType("uint8")
 
 
 def _division(x: Expr, scale: Expr) -> DType:
-    """The type of the division: the scale's (the data's up to version 19: they
-    are equal).
+    """The type of the division: the scale's (the data's up to version 19:
+    they are equal).
     """
     dtype = g.dtype(scale)
     if dtype.is_float and dtype.bits >= 16:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from aotc.ir import AotcError, require
+from aotc.ir import require
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.activations import softplus, softsign
@@ -38,11 +38,10 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
 
 
 def _activation(name: str, alpha: Sequence[float], beta: Sequence[float]) -> Activation:
-    """An activation by its (case-insensitive) name; `alpha` and `beta` hold a
-    number or none.
+    """An activation by its (case-insensitive) name; `alpha` and `beta` hold
+    a number or none.
     """
-    if name.lower() not in _FUNCTIONS:
-        raise AotcError("onnx-recurrent", f"the activation {name!r} is not known")
+    require("onnx-recurrent", name.lower() in _FUNCTIONS, f"the activation {name!r} is not known")
     function = _FUNCTIONS[name.lower()]
     takes = {p.name for p in parameters(function)}
     return partial(function, **{n: v[0] for n, v in (("alpha", alpha), ("beta", beta)) if v and n in takes})

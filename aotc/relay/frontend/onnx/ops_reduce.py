@@ -27,8 +27,8 @@ def _square(x: Expr) -> Expr:
 
 
 def _reduction(body: Reduction, prepare: Callable[[Expr], Expr] = _same) -> Converter:
-    """A converter for a reduction; with nothing to reduce only `prepare` (the
-    elementwise part) remains.
+    """A converter for a reduction; with nothing to reduce only `prepare`
+    (the elementwise part) remains.
     """
 
     def convert(x: Expr, axes: Ints | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Expr:
@@ -64,8 +64,8 @@ def _arg(name: str, x: Expr, *, axis: Axis = 0, keepdims: int = 1, select_last_i
 
 
 def _running(name: str, x: Expr, axis: Expr, *, reverse: int = 0, exclusive: bool = False) -> Expr:
-    """CumSum and CumProd; `reverse` runs from the end, `exclusive` leaves the
-    element itself out.
+    """CumSum and CumProd; `reverse` runs from the end, `exclusive` leaves
+    the element itself out.
     """
 
     def along(place: int) -> Expr:

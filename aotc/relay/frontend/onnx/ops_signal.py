@@ -35,8 +35,8 @@ _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "line
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to do per axis of the input: the size to reach, the factor, and the
-    region as parts of the extent.
+    """What to do per axis of the input: the size to reach, the factor, and
+    the region as parts of the extent.
     """
 
     sizes: list[int]
@@ -88,8 +88,8 @@ def _given(node: Node) -> tuple[list[float], list[int]]:
 
 
 def _fit_sizes(node: Node, plan: _Plan, shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> None:
-    """Sizes as they are, or one common factor that fits them all in or round
-    them.
+    """Sizes as they are, or one common factor that fits them all in or
+    round them.
     """
     fits = len(sizes) == len(axes) and min(sizes) >= 0
     require("onnx-resize", fits, f"sizes {list(sizes)} do not fit {len(axes)} axes")
@@ -132,8 +132,8 @@ def _resample(
     antialias: int = 0,
     **_: Any,
 ) -> Expr:
-    """Bring the resized axes to the end, the others into one, resize, and take
-    that back.
+    """Bring the resized axes to the end, the others into one, resize, and
+    take that back.
     """
     shape = g.shape(x)
     kept = [k for k in range(len(shape)) if k not in axes]
@@ -199,8 +199,8 @@ def _matrix(length: int, bins: int, inverse: bool, dtype: str) -> Expr:
 
 
 def _real_matrix(bins: int, length: int, dtype: str) -> Expr:
-    """(2 * bins, length): takes the one-sided spectrum of a real signal back to
-    the signal.
+    """(2 * bins, length): takes the one-sided spectrum of a real signal
+    back to the signal.
     """
     full = np.zeros((bins, 2, length))
     for k, n in itertools.product(range(bins), range(length)):
@@ -211,8 +211,8 @@ def _real_matrix(bins: int, length: int, dtype: str) -> Expr:
 
 
 def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
-    """The transform along the second last axis of (..., n, 1 or 2); (..., bins,
-    2), real signals (..., n, 1).
+    """The transform along the second last axis of (..., n, 1 or 2); (...,
+    bins, 2), real signals (..., n, 1).
     """
     *lead, size, parts = g.shape(x)
     dtype, fits = g.dtype(x), parts in (1, 2) and length >= 1
@@ -254,7 +254,9 @@ def _dft(x: Expr, dft_length: Int | None = None, axis: Int = -2, *, inverse: boo
 def _stft(
     x: Expr, step: Int, window: Expr | None = None, frame_length: Int | None = None, *, onesided: bool = True
 ) -> Expr:
-    """Overlapping frames are gathered, weighted by the window and transformed."""
+    """Overlapping frames are gathered, weighted by the window and
+    transformed.
+    """
     if g.rank(x) == 2:
         x = g.reshape(x, (*g.shape(x), 1))
     batch, size, parts = g.shape(x)

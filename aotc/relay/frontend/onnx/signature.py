@@ -14,6 +14,7 @@ from typing import Any
 from aotc.ir import AotcError, Diagnostic, Dim, Span, SymDim, TensorType, is_static, nearest, static_shape
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem
+from aotc.relay.frontend.problems import Problems
 
 
 def input_types(
@@ -21,29 +22,22 @@ def input_types(
 ) -> dict[str, TensorType]:
     """The type of each graph input (a ValueInfoProto), pinned.
 
-    Raises AotcError listing every input that is no tensor or has an unsupported
-    type, and every entry of `shape` and `dims` that is unknown or contradicts
-    the model.
+    Raises AotcError listing every input that is no tensor or has an
+    unsupported type, and every entry of `shape` and `dims` that is unknown
+    or contradicts the model.
     """
-    span = Span(loaded.source)
-    problems: list[Diagnostic] = []
+    span, problems = Span(loaded.source), Problems("onnx-input")
     declared: dict[str, tuple[Dim, ...] | None] = {}
     types: dict[str, TensorType] = {}
     for value in inputs:
-        try:
+        with problems.at(span):
             declared[value.name] = _declared_shape(value)
-        except AotcError as error:
-            problems += error.at(span).diagnostics
     bindings = _bindings(declared, shape, dims, problems, span)
     for value in inputs:
-        if value.name not in declared:
-            continue
-        try:
-            types[value.name] = _pinned(value, declared[value.name], shape.get(value.name), bindings)
-        except AotcError as error:
-            problems += error.at(span).diagnostics
-    if problems:
-        raise AotcError.collect(problems)
+        if value.name in declared:
+            with problems.at(span):
+                types[value.name] = _pinned(value, declared[value.name], shape.get(value.name), bindings)
+    problems.check()
     return types
 
 
@@ -68,7 +62,7 @@ def _bindings(
     declared: Mapping[str, tuple[Dim, ...] | None],
     shape: Mapping[str, Sequence[int]],
     dims: Mapping[str, int],
-    problems: list[Diagnostic],
+    problems: Problems,
     span: Span,
 ) -> dict[str, int]:
     """Values of dimension symbols: those given, and those that given shapes
@@ -79,19 +73,19 @@ def _bindings(
         if name not in symbols:
             text = f"no input has a dimension called {name!r}"
             hint = nearest(name, symbols) or (f"dimensions: {', '.join(sorted(symbols))}" if symbols else "")
-            problems.append(Diagnostic("onnx-dim", text, span, hint=hint))
+            problems.found.append(Diagnostic("onnx-dim", text, span, hint=hint))
         elif dims[name] < 0:
-            problems.append(Diagnostic("onnx-dim", f"dimension {name!r} cannot be {dims[name]}", span))
+            problems.found.append(Diagnostic("onnx-dim", f"dimension {name!r} cannot be {dims[name]}", span))
     bound = dict(dims)
     for name, given in shape.items():
         if name not in declared:
             text = f"the model has no input {name!r}"
-            problems.append(Diagnostic("onnx-input", text, span, hint=nearest(name, declared)))
+            problems.found.append(Diagnostic("onnx-input", text, span, hint=nearest(name, declared)))
             continue
         for dim, value in zip(declared[name] or (), given, strict=False):
             if isinstance(dim, SymDim) and dim.name and bound.setdefault(dim.name, int(value)) != value:
                 text = f"dimension {dim.name!r} is pinned to both {bound[dim.name]} and {value}"
-                problems.append(Diagnostic("onnx-dim", text, span))
+                problems.found.append(Diagnostic("onnx-dim", text, span))
     return bound
 
 
@@ -121,8 +115,8 @@ def _pinned(
 
 
 def pin_hint(types: Mapping[str, TensorType]) -> str:
-    """A hint that names the dynamic dimensions of the inputs and the flags that
-    pin them; "" if there are none.
+    """A hint that names the dynamic dimensions of the inputs and the flags
+    that pin them; "" if there are none.
     """
     named: dict[str, str] = {}
     unnamed: dict[str, str] = {}

@@ -51,8 +51,8 @@ def load_exported(path: str | Path) -> Any:
 
 
 class _Archive:
-    """The records of a zip archive by name, without the folder that they are
-    all in.
+    """The records of a zip archive by name, without the folder that they
+    are all in.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,8 +66,8 @@ class _Archive:
         self._size = path.stat().st_size
 
     def check(self) -> None:
-        """Records lie in the file as they are, each once: none grows when it is
-        read.
+        """Records lie in the file as they are, each once: none grows when
+        it is read.
         """
         infos = self._file.infolist()
         if len(infos) != len(self._records):
@@ -101,8 +101,8 @@ class _Archive:
 
 
 def _check_kind(archive: _Archive) -> None:
-    """Refused for archives of other kinds, which hold pickles, and for what no
-    torch wrote.
+    """Refused for archives of other kinds, which hold pickles, and for what
+    no torch wrote.
     """
     if "serialized_exported_program.json" in archive:
         raise Refused("it was written by torch 2.7 or older, as a pickle, which could run code", _SAVE_AGAIN)
@@ -136,8 +136,8 @@ def _program(archive: _Archive) -> Any:
 
 
 def _tensors(archive: _Archive, folder: str, config: str) -> dict[str, torch.Tensor]:
-    """The parameters or constants by name; what shares its values in the file
-    shares them here.
+    """The parameters or constants by name; what shares its values in the
+    file shares them here.
     """
     if f"{folder}model.pt" in archive:
         raise Refused("an older torch wrote its parameters as a pickle, which could run code", _SAVE_AGAIN)

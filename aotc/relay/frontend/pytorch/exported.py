@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from aotc.ir import AotcError, AotcTypeError, Diagnostic, Span, SymDim, TensorType, nearest, spending
+from aotc.ir import AotcError, AotcTypeError, Diagnostic, Span, SymDim, TensorType, nearest, require, spending
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
@@ -37,8 +37,8 @@ _IGNORED: Final = {
 
 
 def _prepared(program: Any) -> Any:
-    """The program without operators in place, and with what has no converter
-    decomposed as far as torch can.
+    """The program without operators in place, and with what has no
+    converter decomposed as far as torch can.
     """
     if not any(map(_needs_work, program.graph.nodes)):
         return program
@@ -83,8 +83,8 @@ def _is_unknown(target: Any) -> bool:
 
 
 def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | SymDim, ...]:
-    """The shape of an example tensor; dynamic dimensions by the names of their
-    symbols, with upper bounds.
+    """The shape of an example tensor; dynamic dimensions by the names of
+    their symbols, with upper bounds.
     """
     dims: list[int | SymDim] = []
     for dim in tensor.shape:
@@ -101,17 +101,16 @@ def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | Sym
 
 
 def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
-    """AotcError where values are given for symbols that the program does not
-    have, or that it does not allow.
+    """AotcError where values are given for symbols that the program does
+    not have, or that it does not allow.
     """
     bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
     for name, value in pins.items():
         if name not in bounds:
             hint = nearest(name, bounds) or f"dynamic dimensions: {', '.join(bounds) or 'none'}"
             raise AotcError("torch-dims", f"the program has no dynamic dimension {name!r}", hint=hint)
-        if value not in bounds[name]:
-            text = f"{name} = {value} is outside {bounds[name].lower} to {bounds[name].upper}"
-            raise AotcError("torch-dims", text)
+        text = f"{name} = {value} is outside {bounds[name].lower} to {bounds[name].upper}"
+        require("torch-dims", value in bounds[name], text)
 
 
 def _inputs(
@@ -166,8 +165,8 @@ def _state(program: Any, spec: Any) -> Any:
 
 
 def _check_outputs(program: Any, problems: Problems) -> None:
-    """Programs that change their buffers or inputs are for training, or keep
-    state: both are refused.
+    """Programs that change their buffers or inputs are for training, or
+    keep state: both are refused.
     """
     for spec in program.graph_signature.output_specs:
         if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
@@ -257,6 +256,5 @@ def _results(program: Any, values: Mapping[str, Value], problems: Problems) -> t
             outputs += flattened(known(values[str(name)]) if name in values else getattr(spec.arg, "value", None))
             names.append(str(name))
     problems.check()
-    if not outputs:
-        raise AotcError("torch-output", "the program returns no tensors")
+    require("torch-output", bool(outputs), "the program returns no tensors")
     return outputs, names

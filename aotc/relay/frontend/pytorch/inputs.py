@@ -12,34 +12,30 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, AotcTypeError, AotcValueError, Diagnostic, TensorType
+from aotc.ir import AotcError, AotcTypeError, AotcValueError, TensorType, require
+from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.values import dtype_name
 
 
 def input_types(infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
-    """Names and types of the inputs; AotcValueError listing all that is wrong
-    with `input_infos`.
+    """Names and types of the inputs; AotcValueError listing all that is
+    wrong with `input_infos`.
     """
     if not isinstance(infos, (list, tuple)):
         raise AotcTypeError("torch-inputs", "input_infos is a list of (name, shape) or (name, (shape, dtype))")
     if len(infos) != len(inputs):
         names = ", ".join(v.debugName() for v in inputs)
-        raise AotcValueError(
-            "torch-inputs", f"the module has {len(inputs)} inputs ({names}), {len(infos)} are described"
-        )
+        text = f"the module has {len(inputs)} inputs ({names}), {len(infos)} are described"
+        raise AotcValueError("torch-inputs", text)
     found: list[tuple[str, TensorType]] = []
-    problems: list[Diagnostic] = []
+    problems = Problems("torch-inputs")
     for info, value in zip(infos, inputs, strict=True):
-        try:
+        with problems.at(None):
             name, ty = _input_type(info, default_dtype)
-            if name in [n for n, _ in found]:
-                raise AotcError("torch-inputs", f"two inputs are called {name!r}")
+            require("torch-inputs", name not in dict(found), f"two inputs are called {name!r}")
             _check_traced(name, ty, value.type())
             found.append((name, ty))
-        except AotcError as error:
-            problems += error.diagnostics
-    if problems:
-        raise AotcError.collect(problems)
+    problems.check()
     return found
 
 

@@ -28,8 +28,8 @@ def _per_axis(value: Value, rank: int) -> tuple[int, ...]:
 
 
 def _batched(body: Callable[..., Expr], x: Expr, rank: int, *args: Any, **attributes: Any) -> Expr:
-    """What `body` gives for x with a batch axis, which goes away again if x has
-    none.
+    """What `body` gives for x with a batch axis, which goes away again if x
+    has none.
     """
     if g.rank(x) == rank + 1:
         return g.squeeze(body(g.unsqueeze(x, [0]), *args, **attributes), [0])
@@ -106,8 +106,8 @@ def _upsample(
     scale_factors: Value = None,
     **scales: Value,
 ) -> Expr:
-    """torch computes positions with a given factor, and with the ratio of the
-    extents where there is none.
+    """torch computes positions with a given factor, and with the ratio of
+    the extents where there is none.
     """
     names = ["scales"] if rank == 1 else [f"scales_{axis}" for axis in "dhw"[3 - rank :]]
     extents, mode = tv.shape(x)[2:], "align_corners" if align_corners else mode
@@ -128,8 +128,8 @@ def _grid_sampler(x: Expr, grid: Expr, interpolation_mode: int, padding_mode: in
 
 
 def _im2col(x: Expr, kernel_size: Value, **places: Value) -> Expr:
-    """Each window as a column: a convolution with the identity would cost more
-    than slices.
+    """Each window as a column: a convolution with the identity would cost
+    more than slices.
     """
     window = _window(2, kernel_size, **places)
     y = g.pad(x, [(0, 0), (0, 0), *((p, p) for p in window.pads[:2])])

@@ -99,8 +99,8 @@ def _front(axes: Sequence[int], rank: int) -> list[int]:
 
 
 def _place_of(axes: Sequence[int]) -> int:
-    """Where the indexed axes go: to the first of them where they lie side by
-    side, else to the front.
+    """Where the indexed axes go: to the first of them where they lie side
+    by side, else to the front.
     """
     return axes[0] if list(axes) == list(range(axes[0], axes[0] + len(axes))) else 0
 
@@ -182,8 +182,8 @@ def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
 
 
 def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
-    """The diagonal of two axes as a new last axis: elements at a fixed distance
-    of the flattened matrix.
+    """The diagonal of two axes as a new last axis: elements at a fixed
+    distance of the flattened matrix.
     """
     rank = g.rank(x)
     axes = [tv.axis_in(dim1, rank), tv.axis_in(dim2, rank)]

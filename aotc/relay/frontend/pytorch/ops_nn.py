@@ -126,8 +126,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Expr:
-    """softmax(query key^T * scale + mask) value; masks are True where attention
-    is allowed, or are added.
+    """softmax(query key^T * scale + mask) value; masks are True where
+    attention is allowed, or are added.
     """
     if dropout_p:
         raise tv.training("scaled_dot_product_attention with dropout")
@@ -182,8 +182,8 @@ def _multi_head(
 def _encoder_layer(
     src: Expr, num_heads: int, use_gelu: bool, norm_first: bool, eps: float, mask: Maybe = None, **layer: Any
 ) -> Expr:
-    """torch's fused transformer layer: attention and two linear layers, each
-    with a sum and a normalisation.
+    """torch's fused transformer layer: attention and two linear layers,
+    each with a sum and a normalisation.
 
     layer   as of `_multi_head`, and those of the linear layers (`ffn_...`) and normalisations (`norm_...`)
     """
@@ -235,8 +235,8 @@ def _cell(
     b_ih: Maybe = None,
     b_hh: Maybe = None,
 ) -> list[Expr] | Expr:
-    """One step, from the products of input and last state with their weights
-    and the last state.
+    """One step, from the products of input and last state with their
+    weights and the last state.
     """
     state = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     new = step(linear(x, w_ih, b_ih), linear(state[0], w_hh, b_hh), state)

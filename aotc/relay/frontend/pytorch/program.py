@@ -33,8 +33,8 @@ Check: TypeAlias = Callable[[Any, str], Any]
 
 
 class Refused(Exception):
-    """A part of a file that is not taken: where and why, and what to do about
-    it.
+    """A part of a file that is not taken: where and why, and what to do
+    about it.
     """
 
     def __init__(self, text: str, hint: str = "") -> None:
@@ -152,11 +152,11 @@ _LARGEST_POWER: Final = 8
 
 
 def _expression(value: Any, where: str) -> str:
-    """An expression of sympy as the text of Python that builds it, and nothing
-    else: `Add(Symbol('s0'), Integer(1))`.
+    """An expression of sympy as the text of Python that builds it, and
+    nothing else: `Add(Symbol('s0'), Integer(1))`.
 
-    It is printed anew from its syntax tree, so that what was checked is what is
-    evaluated.
+    It is printed anew from its syntax tree, so that what was checked is
+    what is evaluated.
     """
     _TEXT(value, where)
     try:
@@ -190,8 +190,8 @@ def _check_expression(tree: ast.expr, where: str) -> None:
 
 
 def _check_leaf(name: str, node: ast.Call, where: str) -> None:
-    """The arguments are literals: a name, a number as a text, integers; those
-    by keyword are numbers or flags.
+    """The arguments are literals: a name, a number as a text, integers;
+    those by keyword are numbers or flags.
     """
     values = [ast.literal_eval(arg) for arg in node.args]
     options = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
@@ -217,8 +217,8 @@ def _is_small_power(node: ast.Call) -> bool:
 
 
 def _cpu(value: Any, where: str) -> dict[str, Any]:
-    """Whatever device a program was exported on: its code is compiled for the
-    CPU.
+    """Whatever device a program was exported on: its code is compiled for
+    the CPU.
     """
     return {"type": "cpu", "index": None}
 
@@ -333,8 +333,8 @@ PAYLOADS: Final = _table(
 
 
 def checked_program(program: Any) -> dict[str, Any]:
-    """A clean program; Refused for what is not well formed, AotcError with all
-    operators that are not supported.
+    """A clean program; Refused for what is not well formed, AotcError with
+    all operators that are not supported.
     """
     clean: dict[str, Any] = _PROGRAM(program, "the program")
     graph_module = clean["graph_module"]
@@ -344,8 +344,8 @@ def checked_program(program: Any) -> dict[str, Any]:
 
 
 def _calling(signature: dict[str, Any]) -> dict[str, Any]:
-    """How the program is called: with all its inputs in order, for its outputs
-    in order.
+    """How the program is called: with all its inputs in order, for its
+    outputs in order.
     """
     names = [_input_name(spec) for spec in signature["input_specs"] if "user_input" in spec or "constant_input" in spec]
     results = sum("user_output" in spec for spec in signature["output_specs"])
@@ -391,8 +391,8 @@ def _check_operators(graph: dict[str, Any]) -> None:
 
 
 def _is_operator(target: str) -> bool:
-    """Whether a node's target is an operator of torch on tensors or numbers;
-    none reads or writes files.
+    """Whether a node's target is an operator of torch on tensors or
+    numbers; none reads or writes files.
     """
     if target in _ON_NUMBERS or target in _REGIONS:
         return True

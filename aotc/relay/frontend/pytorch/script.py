@@ -18,25 +18,25 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from aotc.ir import AotcError, AotcTypeError, AotcValueError, Span, SymDim, TensorType
+from aotc.ir import AotcError, AotcTypeError, AotcValueError, Op, Span, SymDim, TensorType
 from aotc.ir.budget import budget, spending
 from aotc.relay.analysis import free_vars
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, with_type
+from aotc.relay.expr import Constant, Expr, Function, Tuple, Var, with_type
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.inputs import input_types
 from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, is_tensor, shape
 from aotc.relay.frontend.pytorch.walk import POISON, CustomConverter, call_custom, call_operator, flattened, known
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import post_order
+from aotc.relay.visitor import Mutator
 
 NODES: Final = "the program, its loops unrolled,"
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A value that shares memory with another one, for certain or perhaps, and
-    how it follows from that.
+    """A value that shares memory with another one, for certain or perhaps,
+    and how it follows from that.
 
     `redo` is None for another name of the same tensor.
     """
@@ -123,8 +123,8 @@ class _Conversion:
     # --- memory that is shared
 
     def alias(self, node: Any, schema: Any, args: list[Value]) -> None:
-        """Keep track of views, and write the result of an operator in place to
-        what it changes.
+        """Keep track of views, and write the result of an operator in place
+        to what it changes.
         """
         outputs, inputs = [v.debugName() for v in node.outputs()], [v.debugName() for v in node.inputs()]
         written = next((k for k, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write), None)
@@ -153,8 +153,8 @@ class _Conversion:
             self.views[name] = _View(inputs[k], redo)
 
     def write(self, name: str, value: Value) -> None:
-        """`name` has a new value: so have what it is a view of, and all other
-        views of that.
+        """`name` has a new value: so have what it is a view of, and all
+        other views of that.
 
         Where only the strides decide whether something is a view, the other
         side must not be read any more.
@@ -187,8 +187,8 @@ class _Conversion:
                     self.values[name] = source if view.redo is None else view.redo(source)
 
     def _merged(self, base: Value, chain: Sequence[_View], value: Expr) -> Expr:
-        """`base` with the part that a chain of views shows replaced; the views
-        tell where that part lies.
+        """`base` with the part that a chain of views shows replaced; the
+        views tell where that part lies.
         """
         if not is_tensor(base):
             raise AotcError("torch-op", "a change in place of an element of a list is not supported")
@@ -344,8 +344,8 @@ _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
 
 
 def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Relay's names of nodes (kind and running number), by output; and for each
-    value its first reader's name.
+    """Relay's names of nodes (kind and running number), by output; and for
+    each value its first reader's name.
     """
     counts: dict[str, int] = {}
     names: dict[str, str] = {}
@@ -366,22 +366,13 @@ def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str,
     return names, consumers
 
 
-def _untyped(variables: Sequence[Var], root: Expr) -> Function:
-    """The function without inferred types: Relay's front end leaves them to
+class _Untyped(Mutator):
+    """Leaves out inferred types: Relay's front end leaves them to
     InferType.
     """
-    made: dict[Expr, Expr] = {v: with_type(v, None) for v in variables}
-    for node in post_order(root):
-        match node:
-            case Call():
-                made[node] = Call(node.op, [made.get(a, a) for a in node.args], node.attrs, node.span)
-            case Tuple():
-                made[node] = Tuple([made.get(f, f) for f in node.fields], node.span)
-            case TupleGetItem():
-                made[node] = TupleGetItem(made.get(node.tuple_value, node.tuple_value), node.index, node.span)
-            case _:
-                made.setdefault(node, node)
-    return Function([made[v] for v in variables], made[root])  # type: ignore[misc]
+
+    def rewrite(self, old: Expr, new: Expr) -> Expr:
+        return new if isinstance(new, (Op, Constant)) else with_type(new, None)  # type: ignore[type-var]
 
 
 @g.codes_of("torch")
@@ -422,7 +413,8 @@ def from_script(
     body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
     used = [v for v in free_vars(body) if v not in params]
     arrays = {v.name: conversion.params[v.name] for v in used}
-    return IRModule({"main": _untyped([*params, *used], body)}), arrays
+    main = _Untyped().visit_function(Function([*params, *used], body))
+    return IRModule({"main": main}), arrays
 
 
 def _outputs(conversion: _Conversion, graph: Any) -> list[Expr]:

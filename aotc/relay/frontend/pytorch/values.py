@@ -86,8 +86,8 @@ def dtype_name(value: Value) -> str | None:
 
 
 def array_of(tensor: Any) -> np.ndarray[Any, Any]:
-    """The value of a torch tensor, copied; AotcError for one that is not dense,
-    or not on the CPU.
+    """The value of a torch tensor, copied; AotcError for one that is not
+    dense, or not on the CPU.
     """
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise AotcError("torch-tensor", "only dense tensors that are not quantised are supported")
@@ -114,7 +114,9 @@ def promote(a: str, b: str) -> str:
 
 
 def result_type(*values: Value) -> str:
-    """The data type of an operation on tensors and numbers (torch.result_type)."""
+    """The data type of an operation on tensors and numbers
+    (torch.result_type).
+    """
     tiers: list[str | None] = [None, None, None]
     for value in values:
         if is_tensor(value):
@@ -165,8 +167,8 @@ def training(what: str) -> AotcError:
 
 
 def ints(values: Value) -> list[int]:
-    """Integers, of which one alone may stand for a list; one-element constants
-    count as numbers.
+    """Integers, of which one alone may stand for a list; one-element
+    constants count as numbers.
     """
     items = values if isinstance(values, (list, tuple)) else [values]
     return [int_of(v) for v in items]
@@ -192,8 +194,8 @@ def target_shape(values: Sequence[Value]) -> list[int]:
 
 
 def axis_in(place: int, rank: int) -> int:
-    """A possibly negative axis from 0; tensors without dimensions have the axis
-    0, too.
+    """A possibly negative axis from 0; tensors without dimensions have the
+    axis 0, too.
     """
     if not -max(rank, 1) <= place < max(rank, 1):
         raise AotcError("torch-axis", f"dimension {place} is outside a tensor of {rank} dimensions")
@@ -234,12 +236,12 @@ def row(vector: Expr, place: int, rank: int) -> Expr:
 
 
 def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The result of a converter on the arguments of a call, which are named by
-    torch's schema.
+    """The result of a converter on the arguments of a call, which are named
+    by torch's schema.
 
-    A parameter that is an `Axis` gets one of x from 0; `**rest` gets all that
-    has no parameter. Raises AotcError for an argument that the converter does
-    not know and that is not at its default.
+    A parameter that is an `Axis` gets one of x from 0; `**rest` gets all
+    that has no parameter. Raises AotcError for an argument that the
+    converter does not know and that is not at its default.
     """
     takes = {p.name: p for p in parameters(converter)}
     open_ended = any(p.kind is p.VAR_KEYWORD for p in takes.values())

@@ -38,8 +38,8 @@ POISON: Final = Absent("")
 
 
 def known(value: Value) -> Value:
-    """A value that may be read; AotcError or PoisonedError for one that is not
-    there.
+    """A value that may be read; AotcError or PoisonedError for one that is
+    not there.
     """
     if value is POISON:
         raise PoisonedError
@@ -65,8 +65,8 @@ def converter_for(name: str, overload: str, args: Sequence[Value]) -> Converter 
 
 
 def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The value of a call of a PyTorch operator; AotcError if it is unknown or
-    refuses its arguments.
+    """The value of a call of a PyTorch operator; AotcError if it is unknown
+    or refuses its arguments.
     """
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     try:
@@ -78,8 +78,8 @@ def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value
 
 
 def call_custom(custom: CustomConverter, name: str, args: list[Value], types: list[str]) -> Value:
-    """The value that a caller's own converter gives; AotcError with what that
-    converter raises.
+    """The value that a caller's own converter gives; AotcError with what
+    that converter raises.
     """
     try:
         return custom(args, types)
@@ -89,8 +89,8 @@ def call_custom(custom: CustomConverter, name: str, args: list[Value], types: li
 
 
 def described(value: Value) -> str:
-    """An argument in a message: the type of a tensor, a number or text itself,
-    a list by its first elements.
+    """An argument in a message: the type of a tensor, a number or text
+    itself, a list by its first elements.
     """
     if is_tensor(value):
         return str(type_of(value))
@@ -104,8 +104,8 @@ def described(value: Value) -> str:
 
 
 def _called(full: str, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The value of a call; whatever a converter stumbles over where arguments
-    do not fit.
+    """The value of a call; whatever a converter stumbles over where
+    arguments do not fit.
     """
     namespace, _, name = schema.name.partition("::")
     converter = converter_for(name, schema.overload_name, args) if namespace == "aten" else None
@@ -127,8 +127,8 @@ def _stored(schema: Any, args: Sequence[Value], result: Value) -> Value:
 
 
 def flattened(value: Value) -> list[Expr]:
-    """The tensors of nested lists and tuples; AotcError for anything else that
-    a model returns.
+    """The tensors of nested lists and tuples; AotcError for anything else
+    that a model returns.
     """
     if is_tensor(value) or isinstance(value, Tuple):
         return [value]

@@ -13,10 +13,11 @@ from click.testing import CliRunner
 
 import aotc
 from aotc.cli.main import main
-from aotc.driver.replay import replay
+from aotc.driver.replay import keeping_failures, replay
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import pass_instrument
+from aotc.ir.op import Precision
 from aotc.ir.transform import PassContext, module_pass
 from aotc.relay.backend import kernels
 from aotc.relay.module import IRModule
@@ -27,7 +28,10 @@ from aotc.relay.text.parser import parse
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.convert_layout import ConvertLayout
 from aotc.relay.transform.fuse_ops import FuseOps
+from aotc.relay.transform.select_layout import SelectLayout
+from aotc.relay.transform.to_mixed_precision import ToMixedPrecision
 from aotc.tir.passes import PlanMemory
+from aotc.tir.target import TARGETS, Target, get_target
 from tests.cli.invoke import DIGITS, call, refused
 
 
@@ -159,6 +163,34 @@ def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(FuseOps, "transform", broken)
     with pytest.raises(AotcError, match="cannot keep what shows it"):
         aotc.compile(DIGITS, build=False)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_options_of_every_target_come_back(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass that is made again from the file has an equal target, memories and budgets included."""
+    module = IRModule({"main": relu_of_convolution()})
+    made: list[Target] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(SelectLayout, "transform", broken)
+        with pytest.raises(AotcError, match="pass SelectLayout failed"), keeping_failures(), PassContext(3):
+            SelectLayout(get_target(name))(module)
+    (file,) = folder.glob("aotc-pass-SelectLayout-*.json")
+    monkeypatch.setattr(SelectLayout, "transform", lambda self, function, *_: [function, made.append(self.target)][0])
+    assert "nn.conv2d" in replay(file)
+    assert made == [get_target(name)]
+
+
+def test_enumerations_among_options_come_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = ToMixedPrecision("bfloat16", conversions={"nn.conv2d": Precision.NEVER})
+    made: list[ToMixedPrecision] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(ToMixedPrecision, "transform", broken)
+        with pytest.raises(AotcError, match="pass ToMixedPrecision failed"), keeping_failures():
+            step(IRModule({"main": relu_of_convolution()}))
+    (file,) = folder.glob("aotc-pass-ToMixedPrecision-*.json")
+    monkeypatch.setattr(ToMixedPrecision, "transform", lambda self, function, *_: [function, made.append(self)][0])
+    replay(file)
+    assert made == [step] and type(made[0].conversions["nn.conv2d"]) is Precision
 
 
 CONTEXT: dict[str, Any] = {"opt_level": 3, "required_pass": [], "disabled_pass": [], "config": {}}

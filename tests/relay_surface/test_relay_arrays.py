@@ -151,3 +151,14 @@ def test_damaged_parameters() -> None:
         relay.load_param_dict(blob + b"\0")
     with pytest.raises(AotcError, match="no saved parameters"):
         relay.load_param_dict(b"\0" * 64)
+
+
+@pytest.mark.parametrize("shape", [(-2, -3), (2, -3), (-6,), (-1, 0)])
+def test_parameters_of_negative_extents(shape: tuple[int, ...]) -> None:
+    """The header may say so; two negative extents even have a product that is right."""
+    blob = relay.save_param_dict({"w": np.ones(np.abs(shape), "float32")})
+    extents, damaged = (struct.pack(f"<{len(shape)}q", *sizes) for sizes in (np.abs(shape), shape))
+    assert blob.count(extents) == 1
+    with pytest.raises(AotcError, match=r"parameter 'w': an array has .* bytes for shape") as caught:
+        relay.load_param_dict(blob.replace(extents, damaged))
+    assert caught.value.code == "params"

@@ -86,6 +86,15 @@ def test_what_cannot_be_bound() -> None:
         relay.bind(f, {x: np.zeros(2)})  # type: ignore[dict-item]
 
 
+def test_arrays_are_no_tuples() -> None:
+    pair = relay.var("pair", relay.TupleType([relay.TensorType((2,)), relay.TensorType((2,))]))
+    f = relay.Function([pair], relay.TupleGetItem(pair, 0))
+    for value in (np.zeros(2, "float32"), np.zeros((2, 2), "float32")):
+        with pytest.raises(aotc.AotcError, match=r"parameter 'pair' is .*, the value is Tensor") as caught:
+            relay.bind_params_by_name(f, {"pair": value})
+        assert caught.value.code == "bind"
+
+
 def test_modules_by_global_variable() -> None:
     double, twice = relay.GlobalVar("double"), relay.GlobalVar("main")
     module = aotc.IRModule({double: relay.Function([x], x + x), twice: relay.Function([y], relay.Call(double, [y]))})

@@ -30,6 +30,7 @@ from aotc.ir.diagnostics import nearest as nearest
 from aotc.ir.dims import Dim as Dim
 from aotc.ir.dims import Shape as Shape
 from aotc.ir.dims import SymDim as SymDim
+from aotc.ir.dims import fits as fits
 from aotc.ir.dims import is_static as is_static
 from aotc.ir.dims import same_dim as same_dim
 from aotc.ir.dims import static_shape as static_shape
@@ -51,6 +52,7 @@ from aotc.ir.memo import remembered as remembered
 from aotc.ir.memo import remembering as remembering
 from aotc.ir.ndarray import NDArray as NDArray
 from aotc.ir.ndarray import array as array
+from aotc.ir.ndarray import as_tensors as as_tensors
 from aotc.ir.ndarray import empty as empty
 from aotc.ir.op import Arg as Arg
 from aotc.ir.op import AxisMap as AxisMap

@@ -8,7 +8,7 @@ SymDim()                               # prints as ?
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -52,3 +52,15 @@ def same_dim(a: Dim, b: Dim) -> bool:
     if isinstance(a, SymDim) and isinstance(b, SymDim):
         return bool(a.name) and a.name == b.name
     return a == b
+
+
+def fits(shape: Shape, sizes: Sequence[int], known: dict[str, int]) -> bool:
+    """Whether a shape can have these sizes; the first use of a named dimension settles its size in `known`."""
+    return len(shape) == len(sizes) and all(_fits(dim, size, known) for dim, size in zip(shape, sizes, strict=True))
+
+
+def _fits(dim: Dim, size: int, known: dict[str, int]) -> bool:
+    if isinstance(dim, int):
+        return dim == size
+    within = dim.upper is None or size <= dim.upper
+    return within and (not dim.name or known.setdefault(dim.name, size) == size)

@@ -7,7 +7,7 @@ x.numpy()                              # a copy as a numpy array
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -97,3 +97,14 @@ def array(arr: Any, device: Device | None = None) -> NDArray:
 def empty(shape: int | Sequence[int], dtype: str = "float32", device: Device | None = None) -> NDArray:
     """A tensor of zeros, to be filled by somebody else."""
     return NDArray(np.zeros(shape, DType(dtype).numpy), device)
+
+
+def as_tensors(value: Any, sequence: Callable[[Iterable[Any]], Any] = tuple) -> Any:
+    """A result with its arrays as tensors, and its tuples as those or another `sequence`."""
+    match value:
+        case np.ndarray():
+            return NDArray(value)
+        case tuple():
+            return sequence(as_tensors(item, sequence) for item in value)
+        case _:
+            return value

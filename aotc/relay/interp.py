@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, DType, FuncType, Op, SymDim, TensorType, TupleType, Type, nearest
+from aotc.ir import AotcError, DType, FuncType, Op, TensorType, TupleType, Type, fits, nearest
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
@@ -131,22 +131,13 @@ def _fits(value: Value, ty: Type, dims: dict[str, int]) -> bool:
     """Whether a value has a type; the first use of a named dimension settles its size."""
     match ty:
         case TensorType():
-            if not isinstance(value, np.ndarray) or DType.of(value) != ty.dtype or value.ndim != ty.rank:
-                return False
-            return all(_fits_dim(d, n, dims) for d, n in zip(ty.shape, value.shape, strict=True))
+            same = isinstance(value, np.ndarray) and DType.of(value) == ty.dtype
+            return same and fits(ty.shape, np.shape(value), dims)  # type: ignore[arg-type]
         case TupleType(fields=fields):
             same = isinstance(value, tuple) and len(value) == len(fields)
             return same and all(_fits(v, f, dims) for v, f in zip(value, fields, strict=True))  # type: ignore[arg-type]
         case FuncType():
             return isinstance(value, (Closure, Op))
-
-
-def _fits_dim(dim: int | SymDim, size: int, dims: dict[str, int]) -> bool:
-    if isinstance(dim, int):
-        return dim == size
-    if dim.upper is not None and size > dim.upper:
-        return False
-    return not dim.name or dims.setdefault(dim.name, size) == size
 
 
 def _describe(value: Value) -> str:

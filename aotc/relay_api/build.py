@@ -41,21 +41,18 @@ class ExecutorFactory:
     (for `GraphModuleDebug`); `graph, lib, params = factory` works, too.
 
     ir_mod        the module, parameters bound
+    lib           the compiled library, loaded
     libmod_name   the name that the model was built under
     target        what it was compiled for
     """
 
     def __init__(self, work: Compilation, library: CompiledLibrary, project: Path) -> None:
-        self.ir_mod = work.module
-        self.target = work.target
-        self.libmod_name = library.name
-        self._program = work.programs[0]
-        self._library = library
-        self._project = project
+        self.ir_mod, self.target, self.libmod_name = work.module, work.target, library.name
+        self._program, self.lib, self._project = work.programs[0], library, project
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """What makes executors of the model `name`; AotcError for another name."""
-        return self._library[name]
+        return self.lib[name]
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.get_graph_json(), self.get_lib(), self.get_params()))
@@ -69,11 +66,7 @@ class ExecutorFactory:
 
     def get_lib(self) -> CompiledLibrary:
         """The compiled library, loaded."""
-        return self._library
-
-    @property
-    def lib(self) -> CompiledLibrary:
-        return self._library
+        return self.lib
 
     def get_params(self) -> dict[str, NDArray]:
         """The constants of the compiled model by their names in the graph (p0, p1, ...), packed for the kernels."""
@@ -95,7 +88,7 @@ class ExecutorFactory:
             if file.suffix == ".tar":
                 self._write_archive(out)
             else:
-                out.write(self._library.path.read_bytes())
+                out.write(self.lib.path.read_bytes())
 
     def _write_archive(self, file: IO[bytes]) -> None:
         name = self.libmod_name
@@ -107,15 +100,10 @@ class ExecutorFactory:
         sources = {str(p.relative_to(self._project)): p for p in self._project.rglob("*") if p.is_file()}
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for path in sorted([*sources, *extra]):
-                _add(tar, path, extra[path] if path in extra else sources[path].read_bytes())
-
-
-def _add(tar: tarfile.TarFile, path: str, data: bytes) -> None:
-    """A file without time, owner or other traces of where it was made."""
-    info = tarfile.TarInfo(path)
-    info.size = len(data)
-    info.mode = 0o755 if path.endswith(".so") else 0o644
-    tar.addfile(info, io.BytesIO(data))
+                data = extra[path] if path in extra else sources[path].read_bytes()
+                entry = tarfile.TarInfo(path)  # without time, owner or other traces of where it was made
+                entry.size, entry.mode = len(data), 0o755 if path.endswith(".so") else 0o644
+                tar.addfile(entry, io.BytesIO(data))
 
 
 def require_module(value: object, code: str) -> None:
@@ -128,9 +116,8 @@ def require_module(value: object, code: str) -> None:
 def _require_names(module: IRModule) -> None:
     """AotcError (code "build") if two inputs have one name: they could not be told apart."""
     counts = Counter(p.name for p in module["main"].params)
-    twice = [name for name, count in counts.items() if count > 1]
-    if twice:
-        raise AotcError("build", f"several inputs of @main are called {', '.join(map(repr, twice))}")
+    if twice := [repr(name) for name, count in counts.items() if count > 1]:
+        raise AotcError("build", f"several inputs of @main are called {', '.join(twice)}")
 
 
 def compile_static(module: IRModule, target: MachineTarget, c_name: str) -> tuple[Compilation, CompiledModel]:

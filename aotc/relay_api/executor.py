@@ -24,7 +24,7 @@ import numpy as np
 
 from aotc.driver.importing import with_params
 from aotc.driver.wiring import install
-from aotc.ir import AotcError, Device, NDArray, nearest, require_device
+from aotc.ir import AotcError, Device, as_tensors, nearest, require_device
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, type_of
@@ -188,19 +188,10 @@ class FunctionValue:
         given = [_as_value(value, ty) for value, ty in zip_longest(args, ordered[: len(args)])]
         types = {p.name: p.checked_type for p in self.params}
         by_name = {name: _as_value(value, types.get(name)) for name, value in named.items()}
-        return self._result(self.run(bind_arguments(self.params, given, by_name)))
+        return as_tensors(self.run(bind_arguments(self.params, given, by_name)), self.sequence)
 
     def __repr__(self) -> str:
         return f"<function of ({', '.join(p.name for p in self.params)})>"
-
-    def _result(self, value: Any) -> Any:
-        match value:
-            case np.ndarray():
-                return NDArray(value)
-            case tuple():
-                return self.sequence(map(self._result, value))
-            case _:
-                return value
 
 
 def _as_value(value: Any, ty: Type | None) -> Any:

@@ -87,11 +87,9 @@ class GraphModuleDebug(GraphModule):
             require_device(one)
         super().__init__(module)
         assert isinstance(self._binding, GraphBinding)
-        self._memory = self._binding
-        self._nodes = module.nodes
+        self._memory, self._nodes = self._binding, module.nodes
         self._names = [node.name for node in self._nodes]
-        self._graph_json = graph_json_str
-        self._dump_root = Path(dump_root) if dump_root is not None else None
+        self._graph_json, self._dump_root = graph_json_str, dump_root
         self._profile = Profile(())
         if _names(graph_json_str) != self._names:
             raise AotcError("graph", "the graph is not that of the executor", hint="give what get_graph_json() gives")
@@ -114,7 +112,7 @@ class GraphModuleDebug(GraphModule):
         self.profile(number, repeat, min_repeat_ms, **inputs)
         self.display_debug_result()
         if self._dump_root is not None:
-            self._dump(self._dump_root)
+            self._dump(Path(self._dump_root))
 
     def profile(self, number: int = 1, repeat: int = 1, min_repeat_ms: float = 0, **inputs: Any) -> Profile:
         """Set the inputs that are given, run node by node, and give the times."""
@@ -142,7 +140,7 @@ class GraphModuleDebug(GraphModule):
         require_counts(repeat, number)
         super().run()
         nodes = range(len(self._nodes))
-        return [list(self.run_individual_node(k, number, repeat, min_repeat_ms).results) for k in nodes]
+        return [[*self.run_individual_node(k, number, repeat, min_repeat_ms).results] for k in nodes]
 
     def run_individual_node(
         self, index: int | str, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
@@ -178,7 +176,8 @@ class GraphModuleDebug(GraphModule):
 
     def _dump(self, folder: Path) -> None:
         """Write the graph, the times and the intermediates; names as in TVM's dumps."""
-        named = {f"{name}____{k}": a for n, name in enumerate(self._names) for k, a in enumerate(self._outputs_of(n))}
+        outputs = {name: self._memory.node_outputs(n) for n, name in enumerate(self._names)}
+        named = {f"{name}____{k}": a for name, arrays in outputs.items() for k, a in enumerate(arrays)}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "_aotcdbg_graph_dump.json").write_text(self._graph_json, encoding="utf-8")
@@ -186,9 +185,6 @@ class GraphModuleDebug(GraphModule):
             (folder / "output_tensors.params").write_bytes(save_param_dict(named))
         except OSError as error:
             raise AotcError("dump", f"cannot write to {folder}: {error.strerror}") from error
-
-    def _outputs_of(self, node: int) -> list[NDArray]:
-        return [NDArray(array) for array in self._memory.node_outputs(node)]
 
 
 def _names(graph_json: str) -> list[str]:

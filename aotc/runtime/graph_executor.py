@@ -58,8 +58,7 @@ class GraphModule:
         if not isinstance(module, (Session, GraphMachine)):
             hint = 'GraphModule(lib["default"](device))'
             raise AotcTypeError("executor", f"expected an executor, not {type(module).__name__}", hint=hint)
-        self._inputs = module.get_inputs()
-        self._outputs = module.get_outputs()
+        self._inputs, self._outputs = module.get_inputs(), module.get_outputs()
         self._arrays = {i.name: np.zeros(i.shape, i.dtype.numpy) for i in self._inputs}
         self._binding = module.bind(self._arrays)
         self._missing = dict.fromkeys(self._arrays)
@@ -128,8 +127,7 @@ class GraphModule:
 
     def get_input_index(self, name: str) -> int:
         """The position of an input; -1 if there is none of that name."""
-        names = list(self._arrays)
-        return names.index(name) if name in names else -1
+        return next((k for k, info in enumerate(self._inputs) if info.name == name), -1)
 
     def get_input_info(self) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
         """Shapes and dtypes of the inputs by name."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count, takewhile
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -49,13 +51,10 @@ def _library_of(path: Path) -> Path:
         if len(found) == 1:
             return found[0]
         if found:
-            names = ", ".join(p.name for p in found)
-            raise AotcError("load", f"{path / folder} holds several libraries: {names}", hint="give the file itself")
-    raise AotcError(
-        "load",
-        f"no compiled library in {path}",
-        hint=f"looked in {' and '.join(f'{f}/' for f in _FOLDERS)}; `make` in an emitted project builds it",
-    )
+            text = f"{path / folder} holds several libraries: {', '.join(p.name for p in found)}"
+            raise AotcError("load", text, hint="give the file itself")
+    hint = f"looked in {' and '.join(f'{f}/' for f in _FOLDERS)}; `make` in an emitted project builds it"
+    raise AotcError("load", f"no compiled library in {path}", hint=hint)
 
 
 def _named_in_metadata(project: Path) -> Path | None:
@@ -63,12 +62,13 @@ def _named_in_metadata(project: Path) -> Path | None:
     name = read_metadata(project).get("library")
     if name is None:
         return None
+    problem = "names no file as the library"
+    if isinstance(name, str) and name:
+        if is_inside(project, name):
+            return project / name
+        problem = f"places the library outside: {shown(name)}"
     hint = f"the library is part of the project: a relative path in {MARKER}; else give the file itself"
-    if not isinstance(name, str) or not name:
-        raise AotcError("load", f"{project / MARKER} names no file as the library", hint=hint)
-    if not is_inside(project, name):
-        raise AotcError("load", f"{project / MARKER} places the library outside: {shown(name)}", hint=hint)
-    return project / name
+    raise AotcError("load", f"{project / MARKER} {problem}", hint=hint)
 
 
 def shown(text: str) -> str:
@@ -135,32 +135,28 @@ class _Spellings:
 _SPELLINGS: Final = _Spellings()
 
 
-def _foreign_architecture(path: Path) -> str:
-    """The architecture that a library is for, if it is not this machine's; else ""."""
-    try:
-        with path.open("rb") as file:
-            name = elf_architecture(file.read(20))
-    except OSError:
-        return ""
-    return "" if name == architecture() else name
-
-
 def open_library(path: Path, interface: Any = ffi) -> Any:
     """The handle of a shared library, for a cffi interface; AotcError (code "load")."""
     require_whole(path)
     try:
         return interface.dlopen(_SPELLINGS.of(path.resolve()), interface.RTLD_NOW | interface.RTLD_LOCAL)
     except OSError as error:
-        made_for = _foreign_architecture(path)
-        if made_for:
-            text = f"{path} was compiled for {made_for}, this machine is {architecture()}"
+        raise _unloadable(path, error) from error
+
+
+def _unloadable(path: Path, error: OSError) -> AotcError:
+    """Why the dynamic linker refuses a file."""
+    hint = "expected a library that `aotc compile` built for this machine, or the directory of a project"
+    text, notes = f"cannot load {path}", [str(error)]
+    with suppress(OSError), path.open("rb") as file:
+        made_for = elf_architecture(file.read(20))
+        if made_for not in ("", architecture()):
+            text, notes = f"{path} was compiled for {made_for}, this machine is {architecture()}", []
             hint = "compile with --target host to run it here; docs/targets.md tells how to run it elsewhere"
-            raise AotcError("load", text, hint=hint) from error
-        if path.suffix in (".onnx", ".pt2", ".relay"):
+        elif path.suffix in (".onnx", ".pt2", ".relay"):
+            text, notes = f"{text}: it is a model, not a library", []
             hint = f"`aotc compile {path} -o DIR` makes a library of it"
-            raise AotcError("load", f"cannot load {path}: it is a model, not a library", hint=hint) from error
-        hint = "a library that `aotc compile` built for this machine, or the directory of a project"
-        raise AotcError("load", f"cannot load {path}", notes=[str(error)], hint=f"expected {hint}") from error
+    return AotcError("load", text, notes=notes, hint=hint)
 
 
 def _model(path: Path, handle: Any) -> Any:
@@ -179,25 +175,20 @@ def _model(path: Path, handle: Any) -> Any:
     return model
 
 
-def _missing(model: Any) -> tuple[tuple[str, ...], int]:
-    """The features that a model's instruction sets ask for, and a mask of those that the processor lacks."""
-    names: list[str] = []
-    while model.num_isas and model.cpu_features[len(names)] != ffi.NULL:
-        names.append(_text(model.cpu_features[len(names)]))
-    return tuple(names), int(model.cpu_missing()) if model.num_isas else 0
-
-
 def _isas(path: Path, model: Any) -> dict[str, tuple[str, ...]]:
     """The instruction sets that there are kernels for, the best first, each with what the processor lacks for it.
 
     Raises AotcError (code "cpu") where it lacks something for each.
     """
-    features, lacks = _missing(model)
+    if not model.num_isas:
+        return {}
+    features = list(map(_text, takewhile(lambda name: name != ffi.NULL, map(model.cpu_features.__getitem__, count()))))
+    lacks = int(model.cpu_missing())
     found = {}
-    for k in range(model.num_isas):
-        needs = int(model.isas[k].needs) & lacks
-        found[_text(model.isas[k].name)] = tuple(f for bit, f in enumerate(features) if needs >> bit & 1)
-    if found and all(found.values()):
+    for isa in model.isas[0 : model.num_isas]:
+        needs = int(isa.needs) & lacks
+        found[_text(isa.name)] = tuple(f for bit, f in enumerate(features) if needs >> bit & 1)
+    if all(found.values()):
         raise _lacks(path, *list(found.items())[-1])
     return found
 
@@ -211,10 +202,9 @@ def _text(pointer: Any) -> str:
     return bytes(ffi.string(pointer)).decode("utf-8", "replace")
 
 
-def _tensors(path: Path, pointer: Any, count: int) -> tuple[TensorInfo, ...]:
+def _tensors(path: Path, pointer: Any, number: int) -> tuple[TensorInfo, ...]:
     infos = []
-    for k in range(count):
-        tensor = pointer[k]
+    for tensor in pointer[0:number] if number else ():
         name, code = _text(tensor.name), int(tensor.dtype)
         if not 0 <= code < len(DTYPES):
             raise AotcError("load", f"{path}: tensor {name!r} has the unknown element type {code}")

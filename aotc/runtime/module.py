@@ -42,10 +42,8 @@ class CompiledLibrary:
         threads: int = 1,
         debug: Callable[[], GraphMachine] | None = None,
     ) -> None:
-        self._library = Library(path)
-        self._threads = threads
-        self._keep_alive = keep_alive
-        self._debug = debug
+        self._library, self._keep_alive = Library(path), keep_alive
+        self._threads, self._debug = threads, debug
         self.path = path
         self.name = self._library.name.removeprefix(PREFIX)
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Device, Dim, DType, NDArray, SymDim, nearest, require_device
+from aotc.ir import AotcError, Device, DType, as_tensors, fits, nearest, require_device
 from aotc.ir.bytecode import Instruction, Opcode, VMFunction
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 
@@ -81,13 +81,10 @@ class Executable:
     def stats(self) -> str:
         """How many constants, functions, kernels and instructions there are, as text."""
         counts = Counter(ins.opcode.value for f in self.functions for ins in f.code)
-        return "\n".join(
-            [
-                f"constants: {len(self.constants)}",
-                f"globals: {', '.join(self._by_name)}",
-                f"primitive ops: {', '.join(self.kernel_names)}",
-                f"instructions: {', '.join(f'{name} {n}' for name, n in sorted(counts.items()))}",
-            ]
+        instructions = ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
+        return (
+            f"constants: {len(self.constants)}\nglobals: {', '.join(self._by_name)}\n"
+            f"primitive ops: {', '.join(self.kernel_names)}\ninstructions: {instructions}"
         )
 
 
@@ -113,7 +110,7 @@ class VirtualMachine:
         """
         function = self.exe.function(func_name)
         stored = self._inputs.get(func_name) if not args and not kwargs else None
-        return _public(self.execute(function, stored if stored is not None else _arguments(function, args, kwargs)))
+        return as_tensors(self.execute(function, stored if stored is not None else _arguments(function, args, kwargs)))
 
     def set_input(self, func_name: str, /, *args: Any, **kwargs: Any) -> None:
         """Keep the arguments of a function for calls without arguments."""
@@ -198,18 +195,16 @@ def _arguments(function: VMFunction, args: Sequence[Any], named: Mapping[str, An
     params = function.params
     if len(args) > len(params):
         raise AotcError("vm", f"@{function.name} takes {len(params)} arguments, got {len(args)}")
-    given = dict(zip(params, args, strict=False))
-    for name, value in named.items():
-        if name in given or name not in params:
-            text = "is given twice" if name in given else f"is no parameter of @{function.name}"
+    rest = params[len(args) :]
+    for name in named:
+        if name not in rest:
+            text = "is given twice" if name in params else f"is no parameter of @{function.name}"
             raise AotcError("vm", f"{name!r} {text}", hint=nearest(name, params))
-        given[name] = value
-    missing = [repr(p) for p in params if p not in given]
-    if missing:
+    if missing := [repr(p) for p in rest if p not in named]:
         raise AotcError("vm", f"no value for {', '.join(missing)}")
-    values = args if len(args) == len(params) else [given[p] for p in params]
     dims: dict[str, int] = {}
-    return [_value(p, v, ty, dims) for p, v, ty in zip(params, values, function.type.arg_types, strict=True)]
+    values = zip(params, [*args, *map(named.get, rest)], function.type.arg_types, strict=True)
+    return [_value(name, value, ty, dims) for name, value, ty in values]
 
 
 def _value(name: str, value: Any, ty: Type, dims: dict[str, int]) -> Value:
@@ -217,8 +212,7 @@ def _value(name: str, value: Any, ty: Type, dims: dict[str, int]) -> Value:
     match ty:
         case TensorType():
             array = np.asarray(value) if hasattr(value, "__array__") else np.asarray(value, ty.dtype.numpy)
-            same = array.dtype == ty.dtype.numpy and array.ndim == ty.rank
-            if not same or not all(_fits(d, n, dims) for d, n in zip(ty.shape, array.shape, strict=True)):
+            if array.dtype != ty.dtype.numpy or not fits(ty.shape, array.shape, dims):
                 got = TensorType(array.shape, DType.of(array))
                 raise AotcError("vm", f"argument {name!r} must be {ty}, got {got}")
             return array
@@ -228,21 +222,3 @@ def _value(name: str, value: Any, ty: Type, dims: dict[str, int]) -> Value:
             return tuple(_value(name, v, f, dims) for v, f in zip(value, fields, strict=True))
         case FuncType():
             raise AotcError("vm", f"argument {name!r} is a function: only programs make them")
-
-
-def _fits(dim: Dim, size: int, dims: dict[str, int]) -> bool:
-    if not isinstance(dim, SymDim):
-        return dim == size
-    if dim.upper is not None and size > dim.upper:
-        return False
-    return not dim.name or dims.setdefault(dim.name, size) == size
-
-
-def _public(value: Value) -> Any:
-    match value:
-        case np.ndarray():
-            return NDArray(value)
-        case tuple():
-            return tuple(map(_public, value))
-        case _:
-            return value

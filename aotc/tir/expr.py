@@ -9,8 +9,9 @@ Values have a `dtype` and `lanes` (1 for a scalar).  Operators build and fold:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir.dtype import DType
@@ -420,48 +421,35 @@ def all_of(*conditions: Expr) -> Expr:
     return result
 
 
+def _nothing(_: Any) -> tuple[()]:
+    return ()
+
+
+_PARTS: Final[dict[type, tuple[Callable[[Any], tuple[Expr, ...]], Callable[..., Expr]]]] = {
+    Var: (_nothing, lambda e: e),
+    Const: (_nothing, lambda e: e),
+    Binary: (lambda e: (e.a, e.b), lambda e, a, b: binary(e.op, a, b)),
+    Unary: (lambda e: (e.a,), lambda e, a: unary(e.op, a)),
+    Cast: (lambda e: (e.a,), lambda e, a: cast(a, e.dtype)),
+    Broadcast: (lambda e: (e.a,), lambda e, a: Broadcast(a, e.lanes)),
+    Select: (lambda e: (e.cond, e.a, e.b), lambda _, cond, a, b: select(cond, a, b)),
+    Load: (lambda e: (e.index,), lambda e, index: Load(e.buffer, index, e.lanes)),
+    Call: (lambda e: e.args, lambda e, *args: Call(e.name, args)),
+    Element: (lambda e: e.indices, lambda e, *indices: Element(e.tensor, indices)),
+}
+"""For each kind of expression its operands, and how it is made of others, folded again."""
+KINDS: Final = tuple(_PARTS)
+
+
 def operands(expr: Expr) -> tuple[Expr, ...]:
     """The direct sub-expressions."""
-    match expr:
-        case Var() | Const():
-            return ()
-        case Binary():
-            return (expr.a, expr.b)
-        case Unary() | Cast() | Broadcast():
-            return (expr.a,)
-        case Select():
-            return (expr.cond, expr.a, expr.b)
-        case Load():
-            return (expr.index,)
-        case Call():
-            return expr.args
-        case Element():
-            return expr.indices
+    return _PARTS[type(expr)][0](expr)
 
 
 def with_operands(expr: Expr, fresh: tuple[Expr, ...]) -> Expr:
     """`expr` over other operands, folded again; the same object if nothing changed."""
-    if all(a is b for a, b in zip(operands(expr), fresh, strict=True)):
-        return expr
-    match expr:
-        case Var() | Const():
-            return expr
-        case Binary():
-            return binary(expr.op, fresh[0], fresh[1])
-        case Unary():
-            return unary(expr.op, fresh[0])
-        case Cast():
-            return cast(fresh[0], expr.dtype)
-        case Broadcast():
-            return Broadcast(fresh[0], expr.lanes)
-        case Select():
-            return select(fresh[0], fresh[1], fresh[2])
-        case Load():
-            return Load(expr.buffer, fresh[0], expr.lanes)
-        case Call():
-            return Call(expr.name, fresh)
-        case Element():
-            return Element(expr.tensor, fresh)
+    found, made = _PARTS[type(expr)]
+    return expr if all(map(is_, found(expr), fresh)) else made(expr, *fresh)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
@@ -474,7 +462,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
             stack.extend(reversed(operands(node)))
 
 
-def substitute(expr: Expr, mapping: dict[Var, Expr]) -> Expr:
+def substitute(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
     """`expr` with variables replaced, folded on the way up."""
     if isinstance(expr, Var):
         return mapping.get(expr, expr)

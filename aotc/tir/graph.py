@@ -7,10 +7,10 @@ elements(order[-1])                        # the elements that its body reads
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from aotc.tir import Binary, Call, Element, Expr, Var, as_expr, operands, te, walk, with_operands
+from aotc.tir import Binary, Call, Element, Expr, Var, as_expr, te, walk
 from aotc.tir.simplify import Ranges, simplify
 
 _OP_COST: Final = {"div": 4, "floordiv": 8, "floormod": 8, "truncdiv": 8, "truncmod": 8}
@@ -140,13 +140,6 @@ def reindex(tensor: te.Tensor, indices: Sequence[Expr], target: te.Tensor, range
         return tuple(indices)
     flat = simplify(te.flat_index(tensor.shape, indices), ranges)
     return tuple(simplify(i, ranges) for i in unflatten(flat, target.shape))
-
-
-def substitute_axes(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-    """`expr` with variables replaced; nothing is folded away that reads memory."""
-    if isinstance(expr, Var):
-        return mapping.get(expr, expr)
-    return with_operands(expr, tuple(substitute_axes(o, mapping) for o in operands(expr)))
 
 
 def same_flat(a: te.Tensor, a_indices: Sequence[Expr], b: te.Tensor, b_indices: Sequence[Expr], ranges: Ranges) -> bool:

@@ -19,44 +19,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, assert_never
-from aotc.tir import INSTRUCTIONS, NAMESPACE
-from aotc.tir.expr import (
-    BITWISE,
-    BOOL,
-    COMPARE,
-    INDEX,
-    Binary,
-    Broadcast,
-    Buffer,
-    Call,
-    Cast,
-    Const,
-    Element,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    Var,
-    walk,
-)
+from aotc.tir import INSTRUCTIONS, NAMESPACE, Binary, Broadcast, Element, Transpose, stmt_exprs
+from aotc.tir.expr import BITWISE, BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, walk
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
-from aotc.tir.stmt import (
-    PART,
-    PARTS,
-    Assign,
-    Block,
-    Comment,
-    Declare,
-    For,
-    If,
-    Kernel,
-    Stmt,
-    Store,
-    Sync,
-    Transpose,
-    While,
-    stmt_exprs,
-)
+from aotc.tir.stmt import PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

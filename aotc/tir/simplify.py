@@ -15,42 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from aotc.tir.expr import (
-    BOOL,
-    COMPARE,
-    INDEX,
-    Binary,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    Var,
-    all_of,
-    binary,
-    operands,
-    select,
-    substitute,
-    unary,
-    walk,
-    with_operands,
-    wrapped,
-)
-from aotc.tir.stmt import (
-    Assign,
-    Block,
-    Comment,
-    Declare,
-    For,
-    If,
-    Stmt,
-    Store,
-    Transpose,
-    map_exprs,
-    rebuilt,
-    walk_stmts,
-)
+from aotc.tir import Binary, all_of, operands, substitute, walk_stmts, with_operands, wrapped
+from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Load, Select, Unary, Var, binary, select, unary, walk
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Stmt, Store, Transpose, map_exprs, rebuilt
 
 Bound: TypeAlias = "int | float"
 """An int, or an infinity where nothing is known."""

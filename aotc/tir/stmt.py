@@ -9,43 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from aotc.ir import DType, Form, Span, alike, assert_never, remembered
-from aotc.tir.expr import (
-    INDEX,
-    Binary,
-    Broadcast,
-    Buffer,
-    Call,
-    Cast,
-    Const,
-    Element,
-    Expr,
-    Load,
-    Operand,
-    Select,
-    Unary,
-    Var,
-    as_expr,
-    walk,
-)
+from aotc.ir import DType, Form, Span, alike, remembered
+from aotc.tir import expr as values
+from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Operand, Var, as_expr, walk
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Common(Var):
-    """A variable that all programs share: one that is read again has the very same."""
-
-    def __reduce__(self) -> str:
-        return self.name.upper()
-
-
-PART: Final = _Common("part", INDEX)
+PART: Final = Var("part")
 """The number of a thread in its team, from 0."""
-PARTS: Final = _Common("parts", INDEX)
+PARTS: Final = Var("parts")
 """How many threads the team has."""
 TEAM: Final = (PART, PARTS)
-
 KINDS: Final = ("serial", "reduction", "independent")
 """What a loop may say of its iterations."""
 
@@ -216,8 +190,8 @@ class Kernel:
 _KERNELS: Final = Form(
     Kernel,
     [
-        *(DType, Buffer, Var, Const, Binary, Unary, Cast, Select, Load, Broadcast, Call, Element),
-        *(For, While, If, Store, Transpose, Declare, Assign, Block, Comment, Sync, UserSource, Kernel, Span),
+        *(DType, Buffer, Span, *values.KINDS),
+        *(For, While, If, Store, Transpose, Declare, Assign, Block, Comment, Sync, UserSource, Kernel),
     ],
     shared=TEAM,
 )
@@ -229,38 +203,41 @@ def remembered_kernel(kind: str, source: object, span: Span | None, make: Callab
     return alike(replace(made, span=span), made)
 
 
-def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
-    """The statements directly inside `stmt`."""
-    match stmt:
-        case For() | While():
-            return (stmt.body,)
-        case If():
-            return (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse)
-        case Block():
-            return stmt.stmts
-        case Store() | Transpose() | Declare() | Assign() | Comment() | Sync():
-            return ()
-        case _:
-            assert_never(stmt)
+def _nothing(_: Any) -> tuple[()]:
+    return ()
+
+
+_PARTS: Final[dict[type, tuple[Callable[[Any], tuple[Expr, ...]], Callable[[Any], tuple[Any, ...]], Any]]] = {
+    For: (
+        lambda s: (s.begin, s.end),
+        lambda s: (s.body,),
+        lambda s, begin, end, body: For(s.var, end, body, begin=begin, step=s.step, kind=s.kind),
+    ),
+    While: (lambda s: (s.cond,), lambda s: (s.body,), lambda _, cond, body: While(cond, body)),
+    If: (
+        lambda s: (s.cond,),
+        lambda s: (s.then,) if s.orelse is None else (s.then, s.orelse),
+        lambda _, *parts: If(*parts),
+    ),
+    Store: (lambda s: (s.index, s.value), _nothing, lambda s, index, value: Store(s.buffer, index, value)),
+    Transpose: (lambda s: (s.index, s.source), _nothing, None),
+    Declare: (lambda s: (s.value,), _nothing, lambda s, value: Declare(s.var, value)),
+    Assign: (lambda s: (s.value,), _nothing, lambda s, value: Assign(s.var, value)),
+    Block: (_nothing, lambda s: s.stmts, lambda _, *stmts: Block(stmts)),
+    Comment: (_nothing, _nothing, lambda s: s),
+    Sync: (_nothing, _nothing, lambda s: s),
+}
+"""For each kind of statement its expressions, the statements inside it, and how it is made of others."""
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     """The expressions directly in `stmt` (not those of statements inside it)."""
-    match stmt:
-        case For():
-            return (stmt.begin, stmt.end)
-        case While() | If():
-            return (stmt.cond,)
-        case Store():
-            return (stmt.index, stmt.value)
-        case Transpose():
-            return (stmt.index, stmt.source)
-        case Declare() | Assign():
-            return (stmt.value,)
-        case Block() | Comment() | Sync():
-            return ()
-        case _:
-            assert_never(stmt)
+    return _PARTS[type(stmt)][0](stmt)
+
+
+def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
+    """The statements directly inside `stmt`."""
+    return _PARTS[type(stmt)][1](stmt)
 
 
 def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
@@ -273,30 +250,16 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def rebuilt(stmt: Stmt, inner: Callable[[Stmt], Stmt], own: Callable[[Expr], Expr] = lambda e: e) -> Stmt:
-    """`stmt` with `inner` applied to the statements directly inside it and `own` to its own expressions."""
-    match stmt:
-        case For():
-            begin, end = own(stmt.begin), own(stmt.end)
-            return For(stmt.var, end, inner(stmt.body), begin=begin, step=stmt.step, kind=stmt.kind)
-        case While():
-            return While(own(stmt.cond), inner(stmt.body))
-        case If():
-            return If(own(stmt.cond), inner(stmt.then), None if stmt.orelse is None else inner(stmt.orelse))
-        case Store():
-            return Store(stmt.buffer, own(stmt.index), own(stmt.value))
-        case Transpose():
-            source = Load(stmt.source.buffer, own(stmt.source.index), stmt.size)
-            return Transpose(stmt.buffer, own(stmt.index), stmt.stride, source, stmt.source_stride)
-        case Declare():
-            return Declare(stmt.var, own(stmt.value))
-        case Assign():
-            return Assign(stmt.var, own(stmt.value))
-        case Block():
-            return Block(map(inner, stmt.stmts))
-        case Comment() | Sync():
-            return stmt
-        case _:
-            assert_never(stmt)
+    """`stmt` with `inner` applied to the statements directly inside it and `own` to its own expressions.
+
+    The source of a transpose stays a load: `own` is applied to its index.
+    """
+    exprs, children, made = _PARTS[type(stmt)]
+    if isinstance(stmt, Transpose):
+        source = Load(stmt.source.buffer, own(stmt.source.index), stmt.size)
+        return Transpose(stmt.buffer, own(stmt.index), stmt.stride, source, stmt.source_stride)
+    fresh: Stmt = made(stmt, *map(own, exprs(stmt)), *map(inner, children(stmt)))
+    return fresh
 
 
 def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:

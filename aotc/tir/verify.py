@@ -14,49 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
-from aotc.tir import INSTRUCTIONS, Interval, bounds
-from aotc.tir.expr import (
-    ARITHMETIC,
-    BITWISE,
-    BOOL,
-    COMPARE,
-    INDEX,
-    Binary,
-    Broadcast,
-    Buffer,
-    Call,
-    Cast,
-    Const,
-    Element,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    Var,
-    operands,
-    unary,
-)
+from aotc.tir import INSTRUCTIONS, Binary, Buffer, Const, Element, Transpose, operands, stmt_exprs, walk_stmts
+from aotc.tir import expr as values
+from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Broadcast, Call, Cast, Expr, Load, Select, Var
 from aotc.tir.loops.dependence import range_of, read, why_not
 from aotc.tir.loops.reached import Around, reached
-from aotc.tir.stmt import (
-    KINDS,
-    PART,
-    PARTS,
-    Assign,
-    Block,
-    Comment,
-    Declare,
-    For,
-    If,
-    Kernel,
-    Stmt,
-    Store,
-    Sync,
-    Transpose,
-    While,
-    stmt_exprs,
-    walk_stmts,
-)
+from aotc.tir.simplify import Interval, bounds
+from aotc.tir.stmt import KINDS, PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
 
@@ -151,7 +115,7 @@ class _Checker:
                 self.condition(stmt.cond)
                 self.stmt(stmt.then, scope.inside(stmt.cond))
                 if stmt.orelse is not None:
-                    self.stmt(stmt.orelse, scope.inside(unary("not", stmt.cond)))
+                    self.stmt(stmt.orelse, scope.inside(values.unary("not", stmt.cond)))
             case Store():
                 self.store(stmt, scope)
             case Transpose():
@@ -243,7 +207,7 @@ class _Checker:
                 self.access(node.buffer, node.index, node.lanes, here)
                 self.filled_before(node.buffer, here)
             if isinstance(node, Select):
-                other = here.inside(unary("not", node.cond))
+                other = here.inside(values.unary("not", node.cond))
                 stack += [(node.cond, here), (node.a, here.inside(node.cond)), (node.b, other)]
             else:
                 stack += [(o, here) for o in operands(node)]
@@ -282,7 +246,7 @@ def _type_problems(node: Expr) -> Iterator[str]:
     match node:
         case Binary():
             yield from _binary_problems(node)
-        case Unary():
+        case values.Unary():
             if node.op not in ("neg", "not") or (node.op == "neg" and node.a.dtype == BOOL):
                 yield f"{node.op} of {node.a.dtype}"
         case Select():

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.tir import Expr, Target, Var, graph, operands, te
+from aotc.tir import Expr, Target, Var, graph, operands, substitute, te
 from aotc.tir.simplify import Ranges, simplify
 
 _INSTANCE_LIMIT: Final = 8
@@ -84,7 +84,7 @@ class _Planner:
         """Note the reads of one evaluation of `tensor` in a stage."""
         ranges = self.ranges[stage]
         for element in graph.elements(tensor):
-            indices = tuple(simplify(graph.substitute_axes(i, mapping), ranges) for i in element.indices)
+            indices = tuple(simplify(substitute(i, mapping), ranges) for i in element.indices)
             self._add(element.tensor, stage, indices, times)
 
     def _add(self, tensor: te.Tensor, stage: te.Tensor, indices: tuple[Expr, ...], times: int) -> None:

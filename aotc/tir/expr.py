@@ -9,9 +9,9 @@ Values have a `dtype` and `lanes` (1 for a scalar).  Operators build and fold:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import is_
 from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir.dtype import DType
@@ -299,43 +299,30 @@ def as_expr(value: Operand, like: Expr | None = None) -> Expr:
     return value  # type: ignore[return-value]
 
 
-def _fold(op: str, a: int, b: int) -> int | None:
-    """Integer folding for index arithmetic; None where not folded."""
-    match op:
-        case "add":
-            return a + b
-        case "sub":
-            return a - b
-        case "mul":
-            return a * b
-        case "floordiv":
-            return a // b if b else None
-        case "floormod":
-            return a % b if b else None
-        case "min":
-            return min(a, b)
-        case "max":
-            return max(a, b)
-        case _:
-            return None
-
-
 def wrapped(value: int) -> int:
     """An integer as an int64, modulo 2**64."""
     return (value + 2**63) % 2**64 - 2**63
 
 
-_COMPARE_INT: Final = {
-    "eq": int.__eq__, "ne": int.__ne__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__,
+_OF_INTEGERS: Final[Mapping[str, Callable[[int, int], int]]] = {
+    **{op: getattr(operator, op) for op in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge")},
+    "floordiv": operator.floordiv, "floormod": operator.mod, "min": min, "max": max,
 }  # fmt: skip
+"""What operations on indices that are known are folded by."""
 
 
-def binary(op: str, a: Operand, b: Operand) -> Expr:
-    """`a op b`, folded where both are index literals or one is a neutral element; numbers adopt the other's dtype."""
+def _alike(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
+    """Two operands, of which a number adopts the other's dtype and lanes; TypeError for those of different types."""
     left = as_expr(a, b if not isinstance(b, (bool, int, float)) else None)  # type: ignore[arg-type]
     right = as_expr(b, left)
     if left.dtype != right.dtype or left.lanes != right.lanes:
         raise TypeError(f"{op}: operands are {left.dtype}x{left.lanes} and {right.dtype}x{right.lanes}")
+    return left, right
+
+
+def binary(op: str, a: Operand, b: Operand) -> Expr:
+    """`a op b`, folded where both are index literals or one is a neutral element; numbers adopt the other's dtype."""
+    left, right = _alike(op, a, b)
     return _folded(op, left, right) or Binary(op, left, right)
 
 
@@ -348,10 +335,10 @@ def _folded(op: str, a: Expr, b: Expr) -> Expr | None:
     x = a.value if isinstance(a, Const) else None
     y = b.value if isinstance(b, Const) else None
     if x is not None and y is not None:
-        if op in COMPARE:
-            return Const(bool(_COMPARE_INT[op](int(x), int(y))), BOOL)
-        value = _fold(op, int(x), int(y))
-        return None if value is None else Const(wrapped(value), INDEX)
+        if op not in _OF_INTEGERS or (y == 0 and op in ("floordiv", "floormod")):
+            return None
+        value = _OF_INTEGERS[op](int(x), int(y))
+        return Const(value, BOOL) if op in COMPARE else Const(wrapped(value), INDEX)
     if (op in ("add", "sub") and y == 0) or (op in ("mul", "floordiv") and y == 1):
         return a
     if (op == "add" and x == 0) or (op == "mul" and x == 1):
@@ -385,12 +372,9 @@ def cast(a: Expr, dtype: str) -> Expr:
 
 def select(cond: Expr, a: Operand, b: Operand) -> Expr:
     """`a` if `cond` else `b`; decided now where `cond` is a literal."""
-    left = as_expr(a, None if isinstance(b, (bool, int, float)) else b)  # type: ignore[arg-type]
-    right = as_expr(b, left)
+    left, right = _alike("select", a, b)
     if isinstance(cond, Const):
         return left if cond.value else right
-    if left.dtype != right.dtype or left.lanes != right.lanes:
-        raise TypeError(f"select: operands are {left.dtype}x{left.lanes} and {right.dtype}x{right.lanes}")
     return Select(cond, left, right)
 
 
@@ -449,7 +433,7 @@ def operands(expr: Expr) -> tuple[Expr, ...]:
 def with_operands(expr: Expr, fresh: tuple[Expr, ...]) -> Expr:
     """`expr` over other operands, folded again; the same object if nothing changed."""
     found, made = _PARTS[type(expr)]
-    return expr if all(map(is_, found(expr), fresh)) else made(expr, *fresh)
+    return expr if all(map(operator.is_, found(expr), fresh)) else made(expr, *fresh)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

@@ -19,17 +19,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, assert_never
-from aotc.tir import INSTRUCTIONS, NAMESPACE, Binary, Broadcast, Element, Transpose, stmt_exprs
+from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Broadcast, Element, Transpose, stmt_exprs, wrapped
 from aotc.tir.expr import BITWISE, BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, walk
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
 from aotc.tir.stmt import PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-_INFIX: Final = {
-    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "floormod": "%",
-    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-}  # fmt: skip
+_INFIX: Final = {op: symbol for symbol, op in OPS.items()}
 _ACCUMULATE: Final = {
     "add": "np.add", "mul": "np.multiply", "min": "np.minimum", "max": "np.maximum",
     "and": "np.logical_and", "or": "np.logical_or",
@@ -235,25 +232,20 @@ class _Writer:
     def store(self, stmt: Store, depth: int) -> None:
         index, value, lanes = self.expr(stmt.index), self.expr(stmt.value), stmt.value.lanes
         name = self.name(stmt.buffer)
+        function, count = ("store_lanes", f"{lanes}, ") if lanes > 1 else ("store", "")
         if self.vector is not None:
+            function, count = "put", ""
             if not self.varies(stmt.index):  # the last iteration's value stays
                 index = f"np.full({self.name(self.vector)}.size, {index})"
-            self.line(depth, f"put({name}, {index}, {value}, {self.label(stmt.buffer)})")
-        elif lanes > 1:
-            self.line(depth, f"store_lanes({name}, {index}, {value}, {lanes}, {self.label(stmt.buffer)})")
-        else:
-            self.line(depth, f"store({name}, {index}, {value}, {self.label(stmt.buffer)})")
+        self.line(depth, f"{function}({name}, {index}, {value}, {count}{stmt.buffer.name!r})")
 
     def transpose(self, stmt: Transpose, depth: int) -> None:
         source, target = stmt.source.buffer, stmt.buffer
         for row in range(stmt.size):
             at = f"{self.expr(stmt.source.index)} + {row} + np.arange({stmt.size}) * {stmt.source_stride}"
-            values = f"take({self.name(source)}, {at}, None, {self.label(source)})"
+            values = f"take({self.name(source)}, {at}, None, {source.name!r})"
             index = f"{self.expr(stmt.index)} + {row * stmt.stride}"
-            self.line(depth, f"store_lanes({self.name(target)}, {index}, {values}, {stmt.size}, {self.label(target)})")
-
-    def label(self, buffer: Buffer) -> str:
-        return repr(buffer.name)
+            self.line(depth, f"store_lanes({self.name(target)}, {index}, {values}, {stmt.size}, {target.name!r})")
 
     def dtype(self, expr: Expr) -> str:
         return f"dtypes[{str(expr.dtype)!r}]"
@@ -297,9 +289,8 @@ class _Writer:
         key = (f"{expr.value!r}x{expr.lanes}", str(expr.dtype))
         if key not in self.known:
             self.known[key] = len(self.constants)
-            wide = np.float64 if expr.dtype.is_float else object
-            items = np.full(expr.lanes, expr.value, wide)
-            array = (items if expr.dtype.is_float else _wrapped(items)).astype(expr.dtype.numpy)
+            item = expr.value if expr.dtype.is_float else wrapped(int(expr.value))
+            array = np.full(expr.lanes, item, np.float64 if expr.dtype.is_float else np.int64).astype(expr.dtype.numpy)
             self.constants.append(array if expr.lanes > 1 else array[0])
         return f"const[{self.known[key]}]"
 
@@ -337,17 +328,12 @@ class _Writer:
         return f"np.where(({name} := np.asarray({cond})), {a}, {b})"
 
     def load(self, expr: Load) -> str:
-        buffer, index, label = self.name(expr.buffer), self.expr(expr.index), self.label(expr.buffer)
+        buffer, index, label = self.name(expr.buffer), self.expr(expr.index), repr(expr.buffer.name)
         if expr.lanes > 1:
             return f"load_lanes({buffer}, {index}, {expr.lanes}, {label})"
         if self.vector is not None and (self.mask or self.varies(expr.index)):
             return f"take({buffer}, {index}, {self.mask or None}, {label})"
         return f"load({buffer}, {index}, {label})"
-
-
-def _wrapped(items: Array) -> Array:
-    """Python integers of any size as int64, modulo 2**64."""
-    return np.array([(int(i) + 2**63) % 2**64 - 2**63 for i in items], np.int64)
 
 
 def _vectorizable(loop: For) -> bool:

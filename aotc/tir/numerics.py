@@ -12,8 +12,9 @@ are computed in float64 and rounded once.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -25,20 +26,22 @@ Value: TypeAlias = Any
 _NUMPY: Final = {str(name): name.numpy for name in DTYPES}
 
 
-def _outside(label: str, index: Value, size: int) -> NoReturn:
-    raise AotcError("tir-run", f"{label}[{index}] is outside its {size} elements")
+def _check(array: Value, index: Value, label: str, lanes: int = 1) -> None:
+    """AotcError unless all of an array's elements from `index` on, or at each of these, are there."""
+    first, last = (index, index + lanes - 1) if isinstance(index, int) else (index.min(), index.max())
+    if not 0 <= first <= last < array.size:
+        place = first if first == last else f"{first} .. {last}"
+        raise AotcError("tir-run", f"{label}[{place}] is outside its {array.size} elements")
 
 
-def _load(array: Value, index: Value, label: str) -> Value:
-    if not 0 <= index < array.size:
-        _outside(label, index, array.size)
+def _load(array: Value, index: int, label: str) -> Value:
+    _check(array, index, label)
     item = array[index]
     return int(item) if array.dtype == np.int64 else item
 
 
 def _load_lanes(array: Value, index: int, lanes: int, label: str) -> Value:
-    if not 0 <= index <= array.size - lanes:
-        _outside(label, f"{index} .. {index + lanes}", array.size)
+    _check(array, index, label, lanes)
     return array[index : index + lanes].copy()
 
 
@@ -48,26 +51,24 @@ def _take(array: Value, index: Value, mask: Value, label: str) -> Value:
         index = np.where(mask, index, 0)
         if not np.any(mask):
             return np.zeros(index.shape, array.dtype)
-    if index.size and not (index.min() >= 0 and index.max() < array.size):
-        _outside(label, f"{index.min()} .. {index.max()}", array.size)
+    if index.size:
+        _check(array, index, label)
     return array[index]
 
 
 def _store(array: Value, index: int, value: Value, label: str) -> None:
-    if not 0 <= index < array.size:
-        _outside(label, index, array.size)
+    _check(array, index, label)
     array[index] = _wrap64(value) if isinstance(value, int) else value
 
 
 def _store_lanes(array: Value, index: int, value: Value, lanes: int, label: str) -> None:
-    if not 0 <= index <= array.size - lanes:
-        _outside(label, f"{index} .. {index + lanes}", array.size)
+    _check(array, index, label, lanes)
     array[index : index + lanes] = value
 
 
 def _put(array: Value, index: Value, value: Value, label: str) -> None:
-    if index.size and not (index.min() >= 0 and index.max() < array.size):
-        _outside(label, f"{index.min()} .. {index.max()}", array.size)
+    if index.size:
+        _check(array, index, label)
     array[index] = value
 
 
@@ -142,23 +143,19 @@ def _bits(function: Callable[[Value, Value], Value]) -> Callable[[Value, Value],
     return apply
 
 
-def _shl(a: Value, b: Value) -> Value:
-    width = _width(a)
-    if isinstance(a, int) and isinstance(b, int):
-        return _wrap64(a << b) if 0 <= b < width else 0
-    left, right = np.asarray(a), np.asarray(b)
-    inside = (right >= 0) & (right < width)
-    return np.where(inside, left << np.where(inside, right, 0), 0).astype(left.dtype)[()]
+def _shifted(shift: Callable[[Value, Value], Value], beyond: Callable[[Value], Value]) -> Callable[..., Value]:
+    """Integers shifted by a number of bits; `beyond` gives what one is that is shifted by its width or more."""
 
+    def apply(a: Value, b: Value) -> Value:
+        width = _width(a)
+        if isinstance(a, int) and isinstance(b, int):
+            return _wrap64(shift(a, b)) if 0 <= b < width else beyond(a)
+        left, right = np.asarray(a), np.asarray(b)
+        inside = (right >= 0) & (right < width)
+        found: Any = np.where(inside, shift(left, np.where(inside, right, 0)), beyond(left))
+        return found.astype(left.dtype)[()]
 
-def _shr(a: Value, b: Value) -> Value:
-    width = _width(a)
-    if isinstance(a, int) and isinstance(b, int):
-        return a >> (b if 0 <= b < width else width)
-    left, right = np.asarray(a), np.asarray(b)
-    inside = (right >= 0) & (right < width)
-    fill = np.where(left < 0, -1, 0).astype(left.dtype)
-    return np.where(inside, left >> np.where(inside, right, 0), fill).astype(left.dtype)[()]
+    return _bits(apply)
 
 
 def _width(a: Value) -> int:
@@ -177,10 +174,6 @@ def _extreme(ufunc: Any, choose: Callable[..., int]) -> Callable[[Value, Value],
         return choose(a, b) if isinstance(a, int) and isinstance(b, int) else ufunc(a, b)
 
     return apply
-
-
-def _divide(a: Value, b: Value) -> Value:
-    return np.true_divide(a, b)
 
 
 def _rounded(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -241,8 +234,7 @@ def _integer_pow(a: Value, b: Value) -> Value:
             return pow(base, exponent, 2**64)
         return base ** (-exponent % 2) if base in (1, -1) else 0
 
-    results = [one(int(x), int(y)) for x, y in np.broadcast(a, b)]
-    wrapped = np.array([(r + 2**63) % 2**64 - 2**63 for r in results], np.int64)
+    wrapped = np.array([_wrap64(one(int(x), int(y))) for x, y in np.broadcast(a, b)], np.int64)
     shape = np.broadcast_shapes(np.shape(a), np.shape(b))
     result = wrapped.reshape(shape).astype(np.int64 if isinstance(a, int) else a.dtype)[()]
     return int(result) if isinstance(result, np.int64) else result
@@ -260,72 +252,48 @@ def _count(a: Value, count: Callable[[int], int]) -> Value:
     return np.array(bits, np.int64).reshape(np.shape(a)).astype(a.dtype)[()]
 
 
-def _popcount(a: Value) -> Value:
-    return _count(a, lambda bits: bits.bit_count())
+def _fma(*args: Value) -> Value:
+    dtype = np.asarray(args[0]).dtype
+    a, b, c = (np.asarray(x).astype(np.longdouble if dtype == np.float64 else np.float64) for x in args)
+    return np.asarray(a * b + c).astype(dtype)[()]
 
 
-def _clz(a: Value) -> Value:
-    return _count(a, lambda bits: _width(a) - bits.bit_length())
-
-
-def _fma(a: Value, b: Value, c: Value) -> Value:
-    dtype = np.asarray(a).dtype
-    wide = np.longdouble if dtype == np.float64 else np.float64
-    return np.asarray(np.asarray(a).astype(wide) * np.asarray(b).astype(wide) + np.asarray(c).astype(wide)).astype(
-        dtype
-    )[()]
-
-
+_NUMPY_NAMES: Final = """
+exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh floor ceil trunc copysign fmod
+"""
 _WIDE: Final[dict[str, Callable[..., Value]]] = {
-    name: getattr(np, name)
-    for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt", "sin", "cos", "tan")
+    **{name: getattr(np, name) for name in _NUMPY_NAMES.split()},
+    **{f"a{n}": getattr(np, f"arc{n}") for n in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")},
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "erf": _each(math.erf),
+    "tgamma": _each(_gamma),
+    "lgamma": _each(_lgamma),
+    "round_even": np.rint,
+    "round_away": _round_away,
 }
-_WIDE.update({n: getattr(np, n) for n in ("sinh", "cosh", "tanh", "floor", "ceil", "trunc", "copysign", "fmod")})
-_WIDE.update({f"a{n}": getattr(np, f"arc{n}") for n in ("sin", "cos", "tan", "sinh", "cosh", "tanh")})
-_WIDE.update(
-    rsqrt=lambda x: 1.0 / np.sqrt(x),
-    erf=_each(math.erf),
-    tgamma=_each(_gamma),
-    lgamma=_each(_lgamma),
-    atan2=np.arctan2,
-    round_even=np.rint,
-    round_away=_round_away,
-)
 
 FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "pow": _pow,
     "abs": _abs,
     "fma": _fma,
-    "popcount": _popcount,
-    "clz": _clz,
+    "popcount": lambda a: _count(a, int.bit_count),
+    "clz": lambda a: _count(a, lambda bits: _width(a) - bits.bit_length()),
     "isnan": np.isnan,
     "isinf": np.isinf,
     **{name: _rounded(function) for name, function in _WIDE.items()},
 }
 """Functions of values, by name."""
 NAMESPACE: Final[dict[str, Any]] = {
-    "load": _load,
-    "load_lanes": _load_lanes,
-    "take": _take,
-    "store": _store,
-    "store_lanes": _store_lanes,
-    "put": _put,
-    "accumulate": _accumulate,
-    "wrap64": _wrap64,
-    "cast": _cast,
+    **{f.__name__[1:]: f for f in (_load, _load_lanes, _take, _store, _store_lanes, _put, _accumulate, _wrap64, _cast)},
     "dtypes": _NUMPY,
-    "op_div": _divide,
-    "op_floordiv": _floordiv,
-    "op_floormod": _floormod,
-    "op_truncdiv": _truncdiv,
-    "op_truncmod": _truncmod,
+    "op_div": np.true_divide,
+    **{f"op{f.__name__}": f for f in (_floordiv, _floormod, _truncdiv, _truncmod, _not)},
     "op_min": _extreme(np.minimum, min),
     "op_max": _extreme(np.maximum, max),
-    "op_and": _bits(lambda a, b: a & b),
-    "op_or": _bits(lambda a, b: a | b),
-    "op_xor": _bits(lambda a, b: a ^ b),
-    "op_shl": _bits(_shl),
-    "op_shr": _bits(_shr),
-    "op_not": _not,
+    "op_and": _bits(operator.and_),
+    "op_or": _bits(operator.or_),
+    "op_xor": _bits(operator.xor),
+    "op_shl": _shifted(operator.lshift, lambda a: a * 0),
+    "op_shr": _shifted(operator.rshift, lambda a: a >> (_width(a) - 1) >> 1),
 }
 """What the interpreter's generated code may call, besides FUNCTIONS."""

@@ -42,8 +42,6 @@ class ProgramPass(Pass[Any]):
 class TakeViews(ProgramPass):
     """Kernels read contiguous parts of tensors where they lie, and write straight into the caller's outputs."""
 
-    name: ClassVar[str] = "TakeViews"
-
     def run(self, module: Program, ctx: PassContext) -> Program:
         return take_views(module)
 
@@ -52,8 +50,6 @@ class TakeViews(ProgramPass):
 class WorkInPlace(ProgramPass):
     """Kernels write over inputs that nobody needs any more, where they may."""
 
-    name: ClassVar[str] = "WorkInPlace"
-
     def run(self, module: Program, ctx: PassContext) -> Program:
         return work_in_place(module)
 
@@ -61,8 +57,6 @@ class WorkInPlace(ProgramPass):
 @dataclass(frozen=True, repr=False)
 class PlanMemory(ProgramPass):
     """Every temporary gets its place in the arena."""
-
-    name: ClassVar[str] = "PlanMemory"
 
     target: Target = C
 
@@ -74,8 +68,6 @@ class PlanMemory(ProgramPass):
 class DivideAmongThreads(ProgramPass):
     """Kernels that are worth it become those of a team: every thread calls them, and does its share."""
 
-    name: ClassVar[str] = "DivideAmongThreads"
-
     threads: Threads
 
     def run(self, module: Program, ctx: PassContext) -> Program:
@@ -85,8 +77,6 @@ class DivideAmongThreads(ProgramPass):
 @dataclass(frozen=True, repr=False)
 class WidenFloats(ProgramPass):
     """Loops over float16 and narrower floats compute in vectors of float32."""
-
-    name: ClassVar[str] = "WidenFloats"
 
     target: Target
 

@@ -11,9 +11,9 @@ Index expressions become sums of terms (`Linear`); what the ranges of loop varia
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from aotc.tir import Binary, all_of, operands, substitute, walk_stmts, with_operands, wrapped
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Load, Select, Unary, Var, binary, select, unary, walk
@@ -149,10 +149,15 @@ def _split_by(a: Linear, divisor: int) -> tuple[Linear, Linear]:
     return Linear(whole, a.const // divisor), Linear(rest, a.const % divisor)
 
 
+def _reduced(a: Linear, divisor: int) -> tuple[int, Linear]:
+    """The common factor of a divisor and all terms, and what is left of the sum without it."""
+    common = math.gcd(divisor, *a.terms.values())
+    return common, Linear({t: c // common for t, c in a.terms.items()}, a.const // common)
+
+
 def _floordiv_atom(a: Linear, divisor: int) -> Linear:
     """a // divisor, the common factor taken out: (4i + 3) // 8 == i // 2; (i // 2) // 3 == i // 6."""
-    common = math.gcd(divisor, *a.terms.values())
-    reduced = Linear({t: c // common for t, c in a.terms.items()}, a.const // common)
+    common, reduced = _reduced(a, divisor)
     divisor //= common
     if divisor == 1 or not reduced.terms:
         return reduced if divisor == 1 else Linear(const=reduced.const // divisor)
@@ -164,20 +169,17 @@ def _floordiv_atom(a: Linear, divisor: int) -> Linear:
 
 
 def _floormod_atom(a: Linear, divisor: int) -> Linear:
-    common = math.gcd(divisor, *a.terms.values())
+    common, reduced = _reduced(a, divisor)
     if common == 1:
         return _atom(binary("floormod", a.expr(), divisor))
-    reduced = Linear({t: c // common for t, c in a.terms.items()}, a.const // common)
     inner = binary("floormod", reduced.expr(), divisor // common)
     return Linear(const=a.const % common).plus(_atom(inner), common)
 
 
 def _extreme(op: str, a: Linear, b: Linear, ranges: _Scope) -> Linear:
     low, high = _difference(a, b, ranges)
-    if low >= 0:
-        return a if op == "max" else b
-    if high <= 0:
-        return b if op == "max" else a
+    if low >= 0 or high <= 0:
+        return a if (low >= 0) == (op == "max") else b
     return _atom(binary(op, a.expr(), b.expr()))
 
 
@@ -205,22 +207,15 @@ def bounds(expr: Expr, ranges: Ranges) -> Interval:
 def linear_bounds(a: Linear, ranges: Ranges) -> Interval:
     """The least and greatest value of a sum of terms (infinite where unknown)."""
     ranges = _scope(ranges)
-    low: Bound = a.const
-    high: Bound = a.const
-    for atom, c in a.terms.items():
-        ends = tuple(c * end for end in _bounds_atom(atom, ranges))
-        low, high = low + min(ends), high + max(ends)
-    return low, high
+    ends = [sorted(c * end for end in _bounds_atom(atom, ranges)) for atom, c in a.terms.items()]
+    return a.const + sum(low for low, _ in ends), a.const + sum(high for _, high in ends)
 
 
 def _exact(a: Linear, ranges: _Scope) -> bool:
     """Whether a sum is known not to wrap around: its value is that of integers without end."""
-    low = high = a.const
-    for atom, c in a.terms.items():
-        least, greatest = _bounds_atom(atom, ranges)
-        ends = c * int(max(least, INDEX.min)), c * int(min(greatest, INDEX.max))
-        low, high = low + min(ends), high + max(ends)
-    return INDEX.min <= low and high <= INDEX.max
+    bounded = ((c, _bounds_atom(atom, ranges)) for atom, c in a.terms.items())
+    ends = [sorted((c * int(max(low, INDEX.min)), c * int(min(high, INDEX.max)))) for c, (low, high) in bounded]
+    return INDEX.min <= a.const + sum(low for low, _ in ends) and a.const + sum(high for _, high in ends) <= INDEX.max
 
 
 def _difference(a: Linear, b: Linear, ranges: _Scope) -> Interval:
@@ -319,25 +314,19 @@ def _rebuilt(expr: Expr, ranges: _Scope) -> Expr:
 
 def _comparison(expr: Binary, ranges: _Scope) -> Expr:
     a, b = linear(expr.a, ranges), linear(expr.b, ranges)
-    low, high = _difference(a, b, ranges)
-    verdict = _decide(expr.op, low, high)
-    return binary(expr.op, a.expr(), b.expr()) if verdict is None else Const(verdict, BOOL)
+    always, never = _SURE[expr.op](*_difference(a, b, ranges))
+    return Const(always, BOOL) if always or never else binary(expr.op, a.expr(), b.expr())
 
 
-def _decide(op: str, low: Bound, high: Bound) -> bool | None:
-    """The truth of `d op 0` for every d of [low, high]; None if it varies."""
-    match op:
-        case "lt":
-            return True if high < 0 else False if low >= 0 else None
-        case "le":
-            return True if high <= 0 else False if low > 0 else None
-        case "gt":
-            return True if low > 0 else False if high <= 0 else None
-        case "ge":
-            return True if low >= 0 else False if high < 0 else None
-        case _:
-            equal = True if low == high == 0 else False if low > 0 or high < 0 else None
-            return equal if op == "eq" or equal is None else not equal
+_SURE: Final[Mapping[str, Callable[[Bound, Bound], tuple[bool, bool]]]] = {
+    "lt": lambda low, high: (high < 0, low >= 0),
+    "le": lambda low, high: (high <= 0, low > 0),
+    "gt": lambda low, high: (low > 0, high <= 0),
+    "ge": lambda low, high: (low >= 0, high < 0),
+    "eq": lambda low, high: (low == high == 0, low > 0 or high < 0),
+    "ne": lambda low, high: (low > 0 or high < 0, low == high == 0),
+}
+"""For each comparison whether `d op 0` holds for every d of [low, high], and whether it holds for none."""
 
 
 def conjuncts(cond: Expr) -> Iterator[Expr]:
@@ -399,36 +388,28 @@ def _simplify_for(loop: For, ranges: Ranges) -> Stmt:
     if is_empty(body):
         return Block(())
     fresh = replace(loop, begin=begin, end=end, body=body)
-    return _tightened(fresh, inside, ranges) if isinstance(body, If) and body.orelse is None else fresh
+    return _tightened(fresh, body, inside, ranges) if isinstance(body, If) and body.orelse is None else fresh
 
 
-def _tightened(loop: For, inside: Ranges, ranges: Ranges) -> Stmt:
+def _tightened(loop: For, guard: If, inside: Ranges, ranges: Ranges) -> Stmt:
     """For v: If(c, s) with the conditions on v as bounds, those without v outside, all others inside."""
-    guard = loop.body
-    if not isinstance(guard, If):
-        raise TypeError("the loop body is not guarded")
     begin, end = loop.begin, loop.end
+    conditions = list(conjuncts(guard.cond))
     outer: list[Expr] = []
     inner: list[Expr] = []
-    for cond in conjuncts(guard.cond):
-        half = half_space(cond, inside)
-        factor = None if half is None else half.coefficient(loop.var)
+    for cond in conditions:
+        half = half_space(cond, inside) or Linear()
+        factor = half.coefficient(loop.var) or 0
+        rest = half.plus(Linear({loop.var: 1}), -factor)
         if _invariant(cond, loop):
             outer.append(cond)
-        elif (
-            half is None
-            or not factor
-            or loop.step != 1
-            or not _invariant(half.plus(Linear({loop.var: factor}), -1).expr(), loop)
-        ):
+        elif not factor or loop.step != 1 or not _invariant(rest.expr(), loop):
             inner.append(cond)
-        else:
-            rest = half.plus(Linear({loop.var: factor}), -1)
-            if factor > 0:  # v >= ceil(-rest / factor)
-                begin = binary("max", begin, _ceildiv(Linear().plus(rest, -1), factor))
-            else:  # v < floor(rest / -factor) + 1
-                end = binary("min", end, binary("floordiv", rest.expr(), -factor) + 1)
-    if len(inner) == len(list(conjuncts(guard.cond))):
+        elif factor > 0:  # v >= ceil(-rest / factor)
+            begin = binary("max", begin, _ceildiv(Linear().plus(rest, -1), factor))
+        else:  # v < floor(rest / -factor) + 1
+            end = binary("min", end, binary("floordiv", rest.expr(), -factor) + 1)
+    if len(inner) == len(conditions):
         return loop
     body = guard.then if not inner else If(all_of(*inner), guard.then)
     fresh: Stmt = replace(loop, begin=begin, end=end, body=body)

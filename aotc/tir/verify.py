@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
 from aotc.tir import INSTRUCTIONS, Binary, Buffer, Const, Element, Transpose, operands, stmt_exprs, walk_stmts
 from aotc.tir import expr as values
-from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Broadcast, Call, Cast, Expr, Load, Select, Var
+from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Broadcast, Call, Expr, Load, Select, Var
 from aotc.tir.loops.dependence import range_of, read, why_not
 from aotc.tir.loops.reached import Around, reached
 from aotc.tir.simplify import Interval, bounds
@@ -161,24 +161,24 @@ class _Checker:
         self.stmt(loop.body, replace(scope.inside(loop), visible=scope.visible | {loop.var}, ranges=inside))
 
     def store(self, stmt: Store, scope: _Scope) -> None:
-        self.access(stmt.buffer, stmt.index, stmt.value.lanes, scope)
-        self.filled.add(stmt.buffer)
-        if stmt.buffer in self.kernel.inputs:
-            self.report(f"input {stmt.buffer.name} is written")
+        self.write(stmt.buffer, stmt.index, stmt.value.lanes, scope)
         if stmt.value.dtype != stmt.buffer.dtype:
             self.report(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
 
     def transpose(self, stmt: Transpose, scope: _Scope) -> None:
         last = stmt.size - 1
-        self.access(stmt.buffer, stmt.index, last * stmt.stride + stmt.size, scope)
+        self.write(stmt.buffer, stmt.index, last * stmt.stride + stmt.size, scope)
         self.access(stmt.source.buffer, stmt.source.index, last * stmt.source_stride + stmt.size, scope)
-        self.filled.add(stmt.buffer)
-        if stmt.buffer in self.kernel.inputs:
-            self.report(f"input {stmt.buffer.name} is written")
         if stmt.buffer is stmt.source.buffer or stmt.buffer.dtype != stmt.source.dtype:
             self.report(f"a transpose from {stmt.source.buffer.name} to {stmt.buffer.name}")
         if min(stmt.stride, stmt.source_stride) < stmt.size:
             self.report(f"rows of a transpose to {stmt.buffer.name} overlap")
+
+    def write(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
+        self.access(buffer, index, lanes, scope)
+        self.filled.add(buffer)
+        if buffer in self.kernel.inputs:
+            self.report(f"input {buffer.name} is written")
 
     def assign(self, stmt: Assign, scope: _Scope) -> None:
         self.typed(stmt.var, stmt.value)
@@ -186,12 +186,12 @@ class _Checker:
             self.report(f"{stmt.var.name} is assigned, but is not a register in sight")
 
     def typed(self, var: Var, value: Expr) -> None:
-        if (var.dtype, var.lanes) != (value.dtype, value.lanes):
-            self.report(f"register {var.name} is {var.dtype}x{var.lanes}, its value {value.dtype}x{value.lanes}")
+        if _type(var) != _type(value):
+            self.report(f"register {var.name} is {_type(var)}, its value {_type(value)}")
 
     def condition(self, cond: Expr) -> None:
         if cond.dtype != BOOL or cond.lanes != 1:
-            self.report(f"a condition is {cond.dtype}x{cond.lanes}")
+            self.report(f"a condition is {_type(cond)}")
 
     # expressions
 
@@ -216,7 +216,7 @@ class _Checker:
         if not any(buffer is b for b in (*self.kernel.params, *self.kernel.stack)):
             self.report(f"buffer {buffer.name} is not declared")
         if index.dtype != INDEX or index.lanes != 1:
-            self.report(f"{buffer.name} is indexed by {index.dtype}x{index.lanes}")
+            self.report(f"{buffer.name} is indexed by {_type(index)}")
             return
         low, high = bounds(index, scope.ranges)
         if scope.around is None or (low >= 0 and high <= buffer.size - lanes):
@@ -246,42 +246,32 @@ def _type_problems(node: Expr) -> Iterator[str]:
     match node:
         case Binary():
             yield from _binary_problems(node)
-        case values.Unary():
-            if node.op not in ("neg", "not") or (node.op == "neg" and node.a.dtype == BOOL):
-                yield f"{node.op} of {node.a.dtype}"
-        case Select():
-            yield from _select_problems(node)
-        case Broadcast(a=a):
-            if a.lanes != 1:
-                yield "a broadcast of a vector"
+        case values.Unary(op=op, a=a) if op not in ("neg", "not") or (op == "neg" and a.dtype == BOOL):
+            yield f"{op} of {a.dtype}"
+        case Select(cond=cond, a=a, b=b):
+            if cond.dtype != BOOL or cond.lanes not in (1, node.lanes):
+                yield f"a selection by {_type(cond)}"
+            if _type(a) != _type(b):
+                yield f"a selection between {_type(a)} and {_type(b)}"
+        case Broadcast(a=a) if a.lanes != 1:
+            yield "a broadcast of a vector"
         case Call():
-            yield from _call_problems(node)
+            problem = INSTRUCTIONS[node.name].problem((a.dtype, a.lanes) for a in node.args)
+            yield from (problem,) if problem else ()
         case Element():
             yield f"an element of {node.tensor.name}, which was not scheduled"
-        case Var() | Const() | Cast() | Load():
-            pass
-        case _:
-            assert_never(node)
 
 
-def _select_problems(node: Select) -> Iterator[str]:
-    if node.cond.dtype != BOOL or node.cond.lanes not in (1, node.lanes):
-        yield f"a selection by {node.cond.dtype}x{node.cond.lanes}"
-    if (node.a.dtype, node.a.lanes) != (node.b.dtype, node.b.lanes):
-        yield f"a selection between {node.a.dtype}x{node.a.lanes} and {node.b.dtype}x{node.b.lanes}"
-
-
-def _call_problems(node: Call) -> Iterator[str]:
-    if problem := INSTRUCTIONS[node.name].problem((a.dtype, a.lanes) for a in node.args):
-        yield problem
+def _type(value: Expr) -> str:
+    return f"{value.dtype}x{value.lanes}"
 
 
 def _binary_problems(node: Binary) -> Iterator[str]:
     a, b = node.a, node.b
     if node.op not in ARITHMETIC | BITWISE | COMPARE:
         yield f"no operation {node.op!r}"
-    if (a.dtype, a.lanes) != (b.dtype, b.lanes):
-        yield f"{node.op} of {a.dtype}x{a.lanes} and {b.dtype}x{b.lanes}"
+    if _type(a) != _type(b):
+        yield f"{node.op} of {_type(a)} and {_type(b)}"
     elif node.op == "div" and not a.dtype.is_float:
         yield f"div of {a.dtype}"
     elif node.op in _INTEGER_ONLY | BITWISE and a.dtype.is_float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -124,12 +124,12 @@ def collect(
             places.enter(s)
         if closely and isinstance(s, Declare) and s.var.dtype == INDEX and s.var not in changing:
             places.registers[s.var] = substitute(s.value, places.registers)
-        for buffer, index, lanes in _touched(s, reads, stores):
+        for buffer, index, lanes in _touched(s, reads=reads, stores=stores):
             if buffer in accesses:
                 accesses[buffer].append(places.access(index, lanes))
 
 
-def _touched(stmt: Stmt, reads: bool, stores: bool) -> Iterator[tuple[Buffer, Expr, int]]:
+def _touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator[tuple[Buffer, Expr, int]]:
     """The buffers, first elements and numbers of elements that a statement itself reads and writes."""
     if isinstance(stmt, Transpose):
         for row in range(stmt.size):
@@ -215,10 +215,8 @@ def _written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> 
         case For(begin=Const() as begin, end=Const() as end):
             counted = range(int(begin.value), int(end.value), stmt.step)
             return _written_places(stmt.body, buffer, {**values, stmt.var: counted}) if counted else set()
-        case Store() if stmt.buffer is buffer:
-            return _elements(stmt.index, stmt.value.lanes, values) or set()
-        case Transpose() if stmt.buffer is buffer:
-            return _square(stmt.index, stmt.stride, stmt.size, values) or set()
+        case Store() | Transpose() if stmt.buffer is buffer:
+            return set().union(*(_elements(index, n, values) or () for _, index, n in _touched(stmt, reads=False)))
         case _:
             return set()
 
@@ -233,20 +231,12 @@ def _read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
             low, high = ranges[s.var] = range_of(s, ranges)
             if -math.inf < low and high < math.inf:
                 values[s.var] = range(int(low), int(max(low, high)) + 1)
-        for load in (load for load in loads(s) if load.buffer is buffer):
-            if isinstance(s, Transpose):
-                places = _square(load.index, s.source_stride, s.size, values)
-            else:
-                places = _elements(load.index, load.lanes, values)
-            if places is None:
+        for place in (place for place in _touched(s, stores=False) if place[0] is buffer):
+            elements = _elements(place[1], place[2], values)
+            if elements is None:
                 return None
-            found |= places
+            found |= elements
     return found
-
-
-def _square(index: Expr, stride: int, size: int, values: Mapping[Var, range]) -> set[int] | None:
-    rows = [_elements(index + row * stride, size, values) for row in range(size)]
-    return None if None in rows else {n for row in rows for n in row or ()}
 
 
 def _elements(index: Expr, lanes: int, values: Mapping[Var, range]) -> set[int] | None:
@@ -272,8 +262,9 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[
     if loop.kind == "serial" or high - low < loop.step:  # no other iteration
         return None
     reads = _reads(loop) if loop.kind == "reduction" else {}
-    for register, assigns in _by_target(outer_assigns(loop.body)):
-        if not _accumulates(register, assigns, reads):
+    assigned = list(outer_assigns(loop.body))
+    for register in dict.fromkeys(s.var for s in assigned):
+        if not _accumulates(register, [s for s in assigned if s.var is register], reads):
             return f"iterations hand register {register.name} to each other"
     accesses: dict[Buffer, list[Access]] = {buffer: [] for buffer in written(loop.body)}
     collect(loop.body, {**ranges, loop.var: (low, high)}, accesses, closely=True)
@@ -290,13 +281,6 @@ def _reads(loop: For) -> Counter[object]:
     """How often a loop mentions each register, and loads from each buffer."""
     nodes = (n for s in walk_stmts(loop.body) for e in stmt_exprs(s) for n in walk(e))
     return Counter(n.buffer if isinstance(n, Load) else n for n in nodes if isinstance(n, (Load, Var)))
-
-
-def _by_target(assigns: Iterable[Assign]) -> Iterable[tuple[Var, list[Stmt]]]:
-    found: dict[Var, list[Stmt]] = {}
-    for assign in assigns:
-        found.setdefault(assign.var, []).append(assign)
-    return found.items()
 
 
 def _accumulates(place: Var | Buffer, updates: Sequence[Stmt], reads: Mapping[object, int]) -> bool:

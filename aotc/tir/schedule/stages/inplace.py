@@ -13,75 +13,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aotc.tir import graph, te
-from aotc.tir.schedule.stages.grouping import Group, Stage
+from aotc.tir.schedule.stages.grouping import Group
 from aotc.tir.schedule.stages.inline import Plan, Read
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a root is computed: group, stage within the group, position among the stage's roots."""
-
-    group: int
-    stage: int
-    root: int
 
 
 def inplace_pairs(
     plan: Plan, groups: Sequence[Group], inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor]
 ) -> tuple[tuple[int, int], ...]:
     """The (output, input) pairs that may share memory."""
-    places: dict[te.Tensor, _Place] = {}
-    for g, group in enumerate(groups):
-        for s, stage in enumerate(group.stages):
-            places.update({root: _Place(g, s, r) for r, root in enumerate(stage.roots)})
+    stages = ((g, s, stage) for g, group in enumerate(groups) for s, stage in enumerate(group.stages))
+    order = _Order(plan, groups, {root: (g, s) for g, s, stage in stages for root in stage.roots})
     pairs: dict[int, int] = {}
     bases = [graph.base(t) for t in outputs]
     for o, tensor in enumerate(bases):
-        if tensor not in places or bases.index(tensor) != o:
+        if tensor not in order.places or bases.index(tensor) != o:
             continue
         for i, source in enumerate(inputs):
-            free = i not in pairs.values() and source not in bases and _same_memory(source, tensor)
-            if free and _safe(plan, groups, places, source, tensor):
+            alike = source.size == tensor.size > 0 and source.dtype == tensor.dtype
+            if alike and i not in pairs.values() and source not in bases and order.is_safe(source, tensor):
                 pairs[o] = i
                 break
     return tuple(pairs.items())
 
 
-def _same_memory(source: te.Tensor, tensor: te.Tensor) -> bool:
-    return source.size == tensor.size > 0 and source.dtype == tensor.dtype
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Where each root is computed: the numbers of its group, and of its stage in the group."""
 
+    plan: Plan
+    groups: Sequence[Group]
+    places: dict[te.Tensor, tuple[int, int]]
 
-def _safe(
-    plan: Plan, groups: Sequence[Group], places: dict[te.Tensor, _Place], source: te.Tensor, tensor: te.Tensor
-) -> bool:
-    target = places[tensor]
-    stage = groups[target.group].stages[target.stage]
-    if isinstance(stage.anchor, te.Extern) or tensor is not stage.roots[-1]:
-        return False  # a later root might read the element again
-    if any(places[user].group >= target.group for user in plan.operands.get(source, ()) if user in places):
-        return False
-    return all(_early(groups, places, read, source, tensor) for read in plan.reads.get(source, ()))
+    def is_safe(self, source: te.Tensor, tensor: te.Tensor) -> bool:
+        """Whether an input is read before the output is written over it."""
+        group, number = self.places[tensor]
+        stage = self.groups[group].stages[number]
+        if isinstance(stage.anchor, te.Extern) or tensor is not stage.roots[-1]:
+            return False  # a later root might read the element again
+        takers = (t for t in self.plan.operands.get(source, ()) if t in self.places)
+        early = all(self._is_early(read, source, tensor) for read in self.plan.reads.get(source, ()))
+        return early and all(self.places[taker][0] < group for taker in takers)
 
-
-def _early(
-    groups: Sequence[Group], places: dict[te.Tensor, _Place], read: Read, source: te.Tensor, tensor: te.Tensor
-) -> bool:
-    """Whether a read of the input comes before the write of the output over it."""
-    target, place = places[tensor], places[read.stage]
-    if place.group != target.group:
-        return place.group < target.group
-    group = groups[target.group]
-    if place.stage > target.stage:
-        return False
-    if place.stage == target.stage:
-        return _same_element(group.stages[place.stage], read, source)
-    depth = group.depth
-    rows = source.shape[:depth] == tensor.shape[:depth]
-    return rows and list(read.indices[:depth]) == [var for var, _ in graph.domain(read.stage)[:depth]]
-
-
-def _same_element(stage: Stage, read: Read, source: te.Tensor) -> bool:
-    root = read.stage
-    if not isinstance(root, te.Compute) or root not in stage.roots:
-        return False  # the body of a reduction reads other elements too
-    return graph.same_flat(source, read.indices, root, [var for var, _ in root.axes], graph.axis_ranges(root.axes))
+    def _is_early(self, read: Read, source: te.Tensor, tensor: te.Tensor) -> bool:
+        """Whether a read of the input comes before the write of the output over it."""
+        (group, number), (own_group, own) = self.places[tensor], self.places[read.stage]
+        if own_group != group or own > number:
+            return own_group < group
+        root, found = read.stage, self.groups[group]
+        axes = [var for var, _ in graph.domain(root)]
+        if own == number:  # the body of a reduction reads other elements too
+            at_own = isinstance(root, te.Compute)
+            return at_own and graph.same_flat(source, read.indices, root, axes, graph.axis_ranges(graph.domain(root)))
+        rows = source.shape[: found.depth] == tensor.shape[: found.depth]
+        return rows and list(read.indices[: found.depth]) == axes[: found.depth]

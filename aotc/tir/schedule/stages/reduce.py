@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc.tir import Expr, Load, Var, as_expr, binary, const, linear, substitute, te, walk
+from aotc.tir import Expr, Load, Var, as_expr, binary, const, linear, substitute, te
+from aotc.tir.loops.dependence import loads, written
 from aotc.tir.loops.nest import const_extent, merge_loops, refreshed
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, loops, rebuilt, stmt_exprs, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, loops, rebuilt, walk_stmts
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
 _ROW_STRIDED: Final = 4
@@ -39,17 +40,9 @@ _SCALAR_LANES: Final = 4
 
 def identity(combiner: str, dtype: DType) -> Expr:
     """The value that changes nothing when combined: what a reduction over no elements gives."""
-    match combiner:
-        case "sum" | "or":
-            return const(0, dtype)
-        case "prod":
-            return const(1, dtype)
-        case "and":
-            return const(-1 if dtype.is_integer and dtype.is_signed else dtype.max, dtype)
-        case "min":
-            return const(dtype.highest, dtype)
-        case _:
-            return const(dtype.lowest, dtype)
+    every_bit = -1 if dtype.is_integer and dtype.is_signed else dtype.max
+    found = {"sum": 0, "or": 0, "prod": 1, "and": every_bit, "min": dtype.highest, "max": dtype.lowest}
+    return const(found[combiner], dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +90,14 @@ def _update(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, acc: Var) -
 
 def _stride(stmt: Stmt, var: Var) -> int | None:
     """The largest distance in memory between what successive iterations load; None if it varies."""
-    largest = 0
-    for inner in walk_stmts(stmt):
-        for expr in stmt_exprs(inner):
-            for node in walk(expr):
-                if isinstance(node, Load):
-                    factor = linear(node.index, {}).coefficient(var)
-                    if factor is None:
-                        return None
-                    largest = max(largest, abs(factor))
-    return largest
+    found = [linear(load.index, {}).coefficient(var) for s in walk_stmts(stmt) for load in loads(s)]
+    return None if None in found else max((abs(factor or 0) for factor in found), default=0)
 
 
 def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, depth: int) -> Stmt:
     builder, dtype = parts.builder, parts.acc.dtype
     lanes = max(builder.target.lanes(dtype), _SCALAR_LANES)
-    row = _stride(parts.update, free[-1][0]) if free and not _stores(parts.update) else None
+    row = _stride(parts.update, free[-1][0]) if free and not written(parts.update) else None
     if row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED:
         window = _window(parts.update)
         if window is not None:
@@ -153,10 +138,6 @@ def _written_out(stmt: Stmt) -> list[Stmt]:
     return [inner for copy in copies for inner in _written_out(copy)]
 
 
-def _stores(stmt: Stmt) -> bool:
-    return any(isinstance(s, Store) for s in walk_stmts(stmt))
-
-
 def _innermost(stmt: Stmt) -> For | None:
     """The innermost loop of a perfect nest whose body neither branches nor loops."""
     while isinstance(stmt, For):
@@ -185,8 +166,7 @@ def _in_parts(parts: _Reduction, var: Var, extent: int, count: int) -> Stmt:
         raise AssertionError("a long reduction is a loop")
     part, lane = Var("part"), Var("l")
     kept = parts.builder.shared(f"{parts.acc.name}_parts", parts.acc.dtype, count * extent)
-    limits = (at * as_expr(loop.end) // count for at in (part, part + 1))
-    begin, end = limits
+    begin, end = (at * as_expr(loop.end) // count for at in (part, part + 1))
     update = replace(loop, end=end, begin=begin)
     store = Store(kept, part * extent + var, parts.acc)
     rows = For(part, count, _rows(replace(parts, update=update, finish=(store,)), var, extent), kind="independent")
@@ -223,10 +203,10 @@ def _tile(extent: int, limit: int) -> int:
     return best if best >= limit // 4 else limit
 
 
-def _inside(stmt: Stmt, wrap: Callable[[Stmt], Stmt]) -> Stmt:
-    """`wrap` applied to what the perfect nest of loops `stmt` repeats."""
-    if isinstance(stmt, For):
-        return replace(stmt, body=_inside(stmt.body, wrap))
+def _inside(stmt: Stmt, wrap: Callable[[Stmt], Stmt], core: For | None = None) -> Stmt:
+    """`wrap` applied to what the perfect nest of loops `stmt` repeats, or to one of these loops."""
+    if isinstance(stmt, For) and stmt is not core:
+        return replace(stmt, body=_inside(stmt.body, wrap, core))
     return wrap(stmt)
 
 
@@ -261,10 +241,4 @@ def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
         pair = binary(parts.op, Load(buffer, lane), Load(buffer, lane + width))
         folds.append(For(lane, width, Store(buffer, lane, pair)))
     declare = Declare(parts.acc, Load(buffer, as_expr(0)))
-    return Block((init, _replace_loop(parts.update, inner, chunks), *folds, declare, *parts.finish))
-
-
-def _replace_loop(stmt: Stmt, loop: For, fresh: Stmt) -> Stmt:
-    if stmt is loop or not isinstance(stmt, For):
-        return fresh
-    return replace(stmt, body=_replace_loop(stmt.body, loop, fresh))
+    return Block((init, _inside(parts.update, lambda _: chunks, inner), *folds, declare, *parts.finish))

@@ -19,6 +19,7 @@ from aotc.tir.expr import call as call
 from aotc.tir.expr import cast as cast
 from aotc.tir.expr import const as const
 from aotc.tir.expr import maximum as maximum
+from aotc.tir.expr import mentioned as mentioned
 from aotc.tir.expr import minimum as minimum
 from aotc.tir.expr import operands as operands
 from aotc.tir.expr import select as select
@@ -62,8 +63,10 @@ from aotc.tir.stmt import Store as Store
 from aotc.tir.stmt import Sync as Sync
 from aotc.tir.stmt import Transpose as Transpose
 from aotc.tir.stmt import UserSource as UserSource
+from aotc.tir.stmt import changed as changed
 from aotc.tir.stmt import drop_dead as drop_dead
 from aotc.tir.stmt import map_exprs as map_exprs
+from aotc.tir.stmt import nodes as nodes
 from aotc.tir.stmt import remembered_kernel as remembered_kernel
 from aotc.tir.stmt import stmt_exprs as stmt_exprs
 from aotc.tir.stmt import walk_stmts as walk_stmts

@@ -31,6 +31,14 @@ BITWISE: Final = frozenset({"and", "or", "xor", "shl", "shr"})
 COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
+def _operator(op: str) -> Callable[[Any, Operand], Expr]:
+    return lambda a, b: binary(op, a, b)
+
+
+def _swapped(op: str) -> Callable[[Any, Operand], Expr]:
+    return lambda a, b: binary(op, b, a)
+
+
 class _Operators:
     """Operator syntax for every expression class; each builds through the folding constructors."""
 
@@ -40,35 +48,15 @@ class _Operators:
         # kernels have very many: what dataclasses would do looks for the fields of each
         return type(self), tuple([getattr(self, name) for name in self.__slots__])
 
-    def __add__(self, other: Operand) -> Expr:
-        return binary("add", self, other)
-
-    def __radd__(self, other: Operand) -> Expr:
-        return binary("add", other, self)
-
-    def __sub__(self, other: Operand) -> Expr:
-        return binary("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Expr:
-        return binary("sub", other, self)
-
-    def __mul__(self, other: Operand) -> Expr:
-        return binary("mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Expr:
-        return binary("mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Expr:
-        return binary("div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Expr:
-        return binary("div", other, self)
-
-    def __floordiv__(self, other: Operand) -> Expr:
-        return binary("floordiv", self, other)
-
-    def __mod__(self, other: Operand) -> Expr:
-        return binary("floormod", self, other)
+    __add__, __radd__ = _operator("add"), _swapped("add")
+    __sub__, __rsub__ = _operator("sub"), _swapped("sub")
+    __mul__, __rmul__ = _operator("mul"), _swapped("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _swapped("div")
+    __floordiv__, __mod__ = _operator("floordiv"), _operator("floormod")
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
+    __and__, __or__, __xor__ = map(_operator, ("and", "or", "xor"))
+    # elementwise comparisons; `==` compares the expressions themselves
+    equal, not_equal = _operator("eq"), _operator("ne")
 
     def __neg__(self) -> Expr:
         return unary("neg", self)  # type: ignore[arg-type]
@@ -76,37 +64,24 @@ class _Operators:
     def __invert__(self) -> Expr:
         return unary("not", self)  # type: ignore[arg-type]
 
-    def __lt__(self, other: Operand) -> Expr:
-        return binary("lt", self, other)
-
-    def __le__(self, other: Operand) -> Expr:
-        return binary("le", self, other)
-
-    def __gt__(self, other: Operand) -> Expr:
-        return binary("gt", self, other)
-
-    def __ge__(self, other: Operand) -> Expr:
-        return binary("ge", self, other)
-
-    def __and__(self, other: Operand) -> Expr:
-        return binary("and", self, other)
-
-    def __or__(self, other: Operand) -> Expr:
-        return binary("or", self, other)
-
-    def __xor__(self, other: Operand) -> Expr:
-        return binary("xor", self, other)
-
-    def equal(self, other: Operand) -> Expr:
-        """Elementwise comparison; `==` compares the expressions themselves."""
-        return binary("eq", self, other)
-
-    def not_equal(self, other: Operand) -> Expr:
-        return binary("ne", self, other)
-
     def astype(self, dtype: str) -> Expr:
         """This value converted to `dtype`."""
         return cast(self, dtype)  # type: ignore[arg-type]
+
+
+class _LikeOperands(_Operators):
+    """Operations that have the dtype and lanes of their operand `a`."""
+
+    __slots__ = ()
+    a: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.a.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.a.lanes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,7 +114,7 @@ class Const(_Operators):
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(_Operators):
+class Binary(_LikeOperands):
     """`op` of ARITHMETIC, BITWISE or COMPARE on two operands of one dtype and lane count."""
 
     op: str
@@ -150,25 +125,13 @@ class Binary(_Operators):
     def dtype(self) -> DType:
         return BOOL if self.op in COMPARE else self.a.dtype
 
-    @property
-    def lanes(self) -> int:
-        return self.a.lanes
-
 
 @dataclass(frozen=True, slots=True)
-class Unary(_Operators):
+class Unary(_LikeOperands):
     """`op` is "neg" or "not" (bitwise on integers, logical on bool)."""
 
     op: str
     a: Expr
-
-    @property
-    def dtype(self) -> DType:
-        return self.a.dtype
-
-    @property
-    def lanes(self) -> int:
-        return self.a.lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,20 +147,12 @@ class Cast(_Operators):
 
 
 @dataclass(frozen=True, slots=True)
-class Select(_Operators):
+class Select(_LikeOperands):
     """`a` where `cond` holds, else `b`.  Only the chosen operand is evaluated (a load may be out of range)."""
 
     cond: Expr
     a: Expr
     b: Expr
-
-    @property
-    def dtype(self) -> DType:
-        return self.a.dtype
-
-    @property
-    def lanes(self) -> int:
-        return self.a.lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +399,11 @@ def walk(expr: Expr) -> Iterator[Expr]:
         yield node
         if not isinstance(node, (Var, Const)):
             stack.extend(reversed(operands(node)))
+
+
+def mentioned(expr: Expr) -> Iterator[Var | Buffer]:
+    """The variables in an expression, and the buffers that it loads from."""
+    return (n.buffer if isinstance(n, Load) else n for n in walk(expr) if isinstance(n, (Load, Var)))
 
 
 def substitute(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:

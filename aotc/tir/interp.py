@@ -19,10 +19,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, assert_never
-from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Broadcast, Element, Transpose, stmt_exprs, wrapped
+from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Broadcast, Element, Transpose, wrapped
 from aotc.tir.expr import BITWISE, BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, walk
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
-from aotc.tir.stmt import PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
+from aotc.tir.stmt import PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While, nodes
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -341,7 +341,7 @@ def _vectorizable(loop: For) -> bool:
     if isinstance(loop.end, Const) and isinstance(loop.begin, Const) and loop.end.value - loop.begin.value < _FEW:
         return False
     stmts = straight_line(loop) if loop.kind != "serial" else None
-    if stmts is None or any(n.lanes > 1 for s in stmts for e in stmt_exprs(s) for n in walk(e)):
+    if stmts is None or any(n.lanes > 1 for s in stmts for n in nodes(s)):
         return False
     if loop.kind == "independent":
         return not any(b.private for b in written(loop) & read(loop))  # one iteration fills it after the other

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from aotc.ir import DTYPES, AotcError, DType, Span
 from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL
@@ -133,31 +133,20 @@ class _Parser(_Reader):
             role = self.next()
             roles[role].append(self.buffer(role))
         inputs, outputs, workspace, stack = (tuple(roles[role]) for role in ROLES)
-        inplace: list[tuple[int, int]] = []
+        facts: dict[str, Any] = {"workspace": workspace, "stack": stack, "inplace": (), "private": ()}
         while self.accept("inplace"):
             output = self.known_buffer()
             self.next("=")
-            inplace.append((outputs.index(output), inputs.index(self.known_buffer())))
-        macs = self.integer() if self.accept("macs") else 0
-        private: list[Buffer] = []
-        if team := self.accept("team"):
+            facts["inplace"] += ((outputs.index(output), inputs.index(self.known_buffer())),)
+        facts["macs"] = self.integer() if self.accept("macs") else 0
+        facts["team"] = self.accept("team")
+        if facts["team"]:
             self.vars.update({var.name: var for var in TEAM})
             while self.token.text in self.buffers and self.following.text != "[":
-                private.append(self.known_buffer())
-        body = self.block()
+                facts["private"] += (self.known_buffer(),)
+        kernel = Kernel(name=name, inputs=inputs, outputs=outputs, body=self.block(), **facts)
         self.next("end")
-        return Kernel(
-            name=name,
-            inputs=inputs,
-            outputs=outputs,
-            body=body,
-            workspace=workspace,
-            stack=stack,
-            inplace=tuple(inplace),
-            macs=macs,
-            team=team,
-            private=tuple(private),
-        )
+        return kernel
 
     def buffer(self, role: str) -> Buffer:
         name = self.next("name")

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from aotc.tir import Binary, all_of, operands, substitute, walk_stmts, with_operands, wrapped
-from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Load, Select, Unary, Var, binary, select, unary, walk
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Stmt, Store, Transpose, map_exprs, rebuilt
+from aotc.tir import Binary, all_of, mentioned, operands, substitute, with_operands, wrapped
+from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, binary, select, unary, walk
+from aotc.tir.stmt import Block, Comment, For, If, Stmt, changed, map_exprs, rebuilt, walk_stmts
 
 Bound: TypeAlias = "int | float"
 """An int, or an infinity where nothing is known."""
@@ -423,15 +423,7 @@ def _ceildiv(a: Linear, divisor: int) -> Expr:
 
 def _invariant(cond: Expr, loop: For) -> bool:
     """Whether `cond` has one value over all iterations: no loop variable, register or stored buffer in it."""
-    changing: set[object] = {loop.var}
-    for stmt in walk_stmts(loop.body):
-        if isinstance(stmt, (Store, Transpose)):
-            changing.add(stmt.buffer)
-        elif isinstance(stmt, (Declare, Assign, For)):
-            changing.add(stmt.var)
-    return not any(
-        (n.buffer if isinstance(n, Load) else n) in changing for n in walk(cond) if isinstance(n, (Var, Load))
-    )
+    return changed(loop).isdisjoint(mentioned(cond))
 
 
 def _simplify_if(stmt: If, ranges: Ranges) -> Stmt:

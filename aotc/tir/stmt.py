@@ -249,6 +249,17 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
         stack.extend(reversed(stmt_children(node)))
 
 
+def nodes(stmt: Stmt) -> Iterator[Expr]:
+    """Every expression and sub-expression in a statement, at any depth of statements."""
+    return (n for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e))
+
+
+def changed(stmt: Stmt) -> set[Var | Buffer]:
+    """The registers, variables of loops and buffers that a statement gives other values."""
+    found = (s for s in walk_stmts(stmt) if isinstance(s, (Store, Transpose, Declare, Assign, For)))
+    return {s.buffer if isinstance(s, (Store, Transpose)) else s.var for s in found}
+
+
 def rebuilt(stmt: Stmt, inner: Callable[[Stmt], Stmt], own: Callable[[Expr], Expr] = lambda e: e) -> Stmt:
     """`stmt` with `inner` applied to the statements directly inside it and `own` to its own expressions.
 

@@ -142,35 +142,20 @@ class _Printer:
                 return f"!{self.expr(expr.a, UNARY_LEVEL)}", UNARY_LEVEL
             case values.Select():
                 return f"{self.expr(expr.cond, 1)} ? {self.expr(expr.a, 1)} : {self.expr(expr.b)}", 0
-            case _:
-                return self.atom(expr), UNARY_LEVEL + 1
-
-    def atom(self, expr: Expr) -> str:
-        match expr:
-            case Var():
-                return self.name(expr)
-            case Const():
-                return _literal(expr)
+            case Var() | Const():
+                text = self.name(expr) if isinstance(expr, Var) else _literal(expr)
             case values.Load():
                 lanes = f":{expr.lanes}" if expr.lanes > 1 else ""
-                return f"{self.name(expr.buffer)}[{self.expr(expr.index)}{lanes}]"
+                text = f"{self.name(expr.buffer)}[{self.expr(expr.index)}{lanes}]"
             case values.Broadcast():
-                return f"broadcast({self.expr(expr.a)}, {expr.lanes})"
+                text = f"broadcast({self.expr(expr.a)}, {expr.lanes})"
             case values.Element():
-                return f"{expr.tensor.name}<{', '.join(map(self.expr, expr.indices))}>"
-            case values.Cast():
-                return self.applied(expr.dtype, expr)
-            case values.Call():
-                return self.applied(expr.name, expr)
-            case values.Binary() | values.Unary():
-                return self.applied(expr.op, expr)
-            case values.Select():
-                return self.expr(expr)
+                text = f"{expr.tensor.name}<{', '.join(map(self.expr, expr.indices))}>"
+            case values.Cast(dtype=name) | values.Call(name=name) | values.Binary(op=name) | values.Unary(op=name):
+                text = f"{name}({', '.join(map(self.expr, operands(expr)))})"
             case _:
                 assert_never(expr)
-
-    def applied(self, name: str, expr: Expr) -> str:
-        return f"{name}({', '.join(map(self.expr, operands(expr)))})"
+        return text, UNARY_LEVEL + 1
 
 
 def _type(value: Var | Const) -> str:
@@ -179,9 +164,6 @@ def _type(value: Var | Const) -> str:
 
 def _literal(expr: Const) -> str:
     text = str(expr.value).lower() if isinstance(expr.value, bool) else repr(expr.value)
-    plain = expr.lanes == 1 and (
-        (expr.dtype == INDEX and isinstance(expr.value, int))
-        or (expr.dtype == "float32" and isinstance(expr.value, float))
-        or (expr.dtype == BOOL and isinstance(expr.value, bool))
-    )
+    kinds = {INDEX: int, "float32": float, BOOL: bool}
+    plain = expr.lanes == 1 and isinstance(expr.value, kinds.get(expr.dtype, ()))
     return text if plain else f"{text}:{_type(expr)}"

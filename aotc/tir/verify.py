@@ -88,11 +88,8 @@ class _Checker:
         declared = (*kernel.params, *kernel.stack)
         for buffer in {b for b in declared if declared.count(b) > 1}:
             self.report(f"buffer {buffer.name} is declared twice")
-        for scope, group in (
-            ("param", (*kernel.inputs, *kernel.outputs)),
-            ("workspace", kernel.workspace),
-            ("stack", kernel.stack),
-        ):
+        places = {"param": (*kernel.inputs, *kernel.outputs), "workspace": kernel.workspace, "stack": kernel.stack}
+        for scope, group in places.items():
             for buffer in group:
                 if buffer.scope != scope or buffer.size < 0:
                     self.report(f"buffer {buffer.name}[{buffer.size}] of scope {buffer.scope} stands as {scope}")

@@ -17,7 +17,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, substitute, walk
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, mentioned, substitute, walk
 from aotc.tir.loops.digits import Access, plain, tell_apart
 from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store, Transpose, While, stmt_exprs, walk_stmts
@@ -279,8 +279,7 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[
 
 def _reads(loop: For) -> Counter[object]:
     """How often a loop mentions each register, and loads from each buffer."""
-    nodes = (n for s in walk_stmts(loop.body) for e in stmt_exprs(s) for n in walk(e))
-    return Counter(n.buffer if isinstance(n, Load) else n for n in nodes if isinstance(n, (Load, Var)))
+    return Counter(read for s in walk_stmts(loop.body) for e in stmt_exprs(s) for read in mentioned(e))
 
 
 def _accumulates(place: Var | Buffer, updates: Sequence[Stmt], reads: Mapping[object, int]) -> bool:

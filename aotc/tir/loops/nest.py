@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from aotc.tir import Ranges, half_space, linear, simplify_stmt
+from aotc.tir import Ranges, half_space, linear, simplify_stmt, stmt_exprs, substitute
 from aotc.tir import expr as tir
-from aotc.tir.expr import BOOL, INDEX, Binary, Const, Expr, Load, Select, Var, as_expr, operands, substitute, walk
+from aotc.tir.expr import BOOL, INDEX, Binary, Const, Expr, Load, Select, Var, as_expr, mentioned, operands, walk
 from aotc.tir.loops.dependence import loads, straight_line
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, map_exprs, rebuilt, stmt_exprs, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, changed, map_exprs, nodes, rebuilt, walk_stmts
 
 _SEGMENT_LIMIT: Final = 128
 """A loop is not cut into more pieces than this."""
@@ -96,18 +96,14 @@ def _pieces(loop: For, bounds: tuple[int, int], ranges: Ranges) -> list[Stmt] | 
 
 
 def _size(stmt: Stmt) -> int:
-    return sum(1 for s in walk_stmts(stmt) for e in stmt_exprs(s) for _ in walk(e))
+    return sum(1 for _ in nodes(stmt))
 
 
 def _cuts(loop: For, ranges: Ranges) -> Iterator[int]:
     """The values of the loop variable at which a condition in the body changes."""
-    for stmt in walk_stmts(loop.body):
-        if isinstance(stmt, If):
-            yield from _cuts_of(stmt.cond, loop.var, ranges)
-        for expr in stmt_exprs(stmt):
-            for node in walk(expr):
-                if isinstance(node, Select):
-                    yield from _cuts_of(node.cond, loop.var, ranges)
+    conditions = (part for part in (*walk_stmts(loop.body), *nodes(loop.body)) if isinstance(part, (If, Select)))
+    for part in conditions:
+        yield from _cuts_of(part.cond, loop.var, ranges)
 
 
 def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
@@ -179,12 +175,8 @@ def tile_transposes(stmt: Stmt) -> Stmt:
 def _crosses(outer: For, inner: For) -> bool:
     extents = (const_extent(outer), const_extent(inner))
     body = straight_line(inner)
-    if (
-        body is None
-        or any(e is None or e[1] - e[0] < 2 * _TILE for e in extents)
-        or inner.kind != "independent"
-        or outer.kind != "independent"
-    ):
+    short = any(e is None or e[1] - e[0] < 2 * _TILE for e in extents)
+    if body is None or short or {inner.kind, outer.kind} != {"independent"}:
         return False
     stores = [linear(s.index, {}).coefficient(inner.var) for s in body if isinstance(s, Store)]
     return stores == [1] and any(
@@ -211,14 +203,10 @@ def hoist_invariants(stmt: Stmt) -> Stmt:
     """Costly values that no iteration of an innermost loop changes are computed into registers before it."""
     if not isinstance(stmt, For):
         return rebuilt(stmt, hoist_invariants)
-    body = straight_line(stmt)
     extent = const_extent(stmt)
-    if body is None or extent is None or extent[1] <= extent[0]:
+    if straight_line(stmt) is None or extent is None or extent[1] <= extent[0]:
         return rebuilt(stmt, hoist_invariants)
-    changing: set[Var | tir.Buffer] = {stmt.var}
-    changing.update(s.var for s in body if isinstance(s, (Declare, Assign)))
-    changing.update(s.buffer for s in body if isinstance(s, Store))
-    found: dict[Expr, Expr] = {}
+    changing, found = changed(stmt), dict[Expr, Expr]()
     fresh = map_exprs(stmt.body, lambda e: _without_invariants(e, changing, found))
     if not found:
         return stmt
@@ -232,11 +220,9 @@ def _without_invariants(expr: Expr, changing: set[Var | tir.Buffer], found: dict
         cond = _without_invariants(expr.cond, changing, found)
         return tir.with_operands(expr, (cond, expr.a, expr.b))
     if isinstance(expr, tir.Call) or (isinstance(expr, Binary) and expr.op == "div"):
-        parts = set(walk(expr))
-        if not any((p.buffer if isinstance(p, Load) else p) in changing for p in parts if isinstance(p, (Var, Load))):
-            if not any(isinstance(p, (Var, Load)) for p in parts):
-                return expr
-            return found.setdefault(expr, Var("hoisted", expr.dtype, expr.lanes))
+        parts = set(mentioned(expr))
+        if changing.isdisjoint(parts):
+            return found.setdefault(expr, Var("hoisted", expr.dtype, expr.lanes)) if parts else expr
     return tir.with_operands(expr, tuple(_without_invariants(o, changing, found) for o in operands(expr)))
 
 

@@ -17,9 +17,10 @@ from aotc.ir.dtype import DType
 from aotc.tir import Broadcast, Const, Expr, Load, Var, walk
 from aotc.tir import expr as tir
 from aotc.tir.simplify import linear, simplify
-from aotc.tir.stmt import Assign, Block, Declare, Stmt, Store, stmt_exprs, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, Stmt, Store, nodes
 
 _FLOATS: Final = frozenset({"float16", "float32", "float64"})
+_WORK: Final = (tir.Binary, tir.Unary, tir.Select, tir.Call)
 _ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
 CONVERTED: Final = frozenset({"float16"})
 """Narrow floats whose vectors become vectors of float32 in an instruction or a few."""
@@ -36,16 +37,12 @@ def vectorized(stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr]) -
 
     vectors    what takes the place of scalar registers from outside
     """
-    if sum(1 for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e) if _is_work(n)) > MOST:
+    if sum(isinstance(n, _WORK) and n.dtype in _FLOATS for n in nodes(stmt)) > MOST:
         return None
     try:
         return Block(_Vectorizer(lane, lanes, dict(vectors)).statements((stmt,)))
     except _ScalarError:
         return None
-
-
-def _is_work(node: Expr) -> bool:
-    return isinstance(node, (tir.Binary, tir.Unary, tir.Select, tir.Call)) and node.dtype in _FLOATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,10 @@ class _Vectorizer:
                 return tir.Unary("neg", self.value(expr.a))
             case tir.Cast() if {expr.dtype, expr.a.dtype} == {"float16", "float32"}:
                 return tir.cast(self.value(expr.a), expr.dtype)
-            case tir.Select(cond=tir.Binary() as cond) if _is_test(cond, expr) and not _gathers(expr.a, expr.b):
+            case tir.Select(cond=tir.Binary() as cond) if (
+                # a comparison of vectors is a mask for what it chooses
+                cond.op in tir.COMPARE and cond.a.dtype == expr.dtype and not _gathers(expr.a, expr.b)
+            ):
                 test = tir.Binary(cond.op, self.value(cond.a), self.value(cond.b))
                 return tir.Select(test, self.value(expr.a), self.value(expr.b))
         raise _ScalarError
@@ -114,11 +114,6 @@ class _Vectorizer:
         if dtype not in _FLOATS:
             raise _ScalarError
         return dtype
-
-
-def _is_test(cond: tir.Binary, chosen: tir.Select) -> bool:
-    """Whether a comparison of vectors is a mask for what it chooses."""
-    return cond.op in tir.COMPARE and cond.a.dtype == chosen.dtype
 
 
 def _gathers(*exprs: Expr) -> bool:

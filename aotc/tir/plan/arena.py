@@ -16,8 +16,10 @@ the lower bound, the largest sum of bytes live at one step, is reached.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 EXACT_BLOCKS: Final = 9
@@ -51,16 +53,12 @@ def align_up(value: int, align: int) -> int:
 
 def lower_bound(blocks: Sequence[Block], align: int) -> int:
     """The largest sum of (aligned) bytes live at one step."""
-    change: dict[int, int] = {}
+    change: Counter[int] = Counter()
     for block in blocks:
         size = align_up(block.size, align)
-        change[block.first] = change.get(block.first, 0) + size
-        change[block.last + 1] = change.get(block.last + 1, 0) - size
-    best = live = 0
-    for step in sorted(change):
-        live += change[step]
-        best = max(best, live)
-    return best
+        change[block.first] += size
+        change[block.last + 1] -= size
+    return max(accumulate(change[step] for step in sorted(change)), default=0)
 
 
 class _Packer:

@@ -12,7 +12,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from aotc.tir import Block, Buffer, Declare, For, Kernel, Load, Stmt, Transpose, Var, stmt_exprs, walk, walk_stmts
+from aotc.tir import Block, Buffer, Declare, For, Kernel, Stmt, Transpose, Var, stmt_exprs, walk_stmts
+from aotc.tir.expr import mentioned
 from aotc.tir.loops.dependence import Ranges, collect, disjoint, is_filled_before_read, outer_assigns, read, written
 from aotc.tir.loops.digits import Access
 
@@ -100,8 +101,8 @@ class Uses:
         """The statements of the kernel that compute with each register, and that load from each buffer."""
         found: dict[Var | Buffer, dict[Stmt, None]] = {}
         for stmt in walk_stmts(self.kernel.body):
-            for node in (n for e in stmt_exprs(stmt) for n in walk(e) if isinstance(n, (Load, Var))):
-                found.setdefault(node.buffer if isinstance(node, Load) else node, {})[stmt] = None
+            for kept in (kept for e in stmt_exprs(stmt) for kept in mentioned(e)):
+                found.setdefault(kept, {})[stmt] = None
         return found
 
     def hands_on(self, group: Sequence[Stmt], stmts: Sequence[Stmt], ranges: Ranges) -> bool:
@@ -110,14 +111,10 @@ class Uses:
         last = max(k for k, s in enumerate(stmts) if s is group[-1])
         return any(not is_filled_before_read(b, stmts[last + 1 :], ranges) for b in left)
 
-    @cached_property
-    def _all_read(self) -> set[Buffer]:
-        return read(self.kernel.body)
-
     def is_divisible(self, loop: For) -> bool:
         """Whether a thread may run some of the iterations, as far as the loop and its scratch say."""
         kept = {b for b in written(loop.body) if self.is_local(b) and not b.private}
-        if kept & self._all_read:  # what one iteration leaves there another one may read
+        if any(b in self._users for b in kept):  # what one iteration leaves there another one may read
             return False
         turned = any(isinstance(s, Transpose) and not self.is_local(s.buffer) for s in walk_stmts(loop.body))
         return loop.kind == "independent" and not turned

@@ -374,14 +374,10 @@ class _Strips:
         """Rows `start` and following of one head."""
         for tensor, buffer in ((self.chain.scores, self.strip), (self.chain.weights, self.weights)):
             self.builder.memory[tensor] = Slot(buffer, place=partial(_in_strip, start, self.pitch))
-        return Block(
-            (
-                self._gather(start, height, ranges),
-                self._multiply(self.keys, self.queries, self.chain.first.inner[1], start, height),
-                self._rows(start, height, ranges),
-                self._multiply(self.values, self.weights, self.pitch, start, height),
-            )
-        )
+        gathered = self._gather(start, height, ranges)
+        scores = self._multiply(self.keys, self.queries, self.chain.first.inner[1], start, height)
+        rows = self._rows(start, height, ranges)
+        return Block((gathered, scores, rows, self._multiply(self.values, self.weights, self.pitch, start, height)))
 
     def _gather(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
         """The rows of the first product's data, side by side."""
@@ -438,11 +434,5 @@ def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | 
     square = Transpose(store.buffer, substitute(store.index, corner), int(pitch or 0), first, int(stride or 0))
     whole = loops([(j, squares[j]), (k, squares[k])], square, kind="independent")
     beside = For(j, width, store, begin=squares[j] * side, kind="independent")
-    below = For(j, width, store, kind="independent")
-    return Block(
-        (
-            whole,
-            For(k, squares[k] * side, beside, kind="independent"),
-            For(k, depth, below, begin=squares[k] * side, kind="independent"),
-        )
-    )
+    below = For(k, depth, loops([lane], store, "independent"), begin=squares[k] * side, kind="independent")
+    return Block((whole, For(k, squares[k] * side, beside, kind="independent"), below))

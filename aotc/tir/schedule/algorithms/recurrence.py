@@ -153,8 +153,8 @@ class _Product:
 
     def sums(self) -> list[list[Var]]:
         """A register for each row and vector."""
-        names = [[f"{self.name}{r}_{v}" for v in range(len(self.columns))] for r in range(len(self.starts))]
-        return [[Var(name, self.weights.buffer.dtype, self.lanes) for name in row] for row in names]
+        dtype, size = self.weights.buffer.dtype, range(len(self.columns))
+        return [[Var(f"{self.name}{r}_{v}", dtype, self.lanes) for v in size] for r in range(len(self.starts))]
 
     def step(self, sums: Sequence[Sequence[Var]], k: Expr) -> list[Stmt]:
         """What element k of the rows adds."""

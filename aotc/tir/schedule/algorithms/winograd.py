@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 
@@ -104,16 +105,13 @@ class _Registers:
     def products(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
         """matrix @ xs, what mirrored columns (A^T) and mirrored rows (B^T) share computed once."""
         terms: list[tuple[Matrix, Expr]] = []
-        k = 0
-        while k < len(xs):
-            if k + 1 < len(xs) and _mirrored(matrix[:, k], matrix[:, k + 1]):
-                left, right = matrix[:, k], matrix[:, k + 1]
-                terms.append(((left + right) / 2, self.keep("even", xs[k] + xs[k + 1])))
-                terms.append(((left - right) / 2, self.keep("odd", xs[k] - xs[k + 1])))
-                k += 2
-            else:
-                terms.append((matrix[:, k], xs[k]))
-                k += 1
+        for k, *pair in _in_pairs(matrix.T):
+            if len(pair) == 1:
+                terms.append((pair[0], xs[k]))
+                continue
+            left, right = pair
+            terms.append(((left + right) / 2, self.keep("even", xs[k] + xs[k + 1])))
+            terms.append(((left - right) / 2, self.keep("odd", xs[k] - xs[k + 1])))
         columns = np.stack([column for column, _ in terms], axis=1)
         return self._rows(columns, [x for _, x in terms])
 
@@ -127,15 +125,14 @@ class _Registers:
 
     def _rows(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
         results: list[Expr] = []
-        while len(results) < len(matrix):
-            row = matrix[len(results)]
-            below = matrix[len(results) + 1] if len(results) + 1 < len(matrix) else row
-            if _mirrored(row, below):
-                even = self.keep("even", self._sum((row + below) / 2, xs))
-                odd = self.keep("odd", self._sum((row - below) / 2, xs))
-                results += [self.keep("t", even + odd), self.keep("t", even - odd)]
-            else:
-                results.append(self.keep("t", self._sum(row, xs)))
+        for _, *pair in _in_pairs(matrix):
+            if len(pair) == 1:
+                results.append(self.keep("t", self._sum(pair[0], xs)))
+                continue
+            above, below = pair
+            even = self.keep("even", self._sum((above + below) / 2, xs))
+            odd = self.keep("odd", self._sum((above - below) / 2, xs))
+            results += [self.keep("t", even + odd), self.keep("t", even - odd)]
         return results
 
     def _sum(self, coefficients: Matrix, xs: Sequence[Expr]) -> Expr:
@@ -150,6 +147,15 @@ class _Registers:
                 scaled = x * Const(c, x.dtype, self.lanes)
                 total = scaled if total is None else total + scaled
         return Const(0.0, xs[0].dtype, self.lanes) if total is None else total
+
+
+def _in_pairs(rows: Matrix) -> Iterator[tuple[Any, ...]]:
+    """Each row of a matrix after its number; two neighbours together where they mirror each other."""
+    k = 0
+    while k < len(rows):
+        count = 2 if k + 1 < len(rows) and _mirrored(rows[k], rows[k + 1]) else 1
+        yield k, *rows[k : k + count]
+        k += count
 
 
 def _mirrored(a: Matrix, b: Matrix) -> bool:
@@ -174,8 +180,8 @@ class _Builder:
         self.channels = w.a.shape[1]
         self.width = w.b.shape[1] * w.block
         self.chunk = -(-self.columns // -(-self.columns * w.tile // COLUMNS))
-        self.phases = Buffer("phases", w.dtype, w.tile**2 * self.plane, "workspace", 64, private=True)
         line = target.line // w.dtype.itemsize
+        self.phases = Buffer("phases", w.dtype, w.tile**2 * self.plane, "workspace", 64, private=True)
         self.layer = _layer(self.channels * self.places, line)
         self.step = _layer(self.rows * self.columns * self.width, line)
         self.data = Buffer("data", w.dtype, self.alpha**2 * self.layer, "workspace", 64, private=True)
@@ -188,13 +194,10 @@ class _Builder:
         side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
         forward = Block((self._split(image, strip, side, channel), self._forward(channel)))
         product, stack, workspace = self._product()
-        body = Block(
-            (For(channel, self.channels, forward, kind="independent"), product, self._backward(image, strip, side))
-        )
-        if isinstance(side, Var):
-            body = Block((For(side, self.strips.across, body, kind="independent"),))
-        for var, extent in ((strip, self.strips.down), (image, self.w.shape[0])):
-            body = Block((For(var, extent, body, kind="independent"),))
+        channels = For(channel, self.channels, forward, kind="independent")
+        around = [(image, self.w.shape[0]), (strip, self.strips.down)]
+        around += [(side, self.strips.across)] if isinstance(side, Var) else []
+        body = loops(around, Block((channels, product, self._backward(image, strip, side))), kind="independent")
         scratch = (self.phases, self.data, self.product, self.tile, *workspace)
         return ContractionNest(Block((cleared(self.phases), body)), stack, scratch)
 
@@ -231,19 +234,16 @@ class _Builder:
         begin = maximum((m - 1 - first) // m, 0)
         end = maximum(minimum((width - first) // m, self.columns), begin)
 
-        def element(t: Expr, j: int) -> Stmt:
-            value = Load(self.a, source + (first + t * m + j))
-            return Store(self.phases, self._phase(phase, j, row * self.pitch + t), value)
-
-        def border(t: Expr, j: int) -> Stmt:
-            column = first + t * m + j
-            none = Store(self.phases, self._phase(phase, j, row * self.pitch + t), zero)
-            return If(all_of(column >= 0, column < width), element(t, j), none)
+        def moved(t: Expr, j: int, border: bool) -> Stmt:
+            column, place = first + t * m + j, self._phase(phase, j, row * self.pitch + t)
+            copy = Store(self.phases, place, Load(self.a, source + column))
+            return If(all_of(column >= 0, column < width), copy, Store(self.phases, place, zero)) if border else copy
 
         stmts: list[Stmt] = []
-        for low, high, make in ((as_expr(0), begin, border), (begin, end, element), (end, as_expr(self.pitch), border)):
+        for low, high in pairwise((as_expr(0), begin, end, as_expr(self.pitch))):
             t = Var("t")
-            stmts.append(For(t, high, Block(make(t, j) for j in range(m)), begin=low, kind="independent"))
+            body = Block(moved(t, j, border=low is not begin) for j in range(m))
+            stmts.append(For(t, high, body, begin=low, kind="independent"))
         return Block(stmts)
 
     def _forward(self, channel: Var) -> Stmt:

@@ -21,7 +21,7 @@ from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts
 from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
 from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Pixels, Split, flat, fused, independent
-from aotc.tir.schedule.contraction.staging import Staging, stage
+from aotc.tir.schedule.contraction.staging import Staging
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
 
 PANEL_ROWS: Final = 16
@@ -80,8 +80,7 @@ def _padded(attempt: _Attempt) -> Staging:
     """The data with its border of zeros in scratch."""
     req, split = attempt.req, attempt.split
     req.require_finite(split.a)
-    inner, dtype = req.pixel_vars | req.reduction_vars, req.scratch_dtype(req.a)
-    return stage("padded", req.a, split.a, inner, Var("none"), split.ranges, dtype=dtype, slack=0)
+    return req.stage("padded", req.a, split.a, split, inner=req.pixel_vars | req.reduction_vars)
 
 
 def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> Candidate | None:
@@ -147,8 +146,8 @@ def _panel(attempt: _Attempt, rows: int) -> Staging | None:
         return None
     if attempt.along:
         raise Irregular("weights that do not lie as the data does")
-    inner, dtype = {split.lane} | req.reduction_vars, req.scratch_dtype(req.b)
-    return stage("panel", req.b, split.b, inner, split.lane, split.ranges, dtype=dtype, slack=0, clipped=True)
+    inner = {split.lane} | req.reduction_vars
+    return req.stage("panel", req.b, split.b, split, inner=inner, vector=split.lane, clipped=True)
 
 
 def _tiled_pixels(

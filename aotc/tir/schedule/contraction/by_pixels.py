@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from aotc.tir import Var, linear, te
+from aotc.tir import linear, te
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS
 from aotc.tir.schedule.contraction.segments import TileAxis
 from aotc.tir.schedule.contraction.space import Irregular, Pixels, Split, flat, fused, independent
-from aotc.tir.schedule.contraction.staging import Staging, stage
+from aotc.tir.schedule.contraction.staging import Staging
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
 
 
@@ -88,24 +88,22 @@ def _staged(req: Request, split: Split) -> _Data:
     of_column = [d for d in split.a if column in d.variables]
     if len(of_column) != 1:
         raise Irregular("columns along a diagonal")
-    inner, dtype = (req.pixel_vars - lone) | req.reduction_vars, req.scratch_dtype(req.a)
-    staging = stage("rows", req.a, split.a, inner, column, split.ranges, dtype=dtype, slack=req.lanes)
+    inner = (req.pixel_vars - lone) | req.reduction_vars
+    staging = req.stage("rows", req.a, split.a, split, inner=inner, vector=column, slack=req.lanes)
     position = linear(staging.operand.flat, split.ranges)
     if staging.phases == 1:
         return _Data(fused(req.analysis, (), position), staging)
     # columns are read through quotients: the axes stay as they are, and the taps along them are written out
     names = of_column[0].variables
-    return _Data(
-        Pixels(req.analysis.pixel, position, {}), staging, [(v, n) for v, n in req.c.reduce_axes if v in names]
-    )
+    written = [(v, n) for v, n in req.c.reduce_axes if v in names]
+    return _Data(Pixels(req.analysis.pixel, position, {}), staging, written)
 
 
 def _weights(req: Request, split: Split) -> Staging | None:
     """The weights converted; None where they can be broadcast as they lie."""
     if req.broadcasts(req.b):
         return None
-    inner, dtype = {split.tile, split.lane} | req.reduction_vars, req.scratch_dtype(req.b)
-    return stage("weights", req.b, split.b, inner, Var("none"), split.ranges, dtype=dtype, slack=0)
+    return req.stage("weights", req.b, split.b, split, inner={split.tile, split.lane} | req.reduction_vars)
 
 
 def _levels(req: Request, split: Split, data: _Data, most: int, lanes: int) -> list[TileAxis]:

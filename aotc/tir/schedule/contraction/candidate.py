@@ -20,8 +20,8 @@ from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.cost import tiling_cost, waiting_cost
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.segments import TileAxis, single
-from aotc.tir.schedule.contraction.space import Analysis, Dimension, Irregular, Operand
-from aotc.tir.schedule.contraction.staging import CopyFn, Staging
+from aotc.tir.schedule.contraction.space import Analysis, Dimension, Irregular, Operand, Split
+from aotc.tir.schedule.contraction.staging import CopyFn, Staging, stage
 from aotc.tir.schedule.contraction.tile import tiled_nest
 from aotc.tir.schedule.contraction.tiling import Tiling
 
@@ -76,6 +76,10 @@ class Request:
     def operand(self, buffer: Buffer, position: Linear, staging: Staging | None) -> Operand:
         """An operand, or the copy of it, at a position."""
         return Operand(buffer if staging is None else staging.operand.buffer, position.expr())
+
+    def stage(self, name: str, operand: Buffer, dims: Sequence[Dimension], split: Split, **how: Any) -> Staging:
+        """A copy of an operand, as `staging.stage` makes it."""
+        return stage(name, operand, dims, ranges=split.ranges, dtype=self.scratch_dtype(operand), **how)
 
     def around(self, axis: te.Axis | None) -> list[TileAxis]:
         """The output axes beside `axis` and those of the data: they are walked outside all others."""

@@ -11,8 +11,10 @@ Three ways, the first that fits:
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
@@ -74,11 +76,8 @@ def finished_tile(tile: Tile, accs: Accumulators, spill: Spill) -> list[Stmt]:
 
 def _sums(tile: Tile, accs: Accumulators) -> Iterator[tuple[dict[TileAxis, int], Expr]]:
     """The offsets of each accumulator, and its value with all partial sums."""
-    for (i, j), acc in accs[0].items():
-        value: Expr = acc
-        for split in accs[1:]:
-            value = value + split[i, j]
-        yield {**tile.xs[i], **tile.ys[j]}, value
+    for i, j in accs[0]:
+        yield {**tile.xs[i], **tile.ys[j]}, reduce(operator.add, (split[i, j] for split in accs))
 
 
 def _from_registers(tile: Tile, accs: Accumulators) -> list[Stmt] | None:
@@ -113,11 +112,8 @@ def _whole_rows(tile: Tile) -> TileAxis | None:
 
 def _strides(tile: Tile, rows: TileAxis | None) -> dict[TileAxis, int]:
     """The distances of neighbours on the stack, along each axis of a tile."""
-    strides: dict[TileAxis, int] = {}
-    step = 1
-    for axis in reversed(tile.tiling.tiled):
-        strides[axis] = step
-        step *= axis.width
+    tiled = tile.tiling.tiled
+    strides = {axis: math.prod(inner.width for inner in tiled[k + 1 :]) for k, axis in enumerate(tiled)}
     if rows is not None:
         strides[rows] = tile.segments[tile.tiling.vector].size
     return strides

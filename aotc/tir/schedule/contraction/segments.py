@@ -150,9 +150,8 @@ class BorderSignature:
         return cls(tuple(dim for dim in dims if axis in dim.variables), axis, tuple(taps))
 
     def _places(self, position: int) -> Iterator[dict[Expr, int]]:
-        names = [var for var, _ in self.taps]
-        for values in product(*(range(extent) for _, extent in self.taps)):
-            yield {self.axis: position, **dict(zip(names, values, strict=True))}
+        for values in product(*([(var, k) for k in range(extent)] for var, extent in self.taps)):
+            yield {self.axis: position, **dict(values)}
 
     def at(self, position: int) -> tuple[bool, ...]:
         """For each combination of taps, whether the data has the element."""

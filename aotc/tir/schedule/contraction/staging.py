@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import repeat
+from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir import Block, Buffer, Expr, For, Load, Stmt, Store, Var, as_expr, cast, maximum, minimum, substitute
@@ -21,6 +22,7 @@ from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, variables
 from aotc.tir.simplify import Linear, Ranges, bounds, simplify
 
+NONE: Final = Var("none")
 CopyFn: TypeAlias = Callable[[dict[Var, Expr]], Stmt]
 """A copying statement, from the operands' names of the axes outside."""
 
@@ -100,17 +102,17 @@ def stage(
     name: str,
     buffer: Buffer,
     dims: Sequence[Dimension],
-    inner: set[Var],
-    vector: Var,
-    ranges: Ranges,
     *,
+    inner: set[Var],
+    ranges: Ranges,
     dtype: DType,
-    slack: int,
+    vector: Var = NONE,
+    slack: int = 0,
     clipped: bool = False,
 ) -> Staging:
     """Copy what the inner axes read of an operand.
 
-    vector    the axis that becomes contiguous
+    vector    the axis that becomes contiguous, if there is one
     slack     elements after the end that vectors may read
     dtype     the element type of the scratch
     clipped   what is left of a previous copy does no harm (lanes that are never stored)
@@ -122,9 +124,7 @@ def stage(
     size = math.prod(s.runs * s.phases for s in staged)
     scratch = Buffer(name, dtype, size + slack, "workspace", 64, private=True)
     strides = _strides(staged)
-    index: Expr = as_expr(0)
-    for s, stride in zip(staged, strides, strict=True):
-        index = index + _place(s, vector, stride)
+    index = sum(map(_place, staged, strides, repeat(vector)), as_expr(0))
     fixed = sum((d.stride * _outer_part(d, inner)[0].expr() for d in dims), as_expr(0))
 
     def copy(names: dict[Var, Expr]) -> Stmt:
@@ -139,15 +139,10 @@ def stage(
 
 
 def _strides(staged: Sequence[_Staged]) -> list[int]:
-    strides: list[int] = []
-    step = 1
-    for s in reversed(staged):
-        strides.insert(0, step)
-        step *= s.runs * s.phases
-    return strides
+    return [math.prod(s.runs * s.phases for s in staged[k:]) for k in range(1, len(staged) + 1)]
 
 
-def _place(s: _Staged, vector: Var, stride: int) -> Expr:
+def _place(s: _Staged, stride: int, vector: Var) -> Expr:
     """Where the operand finds its element, as an expression of the inner axes."""
     terms = {t: c // s.step for t, c in s.inner.terms.items()}
     if s.phases == 1:
@@ -166,27 +161,24 @@ def _copy(
     names: Mapping[Var, Expr],
 ) -> Stmt:
     """The nest that copies what is inside the source, one phase after the other."""
-    outer = dict(names)
     loops = [Var("s") for _ in staged]
     stmts: list[Stmt] = []
-    phases = staged[-1].phases
-    for phase in range(phases):
+    for phase in range(staged[-1].phases):
         index: Expr = as_expr(0)
-        at: Expr = substitute(fixed, outer)
-        for s, stride, var in zip(staged, strides, loops, strict=True):
-            shift = phase if s is staged[-1] else 0
+        at: Expr = substitute(fixed, names)
+        shifts = [0] * (len(staged) - 1) + [phase]
+        for s, stride, var, shift in zip(staged, strides, loops, shifts, strict=True):
             index = index + var * stride + shift * s.runs
             at = at + (s.low + s.step * (var * s.phases + shift)) * s.source.stride
         body: Stmt = Store(scratch, index, cast(Load(source, at), scratch.dtype))
-        for number in reversed(range(len(staged))):
-            last = number == len(staged) - 1
-            begin, end = _inside(staged[number], phase if last else 0, outer)
-            body = For(loops[number], end, body, begin=begin, kind="independent")
+        for s, var, shift in reversed(list(zip(staged, loops, shifts, strict=True))):
+            begin, end = _inside(s, shift, names)
+            body = For(var, end, body, begin=begin, kind="independent")
         stmts.append(body)
     return Block(stmts)
 
 
-def _inside(s: _Staged, phase: int, names: dict[Var, Expr]) -> tuple[Expr, Expr]:
+def _inside(s: _Staged, phase: int, names: Mapping[Var, Expr]) -> tuple[Expr, Expr]:
     """The places of a phase that hold elements inside the source."""
     first = substitute(s.outer.expr(), names) + (s.low + s.step * phase)
     step = s.step * s.phases

@@ -12,10 +12,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from aotc.tir import Assign, Block, Declare, If, Stmt, graph, stmt_exprs, te, walk_stmts
-from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, walk, with_operands
+from aotc.tir import Assign, Block, Declare, If, Stmt, graph, te
+from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, with_operands
 from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.simplify import Ranges, bounds, simplify
+from aotc.tir.stmt import nodes
 
 _Task: TypeAlias = "Generator[_Task, Expr, Expr]"
 
@@ -155,9 +156,7 @@ class Body:
 
     def _speculatable(self, stmt: Stmt) -> bool:
         """Whether the statement does no harm where its value is not wanted."""
-        return all(
-            self._harmless(node) for inner in walk_stmts(stmt) for expr in stmt_exprs(inner) for node in walk(expr)
-        )
+        return all(map(self._harmless, nodes(stmt)))
 
     def _harmless(self, node: Expr) -> bool:
         if isinstance(node, Load):

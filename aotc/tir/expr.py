@@ -267,7 +267,7 @@ _OF_INTEGERS: Final[Mapping[str, Callable[[int, int], int]]] = {
 
 
 def _alike(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
-    """Two operands, of which a number adopts the other's dtype and lanes; TypeError for those of different types."""
+    """Two operands of one type, which a number takes from the other; TypeError for different ones."""
     left = as_expr(a, b if not isinstance(b, (bool, int, float)) else None)  # type: ignore[arg-type]
     right = as_expr(b, left)
     if left.dtype != right.dtype or left.lanes != right.lanes:
@@ -364,7 +364,8 @@ def _nothing(_: Any) -> tuple[()]:
     return ()
 
 
-_PARTS: Final[dict[type, tuple[Callable[[Any], tuple[Expr, ...]], Callable[..., Expr]]]] = {
+_Exprs: TypeAlias = "Callable[[Any], tuple[Expr, ...]]"
+_PARTS: Final[dict[type, tuple[_Exprs, Callable[..., Any]]]] = {
     Var: (_nothing, lambda e: e),
     Const: (_nothing, lambda e: e),
     Binary: (lambda e: (e.a, e.b), lambda e, a, b: binary(e.op, a, b)),

@@ -117,9 +117,8 @@ def costs(order: Sequence[te.Tensor]) -> dict[te.Tensor, int]:
     """The cost of one element of each tensor, computed from stored tensors only at placeholders and the like."""
     result: dict[te.Tensor, int] = {}
     for tensor in order:
-        inner = 1
-        if isinstance(tensor, (te.Compute, te.View)):
-            inner = body_cost(tensor) + sum(result[s] for s in sources(tensor))
+        inlined = isinstance(tensor, (te.Compute, te.View))
+        inner = body_cost(tensor) + sum(result[s] for s in sources(tensor)) if inlined else 1
         result[tensor] = min(inner, _COST_LIMIT)
     return result
 
@@ -127,11 +126,10 @@ def costs(order: Sequence[te.Tensor]) -> dict[te.Tensor, int]:
 def unflatten(flat: Expr, shape: Sequence[int]) -> tuple[Expr, ...]:
     """The indices of the element at a row-major offset."""
     indices: list[Expr] = []
-    for position in reversed(range(len(shape))):
-        extent = shape[position]
-        indices.append(as_expr(0) if extent == 1 else flat if position == 0 else flat % extent)
+    for position, extent in reversed(list(enumerate(shape))):
+        indices.insert(0, as_expr(0) if extent == 1 else flat if position == 0 else flat % extent)
         flat = flat if extent == 1 else flat // extent
-    return tuple(reversed(indices))
+    return tuple(indices)
 
 
 def reindex(tensor: te.Tensor, indices: Sequence[Expr], target: te.Tensor, ranges: Ranges) -> tuple[Expr, ...]:

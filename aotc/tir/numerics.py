@@ -144,7 +144,7 @@ def _bits(function: Callable[[Value, Value], Value]) -> Callable[[Value, Value],
 
 
 def _shifted(shift: Callable[[Value, Value], Value], beyond: Callable[[Value], Value]) -> Callable[..., Value]:
-    """Integers shifted by a number of bits; `beyond` gives what one is that is shifted by its width or more."""
+    """Shifts of integers; `beyond` gives what one is after its width or more."""
 
     def apply(a: Value, b: Value) -> Value:
         width = _width(a)

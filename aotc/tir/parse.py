@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aotc.ir import DTYPES, AotcError, DType, Span
-from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL
-from aotc.tir import expr as values
-from aotc.tir import stmt as statements
-from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Expr, Load, Var
-from aotc.tir.stmt import KINDS, TEAM, Kernel, Stmt
+from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Transpose
+from aotc.tir.expr import BOOL, INDEX, Binary, Broadcast, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var
+from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
 _TOKEN: Final = re.compile(
     r"""(?P<comment>\#[^\n]*)|(?P<string>"(?:[^"\\]|\\.)*")
@@ -186,7 +184,7 @@ class _Parser(_Reader):
         stmts: list[Stmt] = []
         while not self.accept("}"):
             stmts.append(self.stmt())
-        return stmts[0] if len(stmts) == 1 else statements.Block(stmts)
+        return stmts[0] if len(stmts) == 1 else Block(stmts)
 
     def nested(self) -> Stmt:
         self.next("{")
@@ -194,15 +192,15 @@ class _Parser(_Reader):
 
     def stmt(self) -> Stmt:
         if self.token.kind == "comment":
-            return statements.Comment(self.next()[1:].strip())
+            return Comment(self.next()[1:].strip())
         if self.accept("sync"):
-            return statements.Sync()
+            return Sync()
         if self.accept("for"):
             return self.loop()
         if self.accept("while"):
-            return statements.While(self.expr(), self.nested())
+            return While(self.expr(), self.nested())
         if self.accept("if"):
-            return statements.If(self.expr(), self.nested(), self.nested() if self.accept("else") else None)
+            return If(self.expr(), self.nested(), self.nested() if self.accept("else") else None)
         if self.accept("let"):
             return self.declare()
         if self.accept("turn"):
@@ -210,10 +208,10 @@ class _Parser(_Reader):
         if self.token.text not in self.buffers:
             var = self.variable()
             self.next("=")
-            return statements.Assign(var, self.expr())
+            return Assign(var, self.expr())
         buffer, index, _ = self.place()
         self.next("=")
-        return statements.Store(buffer, index, self.expr())
+        return Store(buffer, index, self.expr())
 
     def loop(self) -> Stmt:
         var = self.declared(self.next("name"), INDEX, 1)
@@ -223,7 +221,7 @@ class _Parser(_Reader):
         end = self.expr()
         step = self.integer() if self.accept("step") else 1
         kind = self.next() if self.token.text in KINDS else "serial"
-        return statements.For(var, end, self.nested(), begin=begin, step=step, kind=kind)
+        return For(var, end, self.nested(), begin=begin, step=step, kind=kind)
 
     def declare(self) -> Stmt:
         name = self.next("name")
@@ -231,7 +229,7 @@ class _Parser(_Reader):
         dtype, lanes = self.type()
         self.next("=")
         value = self.expr()
-        return statements.Declare(self.declared(name, dtype, lanes), value)
+        return Declare(self.declared(name, dtype, lanes), value)
 
     def turn(self) -> Stmt:
         buffer, index, _ = self.place()
@@ -243,7 +241,7 @@ class _Parser(_Reader):
         if not isinstance(source, Load):
             raise self.fail("expected rows of a buffer", token)
         self.next("step")
-        return statements.Transpose(buffer, index, stride, source, self.integer())
+        return Transpose(buffer, index, stride, source, self.integer())
 
     def place(self) -> tuple[Buffer, Expr, int]:
         """A buffer, the index of an element of it, and how many follow one another from there on."""
@@ -262,7 +260,7 @@ class _Parser(_Reader):
             return cond
         a = self.infix(1)
         self.next(":")
-        return values.Select(cond, a, self.expr())
+        return Select(cond, a, self.expr())
 
     def infix(self, level: int) -> Expr:
         if level >= UNARY_LEVEL:
@@ -270,12 +268,12 @@ class _Parser(_Reader):
         left = self.infix(level + 1)
         while self.token.kind == "op" and LEVEL.get(OPS.get(self.token.text, ""), 0) == level:
             op = OPS[self.next()]
-            left = values.Binary(op, left, self.infix(level + 1))
+            left = Binary(op, left, self.infix(level + 1))
         return left
 
     def unary(self) -> Expr:
         if self.accept("!"):
-            return values.Unary("not", self.unary())
+            return Unary("not", self.unary())
         if self.accept("("):
             inner = self.expr()
             self.next(")")
@@ -314,13 +312,13 @@ class _Parser(_Reader):
         self.next(")")
         match name, args:
             case "broadcast", [a, Const(value=lanes)]:
-                return values.Broadcast(a, int(lanes))
+                return Broadcast(a, int(lanes))
             case "neg", [a]:
-                return values.Unary(name, a)
+                return Unary(name, a)
             case _, [a, b] if name in NAMED:
-                return values.Binary(name, a, b)
+                return Binary(name, a, b)
             case _, [a] if name in DTYPES:
-                return values.Cast(DType(name), a)
+                return Cast(DType(name), a)
             case _ if name in INSTRUCTIONS and len(INSTRUCTIONS[name].takes) == len(args):
-                return values.Call(name, tuple(args))
+                return Call(name, tuple(args))
         raise self.fail(f"no function {name} of {len(args)} operands", start)

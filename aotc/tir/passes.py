@@ -40,7 +40,7 @@ class ProgramPass(Pass[Any]):
 
 @dataclass(frozen=True, repr=False)
 class TakeViews(ProgramPass):
-    """Kernels read contiguous parts of tensors where they lie, and write straight into the caller's outputs."""
+    """Kernels read parts of tensors where they lie, and write into the caller's outputs."""
 
     def run(self, module: Program, ctx: PassContext) -> Program:
         return take_views(module)
@@ -102,7 +102,7 @@ def _through(program: Program, passes: Iterable[ProgramPass]) -> Program:
 
 
 def called(program: Program) -> Program:
-    """A lowered program as calls of kernels that compute something, if the current context enables TakeViews."""
+    """A lowered program without copies, if the current context enables TakeViews."""
     return _through(program, [TakeViews()])
 
 

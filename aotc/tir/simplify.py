@@ -196,7 +196,7 @@ def _recombined(a: Linear) -> Linear:
 
 
 def bounds(expr: Expr, ranges: Ranges) -> Interval:
-    """The least and greatest value of an integer expression (infinite where unknown, or where it may wrap around)."""
+    """The least and greatest value of an integer; infinite where unknown, or where it may wrap around."""
     ranges = _scope(ranges)
     if expr.dtype != INDEX:
         return _bounds_atom(expr, ranges)
@@ -213,9 +213,12 @@ def linear_bounds(a: Linear, ranges: Ranges) -> Interval:
 
 def _exact(a: Linear, ranges: _Scope) -> bool:
     """Whether a sum is known not to wrap around: its value is that of integers without end."""
-    bounded = ((c, _bounds_atom(atom, ranges)) for atom, c in a.terms.items())
-    ends = [sorted((c * int(max(low, INDEX.min)), c * int(min(high, INDEX.max)))) for c, (low, high) in bounded]
-    return INDEX.min <= a.const + sum(low for low, _ in ends) and a.const + sum(high for _, high in ends) <= INDEX.max
+    low = high = a.const
+    for atom, c in a.terms.items():
+        least, greatest = _bounds_atom(atom, ranges)
+        ends = sorted((c * int(max(least, INDEX.min)), c * int(min(greatest, INDEX.max))))
+        low, high = low + ends[0], high + ends[1]
+    return INDEX.min <= low and high <= INDEX.max
 
 
 def _difference(a: Linear, b: Linear, ranges: _Scope) -> Interval:
@@ -326,7 +329,7 @@ _SURE: Final[Mapping[str, Callable[[Bound, Bound], tuple[bool, bool]]]] = {
     "eq": lambda low, high: (low == high == 0, low > 0 or high < 0),
     "ne": lambda low, high: (low > 0 or high < 0, low == high == 0),
 }
-"""For each comparison whether `d op 0` holds for every d of [low, high], and whether it holds for none."""
+"""Whether `d op 0` holds for every d of [low, high], and whether for none."""
 
 
 def conjuncts(cond: Expr) -> Iterator[Expr]:

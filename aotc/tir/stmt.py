@@ -207,7 +207,9 @@ def _nothing(_: Any) -> tuple[()]:
     return ()
 
 
-_PARTS: Final[dict[type, tuple[Callable[[Any], tuple[Expr, ...]], Callable[[Any], tuple[Any, ...]], Any]]] = {
+_Exprs: TypeAlias = Callable[[Any], tuple[Expr, ...]]
+_Stmts: TypeAlias = "Callable[[Any], tuple[Stmt, ...]]"
+_PARTS: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
     For: (
         lambda s: (s.begin, s.end),
         lambda s: (s.body,),
@@ -276,6 +278,11 @@ def rebuilt(stmt: Stmt, inner: Callable[[Stmt], Stmt], own: Callable[[Expr], Exp
 def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     """`stmt` with `fn` applied to every expression in it, at any depth of statements."""
     return rebuilt(stmt, lambda s: map_exprs(s, fn), fn)
+
+
+def forall(var: Var, end: Operand, body: Stmt, *, begin: Operand = 0, step: int = 1) -> For:
+    """A loop whose iterations are independent."""
+    return For(var, end, body, begin=begin, step=step, kind="independent")
 
 
 def loops(axes: Iterable[tuple[Var, int]], body: Stmt, kind: str = "serial") -> Stmt:

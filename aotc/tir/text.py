@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.ir import DTYPES, assert_never
-from aotc.tir import BOOL, INDEX, INSTRUCTIONS, Buffer, Const, Expr, Var, operands
-from aotc.tir import expr as values
-from aotc.tir import stmt as statements
-from aotc.tir.stmt import KINDS, TEAM, Kernel, Stmt
+from aotc.tir import INSTRUCTIONS, Broadcast, Transpose, operands
+from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Cast, Const, Element, Expr, Load, Select, Unary, Var
+from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
 _SYMBOLS: Final = {
     "or": "|", "xor": "^", "and": "&", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -90,36 +89,36 @@ class _Printer:
 
     def stmt(self, stmt: Stmt, depth: int) -> None:
         match stmt:
-            case statements.For():
+            case For():
                 step = f" step {stmt.step}" if stmt.step != 1 else ""
                 kind = f" {stmt.kind}" if stmt.kind != "serial" else ""
                 ends = f"{self.expr(stmt.begin)}..{self.expr(stmt.end)}"
                 self.line(depth, f"for {self.name(stmt.var)} in {ends}{step}{kind} {{")
                 self.nested(stmt.body, depth)
-            case statements.While():
+            case While():
                 self.line(depth, f"while {self.expr(stmt.cond)} {{")
                 self.nested(stmt.body, depth)
-            case statements.If():
+            case If():
                 self.line(depth, f"if {self.expr(stmt.cond)} {{")
                 self.nested(stmt.then, depth)
                 if stmt.orelse is not None:
                     self.lines[-1] += " else {"
                     self.nested(stmt.orelse, depth)
-            case statements.Store():
+            case Store():
                 self.line(depth, f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}] = {self.expr(stmt.value)}")
-            case statements.Transpose():
+            case Transpose():
                 to, source = f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}]", self.expr(stmt.source)
                 self.line(depth, f"turn {to} step {stmt.stride} = {source} step {stmt.source_stride}")
-            case statements.Declare():
+            case Declare():
                 value = self.expr(stmt.value)
                 self.line(depth, f"let {self.name(stmt.var)}: {_type(stmt.var)} = {value}")
-            case statements.Assign():
+            case Assign():
                 self.line(depth, f"{self.name(stmt.var)} = {self.expr(stmt.value)}")
-            case statements.Block():
+            case Block():
                 for inner in stmt.stmts:
                     self.stmt(inner, depth)
-            case statements.Comment() | statements.Sync():
-                self.line(depth, "sync" if isinstance(stmt, statements.Sync) else f"# {_one_line(stmt.text)}".rstrip())
+            case Comment() | Sync():
+                self.line(depth, "sync" if isinstance(stmt, Sync) else f"# {_one_line(stmt.text)}".rstrip())
             case _:
                 assert_never(stmt)
 
@@ -135,23 +134,23 @@ class _Printer:
     def bare(self, expr: Expr) -> tuple[str, int]:
         """The text of an expression and how tightly its outermost operator binds."""
         match expr:
-            case values.Binary(op=op) if op in _SYMBOLS:
+            case Binary(op=op) if op in _SYMBOLS:
                 level = LEVEL[op]
                 return f"{self.expr(expr.a, level)} {_SYMBOLS[op]} {self.expr(expr.b, level + 1)}", level
-            case values.Unary(op="not"):
+            case Unary(op="not"):
                 return f"!{self.expr(expr.a, UNARY_LEVEL)}", UNARY_LEVEL
-            case values.Select():
+            case Select():
                 return f"{self.expr(expr.cond, 1)} ? {self.expr(expr.a, 1)} : {self.expr(expr.b)}", 0
             case Var() | Const():
                 text = self.name(expr) if isinstance(expr, Var) else _literal(expr)
-            case values.Load():
+            case Load():
                 lanes = f":{expr.lanes}" if expr.lanes > 1 else ""
                 text = f"{self.name(expr.buffer)}[{self.expr(expr.index)}{lanes}]"
-            case values.Broadcast():
+            case Broadcast():
                 text = f"broadcast({self.expr(expr.a)}, {expr.lanes})"
-            case values.Element():
+            case Element():
                 text = f"{expr.tensor.name}<{', '.join(map(self.expr, expr.indices))}>"
-            case values.Cast(dtype=name) | values.Call(name=name) | values.Binary(op=name) | values.Unary(op=name):
+            case Cast(dtype=name) | Call(name=name) | Binary(op=name) | Unary(op=name):
                 text = f"{name}({', '.join(map(self.expr, operands(expr)))})"
             case _:
                 assert_never(expr)

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
-from aotc.tir import INSTRUCTIONS, Binary, Buffer, Const, Element, Transpose, operands, stmt_exprs, walk_stmts
-from aotc.tir import expr as values
-from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Broadcast, Call, Expr, Load, Select, Var
+from aotc.tir import INSTRUCTIONS, Binary, Broadcast, Buffer, Element, Transpose, operands, stmt_exprs, walk_stmts
+from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
 from aotc.tir.loops.dependence import range_of, read, why_not
 from aotc.tir.loops.reached import Around, reached
 from aotc.tir.simplify import Interval, bounds
@@ -112,7 +111,7 @@ class _Checker:
                 self.condition(stmt.cond)
                 self.stmt(stmt.then, scope.inside(stmt.cond))
                 if stmt.orelse is not None:
-                    self.stmt(stmt.orelse, scope.inside(values.unary("not", stmt.cond)))
+                    self.stmt(stmt.orelse, scope.inside(unary("not", stmt.cond)))
             case Store():
                 self.store(stmt, scope)
             case Transpose():
@@ -204,7 +203,7 @@ class _Checker:
                 self.access(node.buffer, node.index, node.lanes, here)
                 self.filled_before(node.buffer, here)
             if isinstance(node, Select):
-                other = here.inside(values.unary("not", node.cond))
+                other = here.inside(unary("not", node.cond))
                 stack += [(node.cond, here), (node.a, here.inside(node.cond)), (node.b, other)]
             else:
                 stack += [(o, here) for o in operands(node)]
@@ -243,7 +242,7 @@ def _type_problems(node: Expr) -> Iterator[str]:
     match node:
         case Binary():
             yield from _binary_problems(node)
-        case values.Unary(op=op, a=a) if op not in ("neg", "not") or (op == "neg" and a.dtype == BOOL):
+        case Unary(op=op, a=a) if op not in ("neg", "not") or (op == "neg" and a.dtype == BOOL):
             yield f"{op} of {a.dtype}"
         case Select(cond=cond, a=a, b=b):
             if cond.dtype != BOOL or cond.lanes not in (1, node.lanes):

@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 
 from aotc.ir.dtype import DType
-from aotc.tir import Assign, Block, Comment, Declare, For, Stmt, Store
-from aotc.tir import expr as tir
-from aotc.tir.expr import Buffer, Cast, Const, Expr, Load, Select, Var, as_expr, cast, minimum, substitute, walk
+from aotc.tir import as_expr, operands, substitute, with_operands
+from aotc.tir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, cast, minimum, walk
 from aotc.tir.loops.dependence import loads, straight_line
 from aotc.tir.loops.nest import const_extent
 from aotc.tir.simplify import Linear, linear, simplify
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store, forall
 
 HALF: Final = DType("float16")
 SINGLE: Final = DType("float32")
@@ -42,7 +42,7 @@ class _Unfit(Exception):
 
 
 def in_single(loop: For) -> tuple[Stmt, list[Buffer]] | None:
-    """The loop in float32, and its stack buffers; None where float16 is read or written at places of no pattern."""
+    """The loop in float32 and its stack buffers; None where float16 is accessed without a pattern."""
     stmts = straight_line(loop)
     if stmts is None or loop.step != 1:
         return None
@@ -99,17 +99,15 @@ class _Conversion:
             run.scratch = Buffer(f"{run.buffer.name}_single", SINGLE, size, "stack", 64, private=True)
         into = [self._copy(run, back=False) for run in self.runs if run.buffer not in buffers]
         back = [self._copy(run, back=True) for run in self.runs if run.buffer in buffers]
-        body = For(self.here, self.count, Block(self._statement(s) for s in stmts), kind="independent")
+        made = forall(self.here, self.count, Block(self._statement(s) for s in stmts))
         fixed = [Declare(var, cast(load, SINGLE)) for load, var in self.fixed.items()]
-        whole: Stmt = Block((*into, *fixed, body, *back))
+        whole: Stmt = Block((*into, *fixed, made, *back))
         scratch = [run.scratch for run in self.runs if run.scratch is not None]
         if not isinstance(self.first, Var) or not isinstance(self.count, Var):
             return whole, scratch
         count = Declare(self.count, minimum(self.loop.end - self.first, CHUNK))
-        chunks = For(
-            self.first, self.loop.end, Block((count, whole)), begin=self.loop.begin, step=CHUNK, kind="independent"
-        )
-        return chunks, scratch
+        body = Block((count, whole))
+        return forall(self.first, self.loop.end, body, begin=self.loop.begin, step=CHUNK), scratch
 
     # --- memory
 
@@ -131,7 +129,7 @@ class _Conversion:
         move = Store(run.scratch, t, cast(Load(run.buffer, place), SINGLE))
         if back:
             move = Store(run.buffer, place, cast(Load(run.scratch, t), HALF))
-        return For(t, run.length(self.count), move, kind="independent")
+        return forall(t, run.length(self.count), move)
 
     def _place(self, buffer: Buffer, index: Expr) -> tuple[Buffer, Expr]:
         """Where scratch has an element."""
@@ -176,9 +174,8 @@ class _Conversion:
                     return cast(expr, SINGLE)
                 return self.names.get(expr, expr)
             case Const():
-                if expr.dtype != HALF:
-                    return expr
-                return Const(float(np.float64(expr.value).astype(np.float16)), SINGLE)
+                narrow = expr.dtype == HALF
+                return Const(float(np.float64(expr.value).astype(np.float16)), SINGLE) if narrow else expr
             case Load() if expr.dtype == HALF and self._moves(expr.index):
                 return Load(*self._place(expr.buffer, expr.index))
             case Load() if expr.dtype == HALF:
@@ -192,9 +189,9 @@ class _Conversion:
             case Cast():
                 value = self._value(expr.a)
                 return _rounded(value) if expr.dtype == HALF else cast(value, expr.dtype)
-        value = tir.with_operands(expr, tuple(self._value(o) for o in tir.operands(expr)))
-        exact = isinstance(expr, (Select, tir.Unary)) or (isinstance(expr, tir.Binary) and expr.op in _EXACT)
-        exact = exact or (isinstance(expr, tir.Call) and expr.name in ("abs", "copysign"))
+        value = with_operands(expr, tuple(self._value(o) for o in operands(expr)))
+        exact = isinstance(expr, (Select, Unary)) or (isinstance(expr, Binary) and expr.op in _EXACT)
+        exact = exact or (isinstance(expr, Call) and expr.name in ("abs", "copysign"))
         return value if exact or expr.dtype != HALF else _rounded(value)
 
 

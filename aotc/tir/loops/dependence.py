@@ -77,7 +77,7 @@ def range_of(loop: For, ranges: Ranges) -> Interval:
 
 
 def disjoint(a: Sequence[Access], b: Sequence[Access]) -> bool:
-    """Whether two statements write apart from each other: in different parts of the buffer, or of each of its rows."""
+    """Whether two statements write to different parts of the buffer, or of each of its rows."""
     strides = {abs(c) for access in (*a, *b) for c in access.form.terms.values()}
     return bool(a and b) and any(_parted(_window(a, n), _window(b, n), n) for n in sorted(strides | {0}))
 
@@ -145,7 +145,7 @@ def _touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator
 
 @dataclass
 class _Places:
-    """Indices as sums of terms.  The variable of a loop from 5 * i on becomes 5 * i + another, which is from 0 on."""
+    """Indices as sums of terms.  The variable of a loop from 5 * i on becomes 5 * i + another, from 0 on."""
 
     ranges: Ranges
     closely: bool
@@ -240,7 +240,7 @@ def _read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
 
 
 def _elements(index: Expr, lanes: int, values: Mapping[Var, range]) -> set[int] | None:
-    """Elements from `index` on, over all values of variables; None if it depends on others, or they are too many."""
+    """Elements from `index` on, over all values of variables; None if they are unknown or too many."""
     form = linear(index, {var: (counted[0], counted[-1]) for var, counted in values.items()})
     found = set(range(form.const, form.const + lanes))
     for atom, factor in form.terms.items():
@@ -304,7 +304,7 @@ def _update(stmt: Stmt) -> str | None:
 
 
 def _is_filled_first(buffer: Buffer, loop: For) -> bool:
-    """Whether an iteration reads from scratch, and writes to it before: what it is for, it does by itself."""
+    """Whether an iteration reads from scratch only after it has written to it."""
     filled = False
     for stmt in walk_stmts(loop.body):
         if any(load.buffer is buffer for load in loads(stmt)):
@@ -349,7 +349,7 @@ def _is_fixed(atom: Expr, fixed: Container[Var]) -> bool:
 
 
 def _span(factor: int, loop: For) -> int:
-    """From the first step to the last one, which may be cut short; what goes further leads to other rows."""
+    """From the first step to the last; what goes further leads to other rows."""
     return abs(factor) * loop.step * max(1, extent_of(loop) - 1)
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from aotc.tir import Ranges, half_space, linear, simplify_stmt, stmt_exprs, substitute
-from aotc.tir import expr as tir
-from aotc.tir.expr import BOOL, INDEX, Binary, Const, Expr, Load, Select, Var, as_expr, mentioned, operands, walk
+from aotc.tir import as_expr, mentioned, operands, stmt_exprs, substitute, walk_stmts, with_operands
+from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Const, Expr, Load, Select, Unary, Var, binary, const, walk
 from aotc.tir.loops.dependence import loads, straight_line
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, changed, map_exprs, nodes, rebuilt, walk_stmts
+from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, changed, forall, map_exprs, nodes, rebuilt
 
 _SEGMENT_LIMIT: Final = 128
 """A loop is not cut into more pieces than this."""
@@ -108,7 +108,7 @@ def _cuts(loop: For, ranges: Ranges) -> Iterator[int]:
 
 def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
     match cond:
-        case Binary(op="and" | "or") | tir.Unary(op="not") if cond.dtype == BOOL:
+        case Binary(op="and" | "or") | Unary(op="not") if cond.dtype == BOOL:
             for operand in operands(cond):
                 yield from _cuts_of(operand, var, ranges)
         case Binary(op="eq" | "ne") if cond.a.dtype == INDEX:
@@ -124,16 +124,16 @@ def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
                 yield -(half.const // factor) if factor > 0 else half.const // -factor + 1
 
 
-def copied(source: tir.Buffer, target: tir.Buffer) -> Stmt:
+def copied(source: Buffer, target: Buffer) -> Stmt:
     """The loop that copies a whole buffer."""
     i = Var("i")
-    return For(i, target.size, Store(target, i, Load(source, i)), kind="independent")
+    return forall(i, target.size, Store(target, i, Load(source, i)))
 
 
-def cleared(buffer: tir.Buffer) -> Stmt:
+def cleared(buffer: Buffer) -> Stmt:
     """The loop that fills a buffer with zeros."""
     i = Var("i")
-    return For(i, buffer.size, Store(buffer, i, tir.const(0, buffer.dtype)), kind="independent")
+    return forall(i, buffer.size, Store(buffer, i, const(0, buffer.dtype)))
 
 
 def substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
@@ -165,7 +165,7 @@ def tile_transposes(stmt: Stmt) -> Stmt:
         tiles = [(loop, Var(f"{loop.var.name}_tile"), const_extent(loop) or (0, 0)) for loop in (outer, inner)]
         body = inner.body
         for loop, tile, (_, end) in reversed(tiles):
-            body = replace(loop, begin=tile, end=tir.binary("min", tile + _TILE, end), body=body)
+            body = replace(loop, begin=tile, end=binary("min", tile + _TILE, end), body=body)
         for loop, tile, _ in reversed(tiles):
             body = replace(loop, var=tile, body=body, step=_TILE)
         return body
@@ -214,16 +214,16 @@ def hoist_invariants(stmt: Stmt) -> Stmt:
     return Block((*registers, replace(stmt, body=fresh)))
 
 
-def _without_invariants(expr: Expr, changing: set[Var | tir.Buffer], found: dict[Expr, Expr]) -> Expr:
+def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Expr, Expr]) -> Expr:
     """`expr` with its costly unchanging parts replaced by registers, which are noted in `found`."""
     if isinstance(expr, Select):  # a branch not taken may not be evaluated
         cond = _without_invariants(expr.cond, changing, found)
-        return tir.with_operands(expr, (cond, expr.a, expr.b))
-    if isinstance(expr, tir.Call) or (isinstance(expr, Binary) and expr.op == "div"):
+        return with_operands(expr, (cond, expr.a, expr.b))
+    if isinstance(expr, Call) or (isinstance(expr, Binary) and expr.op == "div"):
         parts = set(mentioned(expr))
         if changing.isdisjoint(parts):
             return found.setdefault(expr, Var("hoisted", expr.dtype, expr.lanes)) if parts else expr
-    return tir.with_operands(expr, tuple(_without_invariants(o, changing, found) for o in operands(expr)))
+    return with_operands(expr, tuple(_without_invariants(o, changing, found) for o in operands(expr)))
 
 
 def optimized(stmt: Stmt) -> Stmt:

@@ -15,12 +15,12 @@ from typing import Final
 
 from aotc.ir.dtype import DType
 from aotc.tir import Broadcast, Const, Expr, Load, Var, walk
-from aotc.tir import expr as tir
+from aotc.tir.expr import COMPARE, Binary, Call, Cast, Select, Unary, cast, substitute
 from aotc.tir.simplify import linear, simplify
 from aotc.tir.stmt import Assign, Block, Declare, Stmt, Store, nodes
 
 _FLOATS: Final = frozenset({"float16", "float32", "float64"})
-_WORK: Final = (tir.Binary, tir.Unary, tir.Select, tir.Call)
+_WORK: Final = (Binary, Unary, Select, Call)
 _ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
 CONVERTED: Final = frozenset({"float16"})
 """Narrow floats whose vectors become vectors of float32 in an instruction or a few."""
@@ -88,18 +88,18 @@ class _Vectorizer:
                     return Load(expr.buffer, index, self.lanes)
                 if step == 0:
                     return Broadcast(Load(expr.buffer, index), self.lanes)
-            case tir.Binary() if expr.op in _ARITHMETIC:
-                return tir.Binary(expr.op, self.value(expr.a), self.value(expr.b))
-            case tir.Unary(op="neg"):
-                return tir.Unary("neg", self.value(expr.a))
-            case tir.Cast() if {expr.dtype, expr.a.dtype} == {"float16", "float32"}:
-                return tir.cast(self.value(expr.a), expr.dtype)
-            case tir.Select(cond=tir.Binary() as cond) if (
+            case Binary() if expr.op in _ARITHMETIC:
+                return Binary(expr.op, self.value(expr.a), self.value(expr.b))
+            case Unary(op="neg"):
+                return Unary("neg", self.value(expr.a))
+            case Cast() if {expr.dtype, expr.a.dtype} == {"float16", "float32"}:
+                return cast(self.value(expr.a), expr.dtype)
+            case Select(cond=Binary() as cond) if (
                 # a comparison of vectors is a mask for what it chooses
-                cond.op in tir.COMPARE and cond.a.dtype == expr.dtype and not _gathers(expr.a, expr.b)
+                cond.op in COMPARE and cond.a.dtype == expr.dtype and not _gathers(expr.a, expr.b)
             ):
-                test = tir.Binary(cond.op, self.value(cond.a), self.value(cond.b))
-                return tir.Select(test, self.value(expr.a), self.value(expr.b))
+                test = Binary(cond.op, self.value(cond.a), self.value(cond.b))
+                return Select(test, self.value(expr.a), self.value(expr.b))
         raise _ScalarError
 
     def _place(self, index: Expr) -> tuple[int | None, Expr]:
@@ -107,7 +107,7 @@ class _Vectorizer:
         ranges = {self.lane: (0, self.lanes - 1)}
         index = simplify(index, {})  # a row and a column of one flat position become that position again
         step = linear(index, ranges).coefficient(self.lane)
-        return step, simplify(tir.substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
+        return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
 
     @staticmethod
     def _float(dtype: DType) -> DType:

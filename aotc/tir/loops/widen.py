@@ -20,7 +20,7 @@ from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.loops.vectorize import CONVERTED, vectorized
 from aotc.tir.plan.program import Program
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, rebuilt, remembered_kernel
+from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, forall, rebuilt, remembered_kernel
 
 LEAST: Final = 4
 """The shortest vectors."""
@@ -96,18 +96,16 @@ class _Widening:
         if isinstance(count, Const) and count.value == 0:
             return self._vectors(loop, lanes // 2)
         whole = simplify(loop.begin + count, {})
-        if not isinstance(whole, Const):
-            end = Var("whole", INDEX)
-            most = For(first, end, vectors, begin=loop.begin, step=lanes, kind="independent")
-            remainder = For(loop.var, loop.end, loop.body, begin=end, kind="independent")
-            return Block((Declare(end, whole), most, remainder))
-        most = For(first, whole, vectors, begin=loop.begin, step=lanes, kind="independent")
+        end = whole if isinstance(whole, Const) else Var("whole", INDEX)
+        most = forall(first, end, vectors, begin=loop.begin, step=lanes)
+        if isinstance(end, Var):
+            return Block((Declare(end, whole), most, replace(loop, begin=end)))
         if whole == loop.end:
             return most
         last = _vector_body(loop, loop.end - lanes, lanes) if self._repeats(loop) else None
         if last is not None:  # some elements are computed twice
             return Block((most, last))
-        remainder = For(loop.var, loop.end, refreshed(loop.body), begin=whole, kind="independent")
+        remainder = replace(loop, begin=whole, body=refreshed(loop.body))
         return Block((most, self._vectors(remainder, lanes // 2) or remainder))
 
     def _repeats(self, loop: For) -> bool:

@@ -15,13 +15,14 @@ from dataclasses import replace
 from aotc.ir import DType
 from aotc.tir import Buffer, For, Kernel, Load, Store, Var
 from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.stmt import forall
 
 
 def copy_kernel(dtype: DType, size: int) -> Kernel:
     """Copies `size` elements."""
     source, target = (Buffer(name, dtype, size) for name in ("source", "target"))
     i = Var("i")
-    body = For(i, size, Store(target, i, Load(source, i)), kind="independent")
+    body = forall(i, size, Store(target, i, Load(source, i)))
     return Kernel(name="copy", inputs=(source,), outputs=(target,), body=body)
 
 
@@ -40,7 +41,7 @@ def is_copy(kernel: Kernel) -> bool:
 
 
 def take_views(program: Program) -> Program:
-    """The program without copies to temporaries, and to outputs where the source is a whole temporary of its own."""
+    """The program without copies to temporaries, and to outputs where the source is a whole temporary."""
     places: dict[Storage, View] = {}
     outputs: dict[Storage, View] = {}
     steps: list[Step] = []

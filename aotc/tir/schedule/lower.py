@@ -96,10 +96,10 @@ class Lowering:
         if len(group.stages) == 1:
             return self._alone(group.stages[0])
         shared, bodies = group.stages[0].axes[: group.depth], self._inside(group)
-        return optimized(loops(shared, Block(bodies), kind="independent")) if bodies else Block(())
+        return optimized(loops(shared, Block(bodies), "independent")) if bodies else Block(())
 
     def _inside(self, group: Group) -> list[Stmt]:
-        """The stages of a group, one after the other, inside the loops that they share: those of the first."""
+        """The stages of a group in order, inside the loops of the first, which they share."""
         shared = group.stages[0].axes[: group.depth]
         bodies: list[Stmt] = []
         for stage in group.stages:
@@ -134,7 +134,7 @@ class Lowering:
             case te.Extern():
                 return _extern(builder, anchor.group)
             case _:
-                return loops(stage.axes[depth:], builder.finish(stage, None), kind="independent")
+                return loops(stage.axes[depth:], builder.finish(stage, None), "independent")
 
 
 def _extern(builder: KernelBuilder, group: te.ExternGroup) -> Stmt:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
 from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, minimum
@@ -96,9 +97,8 @@ class Nest:
             number = number * extent_of(loop) + _iteration(loop)
         bounds = (_quotient(limit - number + (self.rounds - 1), self.rounds) for limit in (low, high))
         made = self._of_leaf(*bounds)
-        for k in reversed(range(len(self.loops))):
-            loop = self.loops[k]
-            made = replace(loop, body=self._inside(loop, self.loops[k + 1 :], made))
+        for k, loop in reversed(list(enumerate(self.loops, 1))):
+            made = replace(loop, body=self._inside(loop, self.loops[k:], made))
         return made
 
     def _of_leaf(self, low: Expr, high: Expr) -> Stmt:
@@ -127,12 +127,10 @@ def _between(loop: For, low: Expr, high: Expr, body: Stmt) -> For:
 
 def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
     """The loops and the leaf with nothing else in them."""
-    body: Stmt = Block(leaf.stmts)
-    made: list[For] = []
-    for loop in reversed(loops):
-        made.insert(0, replace(loop, body=body))
-        body = made[0]
-    return tuple(made)
+    if not loops:
+        return ()
+    inside = alone(loops[1:], leaf)
+    return replace(loops[0], body=inside[0] if inside else Block(leaf.stmts)), *inside
 
 
 def divided(parts: Sequence[Sequence[Nest]]) -> Block:
@@ -140,14 +138,19 @@ def divided(parts: Sequence[Sequence[Nest]]) -> Block:
     found: list[Stmt] = []
     for nests in parts:
         low, high = Var("lo", INDEX), Var("hi", INDEX)
-        common = math.gcd(*(nest.weight for nest in nests))
-        total, at = _total(nests) // common, 0
+        total, counted = _counted_through(nests)
         found += [Declare(low, _share(total, PART)), Declare(high, _share(total, PART + 1))]
-        for nest in nests:
-            weight = nest.weight // common
+        for nest, weight, at in counted:
             found.append(nest.share(*(_units_before(weight, limit - at) for limit in (low, high))))
-            at += nest.units * weight
     return Block(found)
+
+
+def _counted_through(nests: Sequence[Nest]) -> tuple[int, list[tuple[Nest, int, int]]]:
+    """The weight of all units, and for each nest the weight of one of its units and of all before it."""
+    common = math.gcd(*(nest.weight for nest in nests))
+    weights = [nest.weight // common for nest in nests]
+    *starts, total = accumulate((n.units * weight for n, weight in zip(nests, weights, strict=True)), initial=0)
+    return total, list(zip(nests, weights, starts, strict=True))
 
 
 def largest_share(parts: Sequence[Sequence[Nest]], participants: int) -> float:
@@ -158,14 +161,11 @@ def largest_share(parts: Sequence[Sequence[Nest]], participants: int) -> float:
 
 def _weight_of_share(nests: Sequence[Nest], part: int, participants: int) -> int:
     """The weight of the units that `divided` gives to thread `part`."""
-    common = math.gcd(*(nest.weight for nest in nests))
-    total, at, mine = _total(nests) // common, 0, 0
-    for nest in nests:
-        weight = nest.weight // common
+    (total, counted), mine = _counted_through(nests), 0
+    for nest, weight, at in counted:
         limits = (total * p // participants - at for p in (part, part + 1))
         low, high = (min(max((2 * x + weight) // (2 * weight), 0), nest.units) for x in limits)
         mine += (high - low) * nest.weight
-        at += nest.units * weight
     return mine
 
 

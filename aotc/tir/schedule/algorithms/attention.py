@@ -31,7 +31,7 @@ from aotc.tir.schedule.stages.grouping import Group, Stage
 from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
-from aotc.tir.stmt import Block, For, Stmt, Store, Transpose, loops
+from aotc.tir.stmt import Block, Stmt, Store, Transpose, forall, loops
 
 SHARE: Final = 8
 """A strip takes one part in so many of the second-level cache."""
@@ -326,12 +326,12 @@ class _Strips:
         body = [self._pack(self.keys), self._pack(self.values)]
         if whole > 1:
             rows = self._strip(strip * self.height, self.height, {strip: (0, whole - 1)})
-            body.append(For(strip, whole, rows, kind="independent"))
+            body.append(forall(strip, whole, rows))
         else:
             body.append(self._strip(as_expr(0), self.height, {}))
         if left:
             body.append(self._strip(as_expr(whole * self.height), left, {}))
-        return simplify_stmt(For(self.head, first.heads, Block(body), kind="independent"), {})
+        return simplify_stmt(forall(self.head, first.heads, Block(body)), {})
 
     def _batch(self, axes: Sequence[te.Axis]) -> dict[Var, Expr]:
         """The axes of the heads in terms of the number of a head."""
@@ -362,10 +362,10 @@ class _Strips:
             before, value = self._element(product, product.c.b, product.c.b_index, names, ranges)
             store = Store(panels.buffer, (number * depth + k) * block + lane, value)
             squares = None if before else _transposed(store, (k, depth), (lane, width), side)
-            return squares or loops([(k, depth), (lane, width)], Block((*before, store)), kind="independent")
+            return squares or loops([(k, depth), (lane, width)], Block((*before, store)), "independent")
 
         number = Var("panel")
-        stmts: list[Stmt] = [For(number, whole, panel(number, block, whole), kind="independent")] if whole else []
+        stmts: list[Stmt] = [forall(number, whole, panel(number, block, whole))] if whole else []
         if left:
             stmts.append(panel(as_expr(whole), left, 1))
         return optimized(Block(stmts))
@@ -387,7 +387,7 @@ class _Strips:
         inner = {**ranges, row: (0, height - 1), k: (0, depth - 1)}
         before, value = self._element(product, product.c.a, product.c.a_index, names, inner)
         store = Store(self.queries, row * depth + k, value)
-        return optimized(loops([(row, height), (k, depth)], Block((*before, store)), kind="independent"))
+        return optimized(loops([(row, height), (k, depth)], Block((*before, store)), "independent"))
 
     def _multiply(self, panels: _Panels, data: Buffer, pitch: int, start: Expr, height: int) -> Stmt:
         """A strip of rows, which are `pitch` elements apart, by the panels of one head."""
@@ -415,7 +415,7 @@ class _Strips:
         *batch, last = group.stages[0].axes[: group.depth]
         body = substituted(Block(self.middle()), {**self._batch(batch), last[0]: start + row})
         known: Ranges = {**ranges, self.head: (0, self.chain.first.heads - 1)}
-        return optimized(simplify_stmt(For(row, height, body, kind="independent"), known))
+        return optimized(simplify_stmt(forall(row, height, body), known))
 
 
 def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | None:
@@ -432,7 +432,7 @@ def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | 
     corner: dict[Var, Expr] = {var: var * side for var in squares}
     first = Load(load.buffer, substitute(load.index, corner), side)
     square = Transpose(store.buffer, substitute(store.index, corner), int(pitch or 0), first, int(stride or 0))
-    whole = loops([(j, squares[j]), (k, squares[k])], square, kind="independent")
-    beside = For(j, width, store, begin=squares[j] * side, kind="independent")
-    below = For(k, depth, loops([lane], store, "independent"), begin=squares[k] * side, kind="independent")
-    return Block((whole, For(k, squares[k] * side, beside, kind="independent"), below))
+    whole = loops([(j, squares[j]), (k, squares[k])], square, "independent")
+    beside = forall(j, width, store, begin=squares[j] * side)
+    below = forall(k, depth, loops([lane], store, "independent"), begin=squares[k] * side)
+    return Block((whole, forall(k, squares[k] * side, beside), below))

@@ -24,6 +24,7 @@ from aotc.ir.dtype import DType
 from aotc.tir import Assign, Block, Declare, ExternProgram, For, Scratch, Stmt, Store, Target
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, minimum
 from aotc.tir.loops.nest import copied
+from aotc.tir.stmt import forall
 
 ROWS: Final = 6
 """Rows of a register tile, at most."""
@@ -286,7 +287,7 @@ class _Builder:
         else:
             products = self._rows(self.before, lambda row: row * layer.hidden, layer.batch, self.r, unit, self._keep)
         count = minimum(width, layer.hidden - j * width) if layer.hidden % width else as_expr(width)
-        cell = For(b, layer.batch, self._cell(block, s, b, j * width, count), kind="independent")
+        cell = forall(b, layer.batch, self._cell(block, s, b, j * width, count))
         kind = _kind(width, layer.hidden) if beside else "independent"  # the gates of a tile are its own
         tiles = For(j, -(-layer.hidden // width), Block((products, cell)), kind=kind)
         return Block((copied(self.states[0], self.before), tiles))
@@ -329,7 +330,7 @@ class _Builder:
         place = self._place(block * self.plan.block + s) * (layer.batch * layer.hidden)
         stores = [Store(state, here, var) for state, (_, var) in zip(self.states, new, strict=True)]
         body = Block((*(stmt for stmt, _ in new), Store(self.y, place + here, new[0][1]), *stores))
-        return For(i, count, body, kind="independent")
+        return forall(i, count, body)
 
 
 def _within(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:

@@ -27,7 +27,7 @@ from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import computed_lanes
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store, loops
+from aotc.tir.stmt import Block, Declare, If, Stmt, Store, forall, loops
 
 TINY: Final = 1e-12
 """Coefficients closer than this are equal."""
@@ -194,10 +194,10 @@ class _Builder:
         side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
         forward = Block((self._split(image, strip, side, channel), self._forward(channel)))
         product, stack, workspace = self._product()
-        channels = For(channel, self.channels, forward, kind="independent")
+        channels = forall(channel, self.channels, forward)
         around = [(image, self.w.shape[0]), (strip, self.strips.down)]
         around += [(side, self.strips.across)] if isinstance(side, Var) else []
-        body = loops(around, Block((channels, product, self._backward(image, strip, side))), kind="independent")
+        body = loops(around, Block((channels, product, self._backward(image, strip, side))), "independent")
         scratch = (self.phases, self.data, self.product, self.tile, *workspace)
         return ContractionNest(Block((cleared(self.phases), body)), stack, scratch)
 
@@ -219,13 +219,13 @@ class _Builder:
             source = ((image * self.channels + channel) * height + y) * width
             inside = all_of(y >= 0, y < height)
             copy = If(inside, self._copy_row(phase, row, source, first), self._clear_row(phase, row))
-            stmts.append(For(row, self.rows + (phase < 2), copy, kind="independent"))
+            stmts.append(forall(row, self.rows + (phase < 2), copy))
         return Block(stmts)
 
     def _clear_row(self, phase: int, row: Var) -> Stmt:
         t, zero = Var("t"), const(0, self.w.dtype)
         places = (Store(self.phases, self._phase(phase, j, row * self.pitch + t), zero) for j in range(self.w.tile))
-        return For(t, self.pitch, Block(places), kind="independent")
+        return forall(t, self.pitch, Block(places))
 
     def _copy_row(self, phase: int, row: Var, source: Expr, first: Expr) -> Stmt:
         """One row from column `first` on, its columns split by remainder; zeros beyond its ends."""
@@ -243,7 +243,7 @@ class _Builder:
         for low, high in pairwise((as_expr(0), begin, end, as_expr(self.pitch))):
             t = Var("t")
             body = Block(moved(t, j, border=low is not begin) for j in range(m))
-            stmts.append(For(t, high, body, begin=low, kind="independent"))
+            stmts.append(forall(t, high, body, begin=low))
         return Block(stmts)
 
     def _forward(self, channel: Var) -> Stmt:
@@ -256,7 +256,7 @@ class _Builder:
         for i, j, value in out.squares("d", self.bt, load):
             index = (i * self.alpha + j) * self.layer + channel * self.places + place
             out.statements.append(Store(self.data, index, value))
-        return For(place, self.places, Block(out.statements), step=self.lanes, kind="independent")
+        return forall(place, self.places, Block(out.statements), step=self.lanes)
 
     # --- products
 
@@ -293,7 +293,7 @@ class _Builder:
         body = Block((self._transform(row, part, group), self._finish(image, strip, side, row, part, group)))
         groups = -(-self.w.shape[1] // self.lanes)
         parts = -(-self.columns // self.chunk)
-        return loops([(row, self.rows), (part, parts), (group, groups)], body, kind="independent")
+        return loops([(row, self.rows), (part, parts), (group, groups)], body, "independent")
 
     def _transform(self, row: Var, part: Var, group: Var) -> Stmt:
         m, tile, out = self.w.tile, Var("t"), _Registers(self.lanes, [])
@@ -305,7 +305,7 @@ class _Builder:
 
         for i, j, value in out.squares("p", self.at, load):
             out.statements.append(Store(self.tile, (i * self.chunk * m + tile * m + j) * self.lanes, value))
-        return For(tile, self._tiles(part), Block(out.statements), kind="independent")
+        return forall(tile, self._tiles(part), Block(out.statements))
 
     def _tiles(self, part: Var) -> Expr:
         """The columns of tiles in a part."""
@@ -320,9 +320,9 @@ class _Builder:
         top, left = (strip * self.rows + row) * m, side * (self.columns * m) + part * (self.chunk * m)
         value = Load(self.tile, (i * (self.chunk * m) + x) * self.lanes + lane)
         body = self.store((image, group * self.lanes + lane, top + i, left + x), value)
-        body = For(x, minimum(self._tiles(part) * m, width - left), body, kind="independent")
-        body = For(i, minimum(m, height - top), body, kind="independent")
-        return For(lane, minimum(self.lanes, outputs - group * self.lanes), body, kind="independent")
+        body = forall(x, minimum(self._tiles(part) * m, width - left), body)
+        body = forall(i, minimum(m, height - top), body)
+        return forall(lane, minimum(self.lanes, outputs - group * self.lanes), body)
 
 
 def _layer(size: int, line: int) -> int:

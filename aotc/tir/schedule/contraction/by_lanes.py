@@ -167,7 +167,7 @@ def _tiled_pixels(
 def _levels(
     attempt: _Attempt, inner: Sequence[TileAxis], panel: Staging | None, padded: Staging | None
 ) -> list[TileAxis]:
-    """All loops: those of the weights outside those of the data if weights are copied or do not stay in the cache."""
+    """All loops; weights are outside of the data if they are copied or do not stay in the cache."""
     req, (var, extent) = attempt.req, attempt.axis
     whole, merge = bool(req.c.block) or panel is not None, var is not req.c.axes[-1][0]
     found = segments.vector_segments(extent, attempt.vectors, attempt.lanes, whole, merge)

@@ -61,7 +61,7 @@ def _candidate(req: Request, axis: te.Axis | None, vectors: int, count: int) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Data:
-    """The data as a tile reads it, perhaps a copy; `written` are reduction axes that must be written out for it."""
+    """The data as a tile reads it, perhaps a copy that needs the axes `written` written out."""
 
     pixels: Pixels
     staging: Staging | None = None

@@ -52,7 +52,7 @@ class Request:
         return self.c.dtype if operand.dtype.is_narrow_float and self.lanes > 1 else operand.dtype
 
     def broadcasts(self, operand: Buffer) -> bool:
-        """Whether the elements of an operand can be broadcast as they lie, without a conversion for each use."""
+        """Whether elements of an operand can be broadcast without a conversion for each use."""
         return self.scratch_dtype(operand) == operand.dtype
 
     def require_finite(self, dims: Sequence[Dimension]) -> None:

@@ -23,7 +23,7 @@ from aotc.tir.schedule.contraction.space import finite_weights
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """A contraction that is being scheduled: its operands' buffers, the machine, and the tilings proposed."""
+    """A contraction, the buffers of its operands, the machine, and the tilings proposed."""
 
     c: te.Contraction
     a: Buffer
@@ -57,7 +57,7 @@ _CHOOSER: Final[ContextVar[Chooser | None]] = ContextVar("chooser", default=None
 
 @contextmanager
 def choosing(chooser: Chooser) -> Iterator[None]:
-    """Ask `chooser` for every contraction that is scheduled inside; None and unknown names leave the estimate's."""
+    """Ask `chooser` for every contraction inside; None and unknown names leave the estimate's."""
     token = _CHOOSER.set(chooser)
     try:
         yield

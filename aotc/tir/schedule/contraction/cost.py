@@ -25,7 +25,7 @@ WORTH: Final = 0.9
 
 
 def tile_columns(target: Target, vectors: int, lanes: int = 0) -> int:
-    """How many columns go with so many vectors: accumulators, weights and one broadcast fill the registers."""
+    """Columns beside so many vectors: accumulators, weights and one broadcast fill the registers."""
     if target.is_scalar or lanes == 1:
         return dict(enumerate(target.tiles.scalar_columns, 1)).get(vectors, 1)
     return (target.registers - vectors - 1) // vectors

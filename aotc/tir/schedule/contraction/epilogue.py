@@ -18,13 +18,14 @@ from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
-from aotc.tir import Buffer, Expr, For, Load, Stmt, Store, Transpose, Var, as_expr, minimum
+from aotc.tir import Buffer, Expr, Load, Stmt, Store, Transpose, Var, as_expr, minimum
 from aotc.tir.loops.vectorize import vectorized
 from aotc.tir.schedule.contraction.segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling
+from aotc.tir.stmt import forall
 
 Accumulators: TypeAlias = "Sequence[Mapping[tuple[int, int], Var]]"
-"""For each partial sum the accumulators, by the number of the vector of `x` and of the element of `y`."""
+"""For each partial sum the accumulators, by the numbers of the vector of `x` and the element of `y`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +82,7 @@ def _sums(tile: Tile, accs: Accumulators) -> Iterator[tuple[dict[TileAxis, int],
 
 
 def _from_registers(tile: Tile, accs: Accumulators) -> list[Stmt] | None:
-    """Each accumulator stored as a vector; None where vectors lie across the output or extend beyond it."""
+    """Each accumulator stored as a vector; None where it does not lie along the output, inside of it."""
     tiling, made = tile.tiling, tile.tiling.product
     vector, lane, scalar = tiling.vector, Var("lane"), Var("done", made.dtype)
     segment = tile.segments[vector]
@@ -120,7 +121,7 @@ def _strides(tile: Tile, rows: TileAxis | None) -> dict[TileAxis, int]:
 
 
 def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, target: Buffer) -> list[Stmt]:
-    """The tile transposed, square by square; rows of the last squares that hold nothing are cleared first."""
+    """The tile transposed, square by square; unused rows of the last squares are cleared first."""
     made, width = tile.tiling.product, tile.tiling.vector.width
     used = {sum(strides[axis] * offset for axis, offset in y.items()) // width for y in tile.ys}
     blocks, parts = range(0, max(used) + 1, made.lanes), range(0, width, made.lanes)
@@ -159,5 +160,5 @@ def _stores(tile: Tile, strides: Mapping[TileAxis, int], buffer: Buffer, rows: T
         index = index + loop * strides[axis]
     body = tiling.output.finish(values, Load(buffer, index))
     for loop, end in reversed(nest):
-        body = For(loop, end, body, kind="independent")
+        body = forall(loop, end, body)
     return body

@@ -30,4 +30,4 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     update = If(inside, Assign(acc, acc + left * right))
     finish = store(tuple(var for var, _ in c.axes), acc)
     body = Block((Declare(acc, const(0, c.dtype)), loops(c.reduce_axes, update, kind="reduction"), finish))
-    return ContractionNest(loops(c.axes, body, kind="independent"))
+    return ContractionNest(loops(c.axes, body, "independent"))

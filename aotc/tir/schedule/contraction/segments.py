@@ -36,7 +36,7 @@ class Segment:
 
     @property
     def shift(self) -> int:
-        """Elements before the first position of a tile: where a vector overlaps the tile before, it begins there."""
+        """Elements before the first position of a tile, where a vector overlaps the tile before."""
         return -min(0, *self.starts)
 
 
@@ -138,7 +138,7 @@ def vector_segments(extent: int, vectors: int, lanes: int, padded: bool, merge: 
 
 @dataclass(frozen=True, slots=True)
 class BorderSignature:
-    """Which taps (positions of the reduction that borders depend on) are inside the data at a position of `axis`."""
+    """Which taps (reduction positions that borders depend on) are inside the data at a position of `axis`."""
 
     dims: tuple[Dimension, ...]
     axis: Var

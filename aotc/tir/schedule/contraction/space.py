@@ -161,7 +161,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pixels:
-    """The axes of the data, neighbours that are one in memory fused: the inner one's variable stands for both."""
+    """The axes of the data; neighbours that are one in memory have the inner one's variable."""
 
     axes: tuple[te.Axis, ...]
     position: Linear

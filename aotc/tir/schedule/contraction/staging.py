@@ -17,10 +17,11 @@ from itertools import repeat
 from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
-from aotc.tir import Block, Buffer, Expr, For, Load, Stmt, Store, Var, as_expr, cast, maximum, minimum, substitute
+from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, as_expr, cast, maximum, minimum, substitute
 from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, variables
 from aotc.tir.simplify import Linear, Ranges, bounds, simplify
+from aotc.tir.stmt import forall
 
 NONE: Final = Var("none")
 CopyFn: TypeAlias = Callable[[dict[Var, Expr]], Stmt]
@@ -173,7 +174,7 @@ def _copy(
         body: Stmt = Store(scratch, index, cast(Load(source, at), scratch.dtype))
         for s, var, shift in reversed(list(zip(staged, loops, shifts, strict=True))):
             begin, end = _inside(s, shift, names)
-            body = For(var, end, body, begin=begin, kind="independent")
+            body = forall(var, end, body, begin=begin)
         stmts.append(body)
     return Block(stmts)
 

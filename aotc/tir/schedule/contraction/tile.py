@@ -21,7 +21,7 @@ from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling, operand_names
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store, Transpose, walk_stmts
+from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store, Transpose, forall, walk_stmts
 
 FEW: Final = 8
 """Accumulators of a small tile."""
@@ -50,7 +50,7 @@ def _level(tiling: Tiling, spill: Spill, bases: dict[TileAxis, Expr], segments: 
         body = _level(tiling, spill, inner, {**segments, axis: segment})
         if axis in tiling.copies:
             body = Block((tiling.copies[axis](operand_names(inner)), body))
-        stmts.append(body if segment.count == 1 else For(loop, segment.count, body, kind="independent"))
+        stmts.append(body if segment.count == 1 else forall(loop, segment.count, body))
     return Block(stmts) if len(stmts) != 1 else stmts[0]
 
 

@@ -158,7 +158,7 @@ class Tile:
         return Tile(tiling, bases, segments, operand_names(bases), offsets("x"), offsets("y"))
 
     def names(self, *offsets: Mapping[TileAxis, int]) -> dict[Var, Expr]:
-        """What the operands call a position, by its offsets; where none is given it is that of the first position."""
+        """What the operands call a position, by its offsets from the first one."""
         names = dict(self.origin)
         for axis, offset in ((axis, at) for found in offsets for axis, at in found.items()):
             names.update(axis.names(self.bases[axis], offset))

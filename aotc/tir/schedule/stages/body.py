@@ -168,7 +168,7 @@ class Body:
 
 
 def _run(task: _Task) -> Expr:
-    """Run a task and those it waits for, on a list instead of Python's stack: chains of tensors may be long."""
+    """Run a task and those it waits for without recursion: chains of tensors may be long."""
     stack = [task]
     result: Expr | None = None
     while stack:

@@ -54,7 +54,7 @@ class Group:
 
 
 def form_stages(plan: Plan) -> list[Stage]:
-    """One stage for each stored tensor, those that can be computed along with an earlier one merged into it."""
+    """One stage for each stored tensor that cannot be computed along with an earlier one."""
     stages: list[Stage] = []
     place: dict[te.Tensor, int] = {}
     reads = _reads_by_stage(plan)
@@ -95,7 +95,7 @@ def _can_follow(tensor: te.Tensor, stage: Stage, needed: Sequence[tuple[te.Tenso
 
 
 def form_groups(stages: Sequence[Stage], plan: Plan) -> list[Group]:
-    """Runs of stages that can share their outer loops, so that what passes between them is a row, not a tensor."""
+    """Runs of stages that can share outer loops: a row, not a tensor, passes between them."""
     reads = _reads_by_stage(plan)
     groups: list[Group] = []
     for stage in stages:
@@ -124,7 +124,7 @@ def _own_depth(stage: Stage, plan: Plan) -> int:
 
 
 def row_position(tensor: te.Reduce, plan: Plan) -> int | None:
-    """The position of the output axis to keep innermost: the last one, where loads are contiguous along it."""
+    """The last output axis, where loads are contiguous along it: it is best kept innermost."""
     position = max((k for k, (_, extent) in enumerate(tensor.axes) if extent > 1), default=None)
     if position is None or tensor.axes[position][1] < ROW:
         return None

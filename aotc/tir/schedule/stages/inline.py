@@ -21,7 +21,7 @@ _INSTANCE_LIMIT: Final = 8
 _INDEX_DEPTH: Final = 40
 """Indices nested deeper than this (an element of an element of ...) are read from memory instead."""
 _REGISTER_DEPTH: Final = 12
-"""A chain of inlined tensors gets a named register every so often: C compilers limit nested parentheses."""
+"""Chains of inlined tensors get registers so often: C compilers limit nested parentheses."""
 
 
 @dataclass(frozen=True, slots=True)

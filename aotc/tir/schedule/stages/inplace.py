@@ -62,7 +62,7 @@ class _Order:
         root, found = read.stage, self.groups[group]
         axes = [var for var, _ in graph.domain(root)]
         if own == number:  # the body of a reduction reads other elements too
-            at_own = isinstance(root, te.Compute)
-            return at_own and graph.same_flat(source, read.indices, root, axes, graph.axis_ranges(graph.domain(root)))
+            ranges = graph.axis_ranges(graph.domain(root))
+            return isinstance(root, te.Compute) and graph.same_flat(source, read.indices, root, axes, ranges)
         rows = source.shape[: found.depth] == tensor.shape[: found.depth]
         return rows and list(read.indices[: found.depth]) == axes[: found.depth]

@@ -25,7 +25,7 @@ Indices: TypeAlias = "tuple[Expr, ...]"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelBuilder:
-    """What the stages of one kernel have in common; `memory` and the lists of scratch grow while they are built."""
+    """What the stages of a kernel have in common; `memory` and scratch grow while they are built."""
 
     plan: Plan
     target: Target
@@ -76,7 +76,7 @@ class KernelBuilder:
         return Block(body.statements)
 
     def finisher(self, stage: Stage, place: Callable[[Indices], Indices] = lambda indices: indices) -> StoreFn:
-        """What stores the elements of a contraction's stage; `place` gives an element's indices for those of a nest."""
+        """What stores a contraction's elements; `place` gives their indices for those of a nest."""
         anchor = stage.anchor
 
         def store(indices: Indices, value: Expr) -> Stmt:

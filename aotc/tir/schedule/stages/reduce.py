@@ -23,7 +23,7 @@ from aotc.tir.loops.dependence import loads, written
 from aotc.tir.loops.nest import const_extent, merge_loops, refreshed
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, loops, rebuilt, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, forall, loops, rebuilt, walk_stmts
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
 _ROW_STRIDED: Final = 4
@@ -33,7 +33,7 @@ _WINDOW: Final = 32
 """Reductions over so few elements are written out; over fewer if borders multiply the code."""
 _WINDOW_GUARDED: Final = 9
 _ROW_BYTES: Final = 1024
-"""The most that a row of accumulators takes: it stays in the first-level cache beside what is read."""
+"""The most that a row of accumulators takes of the first-level cache."""
 _SCALAR_LANES: Final = 4
 """Partial accumulators on targets without vectors: enough to hide the latency of an addition."""
 
@@ -63,7 +63,7 @@ def reduce_nest(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, depth: 
     start = identity(anchor.combiner, anchor.dtype)
     scalar = Block((Declare(acc, start), _update(builder, stage, anchor, acc), builder.finish(stage, acc)))
     free: list[tuple[Var, int]] = []
-    nest = merge_loops(loops(stage.axes[depth:], scalar, kind="independent"))
+    nest = merge_loops(loops(stage.axes[depth:], scalar, "independent"))
     while isinstance(nest, For):
         free.append((nest.var, (const_extent(nest) or (0, 0))[1]))
         nest = nest.body
@@ -101,19 +101,19 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, de
     if row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED:
         window = _window(parts.update)
         if window is not None:
-            return loops(free, Block((Declare(parts.acc, parts.start), *window, *parts.finish)), kind="independent")
+            return loops(free, Block((Declare(parts.acc, parts.start), *window, *parts.finish)), "independent")
     if row is not None and row <= 1 and free[-1][1] >= ROW:
         if depth == 0 and (count := _parts_of_long(parts, free)):
-            return loops(free[:-1], _in_parts(parts, *free[-1], count), kind="independent")
-        return loops(free[:-1], _rows(parts, *free[-1]), kind="independent")
+            return loops(free[:-1], _in_parts(parts, *free[-1], count), "independent")
+        return loops(free[:-1], _rows(parts, *free[-1]), "independent")
     inner = _innermost(parts.update)
     if inner is not None and (_stride(inner.body, inner.var) or 2) <= 1 and dtype.is_float:
         begin, end = const_extent(inner) or (0, 0)
         if begin == 0 and end >= 2 * lanes:
-            return loops(free, _partial(parts, inner, end, lanes), kind="independent")
+            return loops(free, _partial(parts, inner, end, lanes), "independent")
     if row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED:
-        return loops(free[:-1], _rows(parts, *free[-1]), kind="independent")
-    return loops(free, scalar, kind="independent")
+        return loops(free[:-1], _rows(parts, *free[-1]), "independent")
+    return loops(free, scalar, "independent")
 
 
 def _window(update: Stmt) -> list[Stmt] | None:
@@ -149,7 +149,7 @@ def _innermost(stmt: Stmt) -> For | None:
 
 
 def _parts_of_long(parts: _Reduction, free: Sequence[tuple[Var, int]]) -> int:
-    """In how many parts to reduce many rows to one, so that threads can share them; 0 for a reduction as a whole."""
+    """Parts in which many rows become one, which threads can share; 0 for a reduction as a whole."""
     threads = parts.builder.target.threads
     if threads is None:
         return 0
@@ -169,12 +169,12 @@ def _in_parts(parts: _Reduction, var: Var, extent: int, count: int) -> Stmt:
     begin, end = (at * as_expr(loop.end) // count for at in (part, part + 1))
     update = replace(loop, end=end, begin=begin)
     store = Store(kept, part * extent + var, parts.acc)
-    rows = For(part, count, _rows(replace(parts, update=update, finish=(store,)), var, extent), kind="independent")
+    rows = forall(part, count, _rows(replace(parts, update=update, finish=(store,)), var, extent))
     total: Expr = Load(kept, lane)
     for k in range(1, count):
         total = binary(parts.op, total, Load(kept, lane + k * extent))
     finish = Block((Declare(parts.acc, total), *parts.finish))
-    return Block((rows, For(lane, extent, _replaced(finish, {var: lane}), kind="independent")))
+    return Block((rows, forall(lane, extent, _replaced(finish, {var: lane}))))
 
 
 def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
@@ -190,11 +190,11 @@ def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
     def along(body: Stmt) -> Stmt:
         lane = Var("l")
         mapping: dict[Var, Expr] = {var: outer + lane, parts.acc: Load(row, lane)}
-        return For(lane, width, refreshed(_replaced(body, mapping)), kind="independent")
+        return forall(lane, width, refreshed(_replaced(body, mapping)))
 
     init = along(Block((Assign(parts.acc, parts.start),)))
     update = _inside(parts.update, along)
-    return For(outer, extent, Block((init, update, along(Block(parts.finish)))), step=tile, kind="independent")
+    return forall(outer, extent, Block((init, update, along(Block(parts.finish)))), step=tile)
 
 
 def _tile(extent: int, limit: int) -> int:
@@ -226,14 +226,14 @@ def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
     def step(base: Expr, count: int) -> Stmt:
         lane = Var("l")
         mapping: dict[Var, Expr] = {inner.var: base + lane, parts.acc: Load(buffer, lane)}
-        return For(lane, count, refreshed(_replaced(inner.body, mapping)), kind="independent")
+        return forall(lane, count, refreshed(_replaced(inner.body, mapping)))
 
     chunk = Var(inner.var.name)
     chunks: Stmt = Block(
         (For(chunk, whole, step(chunk, width), step=width, kind="reduction"), step(as_expr(whole), extent - whole))
     )
     lane = Var("l")
-    init = For(lane, width, Store(buffer, lane, parts.start), kind="independent")
+    init = forall(lane, width, Store(buffer, lane, parts.start))
     folds: list[Stmt] = []
     while width > 1:
         width //= 2

@@ -6,6 +6,8 @@ The C library's functions are calls, one element each; these inline into loops, 
 Lawson-weighted least-squares fits on Chebyshev nodes, those in double of Remez's algorithm.
 
     text, calls = FUNCTIONS["tanh"]               # $inline float aotc_tanh_f32(float x) ..., ("exp_normal",)
+
+Below, each function is its body; the table at the end says what is around it.
 """
 
 from __future__ import annotations
@@ -13,15 +15,22 @@ from __future__ import annotations
 from typing import Final
 
 
-def _wide(text: str, function: str = "", params: str = "float x") -> str:
-    """A definition where vectors of double and shifts by lanes are instructions.
+def _function(
+    name: str, body: str, params: str = "float x", result: str = "float", kind: str = "$always_inline"
+) -> str:
+    return f"{kind} {result} aotc_{name}_f32({params}) {{\n{body}}}\n"
 
-    function   the C library's, whose calls are faster elsewhere; "" if it has none
-    """
-    name, arguments = f"aotc_{function}_f32", params.replace("float ", "")
-    other = f"$always_inline float {name}({params}) {{\n  return {function}f({arguments});\n}}\n"
-    otherwise = f"#else\n{other}" if function else ""
-    return f"#if defined(__AVX2__) || defined(__aarch64__)\n{text}{otherwise}#endif\n"
+
+def _wide(text: str, otherwise: str = "") -> str:
+    """A definition where vectors of double and shifts by lanes are instructions."""
+    other = f"#else\n{otherwise}" if otherwise else ""
+    return f"#if defined(__AVX2__) || defined(__aarch64__)\n{text}{other}#endif\n"
+
+
+def _or_library(name: str, body: str, params: str = "float x") -> str:
+    """Such a definition, and elsewhere the C library's function, whose calls are faster there."""
+    call = f"  return {name}f({params.replace('float ', '')});\n"
+    return _wide(_function(name, body, params), _function(name, call, params))
 
 
 def _horner(value: str, x: str, coefficients: str) -> str:
@@ -45,7 +54,6 @@ _EXP: Final = f"""\
 # The limits 89 and -104 are minima of integers, since floats of one sign are ordered as these are: comparisons of
 # floats GCC pulls apart into cases of their own, also together with those of callers.
 EXP: Final = f"""\
-$inline float aotc_exp_f32(float x) {{
   const int32_t bits = (int32_t)aotc_bits(x);
   const uint32_t high = (uint32_t)(bits < 0x42b20000 ? bits : 0x42b20000);
   const float y = aotc_from_bits(high < 0xc2d00000u ? high : 0xc2d00000u);
@@ -54,15 +62,12 @@ $inline float aotc_exp_f32(float x) {{
   const uint32_t half = k >> 1;
   p = (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
   return x == x ? p : x;
-}}
 """
 
 # exp(y) where the result is a normal number: -87 <= y <= 88.
 EXP_NORMAL: Final = f"""\
-$inline float aotc_exp_normal_f32(float y) {{
 {_EXP}\
   return p * aotc_from_bits((aotc_bits(t) - 0x4b400000u + 127u) << 23);
-}}
 """
 
 _LOG: Final = """
@@ -72,7 +77,6 @@ _LOG: Final = """
 
 # x = m * 2^e with m in [sqrt(1/2), sqrt(2)); log(m) = f - f^2/2 + f^3 p(f), f = m - 1.
 LOG: Final = f"""\
-$inline float aotc_log_f32(float x) {{
   const int tiny = x < 1.17549435e-38f;
   const uint32_t u = aotc_bits(tiny ? x * 8388608.0f : x) - 0x3f3504f3u;
   const float e = (float)((int32_t)u >> 23) - (tiny ? 23.0f : 0.0f);
@@ -87,11 +91,9 @@ $inline float aotc_log_f32(float x) {{
   p = x > 3.40282347e+38f ? x : p;
   p = x == 0.0f ? -INFINITY : p;
   return x >= 0.0f ? p : NAN;
-}}
 """
 
 TANH: Final = f"""\
-$inline float aotc_tanh_f32(float x) {{
   const float a = fabsf(x);
   const float s = x * x;
   const float c = 10.0f < a ? 10.0f : a;
@@ -100,12 +102,10 @@ $inline float aotc_tanh_f32(float x) {{
 {_horner("p", "s", "2.0483306e-2f -5.3692963e-2f 1.333090e-1f -3.3333263e-1f")}\
   p = (p * s) * x + x;
   return copysignf(a < 0.65f ? p : big, x);
-}}
 """
 
 # |x| < 1: x * p(x^2); else 1 - exp(-q(|x|)), which is 1 from 4 on.
 ERF: Final = f"""\
-$always_inline float aotc_erf_f32(float x) {{
   const float a = fabsf(x);
   const float c = a > 4.0f ? 4.0f : a;
   const float s = c * c;
@@ -115,13 +115,11 @@ $always_inline float aotc_erf_f32(float x) {{
 {_horner("q", "c", "-4.4133636e-4f 4.204562e-3f -2.5208257e-2f 1.08418576e-1f 6.332199e-1f 1.1295785f -1.8804023e-4f")}\
   q = 1.0f - aotc_exp_normal_f32(-q);
   return c < 1.0f ? p * x : copysignf(q, x);
-}}
 """
 
 # Payne and Hanek's reduction (1983) in 96 bits of 2/pi, from the place on where m * 2^e * 2/pi is no multiple of 4: the
 # product has two bits of the quarter of the turn and 62 of the rest.  For |x| < 1 there is nothing to reduce.
-TURN: Final = _wide("""\
-$always_inline uint32_t aotc_turn_f32(float x, double *rest) {
+TURN: Final = """\
   const uint32_t a = aotc_bits(x) & 0x7fffffffu;
   const uint32_t e = (a >> 23) - 127u, m = (a & 0x007fffffu) | 0x00800000u;
   const uint32_t s = e & 31u, r = 31u - s;
@@ -141,12 +139,10 @@ $always_inline uint32_t aotc_turn_f32(float x, double *rest) {
   const double turn = top + (double)(int32_t)((low << 2) >> 1) * 1.7030607900432773e-19;
   *rest = small ? (double)aotc_from_bits(a) : turn;
   return small ? 0u : (high + 0x20000000u) >> 30;
-}
-""")
+"""
 
 # Both polynomials in one: b + b s p(s), where b is r for the sine and 1 for the cosine.
-WAVE: Final = _wide("""\
-$always_inline float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
+WAVE: Final = """\
   double r;
   const uint32_t q = aotc_turn_f32(x, &r) + quarter;
   const int odd = (q & 1u) != 0u;
@@ -157,12 +153,9 @@ $always_inline float aotc_wave_f32(float x, uint32_t quarter, uint32_t sign) {
   p = p * s + (odd ? -4.9999998116461878e-1 : -1.6666666494885057e-1);
   p = b + (b * s) * p;
   return fabsf(x) <= 3.40282347e+38f ? aotc_from_bits(aotc_bits((float)p) ^ ((q & 2u) << 30) ^ sign) : NAN;
-}
-""")
+"""
 
-TAN: Final = _wide(
-    f"""\
-$always_inline float aotc_tan_f32(float x) {{
+TAN: Final = f"""\
   double r;
   const uint32_t q = aotc_turn_f32(x, &r);
   const int odd = (q & 1u) != 0u;
@@ -174,15 +167,7 @@ $always_inline float aotc_tan_f32(float x) {{
   c = 1.0 + c * s;
   p = (odd ? -c : p) / (odd ? p : c);
   return fabsf(x) <= 3.40282347e+38f ? aotc_from_bits(aotc_bits((float)p) ^ (aotc_bits(x) & 0x80000000u)) : NAN;
-}}
-""",
-    "tan",
-)
-
-
-def _wave(name: str, quarter: int, sign: str) -> str:
-    head = f"$always_inline float aotc_{name}_f32(float x) {{\n"
-    return _wide(f"{head}  return aotc_wave_f32(x, {quarter}u, {sign});\n}}\n", name)
+"""
 
 
 _EXP2: Final = """
@@ -193,9 +178,7 @@ _EXP2: Final = """
 # 2^(y log2 |x|): m in [sqrt(1/2), sqrt(2)) as for the logarithm, log2(m) by powers of s = (m - 1) / (m + 1).  y is cut
 # where the result is 0, 1 or infinity, on an even number; w then has its whole part in the low bits of a sum.
 # Conditions are joined by & and |: with branches between them, gcc 12 does not vectorise.
-POW: Final = _wide(
-    f"""\
-$always_inline float aotc_pow_f32(float x, float y) {{
+POW: Final = f"""\
   const float a = fabsf(x);
   const int tiny = a < 1.17549435e-38f;
   const uint32_t u = aotc_bits(tiny ? a * 8388608.0f : a) - 0x3f3504f3u;
@@ -220,11 +203,7 @@ $always_inline float aotc_pow_f32(float x, float y) {{
   f = ((x < 0.0f) & (whole != c) & (a <= 3.40282347e+38f)) ? NAN : f;
   f = x != x ? x : y != y ? y : f;
   return ((y == 0.0f) | (x == 1.0f)) ? 1.0f : f;
-}}
-""",
-    "pow",
-    "float x, float y",
-)
+"""
 
 
 def _reinterpretation(kind: str, whole: str, number: str) -> str:
@@ -246,34 +225,25 @@ $inline {number} aotc_from_bits{kind}({whole} u) {{
 BITS: Final = _reinterpretation("", "uint32_t", "float")
 BITS64: Final = _wide(_reinterpretation("64", "uint64_t", "double"))
 
+_QUARTER: Final = "  return aotc_wave_f32(x, {}u, {});\n"
 FUNCTIONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "exp": (EXP, ()),
-    "exp_normal": (EXP_NORMAL, ()),
-    "log": (LOG, ()),
-    "tanh": (TANH, ("exp_normal",)),
-    "erf": (ERF, ("exp_normal",)),
-    "turn": (TURN, ()),
-    "wave": (WAVE, ("turn",)),
-    "sin": (_wave("sin", 0, "(aotc_bits(x) & 0x80000000u)"), ("wave",)),
-    "cos": (_wave("cos", 1, "0u"), ("wave",)),
-    "tan": (TAN, ("turn",)),
+    "exp": (_function("exp", EXP, kind="$inline"), ()),
+    "exp_normal": (_function("exp_normal", EXP_NORMAL, "float y", kind="$inline"), ()),
+    "log": (_function("log", LOG, kind="$inline"), ()),
+    "tanh": (_function("tanh", TANH, kind="$inline"), ("exp_normal",)),
+    "erf": (_function("erf", ERF), ("exp_normal",)),
+    "turn": (_wide(_function("turn", TURN, "float x, double *rest", "uint32_t")), ()),
+    "wave": (_wide(_function("wave", WAVE, "float x, uint32_t quarter, uint32_t sign")), ("turn",)),
+    "sin": (_or_library("sin", _QUARTER.format(0, "(aotc_bits(x) & 0x80000000u)")), ("wave",)),
+    "cos": (_or_library("cos", _QUARTER.format(1, "0u")), ("wave",)),
+    "tan": (_or_library("tan", TAN), ("turn",)),
     "bits64": (BITS64, ()),
-    "pow": (POW, ("bits64",)),
+    "pow": (_or_library("pow", POW, "float x, float y"), ("bits64",)),
 }
 """The definition of each function, called aotc_NAME_f32, and the other functions that it calls."""
 
-ULP: Final = {
-    "exp": 1.5,
-    "log": 1.0,
-    "tanh": 1.5,
-    "erf": 2.5,
-    "sigmoid": 2.5,
-    "rsqrt": 1.5,
-    "sin": 1.0,
-    "cos": 1.0,
-    "tan": 1.0,
-    "power": 1.0,
-}
+_BOUNDS: Final = {1.0: "log sin cos tan power", 1.5: "exp tanh rsqrt", 2.5: "erf sigmoid"}
+ULP: Final = {name: bound for bound, names in _BOUNDS.items() for name in names.split()}
 """The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
 
 A unit is the distance of floats around the exact value; for subnormal ones it is the smallest subnormal.  Tests compare

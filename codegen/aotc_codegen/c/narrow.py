@@ -46,19 +46,19 @@ FORMATS: Final = {
     "float4_e2m1fn": Format(1, 1, 0x7, 0x7, 0x0),  # has no NaN: it becomes zero
 }
 
+_HEADS: Final = {"load": "$inline float $name($T bits)", "store": "$inline $T $name(float value)"}
+"""How the functions for one number begin."""
+
 _LOAD: Final = Template("""\
-$inline float $name($T bits) {
   const uint32_t magnitude = bits & ${mask}u;
   const float small = (float)(int32_t)magnitude * $unit;
   const float normal = aotc_from_bits((magnitude << $shift) + ${rebias}u);
   const float finite = magnitude < ${first_normal}u ? small : normal;
 $special  return $result;
-}
 """)
 
 # Small values are rounded by adding a number whose last place is the format's smallest step.
 _STORE: Final = Template("""\
-$inline $T $name(float value) {
   const uint32_t u = aotc_bits(value);
   const uint32_t a = u & 0x7fffffffu;
   const uint32_t sign = (u >> 31) << $sign_bit;
@@ -67,60 +67,45 @@ $inline $T $name(float value) {
   uint32_t code = a < ${least}u ? small : normal;
   code = code > ${largest}u ? ${overflow}u : code;
   code = a > 0x7f800000u ? ${nan}u : code;
-$join}
-""")
+$join""")
 
-_BFLOAT16: Final = {
-    "load": """\
-$inline float $name(uint16_t bits) {
+# float8_e8m0fnu is a power of two without sign or zero: exponents of float32, ties away from zero, 255 is NaN.  Like
+# ml_dtypes, it rounds what is between the two least values up.
+_OWN: Final = {
+    "bfloat16": {
+        "load": """\
   return aotc_from_bits((uint32_t)bits << 16);
-}
 """,
-    "store": """\
-$inline uint16_t $name(float value) {
+        "store": """\
   const uint32_t u = aotc_bits(value);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
-}
 """,
-}
-
-# A power of two without sign or zero: exponents of float32, ties away from zero, 255 is NaN.  Like ml_dtypes, it
-# rounds what is between the two least values up.
-_E8M0: Final = {
-    "load": """\
-$inline float $name(uint8_t bits) {
+    },
+    "float8_e8m0fnu": {
+        "load": """\
   return bits == 255 ? NAN : aotc_from_bits(bits == 0 ? 0x00400000u : (uint32_t)bits << 23);
-}
 """,
-    "store": """\
-$inline uint8_t $name(float value) {
+        "store": """\
   const uint32_t u = aotc_bits(value);
   const uint32_t code = u < 0x00800000u ? (u > 0x00400000u ? 1u : 0u) : (u + 0x00400000u) >> 23;
   return (uint8_t)(u == 0u || u >= 0x7f800000u ? 255u : code);
-}
 """,
+    },
 }
 
-_HARDWARE: Final = {
+_HAS_HALF: Final = "defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))"
+_HALF: Final = {
     "load": """\
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
-$inline float $name(uint16_t bits) {
   __extension__ _Float16 value;
   memcpy(&value, &bits, sizeof value);
   return (float)value;
-}
-#else
 """,
     "store": """\
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
-$inline uint16_t $name(float value) {
   __extension__ const _Float16 narrow = (_Float16)value;
   uint16_t bits;
   memcpy(&bits, &narrow, sizeof bits);
   return bits;
-}
-#else
 """,
 }
 
@@ -154,12 +139,14 @@ $inline float $name(double value) {
 
 def narrow_text(what: str, dtype: DType) -> str:
     """The definition of the function that does `what` ("load" or "store") for a type."""
-    if dtype == "bfloat16":
-        return _BFLOAT16[what]
-    if dtype == "float8_e8m0fnu":
-        return _E8M0[what]
-    text = (_load if what == "load" else _store)(dtype, FORMATS[dtype])
-    return f"{_HARDWARE[what]}{text}#endif\n" if dtype == "float16" else text
+    if dtype in _OWN:
+        return _function(what, _OWN[dtype][what])
+    text = _function(what, (_load if what == "load" else _store)(dtype, FORMATS[dtype]))
+    return f"#if {_HAS_HALF}\n{_function(what, _HALF[what])}#else\n{text}#endif\n" if dtype == "float16" else text
+
+
+def _function(what: str, body: str) -> str:
+    return f"{_HEADS[what]} {{\n{body}}}\n"
 
 
 _LANES: Final = {
@@ -182,38 +169,25 @@ $end}
 }
 
 # gcc has no conversions of vectors but these functions; clang makes the instructions of ordinary conversions.
-_HARDWARE_LANES: Final = {
-    "load": Template("""\
+_HARDWARE_LANES: Final = Template("""\
 #if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
   typedef __fp16 half __attribute__((__vector_size__(2 * $lanes)));
+$clang#elif defined($feature)
+  typedef short bits __attribute__((__vector_size__($width)));
+$gcc#else
+""")
+_CLANG_LANES: Final = {
+    "load": """\
   half h;
   memcpy(&h, from, sizeof h);
   return __builtin_convertvector(h, $vector);
-#elif defined($feature)
-  typedef short bits __attribute__((__vector_size__($width)));
-  const $vector none = {0};
-$read  (void)none;
-  return $load;
-#else
-"""),
-    "store": Template("""\
-#if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
-  typedef __fp16 half __attribute__((__vector_size__(2 * $lanes)));
+""",
+    "store": """\
   const half h = __builtin_convertvector(v, half);
   memcpy(to, &h, sizeof h);
-#elif defined($feature)
-  typedef short bits __attribute__((__vector_size__($width)));
-  const bits none = {0}, h = $store;
-  (void)none;
-  memcpy(to, &h, 2 * $lanes);
-#else
-"""),
+""",
 }
 # Half a register is filled by way of a number: a store of both halves and a load of the whole would wait.
-_READ: Final = """\
-  bits h;
-  memcpy(&h, from, sizeof h);
-"""
 _READ_HALF: Final = """\
   typedef long long pair __attribute__((__vector_size__(16)));
   pair both = {0, 0};
@@ -222,6 +196,19 @@ _READ_HALF: Final = """\
   both[0] = low;
   const bits h = (bits)both;
 """
+_READ: Final = {4: _READ_HALF, 8: "  bits h;\n  memcpy(&h, from, sizeof h);\n"}
+_GCC_LANES: Final = {
+    "load": """\
+  const $vector none = {0};
+$read  (void)none;
+  return $convert;
+""",
+    "store": """\
+  const bits none = {0}, h = $convert;
+  (void)none;
+  memcpy(to, &h, 2 * $lanes);
+""",
+}
 _CONVERSIONS: Final = {
     4: ("__F16C__", "__builtin_ia32_vcvtph2ps(h)", "__builtin_ia32_vcvtps2ph(v, 0)"),
     8: ("__F16C__", "__builtin_ia32_vcvtph2ps256(h)", "__builtin_ia32_vcvtps2ph256(v, 0)"),
@@ -241,9 +228,10 @@ def lanes_text(what: str, dtype: DType, lanes: int) -> str:
     hardware = ""
     if dtype == "float16" and lanes in _CONVERSIONS:
         feature, load, store = _CONVERSIONS[lanes]
-        hardware = _HARDWARE_LANES[what].safe_substitute(
-            feature=feature, width=max(16, 2 * lanes), read=_READ_HALF if lanes == 4 else _READ, load=load, store=store
-        )
+        words = {"read": _READ.get(lanes, _READ[8]), "convert": load if what == "load" else store}
+        gcc = Template(_GCC_LANES[what]).safe_substitute(words)
+        width = max(16, 2 * lanes)
+        hardware = _HARDWARE_LANES.safe_substitute(clang=_CLANG_LANES[what], feature=feature, width=width, gcc=gcc)
     return _LANES[what].safe_substitute(hardware=hardware, end="#endif\n" if hardware else "")
 
 

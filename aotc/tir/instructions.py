@@ -99,12 +99,13 @@ def _rows(takes: str, names: str, **facts: Any) -> list[Instruction]:
     return [Instruction(name=n, takes=kinds, meaning=numerics.FUNCTIONS[n], **facts) for n in names.split()]
 
 
-_ELEMENTARY: Final = """
+ELEMENTARY: Final = """
 exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
 tgamma lgamma floor ceil trunc round_even round_away
 """
+"""Functions of one float that libraries have."""
 _TABLE: Final = (
-    *_rows("float", _ELEMENTARY),
+    *_rows("float", ELEMENTARY),
     *_rows("float", "rsqrt", texts=(Text(call="1.0{f} / sqrt{f}({0})", level=13, lanes="one"),)),
     *_rows("float float", "atan2 fmod copysign"),
     *_rows("float float float", "fma", texts=(Text(call="{0:13} * {1:14} + {2:13}", level=12, lanes="many"),)),

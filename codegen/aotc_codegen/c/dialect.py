@@ -15,16 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aotc.ir import DTYPES, AotcError, DType
+from aotc.tir.instructions import ELEMENTARY
 from aotc_codegen.c.ctypes import literal, memory_type
 from aotc_codegen.c.names import KEYWORDS
 
-_MATH: Final = {
+_MATH: Final = {name: name for name in f"{ELEMENTARY} pow atan2 fmod copysign fma".split()} | {
     "round_even": "rint", "round_away": "round", "abs": "fabs",
-    **{n: n for n in (
-        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt", "sin", "cos", "tan", "asin", "acos",
-        "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "tgamma", "lgamma", "floor", "ceil", "trunc",
-        "pow", "atan2", "fmod", "copysign", "fma",
-    )},
 }  # fmt: skip
 _LIBRARY: Final = frozenset({"aotc", "y0", "y1", "yn", "j0", "j1", "jn", "gamma", "div", "index", "team"})
 
@@ -96,6 +92,10 @@ class Dialect:
         if dtype.is_bool:
             return "int"
         return self.types[DType("float32") if dtype.is_narrow_float else dtype]
+
+    def ending(self, dtype: DType) -> str:
+        """What stands behind the name of a function of the library for values of a type."""
+        return "" if dtype == "float64" else self.single
 
     def unsigned_type(self, dtype: DType) -> str:
         """The type in which integers of `dtype` wrap around."""

@@ -360,7 +360,7 @@ def _instruction(scope: Scope, expr: tir.Call) -> _Piece:
     if name in FUNCTIONS and dtype != "float64":
         function = scope.helpers.use(name, DType("float32"))
     elif name in scope.dialect.functions:
-        function = scope.dialect.functions[name] + ("" if dtype == "float64" else scope.dialect.single)
+        function = scope.dialect.functions[name] + scope.dialect.ending(dtype)
     else:
         raise AotcError("c-instruction", f"{name} cannot be printed: {scope.dialect.name} has no word for it")
     return _Piece(f"{function}({args})", exact=dtype.is_narrow_float)
@@ -372,8 +372,7 @@ def _spelled(scope: Scope, expr: tir.Call, text: Text) -> _Piece:
         scope.vector(vector.dtype, vector.lanes)
     if text.function:
         scope.helpers.add(expr.name, text.function)
-    single = "" if expr.args[0].dtype == "float64" else scope.dialect.single
-    made = text.call.format(*[_Operand(scope, a) for a in expr.args], f=single)
+    made = text.call.format(*[_Operand(scope, a) for a in expr.args], f=scope.dialect.ending(expr.args[0].dtype))
     return _Piece(made, text.level, expr.dtype.is_narrow_float)
 
 

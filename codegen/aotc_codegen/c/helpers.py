@@ -234,7 +234,7 @@ class Helpers:
             "I": dialect.index,
             "W": bits,
             "last": bits - 1,
-            "f": "" if dtype == "float64" else dialect.single,
+            "f": dialect.ending(dtype),
             "mask": (1 << dtype.bits) - 1,
             "top": 1 << (dtype.bits - 1),
         }

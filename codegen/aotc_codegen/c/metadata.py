@@ -15,8 +15,9 @@ from typing import Any
 from aotc.tir import Kernel, Target
 from aotc.tir.plan.memory import lifetimes
 from aotc.tir.plan.program import Program
+from aotc_codegen.c.names import nodes_of
 from aotc_codegen.c.params import Params
-from aotc_codegen.c.schedule import nodes_of, tensors_of
+from aotc_codegen.c.schedule import tensors_of
 
 FORMAT = 1
 """Version of the layout of this file."""

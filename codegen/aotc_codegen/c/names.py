@@ -12,6 +12,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
+from aotc.ir import Span
+
 _WORDS: Final = """
 auto break case char const continue default do double else enum extern float for goto if inline int long register
 restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false
@@ -69,6 +71,11 @@ def comment_text(text: str) -> str:
     safe = "".join(c if " " <= c <= "~" else "?" for c in text)
     safe = re.sub(r"\*(?=/)", "* ", re.sub(r"/(?=\*)", "/ ", safe.replace("\\", "/")))
     return re.sub(r"\?(?=\?)", "? ", safe)
+
+
+def nodes_of(span: Span | None) -> list[str]:
+    """The names of the model's nodes that a span speaks of."""
+    return [o.node for o in span.origins() if o.node] if span is not None else []
 
 
 def string_text(text: str) -> str:

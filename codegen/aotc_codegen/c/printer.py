@@ -21,7 +21,7 @@ from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.expressions import SHIFT, UNARY, Scope, address, index, is_small, place, unrounded, value
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
-from aotc_codegen.c.names import Names, comment_text
+from aotc_codegen.c.names import Names, comment_text, nodes_of
 
 GUARD: Final = "AOTC_GUARD_ACCESSES"
 """What is before functions that access memory under conditions, up to the end of a file."""
@@ -190,8 +190,6 @@ def _mentioned(body: tir.Stmt) -> set[Buffer]:
 
 def origin(kernel: tir.Kernel) -> Sequence[str]:
     """A comment that names the nodes of the model a kernel computes."""
-    if kernel.span is None:
-        return []
-    nodes = [o.node for o in kernel.span.origins() if o.node]
+    nodes = nodes_of(kernel.span)
     shown = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
     return [f"/* {comment_text(shown)} */"] if nodes else []

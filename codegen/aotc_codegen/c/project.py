@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from aotc_runtime_c import sources as runtime_sources
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError
+from aotc.tir import Target
 from aotc.tir.plan.program import Program
-from aotc.tir.target import Target
 from aotc_codegen.c import schedule
 from aotc_codegen.c.cpu import cpu_check, isa_rows
 from aotc_codegen.c.dialect import DIALECTS

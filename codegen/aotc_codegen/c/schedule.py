@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aotc.ir import Span
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc_codegen.c.ctypes import memory_type
 from aotc_codegen.c.kernels import PrintedKernels
-from aotc_codegen.c.names import Names, comment_text, string_text
+from aotc_codegen.c.names import Names, comment_text, nodes_of, string_text
 from aotc_codegen.c.params import Params
 
 TEAM_ALIGN = 64
@@ -139,8 +138,3 @@ def call_rows(program: Program, kernels: PrintedKernels, params: Params) -> list
 def _step_comment(step: Step) -> str:
     nodes = nodes_of(step.span)
     return f" /* {comment_text(nodes[-1])} */" if nodes else ""
-
-
-def nodes_of(span: Span | None) -> list[str]:
-    """The names of the model's nodes that a span speaks of."""
-    return [o.node for o in span.origins() if o.node] if span is not None else []

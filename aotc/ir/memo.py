@@ -45,7 +45,7 @@ class _Memory:
     names: dict[int, tuple[object, str]] = field(default_factory=dict)
 
     def key(self, kind: str, source: object) -> str | None:
-        """None where the source is no data."""
+        """The hash of a result's kind, its source and the salt; None where the source cannot be pickled."""
         known = self.names.get(id(source))
         try:
             data = known[1].encode() if known is not None else pickle.dumps(source, protocol=5)

@@ -186,7 +186,7 @@ class Op:
 
     @property
     def quantised_kind(self) -> Quantised:
-        """What moves the elements of one tensor takes any elements, contractions are rescaled; others refuse."""
+        """What is stated, else by the pattern: moves of one tensor pass, contractions are rescaled, others refuse."""
         if self.quantised is not None:
             return self.quantised
         if self.is_contraction:

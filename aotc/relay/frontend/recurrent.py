@@ -30,7 +30,7 @@ Activation: TypeAlias = "Callable[[Expr], Expr]"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Those of one direction of a layer: of the inputs (gates * hidden,
+    """The weights of one direction of a layer: of the inputs (gates * hidden,
     inputs), of the recurrence, and their biases.
 
     The gates are in the order of the operators: input, forget, cell,

@@ -157,7 +157,7 @@ def _adaptive_samples(n: int, attributes: type[AdaptivePoolAttrs]) -> Iterable[S
 
 
 def _adapted(of: Callable[..., Any]) -> Callable[..., Any]:
-    """What is said of an adaptive pool, of one whose output is one element."""
+    """A facet of global pools from that of adaptive pools: a global pool is one whose output is a single element."""
 
     def said(a: GlobalPool2DAttrs, *given: Any) -> Any:
         return of(AdaptivePoolAttrs(output_size=(1, 1), layout=a.layout, out_layout=a.out_layout), *given)

@@ -100,7 +100,7 @@ def _parts_of(blocks: Sequence[int], rank: int) -> tuple[list[list[str]], list[l
 
 
 def _extents(blocks: Sequence[int], shape: Sequence[int]) -> dict[str, int]:
-    """Of the parts, where the data has blocks in the batch."""
+    """The lengths of all parts of the axes, by name, of data whose batch holds the elements of the blocks."""
     images = shape[0] // math.prod(blocks)
     axes = {f"d{k}": extent for k, extent in enumerate((images, *shape[1:]))}
     return axes | {f"b{k}": block for k, block in enumerate(blocks, 1)}

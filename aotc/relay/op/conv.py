@@ -207,7 +207,7 @@ def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
 
 
 def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice]:
-    """What a tap reads along an axis, and the results that it goes to: those whose tap is not in the padding."""
+    """The elements that a tap reads along an axis, and the results that they go to: those whose tap is in the data."""
     first = max(0, -(offset // stride))
     last = max(first, min(count, (size - 1 - offset) // stride + 1))
     begin = first * stride + offset

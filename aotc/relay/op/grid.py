@@ -105,7 +105,7 @@ class _Scalars:
 
 
 def _unnormalised(a: GridSampleAttrs, g: Any, extent: int) -> Any:
-    """The position in elements."""
+    """Positions of a grid, from -1 to 1 along an axis, as positions among its `extent` elements."""
     if a.align_corners:
         return (g + 1.0) * ((extent - 1) / 2)
     return ((g + 1.0) * float(extent) - 1.0) * 0.5

@@ -159,7 +159,7 @@ class _Groups:
         return [self.data.shape[k] for k in self.rest]
 
     def of(self, v: Sequence[Scalar]) -> tuple[Scalar, ...]:
-        """The group of an element."""
+        """The group to which the element at `v` belongs."""
         return tuple(v[k] for k in self.kept)
 
     def sum(self, name: str, body: Callable[[Scalar, Sequence[Scalar]], Scalar]) -> te.Tensor:

@@ -79,7 +79,7 @@ def pool_data(n: int, ty: Type, mean: bool) -> TensorType:
 
 
 def pool_axes(n: int, a: Any, types: Types) -> AxisMap:
-    """Batch and channels."""
+    """The axis map of a pool: batch and channels are mapped one to one."""
     source, result = pool_layouts(n, a)
     found = dict(zip(result[:2], source[:2], strict=True))
     return AxisMap((tuple(found.get(k) for k in range(n + 2)),))
@@ -118,7 +118,7 @@ class _Window:
         return (-self.pad[0], self.extent + self.pad[1]) if include_pad else (0, self.extent)
 
     def reach(self) -> int:
-        """From the first tap of the first output to the last one of the last, or to the end of the data."""
+        """Elements from the first tap of the first output to the last tap of the last, or to the end of the data."""
         last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation + 1
         return max(last, self.pad[0] + self.extent)
 

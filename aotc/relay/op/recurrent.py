@@ -46,7 +46,7 @@ class RNNAttrs(RecurrentAttrs):
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What tells the layers apart.
+    """What differs between recurrent layers: RNN, GRU, LSTM.
 
     extras      vectors (hidden) beside weights and states
     cell        the new states of an element, as tir and numpy have it: from its parts of x W + b, those of h R, its

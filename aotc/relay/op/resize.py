@@ -352,7 +352,7 @@ def _resize(n: int) -> OpDef:
 
 
 def _resized(a: UpSamplingAttrs, shape: Sequence[Any]) -> ResizeAttrs:
-    """The resize that an upsampling is."""
+    """The attributes of the resize that computes an upsampling."""
     methods = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
     require("upsampling.method", a.method in methods, f"unknown method {a.method!r}; known: {', '.join(methods)}")
     space = pick(shape, positions(a.layout, "NCHW"))[2:]

@@ -150,7 +150,7 @@ def all_but_axis_or_flat(a: Any, types: Types) -> AxisMap:
 
 
 def vectors_along_axis(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
-    """What can be solved: every argument but the first that has no type is a vector along `a.axis`."""
+    """The argument types, unknown ones solved: behind the first, each is a vector along `a.axis` of the first."""
     data, *vectors = types
     if not isinstance(data, TensorType):
         return types

@@ -74,7 +74,7 @@ class _Scan:
         return const(0 if self.op == "add" else 1, self.dtype)
 
     def single(self, source: Buffer, out: Buffer) -> Stmt:
-        """One running value in a register."""
+        """A loop for each row over its elements, which keeps the running value in a register."""
         o, k, total = Var("o"), Var("k"), Var("total", self.dtype)
         place = o * self.extent + k
         add = Assign(total, binary(self.op, total, Load(source, place).astype(self.dtype)))

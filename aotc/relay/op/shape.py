@@ -428,7 +428,7 @@ class ShapeOfAttrs(Attrs):
 
 
 def _numbers(values: Sequence[int], dtype: str) -> te.Tensor:
-    """A vector of literals."""
+    """The vector of some integers, which stand in the code."""
 
     def body(i: Scalar) -> Scalar:
         result: Scalar = const(values[-1] if values else 0, dtype)

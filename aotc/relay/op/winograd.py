@@ -36,7 +36,7 @@ class ConvWinogradWeightTransformAttrs(Attrs):
 
 @attrs
 class Conv2DWinogradAttrs(Attrs):
-    """tile_size   as of the weights
+    """tile_size   of the output, for which the weights were transformed
     padding     top, left, bottom, right
     channels    of the output; the weights hold whole blocks
     """
@@ -128,7 +128,7 @@ def _plain(a: Conv2DWinogradAttrs, weight: Array) -> Array:
 
 
 def _reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Array:
-    """The convolution that is meant."""
+    """The direct convolution with the weights before their transform."""
     plain = conv.Conv2DAttrs(padding=full_padding(a.padding, 2))
     result: Array = conv.conv2d.reference(plain, data, _plain(a, weight))
     return result

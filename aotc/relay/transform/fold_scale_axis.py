@@ -113,7 +113,7 @@ class _Channels:
 
 
 def _channels(node: Call) -> _Channels | None:
-    """Those of a convolution or dense with constant float weights in unpacked layouts; None for others."""
+    """The channel axes of a convolution or dense with constant float weights in unpacked layouts; None for others."""
     a: Any = node.attrs
     if not isinstance(a, ConvAttrs | DenseAttrs) or not _foldable(node.args[1]):
         return None

@@ -93,7 +93,7 @@ def _parted(a: Interval, b: Interval, row: int) -> bool:
 
 
 def _window(accesses: Sequence[Access], row: int) -> Interval:
-    """From the first element to the last; within rows of a length, if it is not 0."""
+    """The interval from the first element accessed to the last: in each row of `row` elements, in the buffer for 0."""
     first, last = math.inf, -math.inf
     for access in accesses:
         terms = {atom: c for atom, c in access.form.terms.items() if not row or c % row}
@@ -185,7 +185,7 @@ class _Places:
 
 
 def _smallest(expr: Expr) -> list[Expr]:
-    """Of what an expression is the smallest."""
+    """The operands of nested minima: the value of `expr` is the smallest of theirs."""
     if isinstance(expr, Binary) and expr.op == "min":
         return [*_smallest(expr.a), *_smallest(expr.b)]
     return [expr]

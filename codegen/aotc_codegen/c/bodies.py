@@ -65,7 +65,7 @@ def _guarded_places(stmt: tir.Stmt, guarded: bool) -> Iterator[Expr]:
 
 @dataclass(frozen=True)
 class _Around:
-    """What is around a statement.
+    """The loops and conditions around a statement.
 
     counters  the variables of all loops; others may depend on them
     loops     the innermost loop that compilers do not write out, and those inside of it
@@ -79,7 +79,7 @@ class _Around:
     guarded: bool = False
 
     def inside(self, loop: tir.For | tir.While) -> _Around:
-        """What is around the body of a loop."""
+        """The loops and conditions around the body of a loop."""
         outer = self if _may_unroll(loop) else _Around(self.counters)
         loops = (*outer.loops, loop) if isinstance(loop, tir.For) else ()
         return _Around(self.counters, loops, all(map(_may_unroll, tir.walk_stmts(loop.body))), outer.guarded)

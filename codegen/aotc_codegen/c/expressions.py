@@ -136,7 +136,7 @@ def _paren(piece: _Piece, needed: int) -> str:
 
 
 def _rounded(scope: Scope, expr: tir.Expr) -> _Piece:
-    """Narrow floats round after each operation."""
+    """The text of an expression, rounded to its type: C computes narrow floats in float."""
     piece = _piece(scope, expr)
     if not piece.exact:
         return piece

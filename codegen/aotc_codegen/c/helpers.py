@@ -181,7 +181,7 @@ def _transpose(lanes: int) -> str:
 
 
 def _definition(what: str, dtype: DType, lanes: int) -> Definition:
-    """The row for a dtype."""
+    """The definition of a helper function for a dtype."""
     if what == "bits":
         return Definition(BITS)
     if what == "transpose":

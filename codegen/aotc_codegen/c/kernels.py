@@ -61,7 +61,7 @@ class External:
         return f"{self.code.rstrip()}\n\n/* How it is called. */\n#include <stdint.h>\n{self.prototype};\n"
 
     def described(self, path: str) -> dict[str, str]:
-        """For the metadata; `path` is that of the file."""
+        """What the metadata say of the kernel; `path` is where its file lies in the project."""
         return {"kernel": self.name, "prototype": self.prototype, "generator": self.author, "source": path}
 
 
@@ -79,7 +79,7 @@ class PrintedKernels:
 
     @property
     def prototypes(self) -> list[str]:
-        """Of all kernels, the user's included."""
+        """The prototypes of all kernels, the user's included."""
         return [*(k.prototype for k in self.externals), *(k.prototype for k in self.kernels)]
 
     def launch(self, kernel: Kernel, arguments: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ class _Version:
         self.steps = schedule.call_rows(program, self.kernels, params)
 
     def described(self) -> dict[str, Any]:
-        """For the metadata: what the processor must have, the files of kernels and their flags, the schedule."""
+        """What the metadata say: features of the processor, the files of kernels and their flags, the schedule."""
         return {
             "name": self.target.name,
             "features": list(self.target.features),

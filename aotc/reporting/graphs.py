@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from aotc.ir import Op, Span
@@ -133,8 +134,7 @@ def _missing(nodes: Sequence[Node], others: Sequence[Node]) -> set[int]:
 
 def _common(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
     """With how many equal items two sequences begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((k for k, (item, its) in pairs if item != its), min(len(one), len(other)))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _gathered(nodes: Sequence[Node], changed: set[int]) -> tuple[list[Node], set[int]]:

@@ -10,7 +10,7 @@ Places and sizes are in pixels, y downwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -91,33 +91,30 @@ def unit(number: float, name: str) -> str:
     """1234567 -> 1.23 M, with three digits."""
     for prefix in ("", "k", "M", "G"):
         if abs(number) < 1000:
-            digits = f"{number:.0f}" if not prefix else f"{number:.3g}"
-            return f"{digits} {prefix}{name}".strip()
+            return f"{number:.3g} {prefix}{name}".strip()
         number /= 1000
     return f"{number:.3g} T{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values from `low` to `high` along `length` pixels from `start` on; in even steps, or by their logarithms."""
+    """Values from `low` to `high` along `length` pixels from `start` on; even, or by a scale such as math.log10."""
 
     low: float
     high: float
     start: float
     length: float
-    log: bool = False
+    scale: Callable[[float], float] = float
 
     def __call__(self, value: float) -> float:
         """Where a value lies."""
-        if self.log:
-            return self.start + self.length * math.log(value / self.low) / math.log(self.high / self.low)
-        return self.start + self.length * (value - self.low) / (self.high - self.low)
+        low, high = self.scale(self.low), self.scale(self.high)
+        return self.start + self.length * (self.scale(value) - low) / (high - low)
 
     def ticks(self) -> list[float]:
         """Values to write at the axis: powers of ten, or up to eleven round numbers."""
-        if self.log:
-            powers = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
-            return [10.0**power for power in powers]
+        if self.scale is not float:
+            return [10.0**k for k in range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)]
         step = 10.0 ** math.floor(math.log10(self.high))
         step *= next(part for part in (0.1, 0.2, 0.5, 1) if self.high / (step * part) <= 11)
         return [step * k for k in range(int(self.high / step) + 1)]
@@ -129,16 +126,12 @@ def _axes(x: Axis, y: Axis, names: tuple[str, str], units: tuple[str, str]) -> t
     boxes.append(Box(0, 0, 500, 20, "text left", names[1]))
     lines = []
     for value in x.ticks():
-        boxes.append(Box(x(value) - 40, HIGH - BOTTOM, 80, 20, "text", _tick(value, units[0])))
+        boxes.append(Box(x(value) - 40, HIGH - BOTTOM, 80, 20, "text", unit(value, units[0])))
         lines.append((f"M{x(value)} {y.start}v{y.length}", "grid"))
     for value in y.ticks():
-        boxes.append(Box(0, y(value) - 10, LEFT - 4, 20, "text right", _tick(value, units[1])))
+        boxes.append(Box(0, y(value) - 10, LEFT - 4, 20, "text right", unit(value, units[1])))
         lines.append((f"M{x.start} {y(value)}h{x.length}", "grid"))
     return boxes, lines
-
-
-def _tick(value: float, name: str) -> str:
-    return f"{value:g} {name}" if 0 < value < 1 else unit(value, name)
 
 
 def arena_picture(metadata: Mapping[str, Any]) -> Picture:
@@ -179,10 +172,10 @@ def roofline_picture(profile: Mapping[str, Any]) -> Picture:
     intensities = [2 * row["macs"] / row["bytes"] for row in rows]
     corners = peak / bandwidth, peak / modelled
     low, high = min([*filter(None, intensities), *corners]) / 4, max([*intensities, *corners]) * 4
-    x = Axis(low, high, LEFT, WIDE - LEFT - MARGIN, log=True)
+    x = Axis(low, high, LEFT, WIDE - LEFT - MARGIN, math.log10)
     spots = [(ops or low, (ops or low) * 1e9 * row["gbytes_per_s"]) for ops, row in zip(intensities, rows, strict=True)]
     speeds = [peak, low * bandwidth, low * modelled, *(speed for _, speed in spots)]
-    y = Axis(min(speeds) / 2, 2 * max(speeds), HIGH - BOTTOM, BOTTOM + MARGIN - HIGH, log=True)
+    y = Axis(min(speeds) / 2, 2 * max(speeds), HIGH - BOTTOM, BOTTOM + MARGIN - HIGH, math.log10)
     boxes, lines = _axes(x, y, ("operations for each byte", "operations in a second"), ("", ""))
     rates = f"solid: measured {unit(peak, 'FLOP/s')}, {unit(bandwidth, 'B/s')}; dashed: model of {target.name}"
     boxes.append(Box(WIDE - MARGIN - 600, 0, 600, 20, "text right", f"{rates}, {unit(modelled, 'B/s')}"))

@@ -157,10 +157,10 @@ def _wide_attrs(attributes: Attrs) -> Attrs:
 class _Widen(Mutator):
     """Variables, constants and attributes in double precision; the types between them are inferred later."""
 
-    def rewrite_var(self, new: Var) -> Expr:
+    def rewrite_var(self, old: Expr, new: Var) -> Expr:
         return Var(new.name, _wide_type(new.annotation), new.span)
 
-    def rewrite_constant(self, new: Constant) -> Expr:
+    def rewrite_constant(self, old: Expr, new: Constant) -> Expr:
         return Constant(new.data.astype(np.float64), new.span) if DType.of(new.data) == "float32" else new
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:

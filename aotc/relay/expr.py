@@ -371,6 +371,20 @@ def tensor_type_of(expr: Expr) -> TensorType:
     return ty
 
 
+def as_function(expr: Expr) -> Function:
+    """`expr`, which is a function; a TypeError (a bug in a pass) where it is none."""
+    if not isinstance(expr, Function):
+        raise TypeError(f"expected a function, got a {type(expr).__name__}")
+    return expr
+
+
+def op_of(call: Call) -> Op:
+    """The operator that a call calls; a TypeError (a bug in a pass) where it calls a function."""
+    if not isinstance(call.op, Op):
+        raise TypeError(f"expected a call of an operator, not of a {type(call.op).__name__}")
+    return call.op
+
+
 def known_data(expr: Expr) -> np.ndarray[Any, Any] | None:
     """The elements of a tensor that are known at compile time: a constant's, or none where there are none.
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from aotc.ir import Op
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
-from aotc.relay.visitor import children, rebuild
+from aotc.relay.visitor import children, kind_of, rebuild
 
 T = TypeVar("T")
 NESTED: Final = 64
@@ -46,23 +45,6 @@ def _on_new_stack(call: Callable[[], Any]) -> Any:
     if failure:
         raise failure[0]
     return outcome[0]
-
-
-_METHODS: Final[Mapping[type[Expr], str]] = MappingProxyType(
-    {
-        Function: "visit_function",
-        Call: "visit_call",
-        Let: "visit_let",
-        Var: "visit_var",
-        If: "visit_if",
-        GlobalVar: "visit_global_var",
-        Tuple: "visit_tuple",
-        TupleGetItem: "visit_tuple_getitem",
-        Constant: "visit_constant",
-        Op: "visit_op",
-    }
-)
-"""The method for each kind of node."""
 
 
 def _default(kind: type[T]) -> Callable[[Any, T], Any]:
@@ -93,8 +75,7 @@ class ExprFunctor:
         return self.memo_map[expr]
 
     def _dispatch(self, expr: Expr) -> Any:
-        kind = Op if isinstance(expr, Op) else type(expr)
-        return getattr(self, _METHODS[kind])(expr)
+        return getattr(self, f"visit_{kind_of(expr).name}")(expr)
 
     def visit_default(self, expr: Expr) -> Any:
         """The result for a node of a kind that has no method of its own."""

@@ -30,6 +30,7 @@ from aotc.relay.expr import (
     Tuple,
     TupleGetItem,
     Var,
+    as_function,
     check_arity,
     infer_op,
     with_type,
@@ -449,9 +450,7 @@ def reinfer_module(module: IRModule) -> IRModule:
     inference.report()
     updates: dict[str, Function] = {}
     for name, solved in inference.functions.items():
-        typed = solved.rebuilt()
-        assert isinstance(typed, Function)
-        updates[name] = typed
+        updates[name] = as_function(solved.rebuilt())
     return module.with_functions(updates)
 
 
@@ -471,6 +470,4 @@ def infer_expr(expr: Expr, module: IRModule | None = None) -> Expr:
 
 def infer_function(function: Function, module: IRModule | None = None) -> Function:
     """`function` typed, `ret_type` set; see infer_expr."""
-    result = infer_expr(function, module)
-    assert isinstance(result, Function)
-    return result
+    return as_function(infer_expr(function, module))

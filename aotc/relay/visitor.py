@@ -8,34 +8,74 @@ class Rename(Mutator):                           # bottom-up rebuild, unchanged 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
-from aotc.ir import Op, assert_never
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.ir import Op
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, as_function
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of node.
+
+    name    what methods for such nodes are called after, as in `visit_call` and `rewrite_call`
+    parts   the direct sub-expressions of a node in evaluation order
+    over    (node, other sub-expressions) -> a copy of the node, its type and span kept
+    """
+
+    name: str
+    parts: Callable[[Any], tuple[Expr, ...]] = lambda node: ()
+    over: Callable[[Any, tuple[Any, ...]], Expr] = lambda node, new: node
+
+
+KINDS: Final[Mapping[type[Expr], Kind]] = MappingProxyType(
+    {
+        Var: Kind("var"),
+        GlobalVar: Kind("global_var"),
+        Constant: Kind("constant"),
+        Op: Kind("op"),
+        Call: Kind(
+            "call", lambda n: (n.op, *n.args), lambda n, new: Call(new[0], new[1:], n.attrs, n.span, n.checked_type)
+        ),
+        Tuple: Kind("tuple", lambda n: n.fields, lambda n, new: Tuple(new, n.span, n.checked_type)),
+        TupleGetItem: Kind(
+            "tuple_getitem",
+            lambda n: (n.tuple_value,),
+            lambda n, new: TupleGetItem(new[0], n.index, n.span, n.checked_type),
+        ),
+        Let: Kind(
+            "let",
+            lambda n: (n.var, n.value, n.body),
+            lambda n, new: Let(_as_var(new[0]), new[1], new[2], n.span, n.checked_type),
+        ),
+        If: Kind(
+            "if",
+            lambda n: (n.cond, n.true_branch, n.false_branch),
+            lambda n, new: If(new[0], new[1], new[2], n.span, n.checked_type),
+        ),
+        Function: Kind(
+            "function",
+            lambda n: (*n.params, n.body),
+            lambda n, new: Function(map(_as_var, new[:-1]), new[-1], n.ret_type, n.attrs, n.span),
+        ),
+    }
+)
+"""The closed set of nodes; operators are of one kind, whatever their class."""
+
+
+def kind_of(expr: Expr) -> Kind:
+    """The kind of a node; KeyError for what is none."""
+    return KINDS[Op if isinstance(expr, Op) else type(expr)]
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct sub-expressions in evaluation order (a call's operator first, a function's parameters first)."""
-    match expr:
-        case Var() | GlobalVar() | Constant() | Op():
-            return ()
-        case Call():
-            return (expr.op, *expr.args)
-        case Tuple():
-            return expr.fields
-        case TupleGetItem():
-            return (expr.tuple_value,)
-        case Let():
-            return (expr.var, expr.value, expr.body)
-        case If():
-            return (expr.cond, expr.true_branch, expr.false_branch)
-        case Function():
-            return (*expr.params, expr.body)
-        case _:
-            assert_never(expr)
+    return kind_of(expr).parts(expr)
 
 
 def depth_first(roots: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterator[T]:
@@ -109,24 +149,7 @@ def rebuild(node: Expr, new: Callable[[Expr], Expr]) -> Expr:
 
 def with_children(node: Expr, fresh: tuple[Expr, ...]) -> Expr:
     """A copy of `node` over other children (as many as `children(node)` gives); type and span are kept."""
-    match node:
-        case Var() | GlobalVar() | Constant() | Op():
-            return node
-        case Call():
-            return Call(fresh[0], fresh[1:], node.attrs, node.span, node.checked_type)  # type: ignore[arg-type]
-        case Tuple():
-            return Tuple(fresh, node.span, node.checked_type)
-        case TupleGetItem():
-            return TupleGetItem(fresh[0], node.index, node.span, node.checked_type)
-        case Let():
-            return Let(_as_var(fresh[0]), fresh[1], fresh[2], node.span, node.checked_type)
-        case If():
-            return If(fresh[0], fresh[1], fresh[2], node.span, node.checked_type)
-        case Function():
-            params = tuple(_as_var(p) for p in fresh[:-1])
-            return Function(params, fresh[-1], node.ret_type, node.attrs, node.span)
-        case _:
-            assert_never(node)
+    return kind_of(node).over(node, fresh)
 
 
 def _as_var(expr: Expr) -> Var:
@@ -135,78 +158,57 @@ def _as_var(expr: Expr) -> Var:
     return expr
 
 
-class Mutator:
-    """Bottom-up rewriting with a memo.  Override `rewrite`, or one of the `rewrite_*` it calls.
+def mutated(
+    root: Expr,
+    rewrite: Callable[[Expr, Expr], Expr],
+    enter: Callable[[Expr], bool] | None = None,
+    memo: dict[Expr, Expr] | None = None,
+) -> Expr:
+    """`root` rewritten from the bottom up, each node once.
 
-    `rewrite(old, new)` gets the original node and the node rebuilt over rewritten children, and returns
-    the replacement.  `enter(node)` False leaves a subtree alone (a fused function, say).
+    rewrite   (original node, the node rebuilt over rewritten children) -> the replacement
+    enter     False leaves what is below a node alone (a fused function, say)
+    memo      replacements known already; those that are found go into it
+    """
+    done: dict[Expr, Expr] = {} if memo is None else memo
+    for node in post_order(root, enter):
+        if node not in done:
+            entered = enter is None or enter(node)
+            done[node] = rewrite(node, rebuild(node, done.__getitem__) if entered else node)
+    return done[root]
+
+
+class Mutator:
+    """Bottom-up rewriting with a memo, as `mutated` does it.
+
+    A subclass gives `rewrite(old, new)`, or one method for each kind of node that it changes: `rewrite_call(old, new)`,
+    `rewrite_var`, ... (the names of `KINDS`).
     """
 
     def __init__(self) -> None:
-        self.memo: dict[int, Expr] = {}
-        self._keep: list[Expr] = []  # nodes whose ids are keys of the memo must stay alive
+        self.memo: dict[Expr, Expr] = {}
 
     def enter(self, node: Expr) -> bool:
         """Whether to rewrite below `node`."""
         return True
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
-        match new:
-            case Call():
-                assert isinstance(old, Call)
-                return self.rewrite_call(old, new)
-            case TupleGetItem():
-                return self.rewrite_tuple_get_item(old, new)
-            case Var():
-                return self.rewrite_var(new)
-            case Constant():
-                return self.rewrite_constant(new)
-            case Function():
-                return self.rewrite_function(old, new)
-            case _:
-                return new
-
-    def rewrite_call(self, old: Call, new: Call) -> Expr:
-        return new
-
-    def rewrite_tuple_get_item(self, old: Expr, new: TupleGetItem) -> Expr:
-        return new
-
-    def rewrite_var(self, new: Var) -> Expr:
-        return new
-
-    def rewrite_constant(self, new: Constant) -> Expr:
-        return new
-
-    def rewrite_function(self, old: Expr, new: Function) -> Expr:
-        return new
+        """The replacement of a node; the node itself where its kind has no method."""
+        method = getattr(self, f"rewrite_{kind_of(new).name}", None)
+        replaced: Expr = new if method is None else method(old, new)
+        return replaced
 
     def visit(self, root: Expr) -> Expr:
         """The rewritten `root`."""
-        for node in post_order(root, self.enter):
-            if id(node) not in self.memo:
-                entered = self.enter(node)
-                new = rebuild(node, lambda c: self.memo[id(c)]) if entered else node
-                self.memo[id(node)] = self.rewrite(node, new)
-                self._keep.append(node)
-        return self.memo[id(root)]
+        return mutated(root, self.rewrite, self.enter, self.memo)
 
     def visit_function(self, function: Function) -> Function:
         """The rewritten function, which must still be one."""
-        result = self.visit(function)
-        assert isinstance(result, Function)
-        return result
+        return as_function(self.visit(function))
 
 
-class _Substitute(Mutator):
-    def __init__(self, mapping: dict[Var, Expr]) -> None:
-        super().__init__()
-        self.mapping = mapping
-
-    def rewrite_var(self, new: Var) -> Expr:
-        return self.mapping.get(new, new)
-
-
-def substitute(expr: Expr, mapping: dict[Var, Expr]) -> Expr:
+def substitute(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
     """`expr` with variables replaced (by identity): those that it binds, by variables only."""
-    return _Substitute(mapping).visit(expr) if mapping else expr
+    if not mapping:
+        return expr
+    return mutated(expr, lambda _, new: mapping.get(new, new) if isinstance(new, Var) else new)

@@ -169,7 +169,7 @@ def test_any_changed_constant_is_noticed(function: Function, seed: int) -> None:
     changed: list[Constant] = []
 
     class _Change(Mutator):
-        def rewrite_constant(self, new: Constant) -> Expr:
+        def rewrite_constant(self, old: Expr, new: Constant) -> Expr:
             changed.append(new)
             return Constant(new.data + np.float32(1 + seed % 7))
 

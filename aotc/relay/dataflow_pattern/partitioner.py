@@ -33,7 +33,7 @@ class _Partition(Mutator):
             return new
         function = self._function(group)
         span = merge_spans(m.span for m in group.members)
-        return Call(function, [self.memo[id(arg)] for arg in group.inputs], span=span, checked_type=old.checked_type)
+        return Call(function, [self.memo[arg] for arg in group.inputs], span=span, checked_type=old.checked_type)
 
     def _function(self, group: Group) -> Function:
         number = self.numbers[group.root]
@@ -41,7 +41,7 @@ class _Partition(Mutator):
         body: dict[Expr, Expr] = dict(zip(group.inputs, params, strict=True))
         for member in group.members:
             if member not in body:
-                body[member] = rebuild(member, lambda c: body[c] if c in body else self.memo[id(c)])
+                body[member] = rebuild(member, lambda c: body[c] if c in body else self.memo[c])
         name = "".join(map(_name, group.members))
         return Function(params, body[group.root], attrs={**self.attrs, PARTITIONED: name}, span=group.root.span)
 

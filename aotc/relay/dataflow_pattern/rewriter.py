@@ -71,7 +71,7 @@ class _Round(Mutator):
         group = self.groups.get(old)
         if group is None:
             return new
-        now = {p: [new if n is old else self.memo[id(n)] for n in nodes] for p, nodes in group.node_map.items()}
+        now = {p: [new if n is old else self.memo[n] for n in nodes] for p, nodes in group.node_map.items()}
         with span_scope(merge_spans(m.span for m in group.members) or old.span):
             result = self.rule.callback(old, new, now)
         if not isinstance(result, (Node, Op)):

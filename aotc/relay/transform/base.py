@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AxisMap, Op, Pass, PassContext, PassInfo, Type, decorated, merge_spans, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, type_of
 from aotc.relay.infer import infer_module, merge_types
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import Mutator, children
+from aotc.relay.visitor import Mutator, children, mutated
 
 # --- function passes
 
@@ -103,6 +103,11 @@ def outside_kernels(node: Expr) -> bool:
     return not (isinstance(node, Function) and node.is_primitive)
 
 
+def rewrite_nodes(function: Function, rewrite: Callable[[Expr, Expr], Expr]) -> Function:
+    """`function` with each node replaced by rewrite(node, node over new operands); fused functions are left alone."""
+    return as_function(mutated(function, rewrite, outside_kernels))
+
+
 class GraphMutator(Mutator):
     """A rewrite that leaves fused functions alone."""
 
@@ -122,8 +127,8 @@ def op_call(expr: Expr, *ops: Op | str) -> Call | None:
 
 def axis_map(node: Call) -> AxisMap | None:
     """The axis map of a call of an operator, if there is one."""
-    assert isinstance(node.op, Op)
-    return node.op.axes(node.attrs, [type_of(a) for a in node.args]) if node.op.axes is not None else None
+    axes = op_of(node).axes
+    return axes(node.attrs, [type_of(a) for a in node.args]) if axes is not None else None
 
 
 def uniform_value(expr: Expr) -> Any:
@@ -146,8 +151,7 @@ def is_finite(expr: Expr) -> bool:
 
 def recall(node: Call, args: Sequence[Expr], **changes: Any) -> Call:
     """A call of the operator of `node` on other arguments, with some attributes changed; typed."""
-    assert isinstance(node.op, Op)
-    return call(node.op, args, node.attrs.replace(**changes) if changes else node.attrs)
+    return call(op_of(node), args, node.attrs.replace(**changes) if changes else node.attrs)
 
 
 # --- rewrite rules
@@ -238,16 +242,23 @@ class Rewriter:
     def rewrite(self, function: Function) -> Function:
         """The rewritten function; the same object if no rule applied."""
         for _ in range(_MAX_SWEEPS):
-            result = _Sweep(self).visit_function(function)
+            result = rewrite_nodes(function, self._step)
             if result is function:
                 return result
             function = result
         active = sorted(name for name, s in self.stats.items() if s.hits)
         raise RuntimeError(f"rewrite rules do not come to an end: {'; '.join(active)}")
 
-    def apply(self, node: Call) -> Expr:
-        """What the rules make of one call, its operands being done."""
-        current: Expr = node
+    def _step(self, old: Expr, new: Expr) -> Expr:
+        match new:
+            case TupleGetItem(tuple_value=Tuple(fields=fields)):
+                return fields[new.index]
+            case _:
+                return self.apply(new)
+
+    def apply(self, node: Expr) -> Expr:
+        """What the rules make of one node, its operands being done."""
+        current = node
         for _ in range(_MAX_SWEEPS):
             replacement = self._first(current)
             if replacement is None:
@@ -313,17 +324,3 @@ class RulePass(FunctionPass):
 
     def rewritten(self, function: Function) -> Function:
         return Rewriter(self.rules).rewrite(function)
-
-
-class _Sweep(GraphMutator):
-    """One bottom-up application of all rules."""
-
-    def __init__(self, rewriter: Rewriter) -> None:
-        super().__init__()
-        self.rewriter = rewriter
-
-    def rewrite_call(self, old: Call, new: Call) -> Expr:
-        return self.rewriter.apply(new)
-
-    def rewrite_tuple_get_item(self, old: Expr, new: TupleGetItem) -> Expr:
-        return new.tuple_value.fields[new.index] if isinstance(new.tuple_value, Tuple) else new

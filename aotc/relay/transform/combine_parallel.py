@@ -20,7 +20,7 @@ import numpy as np
 
 from aotc.ir import NO_ATTRS, Op, OpPattern, merge_spans, span_scope
 from aotc.relay.analysis import users
-from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, as_function, op_of, tensor_type_of
 from aotc.relay.op.binary import add
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.dense import BiasAddAttrs, batch_matmul
@@ -261,9 +261,9 @@ class _Search:
 
 def _is_pointwise(node: Call) -> bool:
     """Whether the result's shape is that of its arguments, whatever the attributes say, element by element."""
-    assert isinstance(node.op, Op)
-    broadcast = node.op.pattern is OpPattern.BROADCAST and (node.attrs == NO_ATTRS or node.op.name == "nn.bias_add")
-    return node.op.pattern is OpPattern.ELEMWISE or broadcast
+    op = op_of(node)
+    broadcast = op.pattern is OpPattern.BROADCAST and (node.attrs == NO_ATTRS or op.name == "nn.bias_add")
+    return op.pattern is OpPattern.ELEMWISE or broadcast
 
 
 def combine(function: Function, how: Combination, min_num_branches: int) -> Function:
@@ -285,9 +285,7 @@ def combine(function: Function, how: Combination, min_num_branches: int) -> Func
         elif id(node) not in memo:
             for end, part in zip(group.ends, _combined(group, how, memo), strict=True):
                 memo[id(end)] = part
-    result = memo[id(function)]
-    assert isinstance(result, Function)
-    return result
+    return as_function(memo[id(function)])
 
 
 def _combined(group: Group, how: Combination, memo: dict[int, Expr]) -> list[Expr]:

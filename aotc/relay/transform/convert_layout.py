@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from aotc.ir import AotcValueError, Op, TensorType, TupleType, installed_ops, nearest, span_scope
-from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, call, tensor_type_of, type_of
+from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, tensor_type_of, type_of
 from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform
 from aotc.relay.op.shape import expand_dims
 from aotc.relay.transform.base import FunctionPass, outside_kernels
@@ -153,9 +153,7 @@ class _Converter:
         for node in post_order(function, outside_kernels):
             with span_scope(node.span):
                 self.values[id(node)] = self._value(node)
-        result = self._restored(function)
-        assert isinstance(result, Function)
-        return result
+        return as_function(self._restored(function))
 
     def _value(self, node: Expr) -> _Value:
         match node:
@@ -207,8 +205,7 @@ class _Converter:
             if isinstance(value, _Laid) and not isinstance(expr.checked_type, TensorType):
                 return None  # a tuple that is not known field by field
             orders += [f.order for f in _flat(value)]
-        assert isinstance(node.op, Op)
-        name = node.op.name
+        name = op_of(node).name
         if name not in CONVERTIBLE:
             return plan_call(node, orders)
         if name in self.desired:
@@ -283,12 +280,13 @@ class _Converter:
         return self.transformed[key]
 
     def _transformed(self, expr: Expr, source: str, target: str) -> Expr:
-        a = expr.attrs if isinstance(expr, Call) else None
-        if not isinstance(a, LayoutTransformAttrs) or a.dst_layout != source or not (a.src_layout + source).isalpha():
-            return layout_transform(expr, source, target)
-        assert isinstance(expr, Call)
-        (before,) = expr.args
-        return before if a.src_layout == target else layout_transform(before, a.src_layout, target)
+        match expr:
+            case Call(args=(before,), attrs=LayoutTransformAttrs(src_layout=first, dst_layout=last)) if (
+                last == source and (first + source).isalpha()
+            ):
+                return before if first == target else layout_transform(before, first, target)
+            case _:
+                return layout_transform(expr, source, target)
 
 
 def _renamed(node: Call, data: _Value) -> _Laid | None:
@@ -308,8 +306,7 @@ def _recalled(node: Call, args: Sequence[Expr], attrs: Any) -> Call:
     """The operator of `node` on these arguments: `node` itself if nothing changes."""
     if attrs == node.attrs and all(a is b for a, b in zip(args, node.args, strict=True)):
         return node
-    assert isinstance(node.op, Op)
-    return call(node.op, args, attrs, node.span)
+    return call(op_of(node), args, attrs, node.span)
 
 
 def _results(node: Call, orders: Sequence[Order]) -> _Value:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Layout, Op, TensorType, TupleType, Type
-from aotc.relay.expr import Call, type_of
+from aotc.relay.expr import Call, op_of, tensor_type_of, type_of
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.rules import pointwise
 from aotc.relay.op.window import KERNEL_LAYOUT
@@ -108,16 +108,13 @@ def default_kernel(op: Op, data_layout: str, depthwise: bool) -> str:
 
 def plan_conv(call: Call, data_layout: str, kernel_layout: str) -> Plan:
     """A convolution in the given layouts, which may be the ones that it has."""
-    assert isinstance(call.op, Op)
     a: Any = call.attrs
     changes: dict[str, Any] = {}
     if not a.kernel_layout.isalpha():  # packed already
         kernel_layout = a.kernel_layout
     elif not kernel_layout.isalpha():  # to be packed: blocks hide how many channels there are
-        weight = type_of(call.args[1])
-        assert isinstance(weight, TensorType)
-        extent = dict(zip(a.kernel_layout, weight.static_shape, strict=True))
-        spatial = tuple(extent[c] for c in call.op.named_layouts[1][2:])
+        extent = dict(zip(a.kernel_layout, tensor_type_of(call.args[1]).static_shape, strict=True))
+        spatial = tuple(extent[c] for c in op_of(call).named_layouts[1][2:])
         changes = {"channels": extent["O"], "kernel_size": spatial}
     out = Order(a.out_layout or a.data_layout, data_layout)
     if data_layout == a.data_layout:
@@ -145,8 +142,7 @@ def plan_layout(call: Call, layout: str) -> Plan:
 
 def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
     """How `call` works on arguments in these orders; None if it must see them as they were."""
-    op, a = call.op, call.attrs
-    assert isinstance(op, Op)
+    op, a = op_of(call), call.attrs
     kind = op.layout_kind
     if op.named_layouts[1]:  # without a desired layout a convolution keeps its own
         return plan_conv(call, a["data_layout"], a["kernel_layout"])
@@ -204,8 +200,7 @@ def _carried(call: Call, orders: Sequence[Order]) -> Plan | None:
 
 def _moved(call: Call, order: Order, axes: AxisMap) -> Attrs | None:
     """The attributes for data in another order, if each axis is mapped or named by the attribute `axis`."""
-    op, a = call.op, call.attrs
-    assert isinstance(op, Op)
+    op, a = op_of(call), call.attrs
     if op.moved is not None:
         return op.moved(a, [type_of(x) for x in call.args], order.now)
     axis, rank = getattr(a, "axis", ()), len(order.old)

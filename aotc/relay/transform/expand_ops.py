@@ -27,40 +27,36 @@ In: typed functions.  Out: equal but for the errors that `aotc.relay.op.fast_mat
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir import Op, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, call, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, call, op_of, tensor_type_of
 from aotc.relay.op.binary import add, divide, multiply
-from aotc.relay.op.dense import BiasAddAttrs
 from aotc.relay.op.elementwise import negative, sqrt
 from aotc.relay.op.fast_math import fast_erf, fast_exp, fast_tanh
-from aotc.relay.op.norm import BatchNormAttrs
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.shape import expand_dims
 from aotc.relay.op.softmax import fast_softmax
-from aotc.relay.transform.base import FunctionPass, GraphMutator, Outcome, Rule, RulePass, is_call
+from aotc.relay.transform.base import FunctionPass, Outcome, Rule, RulePass, rewrite_nodes
 
 
-class _Expand(GraphMutator):
+def _expanded(_: Expr, new: Expr) -> Expr:
     """One level of expansion: what the definitions are made of is looked at in the next round."""
-
-    def rewrite_call(self, old: Call, new: Call) -> Expr:
-        if not isinstance(new.op, OpDef) or new.op.expand is None:
-            return new
-        with span_scope(new.span):
-            return new.op.expand(new.attrs, new.args)
+    if not isinstance(new, Call) or not isinstance(new.op, OpDef) or new.op.expand is None:
+        return new
+    with span_scope(new.span):
+        return new.op.expand(new.attrs, new.args)
 
 
 class ExpandOps(FunctionPass):
     """Expand until only operators are left that have a tensor program of their own."""
 
     def rewritten(self, function: Function) -> Function:
-        expanded = _Expand().visit_function(function)
+        expanded = rewrite_nodes(function, _expanded)
         while expanded is not function:
-            function, expanded = expanded, _Expand().visit_function(expanded)
+            function, expanded = expanded, rewrite_nodes(expanded, _expanded)
         return function
 
 
@@ -69,9 +65,8 @@ class ExpandOps(FunctionPass):
 
 def _bias_add(node: Call) -> Expr:
     data, bias = node.args
-    assert isinstance(node.attrs, BiasAddAttrs)
     rank = tensor_type_of(data).rank
-    return add(data, along_axis(bias, node.attrs.axis % rank, rank))
+    return add(data, along_axis(bias, node.attrs["axis"] % rank, rank))
 
 
 RULES: Final = (Rule("bias_add(x, b) => x + expand_dims(b)", ("nn.bias_add",), _bias_add),)
@@ -95,8 +90,7 @@ def along_axis(vector: Expr, axis: int, rank: int) -> Expr:
 
 def _scale_and_shift(norm: Call) -> Expr:
     data, gamma, beta, mean, var = norm.args
-    attributes = norm.attrs
-    assert isinstance(attributes, BatchNormAttrs)
+    attributes: Any = norm.attrs
     ty = tensor_type_of(data)
     axis = attributes.axis % ty.rank
     one, epsilon = (Constant(np.array(v, ty.dtype.numpy)) for v in (1.0, attributes.epsilon))
@@ -110,24 +104,22 @@ def _scale_and_shift(norm: Call) -> Expr:
     return add(scaled, along_axis(shift, axis, ty.rank))
 
 
-class _Simplify(GraphMutator):
-    def rewrite_tuple_get_item(self, old: Expr, new: TupleGetItem) -> Expr:
-        call = new.tuple_value
-        if new.index != 0 or not isinstance(call, Call):
-            return new
-        if is_call(call, "nn.dropout"):
+def _at_inference(_: Expr, new: Expr) -> Expr:
+    match new:
+        case TupleGetItem(tuple_value=Call(op=Op(name="nn.dropout")) as call, index=0):
             return call.args[0]
-        if is_call(call, "nn.batch_norm"):
+        case TupleGetItem(tuple_value=Call(op=Op(name="nn.batch_norm")) as call, index=0):
             with span_scope(call.span):
                 return _scale_and_shift(call)
-        return new
+        case _:
+            return new
 
 
 class SimplifyInference(FunctionPass):
     """batch_norm becomes a scale and a shift, dropout nothing; only the first result of each is rewritten."""
 
     def rewritten(self, function: Function) -> Function:
-        return _Simplify().visit_function(function)
+        return rewrite_nodes(function, _at_inference)
 
 
 # --- approximations
@@ -136,12 +128,11 @@ class SimplifyInference(FunctionPass):
 _FAST: Final[dict[str, Op]] = {"exp": fast_exp, "tanh": fast_tanh, "erf": fast_erf, "nn.softmax": fast_softmax}
 
 
-def _rewrite(node: Call) -> Outcome:
-    assert isinstance(node.op, Op)
-    return call(_FAST[node.op.name], node.args, node.attrs)
+def _fast(node: Call) -> Outcome:
+    return call(_FAST[op_of(node).name], node.args, node.attrs)
 
 
-_RULE: Final = Rule("f(x) => fast_f(x)", tuple(_FAST), _rewrite)
+_RULE: Final = Rule("f(x) => fast_f(x)", tuple(_FAST), _fast)
 
 
 class FastMath(RulePass):

@@ -39,7 +39,7 @@ from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
-from aotc.relay.op.annotation import CompilerAttrs, compiler_begin, compiler_end
+from aotc.relay.op.annotation import compiler_begin, compiler_end
 from aotc.relay.transform.base import FunctionPass, is_call, is_left_alone, op_call, typed
 from aotc.relay.transform.functions import fresh_name
 from aotc.relay.visitor import children, post_order, rebuild, with_children
@@ -79,8 +79,7 @@ def marked(root: Expr) -> dict[Expr, str]:
     for node in reversed(list(post_order(root, outside_scopes))):  # users first
         end = op_call(node, _END)
         if end is not None:
-            assert isinstance(end.attrs, CompilerAttrs)
-            inside, compiler = (end.args[0],), end.attrs.compiler
+            inside, compiler = (end.args[0],), end.attrs["compiler"]
         elif node in labels and outside_scopes(node):
             inside, compiler = tuple(children(node)), labels[node]
         else:

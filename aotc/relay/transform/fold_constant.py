@@ -28,28 +28,26 @@ from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetI
 from aotc.relay.expr import call as node_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.base import FunctionPass, GraphMutator
+from aotc.relay.transform.base import FunctionPass, rewrite_nodes
 from aotc.relay.visitor import post_order
 
 
-class Fold(GraphMutator):
-    """Folding as a rewrite: results larger than `max_bytes`, and than their arguments, are left alone."""
+def _limit(ctx: PassContext) -> int:
+    limit: int = ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)
+    return limit
 
-    def __init__(self, max_bytes: int) -> None:
-        super().__init__()
-        self.max_bytes = max_bytes
 
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
-        match new:
-            case Call():
-                value = evaluate_call(new, self.max_bytes)
-                return new if value is None else value
-            case TupleGetItem() if isinstance(new.tuple_value, Tuple):
-                return new.tuple_value.fields[new.index]
-            case If() if isinstance(new.cond, Constant):
-                return new.true_branch if bool(new.cond.data) else new.false_branch
-            case _:
-                return new
+def _folded(node: Expr, max_bytes: int) -> Expr:
+    """A node's value; the node where it has none, or one that is larger than `max_bytes` and than its arguments."""
+    match node:
+        case Call():
+            return evaluate_call(node, max_bytes) or node
+        case TupleGetItem(tuple_value=Tuple(fields=fields)):
+            return fields[node.index]
+        case If(cond=Constant(data=data)):
+            return node.true_branch if bool(data) else node.false_branch
+        case _:
+            return node
 
 
 class FoldConstant(FunctionPass):
@@ -60,7 +58,7 @@ class FoldConstant(FunctionPass):
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         with spending(ctx.config):
-            return Fold(ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)).visit_function(function)
+            return rewrite_nodes(function, lambda _, new: _folded(new, _limit(ctx)))
 
 
 # --- shapes
@@ -83,19 +81,18 @@ class DynamicToStatic(FunctionPass):
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         if not any(isinstance(node, Call) and _is_dynamic(node) for node in post_order(function)):
             return function
-        return _ToStatic(ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)).visit_function(function)
+        limit = _limit(ctx)
+
+        def rewrite(old: Expr, new: Expr) -> Expr:
+            """Types are renewed on the way, so that shapes that depend on others are found too."""
+            with span_scope(new.span):
+                return _folded(_static(new if new is old else _retyped(new)), limit)
+
+        return rewrite_nodes(function, rewrite)
 
 
 def _is_dynamic(node: Call) -> bool:
     return isinstance(node.op, OpDef) and node.op.static is not None
-
-
-class _ToStatic(Fold):
-    """One sweep, arguments first: types are renewed on the way, so that shapes that depend on others are found too."""
-
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
-        with span_scope(new.span):
-            return super().rewrite(old, _static(new if new is old else _retyped(new)))
 
 
 def _static(node: Expr) -> Expr:

@@ -33,7 +33,7 @@ from aotc.ir import FuncType, Pass, PassContext, span_scope, spending
 from aotc.ir.budget import budget
 from aotc.relay.analysis import bound_vars, free_vars, global_uses
 from aotc.relay.blocks import left_alone
-from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var
+from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var, as_function
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass, typed
@@ -221,9 +221,7 @@ class EtaExpand(FunctionPass):
                 fresh[0] = node.op if isinstance(node.op, GlobalVar) else memo[node.op]
             same = all(a is b for a, b in zip(old, fresh, strict=True))
             memo[node] = node if same else with_children(node, tuple(fresh))
-        result = memo[function]
-        assert isinstance(result, Function)
-        return result
+        return as_function(memo[function])
 
 
 # --- literals become global functions

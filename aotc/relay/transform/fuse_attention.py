@@ -20,7 +20,7 @@ from typing import Final
 
 from aotc.ir import Op, OpPattern, is_static, merge_spans
 from aotc.relay.analysis import users
-from aotc.relay.expr import Call, Constant, Expr, Function, Var, tensor_type_of, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, Var, op_of, tensor_type_of, type_of
 from aotc.relay.op.softmax import SoftmaxAttrs
 from aotc.relay.transform.base import (
     FunctionPass,
@@ -97,7 +97,7 @@ class _Finder:
                 break
             found.append(user)
             node = user
-        while found and _op(found[-1]).name == "reshape":
+        while found and op_of(found[-1]).name == "reshape":
             found.pop()
         return found[::-1]
 
@@ -108,9 +108,9 @@ class _Finder:
         softmax = 0
         while node is not None and len(chain) < MOST:
             chain.append(node)
-            if _op(node).name == _PRODUCT:
+            if op_of(node).name == _PRODUCT:
                 return chain if softmax == 1 else None
-            softmax += _op(node).name in _SOFTMAX
+            softmax += op_of(node).name in _SOFTMAX
             node = self._below(node)
         return None
 
@@ -118,8 +118,8 @@ class _Finder:
         """The operand by which the way to the first product leads on."""
         if isinstance(node.attrs, SoftmaxAttrs):
             last = node.attrs.axis in (-1, tensor_type_of(node).rank - 1)
-            return self._only(node.args[0]) if last and _op(node).name in _SOFTMAX else None
-        if _op(node).pattern > OpPattern.BROADCAST and _op(node).name != "reshape":
+            return self._only(node.args[0]) if last and op_of(node).name in _SOFTMAX else None
+        if op_of(node).pattern > OpPattern.BROADCAST and op_of(node).name != "reshape":
             return None
         size = _size(node)
         whole = [c for arg in node.args if (c := self._only(arg)) is not None and size and _size(c) == size]
@@ -130,7 +130,7 @@ class _Finder:
         """Whether a softmax or a product comes within a few operators that have one operand of their size."""
         node: Call | None = start
         for _ in range(MOST):
-            if node is None or _op(node).name in (_PRODUCT, *_SOFTMAX):
+            if node is None or op_of(node).name in (_PRODUCT, *_SOFTMAX):
                 return node is not None
             below = [c for arg in node.args if (c := self._only(arg)) is not None]
             node = below[0] if len(below) == 1 else None
@@ -142,19 +142,14 @@ class _Finder:
         node = self._only(operand)
         while node is not None and len(pending) < MOST:
             scaled = [a for a in node.args if uniform_value(a) is None]
-            moves = _op(node).moves
-            if not moves and (_op(node).pattern > OpPattern.BROADCAST or len(scaled) != 1):
+            moves = op_of(node).moves
+            if not moves and (op_of(node).pattern > OpPattern.BROADCAST or len(scaled) != 1):
                 return
             pending.append(node)
             if moves:
                 yield from pending
                 pending = []
             node = self._only(scaled[0])
-
-
-def _op(call: Call) -> Op:
-    assert isinstance(call.op, Op)
-    return call.op
 
 
 def _size(expr: Expr) -> int | None:
@@ -178,7 +173,7 @@ class _Fuse(GraphMutator):
         inside: dict[Expr, Expr] = {}
 
         def place(expr: Expr) -> Expr:
-            outer = self.memo.get(id(expr), expr)
+            outer = self.memo.get(expr, expr)
             if expr in inside or isinstance(expr, Op):
                 return inside.get(expr, expr)
             if isinstance(expr, Constant) and uniform_value(expr) is not None:

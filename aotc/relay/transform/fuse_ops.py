@@ -26,10 +26,23 @@ from typing import Any, Final, TypeAlias
 
 from aotc.ir import Op, OpPattern, PassContext, TensorType, TupleType, merge_spans
 from aotc.relay.blocks import left_alone
-from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    If,
+    Let,
+    Tuple,
+    TupleGetItem,
+    Var,
+    as_function,
+    tensor_type_of,
+    type_of,
+)
 from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass, is_finite
-from aotc.relay.visitor import Mutator, post_order, rebuild, substitute
+from aotc.relay.visitor import mutated, post_order, rebuild, substitute
 
 MAX_DEPTH: Final = 256
 """Most nodes in one group."""
@@ -174,8 +187,7 @@ class _ForwardGraph:
 
 def _is_single_value(constant: Constant) -> bool:
     """Whether a constant can be a literal in a kernel: a scalar, or one value repeated."""
-    ty = constant.checked_type
-    assert isinstance(ty, TensorType)
+    ty = tensor_type_of(constant)
     return ty.dtype in _INLINE_DTYPES and (ty.rank == 0 or constant.is_splat)
 
 
@@ -330,9 +342,7 @@ class _Rewriter:
     def run(self, root: Function) -> Function:
         for node in _walk(root):
             self.new[node] = self._rewrite(node)
-        result = self.new[root]
-        assert isinstance(result, Function)
-        return result
+        return as_function(self.new[root])
 
     def _group(self, node: Expr) -> _Group:
         return self.partition.group(self.graph.by_ref[node])
@@ -408,11 +418,12 @@ class DefuseOps(FunctionPass):
     opt_level = 3
 
     def rewritten(self, function: Function) -> Function:
-        return _Defuse().visit_function(function)
+        return as_function(mutated(function, _defused))
 
 
-class _Defuse(Mutator):
-    def rewrite_call(self, old: Call, new: Call) -> Expr:
-        if not isinstance(new.op, Function) or not new.op.is_primitive:
+def _defused(_: Expr, new: Expr) -> Expr:
+    match new:
+        case Call(op=Function(params=params, body=body, is_primitive=True)):
+            return substitute(body, dict(zip(params, new.args, strict=True)))
+        case _:
             return new
-        return substitute(new.op.body, dict(zip(new.op.params, new.args, strict=True)))

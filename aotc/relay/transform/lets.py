@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from aotc.relay.analysis import free_vars
 from aotc.relay.blocks import Blocks, is_atom, left_alone
-from aotc.relay.expr import Expr, Function, If, Let, Var
-from aotc.relay.transform.base import FunctionPass, GraphMutator
+from aotc.relay.expr import Expr, Function, If, Let, Var, as_function
+from aotc.relay.transform.base import FunctionPass, outside_kernels, rewrite_nodes
 from aotc.relay.visitor import children, post_order, rebuild, with_children
 
 
@@ -52,22 +52,14 @@ def live_vars(root: Function) -> set[Var]:
     return live
 
 
-class _Drop(GraphMutator):
-    def __init__(self, live: set[Var]) -> None:
-        super().__init__()
-        self.live = live
-
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
-        return new.body if isinstance(new, Let) and new.var not in self.live else new
-
-
 class DeadCodeElimination(FunctionPass):
     """Remove lets whose variables do not matter to the result, chains of them too."""
 
     opt_level = 1
 
     def rewritten(self, function: Function) -> Function:
-        return _Drop(live_vars(function)).visit_function(function)
+        live = live_vars(function)
+        return rewrite_nodes(function, lambda _, new: new.body if isinstance(new, Let) and new.var not in live else new)
 
 
 # --- variables instead of sharing
@@ -104,9 +96,7 @@ class _Normalizer:
         for node in self.order:
             if not isinstance(node, Var):
                 self.done[node] = self._finish(node)
-        result = self.done[self.root]
-        assert isinstance(result, Function)
-        return result
+        return as_function(self.done[self.root])
 
     def _finish(self, node: Expr) -> Expr:
         """The atom or expression that stands for a node, its let written down where it gets one."""
@@ -171,10 +161,6 @@ class ToBasicBlockNormalForm(FunctionPass):
 # --- sharing instead of variables
 
 
-def _enter(node: Expr) -> bool:
-    return not (isinstance(node, Function) and node.is_primitive)
-
-
 def is_recursive(let: Let) -> bool:
     """Whether the value of a let mentions its variable: a recursive function."""
     return isinstance(let.value, Function) and let.var in free_vars(let.value)
@@ -190,7 +176,7 @@ def to_graph_normal_form(function: Function) -> Function:
             node = values[node]
         return memo[node]
 
-    order = list(post_order(function, _enter))
+    order = list(post_order(function, outside_kernels))
     values.update((n.var, n.value) for n in order if isinstance(n, Let) and not is_recursive(n))
     for node in order:
         if isinstance(node, Let) and node.var in values:
@@ -198,10 +184,8 @@ def to_graph_normal_form(function: Function) -> Function:
         elif isinstance(node, Var):
             memo[node] = node
         else:
-            memo[node] = rebuild(node, new) if _enter(node) else node
-    result = memo[function]
-    assert isinstance(result, Function)
-    return result
+            memo[node] = rebuild(node, new) if outside_kernels(node) else node
+    return as_function(memo[function])
 
 
 class ToGraphNormalForm(FunctionPass):

@@ -22,35 +22,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from aotc.ir import Op, OpPattern
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, tensor_type_of
-from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, op_of, tensor_type_of
+from aotc.relay.transform.base import FunctionPass, op_call, rewrite_nodes
+from aotc.relay.visitor import children, with_children
 
 
-class _Share(GraphMutator):
-    def __init__(self, skip: Callable[[Expr], bool] | None) -> None:
-        super().__init__()
-        self.skip = skip
-        self.first: dict[Any, Expr] = {}
-
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
-        key = self._key(new)
-        if key is None or (self.skip is not None and self.skip(new)):
-            return new
-        return self.first.setdefault(key, new)
-
-    def _key(self, node: Expr) -> Any:
-        match node:
-            case Call() if isinstance(node.op, Op):
-                # the attributes as text: equal numbers of different types, or zeros of different signs, differ
-                return ("call", node.op.name, repr(node.attrs), *map(id, node.args))
-            case TupleGetItem():
-                return ("field", id(node.tuple_value), node.index)
-            case Tuple():
-                return ("tuple", *map(id, node.fields))
-            case Constant() if node.data.ndim == 0:
-                return ("scalar", node.checked_type, node.data.tobytes())
-            case _:
-                return None
+def _key(node: Expr) -> Any:
+    """Equal for nodes that can be one; None for those that stay as they are."""
+    match node:
+        case Call(op=Op(name=name)):
+            # the attributes as text: equal numbers of different types, or zeros of different signs, differ
+            return ("call", name, repr(node.attrs), *node.args)
+        case TupleGetItem():
+            return ("field", node.tuple_value, node.index)
+        case Tuple():
+            return ("tuple", *node.fields)
+        case Constant() if node.data.ndim == 0:
+            return ("scalar", node.checked_type, node.data.tobytes())
+        case _:
+            return None
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,7 +56,14 @@ class EliminateCommonSubexpr(FunctionPass):
     opt_level = 3
 
     def rewritten(self, function: Function) -> Function:
-        return _Share(self.fskip).visit_function(function)
+        first: dict[Any, Expr] = {}
+
+        def shared(_: Expr, new: Expr) -> Expr:
+            key = _key(new)
+            skipped = key is None or (self.fskip is not None and self.fskip(new))
+            return new if skipped else first.setdefault(key, new)
+
+        return rewrite_nodes(function, shared)
 
 
 # --- casts
@@ -81,32 +78,23 @@ class CanonicalizeCast(FunctionPass):
     opt_level = 3
 
     def rewritten(self, function: Function) -> Function:
-        return _Copy().visit_function(function)
+        users: Counter[Expr] = Counter()
 
+        def copied(old: Expr, new: Expr) -> Expr:
+            before, call = op_call(old), op_call(new)
+            if before is None or call is None or op_of(call).pattern > OpPattern.BROADCAST:
+                return new
+            copies: dict[Expr, Expr] = {}
+            for was, arg in zip(before.args, call.args, strict=True):
+                if was not in copies and _widens(was):
+                    users[was] += 1
+                    copies[was] = with_children(arg, children(arg)) if users[was] > 1 else arg
+            args = tuple(copies.get(was, arg) for was, arg in zip(before.args, call.args, strict=True))
+            return new if args == call.args else with_children(call, (call.op, *args))
 
-class _Copy(GraphMutator):
-    def __init__(self) -> None:
-        super().__init__()
-        self.users: Counter[Expr] = Counter()
-
-    def rewrite_call(self, old: Call, new: Call) -> Expr:
-        if not isinstance(new.op, Op) or new.op.pattern > OpPattern.BROADCAST:
-            return new
-        copies: dict[Expr, Expr] = {}
-        for was, arg in zip(old.args, new.args, strict=True):
-            if was not in copies and _widens(was):
-                self.users[was] += 1
-                copies[was] = _copy(arg) if self.users[was] > 1 else arg
-        args = tuple(copies.get(was, arg) for was, arg in zip(old.args, new.args, strict=True))
-        return new if args == new.args else Call(new.op, args, new.attrs, new.span, new.checked_type)
+        return rewrite_nodes(function, copied)
 
 
 def _widens(expr: Expr) -> bool:
-    if not isinstance(expr, Call) or not is_call(expr, "cast"):
-        return False
-    return tensor_type_of(expr.args[0]).dtype.bits < tensor_type_of(expr).dtype.bits
-
-
-def _copy(expr: Expr) -> Expr:
-    assert isinstance(expr, Call)
-    return Call(expr.op, expr.args, expr.attrs, expr.span, expr.checked_type)
+    call = op_call(expr, "cast")
+    return call is not None and tensor_type_of(call.args[0]).dtype.bits < tensor_type_of(call).dtype.bits

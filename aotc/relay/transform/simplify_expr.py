@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -21,13 +21,9 @@ from aotc.ir import DType, NoAttrs, OpPattern, TensorType
 from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.binary import divide, multiply
-from aotc.relay.op.cast import CastAttrs, ClipAttrs
 from aotc.relay.op.cast import cast as make_cast
 from aotc.relay.op.elementwise import relu, rsqrt, sqrt
-from aotc.relay.op.layout import LayoutTransformAttrs
-from aotc.relay.op.pad import MirrorPadAttrs, PadAttrs
 from aotc.relay.op.shape import TransposeAttrs, permutation, reshape, transpose
-from aotc.relay.op.slice import StridedSliceAttrs
 from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_uniform, op_call, recall, uniform_value
 from aotc.relay.transform.div_to_mul import reciprocal
 
@@ -164,9 +160,7 @@ def _mantissa(dtype: DType) -> int:
 
 
 def _cast(node: Call) -> Outcome:
-    assert isinstance(node.attrs, CastAttrs)
-    source = node.args[0]
-    last = DType(node.attrs.dtype)
+    source, last = node.args[0], DType(node.attrs["dtype"])
     if tensor_type_of(source).dtype == last:
         return source
     inner = op_call(source, "cast")
@@ -183,12 +177,10 @@ def _cast(node: Call) -> Outcome:
 
 
 def _clip(node: Call) -> Outcome:
-    outer, inner = node.attrs, op_call(node.args[0], "clip")
-    assert isinstance(outer, ClipAttrs)
+    inner = op_call(node.args[0], "clip")
     if inner is None:
         return None
-    first = inner.attrs
-    assert isinstance(first, ClipAttrs)
+    outer, first = cast(Any, (node.attrs, inner.attrs))
     if first.a_min > first.a_max or outer.a_min > outer.a_max or not tensor_type_of(node).dtype.is_float:
         return WhyNot("the bounds are crossed, or are rounded to integers")
     low, high = (min(max(bound, outer.a_min), outer.a_max) for bound in (first.a_min, first.a_max))
@@ -255,8 +247,7 @@ def _view_of_view(node: Call) -> Outcome:
 
 
 def _axes(node: Call) -> tuple[int, ...]:
-    assert isinstance(node.attrs, TransposeAttrs)
-    return permutation(node.attrs, tensor_type_of(node).rank)
+    return permutation(cast(TransposeAttrs, node.attrs), tensor_type_of(node).rank)
 
 
 def _transpose(node: Call) -> Outcome:
@@ -275,13 +266,11 @@ def _transpose(node: Call) -> Outcome:
 
 
 def _slice(node: Call) -> Outcome:
-    assert isinstance(node.attrs, StridedSliceAttrs)
-    return _unchanged(node) if all(s == 1 for s in node.attrs.strides) else None
+    return _unchanged(node) if all(s == 1 for s in node.attrs["strides"]) else None
 
 
 def _pad(node: Call) -> Outcome:
-    assert isinstance(node.attrs, (PadAttrs, MirrorPadAttrs))
-    return node.args[0] if all(pair == (0, 0) for pair in node.attrs.pad_width) else None
+    return node.args[0] if all(pair == (0, 0) for pair in node.attrs["pad_width"]) else None
 
 
 def _concatenate(node: Call) -> Outcome:
@@ -325,19 +314,16 @@ def _result_shape(args: Sequence[Expr]) -> Any:
     return tuple(next((d for d in column if d != 1), 1) for column in zip(*padded, strict=True))
 
 
+def _layouts(node: Call) -> tuple[str, str]:
+    return node.attrs["src_layout"], node.attrs["dst_layout"]
+
+
 def _layout_transform(node: Call) -> Outcome:
-    outer = node.attrs
-    assert isinstance(outer, LayoutTransformAttrs)
-    source = node.args[0]
-    if outer.src_layout == outer.dst_layout:
+    source, (before, after) = node.args[0], _layouts(node)
+    if before == after:
         return source
     inner = op_call(source, "layout_transform")
-    if inner is None:
-        return None
-    first = inner.attrs
-    assert isinstance(first, LayoutTransformAttrs)
-    back = first.dst_layout == outer.src_layout and first.src_layout == outer.dst_layout
-    if not back:
+    if inner is None or _layouts(inner) != (after, before):
         return None
     return inner.args[0] if inner.args[0].checked_type == node.checked_type else WhyNot("padding is cut off")
 

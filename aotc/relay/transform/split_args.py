@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from aotc.ir import AotcValueError, span_scope
 from aotc.relay.expr import Call, Expr, Function, Tuple
 from aotc.relay.op.annotation import stop_fusion
-from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, recall
+from aotc.relay.transform.base import FunctionPass, op_call, recall, rewrite_nodes
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,26 +37,19 @@ class SplitArgs(FunctionPass):
             raise AotcValueError("split-args", text)
 
     def rewritten(self, function: Function) -> Function:
-        return _Split(self.max_function_args - 1).visit_function(function) if self.max_function_args else function
+        return rewrite_nodes(function, self._split) if self.max_function_args else function
 
-
-class _Split(GraphMutator):
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self.limit = limit
-
-    def rewrite_call(self, old: Call, new: Call) -> Expr:
-        if not is_call(new, "concatenate") or not isinstance(new.args[0], Tuple):
+    def _split(self, old: Expr, new: Expr) -> Expr:
+        limit, call = self.max_function_args - 1, op_call(new, "concatenate")
+        if call is None or not isinstance(call.args[0], Tuple) or len(call.args[0].fields) <= limit:
             return new
-        fields = new.args[0].fields
-        if len(fields) <= self.limit:
-            return new
-        with span_scope(new.span):
-            while len(fields) > self.limit:
-                groups = [fields[k : k + self.limit] for k in range(0, len(fields), self.limit)]
-                fields = tuple(self._joined(new, group) for group in groups)
-            return recall(new, (Tuple(fields),))
+        fields = call.args[0].fields
+        with span_scope(call.span):
+            while len(fields) > limit:
+                groups = [fields[k : k + limit] for k in range(0, len(fields), limit)]
+                fields = tuple(_joined(call, group) for group in groups)
+            return recall(call, (Tuple(fields),))
 
-    @staticmethod
-    def _joined(origin: Call, group: tuple[Expr, ...]) -> Expr:
-        return stop_fusion(recall(origin, (Tuple(group),))) if len(group) > 1 else group[0]
+
+def _joined(origin: Call, group: tuple[Expr, ...]) -> Expr:
+    return stop_fusion(recall(origin, (Tuple(group),))) if len(group) > 1 else group[0]

@@ -21,7 +21,7 @@ from aotc.ir import Attrs, DType, FuncType, Op, Precision, Span, TensorType, Tup
 from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, nearest
 from aotc.ir.transform import PassContext
 from aotc.relay.analysis import global_uses
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, op_of, type_of
 from aotc.relay.expr import call as node_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.cast import cast
@@ -147,12 +147,12 @@ class _Reduce(GraphMutator):
     # --- operators
 
     def _operator(self, old: Call, new: Call) -> Expr:
-        assert isinstance(new.op, Op)
-        if not self._reduces(new.op, old, new):
+        op = op_of(new)
+        if not self._reduces(op, old, new):
             args = tuple(map(self._restored, new.args, old.args))
-            return old if args == old.args else node_of(new.op, args, new.attrs, new.span)
+            return old if args == old.args else node_of(op, args, new.attrs, new.span)
         args = tuple(self.converted(n, self._lowered(type_of(o))) for n, o in zip(new.args, old.args, strict=True))
-        result = node_of(new.op, args, self._attrs(new.attrs), new.span)
+        result = node_of(op, args, self._attrs(new.attrs), new.span)
         if is_call(result, "cast") and type_of(args[0]) == result.checked_type:
             return args[0]
         if result.checked_type != old.checked_type or not hasattr(new.attrs, "out_dtype"):

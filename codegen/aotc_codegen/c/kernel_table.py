@@ -10,16 +10,13 @@ teams run with one thread.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from aotc_runtime_c import sources as runtime_sources
-
 from aotc.tir.stmt import Kernel
 from aotc_codegen.c.kernels import print_kernels
-from aotc_codegen.c.project import common_words
+from aotc_codegen.c.project import Content, common_words, kernel_files, runtime_files, write_files
 from aotc_codegen.c.templates import render
 
 PREFIX: Final = "aotc"
@@ -32,26 +29,22 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) ->
     printed = print_kernels(kernels, PREFIX)
     team = any(kernel.team for kernel in kernels)
     common = common_words(PREFIX, version, team)
-    files = {
-        f"{PREFIX}_kernel.h": render("kernel.h", **common),
-        f"{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),
-    }
-    files.update((f"{PREFIX}_kernels_{k}.c", text) for k, text in enumerate(printed.files(**common)))
-    externals = {f"{PREFIX}_extern_{k}.c": external for k, external in enumerate(printed.externals)}
-    files.update((name, external.file()) for name, external in externals.items())
+    externals = printed.external_files(PREFIX)
     functions = {printed.names[kernel]: kernel for kernel in kernels}
     entries = [_ALONE] if team else []
     entries += [_entry(name, kernel) for name, kernel in functions.items()]
     table = [f"call_{printed.names[kernel]}" for kernel in kernels]
-    files[f"{PREFIX}_table.c"] = render("kernel_table.c", symbol=TABLE, entries=entries, table=table, **common)
-    (directory / "src").mkdir(exist_ok=True)
-    for name, text in files.items():
-        (directory / "src" / name).write_text(text, encoding="utf-8")
-    for source in runtime_sources(pool=True) if team else ():
-        if source.suffix == ".h":
-            (directory / "include").mkdir(exist_ok=True)
-            shutil.copyfile(source, directory / "include" / source.name)
-    return [external.described(f"src/{name}") for name, external in externals.items()]
+    files: dict[str, Content] = {
+        f"src/{PREFIX}_kernel.h": render("kernel.h", **common),
+        f"src/{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),
+        f"src/{PREFIX}_table.c": render("kernel_table.c", symbol=TABLE, entries=entries, table=table, **common),
+        **kernel_files(printed, "", common),
+        **{path: external.file() for path, external in externals.items()},
+    }
+    if team:
+        files |= {path: content for path, content in runtime_files(team).items() if path.endswith(".h")}
+    write_files(directory, files)
+    return [external.described(path) for path, external in externals.items()]
 
 
 _ALONE: Final = "static const aotc_team alone = {0, 1, NULL, NULL};"

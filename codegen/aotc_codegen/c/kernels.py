@@ -87,6 +87,10 @@ class PrintedKernels:
         team = [self.dialect.team_argument] if kernel.team and self.dialect.team_argument else []
         return self.dialect.launch.format(name=self.names[kernel], arguments=", ".join([*arguments, *team]))
 
+    def external_files(self, name: str) -> dict[str, External]:
+        """The user's code by its paths in a project."""
+        return {f"src/{name}_extern_{k}.c": external for k, external in enumerate(self.externals)}
+
     def files(self, **common: Any) -> list[str]:
         """The kernels as files that compile by themselves: each depends on its own kernels alone.
 

@@ -237,16 +237,16 @@ def lanes_text(what: str, dtype: DType, lanes: int) -> str:
 
 def _load(dtype: DType, f: Format) -> str:
     sign = 1 << (dtype.bits - 1)
-    special, result = "", f"(bits & {sign:#x}u) != 0u ? -finite : finite"
-    if f.overflow == f.nan and f.unsigned_zero:
-        result = f"bits == {f.nan:#x}u ? -NAN : {result}"
-    elif f.overflow == f.nan:
-        special = f"  const float absolute = magnitude == {f.nan:#x}u ? NAN : finite;\n"
-        result = result.replace("finite", "absolute")
-    elif dtype != "float4_e2m1fn":
+    special = ""
+    if f.overflow != f.nan and f.nan:
         special = f"  const float beyond = magnitude > {f.overflow:#x}u ? NAN : INFINITY;\n"
         special += f"  const float absolute = magnitude > {f.largest:#x}u ? beyond : finite;\n"
-        result = result.replace("finite", "absolute")
+    elif f.nan and not f.unsigned_zero:
+        special = f"  const float absolute = magnitude == {f.nan:#x}u ? NAN : finite;\n"
+    name = "absolute" if special else "finite"
+    result = f"(bits & {sign:#x}u) != 0u ? -{name} : {name}"
+    if f.unsigned_zero:
+        result = f"bits == {f.nan:#x}u ? -NAN : {result}"
     codes = {"mask": sign - 1, "rebias": (127 - f.bias) << 23, "first_normal": 1 << f.mantissa}
     unit = f"{2.0 ** (1 - f.bias - f.mantissa)!r}f"
     return _LOAD.safe_substitute(_hex(codes), unit=unit, shift=23 - f.mantissa, special=special, result=result)

@@ -24,10 +24,6 @@ _BEGIN: Final = 4096
 """Bytes that tell most constants apart."""
 
 
-def _align(value: int) -> int:
-    return -(-value // ALIGN) * ALIGN
-
-
 def packed(storage: Storage) -> np.ndarray[Any, Any]:
     """The data of a constant, contiguous, in little-endian byte order."""
     assert storage.data is not None
@@ -43,20 +39,20 @@ class Params:
         self.array_bytes = array_bytes
         self.constants = tuple(constants)
         self.offsets: dict[Storage, int] = {}
-        self._raw: dict[Storage, np.ndarray[Any, Any]] = {}
+        self._pieces: dict[Storage, tuple[memoryview, bytes]] = {}
         self._home: dict[Storage, Storage] = {}
         self.bytes = 0
         alike: dict[tuple[str, bytes, int], list[Storage]] = {}
         for storage in constants:
             raw = packed(storage).reshape(-1).view(np.uint8)
             others = alike.setdefault((str(storage.dtype), raw[:_BEGIN].tobytes(), raw.size), [])
-            home = next((s for s in others if np.array_equal(self._raw[s], raw)), storage)
+            home = next((s for s in others if self._pieces[s][0] == raw.data), storage)
             self._home[storage] = home  # equal constants are stored once
             if home is storage:
                 others.append(storage)
-                self._raw[storage] = raw
+                self._pieces[storage] = raw.data, bytes(-storage.nbytes % ALIGN)
                 self.offsets[storage] = self.bytes
-                self.bytes = _align(self.bytes + storage.nbytes)
+                self.bytes += sum(map(len, self._pieces[storage]))
 
     @property
     def small(self) -> bool:
@@ -69,7 +65,7 @@ class Params:
     def declarations(self) -> list[str]:
         """What the internal header says of the parameters."""
         if self.small:
-            return [f"extern const {memory_type(s.dtype)} {self.symbol(s)}[{max(1, s.size)}];" for s in self.offsets]
+            return [f"extern {self._declared(s)};" for s in self.offsets]
         rows = [f"extern const unsigned char {self.model}_params[];"]
         for s, offset in self.offsets.items():
             address = f"(const void *)({self.model}_params + {offset})"
@@ -80,11 +76,11 @@ class Params:
         """The definitions as C arrays."""
         return [self._array(s) for s in self.offsets]
 
+    def _declared(self, storage: Storage) -> str:
+        return f"const {memory_type(storage.dtype)} {self.symbol(storage)}[{max(1, storage.size)}]"
+
     def _array(self, storage: Storage) -> str:
-        head = (
-            f"const {memory_type(storage.dtype)} {self.symbol(storage)}[{max(1, storage.size)}] AOTC_ALIGNED(64) = {{"
-        )
-        lines, line = [head], " "
+        lines, line = [f"{self._declared(storage)} AOTC_ALIGNED(64) = {{"], " "
         for item in element_texts(packed(storage).reshape(-1), storage.dtype) or ["0"]:
             if len(line) + len(item) > _LINE:
                 lines.append(line)
@@ -94,13 +90,7 @@ class Params:
 
     def blob(self) -> list[memoryview | bytes]:
         """The contents of the binary file, in pieces."""
-        parts: list[memoryview | bytes] = []
-        end = 0
-        for storage, offset in self.offsets.items():
-            raw = self._raw[storage].data
-            parts += [bytes(offset - end), raw]
-            end = offset + raw.nbytes
-        return [*parts, bytes(self.bytes - end)]
+        return [piece for pieces in self._pieces.values() for piece in pieces]
 
 
 def element_texts(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:

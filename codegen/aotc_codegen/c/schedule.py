@@ -72,36 +72,23 @@ def tensors_of(program: Program) -> list[Tensor]:
     return found
 
 
-def _aligned(size: int) -> int:
+def team_aligned(size: int) -> int:
+    """Bytes up to where another thread may write."""
     return -(-size // TEAM_ALIGN) * TEAM_ALIGN
 
 
-def team_scratch(program: Program) -> dict[View, int]:
-    """Where a thread after the first finds the scratch that it needs for itself, from the start of its own."""
+def team_scratch(program: Program) -> tuple[dict[View, int], int]:
+    """Where a thread after the first finds scratch of its own, from the start of that; and the bytes of all of it."""
     places: dict[View, int] = {}
+    most = 0
     for step in program.steps:
         offset = 0
         for buffer, view in zip(step.kernel.workspace, step.workspace, strict=True):
             if buffer in step.kernel.private:
                 places[view] = offset
-                offset += _aligned(buffer.nbytes)
-    return places
-
-
-def team_bytes(program: Program) -> int:
-    """Bytes of a thread's own scratch."""
-    return max((at + _aligned(view.storage.nbytes) for view, at in team_scratch(program).items()), default=0)
-
-
-def team_base(program: Program) -> int:
-    """Where the scratch of threads begins, after the arena."""
-    return _aligned(program.plan.peak)
-
-
-def thread_workspace_bytes(program: Program) -> int:
-    """How much larger the workspace is for each thread after the first."""
-    own = team_bytes(program)
-    return own + team_base(program) - program.plan.peak if own else 0
+                offset += team_aligned(buffer.nbytes)
+        most = max(most, offset)
+    return places, most
 
 
 def _pointer(view: View, members: Mapping[Storage, str], params: Params, program: Program, const: str, own: str) -> str:
@@ -119,7 +106,7 @@ def call_rows(program: Program, kernels: PrintedKernels, params: Params) -> list
     """One line per step; where kernels are for teams, the others are the first thread's."""
     rows: list[str] = []
     members = {t.storage: f"{t.role}s->{t.ident}" for t in tensors_of(program)}
-    scratch = team_scratch(program)
+    scratch, _ = team_scratch(program)
     teams = any(step.kernel.team for step in program.steps)
     last: bool | None = None
     for number, step in enumerate(program.steps):

@@ -55,7 +55,7 @@ class Comparison:
         return not self.reason
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as data, ready for JSON."""
         return {**asdict(self), "ok": self.ok}
 
 

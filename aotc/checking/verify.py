@@ -64,7 +64,7 @@ class Report:
         return all(case.ok for case in self.cases)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as data, ready for JSON."""
         cases = [{"source": c.source, "ok": c.ok, "outputs": [o.as_dict() for o in c.outputs]} for c in self.cases]
         return {"ok": self.ok, **asdict(self), "cases": cases}
 

@@ -22,7 +22,7 @@ NOT_WRITTEN: Final = 2
 
 
 class _Closed(io.TextIOBase):
-    """In the place of an output that was closed before the program began."""
+    """Stands for an output that was closed before the program began: whoever writes to it gets an error."""
 
     def write(self, _: str) -> int:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))

@@ -63,7 +63,7 @@ class Watch:
         return found
 
     def done(self, model: CompiledModel) -> CompiledModel:
-        """What came out, for the report."""
+        """Tell the report what came out, and give it back."""
         if self._report is not None:
             self._report.stage("")
             self._report.add_result(model)

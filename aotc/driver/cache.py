@@ -42,7 +42,7 @@ TRIMMED: Final = 0.8
 _CHECK: Final = hashlib.sha256().digest_size
 _SUFFIX: Final = ".entry"
 _LAYOUT: Final = "2"
-"""Of entries; those of another are never found."""
+"""The layout of entries; those of another layout are never found."""
 
 
 def digest(*parts: bytes | str) -> str:

@@ -136,7 +136,7 @@ class CompileOptions:
         self.context()  # looks at the configuration
 
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
-        """The pass context that they mean."""
+        """The pass context that the options describe."""
         strict = {"relay.AlterOpLayout.winograd": False} if self.accuracy == "strict" else {}
         config = {**(self.config or {}), **strict}
         disabled = self.disabled_pass

@@ -120,7 +120,7 @@ class _Plan:
             raise AotcError("output", f"{path}, of a run that was killed, is damaged", hint=hint) from error
 
     def write(self, path: Path) -> None:
-        """As a whole or not at all."""
+        """Write the plan to a file, which is there as a whole or not at all."""
         unfinished = path.with_suffix(".part")
         unfinished.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
         unfinished.replace(path)

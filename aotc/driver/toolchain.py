@@ -264,7 +264,7 @@ class ObjectCompiler:
             cache.put(key, target.read_bytes())
 
     def _key(self, source: Path) -> str | None:
-        """None for what is not kept: assembler includes files that the preprocessor does not see."""
+        """The key of an object in the cache; None for what may include files that the preprocessor does not see."""
         flags = self._flags(source)
         uncached = any(flag.startswith(UNCACHED) for flag in (*self.toolchain.cc[1:], *flags))
         if self.toolchain.cache is None or source.suffix != ".c" or uncached:

@@ -34,11 +34,11 @@ MOST_RECORDS: Final = 20_000
 _CORRUPT: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
 """What sqlite3 raises for a file that is none of its own; the latter while it makes the message."""
 _WAIT_SECONDS: Final = 20.0
-"""For another process that writes."""
+"""How long to wait for another process that writes to the file."""
 _TABLE: Final = """CREATE TABLE tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
     trials INTEGER, written REAL, PRIMARY KEY (signature, cpu)) WITHOUT ROWID"""
 _LONGEST_TEXT: Final = 1000
-"""Of what a record says."""
+"""Characters of a text in a record, at most."""
 
 
 @dataclass(frozen=True, slots=True)

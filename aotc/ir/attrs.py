@@ -103,7 +103,7 @@ def _made(name: str, base: type[T], types: Mapping[str, Any], values: Mapping[st
 
 @attrs
 class NoAttrs(Attrs):
-    """For operators without attributes."""
+    """The attributes of operators that have none."""
 
 
 NO_ATTRS = NoAttrs()

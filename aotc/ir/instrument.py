@@ -26,7 +26,7 @@ C = TypeVar("C", bound=type)
 Show = Callable[[Any], str]
 """How an instrument prints a module."""
 ALL_LEVELS: Final = frozenset({"graph", "tensor"})
-"""Of an instrument that takes graphs and programs of kernels alike."""
+"""The levels of an instrument that takes graphs and programs of kernels alike."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

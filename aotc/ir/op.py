@@ -98,7 +98,7 @@ def args(*names: str | Arg) -> tuple[Arg, ...]:
 
 
 Types: TypeAlias = Sequence[Type]
-"""Of the arguments of a call."""
+"""The types of the arguments of a call."""
 Infer = Callable[[Any, Types], Type]
 Refine = Callable[[Any, "Sequence[Type | None]"], "Sequence[Type | None]"]
 Axes = Callable[[Any, Types], "AxisMap | None"]

@@ -24,7 +24,7 @@ MOST_NESTED: Final = 100
 
 
 MOST_ELEMENTS: Final = 1 << 40
-"""Of a tensor; extents of 0 aside, so that strides are as small."""
+"""Elements that a tensor may have; extents of 0 count as 1, so that strides stay below it, too."""
 
 
 MAX_RANK: Final = 32

@@ -267,7 +267,7 @@ RIVALS: Final[Mapping[str, Callable[[Entrant, int], Contestant]]] = {
     "ncnn": _ncnn,
     "torch": _torch,
 }
-"""By the name of the package that each needs."""
+"""The contestants, by the name of the package that each needs."""
 _THROUGH_PNNX: Final = ("ncnn", "torch")
 
 

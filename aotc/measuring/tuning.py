@@ -192,7 +192,7 @@ def run_here(jobs: Sequence[Job], compiler: FindToolchain) -> Results:
 # --- on a cluster
 
 CONNECT_SECONDS: Final = 10
-"""For the scheduler to answer."""
+"""How long the scheduler may take to answer."""
 
 
 def cluster_runner(address: str) -> Runner:

@@ -38,7 +38,7 @@ class Block:
 
 
 def _common(a: Block, b: Block) -> Block:
-    """The innermost block around both."""
+    """The innermost block that is around two blocks."""
     while a is not b:
         if a.depth < b.depth:
             a, b = b, a

@@ -77,4 +77,4 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {name: _function(op) for name, op in REGISTRY.items()}
     | {"nn.dropout": norm.dropout, "std": reduce.std, "logsumexp": reduce.logsumexp}
 )
-"""By the operator's name ("add", "nn.conv2d"), and those that are made of several operators."""
+"""The functions by the operator's name ("add", "nn.conv2d"), and those that are made of several operators."""

@@ -19,7 +19,7 @@ import numpy as np
 from aotc.ir import AotcError, Dim, SymDim, Type, types
 
 VERSION: Final = "0.0.5"
-"""Of the text format."""
+"""The version of the text format."""
 
 NAME: Final = r"[A-Za-z_]\w*(?:(?:\.|::)[A-Za-z_]\w*)*"
 """A name that needs no quotes: words joined by dots or double colons."""

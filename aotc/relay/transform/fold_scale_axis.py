@@ -326,7 +326,7 @@ class ForwardFoldScaleAxis(FunctionPass):
 
 
 class FoldScaleAxis(Sequential[IRModule]):
-    """Both directions, then the products of constants folded."""
+    """Folds scales backward, then forward, then the products of constants that this made."""
 
     def __init__(self) -> None:
         super().__init__([BackwardFoldScaleAxis(), ForwardFoldScaleAxis(), FoldConstant()], name=self.name)

@@ -102,7 +102,7 @@ class _Finder:
         return found[::-1]
 
     def _chain(self, last: Call) -> list[Call] | None:
-        """From the last product to the first: every result has one user, and one softmax of rows is among them."""
+        """The calls from the last product back to the first, each used once and one a softmax of rows, or None."""
         chain = [last]
         node = self._only(last.args[0])
         softmax = 0

@@ -348,6 +348,6 @@ RULES: Final = (*_VALUES, *_PLACES)
 
 
 class SimplifyExpr(RulePass):
-    """All rules, to a fixpoint."""
+    """Applies the rules of simplification until none fits."""
 
     rules = RULES

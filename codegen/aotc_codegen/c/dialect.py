@@ -144,4 +144,4 @@ GNU_C: Final = replace(
 )
 """C with the vectors of gcc and clang."""
 DIALECTS: Final = {dialect.name: dialect for dialect in (C99, GNU_C)}
-"""By the names that targets give."""
+"""The dialects by the names that targets give."""

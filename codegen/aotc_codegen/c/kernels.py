@@ -24,7 +24,7 @@ from aotc_codegen.c.templates import render
 FILE_CHARACTERS: Final = 8_000
 """Kernels of this size have a file of their own; files compile in parallel."""
 HASH_DIGITS: Final = 6
-"""Of the mark that tells kernels of one name apart."""
+"""Digits of the hash that tells kernels of one name apart."""
 _ANY_NAME: Final = "KERNEL_NAME"
 """What a kernel is called in the text that its mark is made from."""
 _PRINTED: Final = Form(PrintedKernel, [PrintedKernel, DType])

@@ -73,7 +73,7 @@ def _one_hot(indices: Expr, depth: Int, values: Expr, *, axis: int = -1) -> Expr
 
 
 def _compress(x: Expr, condition: Known, *, axis: int | None = None) -> Expr:
-    """With a constant condition the chosen positions are known."""
+    """The converter of Compress, whose condition is constant: the chosen positions are known."""
     positions = g.constant(np.flatnonzero(condition.reshape(-1)), "int64")
     if axis is None:
         return take(g.reshape(x, (-1,)), positions, 0)

@@ -18,23 +18,8 @@ from weakref import WeakValueDictionary
 
 from aotc.ir import Dim, FuncType, Op, Span, SymDim, TensorType, TupleType, Type, same_dim
 from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never, nearest
-from aotc.relay.expr import (
-    Call,
-    Callee,
-    Constant,
-    Expr,
-    Function,
-    GlobalVar,
-    If,
-    Let,
-    Tuple,
-    TupleGetItem,
-    Var,
-    as_function,
-    check_arity,
-    infer_op,
-    with_type,
-)
+from aotc.relay import expr as graph
+from aotc.relay.expr import Call, Callee, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import children, depth_first, with_children
 
@@ -239,9 +224,9 @@ class _Inference:
         if not isinstance(node.op, Op):
             return self._apply(node, node.op)
         try:
-            check_arity(node.op, len(node.args))
+            graph.check_arity(node.op, len(node.args))
             self._refine(node, node.op)
-            return infer_op(node.op, node.attrs, self._settled(node.args), node.span)
+            return graph.infer_op(node.op, node.attrs, self._settled(node.args), node.span)
         except AotcError as error:
             self.problems.extend(error.at(node.span).diagnostics)
             raise _Unsettled(_FAILED) from None
@@ -336,9 +321,9 @@ class _Inference:
             if same and node.ret_type == ty.ret_type and node.checked_type == ty:
                 return node
             params = tuple(p for p in fresh[:-1] if isinstance(p, Var))
-            return with_type(Function(params, fresh[-1], ty.ret_type, node.attrs, node.span), ty)
+            return graph.with_type(Function(params, fresh[-1], ty.ret_type, node.attrs, node.span), ty)
         new = node if same else with_children(node, fresh)
-        return new if isinstance(new, (Op, Constant)) else with_type(new, ty)  # type: ignore[type-var]
+        return new if isinstance(new, (Op, Constant)) else graph.with_type(new, ty)  # type: ignore[type-var]
 
 
 def _declared_type(expr: Expr) -> FuncType | None:
@@ -450,7 +435,7 @@ def reinfer_module(module: IRModule) -> IRModule:
     inference.report()
     updates: dict[str, Function] = {}
     for name, solved in inference.functions.items():
-        updates[name] = as_function(solved.rebuilt())
+        updates[name] = graph.as_function(solved.rebuilt())
     return module.with_functions(updates)
 
 
@@ -470,4 +455,4 @@ def infer_expr(expr: Expr, module: IRModule | None = None) -> Expr:
 
 def infer_function(function: Function, module: IRModule | None = None) -> Function:
     """`function` typed, `ret_type` set; see infer_expr."""
-    return as_function(infer_expr(function, module))
+    return graph.as_function(infer_expr(function, module))

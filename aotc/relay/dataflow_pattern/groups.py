@@ -15,16 +15,9 @@ from typing import Final
 
 from aotc.ir import Op
 from aotc.relay.analysis import free_vars, users
+from aotc.relay.dataflow_pattern import patterns
 from aotc.relay.dataflow_pattern.matcher import Matcher, NodeMap
-from aotc.relay.dataflow_pattern.patterns import (
-    NODES,
-    ConstantPattern,
-    DFPattern,
-    DominatorPattern,
-    ExprPattern,
-    pattern_order,
-    root_ops,
-)
+from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Var
 from aotc.relay.visitor import bound_by, children, post_order
 
@@ -53,7 +46,7 @@ class _Search:
 
     def __init__(self, pattern: DFPattern, expr: Expr) -> None:
         self.pattern = pattern
-        self.parts = pattern_order(pattern)
+        self.parts = patterns.pattern_order(pattern)
         self.order = list(post_order(expr, lambda n: not (isinstance(n, Function) and PARTITIONED in n.attrs)))
         self.position = {node: k for k, node in enumerate(self.order)}
         self.uses = users(expr)
@@ -61,7 +54,7 @@ class _Search:
 
     def run(self, check: Callable[[Expr], bool]) -> dict[Expr, Group]:
         matcher = Matcher(self.uses)
-        ops = root_ops(self.pattern)
+        ops = patterns.root_ops(self.pattern)
         found: dict[Expr, Group] = {}
         for node in reversed(self.order):
             if node in self.claimed or (ops is not None and not (isinstance(node, Call) and node.op in ops)):
@@ -117,12 +110,12 @@ def _taken(pattern: DFPattern, node_map: NodeMap) -> list[Expr]:
     """The nodes that a pattern takes into its group; what leaves match stays outside, but for constants."""
     nodes = node_map.get(pattern, [])
     match pattern:
-        case ConstantPattern() | ExprPattern(expr=Constant()):
+        case patterns.ConstantPattern() | patterns.ExprPattern(expr=Constant()):
             return nodes
-        case DominatorPattern(parent=parent, path=path) if nodes:
+        case patterns.DominatorPattern(parent=parent, path=path) if nodes:
             return [*node_map.get(parent, ()), *node_map.get(path, ())]
         case _:
-            return nodes if type(pattern) in NODES else []
+            return nodes if type(pattern) in patterns.NODES else []
 
 
 def _contents(node: Expr) -> list[Expr]:

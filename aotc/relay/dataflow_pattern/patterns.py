@@ -24,6 +24,11 @@ ANY_INDEX: Final = -1
 """The index of a TupleGetItemPattern that takes any field."""
 
 
+def _joined_by(op_name: str) -> Callable[[DFPattern, DFPattern], CallPattern]:
+    """The method of an infix sign that stands for an operator."""
+    return lambda left, right: is_op(op_name)(left, right)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DFPattern:
     """What all patterns share.  `+ - * /` build patterns of calls, `|` is a choice, tried from left to right."""
@@ -39,17 +44,8 @@ class DFPattern:
     def __or__(self, other: DFPattern) -> AltPattern:
         return AltPattern(self, _pattern(other))
 
-    def __add__(self, other: DFPattern) -> CallPattern:
-        return is_op("add")(self, other)
-
-    def __sub__(self, other: DFPattern) -> CallPattern:
-        return is_op("subtract")(self, other)
-
-    def __mul__(self, other: DFPattern) -> CallPattern:
-        return is_op("multiply")(self, other)
-
-    def __truediv__(self, other: DFPattern) -> CallPattern:
-        return is_op("divide")(self, other)
+    __add__, __sub__ = _joined_by("add"), _joined_by("subtract")
+    __mul__, __truediv__ = _joined_by("multiply"), _joined_by("divide")
 
     def optional(self, option_constructor: Callable[[DFPattern], DFPattern]) -> AltPattern:
         """This pattern, or what `option_constructor` makes around it."""

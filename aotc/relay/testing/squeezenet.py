@@ -8,16 +8,8 @@ from __future__ import annotations
 
 from aotc.ir import AotcError, TensorType
 from aotc.relay.expr import Expr, Function, Var
-from aotc.relay.op.builders import (
-    batch_flatten,
-    bias_add,
-    concatenate,
-    dropout,
-    global_avg_pool2d,
-    max_pool2d,
-    relu,
-    softmax,
-)
+from aotc.relay.op import builders
+from aotc.relay.op.builders import relu, softmax
 from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import conv2d, network, parameter
 
@@ -34,14 +26,14 @@ def _conv(data: Expr, name: str, channels: int, size: int, padding: int = 0, str
     result = conv2d(
         data, name, channels=channels, kernel_size=(size, size), strides=(stride, stride), padding=(padding, padding)
     )
-    return relu(bias_add(result, parameter(f"{name}_bias", (channels,), data)))
+    return relu(builders.bias_add(result, parameter(f"{name}_bias", (channels,), data)))
 
 
 def _fire(data: Expr, name: str, squeezed: int) -> Expr:
     inner = _conv(data, f"{name}_input_conv", squeezed, 1)
     left = _conv(inner, f"{name}_left_conv", 4 * squeezed, 1)
     right = _conv(inner, f"{name}_right_conv", 4 * squeezed, 3, padding=1)
-    return concatenate((left, right), axis=1)
+    return builders.concatenate((left, right), axis=1)
 
 
 def get_net(
@@ -63,12 +55,12 @@ def get_net(
     number = 0
     for squeezed in body_plan:
         if squeezed == _POOL:
-            body = max_pool2d(body, pool_size=(3, 3), strides=(2, 2))
+            body = builders.max_pool2d(body, pool_size=(3, 3), strides=(2, 2))
         else:
             number += 1
             body = _fire(body, f"fire{number}", squeezed)
-    body = _conv(dropout(body, rate=0.5), "conv_final", num_classes, 1)
-    return network(softmax(batch_flatten(global_avg_pool2d(body))))
+    body = _conv(builders.dropout(body, rate=0.5), "conv_final", num_classes, 1)
+    return network(softmax(builders.batch_flatten(builders.global_avg_pool2d(body))))
 
 
 get_workload = workloads_of(get_net)

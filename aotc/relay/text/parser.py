@@ -19,20 +19,8 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import FuncType, Op, Span, TupleType, Type, get_op
-from aotc.relay.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    GlobalVar,
-    If,
-    Let,
-    Tuple,
-    TupleGetItem,
-    Var,
-    call,
-    with_type,
-)
+from aotc.relay import expr as graph
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.text.attributes import make_attrs
 from aotc.relay.text.cursor import Cursor, scalar, type_, value
@@ -169,7 +157,7 @@ class _Parser(Cursor):
                     body: Expr = yield self._expr()
                     if not self.accept(";"):
                         break
-                    unused = with_type(Var("v", None, self.span(token)), body.checked_type)
+                    unused = graph.with_type(Var("v", None, self.span(token)), body.checked_type)
                     lets.append((unused, body, self.span(token)))
         for var, bound, span in reversed(lets):
             body = Let(var, bound, body, span)
@@ -192,7 +180,7 @@ class _Parser(Cursor):
             bound: Expr = yield self._expr()
         else:
             bound = yield self._expr()
-            var = var if annotation is not None else with_type(var, bound.checked_type)
+            var = var if annotation is not None else graph.with_type(var, bound.checked_type)
             self.names.bind(token.text, var)
         self.expect(";")
         return var, bound, self.span(start)
@@ -366,7 +354,7 @@ class _Parser(Cursor):
         """A call, typed as far as its parts are."""
         if isinstance(callee, Op):
             with self.placing(start):
-                return call(callee, args, make_attrs(callee, attrs), self.span(start))
+                return graph.call(callee, args, make_attrs(callee, attrs), self.span(start))
         if isinstance(callee, (Tuple, Constant)):
             self.fail(f"a {type(callee).__name__.lower()} cannot be called", start)
         if attrs:

@@ -22,15 +22,12 @@ from aotc.ir import Op, PassContext, is_static, span_scope
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
+from aotc.relay.op import winograd
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.recurrent import RecurrentAttrs
 from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, pick, positions
-from aotc.relay.op.winograd import (
-    contrib_conv2d_winograd_weight_transform,
-    contrib_conv2d_winograd_without_weight_transform,
-)
 from aotc.relay.transform.base import FunctionPass, GraphMutator, recall
 from aotc.relay.transform.winograd import choose_tiles
 from aotc.tir.schedule.algorithms.recurrence import recurrent_block
@@ -103,7 +100,7 @@ class _Packed:
         """The weight in another layout, transformed first for Winograd tiles of a size other than 0."""
         key = (weight, f"{target}/{tile}")
         if key not in self.known:
-            plain = _settled(contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
+            plain = _settled(winograd.contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
             self.known[key] = _settled(layout_transform(plain, source, target))
         return self.known[key]
 
@@ -162,7 +159,7 @@ class _Pack(GraphMutator):
         shape = tensor_type_of(call).static_shape
         block = self._block(channels, -(-shape[2] // tile) * -(-shape[3] // tile), call)
         packed = self.packed.get(weight, "HWOI", f"HWOI{block}o", tile)
-        return contrib_conv2d_winograd_without_weight_transform(
+        return winograd.contrib_conv2d_winograd_without_weight_transform(
             call.args[0], packed, tile, attrs.padding, channels=channels
         )
 

@@ -23,18 +23,9 @@ from aotc.ir import AotcValueError, Op, TensorType, TupleType, installed_ops, ne
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, tensor_type_of, type_of
 from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform
 from aotc.relay.op.shape import expand_dims
+from aotc.relay.transform import convert_layout_rules as rules
 from aotc.relay.transform.base import FunctionPass, outside_kernels
-from aotc.relay.transform.convert_layout_rules import (
-    AS_IT_WAS,
-    CONVERTIBLE,
-    Order,
-    Plan,
-    agrees,
-    default_kernel,
-    plan_call,
-    plan_conv,
-    plan_layout,
-)
+from aotc.relay.transform.convert_layout_rules import AS_IT_WAS, CONVERTIBLE, Order, Plan
 from aotc.relay.visitor import post_order, rebuild
 
 LOG: Final = logging.getLogger("aotc.pass")
@@ -193,7 +184,7 @@ class _Converter:
         plan = self._plan(node, arguments)
         if plan is not None:
             new = _recalled(node, self._arguments(arguments, plan), plan.attrs)
-            if new is node or agrees(node, new, plan):
+            if new is node or rules.agrees(node, new, plan):
                 return _results(new, plan.outputs)
         new_args = [self._restored(a) for a in node.args]
         count = len(ty.fields) if isinstance(ty := type_of(node), TupleType) else 1
@@ -207,23 +198,23 @@ class _Converter:
             orders += [f.order for f in _flat(value)]
         name = op_of(node).name
         if name not in CONVERTIBLE:
-            return plan_call(node, orders)
+            return rules.plan_call(node, orders)
         if name in self.desired:
             return self._desired(node, name, self.desired[name])
         if name not in self.warned:
             self.warned.add(name)
             LOG.warning("Desired layout(s) not specified for op: %s", name)
-        return plan_call(node, orders)
+        return rules.plan_call(node, orders)
 
     def _desired(self, node: Call, name: str, layouts: Sequence[str]) -> Plan:
         if len(layouts) == 1:
-            return plan_layout(node, layouts[0])
+            return rules.plan_layout(node, layouts[0])
         a: Any = node.attrs
         data, kernel = layouts
         if kernel == "default":
             channels = tensor_type_of(node.args[0]).shape[a.data_layout.index("C")]
-            kernel = default_kernel(CONVERTIBLE[name], data, depthwise=a.groups > 1 and a.groups == channels)
-        return plan_conv(node, data, kernel)
+            kernel = rules.default_kernel(CONVERTIBLE[name], data, depthwise=a.groups > 1 and a.groups == channels)
+        return rules.plan_conv(node, data, kernel)
 
     def _arguments(self, arguments: Sequence[_Value], plan: Plan) -> list[Expr]:
         orders = iter(plan.inputs)

@@ -13,6 +13,7 @@ nn.bias_add, and sums of which both sides end in weights.  The products of const
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -61,20 +62,16 @@ class Scale:
 
 def scaled_operand(node: Call) -> tuple[Expr, Scale] | None:
     """(x, s) where `node` is multiply(x, s), or multiply(s, x), s being a Scale of x that does not enlarge it."""
-    data = _scaled_data(node)
-    if data is None:
-        return None
-    factor = node.args[1] if node.args[0] is data else node.args[0]
-    assert isinstance(factor, Constant)
-    scale = _scale_of(factor, tensor_type_of(data))
-    return None if scale is None else (data, scale)
+    found = _product(node)
+    scale = None if found is None else _scale_of(found[1], tensor_type_of(found[0]))
+    return None if found is None or scale is None else (found[0], scale)
 
 
-def _scaled_data(node: Call) -> Expr | None:
-    """x where `node` is x times any constant that does not enlarge it."""
+def _product(node: Call) -> tuple[Expr, Constant] | None:
+    """(x, c) where `node` is x times any constant c that does not enlarge it."""
     for data, factor in (node.args, node.args[::-1]):
         if isinstance(factor, Constant) and not isinstance(data, Constant) and data.checked_type == node.checked_type:
-            return data
+            return data, factor
     return None
 
 
@@ -87,11 +84,6 @@ def _scale_of(factor: Constant, ty: TensorType) -> Scale | None:
         return Scale(array.reshape(1), None)
     axis = ty.rank - array.ndim + wide[0]
     return Scale(array.reshape(-1), axis) if len(wide) == 1 and ty.shape[axis] == array.size else None
-
-
-def _channel_constant(expr: Expr, scale: Scale, ty: TensorType) -> bool:
-    """Whether `expr` is a constant that can be multiplied by the scale and still broadcast to `ty`."""
-    return isinstance(expr, Constant) and tensor_type_of(expr).rank <= ty.rank
 
 
 # --- weights
@@ -167,14 +159,12 @@ class _Backward(GraphMutator):
     def __init__(self, function: Function) -> None:
         super().__init__()
         self.uses = users(function)
-        self.counts: dict[int, int] = {}
-        self.built: list[Expr] = []
+        self.counts: dict[Expr, int] = {}
         self.origin: Span | None = None
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         result = super().rewrite(old, new)
-        self.counts[id(result)] = len(self.uses.get(old, ()))
-        self.built.append(result)  # ids in `counts` stay taken
+        self.counts[result] = len(self.uses.get(old, ()))
         return result
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
@@ -187,40 +177,42 @@ class _Backward(GraphMutator):
     def absorb(self, expr: Expr, scale: Scale, reach: int) -> Expr | None:
         """`expr` times the scale, with no multiplication left at run time; None if that cannot be."""
         node = op_call(expr, *_ANCHORS, "nn.bias_add", "multiply", *_SUMS, *_POSITIVE)
-        if node is None or self.counts.get(id(expr), 1) != 1 or reach == 0:
+        if node is None or self.counts.get(expr, 1) != 1 or reach == 0:
             return None
         with span_scope(merge_spans([node.span, self.origin])):
-            if is_call(node, *_POSITIVE):
-                inner = self.absorb(node.args[0], scale, reach - 1) if scale.positive else None
-                return None if inner is None else recall(node, [inner])
-            if is_call(node, "nn.bias_add"):
-                return self._through_bias(node, scale, reach)
-            if is_call(node, "multiply"):
-                return self._through_product(node, scale, reach)
-            return self._through_sum(node, scale, reach) if is_call(node, *_SUMS) else scale_outputs(node, scale)
+            return scale_outputs(node, scale) if is_call(node, *_ANCHORS) else self._through(node, scale, reach - 1)
 
-    def _through_product(self, node: Call, scale: Scale, reach: int) -> Expr | None:
-        """A product with a constant that stays where it is."""
-        data = _scaled_data(node)
-        inner = None if data is None else self.absorb(data, scale, reach - 1)
-        return None if inner is None else recall(node, [inner if a is data else a for a in node.args])
-
-    def _through_bias(self, node: Call, scale: Scale, reach: int) -> Expr | None:
-        data, bias = node.args
-        axis = node.attrs["axis"] % tensor_type_of(data).rank
-        if not isinstance(bias, Constant) or scale.axis not in (None, axis):
+    def _through(self, node: Call, scale: Scale, reach: int) -> Expr | None:
+        """An operator whose operands, or the one of them that matters, absorb the scale."""
+        if is_call(node, *_SUMS):
+            return self._through_sum(node, scale, reach)
+        data, *others = node.args
+        if is_call(node, *_POSITIVE) and not scale.positive:
             return None
-        inner = self.absorb(data, scale, reach - 1)
-        return None if inner is None else recall(node, (inner, multiply(bias, scale.along(0).constant(1))))
+        if is_call(node, "multiply"):  # a constant that stays where it is
+            found = _product(node)
+            inner = None if found is None else self.absorb(found[0], scale, reach)
+            return (
+                None
+                if found is None or inner is None
+                else recall(node, [inner if a is found[0] else a for a in node.args])
+            )
+        if is_call(node, "nn.bias_add"):
+            axis = node.attrs["axis"] % tensor_type_of(data).rank
+            if not isinstance(others[0], Constant) or scale.axis not in (None, axis):
+                return None
+            others = [multiply(others[0], scale.along(0).constant(1))]
+        inner = self.absorb(data, scale, reach)
+        return None if inner is None else recall(node, (inner, *others))
 
     def _through_sum(self, node: Call, scale: Scale, reach: int) -> Expr | None:
         ty = tensor_type_of(node)
         sides: list[Expr] = []
         for side in node.args:
-            if _channel_constant(side, scale, ty):
+            if isinstance(side, Constant) and tensor_type_of(side).rank <= ty.rank:
                 sides.append(multiply(side, scale.constant(ty.rank)))
                 continue
-            absorbed = self.absorb(side, scale, reach - 1) if side.checked_type == ty else None
+            absorbed = self.absorb(side, scale, reach) if side.checked_type == ty else None
             if absorbed is None:
                 return None
             sides.append(absorbed)
@@ -245,36 +237,32 @@ class _Forward(GraphMutator):
     def __init__(self, function: Function) -> None:
         super().__init__()
         self.users = users(function)
-        self.dropped: dict[int, Expr] = {}
-        self.scales: dict[int, list[Scale]] = {}
+        self.dropped: set[Expr] = set()
+        self.scales: dict[Expr, list[Scale]] = defaultdict(list)
         for node in post_order(function, self.enter):
             found = scaled_operand(node) if isinstance(node, Call) and is_call(node, "multiply") else None
             if found is not None:
-                self._plan(node, *found)
+                self._plan(node, found[1])
 
-    def _plan(self, node: Expr, data: Expr, scale: Scale) -> None:
-        """Note what changes if `node` is replaced by `data`, provided that everything below can change."""
-        changes: dict[int, Expr] = {}
-        layer: list[Expr] = [node]
+    def _plan(self, node: Expr, scale: Scale) -> None:
+        """Note what changes if `node` is replaced by its data, provided that everything below can change."""
+        changes: dict[Expr, None] = {}
+        layer = {node: None}
         for _ in range(_REACH):
-            below: dict[int, Expr] = {}
-            for source in layer:
-                for user in self.users.get(source, ()):
-                    if not self._passes(user, source, scale):
-                        return
-                    changes[id(user)] = user
-                    if not is_call(user, *_ANCHORS):
-                        below[id(user)] = user
-            if not below:
+            pairs = [(user, source) for source in layer for user in self.users.get(source, ())]
+            if not all(self._passes(user, source, scale) for user, source in pairs):
+                return
+            changes.update((user, None) for user, _ in pairs)
+            layer = {user: None for user, _ in pairs if not is_call(user, *_ANCHORS)}
+            if not layer:
                 break
-            layer = list(below.values())
         else:
             return
         if changes:
-            self.dropped[id(node)] = data
-            for key, user in changes.items():
+            self.dropped.add(node)
+            for user in changes:
                 if not is_call(user, *_POSITIVE, "multiply"):
-                    self.scales.setdefault(key, []).append(scale)
+                    self.scales[user].append(scale)
 
     def _passes(self, user: Expr, source: Expr, scale: Scale) -> bool:
         """Whether `user` can have its operand `source` unscaled; if it hands the scale on, its users must too."""
@@ -284,17 +272,18 @@ class _Forward(GraphMutator):
         if is_call(node, *_POSITIVE):
             return scale.positive
         if is_call(node, "multiply"):
-            return _scaled_data(node) is source
+            found = _product(node)
+            return found is not None and found[0] is source
         if is_call(node, *_SUMS):
             other = node.args[1] if node.args[0] is source else node.args[0]
             return node.checked_type == source.checked_type and _divisible(other, scale)
         return node.args[0] is source and takes_inputs(node, scale)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
-        if id(old) in self.dropped:
+        if old in self.dropped:
             return next(a for a in new.args if not isinstance(a, Constant))
         with span_scope(new.span):
-            for scale in self.scales.get(id(old), ()):
+            for scale in self.scales.get(old, ()):
                 new = self._changed(old, new, scale)
         return new
 

@@ -22,15 +22,8 @@ from aotc.ir import Op, OpPattern, is_static, merge_spans
 from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, op_of, tensor_type_of, type_of
 from aotc.relay.op.softmax import SoftmaxAttrs
-from aotc.relay.transform.base import (
-    FunctionPass,
-    GraphMutator,
-    WhyNot,
-    op_call,
-    outside_kernels,
-    record,
-    uniform_value,
-)
+from aotc.relay.transform import base
+from aotc.relay.transform.base import FunctionPass, GraphMutator, WhyNot, op_call, uniform_value
 from aotc.relay.visitor import post_order, rebuild
 from aotc.tir.schedule.contraction.by_lanes import PANEL_ROWS
 
@@ -49,12 +42,12 @@ class FuseAttention(FunctionPass):
     def rewritten(self, function: Function) -> Function:
         finder = _Finder(users(function))
         regions: dict[Expr, list[Call]] = {}
-        for node in post_order(function, outside_kernels):
+        for node in post_order(function, base.outside_kernels):
             last = op_call(node, _PRODUCT)
             if last is not None:
                 start = time.perf_counter()
                 found = finder.region(last)
-                record(RULE, last if isinstance(found, list) else found, time.perf_counter() - start)
+                base.record(RULE, last if isinstance(found, list) else found, time.perf_counter() - start)
                 if isinstance(found, list):
                     regions[found[0]] = found
         return _Fuse(regions).visit_function(function) if regions else function

@@ -20,29 +20,16 @@ In: typed functions.  Out: their primitive functions written out where they are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import Op, OpPattern, PassContext, TensorType, TupleType, merge_spans
+from aotc.ir import DType, Op, OpPattern, PassContext, TensorType, TupleType, merge_spans
 from aotc.relay.blocks import left_alone
-from aotc.relay.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    If,
-    Let,
-    Tuple,
-    TupleGetItem,
-    Var,
-    as_function,
-    tensor_type_of,
-    type_of,
-)
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, as_function, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass, is_finite
-from aotc.relay.visitor import mutated, post_order, rebuild, substitute
+from aotc.relay.visitor import children, mutated, post_order, rebuild, substitute
 
 MAX_DEPTH: Final = 256
 """Most nodes in one group."""
@@ -79,13 +66,18 @@ class _Node:
     """
 
     ref: Expr
-    index: int
     pattern: OpPattern = OpPattern.OPAQUE
     external: bool = False
     outputs: list[tuple[_Node, OpPattern]] = field(default_factory=list)
     depth: int = 1
     parent: _Node | None = None
     edge: OpPattern = OpPattern.OPAQUE
+    own: _Group = field(init=False)
+
+    @property
+    def group(self) -> _Group:
+        """The whole group that the node is in."""
+        return self.own.root()
 
 
 @dataclass(slots=True, eq=False)
@@ -107,6 +99,17 @@ class _Group:
             node.parent, node = top, node.parent
         return top
 
+    def join(self, parent: _Group) -> None:
+        """Become part of another group; both are roots."""
+        if self is parent:
+            return
+        parent.count += self.count
+        self.parent = parent
+        if self.anchored:
+            assert not parent.anchored, "two anchors in one group"
+            parent.anchored = True
+            parent.pattern = max(self.pattern, parent.pattern)
+
 
 def _walk(root: Expr) -> Iterator[Expr]:
     """The nodes to consider, children first; primitive functions are left alone."""
@@ -118,17 +121,15 @@ class _ForwardGraph:
 
     def __init__(self, root: Function, link_params: bool) -> None:
         self.link_params = link_params
-        self.nodes: list[_Node] = []
-        self.by_ref: dict[Expr, _Node] = {}
+        self.by_ref = {expr: _Node(expr) for expr in _walk(root)}
+        self.nodes = list(self.by_ref.values())
         self.flat: dict[Expr, bool] = {}
-        for expr in _walk(root):
-            self.by_ref[expr] = _Node(expr, len(self.nodes))
-            self.nodes.append(self.by_ref[expr])
         self.by_ref[root].external = True
         for node in self.nodes:
             self._connect(node)
         for node in reversed(self.nodes):
             _find_dominator(node)
+            node.own = _Group(node.pattern, node.ref, node.pattern is OpPattern.OUT_ELEMWISE_FUSABLE)
 
     def _need(self, *exprs: Expr) -> None:
         for expr in exprs:
@@ -161,15 +162,8 @@ class _ForwardGraph:
             case Constant():
                 inside = self.link_params or _is_single_value(node.ref)
                 node.pattern = OpPattern.ELEMWISE if inside else OpPattern.OPAQUE
-            case Function(params=params, body=body):
-                if not left_alone(node.ref):
-                    self._need(*params, body)
-            case Let(var=var, value=value, body=body):
-                self._need(var, value, body)
-            case If(cond=cond, true_branch=yes, false_branch=no):
-                self._need(cond, yes, no)
-            case _:  # a variable: data comes from outside
-                pass
+            case _ if not left_alone(node.ref):  # what bodies and branches need; variables need nothing
+                self._need(*children(node.ref))
 
     def _connect_call(self, node: _Node, call: Call) -> None:
         if isinstance(call.op, Op):
@@ -187,8 +181,7 @@ class _ForwardGraph:
 
 def _is_single_value(constant: Constant) -> bool:
     """Whether a constant can be a literal in a kernel: a scalar, or one value repeated."""
-    ty = tensor_type_of(constant)
-    return ty.dtype in _INLINE_DTYPES and (ty.rank == 0 or constant.is_splat)
+    return DType.of(constant.data) in _INLINE_DTYPES and (constant.data.ndim == 0 or constant.is_splat)
 
 
 def _find_dominator(node: _Node) -> None:
@@ -228,75 +221,46 @@ def _joins_broadcast(pattern: OpPattern, is_sink: bool) -> bool:
     return pattern <= (OpPattern.OUT_ELEMWISE_FUSABLE if is_sink else OpPattern.INJECTIVE)
 
 
-class _Partition:
-    """Groups of the nodes of a graph."""
+def _merge_groups(nodes: Sequence[_Node], max_depth: int) -> None:
+    """Merge the groups of nodes as far as patterns allow, in three sweeps."""
+    for phase in range(3):
+        for node in nodes:
+            path = _mergeable(node, phase)
+            if node.parent is not None and sum(n.own.count for n in path) + node.parent.group.count <= max_depth:
+                for member in path:
+                    member.group.join(node.parent.group)
 
-    def __init__(self, graph: _ForwardGraph, opt_level: int, max_depth: int) -> None:
-        self.graph = graph
-        self.max_depth = max_depth
-        self.fuses = opt_level >= 1
-        anchor = OpPattern.OUT_ELEMWISE_FUSABLE
-        self.groups = [_Group(n.pattern, n.ref, n.pattern is anchor) for n in graph.nodes]
-        if self.fuses:
-            for phase in range(3):
-                for node in graph.nodes:
-                    self._visit(node, phase)
 
-    def group(self, node: _Node) -> _Group:
-        return self.groups[node.index].root()
+def _mergeable(node: _Node, phase: int) -> list[_Node]:
+    """`node` and all on the way to its post-dominator, if this phase and the patterns between them let it join."""
+    pattern, parent = node.own.pattern, node.parent
+    if pattern is OpPattern.OPAQUE or parent is None:
+        return []
+    into_tuple = parent.own.pattern is OpPattern.TUPLE
+    condition: _Condition | None = None
+    if phase < 2 and not into_tuple and node.group is not parent.group:
+        condition = _condition(pattern, node.edge, phase)
+    elif phase == 2 and into_tuple and max(pattern, parent.group.pattern) <= OpPattern.INJECTIVE:
+        condition = _at_most(OpPattern.INJECTIVE)  # a consumer has taken the tuple in: it takes in its fields
+    return [] if condition is None else _path(node, parent, condition)
 
-    def _visit(self, node: _Node, phase: int) -> None:
-        """Merge `node` with its post-dominator if this phase and the patterns between them allow it."""
-        pattern, parent = self.groups[node.index].pattern, node.parent
-        if pattern is OpPattern.OPAQUE or parent is None:
-            return
-        into_tuple = self.groups[parent.index].pattern is OpPattern.TUPLE
-        if phase == 2:
-            condition = self._into_tuple(pattern, parent) if into_tuple else None
-        elif into_tuple or self.group(node) is self.group(parent):
-            condition = None
-        else:
-            condition = _condition(pattern, node.edge, phase)
-        if condition is None:
-            return
-        path = self._path(node, parent, condition)
-        if path is None or sum(self.groups[n.index].count for n in path) + self.group(parent).count > self.max_depth:
-            return
-        for member in path:
-            self._merge(self.group(member), self.group(parent))
 
-    def _into_tuple(self, pattern: OpPattern, parent: _Node) -> _Condition | None:
-        """A tuple takes its fields in once a consumer has taken the tuple in."""
-        if pattern <= OpPattern.INJECTIVE and self.group(parent).pattern <= OpPattern.INJECTIVE:
-            return _at_most(OpPattern.INJECTIVE)
-        return None
-
-    def _path(self, source: _Node, sink: _Node, condition: _Condition) -> list[_Node] | None:
-        """`source` and the nodes on all paths to `sink` (excluded); None if `condition` fails on one of them."""
-        seen = {source.index}
-        path = [source]
-        stack = [user for user, _ in source.outputs]
-        while stack:
-            node = stack.pop()
-            if node.index in seen:
-                continue
-            seen.add(node.index)
-            if not condition(self.group(node).pattern, node is sink):
-                return None
-            if node is not sink:
-                path.append(node)
-                stack.extend(user for user, _ in node.outputs)
-        return path
-
-    def _merge(self, child: _Group, parent: _Group) -> None:
-        if child is parent:
-            return
-        parent.count += child.count
-        child.parent = parent
-        if child.anchored:
-            assert not parent.anchored, "two anchors in one group"
-            parent.anchored = True
-            parent.pattern = max(child.pattern, parent.pattern)
+def _path(source: _Node, sink: _Node, condition: _Condition) -> list[_Node]:
+    """`source` and the nodes on all paths to `sink` (excluded); none if `condition` fails on one of them."""
+    seen = {source}
+    path = [source]
+    stack = [user for user, _ in source.outputs]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if not condition(node.group.pattern, node is sink):
+            return []
+        if node is not sink:
+            path.append(node)
+            stack.extend(user for user, _ in node.outputs)
+    return path
 
 
 def _condition(pattern: OpPattern, edge: OpPattern, phase: int) -> _Condition | None:
@@ -330,12 +294,11 @@ class _Signature:
 
 
 class _Rewriter:
-    """Builds the primitive functions of a partition."""
+    """Builds the primitive functions of the groups of a graph; `fuses` if groups have been merged."""
 
-    def __init__(self, graph: _ForwardGraph, partition: _Partition, link_params: bool) -> None:
+    def __init__(self, graph: _ForwardGraph, fuses: bool) -> None:
         self.graph = graph
-        self.link_params = link_params
-        self.partition = partition
+        self.fuses = fuses
         self.new: dict[Expr, Expr] = {}
         self.signatures: dict[_Group, _Signature] = {}
 
@@ -345,7 +308,7 @@ class _Rewriter:
         return as_function(self.new[root])
 
     def _group(self, node: Expr) -> _Group:
-        return self.partition.group(self.graph.by_ref[node])
+        return self.graph.by_ref[node].group
 
     def _rewrite(self, node: Expr) -> Expr:
         match node:
@@ -353,11 +316,10 @@ class _Rewriter:
                 return self._member(node, node.args)
             case Tuple() if self._group(node).root_ref is not node:
                 return self._member(node, node.fields)
-            case TupleGetItem(tuple_value=value):
-                group = self._group(node)
-                if group.root_ref is not node or self._group(value) is group:
-                    return self._member(node, (value,))
-                return rebuild(node, self.new.__getitem__)
+            case TupleGetItem(tuple_value=value) if (group := self._group(node)).root_ref is not node or (
+                self._group(value) is group
+            ):
+                return self._member(node, (value,))
             case Function() if left_alone(node):
                 return node
             case _:
@@ -371,8 +333,8 @@ class _Rewriter:
         if not isinstance(arg, Constant):
             return False
         pattern = self.graph.by_ref[user].pattern
-        literal = self.partition.fuses and pattern <= OpPattern.COMM_REDUCE and _is_single_value(arg)
-        return self.link_params or literal
+        literal = self.fuses and pattern <= OpPattern.COMM_REDUCE and _is_single_value(arg)
+        return self.graph.link_params or literal
 
     def _member(self, node: Call | Tuple | TupleGetItem, args: tuple[Expr, ...]) -> Expr:
         """`node` inside its group's function; a call of that function if the group ends here."""
@@ -405,8 +367,9 @@ def fuse(function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH, lin
     if left_alone(function):
         return function
     graph = _ForwardGraph(function, link_params)
-    rewriter = _Rewriter(graph, _Partition(graph, opt_level, max_depth), link_params)
-    return rewriter.run(function)
+    if opt_level >= 1:
+        _merge_groups(graph.nodes, max_depth)
+    return _Rewriter(graph, opt_level >= 1).run(function)
 
 
 # --- the inverse

@@ -27,17 +27,8 @@ from aotc.relay.op import pool
 from aotc.relay.op.batch_space import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
 from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.window import DATA_LAYOUT, pad_pairs, spread
-from aotc.relay.transform.base import (
-    Outcome,
-    Rewrite,
-    Rule,
-    RulePass,
-    WhyNot,
-    is_finite,
-    op_call,
-    recall,
-    uniform_value,
-)
+from aotc.relay.transform import base
+from aotc.relay.transform.base import Outcome, Rewrite, Rule, RulePass, WhyNot
 
 
 def _merged(pad: Any, layout: str, padding: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -64,16 +55,18 @@ def _folding(obstacle: Check, **changes: Any) -> Rewrite:
 
     def rewrite(node: Call) -> Outcome:
         attributes: Any = node.attrs
-        pad = op_call(node.args[0], "nn.pad")
+        pad = base.op_call(node.args[0], "nn.pad")
         if pad is None:
             return None
         layout = attributes.data_layout if isinstance(attributes, ConvAttrs) else attributes.layout
         padding = _merged(pad.attrs, layout, attributes.padding)
         if padding is None:
             return WhyNot("more than spatial axes are padded, or not with a constant")
-        value = uniform_value(pad.args[1])
+        value = base.uniform_value(pad.args[1])
         reason = "the pad value is not constant" if value is None else obstacle(node, float(value), padding)
-        return WhyNot(reason) if reason else recall(node, (pad.args[0], *node.args[1:]), padding=padding, **changes)
+        return (
+            WhyNot(reason) if reason else base.recall(node, (pad.args[0], *node.args[1:]), padding=padding, **changes)
+        )
 
     return rewrite
 
@@ -81,7 +74,7 @@ def _folding(obstacle: Check, **changes: Any) -> Rewrite:
 def _conv(node: Call, value: float, padding: tuple[int, ...]) -> str:
     if value != 0:
         return "the pad value is not zero"
-    infinite = isinstance(node.args[1], Constant) and not is_finite(node.args[1])
+    infinite = isinstance(node.args[1], Constant) and not base.is_finite(node.args[1])
     return "zeros times the infinite among the weights are NaN, which padding is not" if infinite else ""
 
 
@@ -103,18 +96,18 @@ def _maximum(node: Call, value: float, padding: tuple[int, ...]) -> str:
 
 
 def _pad_of_pad(node: Call) -> Expr | WhyNot | None:
-    inner = op_call(node.args[0], "nn.pad")
+    inner = base.op_call(node.args[0], "nn.pad")
     if inner is None:
         return None
     outer: Any = node.attrs
     first: Any = inner.attrs
-    one, other = uniform_value(node.args[1]), uniform_value(inner.args[1])
+    one, other = base.uniform_value(node.args[1]), base.uniform_value(inner.args[1])
     if outer.pad_mode != "constant" or first.pad_mode != "constant" or one is None or one != other:
         return WhyNot("the two pads fill in different values")
     widths = tuple((a + c, b + d) for (a, b), (c, d) in zip(outer.pad_width, first.pad_width, strict=True))
     if any(w < 0 for attributes in (outer, first) for pair in attributes.pad_width for w in pair):
         return WhyNot("a pad crops")
-    return recall(node, inner.args, pad_width=widths)
+    return base.recall(node, inner.args, pad_width=widths)
 
 
 RULES: Final = (
@@ -142,8 +135,8 @@ _CHANNELS_LAST: Final = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 
 
 def _flatten(last: Call) -> Outcome:
-    conv = op_call(last.args[0], conv1d, conv2d, conv3d)
-    first = None if conv is None else op_call(conv.args[0], "nn.space_to_batch_nd")
+    conv = base.op_call(last.args[0], conv1d, conv2d, conv3d)
+    first = None if conv is None else base.op_call(conv.args[0], "nn.space_to_batch_nd")
     if conv is None or first is None:
         return None
     before, after, a = cast(Any, (first.attrs, last.attrs, conv.attrs))
@@ -151,7 +144,7 @@ def _flatten(last: Call) -> Outcome:
     reason = _obstacle(n, before, after, a)
     if reason:
         return WhyNot(reason)
-    if isinstance(conv.args[1], Constant) and not is_finite(conv.args[1]):
+    if isinstance(conv.args[1], Constant) and not base.is_finite(conv.args[1]):
         return WhyNot("zeros times the infinite among the weights are NaN, which padding is not")
     more = n - len(before.block_shape)
     blocks = (*before.block_shape, *(1,) * more)
@@ -164,7 +157,7 @@ def _flatten(last: Call) -> Outcome:
     ]
     if min(p for pair in pads for p in pair) < 0:
         return WhyNot("the crops leave out more than the padding adds")
-    return recall(
+    return base.recall(
         conv,
         (first.args[0], conv.args[1]),
         dilation=tuple(d * b for d, b in zip(spread(a.dilation, n), blocks, strict=True)),

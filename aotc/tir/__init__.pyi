@@ -57,11 +57,11 @@ from aotc.tir.stmt import Comment as Comment
 from aotc.tir.stmt import Declare as Declare
 from aotc.tir.stmt import For as For
 from aotc.tir.stmt import If as If
+from aotc.tir.stmt import Intrinsic as Intrinsic
 from aotc.tir.stmt import Kernel as Kernel
 from aotc.tir.stmt import Stmt as Stmt
 from aotc.tir.stmt import Store as Store
 from aotc.tir.stmt import Sync as Sync
-from aotc.tir.stmt import Transpose as Transpose
 from aotc.tir.stmt import UserSource as UserSource
 from aotc.tir.stmt import changed as changed
 from aotc.tir.stmt import drop_dead as drop_dead

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions and instructions of `Call`: what each takes and gives, what it means, and how languages say it.
+"""The functions and instructions of `Call` and `Intrinsic`: what each takes and gives and means, how languages say it.
 
 INSTRUCTIONS["fma"].meaning(a, b, c)            # numpy: a * b + c, rounded once
 INSTRUCTIONS["fma"].text("gnu-c", lanes=8)      # "{0:13} * {1:14} + {2:13}": compilers make one instruction of it
@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from aotc.ir.dtype import DTYPES, DType
 from aotc.tir import numerics
@@ -46,6 +48,10 @@ class Instruction:
              type of that kind and any number of lanes, or a type such as "int32x16"
     gives    the type of the result; "" for that of the operands
     meaning  on numpy scalars and arrays
+    block    it makes a square block of memory of another one, instead of a value of values:
+             its type is that of the elements, its meaning is on a matrix, and its call has
+             the addresses of the block that is written, {0}, and of the other one, {2}, each
+             followed by the distance of its rows
     """
 
     name: str
@@ -53,6 +59,7 @@ class Instruction:
     meaning: Callable[..., Any]
     gives: str = ""
     texts: tuple[Text, ...] = ()
+    block: bool = False
 
     def text(self, dialect: str, lanes: int) -> Text | None:
         """How a language says it of so many lanes; None where its library has a function for it."""
@@ -64,9 +71,11 @@ class Instruction:
         """The type and lanes of what it gives for a first operand of these."""
         return split_type(self.gives, lanes) if self.gives else (dtype, lanes)
 
-    def problem(self, types: Iterable[tuple[DType, int]]) -> str:
-        """What is wrong with operands of these types and lanes; "" if nothing is."""
+    def problem(self, types: Iterable[tuple[DType, int]], block: bool = False) -> str:
+        """What is wrong with operands of these types and lanes, or with a block of such rows; "" if nothing is."""
         found = tuple(types)
+        if block != self.block:
+            return f"{self.name} works on {'blocks of memory' if self.block else 'values'}"
         if len(found) != len(self.takes):
             return f"{self.name} with {len(found)} operands"
         rows = list(zip(self.takes, found, strict=True))
@@ -114,6 +123,7 @@ _TABLE: Final = (
     *_rows("number number", "pow"),
     *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
     *_rows("number", "isinf", gives="bool"),
+    Instruction(name="turn", takes=("number",), meaning=np.transpose, block=True),
 )
 INSTRUCTIONS: Final[dict[str, Instruction]] = {row.name: row for row in _TABLE}
 """By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width."""

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, assert_never
-from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Broadcast, Element, Transpose, wrapped
+from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Broadcast, Element, Intrinsic, wrapped
 from aotc.tir.expr import BITWISE, BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, walk
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
 from aotc.tir.stmt import PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While, nodes
@@ -181,8 +181,8 @@ class _Writer:
                     self.nested(stmt.orelse, depth + 1)
             case Store():
                 self.store(stmt, depth)
-            case Transpose():
-                self.transpose(stmt, depth)
+            case Intrinsic():
+                self.intrinsic(stmt, depth)
             case Declare() | Assign():
                 self.line(depth, f"{self.name(stmt.var)} = {self.expr(stmt.value)}")
             case Block():
@@ -239,13 +239,13 @@ class _Writer:
                 index = f"np.full({self.name(self.vector)}.size, {index})"
         self.line(depth, f"{function}({name}, {index}, {value}, {count}{stmt.buffer.name!r})")
 
-    def transpose(self, stmt: Transpose, depth: int) -> None:
-        source, target = stmt.source.buffer, stmt.buffer
-        for row in range(stmt.size):
-            at = f"{self.expr(stmt.source.index)} + {row} + np.arange({stmt.size}) * {stmt.source_stride}"
-            values = f"take({self.name(source)}, {at}, None, {source.name!r})"
-            index = f"{self.expr(stmt.index)} + {row * stmt.stride}"
-            self.line(depth, f"store_lanes({self.name(target)}, {index}, {values}, {stmt.size}, {target.name!r})")
+    def intrinsic(self, stmt: Intrinsic, depth: int) -> None:
+        source, target, numbers = stmt.source.buffer, stmt.buffer, f"np.arange({stmt.size})"
+        block = f"{numbers}[:, None] * {{}} + {numbers} + {{}}"
+        at = block.format(stmt.source_stride, self.expr(stmt.source.index))
+        to = block.format(stmt.stride, self.expr(stmt.index))
+        made = f"intrinsic_{stmt.name}(take({self.name(source)}, {at}, None, {source.name!r}))"
+        self.line(depth, f"put({self.name(target)}, {to}, {made}, {target.name!r})")
 
     def dtype(self, expr: Expr) -> str:
         return f"dtypes[{str(expr.dtype)!r}]"

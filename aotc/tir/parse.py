@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aotc.ir import DTYPES, AotcError, DType, Span
-from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Transpose
+from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Intrinsic
 from aotc.tir.expr import BOOL, INDEX, Binary, Broadcast, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var
 from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
@@ -203,8 +203,8 @@ class _Parser(_Reader):
             return If(self.expr(), self.nested(), self.nested() if self.accept("else") else None)
         if self.accept("let"):
             return self.declare()
-        if self.accept("turn"):
-            return self.turn()
+        if self.token.text in INSTRUCTIONS and INSTRUCTIONS[self.token.text].block:
+            return self.intrinsic(self.next())
         if self.token.text not in self.buffers:
             var = self.variable()
             self.next("=")
@@ -231,7 +231,7 @@ class _Parser(_Reader):
         value = self.expr()
         return Declare(self.declared(name, dtype, lanes), value)
 
-    def turn(self) -> Stmt:
+    def intrinsic(self, name: str) -> Stmt:
         buffer, index, _ = self.place()
         self.next("step")
         stride = self.integer()
@@ -241,7 +241,7 @@ class _Parser(_Reader):
         if not isinstance(source, Load):
             raise self.fail("expected rows of a buffer", token)
         self.next("step")
-        return Transpose(buffer, index, stride, source, self.integer())
+        return Intrinsic(name, buffer, index, stride, source, self.integer())
 
     def place(self) -> tuple[Buffer, Expr, int]:
         """A buffer, the index of an element of it, and how many follow one another from there on."""

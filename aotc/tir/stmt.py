@@ -81,12 +81,15 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Transpose:
-    """Turn a square: `buffer[index + i * stride + j] = source[j * source_stride + i]` for all i, j below its lanes.
+class Intrinsic:
+    """An instruction of INSTRUCTIONS that makes a square block of memory of another one, such as `turn`, its transpose.
 
-    `source` loads the first row of the square; the two squares do not overlap.
+    The rows of the block that is written begin at `buffer[index + i * stride]`, those of the block that is read, of
+    which `source` loads the first, `source_stride` elements apart.  A block has as many rows as `source` has lanes; the
+    two do not overlap.
     """
 
+    name: str
     buffer: Buffer
     index: Expr
     stride: int
@@ -139,7 +142,7 @@ class Sync:
     """A barrier: all threads of a team wait for each other.  Nothing where one thread runs alone."""
 
 
-Stmt: TypeAlias = "For | While | If | Store | Transpose | Declare | Assign | Block | Comment | Sync"
+Stmt: TypeAlias = "For | While | If | Store | Intrinsic | Declare | Assign | Block | Comment | Sync"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +194,7 @@ _KERNELS: Final = Form(
     Kernel,
     [
         *(DType, Buffer, Span, *values.KINDS),
-        *(For, While, If, Store, Transpose, Declare, Assign, Block, Comment, Sync, UserSource, Kernel),
+        *(For, While, If, Store, Intrinsic, Declare, Assign, Block, Comment, Sync, UserSource, Kernel),
     ],
     shared=TEAM,
 )
@@ -222,7 +225,7 @@ _PARTS: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
         lambda _, *parts: If(*parts),
     ),
     Store: (lambda s: (s.index, s.value), _nothing, lambda s, index, value: Store(s.buffer, index, value)),
-    Transpose: (lambda s: (s.index, s.source), _nothing, None),
+    Intrinsic: (lambda s: (s.index, s.source), _nothing, None),
     Declare: (lambda s: (s.value,), _nothing, lambda s, value: Declare(s.var, value)),
     Assign: (lambda s: (s.value,), _nothing, lambda s, value: Assign(s.var, value)),
     Block: (_nothing, lambda s: s.stmts, lambda _, *stmts: Block(stmts)),
@@ -258,19 +261,19 @@ def nodes(stmt: Stmt) -> Iterator[Expr]:
 
 def changed(stmt: Stmt) -> set[Var | Buffer]:
     """The registers, variables of loops and buffers that a statement gives other values."""
-    found = (s for s in walk_stmts(stmt) if isinstance(s, (Store, Transpose, Declare, Assign, For)))
-    return {s.buffer if isinstance(s, (Store, Transpose)) else s.var for s in found}
+    found = (s for s in walk_stmts(stmt) if isinstance(s, (Store, Intrinsic, Declare, Assign, For)))
+    return {s.buffer if isinstance(s, (Store, Intrinsic)) else s.var for s in found}
 
 
 def rebuilt(stmt: Stmt, inner: Callable[[Stmt], Stmt], own: Callable[[Expr], Expr] = lambda e: e) -> Stmt:
     """`stmt` with `inner` applied to the statements directly inside it and `own` to its own expressions.
 
-    The source of a transpose stays a load: `own` is applied to its index.
+    The source of an instruction on blocks stays a load: `own` is applied to its index.
     """
     exprs, children, made = _PARTS[type(stmt)]
-    if isinstance(stmt, Transpose):
+    if isinstance(stmt, Intrinsic):
         source = Load(stmt.source.buffer, own(stmt.source.index), stmt.size)
-        return Transpose(stmt.buffer, own(stmt.index), stmt.stride, source, stmt.source_stride)
+        return replace(stmt, index=own(stmt.index), source=source)
     fresh: Stmt = made(stmt, *map(own, exprs(stmt)), *map(inner, children(stmt)))
     return fresh
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.ir import DTYPES, assert_never
-from aotc.tir import INSTRUCTIONS, Broadcast, Transpose, operands
+from aotc.tir import INSTRUCTIONS, Broadcast, Intrinsic, operands
 from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Cast, Const, Element, Expr, Load, Select, Unary, Var
 from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
@@ -34,7 +34,7 @@ OPS: Final = {symbol: op for op, symbol in _SYMBOLS.items()}
 UNARY_LEVEL: Final = len(_LEVELS) + 1
 NAMED: Final = ("min", "max", "truncdiv", "truncmod")
 _WORDS: Final = (
-    "kernel input output workspace stack align private inplace macs team for in step while if else let turn sync "
+    "kernel input output workspace stack align private inplace macs team for in step while if else let sync "
     "true false inf nan neg broadcast"
 )
 _KEYWORDS: Final = frozenset(re.findall(r"\w+", _WORDS)).union(KINDS, NAMED, INSTRUCTIONS, DTYPES)
@@ -106,9 +106,9 @@ class _Printer:
                     self.nested(stmt.orelse, depth)
             case Store():
                 self.line(depth, f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}] = {self.expr(stmt.value)}")
-            case Transpose():
+            case Intrinsic():
                 to, source = f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}]", self.expr(stmt.source)
-                self.line(depth, f"turn {to} step {stmt.stride} = {source} step {stmt.source_stride}")
+                self.line(depth, f"{stmt.name} {to} step {stmt.stride} = {source} step {stmt.source_stride}")
             case Declare():
                 value = self.expr(stmt.value)
                 self.line(depth, f"let {self.name(stmt.var)}: {_type(stmt.var)} = {value}")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
-from aotc.tir import INSTRUCTIONS, Binary, Broadcast, Buffer, Element, Transpose, operands, stmt_exprs, walk_stmts
+from aotc.tir import INSTRUCTIONS, Binary, Broadcast, Buffer, Element, Intrinsic, operands, stmt_exprs, walk_stmts
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
 from aotc.tir.loops.dependence import range_of, read, why_not
 from aotc.tir.loops.reached import Around, reached
@@ -32,7 +32,7 @@ def verify(kernel: Kernel) -> None:
     """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
     stmts = tuple(walk_stmts(kernel.body))
     changing = frozenset(s.var for s in stmts if isinstance(s, Assign))
-    written = {s.buffer for s in stmts if isinstance(s, (Store, Transpose))}
+    written = {s.buffer for s in stmts if isinstance(s, (Store, Intrinsic))}
     checker = _Checker(kernel, changing, written, frozenset((*kernel.workspace, *kernel.stack)) - read(kernel.body))
     checker.buffers()
     team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
@@ -114,8 +114,8 @@ class _Checker:
                     self.stmt(stmt.orelse, scope.inside(unary("not", stmt.cond)))
             case Store():
                 self.store(stmt, scope)
-            case Transpose():
-                self.transpose(stmt, scope)
+            case Intrinsic():
+                self.intrinsic(stmt, scope)
             case Assign():
                 self.assign(stmt, scope)
             case Block():
@@ -161,14 +161,18 @@ class _Checker:
         if stmt.value.dtype != stmt.buffer.dtype:
             self.report(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
 
-    def transpose(self, stmt: Transpose, scope: _Scope) -> None:
+    def intrinsic(self, stmt: Intrinsic, scope: _Scope) -> None:
         last = stmt.size - 1
         self.write(stmt.buffer, stmt.index, last * stmt.stride + stmt.size, scope)
         self.access(stmt.source.buffer, stmt.source.index, last * stmt.source_stride + stmt.size, scope)
+        known = INSTRUCTIONS.get(stmt.name)
+        problem = known.problem([(stmt.source.dtype, stmt.size)], block=True) if known else f"{stmt.name} is not known"
+        if problem:
+            self.report(problem)
         if stmt.buffer is stmt.source.buffer or stmt.buffer.dtype != stmt.source.dtype:
-            self.report(f"a transpose from {stmt.source.buffer.name} to {stmt.buffer.name}")
+            self.report(f"{stmt.name} from {stmt.source.buffer.name} to {stmt.buffer.name}")
         if min(stmt.stride, stmt.source_stride) < stmt.size:
-            self.report(f"rows of a transpose to {stmt.buffer.name} overlap")
+            self.report(f"rows that {stmt.name} writes to {stmt.buffer.name} overlap")
 
     def write(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
         self.access(buffer, index, lanes, scope)

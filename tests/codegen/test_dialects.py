@@ -16,11 +16,11 @@ from aotc_codegen.c.printer import print_kernel
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.relay.op import REGISTRY
-from aotc.tir.expr import Buffer, Call, Expr, Load, Var, call
+from aotc.tir.expr import Buffer, Call, Expr, Load, Var, as_expr, call
 from aotc.tir.instructions import INSTRUCTIONS, Instruction, Text
 from aotc.tir.interp import run_kernel
 from aotc.tir.parse import parse_kernel
-from aotc.tir.stmt import For, Kernel, Store, Sync, walk_stmts
+from aotc.tir.stmt import For, Intrinsic, Kernel, Store, Sync, walk_stmts
 from aotc.tir.target import C
 from aotc.tir.text import to_text
 from aotc.tir.threads.parallel import for_team
@@ -90,6 +90,45 @@ def test_an_instruction_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     wrong = Store(kernel.outputs[0], Var("i"), Call(DOT.name, tuple(Load(b, Var("i"), 4) for b in kernel.inputs)))
     with pytest.raises(AotcError, match="dot_s8 of int8x4, not of int8x16"):
         verify(replace(kernel, body=For(Var("j"), 2, wrong)))
+
+
+FLIP = Instruction(
+    name="flip",
+    takes=("float32x4",),
+    meaning=lambda block: block[::-1],
+    block=True,
+    texts=(
+        Text(
+            call="aotc_flip({0}, {1}, {2}, {3})",
+            dialects=("gnu-c",),
+            function="""\
+$inline void aotc_flip(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step) {
+  for (int i = 0; i < 4; ++i) memcpy(to + i * to_step, from + (3 - i) * from_step, 16);
+}
+""",
+        ),
+    ),
+)
+"""The rows of a block of four by four in reverse order."""
+
+
+def test_an_instruction_on_blocks_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(INSTRUCTIONS, FLIP.name, FLIP)
+    x, y, k = Buffer("x", F32, 48), Buffer("y", F32, 48), Var("k")
+    body = For(k, 3, Intrinsic("flip", y, k * 16, 4, Load(x, k * 4, 4), 12))
+    kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=body)
+    assert "flip y[k * 16] step 4 = x[k * 4:4] step 12" in to_text(kernel)
+    check(kernel, tmp_path)
+    rows = np.arange(48, dtype=np.float32).reshape(4, 3, 4)
+    np.testing.assert_array_equal(run_kernel(kernel, [rows.reshape(-1)])[0], rows[::-1].swapaxes(0, 1).reshape(-1))
+    wide = replace(kernel, body=Intrinsic("flip", y, as_expr(0), 6, Load(x, as_expr(0), 6), 6))
+    with pytest.raises(AotcError, match="flip of float32x6, not of float32x4"):
+        verify(wide)
+    with pytest.raises(AotcError, match="flip cannot be printed: other has no word for it") as raised:
+        print_kernel(kernel, replace(GNU_C, name="other"))
+    assert raised.value.code == "c-instruction"
+    with pytest.raises(TypeError, match="flip works on blocks of memory"):
+        call("flip", Load(x, k, 4))
 
 
 def test_what_a_language_lacks_is_said() -> None:

@@ -12,7 +12,7 @@ from aotc.tir.expr import Buffer, Load, Var, as_expr
 from aotc.tir.interp import run_kernel
 from aotc.tir.parse import parse_kernel
 from aotc.tir.simplify import simplify_stmt
-from aotc.tir.stmt import For, Kernel, Stmt, Transpose
+from aotc.tir.stmt import For, Intrinsic, Kernel, Stmt
 from aotc.tir.text import to_text
 from aotc.tir.verify import verify
 
@@ -27,7 +27,7 @@ def kernel(body: Stmt) -> Kernel:
 def squares() -> Kernel:
     """A 4x12 matrix turned, one square of 4x4 after the other."""
     k = Var("k")
-    return kernel(For(k, 3, Transpose(Y, k * 16, 4, Load(X, k * 4, 4), 12)))
+    return kernel(For(k, 3, Intrinsic("turn", Y, k * 16, 4, Load(X, k * 4, 4), 12)))
 
 
 def test_a_matrix_is_turned() -> None:
@@ -48,22 +48,24 @@ def test_text_reads_back() -> None:
 
 def test_places_are_simplified() -> None:
     k = Var("k")
-    done = simplify_stmt(For(k, 1, Transpose(Y, k * 16, 4, Load(X, k * 4, 4), 12)), {})
-    assert isinstance(done, Transpose)
+    done = simplify_stmt(For(k, 1, Intrinsic("turn", Y, k * 16, 4, Load(X, k * 4, 4), 12)), {})
+    assert isinstance(done, Intrinsic)
     assert (done.index, done.source.index) == (as_expr(0), as_expr(0))
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (Transpose(Y, as_expr(36), 4, Load(X, as_expr(0), 4), 12), r"y\[36 .. 51\] is outside"),
-        (Transpose(Y, as_expr(0), 4, Load(X, as_expr(9), 4), 12), r"x\[9 .. 48\] is outside"),
-        (Transpose(X, as_expr(0), 4, Load(Y, as_expr(0), 4), 12), "input x is written"),
-        (Transpose(Y, as_expr(0), 4, Load(Y, as_expr(16), 4), 4), "a transpose from y to y"),
-        (Transpose(Y, as_expr(0), 3, Load(X, as_expr(0), 4), 12), "overlap"),
-        (Transpose(Buffer("z", F32, 16), as_expr(0), 4, Load(X, as_expr(0), 4), 12), "z is not declared"),
+        (Intrinsic("turn", Y, as_expr(36), 4, Load(X, as_expr(0), 4), 12), r"y\[36 .. 51\] is outside"),
+        (Intrinsic("turn", Y, as_expr(0), 4, Load(X, as_expr(9), 4), 12), r"x\[9 .. 48\] is outside"),
+        (Intrinsic("turn", X, as_expr(0), 4, Load(Y, as_expr(0), 4), 12), "input x is written"),
+        (Intrinsic("turn", Y, as_expr(0), 4, Load(Y, as_expr(16), 4), 4), "turn from y to y"),
+        (Intrinsic("turn", Y, as_expr(0), 3, Load(X, as_expr(0), 4), 12), "overlap"),
+        (Intrinsic("exp", Y, as_expr(0), 4, Load(X, as_expr(0), 4), 12), "exp works on values"),
+        (Intrinsic("spin", Y, as_expr(0), 4, Load(X, as_expr(0), 4), 12), "spin is not known"),
+        (Intrinsic("turn", Buffer("z", F32, 16), as_expr(0), 4, Load(X, as_expr(0), 4), 12), "z is not declared"),
     ],
 )
-def test_broken_ones_are_refused(body: Transpose, message: str) -> None:
+def test_broken_ones_are_refused(body: Intrinsic, message: str) -> None:
     with pytest.raises(AotcError, match=message):
         verify(kernel(body))

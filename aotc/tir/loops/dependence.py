@@ -20,7 +20,7 @@ from typing import Final
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, mentioned, substitute, walk
 from aotc.tir.loops.digits import Access, plain, tell_apart
 from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store, Transpose, While, stmt_exprs, walk_stmts
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Intrinsic, Stmt, Store, While, stmt_exprs, walk_stmts
 
 Ranges = dict[Var, Interval]
 
@@ -42,7 +42,7 @@ def straight_line(loop: For) -> tuple[Stmt, ...] | None:
 
 
 def written(stmt: Stmt) -> set[Buffer]:
-    return {s.buffer for s in walk_stmts(stmt) if isinstance(s, (Store, Transpose))}
+    return {s.buffer for s in walk_stmts(stmt) if isinstance(s, (Store, Intrinsic))}
 
 
 def read(stmt: Stmt) -> set[Buffer]:
@@ -131,7 +131,7 @@ def collect(
 
 def _touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator[tuple[Buffer, Expr, int]]:
     """The buffers, first elements and numbers of elements that a statement itself reads and writes."""
-    if isinstance(stmt, Transpose):
+    if isinstance(stmt, Intrinsic):
         for row in range(stmt.size):
             if stores:
                 yield stmt.buffer, stmt.index + row * stmt.stride, stmt.size
@@ -215,7 +215,7 @@ def _written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> 
         case For(begin=Const() as begin, end=Const() as end):
             counted = range(int(begin.value), int(end.value), stmt.step)
             return _written_places(stmt.body, buffer, {**values, stmt.var: counted}) if counted else set()
-        case Store() | Transpose() if stmt.buffer is buffer:
+        case Store() | Intrinsic() if stmt.buffer is buffer:
             return set().union(*(_elements(index, n, values) or () for _, index, n in _touched(stmt, reads=False)))
         case _:
             return set()
@@ -271,7 +271,7 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[
     for buffer, found in accesses.items():
         if buffer in unread or _differ(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
             continue
-        stores = [s for s in walk_stmts(loop.body) if isinstance(s, (Store, Transpose)) and s.buffer is buffer]
+        stores = [s for s in walk_stmts(loop.body) if isinstance(s, (Store, Intrinsic)) and s.buffer is buffer]
         if not _accumulates(buffer, stores, reads):
             return f"iterations may touch the same elements of {buffer.name}"
     return None
@@ -309,7 +309,7 @@ def _is_filled_first(buffer: Buffer, loop: For) -> bool:
     for stmt in walk_stmts(loop.body):
         if any(load.buffer is buffer for load in loads(stmt)):
             return filled
-        filled = filled or (isinstance(stmt, (Store, Transpose)) and stmt.buffer is buffer)
+        filled = filled or (isinstance(stmt, (Store, Intrinsic)) and stmt.buffer is buffer)
     return False
 
 

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from aotc.tir import Block, Buffer, Declare, For, Kernel, Stmt, Transpose, Var, stmt_exprs, walk_stmts
+from aotc.tir import Block, Buffer, Declare, For, Intrinsic, Kernel, Stmt, Var, stmt_exprs, walk_stmts
 from aotc.tir.expr import mentioned
 from aotc.tir.loops.dependence import Ranges, collect, disjoint, is_filled_before_read, outer_assigns, read, written
 from aotc.tir.loops.digits import Access
@@ -116,5 +116,5 @@ class Uses:
         kept = {b for b in written(loop.body) if self.is_local(b) and not b.private}
         if any(b in self._users for b in kept):  # what one iteration leaves there another one may read
             return False
-        turned = any(isinstance(s, Transpose) and not self.is_local(s.buffer) for s in walk_stmts(loop.body))
+        turned = any(isinstance(s, Intrinsic) and not self.is_local(s.buffer) for s in walk_stmts(loop.body))
         return loop.kind == "independent" and not turned

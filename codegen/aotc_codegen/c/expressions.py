@@ -20,7 +20,7 @@ from aotc.tir import INSTRUCTIONS, Interval, Text, bounds
 from aotc.tir import expr as tir
 from aotc_codegen.c.ctypes import carrier
 from aotc_codegen.c.dialect import Dialect
-from aotc_codegen.c.helpers import Helpers
+from aotc_codegen.c.helpers import BLOCKS, Helpers
 from aotc_codegen.c.indices import Indices
 from aotc_codegen.c.mathlib import FUNCTIONS
 from aotc_codegen.c.names import Names
@@ -362,8 +362,24 @@ def _instruction(scope: Scope, expr: tir.Call) -> _Piece:
     elif name in scope.dialect.functions:
         function = scope.dialect.functions[name] + scope.dialect.ending(dtype)
     else:
-        raise AotcError("c-instruction", f"{name} cannot be printed: {scope.dialect.name} has no word for it")
+        raise _no_word(scope, name)
     return _Piece(f"{function}({args})", exact=dtype.is_narrow_float)
+
+
+def spelled(scope: Scope, name: str, dtype: DType, lanes: int) -> str:
+    """The call of an instruction on blocks of memory, by its own text or by a function of ours."""
+    text = INSTRUCTIONS[name].text(scope.dialect.name, lanes)
+    if text is None and name not in BLOCKS:
+        raise _no_word(scope, name)
+    if text is None:
+        return f"{scope.helpers.use(BLOCKS[name], dtype, lanes)}({{0}}, {{1}}, {{2}}, {{3}})"
+    if text.function:
+        scope.helpers.add(name, text.function)
+    return text.call
+
+
+def _no_word(scope: Scope, name: str) -> AotcError:
+    return AotcError("c-instruction", f"{name} cannot be printed: {scope.dialect.name} has no word for it")
 
 
 def _spelled(scope: Scope, expr: tir.Call, text: Text) -> _Piece:

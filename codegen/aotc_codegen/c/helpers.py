@@ -180,6 +180,10 @@ def _transpose(lanes: int) -> str:
     )
 
 
+BLOCKS: Final = {"turn": "transpose"}
+"""The functions that do the work of instructions on square blocks of memory."""
+
+
 def _definition(what: str, dtype: DType, lanes: int) -> Definition:
     """The definition of a helper function for a dtype."""
     if what == "bits":

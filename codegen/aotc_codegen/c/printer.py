@@ -18,7 +18,7 @@ from aotc.tir import Buffer, Load, Var, bounds, walk
 from aotc.tir import stmt as tir
 from aotc_codegen.c.bodies import has_guarded_access, prepared
 from aotc_codegen.c.dialect import Dialect
-from aotc_codegen.c.expressions import SHIFT, UNARY, Scope, address, index, is_small, place, unrounded, value
+from aotc_codegen.c.expressions import SHIFT, UNARY, Scope, address, index, is_small, place, spelled, unrounded, value
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
 from aotc_codegen.c.names import Names, comment_text, nodes_of
@@ -117,8 +117,8 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
             return [*lines, f"{pad}}}"]
         case tir.Store():
             return [f"{pad}{_store(scope, stmt)};"]
-        case tir.Transpose():
-            return [f"{pad}{_transpose(scope, stmt)};"]
+        case tir.Intrinsic():
+            return [f"{pad}{_intrinsic(scope, stmt)};"]
         case tir.Declare():
             made = _assigned(scope, stmt)  # before the name: it cannot mention the register
             return [f"{pad}{_register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made};"]
@@ -140,12 +140,11 @@ def _for(scope: Scope, loop: tir.For) -> str:
     return f"for ({begin}; {var} < {index(scope, loop.end, SHIFT)}; {step})"
 
 
-def _transpose(scope: Scope, stmt: tir.Transpose) -> str:
+def _intrinsic(scope: Scope, stmt: tir.Intrinsic) -> str:
     scope.vector(stmt.buffer.dtype, stmt.size)
-    name = scope.helpers.use("transpose", stmt.buffer.dtype, stmt.size)
+    call = spelled(scope, stmt.name, stmt.buffer.dtype, stmt.size)
     to = address(scope, stmt.buffer, stmt.index)
-    source = address(scope, stmt.source.buffer, stmt.source.index)
-    return f"{name}({to}, {stmt.stride}, {source}, {stmt.source_stride})"
+    return call.format(to, stmt.stride, address(scope, stmt.source.buffer, stmt.source.index), stmt.source_stride)
 
 
 def _assigned(scope: Scope, stmt: tir.Declare | tir.Assign) -> str:
@@ -183,7 +182,7 @@ def _stored(scope: Scope, store: tir.Store) -> str:
 
 def _mentioned(body: tir.Stmt) -> set[Buffer]:
     """The buffers that a body reads or writes."""
-    written = {s.buffer for s in tir.walk_stmts(body) if isinstance(s, (tir.Store, tir.Transpose))}
+    written = {s.buffer for s in tir.walk_stmts(body) if isinstance(s, (tir.Store, tir.Intrinsic))}
     nodes = (node for s in tir.walk_stmts(body) for expr in tir.stmt_exprs(s) for node in walk(expr))
     return written | {node.buffer for node in nodes if isinstance(node, Load)}
 

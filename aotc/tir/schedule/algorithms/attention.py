@@ -31,7 +31,7 @@ from aotc.tir.schedule.stages.grouping import Group, Stage
 from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
-from aotc.tir.stmt import Block, Stmt, Store, Transpose, forall, loops
+from aotc.tir.stmt import Block, Intrinsic, Stmt, Store, forall, loops
 
 SHARE: Final = 8
 """A strip takes one part in so many of the second-level cache."""
@@ -431,7 +431,8 @@ def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | 
         return None
     corner: dict[Var, Expr] = {var: var * side for var in squares}
     first = Load(load.buffer, substitute(load.index, corner), side)
-    square = Transpose(store.buffer, substitute(store.index, corner), int(pitch or 0), first, int(stride or 0))
+    to = substitute(store.index, corner)
+    square = Intrinsic("turn", store.buffer, to, int(pitch or 0), first, int(stride or 0))
     whole = loops([(j, squares[j]), (k, squares[k])], square, "independent")
     beside = forall(j, width, store, begin=squares[j] * side)
     below = forall(k, depth, loops([lane], store, "independent"), begin=squares[k] * side)

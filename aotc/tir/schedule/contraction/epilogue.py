@@ -18,7 +18,7 @@ from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
-from aotc.tir import Buffer, Expr, Load, Stmt, Store, Transpose, Var, as_expr, minimum
+from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum
 from aotc.tir.loops.vectorize import vectorized
 from aotc.tir.schedule.contraction.segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling
@@ -131,7 +131,7 @@ def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, targe
     ]
     for part, row in product(parts, blocks):
         source = Load(spill.buffer, as_expr(row * width + part), made.lanes)
-        stmts.append(Transpose(target, as_expr(part * spill.positions + row), spill.positions, source, width))
+        stmts.append(Intrinsic("turn", target, as_expr(part * spill.positions + row), spill.positions, source, width))
     return stmts
 
 

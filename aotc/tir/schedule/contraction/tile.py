@@ -21,7 +21,7 @@ from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling, operand_names
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Block, Declare, For, If, Stmt, Store, Transpose, forall, walk_stmts
+from aotc.tir.stmt import Block, Declare, For, If, Intrinsic, Stmt, Store, forall, walk_stmts
 
 FEW: Final = 8
 """Accumulators of a small tile."""
@@ -33,7 +33,7 @@ def tiled_nest(tiling: Tiling) -> tuple[Stmt, tuple[Buffer, ...]]:
     nest = _level(tiling, spill, {}, {})
     if None in tiling.copies:
         nest = Block((tiling.copies[None]({}), nest))
-    written = {s.buffer for s in walk_stmts(nest) if isinstance(s, (Store, Transpose))}
+    written = {s.buffer for s in walk_stmts(nest) if isinstance(s, (Store, Intrinsic))}
     return nest, tuple(b for b in (spill.buffer, spill.transposed) if b in written)
 
 

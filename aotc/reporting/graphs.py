@@ -203,11 +203,12 @@ def _lanes(nodes: Sequence[Node], layers: Sequence[int]) -> dict[int, int]:
     for place, node in enumerate(nodes):
         for k in node.inputs:
             last[k] = max(last[k], layers[place])
-    lanes, free, ends = dict[int, int](), set[int](), dict[int, list[int]]()
+    lanes, free, ends, count = dict[int, int](), set[int](), dict[int, list[int]](), 0
     for place in sorted(range(len(nodes)), key=lambda k: layers[k]):
         free.update(ends.pop(layers[place], ()))
         wanted = {lanes[k] for k in nodes[place].inputs} & free
-        lane = lanes[place] = min(wanted or free, default=sum(map(len, ends.values())))
+        lane = lanes[place] = min(wanted or free or {count})
+        count = max(count, lane + 1)
         free.discard(lane)
         ends.setdefault(max(last[place], layers[place] + 1), []).append(lane)
     return lanes

@@ -24,6 +24,7 @@ from aotc.reporting.graphs import BOXES, Node, difference, nodes_of
 from aotc.reporting.pictures import Box, Picture, arena_picture, roofline_picture
 from aotc.reporting.report import PassReport
 from tests.conftest import require_tool
+from tests.effort import grows_linearly
 
 HOSTILE = '</title></svg></script><b onmouseover="x">&amp;{{ 1 }}'
 MACHINE = {"peak_gflops": 100.0, "bandwidth_gbytes_per_s": 10.0, "touched_bytes": 1 << 20}
@@ -81,6 +82,17 @@ def test_edges_go_down_beside_boxes(seed: int) -> None:
     assert len(picture.lines) == sum(map(len, reads)) and crossings(picture) == 0
     for place, inputs in enumerate(reads):
         assert all(picture.boxes[k].y < picture.boxes[place].y for k in inputs)
+
+
+@pytest.mark.parametrize("blocks", [1, 0], ids=["blocks", "branches"])
+def test_drawing_takes_time_in_proportion_to_the_nodes(blocks: int) -> None:
+    def prepare(size: int) -> Callable[[], object]:
+        """Nodes that read the two before them, or a number of branches that are joined."""
+        reads = [tuple(range(max(0, k - 2), k)) if blocks else (0,) * (k > 0) for k in range(size)]
+        nodes = [Node("n", "", k, inputs) for k, inputs in enumerate([*reads, tuple(range(size))])]
+        return lambda: difference((), nodes)
+
+    assert grows_linearly(prepare)
 
 
 def test_what_a_pass_changed_is_coloured() -> None:
@@ -181,7 +193,7 @@ document.querySelectorAll("details").forEach((d, k) => d.open = k == 0);
 def test_a_browser_shows_the_pictures(tmp_path: Path) -> None:
     browser = require_tool("chromium")
     report = PassReport(HOSTILE)
-    options = {"instruments": [report], "name": "net", "build": False, "target": "x86-64-v3"}
+    options: dict[str, Any] = {"instruments": [report], "name": "net", "build": False, "target": "x86-64-v3"}
     report.add_result(aotc.compile(network(40, HOSTILE, relay.nn.softmax), output=tmp_path / "net", **options))
     rows = [kernel(HOSTILE, 4.0, 200_000_000, 1000), kernel("moves", 1.0, 0, 10_000_000)]
     report.add_profile({"model": "net", "target": "x86-64-v3", "machine": MACHINE, "kernels": rows})

@@ -6,7 +6,7 @@ In: nothing.  Out: paths of the C sources installed with this package.
 include_dir()                  # .../aotc_runtime_c/include, for -I
 source_dir()                   # .../aotc_runtime_c/src
 sources()                      # (.../include/aotc.h, .../src/aotc_rt.c)
-sources(pool=True)             # the same, aotc_team.h, aotc_pool.h, aotc_pool.c
+sources(pool=True)             # these, and aotc_team.h, aotc_pool.h, aotc_pool.c
 loader_sources()               # (.../include/aotc_loader.h, .../src/aotc_loader.c)
 """
 

@@ -153,17 +153,17 @@ def _counted_through(nests: Sequence[Nest]) -> tuple[int, list[tuple[Nest, int, 
     return total, list(zip(nests, weights, starts, strict=True))
 
 
-def largest_share(parts: Sequence[Sequence[Nest]], participants: int) -> float:
+def largest_share(parts: Sequence[Sequence[Nest]], threads: int) -> float:
     """The largest share of a thread in the weight of all units; 0.5 where two threads have equal shares."""
-    most = max(sum(_weight_of_share(nests, part, participants) for nests in parts) for part in range(participants))
+    most = max(sum(_weight_of_share(nests, part, threads) for nests in parts) for part in range(threads))
     return most / sum(map(_total, parts))
 
 
-def _weight_of_share(nests: Sequence[Nest], part: int, participants: int) -> int:
+def _weight_of_share(nests: Sequence[Nest], part: int, threads: int) -> int:
     """The weight of the units that `divided` gives to thread `part`."""
     (total, counted), mine = _counted_through(nests), 0
     for nest, weight, at in counted:
-        limits = (total * p // participants - at for p in (part, part + 1))
+        limits = (total * p // threads - at for p in (part, part + 1))
         low, high = (min(max((2 * x + weight) // (2 * weight), 0), nest.units) for x in limits)
         mine += (high - low) * nest.weight
     return mine

@@ -56,8 +56,8 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: i
     if columns == 1:
         return lanes * min(4, vectors)
     # higher tiles than the cache has ways lose lines before all of their elements are used
-    meeting = pitch > 0 and pitch % target.l1_stride == 0
-    crowded = meeting and columns >= MANY and tile_columns(target, 2, lanes) > target.l1_ways
+    competing = pitch > 0 and pitch % target.l1_stride == 0
+    crowded = competing and columns >= MANY and tile_columns(target, 2, lanes) > target.l1_ways
     waste = {v: -(-vectors // v) * v for v in ((3, 2, 1) if crowded else (2, 3, 1)) if v <= vectors}
     least = min(waste.values())
     block = lanes * next(v for v, w in waste.items() if w == least or w * 8 <= least * 9)

@@ -4,13 +4,16 @@
 from aotc.relay.frontend.onnx import from_onnx
 module = from_onnx("net.onnx", dims={"batch": 1})
 
-`graph` is the vocabulary in which all of them build, `arguments` reads what a converter asks for, `problems`
-collects what is wrong with a model; beside them lie builders by idea: `windows`, `products`, `normalisation`,
-`activations`, `reductions`, `recurrent`, `quantisation`, `shapes`.  A front end is a table of converters on top
-of these.
+`graph` is the vocabulary in which all of them build, `arguments`
+reads what a converter asks for, `problems` collects what is wrong
+with a model; beside them lie builders by idea: `windows`,
+`products`, `normalisation`, `activations`, `reductions`,
+`recurrent`, `quantisation`, `shapes`.  A front end is a table of
+converters on top of these.
 
-The package itself is a door: `relay.frontend.from_onnx`, `from_pytorch` and
-`from_exported_program` give a module and parameters, as Relay does.
+The package itself is a door: `relay.frontend.from_onnx`,
+`from_pytorch` and `from_exported_program` give a module and
+parameters, as Relay does.
 """
 
 from aotc.ir.lazy import lazy_names

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activation functions: compositions of elementwise operators, which fuse into one kernel.
+"""Activation functions: compositions of elementwise operators,
+which fuse into one kernel.
 
 In: a tensor and numbers.  Out: a tensor of its shape and data type.
 
@@ -17,15 +18,15 @@ from aotc.relay.frontend import graph as g
 
 
 def softplus(x: Expr) -> Expr:
-    """log(1 + exp(x)), written so that it neither overflows nor loses small
-    values.
+    """log(1 + exp(x)), written so that it neither overflows nor
+    loses small values.
     """
     return g.add(g.maximum(x, 0.0), g.op("log1p", g.exp(g.negative(g.absolute(x)))))
 
 
 def gelu(x: Expr, *, approximate: str = "none") -> Expr:
-    """x times the normal distribution function of x, or an approximation
-    through "tanh".
+    """x times the normal distribution function of x, or an
+    approximation through "tanh".
     """
     if approximate == "tanh":
         cubic = g.add(x, g.mul(g.mul(g.mul(x, x), x), 0.044715))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters say by their signatures what they need of an operator; a front end reads that here.
+"""Converters say by their signatures what they need of an operator;
+a front end reads that here.
 
-In: a function.  Out: its parameters, by which the inputs and attributes of a node are handed to it.
+In: a function.  Out: its parameters, by which the inputs and
+attributes of a node are handed to it.
 
     def softmax(x: Expr, *, axis: Axis) -> Expr: ...
 
@@ -17,13 +19,17 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
 
+from aotc.relay.expr import Expr
+
+Maybe: TypeAlias = Expr | None
+"""An input that may be left out."""
 Axis: TypeAlias = Annotated[int, "an axis of the first input: from 0, whatever the model counts from"]
 
 
 @cache
 def parameters(converter: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
-    """The parameters of a function; their annotations as objects, without
-    `| None`.
+    """The parameters of a function; their annotations as objects,
+    without `| None`.
     """
     found = inspect.signature(converter, eval_str=True).parameters.values()
     return tuple(p.replace(annotation=_without_none(p.annotation)) for p in found)

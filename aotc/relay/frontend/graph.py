@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary of the front ends: operator calls that fold at once where all is constant,
-and facts about tensors.
+"""The vocabulary of the front ends: operator calls that fold at
+once where all is constant, and facts about tensors.
 
-In: expressions, numbers, attributes.  Out: typed expressions.  A call whose arguments are
-small constants becomes a constant through the operator's reference, which is what makes shape
-arithmetic disappear.
+In: expressions, numbers, attributes.  Out: typed expressions.  A
+call whose arguments are small constants becomes a constant through
+the operator's reference, which is what makes shape arithmetic
+disappear.
 
     from aotc.ir import require
 from aotc.relay.frontend import graph as g
@@ -13,18 +14,21 @@ from aotc.relay.frontend import graph as g
     z = g.add(g.mul(x, 2.0), y)             # numbers take the data type of the tensor beside them
     g.reshape(x, (1, -1))
 
-No format of models is known here, nor in the modules beside this one (windows, normalisation,
-matmul and so on).  They raise AotcError with codes that begin with "graph-"; a front end
-gives them its own name, once, where it is entered:
+No format of models is known here, nor in the modules beside this
+one (windows, normalisation, matmul and so on).  They raise
+AotcError with codes that begin with "graph-"; a front end gives
+them its own name, once, where it is entered:
 
     @g.codes_of("onnx")                     # "graph-axis" reaches the user as "onnx-axis"
     def from_onnx(model): ...
 
-A front end for another format is therefore a table of converters over these modules, and a
-reader for its files.  One for TFLite, say, whose data lies in NHWC, passes `layout="NHWC"` to
-`windows`, works out SAME padding with `windows.same_padding`, adds the activation that is
-fused into an operator with `activations`, and, for tensors that carry a scale and a zero
-point, builds on `quantisation`.
+A front end for another format is therefore a table of converters
+over these modules, and a reader for its files.  One for TFLite,
+say, whose data lies in NHWC, passes `layout="NHWC"` to `windows`,
+works out SAME padding with `windows.same_padding`, adds the
+activation that is fused into an operator with `activations`, and,
+for tensors that carry a scale and a zero point, builds on
+`quantisation`.
 """
 
 from __future__ import annotations
@@ -57,8 +61,8 @@ MAX_TENSOR_BYTES: Final = 1 << 40
 
 @contextmanager
 def codes_of(source: str) -> Iterator[None]:
-    """Inside, problems found by the shared modules get the codes of a front
-    end: "graph-axis" becomes "onnx-axis".
+    """Inside, problems found by the shared modules get the codes of
+    a front end: "graph-axis" becomes "onnx-axis".
     """
     try:
         yield
@@ -72,8 +76,8 @@ def codes_of(source: str) -> Iterator[None]:
 
 
 def checked_shape(sizes: Sequence[Any], of: DType, what: str) -> tuple[int, ...]:
-    """Sizes as a shape; AotcError (code "graph-shape") for negative ones
-    and shapes beyond all bounds.
+    """Sizes as a shape; AotcError (code "graph-shape") for negative
+    ones and shapes beyond all bounds.
     """
     result = tuple(int(d) for d in sizes)
     check_rank(len(result), what)
@@ -84,16 +88,16 @@ def checked_shape(sizes: Sequence[Any], of: DType, what: str) -> tuple[int, ...]
 
 
 def check_size(sizes: tuple[int, ...], of: DType, what: str) -> None:
-    """AotcError (code "graph-size") if a tensor of this shape and data type
-    would be larger than any machine holds.
+    """AotcError (code "graph-size") if a tensor of this shape and
+    data type would be larger than any machine holds.
     """
     if math.prod(max(d, 1) for d in sizes) * of.itemsize > MAX_TENSOR_BYTES:
         raise AotcError("graph-size", f"{what} of shape {sizes} and type {of} is too large")
 
 
 def check_materialized(sizes: Sequence[int], of: str, what: str, copies: int = 2) -> None:
-    """AotcError (code "budget") if a constant made by the converter would
-    take too much memory or work.
+    """AotcError (code "budget") if a constant made by the converter
+    would take too much memory or work.
 
     copies   arrays of that size that are there at once while it is made
     """
@@ -102,8 +106,8 @@ def check_materialized(sizes: Sequence[int], of: str, what: str, copies: int = 2
 
 
 def check_unrolled(parts: int, what: str) -> None:
-    """AotcError (code "budget") where so many parts, each with nodes of its
-    own, are more than may be made.
+    """AotcError (code "budget") where so many parts, each with
+    nodes of its own, are more than may be made.
     """
     budget().check("compile.max_unroll", parts, what)
 
@@ -112,11 +116,11 @@ def check_unrolled(parts: int, what: str) -> None:
 
 
 def op(name: str, *args: Expr, **attributes: Any) -> Expr:
-    """A call of operator `name`, or its value where all arguments are small
-    constants.
+    """A call of operator `name`, or its value where all arguments
+    are small constants.
 
-    Raises AotcError where the operator does not exist, its type rule
-    refuses, or the result is too large.
+    Raises AotcError where the operator does not exist, its type
+    rule refuses, or the result is too large.
     """
     found = REGISTRY.get(name)
     if found is None:
@@ -132,8 +136,8 @@ def op(name: str, *args: Expr, **attributes: Any) -> Expr:
 
 
 def _small(expr: Expr) -> bool:
-    """Whether an argument is a constant, or a tuple of them, that is looked
-    at while the graph is built.
+    """Whether an argument is a constant, or a tuple of them, that
+    is looked at while the graph is built.
     """
     if isinstance(expr, Tuple):
         return all(map(_small, expr.fields))
@@ -154,8 +158,8 @@ def dims(x: Expr) -> tuple[Dim, ...]:
 
 
 def shape(x: Expr, what: str = "the input") -> tuple[int, ...]:
-    """The static shape; AotcError (code "graph-dynamic") if a dimension is
-    dynamic.
+    """The static shape; AotcError (code "graph-dynamic") if a
+    dimension is dynamic.
     """
     found = dims(x)
     if not is_static(found):
@@ -182,8 +186,8 @@ def dtype(x: Expr) -> DType:
 
 
 def only(value: Any, what: str) -> Any:
-    """The element of an array of one; AotcError (code "graph-input") for
-    any other number of elements.
+    """The element of an array of one; AotcError (code
+    "graph-input") for any other number of elements.
     """
     array = np.asarray(value)
     require("graph-input", array.size == 1, f"{what} must be one value, it has shape {array.shape}")
@@ -207,8 +211,8 @@ def constant(value: Any, as_type: str | None = None) -> Constant:
 
 
 def filled(value: Number, sizes: Sequence[int], as_type: str) -> Constant:
-    """One value repeated: takes no memory, however large the shape (up to
-    the limit of any tensor).
+    """One value repeated: takes no memory, however large the shape
+    (up to the limit of any tensor).
     """
     check_size(tuple(sizes), DType(as_type), "a filled tensor")
     return splat(value, sizes, as_type)
@@ -224,7 +228,9 @@ def iota(count: int, as_type: str = "int64") -> Constant:
 
 
 def _typed(a: Operand, b: Operand) -> tuple[Expr, Expr]:
-    """Numbers as scalars of the data type of the operand beside them."""
+    """Numbers as scalars of the data type of the operand beside
+    them.
+    """
     if isinstance(a, (int, float)):
         assert not isinstance(b, (int, float)), "one operand must be a tensor"
         return constant(a, dtype(b)), b
@@ -232,7 +238,9 @@ def _typed(a: Operand, b: Operand) -> tuple[Expr, Expr]:
 
 
 def binary(name: str, a: Operand, b: Operand) -> Expr:
-    """A broadcasting operator; numbers take the other operand's type."""
+    """A broadcasting operator; numbers take the other operand's
+    type.
+    """
     return op(name, *_typed(a, b))
 
 
@@ -289,8 +297,8 @@ def reduce(name: str, x: Expr, axes: Sequence[int], keepdims: bool) -> Expr:
 
 
 def reshape(x: Expr, sizes: Sequence[int]) -> Expr:
-    """`x` with another shape; one dimension may be -1.  A static input gets
-    a literal shape.
+    """`x` with another shape; one dimension may be -1.  A static
+    input gets a literal shape.
     """
     target = tuple(int(d) for d in sizes)
     if is_static(dims(x)):
@@ -303,8 +311,8 @@ def reshape(x: Expr, sizes: Sequence[int]) -> Expr:
 
 
 def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
-    """`target` with -1 worked out; AotcError (code "graph-reshape") where
-    the element counts differ.
+    """`target` with -1 worked out; AotcError (code "graph-reshape")
+    where the element counts differ.
     """
     known, total = math.prod(d for d in target if d != -1), math.prod(source)
     if target.count(-1) > 1 or any(d < -1 for d in target):
@@ -315,8 +323,8 @@ def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[in
 
 
 def along(vector: Expr, place: int, count: int) -> Expr:
-    """A vector laid along one of `count` axes of the tensor that it meets
-    in an operator that broadcasts.
+    """A vector laid along one of `count` axes of the tensor that it
+    meets in an operator that broadcasts.
     """
     return reshape(vector, (-1, *(1,) * (count - 1 - place)))
 
@@ -328,8 +336,8 @@ def transpose(x: Expr, axes: Sequence[int]) -> Expr:
 
 
 def unsqueeze(x: Expr, axes: Sequence[int]) -> Expr:
-    """Axes of size 1 inserted at these positions of the result (ascending,
-    from 0).
+    """Axes of size 1 inserted at these positions of the result
+    (ascending, from 0).
     """
     for place in axes:
         x = op("expand_dims", x, axis=place, num_newaxis=1)
@@ -342,7 +350,9 @@ def squeeze(x: Expr, axes: Sequence[int]) -> Expr:
 
 
 def broadcast(x: Expr, sizes: Sequence[int]) -> Expr:
-    """`x` repeated to a shape; a one-element constant stays a splat."""
+    """`x` repeated to a shape; a one-element constant stays a
+    splat.
+    """
     target = tuple(sizes)
     if dims(x) == target:
         return x
@@ -372,8 +382,8 @@ def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
 
 
 def equal_parts(size: int, part: int) -> list[int]:
-    """`size` elements in parts of `part`, the last one smaller where that
-    does not divide; AotcError for none.
+    """`size` elements in parts of `part`, the last one smaller
+    where that does not divide; AotcError for none.
     """
     require("graph-split", part >= 1, f"{size} elements cannot be split into parts of {part}")
     check_unrolled(-(-size // part), "a split")
@@ -386,8 +396,8 @@ def field(value: Expr, index: int) -> Expr:
 
 
 def cut(x: Expr, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], strides: Sequence[int] = ()) -> Expr:
-    """A strided slice in numpy's meaning (negative positions count from the
-    end, all are clipped).
+    """A strided slice in numpy's meaning (negative positions count
+    from the end, all are clipped).
     """
     steps = tuple(strides) or (1,) * len(begin)
     box = {"begin": tuple(begin), "end": tuple(end), "strides": steps}

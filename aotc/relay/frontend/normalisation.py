@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisations of data (batch, channels, ...), as operators where there is one, else as compositions.
+"""Normalisations of data (batch, channels, ...), as operators where
+there is one, else as compositions.
 
 batch_norm(x, scale, offset, mean, variance, 1e-5)
 standardized(x, (2, 3), 1e-5)           # mean 0 and variance 1 over the last two axes
@@ -33,8 +34,8 @@ def per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
 
 
 def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
-    """Statistics per channel taken off; computed in their data type where
-    that is not the data's.
+    """Statistics per channel taken off; computed in their data type
+    where that is not the data's.
     """
     work = g.dtype(mean)
     if g.dtype(x) == g.dtype(scale) == work:
@@ -43,7 +44,9 @@ def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, e
 
 
 def batch_norm_in(work: str, x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
-    """Batch normalisation as arithmetic in the data type of the statistics."""
+    """Batch normalisation as arithmetic in the data type of the
+    statistics.
+    """
     factor = g.div(g.cast(scale, work), g.sqrt(g.add(variance, epsilon)))
     shift = g.sub(g.cast(offset, work), g.mul(mean, factor))
     return g.cast(per_channel(g.cast(x, work), factor, shift), g.dtype(x))

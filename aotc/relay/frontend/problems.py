@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All problems of a model in one error: what walks over its nodes share.
+"""All problems of a model in one error: what walks over its nodes
+share.
 
-In: the conversion of one node after another.  Out: an AotcError with every problem and its
-place, once the walk is over; what depends on a node that has a problem is passed over.
+In: the conversion of one node after another.  Out: an AotcError
+with every problem and its place, once the walk is over; what
+depends on a node that has a problem is passed over.
 
     problems = Problems("onnx-node")
     for node in nodes:
@@ -33,8 +35,8 @@ _AT_RUN_TIME: Final = ("-dynamic", "-runtime-shape")
 
 
 class PoisonedError(Exception):
-    """A value is missing because what computes it has a problem that is
-    reported already.
+    """A value is missing because what computes it has a problem
+    that is reported already.
     """
 
 
@@ -56,11 +58,11 @@ class Problems:
 
     @contextmanager
     def at(self, span: Span | None, note: str = "", unfit: Callable[[], str] = _unfit) -> Iterator[None]:
-        """Record what goes wrong inside; nodes built inside come from
-        `span`.
+        """Record what goes wrong inside; nodes built inside come
+        from `span`.
 
-        Raises AotcError where the budget for nodes is spent: every further
-        node would be a problem.
+        Raises AotcError where the budget for nodes is spent: every
+        further node would be a problem.
         """
         notes = (note,) if note else ()
         try:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products as nn.matmul and nn.batch_matmul, and Einstein summation as transposes,
-sums and batched products.
+"""Matrix products as nn.matmul and nn.batch_matmul, and Einstein
+summation as transposes, sums and batched products.
 
 matmul(a, b)                            # (2, 1, 3, 4) and (5, 4, 6): (2, 5, 3, 6)
 einsum("bij,bjk->bik", [a, b])          # nn.batch_matmul(a, b)
 
-An equation contracts its operands from left to right; an axis named twice in one operand is
-its diagonal.
+An equation contracts its operands from left to right; an axis named
+twice in one operand is its diagonal.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _batched(a: Expr, b: Expr, out_dtype: str) -> Expr:
 
 
 def _flat_batch(x: Expr, lead: Sequence[Dim]) -> Expr:
-    """`x` with one leading axis: 1 if all its own are 1, else all of
-    `lead`.
+    """`x` with one leading axis: 1 if all its own are 1, else all
+    of `lead`.
     """
     shape = g.shape(x, "an operand of MatMul")
     own = math.prod(shape[:-2])
@@ -69,11 +69,11 @@ def _batch_matmul(a: Expr, b: Expr, out_dtype: str) -> Expr:
 
 
 def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
-    """The sum that `equation` describes (numpy's notation, "..." and
-    implicit outputs included).
+    """The sum that `equation` describes (numpy's notation, "..."
+    and implicit outputs included).
 
-    Raises AotcError (code "graph-einsum") for an equation that does not fit
-    the operands.
+    Raises AotcError (code "graph-einsum") for an equation that does
+    not fit the operands.
     """
     inputs, output = _parse(equation, [g.rank(x) for x in operands])
     sizes = _sizes(inputs, [g.shape(x) for x in operands])
@@ -90,8 +90,8 @@ def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
 
 
 def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
-    """Axis names per operand and of the output; axes of "..." are named
-    "0", "1", ... from the right.
+    """Axis names per operand and of the output; axes of "..." are
+    named "0", "1", ... from the right.
     """
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
@@ -129,8 +129,8 @@ def _sizes(inputs: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> 
 
 
 def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
-    """An axis named twice becomes one: off-diagonal elements are zeroed and
-    summed away.
+    """An axis named twice becomes one: off-diagonal elements are
+    zeroed and summed away.
     """
     axes = list(axes)
     while len(set(axes)) != len(axes):
@@ -155,8 +155,8 @@ def _summed(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]
 def _contract(
     x: Expr, left: list[str], y: Expr, right: list[str], needed: set[str], sizes: dict[str, int]
 ) -> tuple[Expr, list[str]]:
-    """The product of two terms, summed over the axes that both have and
-    nobody needs.
+    """The product of two terms, summed over the axes that both have
+    and nobody needs.
     """
     x, left = _summed(x, left, needed | set(right))
     y, right = _summed(y, right, needed | set(left))
@@ -171,8 +171,8 @@ def _contract(
 
 
 def _matrix(x: Expr, axes: list[str], groups: tuple[list[str], list[str], list[str]], sizes: dict[str, int]) -> Expr:
-    """`x` as (batch, rows, columns), each a group of axes; axes of size 1
-    that broadcast are repeated.
+    """`x` as (batch, rows, columns), each a group of axes; axes of
+    size 1 that broadcast are repeated.
     """
     order = [a for group in groups for a in group]
     y = g.transpose(x, [g.axis(axes.index(a), len(axes)) for a in order])

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised tensors, composed of ordinary arithmetic: real = scale * (stored - zero point).
+"""Quantised tensors, composed of ordinary arithmetic: real = scale
+* (stored - zero point).
 
-In: tensors with scales and zero points, which are tensors too: one value, one for each
-element of an axis, or one for each block of elements.  Out: expressions.  Sums of products
-are exact in int32; scaling, rounding and saturation happen in floating point.
+In: tensors with scales and zero points, which are tensors too: one
+value, one for each element of an axis, or one for each block of
+elements.  Out: expressions.  Sums of products are exact in int32;
+scaling, rounding and saturation happen in floating point.
 
     quantize(x, scale, zero, "uint8")       # cast(clip(round(x / scale) + zero, 0, 255), "uint8")
     dequantize(q, scale, zero, "float32")   # (q - zero) * scale
 
-A quantised product is one of integers, from which zero points are taken first, and brought to
-the result's scale:
+A quantised product is one of integers, from which zero points are
+taken first, and brought to the result's scale:
 
     sums = convolve(centred(x, x_zero, 1), centred(w, w_zero, 0), window, bias, out_dtype="int32")
     requantize(sums, x_scale * w_scale / y_scale, y_zero)
 
-This is the only module that a dialect of quantised operators replaces: where one is there,
-`quantize`, `dequantize`, `requantize` and products of what is `centred` become calls of it.
-A format that states scales and zero points as constants of its tensors passes them as
-constants.
+This is the only module that a dialect of quantised operators
+replaces: where one is there, `quantize`, `dequantize`, `requantize`
+and products of what is `centred` become calls of it. A format that
+states scales and zero points as constants of its tensors passes
+them as constants.
 """
 
 from __future__ import annotations
@@ -28,26 +31,27 @@ from typing import Final
 from aotc.ir import AotcError, DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Maybe
 
 _SATURATING: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 
 
-def is_zero(x: Expr | None) -> bool:
+def is_zero(x: Maybe) -> bool:
     """Whether a zero point is left out or known to be 0 everywhere."""
     return x is None or (isinstance(x, Constant) and not x.data.any())
 
 
-def centred(x: Expr, zero: Expr | None, axis: int) -> Expr:
-    """A quantised tensor as int32, its zero point (one, or one along
-    `axis`) taken off.
+def centred(x: Expr, zero: Maybe, axis: int) -> Expr:
+    """A quantised tensor as int32, its zero point (one, or one
+    along `axis`) taken off.
     """
     wide = g.cast(x, "int32")
     return wide if zero is None or is_zero(zero) else g.sub(wide, laid(g.cast(zero, "int32"), axis, g.rank(x)))
 
 
 def laid(v: Expr, axis: int, rank: int) -> Expr:
-    """A scale or zero point as it meets a tensor of `rank`: one value, or
-    one per element of an axis.
+    """A scale or zero point as it meets a tensor of `rank`: one
+    value, or one per element of an axis.
     """
     if g.rank(v) == 0 or g.dims(v) == (1,):
         return g.reshape(v, ())
@@ -55,8 +59,8 @@ def laid(v: Expr, axis: int, rank: int) -> Expr:
 
 
 def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
-    """A scale or zero point as it meets `x`: one value, one per element of
-    an axis, or one per block.
+    """A scale or zero point as it meets `x`: one value, one per
+    element of an axis, or one per block.
     """
     rank = g.rank(v)
     if rank == 0 or g.dims(v) == (1,):
@@ -67,8 +71,8 @@ def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
 
 
 def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
-    """Each value along `axis` repeated `block` times, cut to the length of
-    the data.
+    """Each value along `axis` repeated `block` times, cut to the
+    length of the data.
     """
     small = g.shape(v)
     if len(small) != len(shape) or block < 1 or small[axis] * block < shape[axis]:
@@ -80,13 +84,15 @@ def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
 
 
 def saturated(y: Expr, dtype: DType) -> Expr:
-    """Rounded values clipped to the range of an integer type and converted."""
+    """Rounded values clipped to the range of an integer type and
+    converted.
+    """
     return g.cast(g.clip(y, float(dtype.min), float(dtype.max)), dtype)
 
 
 def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
-    """A cast; to floating-point types of 8 and 4 bits, values out of range
-    become the greatest finite one, or not.
+    """A cast; to floating-point types of 8 and 4 bits, values out
+    of range become the greatest finite one, or not.
     """
     source = g.dtype(x)
     if dtype.is_float and dtype.bits <= 8 and source.is_float and source != dtype:
@@ -99,10 +105,10 @@ def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
 
 
 def quantize(
-    x: Expr, scale: Expr, zero: Expr | None, dtype: DType, *, work: DType, saturate: bool = True, **places: int
+    x: Expr, scale: Expr, zero: Maybe, dtype: DType, *, work: DType, saturate: bool = True, **places: int
 ) -> Expr:
-    """`x` divided by a scale, rounded to even, around a zero point, as
-    `dtype`; computed in the type `work`.
+    """`x` divided by a scale, rounded to even, around a zero point,
+    as `dtype`; computed in the type `work`.
 
     places   `axis` (1 unless it is given) along which the scale has several values, and
              `block_size`, the elements that share one, 0 where each has its own
@@ -114,9 +120,9 @@ def quantize(
     return converted(y, dtype, saturate) if dtype.is_float else saturated(y, dtype)
 
 
-def dequantize(x: Expr, scale: Expr, zero: Expr | None, dtype: DType, **places: int) -> Expr:
-    """The real numbers that a quantised tensor stands for, as `dtype`;
-    `places` as in `quantize`.
+def dequantize(x: Expr, scale: Expr, zero: Maybe, dtype: DType, **places: int) -> Expr:
+    """The real numbers that a quantised tensor stands for, as
+    `dtype`; `places` as in `quantize`.
     """
     if zero is None or is_zero(zero):
         y = g.cast(x, dtype)
@@ -127,19 +133,19 @@ def dequantize(x: Expr, scale: Expr, zero: Expr | None, dtype: DType, **places: 
 
 
 def requantize(sums: Expr, factor: Expr, zero: Expr) -> Expr:
-    """int32 sums times a factor in float32, rounded to even, around a zero
-    point, saturated to its type.
+    """int32 sums times a factor in float32, rounded to even, around
+    a zero point, saturated to its type.
     """
     y = g.add(g.op("round", g.mul(g.cast(sums, "float32"), factor)), g.cast(zero, "float32"))
     return saturated(y, g.dtype(zero))
 
 
 def dynamic_range(x: Expr, dtype: DType) -> tuple[Expr, Expr]:
-    """Scale and zero point of an unsigned type from the range of the data,
-    which always includes 0.
+    """Scale and zero point of an unsigned type from the range of
+    the data, which always includes 0.
 
-    Where all data is 0 every scale would do; it is 1, as in ONNX Runtime,
-    rather than 0, which nothing can be divided by.
+    Where all data is 0 every scale would do; it is 1, as in ONNX
+    Runtime, rather than 0, which nothing can be divided by.
     """
     axes = range(g.rank(x))
     low = g.minimum(g.reduce("min", x, axes, False), 0.0)

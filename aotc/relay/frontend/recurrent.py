@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers: calls of nn.lstm, nn.gru and nn.rnn, and steps of arithmetic for what
-these cannot do.
+"""Recurrent layers: calls of nn.lstm, nn.gru and nn.rnn, and steps
+of arithmetic for what these cannot do.
 
-In: data (steps, batch, inputs) and weights of one direction.  Out: outputs (steps, batch,
-hidden) and the last states.
+In: data (steps, batch, inputs) and weights of one direction.  Out:
+outputs (steps, batch, hidden) and the last states.
 
     weights = Weights(w, r, wb, rb)                     # w (gates * hidden, inputs)
     y, (h,) = whole_layer("gru", x, weights, [h])
@@ -19,13 +19,16 @@ from typing import Any, Final, TypeAlias
 from aotc.ir import AotcError, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.op.recurrent import DTYPES
 
 MAX_STEPS: Final = 1024
 """Longer unrolled sequences are refused: each step becomes code of its own."""
 
-State: TypeAlias = "list[Expr]"
-Activation: TypeAlias = "Callable[[Expr], Expr]"
+State: TypeAlias = list[Expr]
+Exprs: TypeAlias = Sequence[Expr]
+Activation: TypeAlias = Callable[[Expr], Expr]
+Functions: TypeAlias = Sequence[Activation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +36,18 @@ class Weights:
     """The weights of one direction of a layer: of the inputs (gates * hidden,
     inputs), of the recurrence, and their biases.
 
-    The gates are in the order of the operators: input, forget, cell,
-    output; reset, update, new.
+    The gates are in the order of the operators: input, forget,
+    cell, output; reset, update, new.
     """
 
     w: Expr
     r: Expr
-    wb: Expr | None
-    rb: Expr | None
+    wb: Maybe
+    rb: Maybe
 
     def reordered(self, order: Sequence[int]) -> Weights:
-        """Weights whose gates stand in another order: `order` says where
-        each is taken from.
+        """Weights whose gates stand in another order: `order` says
+        where each is taken from.
         """
         if len(order) == 1:
             return self
@@ -61,8 +64,8 @@ class Weights:
 def whole_layer(
     kind: str, x: Expr, weights: Weights, states: Sequence[Expr], *, reverse: bool = False, **attributes: Any
 ) -> tuple[Expr, State]:
-    """One direction of a layer ("lstm", "gru", "rnn") over x (steps, batch,
-    inputs): outputs, and the last states.
+    """One direction of a layer ("lstm", "gru", "rnn") over x
+    (steps, batch, inputs): outputs, and the last states.
 
     Numbers narrower than float32 are computed as such.
     """
@@ -90,12 +93,7 @@ def _same(x: Expr) -> Expr:
 
 
 def lstm_step(
-    gates: Sequence[Expr],
-    c: Expr,
-    act: Sequence[Activation],
-    clipped: Activation = _same,
-    peepholes: Sequence[Expr] = (),
-    coupled: bool = False,
+    gates: Exprs, c: Expr, act: Functions, clipped: Activation = _same, peepholes: Exprs = (), coupled: bool = False
 ) -> State:
     """The new h and c of an LSTM.
 
@@ -116,23 +114,16 @@ def lstm_step(
     return [g.mul(act[0](clipped(o)), act[2](c)), c]
 
 
-def gru_step(
-    reset: Expr,
-    update: Expr,
-    new: Callable[[Expr], Expr],
-    h: Expr,
-    act: Sequence[Activation],
-    clipped: Activation = _same,
-) -> State:
-    """The new h of a GRU; gates before their activations, the new one as a
-    function of the reset gate.
+def gru_step(reset: Expr, update: Expr, new: Activation, h: Expr, act: Functions, clipped: Activation = _same) -> State:
+    """The new h of a GRU; gates before their activations, the new
+    one as a function of the reset gate.
     """
     r, z = act[0](clipped(reset)), act[0](clipped(update))
     candidate = act[1](clipped(new(r)))
     return [g.add(g.mul(g.sub(1.0, z), candidate), g.mul(z, h))]
 
 
-def linear(x: Expr, weight: Expr, bias: Expr | None) -> Expr:
+def linear(x: Expr, weight: Expr, bias: Maybe) -> Expr:
     """x (batch, inputs) times a weight (units, inputs), and a bias."""
     y = g.op("nn.dense", x, weight, units=g.shape(weight)[0])
     return y if bias is None else g.op("nn.bias_add", y, bias, axis=-1)
@@ -143,8 +134,8 @@ def linear(x: Expr, weight: Expr, bias: Expr | None) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """One direction of a layer as arithmetic for each step, with one
-    product for the inputs of all steps.
+    """One direction of a layer as arithmetic for each step, with
+    one product for the inputs of all steps.
 
     order         where the gates that the steps expect stand in the weights
     reset_after   the reset gate of a GRU scales the product of the last state, not the state
@@ -161,12 +152,12 @@ class Unrolled:
     coupled: bool = False
     reset_after: bool = False
 
-    def run(self, x: Expr, state: State, lengths: Expr | None = None, reverse: bool = False) -> tuple[Expr, State]:
-        """Beyond its length (batch, 1) a sequence keeps its state and puts
-        out zeros.
+    def run(self, x: Expr, state: State, lengths: Maybe = None, reverse: bool = False) -> tuple[Expr, State]:
+        """Beyond its length (batch, 1) a sequence keeps its state
+        and puts out zeros.
 
-        The state after a sequence of no steps is zero, as in ONNX Runtime;
-        the specification does not say.
+        The state after a sequence of no steps is zero, as in ONNX
+        Runtime; the specification does not say.
         """
         length = g.shape(x)[0]
         text = f"this kind of layer over a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)"
@@ -187,8 +178,8 @@ class Unrolled:
         return g.concat(outputs[::-1] if reverse else outputs, 0), state
 
     def _inputs(self, x: Expr) -> list[Expr]:
-        """The products of (steps, batch, inputs) with the weights, step by
-        step.
+        """The products of (steps, batch, inputs) with the weights,
+        step by step.
         """
         steps, batch, features = g.shape(x)
         products = linear(g.reshape(x, (steps * batch, features)), self.weights.w, self.weights.wb)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reductions, also of no elements, and the greatest elements.
 
-In: a tensor, axes from 0, and whether reduced axes stay with size 1.  Out: a tensor.
+In: a tensor, axes from 0, and whether reduced axes stay with size
+1. Out: a tensor.
 
     plain("sum")(x, (1,), False)
     log_sum_exp(x, (1,), False)             # log(sum(exp(x - max(x)))) + max(x)
@@ -39,8 +40,8 @@ def _of_nothing(x: Expr, axes: Axes, keepdims: bool, value: g.Number) -> Expr:
 
 
 def extreme(name: str) -> Reduction:
-    """The greatest ("max") or the least ("min") elements: any or all of
-    truth values, the worst one of nothing.
+    """The greatest ("max") or the least ("min") elements: any or
+    all of truth values, the worst one of nothing.
     """
 
     def body(x: Expr, axes: Axes, keepdims: bool) -> Expr:
@@ -69,8 +70,8 @@ def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
 
 
 def p_norm(x: Expr, order: float, total: Callable[[Expr], Expr]) -> Expr:
-    """The root of a sum of powers; `total` adds up the powers that belong
-    together.
+    """The root of a sum of powers; `total` adds up the powers that
+    belong together.
     """
     if order == 2:
         return g.sqrt(total(g.mul(x, x)))
@@ -82,10 +83,11 @@ def p_norm(x: Expr, order: float, total: Callable[[Expr], Expr]) -> Expr:
 
 
 def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
-    """The k greatest (or least) elements of an axis, in order, and their
-    positions as int64.
+    """The k greatest (or least) elements of an axis, in order, and
+    their positions as int64.
 
-    Raises AotcError (code "graph-topk") where there are not so many.
+    Raises AotcError (code "graph-topk") where there are not so
+    many.
     """
     size = g.dims(x)[axis]
     if k < 0 or (isinstance(size, int) and k > size):

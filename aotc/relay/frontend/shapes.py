@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moves elements without computing: single elements, blocks between channels and space,
-padding that cuts.
+"""What moves elements without computing: single elements, blocks
+between channels and space, padding that cuts.
 
 element(x, 1, 3)                        # x[:, 3]
 depth_to_space(x, 2)                    # (n, 4 * c, h, w) to (n, c, 2 * h, 2 * w)
 padded(x, [(0, 0), (-1, 2)])            # the first column cut off, two added behind the last
 
-Data with the channels last is transposed around blocks: the pass that moves transposes makes
-one of several.
+Data with the channels last is transposed around blocks: the pass
+that moves transposes makes one of several.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from aotc.relay.frontend import graph as g
 
 
 def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
-    """Indices into axes of a size (or of several, along their last axis);
-    constant ones counted from the start.
+    """Indices into axes of a size (or of several, along their last
+    axis); constant ones counted from the start.
 
-    Raises AotcError (code "graph-index") for constant ones that are out of
-    range.
+    Raises AotcError (code "graph-index") for constant ones that are
+    out of range.
     """
     if not isinstance(indices, Constant):
         return indices
@@ -37,8 +37,8 @@ def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
 
 
 def take(x: Expr, indices: Expr, axis: int) -> Expr:
-    """Elements of an axis by their positions, which count from 0; constant
-    ones are checked.
+    """Elements of an axis by their positions, which count from 0;
+    constant ones are checked.
     """
     size = g.dims(x)[axis] if axis < g.rank(x) else None
     places = checked_indices(indices, size) if isinstance(size, int) else indices
@@ -46,8 +46,8 @@ def take(x: Expr, indices: Expr, axis: int) -> Expr:
 
 
 def from_start(indices: Expr, size: int) -> Expr:
-    """Indices into an axis of a size counted from its start: negative ones
-    count from its end.
+    """Indices into an axis of a size counted from its start:
+    negative ones count from its end.
     """
     if isinstance(indices, Constant):
         return checked_indices(indices, size)
@@ -66,8 +66,8 @@ def _exact(value: int, divisor: int) -> int:
 
 
 def depth_to_space(x: Expr, size: int, spatial: int = 2, blocks_first: bool = False) -> Expr:
-    """Channels as blocks of the spatial axes, which are the last ones:
-    (..., depth * size**spatial, *extents).
+    """Channels as blocks of the spatial axes, which are the last
+    ones: (..., depth * size**spatial, *extents).
 
     blocks_first   the channels of one block lie side by side, not the blocks of one channel
     """
@@ -94,8 +94,8 @@ def space_to_depth(x: Expr, size: int, spatial: int = 2, blocks_first: bool = Fa
 
 
 def cropped(x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
-    """`x` without what negative numbers of elements before and after each
-    axis cut off.
+    """`x` without what negative numbers of elements before and
+    after each axis cut off.
     """
     axes = [k for k, pair in enumerate(widths) if min(pair) < 0]
     if not axes:
@@ -108,7 +108,7 @@ def cropped(x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
 
 
 def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Number = 0, mode: str = "constant") -> Expr:
-    """`x` with (before, after) elements added to each axis, or cut off
-    where the numbers are negative.
+    """`x` with (before, after) elements added to each axis, or cut
+    off where the numbers are negative.
     """
     return g.pad(cropped(x, widths), [(max(b, 0), max(a, 0)) for b, a in widths], value, mode)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and pools over one to three spatial axes, and the windows that they move;
-resizing of these axes, and samples at positions that are computed.
+"""Convolutions and pools over one to three spatial axes, and the
+windows that they move; resizing of these axes, and samples at
+positions that are computed.
 
-In: data (batch, channels, *spatial), or in another layout that is named; a `Window`.  Out:
-calls of nn.conv2d, nn.max_pool2d and so on.
+In: data (batch, channels, *spatial), or in another layout that is
+named; a `Window`.  Out: calls of nn.conv2d, nn.max_pool2d and so
+on.
 
     window = Window((3, 3), strides=(2, 2), dilations=(1, 1), pads=(1, 1, 1, 1))
     convolve(x, weight, window, bias)       # nn.bias_add(nn.conv2d(x, weight, ...), bias)
@@ -11,7 +13,8 @@ calls of nn.conv2d, nn.max_pool2d and so on.
     resize(x, (8, 8), "linear", "half_pixel")              # image.resize2d
     grid_sample(x, grid, "bilinear", "zeros", False)       # positions along the last axis of the grid
 
-Formats that have words for padding work it out first; data with the channels last names its layouts:
+Formats that have words for padding work it out first; data with the
+channels last names its layouts:
 
     window = window.padded(same_padding(spatial, window))
     convolve(x, weight, window, bias, data_layout="NHWC", kernel_layout="OHWI")
@@ -27,6 +30,7 @@ from typing import Any, Final
 from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Maybe
 
 LAYOUTS: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 """The layouts of data by the number of spatial axes."""
@@ -34,8 +38,8 @@ LAYOUTS: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over the spatial axes; `pads` holds all befores, then all
-    afters.
+    """A window over the spatial axes; `pads` holds all befores,
+    then all afters.
     """
 
     kernel: tuple[int, ...]
@@ -62,39 +66,37 @@ class Window:
 
 
 def halves(totals: Sequence[int], more_after: bool = True) -> tuple[int, ...]:
-    """Padding split in two, befores first; of an odd number the larger part
-    goes after, or before.
+    """Padding split in two, befores first; of an odd number the
+    larger part goes after, or before.
     """
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     return (*small, *large) if more_after else (*large, *small)
 
 
 def same_padding(spatial: Sequence[int], window: Window, more_after: bool = True) -> tuple[int, ...]:
-    """The padding with which the result has ceil(extent / stride) elements
-    per axis.
+    """The padding with which the result has ceil(extent / stride)
+    elements per axis.
     """
     rows = zip(spatial, window.strides, window.spans(), strict=True)
     return halves([max((-(-n // stride) - 1) * stride + span - n, 0) for n, stride, span in rows], more_after)
 
 
 def spatial_rank(rank: int, what: str) -> int:
-    """The number of spatial axes of a tensor of `rank`: 1 to 3; AotcError
-    (code "graph-rank") for others.
+    """The number of spatial axes of a tensor of `rank`: 1 to 3;
+    AotcError (code "graph-rank") for others.
     """
     require("graph-rank", 3 <= rank <= 5, f"{what} of rank {rank} is not supported (3 to 5 are)")
     return rank - 2
 
 
-def with_bias(y: Expr, bias: Expr | None, axis: int = 1) -> Expr:
+def with_bias(y: Expr, bias: Maybe, axis: int = 1) -> Expr:
     """`y` with a bias per channel."""
     return y if bias is None else g.op("nn.bias_add", y, bias, axis=axis)
 
 
-def convolve(
-    x: Expr, weight: Expr, window: Window, bias: Expr | None = None, groups: int = 1, **attributes: Any
-) -> Expr:
-    """A convolution; the weight is (channels, inputs / groups, *kernel), or
-    what `kernel_layout` says.
+def convolve(x: Expr, weight: Expr, window: Window, bias: Maybe = None, groups: int = 1, **attributes: Any) -> Expr:
+    """A convolution; the weight is (channels, inputs / groups,
+    *kernel), or what `kernel_layout` says.
 
     attributes   those of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype` for sums of integers
     """
@@ -105,10 +107,10 @@ def convolve(
 
 
 def convolve_transposed(
-    x: Expr, weight: Expr, window: Window, bias: Expr | None, groups: int, output_padding: tuple[int, ...]
+    x: Expr, weight: Expr, window: Window, bias: Maybe, groups: int, output_padding: tuple[int, ...]
 ) -> Expr:
-    """A transposed convolution with a weight (inputs, channels / groups,
-    *kernel).
+    """A transposed convolution with a weight (inputs, channels /
+    groups, *kernel).
     """
     sizes = {"channels": g.shape(weight)[1] * groups, "kernel_size": window.kernel, "output_padding": output_padding}
     y = g.op(f"nn.conv{window.rank}d_transpose", x, weight, **window.attributes(), groups=groups, **sizes)
@@ -116,8 +118,9 @@ def convolve_transposed(
 
 
 def taps(x: Expr, window: Window, counts: Sequence[int]) -> Iterator[tuple[list[int], Expr]]:
-    """For each element of a window: its place in the window, and the
-    elements of `x` that it meets on its way, (batch, channels, *counts).
+    """For each element of a window: its place in the window, and
+    the elements of `x` that it meets on its way, (batch, channels,
+    *counts).
     """
     for tap in itertools.product(*map(range, window.kernel)):
         begin = [t * d for t, d in zip(tap, window.dilations, strict=True)]
@@ -126,8 +129,8 @@ def taps(x: Expr, window: Window, counts: Sequence[int]) -> Iterator[tuple[list[
 
 
 def pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
-    """A pool of kind "max" or "avg"; further attributes are `ceil_mode`,
-    `count_include_pad`, `layout`.
+    """A pool of kind "max" or "avg"; further attributes are
+    `ceil_mode`, `count_include_pad`, `layout`.
     """
     return g.op(f"nn.{kind}_pool{window.rank}d", x, pool_size=window.kernel, **window.attributes(), **attributes)
 
@@ -138,8 +141,8 @@ def pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
 def resize(
     x: Expr, sizes: Sequence[int], method: str, mode: str, rounding: str = "", cubic: float = -0.75, **attributes: Any
 ) -> Expr:
-    """`x` (batch, channels, one to three spatial axes) with other spatial
-    extents.
+    """`x` (batch, channels, one to three spatial axes) with other
+    spatial extents.
 
     method       "nearest_neighbor", "linear" or "cubic"
     mode         how positions of the result are those of the data: "half_pixel", "align_corners", "asymmetric", ...
@@ -159,8 +162,8 @@ def resize(
 
 
 def grid_sample(x: Expr, grid: Expr, method: str, padding_mode: str, align_corners: bool) -> Expr:
-    """Elements of `x` (batch, channels, *spatial) at positions (batch,
-    *result, coordinates) from -1 to 1.
+    """Elements of `x` (batch, channels, *spatial) at positions
+    (batch, *result, coordinates) from -1 to 1.
     """
     rank = g.rank(grid)
     positions = g.transpose(grid, (0, rank - 1, *range(1, rank - 1)))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ONNX front end: a .onnx file or ModelProto becomes a module of the graph IR.
+"""The ONNX front end: a .onnx file or ModelProto becomes a module
+of the graph IR.
 
 load      files and protos, checked: versions, duplicates, cycles, external data
 signature inputs and their types, dynamic dimensions pinned

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk over an ONNX graph: nodes in dependency order, each through its converter,
-problems collected.
+"""The walk over an ONNX graph: nodes in dependency order, each
+through its converter, problems collected.
 
-In: a loaded model and pinned input types.  Out: an IRModule with one function, @main.  An
-operator without a converter is replaced by its function body (the model's own, or the one
-ONNX defines) where it has one.
+In: a loaded model and pinned input types.  Out: an IRModule with
+one function, @main.  An operator without a converter is replaced by
+its function body (the model's own, or the one ONNX defines) where
+it has one.
 
     module = from_onnx("net.onnx", shape={"x": (1, 3, 224, 224)})
     module.attrs["output_names"]                  # ("scores",)
@@ -13,8 +14,9 @@ ONNX defines) where it has one.
 from __future__ import annotations
 
 import logging
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +29,7 @@ from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx import load
 from aotc.relay.frontend.onnx.function import bind_function, function_of
-from aotc.relay.frontend.onnx.load import Array, LoadedModel
+from aotc.relay.frontend.onnx.load import LoadedModel
 from aotc.relay.frontend.onnx.node import Node, apply, attributes_of, check_node, schema_of
 from aotc.relay.frontend.onnx.signature import input_types, pin_hint
 from aotc.relay.frontend.onnx.table import converter_of
@@ -39,15 +41,14 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Scope:
-    """The tensors visible in one graph: its own by name, then those of the
-    graph around it.
+    """The tensors visible in one graph, its own before those of the
+    graph around it: values, and initialisers that nobody has read
+    yet.
     """
 
     opsets: Mapping[str, int]
-    parent: _Scope | None = None
+    names: ChainMap[str, Expr | TensorProto]
     depth: int = 0
-    values: dict[str, Expr] = field(default_factory=dict)
-    initializers: dict[str, TensorProto] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -61,37 +62,34 @@ class _Conversion:
     # --- tensors by name
 
     def lookup(self, name: str, scope: _Scope) -> Expr:
-        """The expression called `name`; raises PoisonedError where its
-        computation failed.
+        """The expression called `name`; raises PoisonedError where
+        its computation failed.
         """
-        found: _Scope | None = scope
-        while found is not None:
-            if name in found.values:
-                return found.values[name]
-            if name in found.initializers:
-                with span_scope(Span(self.loaded.source, node=name)):
-                    value = Constant(self.loaded.array(found.initializers[name]))
-                found.values[name] = value
-                return value
-            found = found.parent
-        raise PoisonedError(name)
+        owner = next((names for names in scope.names.maps if name in names), None)
+        if owner is None:
+            raise PoisonedError(name)
+        found = owner[name]
+        if isinstance(found, TensorProto):
+            with span_scope(Span(self.loaded.source, node=name)):
+                owner[name] = found = Constant(self.loaded.array(found))
+        return found
 
     # --- graphs
 
     def graph(self, graph: GraphProto, scope: _Scope) -> None:
-        """Convert the nodes that the outputs of `graph` need; results go
-        into `scope`.
+        """Convert the nodes that the outputs of `graph` need;
+        results go into `scope`.
         """
         require("onnx-sparse", not graph.sparse_initializer, "sparse initializers are not supported")
         if scope.depth > load.MAX_DEPTH:
             raise load.too_deep()
         for tensor in graph.initializer:
-            scope.initializers.setdefault(tensor.name, tensor)
+            scope.names.maps[0].setdefault(tensor.name, tensor)
         self.nodes(load.sorted_nodes(graph, self.loaded.source), scope)
 
     def nodes(self, nodes: Iterable[tuple[int, NodeProto]], scope: _Scope) -> None:
-        """Convert nodes in order; problems are recorded and what depends on
-        them is passed over.
+        """Convert nodes in order; problems are recorded and what
+        depends on them is passed over.
         """
         outer = current_span()
         for index, proto in nodes:
@@ -100,8 +98,8 @@ class _Conversion:
                 self.node(proto, scope)
 
     def unfit(self, proto: NodeProto, scope: _Scope) -> str:
-        """What is said of a node at which its converter stumbles: the types
-        of its inputs and the names of its attributes.
+        """What is said of a node at which its converter stumbles:
+        the types of its inputs and the names of its attributes.
         """
         types = [str(self.lookup(name, scope).checked_type) if name else "none" for name in proto.input]
         given = f"({', '.join(types)}), [{', '.join(a.name for a in proto.attribute)}]"
@@ -124,7 +122,8 @@ class _Conversion:
         attributes = attributes_of(proto, schema)
         if converter is not None:
             wanted = [bool(name) for name in proto.output]
-            node = Node(proto.op_type, inputs, attributes, schema.since_version, wanted, _NodeHost(self, scope))
+            asked = self.loaded.array, partial(self.subgraph, scope)
+            node = Node(proto.op_type, inputs, attributes, schema.since_version, wanted, *asked)
             result = apply(converter, node)
             self.bind(proto, list(result) if isinstance(result, Sequence) else [result], scope)
             return
@@ -138,48 +137,34 @@ class _Conversion:
             if name and value is None:
                 raise AotcError("onnx-output", f"output {position} of {proto.op_type} is not supported")
             if name and value is not None:
-                scope.values[name] = value
+                scope.names[name] = value
 
     # --- functions and subgraphs
 
     def call_function(
         self, proto: NodeProto, function: FunctionProto, scope: _Scope, defaults: Mapping[str, Any]
     ) -> list[Expr | None]:
-        """The outputs of a function body for the inputs and attributes of a
-        node.
+        """The outputs of a function body for the inputs and
+        attributes of a node.
         """
         graph = bind_function(function, proto, defaults)
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
-        inner = _Scope({**scope.opsets, **opsets}, depth=scope.depth + 1)
+        inner = _Scope({**scope.opsets, **opsets}, ChainMap(), scope.depth + 1)
         for formal, actual in zip(function.input, proto.input, strict=False):
             if actual:
-                inner.values[formal] = self.lookup(actual, scope)
+                inner.names[formal] = self.lookup(actual, scope)
         self.graph(graph, inner)
         pairs = zip(function.output, proto.output, strict=False)
         return [self.lookup(formal, inner) if actual else None for formal, actual in pairs]
 
-    def subgraph(self, graph: GraphProto, inputs: Sequence[Expr], scope: _Scope) -> list[Expr]:
+    def subgraph(self, scope: _Scope, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
         """The outputs of a branch or loop body."""
-        inner = _Scope(scope.opsets, scope, scope.depth + 1)
+        inner = _Scope(scope.opsets, scope.names.new_child(), scope.depth + 1)
         if len(inputs) != len(graph.input):
             raise AotcError("onnx-input", f"a subgraph takes {len(graph.input)} inputs, {len(inputs)} are given")
-        inner.values.update({v.name: x for v, x in zip(graph.input, inputs, strict=True)})
+        inner.names.update({v.name: x for v, x in zip(graph.input, inputs, strict=True)})
         self.graph(graph, inner)
         return [self.lookup(v.name, inner) for v in graph.output]
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeHost:
-    """What a converter may ask, bound to the scope of its node."""
-
-    conversion: _Conversion
-    scope: _Scope
-
-    def tensor(self, tensor: TensorProto) -> Array:
-        return self.conversion.loaded.array(tensor)
-
-    def subgraph(self, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
-        return self.conversion.subgraph(graph, inputs, self.scope)
 
 
 def _has_body(schema: Any) -> bool:
@@ -208,22 +193,22 @@ def from_onnx(
     dims: Mapping[str, int] | None = None,
     name: str | None = None,
 ) -> IRModule:
-    """Convert an ONNX model (a path or a ModelProto; operator sets 1 to the
-    newest) to a module.
+    """Convert an ONNX model (a path or a ModelProto; operator sets
+    1 to the newest) to a module.
 
     shape  static shapes for inputs with dynamic dimensions, by input name
     dims   values for symbolic dimensions, by symbol
     name   what source locations call the model; its file name for None
 
-    The parameters of @main are the graph's inputs without initialisers,
-    under their ONNX names; initialisers become constants.
-    `attrs["output_names"]` keeps the names of the outputs; several outputs
-    are a tuple. Declared shapes of intermediate and output tensors are
-    never relied on.
+    The parameters of @main are the graph's inputs without
+    initialisers, under their ONNX names; initialisers become
+    constants. `attrs["output_names"]` keeps the names of the
+    outputs; several outputs are a tuple. Declared shapes of
+    intermediate and output tensors are never relied on.
 
-    Raises AotcError listing every problem of the model: see `read_model`,
-    `input_types`, and every node that cannot be converted, with its
-    operator, version and name.
+    Raises AotcError listing every problem of the model: see
+    `read_model`, `input_types`, and every node that cannot be
+    converted, with its operator, version and name.
     """
     loaded = load.read_model(model)
     if name is not None:
@@ -235,7 +220,7 @@ def from_onnx(
     functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in loaded.proto.functions}
     params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
     conversion = _Conversion(loaded, functions, Problems("onnx-node", pin_hint(types)))
-    scope = _Scope(loaded.opsets, values=dict(params))
+    scope = _Scope(loaded.opsets, ChainMap(dict(params)))
     with spending():
         conversion.graph(graph, scope)
     body = _result(conversion, graph, scope)
@@ -262,8 +247,8 @@ def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
 
 
 def _check_output(value: Any, result: Expr) -> None:
-    """AotcError where an output is no tensor or its declared element type
-    is not what the graph computes.
+    """AotcError where an output is no tensor or its declared
+    element type is not what the graph computes.
     """
     ty = result.checked_type
     if not isinstance(ty, TensorType):

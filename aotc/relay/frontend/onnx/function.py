@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Function bodies: composite operators as graphs of simpler ones.
 
-In: a node and the function it calls.  Out: a graph with the node's attributes put in place of
-references, inputs and outputs that the node leaves out dropped, and nothing else changed.
+In: a node and the function it calls.  Out: a graph with the node's
+attributes put in place of references, inputs and outputs that the
+node leaves out dropped, and nothing else changed.
 
     body = function_of(schema, proto, inputs, opset)     # ONNX's own definition of the operator
     graph = bind_function(body, proto, defaults)
@@ -24,11 +25,11 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], opset: int) -> FunctionProto:
-    """ONNX's definition of an operator as a function, for the operator set
-    of the model.
+    """ONNX's definition of an operator as a function, for the
+    operator set of the model.
 
-    Raises AotcError (code "onnx-op") where ONNX defines none for these
-    inputs and attributes.
+    Raises AotcError (code "onnx-op") where ONNX defines none for
+    these inputs and attributes.
     """
     if schema.has_function:
         version = _newest(schema.function_opset_versions, opset)
@@ -53,16 +54,16 @@ def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], op
 
 
 def _newest(versions: Sequence[int], opset: int) -> int:
-    """The newest version that the operator set has; the oldest where all
-    are newer.
+    """The newest version that the operator set has; the oldest
+    where all are newer.
     """
     fitting = [v for v in versions if v <= opset]
     return max(fitting) if fitting else min(versions)
 
 
 def _type_proto(x: Expr | None) -> TypeProto:
-    """The ONNX type of an argument; an empty one for an argument that is
-    left out.
+    """The ONNX type of an argument; an empty one for an argument
+    that is left out.
     """
     if x is None:
         return TypeProto()
@@ -72,11 +73,11 @@ def _type_proto(x: Expr | None) -> TypeProto:
 
 
 def bind_function(function: FunctionProto, proto: NodeProto, defaults: Mapping[str, Any]) -> GraphProto:
-    """The body of `function` as a graph, for the inputs and attributes of
-    `proto`.
+    """The body of `function` as a graph, for the inputs and
+    attributes of `proto`.
 
-    `defaults` are attribute values of the operator's definition, for
-    attributes that the node leaves out.
+    `defaults` are attribute values of the operator's definition,
+    for attributes that the node leaves out.
     """
     given = {a.name: a for a in proto.attribute}
     for attribute in function.attribute_proto:
@@ -96,8 +97,8 @@ def bind_function(function: FunctionProto, proto: NodeProto, defaults: Mapping[s
 
 
 def _rewrite(graph: GraphProto, given: Mapping[str, AttributeProto], absent: set[str]) -> None:
-    """Resolve attribute references and drop absent inputs, in subgraphs
-    too.
+    """Resolve attribute references and drop absent inputs, in
+    subgraphs too.
     """
     for node in graph.node:
         for position, name in enumerate(node.input):
@@ -113,8 +114,8 @@ def _rewrite(graph: GraphProto, given: Mapping[str, AttributeProto], absent: set
 
 
 def _resolved(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> AttributeProto | None:
-    """The attribute itself, or what it refers to under its own name; None
-    where that is left out.
+    """The attribute itself, or what it refers to under its own
+    name; None where that is left out.
     """
     if not attribute.ref_attr_name:
         return attribute

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of ONNX files: bytes to a ModelProto whose outer form has been checked.
+"""Reading of ONNX files: bytes to a ModelProto whose outer form has
+been checked.
 
-In: a path, or a ModelProto.  Out: a `LoadedModel`; its tensors are decoded on demand,
-external data from the model's own folder only.
+In: a path, or a ModelProto.  Out: a `LoadedModel`; its tensors are
+decoded on demand, external data from the model's own folder only.
 
     loaded = read_model("net.onnx")
     loaded.opsets[""]                       # 17
@@ -63,8 +64,8 @@ def elem_of_dtype(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model whose outer form is sound.  `folder` is where external data
-    may lie, None for a bare proto.
+    """A model whose outer form is sound.  `folder` is where
+    external data may lie, None for a bare proto.
     """
 
     proto: ModelProto
@@ -73,8 +74,8 @@ class LoadedModel:
     folder: Path | None = None
 
     def array(self, tensor: TensorProto) -> Array:
-        """The value of a tensor; AotcError for unsupported types, sizes
-        that do not fit and unreadable data.
+        """The value of a tensor; AotcError for unsupported types,
+        sizes that do not fit and unreadable data.
         """
         what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
         dtype = dtype_of_elem(tensor.data_type, what)
@@ -90,17 +91,14 @@ class LoadedModel:
         return np.asarray(array)
 
     def embedded(self, tensor: TensorProto) -> TensorProto:
-        """The tensor with its data inside; the same object where it is
-        there already.
+        """The tensor with its data inside; the same object where it
+        is there already.
         """
         if tensor.data_location != TensorProto.EXTERNAL:
             return tensor
         what = f"tensor {tensor.name!r}"
         dtype = dtype_of_elem(tensor.data_type, what)
-        return self._with_external_data(tensor, g.checked_shape(tensor.dims, dtype, what), dtype, what)
-
-    def _with_external_data(self, tensor: TensorProto, shape: tuple[int, ...], dtype: DType, what: str) -> TensorProto:
-        """A copy of `tensor` whose data has been read from its file."""
+        shape = g.checked_shape(tensor.dims, dtype, what)
         entries = {e.key: e.value for e in tensor.external_data}
         path = self._external_path(entries.get("location", ""), what)
         with open_regular(path, "onnx-external-data") as file:
@@ -121,8 +119,8 @@ class LoadedModel:
         return copy
 
     def _external_path(self, location: str, what: str) -> Path:
-        """The file of external data, which must lie in the model's folder
-        after links are followed.
+        """The file of external data, which must lie in the model's
+        folder after links are followed.
         """
         if self.folder is None:
             raise AotcError(
@@ -148,30 +146,27 @@ class LoadedModel:
 def read_model(model: str | Path | ModelProto) -> LoadedModel:
     """Read and check the outer form of a model.
 
-    Raises AotcError: unreadable or non-ONNX file, names that are not UTF-8,
-    unsupported IR or operator-set version, no graph, nodes or tensors
-    defined twice, cycles.
+    Raises AotcError: unreadable or non-ONNX file, names that are
+    not UTF-8, unsupported IR or operator-set version, no graph,
+    nodes or tensors defined twice, cycles.
     """
-    loaded = _loaded(model)
-    check_graph(loaded.proto.graph, loaded.source)
-    return loaded
-
-
-def _loaded(model: str | Path | ModelProto) -> LoadedModel:
-    """A model whose names are text."""
     if isinstance(model, ModelProto):
-        check_text(model, "model")
-        return LoadedModel(model, model.graph.name or "model", _opsets(model, "model"))
-    path = Path(model)
-    proto = _parse(path)
-    check_text(proto, path.name)
-    return LoadedModel(proto, path.name, _opsets(proto, path.name), path.resolve().parent)
+        proto, source, folder = model, "model", None
+    else:
+        path = Path(model)
+        proto, source, folder = _parse(path), path.name, path.resolve().parent
+    check_text(proto, source)
+    opsets = _opsets(proto, source)
+    if folder is None:
+        source = proto.graph.name or source
+    check_graph(proto.graph, source)
+    return LoadedModel(proto, source, opsets, folder)
 
 
 @g.codes_of("onnx")
 def load_model(model: str | Path | ModelProto) -> ModelProto:
-    """A model as one self-contained proto: checked as by `read_model`,
-    external data read in.
+    """A model as one self-contained proto: checked as by
+    `read_model`, external data read in.
     """
     loaded = read_model(model)
     if not any(t.data_location == TensorProto.EXTERNAL for t in _tensors(loaded.proto.graph)):
@@ -210,8 +205,8 @@ def _parse(path: Path) -> ModelProto:
 
 
 def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
-    """Operator-set versions by domain ("" for ai.onnx); checks versions and
-    that there is a graph.
+    """Operator-set versions by domain ("" for ai.onnx); checks
+    versions and that there is a graph.
     """
     span = Span(source)
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
@@ -240,8 +235,8 @@ _PROSE: Final = frozenset(
 
 
 def check_text(proto: Any, source: str) -> None:
-    """AotcError (code "onnx-name") for names that are not UTF-8: they come
-    out of the file as bytes.
+    """AotcError (code "onnx-name") for names that are not UTF-8:
+    they come out of the file as bytes.
     """
     stack: list[tuple[str, Any]] = [("", proto)]
     while stack:
@@ -280,11 +275,11 @@ def too_deep() -> AotcError:
 
 
 def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
-    """Names that a node reads: its inputs, and what its subgraphs take from
-    outside.
+    """Names that a node reads: its inputs, and what its subgraphs
+    take from outside.
 
-    Raises AotcError (code "onnx-depth") for subgraphs nested too deeply;
-    `depth` is that of the node's own graph.
+    Raises AotcError (code "onnx-depth") for subgraphs nested too
+    deeply; `depth` is that of the node's own graph.
     """
     if depth > MAX_DEPTH:
         raise too_deep()
@@ -299,8 +294,8 @@ def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
 
 
 def check_graph(graph: GraphProto, source: str) -> None:
-    """AotcError listing every tensor that is defined twice or used and
-    never defined.
+    """AotcError listing every tensor that is defined twice or used
+    and never defined.
     """
     defined = Counter({v.name for v in graph.input} | fixed_names(graph))
     problems = [
@@ -333,15 +328,18 @@ def check_graph(graph: GraphProto, source: str) -> None:
 
 
 def node_label(node: NodeProto, index: int) -> str:
-    """A node's name, or its operator and position where it has none."""
+    """A node's name, or its operator and position where it has
+    none.
+    """
     return str(node.name) or f"{node.op_type}#{index}"
 
 
 def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
-    """(position, node) of the nodes that the outputs need, producers first,
-    the file's order where it is one.
+    """(position, node) of the nodes that the outputs need,
+    producers first, the file's order where it is one.
 
-    Raises AotcError (code "onnx-cycle") naming the nodes of a cycle.
+    Raises AotcError (code "onnx-cycle") naming the nodes of a
+    cycle.
     """
     producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     reads = [sorted({producer[n] for n in captured_names(node) if n in producer}) for node in graph.node]

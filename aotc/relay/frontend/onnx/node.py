@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One ONNX node, and how a converter gets what it asks for.
 
-A converter is a function from inputs and attributes to expressions; its signature says which:
+A converter is a function from inputs and attributes to expressions;
+its signature says which:
 
     def pool(x: Expr, shape: Ints | None = None, *, axis: Axis, alpha: float = 1.0, node: Node) -> Expr: ...
 
-Positional parameters are the inputs of the node in order (`*parts`: all that are left), those
-by keyword its attributes (`**rest`: all that are left), `node` the node itself.  A default
-stands for what is left out.
+Positional parameters are the inputs of the node in order (`*parts`:
+all that are left), those by keyword its attributes (`**rest`: all
+that are left), `node` the node itself.  A default stands for what
+is left out.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import Parameter
-from typing import Annotated, Any, Final, Protocol, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import numpy as np
 import onnx
@@ -35,18 +37,6 @@ Int: TypeAlias = Annotated[int, "one integer known at compile time"]
 Items: TypeAlias = Annotated[list[Expr], "the tensors of a sequence"]
 
 
-class Host(Protocol):
-    """What a converter may ask of the conversion it is part of."""
-
-    def tensor(self, tensor: TensorProto) -> Array:
-        """The value of a tensor attribute."""
-
-    def subgraph(self, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
-        """The outputs of a graph attribute (a branch, a loop body) for
-        these inputs.
-        """
-
-
 @dataclass(slots=True)
 class Node:
     """A node about to be converted.
@@ -55,6 +45,8 @@ class Node:
     attrs     attributes by name; defaults of the operator's version are filled in
     since     the version of the operator: the newest operator set that changed it, not newer than the model's
     wanted    per output, whether it has a name (an unnamed output need not be computed)
+    tensor    the value of a tensor attribute
+    subgraph  the outputs of a graph attribute (a branch, a loop body) for inputs of it
     """
 
     op_type: str
@@ -62,7 +54,8 @@ class Node:
     attrs: Mapping[str, Any]
     since: int
     wanted: list[bool]
-    host: Host
+    tensor: Callable[[TensorProto], Array]
+    subgraph: Callable[[GraphProto, Sequence[Expr]], list[Expr]]
 
     def __getitem__(self, index: int) -> Expr:
         """An input that must be there."""
@@ -80,11 +73,11 @@ class Node:
         return index < len(self.wanted) and self.wanted[index]
 
     def known(self, index: int, name: str) -> Array | None:
-        """The value of an attribute, or of an input that must be known at
-        compile time; None where both are left out.
+        """The value of an attribute, or of an input that must be
+        known at compile time; None where both are left out.
 
-        Raises AotcError (code "onnx-runtime-shape") where the value depends
-        on run-time data.
+        Raises AotcError (code "onnx-runtime-shape") where the value
+        depends on run-time data.
         """
         if name in self.attrs:
             return np.asarray(self.attrs[name])
@@ -97,8 +90,8 @@ class Node:
         return value
 
     def argument(self, index: int, parameter: Parameter) -> Any:
-        """What a converter gets for a positional parameter: an input, or a
-        value known at compile time.
+        """What a converter gets for a positional parameter: an
+        input, or a value known at compile time.
         """
         name, wanted, needed = parameter.name, parameter.annotation, parameter.default is Parameter.empty
         if wanted == Items:
@@ -118,8 +111,8 @@ class Node:
         return numbers[0]
 
     def attribute(self, parameter: Parameter) -> Any:
-        """What a converter gets for a parameter that is given by keyword:
-        an attribute, or the node.
+        """What a converter gets for a parameter that is given by
+        keyword: an attribute, or the node.
         """
         if parameter.name == "node":
             return self
@@ -140,6 +133,13 @@ Converted: TypeAlias = "Expr | Sequence[Expr | None]"
 Converter: TypeAlias = Callable[..., Converted]
 """What converts a node: one expression, or one per output (None for one that is not computed)."""
 Table: TypeAlias = Mapping[str, Converter]
+
+
+def named(*converters: Converter) -> Table:
+    """Converters by the names of their operators: `_max_pool` is
+    that of MaxPool.
+    """
+    return {"".join(map(str.capitalize, c.__name__.split("_"))): c for c in converters}
 
 
 def apply(converter: Converter, node: Node) -> Converted:
@@ -172,7 +172,9 @@ _FIELDS: Final = {
 
 
 def value_of(attribute: AttributeProto) -> Any:
-    """The Python value of an attribute; tensors and graphs stay protos."""
+    """The Python value of an attribute; tensors and graphs stay
+    protos.
+    """
     if attribute.type not in _FIELDS:
         raise AotcError("onnx-attribute", f"attribute {attribute.name!r} has a kind that is not supported")
     value = getattr(attribute, _FIELDS[attribute.type])
@@ -185,8 +187,8 @@ def _text(value: Any) -> Any:
 
 @cache
 def schema_of(op_type: str, domain: str, version: int) -> Any:
-    """The definition of an operator in a version of its domain, None where
-    there is none.
+    """The definition of an operator in a version of its domain,
+    None where there is none.
     """
     try:
         return onnx.defs.get_schema(op_type, version, domain)
@@ -199,10 +201,11 @@ _LEGACY: Final = frozenset({"consumed_inputs"})
 
 
 def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
-    """The attributes of a node with the schema's defaults filled in.
+    """The attributes of a node with the schema's defaults filled
+    in.
 
-    Raises AotcError (code "onnx-attribute") for unknown, wrongly typed and
-    missing attributes.
+    Raises AotcError (code "onnx-attribute") for unknown, wrongly
+    typed and missing attributes.
     """
     result = {}
     for attribute in node.attribute:
@@ -251,10 +254,10 @@ RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
 
 
 def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> None:
-    """AotcError where a node has too few or too many inputs or outputs
-    (code "onnx-input"), a tensor has a rank that its operator does not take
-    ("onnx-rank"), or the operator is of a version that no converter knows
-    ("onnx-op").
+    """AotcError where a node has too few or too many inputs or
+    outputs (code "onnx-input"), a tensor has a rank that its
+    operator does not take ("onnx-rank"), or the operator is of a
+    version that no converter knows ("onnx-op").
     """
     op, least, most, since = node.op_type, schema.min_input, schema.max_input, schema.since_version
     require("onnx-op", since >= OLDEST.get(op, 1), f"{op} of operator set {since} is not supported")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converters of control flow and of sequences.
 
-A branch whose condition is known is taken; a loop whose trip count and condition are known is
-unrolled. A sequence is a tuple of tensors; positions in it must be known.
+A branch whose condition is known is taken; a loop whose trip count
+and condition are known is unrolled. A sequence is a tuple of
+tensors; positions in it must be known.
 
     OPS["If"](condition, node=node)         # the outputs of one branch
 """
@@ -17,15 +18,15 @@ from aotc.ir import AotcError, require
 from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis
-from aotc.relay.frontend.onnx.node import Int, Ints, Items, Known, Node, Table
+from aotc.relay.frontend.onnx.node import Int, Ints, Items, Known, Node, Table, named
 from aotc.relay.frontend.shapes import element
 
 
 def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: Node) -> Sequence[Expr]:
     if isinstance(condition, Constant):
         taken = g.only(condition.data, "the condition of If")
-        return node.host.subgraph(then_branch if taken else else_branch, [])
-    yes, no = (node.host.subgraph(branch, []) for branch in (then_branch, else_branch))
+        return node.subgraph(then_branch if taken else else_branch, [])
+    yes, no = (node.subgraph(branch, []) for branch in (then_branch, else_branch))
     require("onnx-if", len(yes) == len(no), f"the branches of If give {len(yes)} and {len(no)} outputs")
     types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
     differ = "; ".join(f"{a} and {b}" for a, b in types if a != b)
@@ -40,8 +41,8 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
 def _loop(
     trip_count: Ints | None = None, condition: Known | None = None, *state: Expr, body: GraphProto, node: Node
 ) -> list[Expr]:
-    """Unrolled: the iteration number is a constant, and so must be the
-    condition after each iteration.
+    """Unrolled: the iteration number is a constant, and so must be
+    the condition after each iteration.
     """
     trips = trip_count[0] if trip_count else None
     going = condition is None or bool(g.only(condition, "the condition of Loop"))
@@ -94,8 +95,8 @@ def _scan(*inputs: Expr, num_scan_inputs: int = 0, body: GraphProto, node: Node)
 
 
 def _per_value(node: Node, name: str, count: int) -> list[int]:
-    """An attribute that has one number for each of `count` values, all 0
-    where it is left out.
+    """An attribute that has one number for each of `count` values,
+    all 0 where it is left out.
     """
     given: list[int] = node.attrs.get(name) or [0] * count
     fits = len(given) == count
@@ -105,7 +106,7 @@ def _per_value(node: Node, name: str, count: int) -> list[int]:
 
 def _body_outputs(node: Node, body: GraphProto, inputs: Sequence[Expr], least: int) -> list[Expr]:
     """The outputs of a body, `least` or more."""
-    outputs = node.host.subgraph(body, inputs)
+    outputs = node.subgraph(body, inputs)
     text = f"the body of {node.op_type} gives {len(outputs)} outputs, not {least} or more"
     require("onnx-loop", len(outputs) >= least, text)
     return outputs
@@ -159,17 +160,10 @@ def _split_to_sequence(x: Expr, split: Known | None = None, *, axis: Axis = 0, k
 
 
 OPS: Table = {
-    "ConcatFromSequence": _concat_from_sequence,
-    "If": _if,
-    "Loop": _loop,
+    **named(_concat_from_sequence, _if, _loop, _scan, _sequence_at, _sequence_erase, _sequence_insert),
+    **named(_sequence_length, _split_to_sequence),
     "OptionalGetElement": lambda x: x,
     "OptionalHasElement": lambda x=None: g.constant(x is not None),
-    "Scan": _scan,
-    "SequenceAt": _sequence_at,
     "SequenceConstruct": lambda *items: Tuple(items),
     "SequenceEmpty": lambda: Tuple(()),
-    "SequenceErase": _sequence_erase,
-    "SequenceInsert": _sequence_insert,
-    "SequenceLength": _sequence_length,
-    "SplitToSequence": _split_to_sequence,
 }

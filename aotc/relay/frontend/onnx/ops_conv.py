@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of convolutions and pools, for one to three spatial axes.
+"""Converters of convolutions and pools, for one to three spatial
+axes.
 
 OPS["Conv"](x, w, b, node=node)         # nn.bias_add(nn.conv2d(x, w, ...), b)
 """
@@ -17,7 +18,8 @@ from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import windows
-from aotc.relay.frontend.onnx.node import Converted, Ints, Node, Table
+from aotc.relay.frontend.arguments import Maybe
+from aotc.relay.frontend.onnx.node import Converted, Ints, Node, Table, named
 from aotc.relay.frontend.reductions import p_norm
 from aotc.relay.frontend.shapes import take
 from aotc.relay.frontend.windows import Window
@@ -32,8 +34,8 @@ def _stated(
     """The window that attributes describe, without the padding that
     `auto_pad` has worked out.
 
-    Raises AotcError (code "onnx-window") for attributes that do not fit
-    each other.
+    Raises AotcError (code "onnx-window") for attributes that do not
+    fit each other.
     """
     rank = len(kernel)
     strides, dilations = (tuple(given) or (1,) * rank for given in (strides, dilations))
@@ -46,8 +48,8 @@ def _stated(
 
 
 def _window(node: Node, x: Expr, kernel: Sequence[int]) -> Window:
-    """The window that a node's attributes describe, padded as `auto_pad`
-    asks for.
+    """The window that a node's attributes describe, padded as
+    `auto_pad` asks for.
     """
     window, auto = _stated(kernel, **node.attrs), node.attrs.get("auto_pad", "")
     if auto in _PLAIN:
@@ -71,13 +73,13 @@ def _kernel(node: Node, x: Expr, w: Expr) -> tuple[int, ...]:
     return shape[2:]
 
 
-def convolve(node: Node, x: Expr, w: Expr, bias: Expr | None = None, out_dtype: str = "") -> Expr:
+def convolve(node: Node, x: Expr, w: Expr, bias: Maybe = None, out_dtype: str = "") -> Expr:
     """The convolution that a node describes."""
     window = _window(node, x, _kernel(node, x, w))
     return windows.convolve(x, w, window, bias, node.attrs["group"], out_dtype=out_dtype)
 
 
-def _conv_transpose(x: Expr, w: Expr, bias: Expr | None = None, *, group: int = 1, node: Node) -> Expr:
+def _conv_transpose(x: Expr, w: Expr, bias: Maybe = None, *, group: int = 1, node: Node) -> Expr:
     window, extra = _transposed_padding(x, _stated(_kernel(node, x, w), **node.attrs), **node.attrs)
     return windows.convolve_transposed(x, w, window, bias, group, extra)
 
@@ -107,7 +109,9 @@ def _transposed_padding(
 
 
 def _pool_window(node: Node, x: Expr) -> Window:
-    """The window of a pool, over as many axes as `x` has spatial ones."""
+    """The window of a pool, over as many axes as `x` has spatial
+    ones.
+    """
     kernel = node.attrs.get("kernel_shape", [])
     rank = windows.spatial_rank(g.rank(x), f"{node.op_type} of an input")
     require("onnx-window", len(kernel) == rank, f"kernel_shape {kernel} does not fit an input of rank {rank + 2}")
@@ -126,8 +130,8 @@ def _max_pool(x: Expr, *, ceil_mode: bool = False, storage_order: bool = False, 
 
 
 def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: bool) -> Expr:
-    """Where in the flattened data the greatest value of each window lies:
-    the first tap that is greatest.
+    """Where in the flattened data the greatest value of each window
+    lies: the first tap that is greatest.
     """
     shape, rank = g.shape(x), window.rank
     sizes, counts = shape[2:], result[2:]
@@ -148,8 +152,8 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
 
 
 def _max_unpool(x: Expr, indices: Expr, output_shape: Ints | None = None, *, node: Node) -> Expr:
-    """Each value goes back to where it came from; the indices refer to the
-    flattened result.
+    """Each value goes back to where it came from; the indices refer
+    to the flattened result.
     """
     window = _pool_window(node, x)
     rows = zip(g.shape(x)[2:], window.strides, window.spans(), strict=True)
@@ -167,7 +171,7 @@ def _max_unpool(x: Expr, indices: Expr, output_shape: Ints | None = None, *, nod
 
 def _moved(indices: Expr, source: Sequence[int], target: Sequence[int]) -> Expr:
     """Flat positions in one shape as flat positions in another."""
-    result: Expr | None = None
+    result: Maybe = None
     for k in range(len(source)):
         place = g.floor_mod(g.binary("floor_divide", indices, math.prod(source[k + 1 :])), source[k])
         term = g.mul(place, math.prod(target[k + 1 :]))
@@ -192,8 +196,8 @@ def _global_lp_pool(x: Expr, *, p: int = 2) -> Expr:
 
 
 def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: int = 0, node: Node) -> Expr:
-    """The root of a sum of powers over complete windows: zeros are added
-    until every window is complete.
+    """The root of a sum of powers over complete windows: zeros are
+    added until every window is complete.
     """
     sizes, window = g.shape(x)[2:], _pool_window(node, x)
     _check_order(p)
@@ -215,13 +219,8 @@ def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: int = 0, node: Node) -> Expr:
 
 
 OPS: Table = {
-    "AveragePool": _average_pool,
+    **named(_average_pool, _conv_transpose, _global_lp_pool, _lp_pool, _max_pool, _max_unpool),
     "Conv": lambda x, w, bias=None, *, node: convolve(node, x, w, bias),
-    "ConvTranspose": _conv_transpose,
     "GlobalAveragePool": partial(_global, "avg"),
-    "GlobalLpPool": _global_lp_pool,
     "GlobalMaxPool": partial(_global, "max"),
-    "LpPool": _lp_pool,
-    "MaxPool": _max_pool,
-    "MaxUnpool": _max_unpool,
 }

@@ -1,28 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of matrix products and normalisations, and of quantised operators.
+"""Converters of matrix products and normalisations, of quantised
+operators, and of recurrent layers.  What the operators for the
+latter lack is unrolled, with one product for the inputs of all
+steps.
 
 OPS["Gemm"](a, b, c, transB=1)          # nn.bias_add(nn.dense(a, b), c)
 OPS["QuantizeLinear"](x, scale, zero)   # cast(clip(round(x / scale) + zero, 0, 255), "uint8")
+OPS["LSTM"](node=node)                  # [Y, Y_h, Y_c]
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from aotc.ir import DType, require
-from aotc.relay.expr import Expr
+from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Axis
+from aotc.relay.frontend.activations import softplus, softsign
+from aotc.relay.frontend.arguments import Axis, Maybe, parameters
 from aotc.relay.frontend.normalisation import batch_norm, batch_norm_in, moments, per_channel, standardized
 from aotc.relay.frontend.onnx.load import dtype_of_elem
-from aotc.relay.frontend.onnx.node import Converted, Node, Table
+from aotc.relay.frontend.onnx.node import Converted, Node, Table, named
 from aotc.relay.frontend.onnx.ops_conv import convolve
 from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.quantisation import centred, dequantize, dynamic_range, laid, quantize, requantize
+from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, whole_layer
 from aotc.relay.frontend.reductions import p_norm
+from aotc.relay.frontend.shapes import element
 
 
-def _gemm(a: Expr, b: Expr, c: Expr | None = None, *, transA: int, transB: int, alpha: float, beta: float) -> Expr:
+def _gemm(a: Expr, b: Expr, c: Maybe = None, *, transA: int, transB: int, alpha: float, beta: float) -> Expr:
     matrices = g.rank(a) == g.rank(b) == 2
     require("onnx-gemm", matrices, lambda: f"Gemm needs matrices, got shapes {g.dims(a)} and {g.dims(b)}")
     if transA:
@@ -70,7 +79,7 @@ def _batch_normalization(
 
 
 def _layer_normalization(
-    x: Expr, scale: Expr, bias: Expr | None = None, *, axis: Axis = -1, epsilon: float, stash_type: int, node: Node
+    x: Expr, scale: Expr, bias: Maybe = None, *, axis: Axis = -1, epsilon: float, stash_type: int, node: Node
 ) -> Converted:
     rank, stash = g.rank(x), _stash(stash_type)
     plain = axis == rank - 1 and g.rank(scale) == 1 and g.dtype(x) == stash and g.dims(scale) == g.dims(x)[-1:]
@@ -93,7 +102,9 @@ def _rms_normalization(x: Expr, scale: Expr, *, axis: Axis = -1, epsilon: float,
 def _group_normalization(
     x: Expr, scale: Expr, bias: Expr, *, num_groups: int, epsilon: float, stash_type: int = 1, node: Node
 ) -> Expr:
-    """Scale and bias are per group up to version 18, per channel after."""
+    """Scale and bias are per group up to version 18, per channel
+    after.
+    """
     shape = g.shape(x)
     fits = num_groups >= 1 and shape[1] % num_groups == 0
     require("onnx-norm", fits, f"{shape[1]} channels cannot form {num_groups} groups")
@@ -121,8 +132,8 @@ _UINT8 = DType("uint8")
 
 
 def _division(x: Expr, scale: Expr) -> DType:
-    """The type of the division: the scale's (the data's up to version 19:
-    they are equal).
+    """The type of the division: the scale's (the data's up to
+    version 19: they are equal).
     """
     dtype = g.dtype(scale)
     if dtype.is_float and dtype.bits >= 16:
@@ -136,14 +147,14 @@ def _stated(code: int, otherwise: DType, what: str) -> DType:
 
 
 def _quantize(
-    x: Expr, scale: Expr, zero: Expr | None = None, *, output_dtype: int = 0, precision: int = 0, **attributes: Any
+    x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: int = 0, precision: int = 0, **attributes: Any
 ) -> Expr:
     dtype = _stated(output_dtype, _UINT8, "the output of QuantizeLinear") if zero is None else g.dtype(zero)
     work = _stated(precision, _division(x, scale), "the precision")
     return quantize(x, scale, zero, dtype, work=work, **attributes)
 
 
-def _dequantize(x: Expr, scale: Expr, zero: Expr | None = None, *, output_dtype: int = 0, **places: int) -> Expr:
+def _dequantize(x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: int = 0, **places: int) -> Expr:
     dtype = _stated(output_dtype, g.dtype(scale), "the output of DequantizeLinear")
     return dequantize(x, scale, zero, dtype, **places)
 
@@ -153,7 +164,7 @@ def _dynamic_quantize(x: Expr) -> list[Expr]:
     return [quantize(x, scale, zero, _UINT8, work=DType("float32")), scale, zero]
 
 
-def _conv_integer(x: Expr, w: Expr, x_zero: Expr | None = None, w_zero: Expr | None = None, *, node: Node) -> Expr:
+def _conv_integer(x: Expr, w: Expr, x_zero: Maybe = None, w_zero: Maybe = None, *, node: Node) -> Expr:
     return convolve(node, centred(x, x_zero, 1), centred(w, w_zero, 0), out_dtype="int32")
 
 
@@ -166,7 +177,7 @@ def _qlinear_conv(*, node: Node) -> Expr:
     return requantize(sums, factor, g.reshape(y_zero, ()))
 
 
-def _matmul_integer(a: Expr, b: Expr, a_zero: Expr | None = None, b_zero: Expr | None = None) -> Expr:
+def _matmul_integer(a: Expr, b: Expr, a_zero: Maybe = None, b_zero: Maybe = None) -> Expr:
     return matmul(centred(a, a_zero, g.rank(a) - 2), centred(b, b_zero, g.rank(b) - 1))
 
 
@@ -178,23 +189,154 @@ def _qlinear_matmul(*given: Expr) -> Expr:
     return requantize(sums, factor, laid(y_zero, rank - 2, rank))
 
 
+# --- recurrent layers
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
+    "relu": lambda x: g.op("nn.relu", x),
+    "tanh": g.tanh,
+    "sigmoid": g.sigmoid,
+    "affine": lambda x, alpha=1.0, beta=0.0: g.add(g.mul(x, alpha), beta),
+    "leakyrelu": lambda x, alpha=0.01: g.op("nn.leaky_relu", x, alpha=alpha),
+    "thresholdedrelu": lambda x, alpha=1.0: g.where(g.less(x, alpha), 0.0, x),
+    "scaledtanh": lambda x, alpha=1.0, beta=1.0: g.mul(g.tanh(g.mul(x, beta)), alpha),
+    "hardsigmoid": lambda x, alpha=0.2, beta=0.5: g.clip(g.add(g.mul(x, alpha), beta), 0.0, 1.0),
+    "elu": lambda x, alpha=1.0: g.where(g.less(x, 0.0), g.mul(g.sub(g.exp(x), 1.0), alpha), x),
+    "softsign": softsign,
+    "softplus": softplus,
+}
+"""Activations by their names in lower case, with ONNX's defaults of their numbers."""
+
+
+def _activation(name: str, alpha: Sequence[float], beta: Sequence[float]) -> Activation:
+    """An activation by its (case-insensitive) name; `alpha` and
+    `beta` hold a number or none.
+    """
+    require("onnx-recurrent", name.lower() in _FUNCTIONS, f"the activation {name!r} is not known")
+    function = _FUNCTIONS[name.lower()]
+    takes = {p.name for p in parameters(function)}
+    return partial(function, **{n: v[0] for n, v in (("alpha", alpha), ("beta", beta)) if v and n in takes})
+
+
+def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[tuple[list[str], list[Activation]]]:
+    """The activations of each direction: their names in lower case,
+    and functions.
+    """
+    step = len(defaults)
+    names = list(node.attrs.get("activations") or [*defaults] * directions)
+    if names == ["Tanh", "Tanh"] and step == 1:  # the definition's default of RNN is for two directions
+        names = names[:directions]
+    fits = len(names) == step * directions
+    require("onnx-recurrent", fits, f"{len(names)} activations do not fit {directions} directions")
+    alphas, betas = (node.attrs.get(f"activation_{name}", []) for name in ("alpha", "beta"))
+    found = [_activation(name, alphas[k : k + 1], betas[k : k + 1]) for k, name in enumerate(names)]
+    low = [name.lower() for name in names]
+    return [(low[k : k + step], found[k : k + step]) for k in range(0, len(found), step)]
+
+
+_KINDS: Final = {
+    "RNN": ((0,), ("Tanh",)),
+    "GRU": ((1, 0, 2), ("Sigmoid", "Tanh")),
+    "LSTM": ((0, 2, 3, 1), ("Sigmoid", "Tanh", "Tanh")),
+}
+"""The gates that the operators expect, as places in those of ONNX, and the usual activations."""
+
+
+def _weights(node: Node, gates: int, direction: int) -> Weights:
+    w, r = element(node[1], 0, direction), element(node[2], 0, direction)
+    bias, rows = node.optional(3), gates * g.shape(r)[1]
+    both = g.filled(0, (2 * rows,), g.dtype(w)) if bias is None else element(bias, 0, direction)
+    return Weights(w, r, *g.split(both, [rows, rows], 0))
+
+
+def _initial(given: Maybe, direction: int, shape: tuple[int, int], swap: bool, dtype: str) -> Expr:
+    """A state before the first step: zero where it is left out."""
+    if given is None:
+        return g.filled(0, shape, dtype)
+    return element(g.transpose(given, (1, 0, 2)) if swap else given, 0, direction)
+
+
+def _is_plain(node: Node, names: list[str], lengths: Maybe) -> bool:
+    """Whether an operator computes a direction of the layer."""
+    usual = names == [n.lower() for n in _KINDS[node.op_type][1]] or (node.op_type == "RNN" and names == ["relu"])
+    reset = node.op_type != "GRU" or node.attrs.get("linear_before_reset")
+    other = "clip" in node.attrs or node.attrs.get("input_forget") or node.optional(7) is not None
+    return bool(usual and reset and not other and lengths is None)
+
+
+def _unrolled(node: Node, direction: int, weights: Weights, act: Sequence[Activation]) -> Unrolled:
+    peephole = node.optional(7) if node.op_type == "LSTM" else None
+    hidden = g.shape(weights.r)[1]
+    return Unrolled(
+        node.op_type.lower(),
+        weights,
+        act,
+        _KINDS[node.op_type][0],
+        node.attrs.get("clip"),
+        g.split(element(peephole, 0, direction), [hidden] * 3, 0) if peephole is not None else (),
+        bool(node.attrs.get("input_forget")),
+        bool(node.attrs.get("linear_before_reset")),
+    )
+
+
+_DIRECTIONS: Final = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+
+def _recurrent(*, direction: str = "forward", layout: bool = False, node: Node) -> list[Expr]:
+    (order, usual), x = _KINDS[node.op_type], node[0]
+    states = 2 if node.op_type == "LSTM" else 1
+    x = g.transpose(x, (1, 0, 2)) if layout else x
+    length, batch, _ = g.shape(x)
+    require("onnx-recurrent", length > 0, "a sequence of no steps is not supported")
+    directions = _DIRECTIONS.get(direction.lower(), ())
+    require("onnx-recurrent", bool(directions), f"direction {direction!r} is not known")
+    lengths = _lengths(node.optional(4), length, batch)
+    acts = _activations(node, usual, len(directions))
+    outputs: list[Expr] = []
+    finals: list[State] = []
+    for k, ((names, functions), backwards) in enumerate(zip(acts, directions, strict=True)):
+        weights = _weights(node, len(order), k)
+        shape = batch, g.shape(weights.r)[1]
+        state = [_initial(node.optional(5 + s), k, shape, layout, g.dtype(x)) for s in range(states)]
+        if _is_plain(node, names, lengths):
+            activation = {"activation": names[0]} if node.op_type == "RNN" else {}
+            ordered = weights.reordered(order)
+            y, last = whole_layer(node.op_type.lower(), x, ordered, state, reverse=backwards, **activation)
+        else:
+            y, last = _unrolled(node, k, weights, functions).run(x, state, lengths, backwards)
+        outputs.append(y)
+        finals.append(last)
+    # Y (steps, directions, batch, hidden), then the last states (directions, batch, hidden)
+    y, ends = g.stack(outputs, 1), [g.stack(states, 0) for states in zip(*finals, strict=True)]
+    if layout:
+        return [g.transpose(y, (2, 0, 1, 3)), *(g.transpose(s, (1, 0, 2)) for s in ends)]
+    return [y, *ends]
+
+
+def _lengths(given: Maybe, length: int, batch: int) -> Maybe:
+    """Sequence lengths as a column; None where all sequences are
+    whole.
+    """
+    if given is None or (isinstance(given, Constant) and bool((given.data == length).all())):
+        return None
+    return g.reshape(g.cast(given, "int32"), (batch, 1))
+
+
 OPS: Table = {
-    "BatchNormalization": _batch_normalization,
-    "ConvInteger": _conv_integer,
+    **named(_batch_normalization, _conv_integer, _gemm, _group_normalization, _layer_normalization),
+    **named(_lp_normalization, _mean_variance_normalization),
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": lambda *operands, equation: einsum(equation, operands),
-    "Gemm": _gemm,
-    "GroupNormalization": _group_normalization,
     "InstanceNormalization": lambda *given, epsilon: g.op("nn.instance_norm", *given, axis=1, epsilon=epsilon),
     "LRN": lambda x, **attributes: g.op("nn.lrn", x, axis=1, **attributes),
-    "LayerNormalization": _layer_normalization,
-    "LpNormalization": _lp_normalization,
     "MatMul": lambda a, b: matmul(a, b),
     "MatMulInteger": _matmul_integer,
-    "MeanVarianceNormalization": _mean_variance_normalization,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
     "QuantizeLinear": _quantize,
     "RMSNormalization": _rms_normalization,
+    "GRU": _recurrent,
+    "LSTM": _recurrent,
+    "RNN": _recurrent,
 }

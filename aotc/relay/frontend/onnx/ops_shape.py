@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters that move data without computing: reshapes, transposes, joins, cuts, padding,
-and constants.
+"""Converters that move data without computing: reshapes,
+transposes, joins, cuts, padding, picking and placing by index, and
+constants.
 
-Whatever decides a shape must be known at compile time; a shape taken from a static tensor is.
+Whatever decides a shape must be known at compile time; a shape
+taken from a static tensor is.  Indices may be negative: constant
+ones are resolved here, others when the model runs.
 
     OPS["Flatten"](x, axis=1)               # reshape(x, (2, 12))
+    OPS["Gather"](x, indices, axis=1)       # take(x, indices, axis)
 """
 
 from __future__ import annotations
@@ -19,10 +23,10 @@ import numpy as np
 from aotc.ir import AotcError, Dim, DType, is_static, require
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Axis
+from aotc.relay.frontend.arguments import Axis, Maybe
 from aotc.relay.frontend.onnx.load import dtype_of_elem
-from aotc.relay.frontend.onnx.node import Ints, Known, Node, Table
-from aotc.relay.frontend.shapes import cropped, depth_to_space, space_to_depth
+from aotc.relay.frontend.onnx.node import Int, Ints, Known, Node, Table, named
+from aotc.relay.frontend.shapes import checked_indices, cropped, depth_to_space, from_start, space_to_depth, take
 from aotc.relay.op.rules import broadcast_shape
 
 # --- reshaping
@@ -89,8 +93,8 @@ def _concat(*parts: Expr, axis: int = 1) -> Expr:
 
 
 def _extent(x: Expr, axis: int) -> Dim:
-    """A dimension, which may be dynamic; AotcError (code "onnx-axis") where
-    there is no such axis.
+    """A dimension, which may be dynamic; AotcError (code
+    "onnx-axis") where there is no such axis.
     """
     dims = g.dims(x)
     require("onnx-axis", axis < len(dims), f"a tensor of shape ({', '.join(map(str, dims))}) has no axis {axis}")
@@ -132,8 +136,8 @@ def _slice(x: Expr, starts: Ints, ends: Ints, axes: Ints | None = None, steps: I
 
 
 def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
-    """Where a slice begins and ends: limited to the axis, backwards from no
-    place before its first element.
+    """Where a slice begins and ends: limited to the axis, backwards
+    from no place before its first element.
     """
     before, after = (0, size) if step > 0 else (-1, size - 1)
     first = min(max(start + size if start < 0 else start, 0), after)
@@ -141,9 +145,7 @@ def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
     return (first, last) if range(first, last, step) else (0, 0)
 
 
-def _pad(
-    x: Expr, pads: Ints | None = None, filling: Expr | None = None, axes: Ints | None = None, *, node: Node
-) -> Expr:
+def _pad(x: Expr, pads: Ints | None = None, filling: Maybe = None, axes: Ints | None = None, *, node: Node) -> Expr:
     rank = g.rank(x)
     pads = node.attrs.get("paddings") or pads  # as they are called in operator set 1
     if pads is None:
@@ -194,7 +196,7 @@ _CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": 
 
 def _constant(*, node: Node, value: Any = None, **values: Any) -> Expr:
     if value is not None:
-        return Constant(node.host.tensor(value))
+        return Constant(node.tensor(value))
     for name, dtype in _CONSTANTS.items():
         if name in values:
             return g.constant(values[name], dtype)
@@ -202,7 +204,7 @@ def _constant(*, node: Node, value: Any = None, **values: Any) -> Expr:
 
 
 def _constant_of_shape(shape: Ints, *, value: Any = None, node: Node) -> Expr:
-    filling = np.zeros(1, np.float32) if value is None else node.host.tensor(value)
+    filling = np.zeros(1, np.float32) if value is None else node.tensor(value)
     dtype = DType.of(filling)
     only = g.only(filling, "the value of ConstantOfShape")
     return g.filled(only, g.checked_shape(shape, dtype, "the result of ConstantOfShape"), dtype)
@@ -230,7 +232,7 @@ def _eye_like(x: Expr, *, k: int = 0, node: Node) -> Expr:
     return Constant(np.eye(rows, columns, k).astype(dtype.numpy))
 
 
-def _trilu(x: Expr, k: Expr | None = None, *, upper: bool = True) -> Expr:
+def _trilu(x: Expr, k: Maybe = None, *, upper: bool = True) -> Expr:
     diagonal = g.constant(0, "int64") if k is None else g.reshape(k, ())
     return g.op("trilu", x, diagonal, upper=upper)
 
@@ -239,26 +241,113 @@ def _reverse_sequence(x: Expr, lengths: Expr, *, time_axis: int = 0, batch_axis:
     return g.op("reverse_sequence", x, lengths, seq_axis=time_axis, batch_axis=batch_axis)
 
 
+# --- elements by index
+
+
+def _gather(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
+    return take(x, from_start(indices, g.dim(x, axis)), axis)
+
+
+def _gather_elements(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
+    return g.op("gather", x, checked_indices(indices, g.dim(x, axis)), axis=axis)
+
+
+def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
+    """Index tuples (along the last axis) checked against `sizes`
+    and moved to the first axis.
+    """
+    rank = g.rank(indices)
+    return g.transpose(checked_indices(indices, sizes), (rank - 1, *range(rank - 1)))
+
+
+def _gather_nd(x: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
+    depth = g.dim(indices, -1, "the indices")
+    sizes = g.shape(x)[batch_dims : batch_dims + depth]
+    require("onnx-index", len(sizes) == depth, f"index tuples of {depth} numbers do not fit {g.dims(x)}")
+    return g.op("gather_nd", x, _index_first(indices, sizes), batch_dims=batch_dims)
+
+
+def _mode(reduction: str) -> str:
+    require("onnx-scatter", reduction in ("none", "add", "mul", "min", "max"), f"unknown reduction {reduction!r}")
+    return "update" if reduction == "none" else reduction
+
+
+def _scatter_elements(x: Expr, indices: Expr, updates: Expr, *, axis: Axis = 0, reduction: str = "none") -> Expr:
+    places = checked_indices(indices, g.dim(x, axis))
+    return g.op("scatter_elements", x, places, updates, axis=axis, reduction=_mode(reduction))
+
+
+def _scatter_nd(x: Expr, indices: Expr, updates: Expr, *, reduction: str = "none") -> Expr:
+    sizes = g.shape(x)[: g.dim(indices, -1, "the indices")]
+    return g.op("scatter_nd", x, _index_first(indices, sizes), updates, mode=_mode(reduction))
+
+
+def _one_hot(indices: Expr, depth: Int, values: Expr, *, axis: int = -1) -> Expr:
+    """A comparison with 0, 1, ..., depth - 1; indices outside give
+    no `on` at all.
+    """
+    require("onnx-onehot", depth >= 0, f"the depth is {depth}")
+    rank = g.rank(indices) + 1
+    place = g.axis(axis, rank)
+    if g.dtype(indices) == "uint64":  # what no depth reaches must not become negative
+        indices = g.minimum(indices, depth)
+    index = g.cast(indices, "int64")
+    index = g.where(g.less(index, 0), g.add(index, depth), index)
+    positions = g.along(g.iota(depth), place, rank)
+    off, on = (take(values, g.constant(k, "int64"), 0) for k in (0, 1))
+    return g.where(g.equal(g.unsqueeze(index, [place]), positions), on, off)
+
+
+def _compress(x: Expr, condition: Known, *, axis: int | None = None) -> Expr:
+    """The converter of Compress: its condition is constant, so that the
+    chosen positions are known.
+    """
+    positions = g.constant(np.flatnonzero(condition.reshape(-1)), "int64")
+    if axis is None:
+        return take(g.reshape(x, (-1,)), positions, 0)
+    return take(x, positions, g.axis(axis, g.rank(x)))
+
+
+def _non_zero(x: Known) -> Expr:
+    return g.constant(np.stack(np.nonzero(np.atleast_1d(x))), "int64")
+
+
+def _tensor_scatter(past: Expr, update: Expr, start: Maybe = None, *, axis: Axis = -2, mode: str) -> Expr:
+    """The update is written along `axis` from a position per batch
+    item on, wrapping round if circular.
+    """
+    shape, new = g.shape(past), g.shape(update)
+    fits = len(shape) == len(new)
+    require("onnx-rank", fits, f"an update of shape {new} does not fit a cache of shape {shape}")
+    index = step = g.along(g.iota(new[axis]), axis, len(new))
+    circular = mode == "circular"
+    if start is not None:
+        first = g.cast(g.reshape(start, (shape[0], *(1,) * (len(new) - 1))), "int64")
+        index = g.add(g.floor_mod(first, shape[axis]) if circular else first, step)
+    if circular:
+        index = g.floor_mod(index, shape[axis])
+    index = g.op("broadcast_to", index, shape=new)
+    return g.op("scatter_elements", past, index, update, axis=axis, reduction="update")
+
+
+def _array_feature(x: Expr, indices: Expr) -> Expr:
+    picked = take(x, g.reshape(indices, (-1,)), g.rank(x) - 1)
+    return g.reshape(picked, (1, -1)) if g.rank(x) == 1 else picked
+
+
 OPS: Table = {
-    "Concat": _concat,
-    "Constant": _constant,
-    "ConstantOfShape": _constant_of_shape,
+    **named(_compress, _concat, _constant, _constant_of_shape, _expand, _eye_like, _flatten, _gather),
+    **named(_gather_elements, _non_zero, _one_hot, _pad, _range, _reshape, _reverse_sequence),
+    **named(_scatter_elements, _shape, _slice, _split, _squeeze, _tensor_scatter, _tile, _transpose, _trilu),
+    **named(_unsqueeze),
     "DepthToSpace": partial(_blocks, depth_to_space),
-    "Expand": _expand,
-    "EyeLike": _eye_like,
-    "Flatten": _flatten,
-    "Pad": _pad,
-    "Range": _range,
-    "Reshape": _reshape,
-    "ReverseSequence": _reverse_sequence,
-    "Shape": _shape,
     "Size": lambda x: g.constant(math.prod(g.shape(x)), "int64"),
-    "Slice": _slice,
     "SpaceToDepth": partial(_blocks, space_to_depth),
-    "Split": _split,
-    "Squeeze": _squeeze,
-    "Tile": _tile,
-    "Transpose": _transpose,
-    "Trilu": _trilu,
-    "Unsqueeze": _unsqueeze,
+    "GatherND": _gather_nd,
+    "Scatter": _scatter_elements,
+    "ScatterND": _scatter_nd,
+}
+ML_OPS: Table = {
+    "ArrayFeatureExtractor": _array_feature,
+    "Binarizer": lambda x, *, threshold: g.cast(g.greater(x, threshold), g.dtype(x)),
 }

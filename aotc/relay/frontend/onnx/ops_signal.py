@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters that sample and transform signals: resizing, sampling at computed positions,
-Fourier transforms as products with constant matrices, Col2Im as a scatter.
+"""Converters that sample and transform signals: resizing, sampling
+at computed positions, Fourier transforms as products with constant
+matrices, Col2Im as a scatter.
 
-The resized axes must be among the last three once axes that keep their size are set aside;
-they become the spatial axes of `image.resize1d`, `resize2d` or `resize3d`.
+The resized axes must be among the last three once axes that keep
+their size are set aside; they become the spatial axes of
+`image.resize1d`, `resize2d` or `resize3d`.
 
     OPS["Resize"](x, None, scales)          # image.resize2d(x, size=(8, 8), ...)
     OPS["DFT"](x)                           # real and imaginary parts along the last axis
@@ -24,7 +26,7 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import windows
 from aotc.relay.frontend.onnx.load import Array
-from aotc.relay.frontend.onnx.node import Int, Ints, Node, Table
+from aotc.relay.frontend.onnx.node import Int, Ints, Node, Table, named
 from aotc.relay.frontend.products import matmul
 from aotc.relay.frontend.shapes import take
 
@@ -34,47 +36,50 @@ _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "line
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """What to do per axis of the input: the size to reach, the factor, and
-    the region as parts of the extent.
+class _Axis:
+    """One axis: its extent, the size to reach, the factor, and the
+    region as parts of the extent.
     """
 
-    sizes: list[int]
-    scales: list[float]
-    starts: list[float]
-    ends: list[float]
+    extent: int
+    size: int
+    scale: float
+    start: float
+    end: float
 
-    def changed(self, shape: Sequence[int], crops: bool) -> list[int]:
-        """Axes that are not left as they are."""
-        return [
-            k
-            for k, size in enumerate(shape)
-            if self.sizes[k] != size or self.scales[k] != 1.0 or (crops and (self.starts[k], self.ends[k]) != (0, 1))
-        ]
+    @property
+    def changes(self) -> bool:
+        return (self.size, self.scale, self.start, self.end) != (self.extent, 1.0, 0.0, 1.0)
 
 
-def _plan(node: Node, shape: tuple[int, ...], crops: bool) -> _Plan:
-    rank = len(shape)
-    axes = [g.axis(a, rank) for a in node.attrs.get("axes") or range(rank)]
-    plan = _Plan(list(shape), [1.0] * rank, [0.0] * rank, [1.0] * rank)
+def _axes(node: Node, shape: Sequence[int], crops: bool) -> dict[int, _Axis]:
+    """What to do with the axes that a node names, which are all
+    unless it says so.
+    """
+    places = [g.axis(a, len(shape)) for a in node.attrs.get("axes") or range(len(shape))]
+    extents, count = [shape[a] for a in places], len(places)
+    regions = [(0.0, 1.0)] * count
     if crops:
         roi = node.known(1, "roi")
-        if roi is None or roi.size != 2 * len(axes):
-            raise AotcError("onnx-resize", "tf_crop_and_resize needs a region with a start and an end per axis")
-        for k, axis in enumerate(axes):
-            plan.starts[axis], plan.ends[axis] = float(roi.flat[k]), float(roi.flat[k + len(axes)])
+        if roi is None or roi.size != 2 * count:
+            text = "tf_crop_and_resize needs a region with a start and an end per axis"
+            raise AotcError("onnx-resize", text)
+        regions = [(float(roi.flat[k]), float(roi.flat[k + count])) for k in range(count)]
     scales, sizes = _given(node)
-    finite = all(map(math.isfinite, (*scales, *plan.starts, *plan.ends)))
+    finite = all(map(math.isfinite, (*scales, *itertools.chain(*regions))))
     require("onnx-resize", finite, f"scales {scales} or the region are not finite")
     if sizes:
-        _fit_sizes(node, plan, shape, axes, sizes)
-        return plan
-    fits = len(scales) == len(axes) and min(scales, default=1.0) > 0
-    require("onnx-resize", fits, f"scales {scales} do not fit {len(axes)} axes")
-    for axis, scale in zip(axes, scales, strict=True):
-        plan.scales[axis] = scale
-        plan.sizes[axis] = math.floor(shape[axis] * (plan.ends[axis] - plan.starts[axis]) * scale)
-    return plan
+        fits = len(sizes) == count and min(sizes) >= 0
+        require("onnx-resize", fits, f"sizes {sizes} do not fit {count} axes")
+        policy = node.attrs.get("keep_aspect_ratio_policy", "")
+        sizes, scales = _fitted_sizes(sizes, extents, policy)
+    else:
+        fits = len(scales) == count and min(scales, default=1.0) > 0
+        require("onnx-resize", fits, f"scales {scales} do not fit {count} axes")
+        rows = zip(extents, regions, scales, strict=True)
+        sizes = [math.floor(n * (end - start) * scale) for n, (start, end), scale in rows]
+    rows = zip(extents, sizes, scales, *zip(*regions, strict=True), strict=True)
+    return dict(zip(places, itertools.starmap(_Axis, rows), strict=True))
 
 
 def _given(node: Node) -> tuple[list[float], list[int]]:
@@ -87,17 +92,16 @@ def _given(node: Node) -> tuple[list[float], list[int]]:
     return scales, sizes
 
 
-def _fit_sizes(node: Node, plan: _Plan, shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> None:
-    """Sizes as they are, or one common factor that fits them all in or
-    round them.
+def _fitted_sizes(sizes: list[int], extents: list[int], policy: str) -> tuple[list[int], list[float]]:
+    """Sizes as they are, or by one common factor that fits them all
+    in or round them; and the factors.
     """
-    fits = len(sizes) == len(axes) and min(sizes) >= 0
-    require("onnx-resize", fits, f"sizes {list(sizes)} do not fit {len(axes)} axes")
-    factors = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
-    common = {"not_larger": min, "not_smaller": max}.get(node.attrs.get("keep_aspect_ratio_policy", ""))
-    for size, axis, factor in zip(sizes, axes, factors, strict=True):
-        plan.scales[axis] = factor if common is None else common(factors)
-        plan.sizes[axis] = size if common is None else math.floor(shape[axis] * common(factors) + 0.5)
+    factors = [size / extent for size, extent in zip(sizes, extents, strict=True)]
+    common = {"not_larger": min, "not_smaller": max}.get(policy)
+    if common is None:
+        return sizes, factors
+    factor = common(factors)
+    return [math.floor(extent * factor + 0.5) for extent in extents], [factor] * len(sizes)
 
 
 def _resize(
@@ -106,48 +110,45 @@ def _resize(
     mode: str = "nearest",
     coordinate_transformation_mode: str = "asymmetric",  # of operator sets up to 10, as is the next
     nearest_mode: str = "floor",
-    node: Node,
-) -> Expr:
-    shape, method, coordinates = g.shape(x), _METHODS.get(mode), coordinate_transformation_mode
-    if method is None:
-        raise AotcError("onnx-resize", f"mode {mode!r} is not known")
-    plan = _plan(node, shape, coordinates == "tf_crop_and_resize")
-    g.checked_shape(plan.sizes, g.dtype(x), f"the result of {node.op_type}")
-    axes = plan.changed(shape, coordinates == "tf_crop_and_resize")
-    require("onnx-resize", len(axes) <= 3, f"resizing {len(axes)} axes at once is not supported (3 are)")
-    return _resample(x, plan, axes, method, coordinates, nearest_mode, **node.attrs) if axes else x
-
-
-def _resample(
-    x: Expr,
-    plan: _Plan,
-    axes: list[int],
-    method: str,
-    coordinates: str,
-    rounding: str,
-    *,
     cubic_coeff_a: float = -0.75,
     exclude_outside: int = 0,
     extrapolation_value: float = 0.0,
     antialias: int = 0,
-    **_: Any,
+    node: Node,
 ) -> Expr:
-    """Bring the resized axes to the end, the others into one, resize, and
-    take that back.
+    """Bring the resized axes to the end, the others into one,
+    resize, and take that back.
     """
-    shape = g.shape(x)
-    kept = [k for k in range(len(shape)) if k not in axes]
-    order = [*kept, *axes]
-    y = g.reshape(g.transpose(x, order), (1, math.prod(shape[k] for k in kept), *(shape[k] for k in axes)))
-    crops = coordinates == "tf_crop_and_resize"
-    roi = (*(plan.starts[k] for k in axes), *(plan.ends[k] for k in axes)) if crops else None
-    exact = all(plan.scales[k] * shape[k] == plan.sizes[k] for k in axes) and not roi
-    scales = None if exact else tuple(plan.scales[k] for k in axes)
-    sizes = [plan.sizes[k] for k in axes]
-    smooth = bool(antialias) and method != "nearest_neighbor"
-    edges = {"cubic_exclude": exclude_outside, "extrapolation_value": extrapolation_value, "antialias": smooth}
-    y = windows.resize(y, sizes, method, coordinates, rounding, cubic_coeff_a, roi=roi, scales=scales, **edges)
-    y = g.reshape(y, (*(shape[k] for k in kept), *sizes))
+    shape, crops = g.shape(x), coordinate_transformation_mode == "tf_crop_and_resize"
+    method = _METHODS.get(mode, "")
+    require("onnx-resize", bool(method), f"mode {mode!r} is not known")
+    axes = _axes(node, shape, crops)
+    wanted = [axes[k].size if k in axes else n for k, n in enumerate(shape)]
+    g.checked_shape(wanted, g.dtype(x), f"the result of {node.op_type}")
+    changed = [axes[k] for k in sorted(axes) if axes[k].changes]
+    count = len(changed)
+    require("onnx-resize", count <= 3, f"resizing {count} axes at once is not supported (3 are)")
+    if not changed:
+        return x
+    kept = [k for k in range(len(shape)) if k not in axes or not axes[k].changes]
+    order = [*kept, *(k for k in sorted(axes) if axes[k].changes)]
+    whole = math.prod(shape[k] for k in kept)
+    y = g.reshape(g.transpose(x, order), (1, whole, *(a.extent for a in changed)))
+    exact = all(a.scale * a.extent == a.size for a in changed) and not crops
+    y = windows.resize(
+        y,
+        [a.size for a in changed],
+        method,
+        coordinate_transformation_mode,
+        nearest_mode,
+        cubic_coeff_a,
+        roi=(*(a.start for a in changed), *(a.end for a in changed)) if crops else None,
+        cubic_exclude=exclude_outside,
+        extrapolation_value=extrapolation_value,
+        scales=None if exact else tuple(a.scale for a in changed),
+        antialias=bool(antialias) and method != "nearest_neighbor",
+    )
+    y = g.reshape(y, (*(shape[k] for k in kept), *(a.size for a in changed)))
     return g.transpose(y, [order.index(k) for k in range(len(shape))])
 
 
@@ -159,8 +160,8 @@ def _grid_sample(x: Expr, grid: Expr, *, mode: str, padding_mode: str, align_cor
 
 
 def _affine_grid(theta: Expr, size: Ints, *, align_corners: bool = False) -> Expr:
-    """Positions of all output elements, transformed: a product of constant
-    coordinates with the matrices.
+    """Positions of all output elements, transformed: a product of
+    constant coordinates with the matrices.
     """
     spatial = size[2:]
     fits = len(spatial) in (2, 3) and g.shape(theta)[1:] == (len(spatial), len(spatial) + 1)
@@ -184,8 +185,8 @@ def _positions(count: int, align_corners: bool) -> Array:
 
 
 def _matrix(length: int, bins: int, inverse: bool, dtype: str) -> Expr:
-    """(2 * length, 2 * bins): takes interleaved real and imaginary parts to
-    those of the transform.
+    """(2 * length, 2 * bins): takes interleaved real and imaginary
+    parts to those of the transform.
     """
     g.check_materialized((2 * length, 2 * bins), dtype, "the matrix of a Fourier transform")
     turns = np.outer(np.arange(length), np.arange(bins)) % length  # exact angles, however long the signal
@@ -199,8 +200,8 @@ def _matrix(length: int, bins: int, inverse: bool, dtype: str) -> Expr:
 
 
 def _real_matrix(bins: int, length: int, dtype: str) -> Expr:
-    """(2 * bins, length): takes the one-sided spectrum of a real signal
-    back to the signal.
+    """(2 * bins, length): takes the one-sided spectrum of a real
+    signal back to the signal.
     """
     full = np.zeros((bins, 2, length))
     for k, n in itertools.product(range(bins), range(length)):
@@ -211,8 +212,8 @@ def _real_matrix(bins: int, length: int, dtype: str) -> Expr:
 
 
 def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
-    """The transform along the second last axis of (..., n, 1 or 2); (...,
-    bins, 2), real signals (..., n, 1).
+    """The transform along the second last axis of (..., n, 1 or 2);
+    (..., bins, 2), real signals (..., n, 1).
     """
     *lead, size, parts = g.shape(x)
     dtype, fits = g.dtype(x), parts in (1, 2) and length >= 1
@@ -278,7 +279,9 @@ def _stft(
 
 
 def _col2im(x: Expr, image: Ints, block: Ints, *, strides: Any = None, dilations: Any = None, pads: Any = None) -> Expr:
-    """Each column is added into the image at the place of its window."""
+    """Each column is added into the image at the place of its
+    window.
+    """
     rank, taps, (batch, rows, columns) = len(image), math.prod(block), g.shape(x)
     before = (pads or [0] * rank)[:rank]
     total = [n + b + a for n, b, a in zip(image, before, (pads or [0] * (2 * rank))[rank:], strict=True)]
@@ -298,8 +301,8 @@ def _col2im(x: Expr, image: Ints, block: Ints, *, strides: Any = None, dilations
 
 
 def _places(total: Sequence[int], block: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """The flat position in the padded image, of shape `total`, of (tap,
-    window).
+    """The flat position in the padded image, of shape `total`, of
+    (tap, window).
     """
     flat = np.zeros((1, 1), np.int64)
     for k, extent in enumerate(total):
@@ -311,11 +314,9 @@ def _places(total: Sequence[int], block: Sequence[int], strides: Sequence[int], 
 
 
 OPS: Table = {
-    "AffineGrid": _affine_grid,
+    **named(_affine_grid, _grid_sample, _resize),
     "Col2Im": _col2im,
     "DFT": _dft,
-    "GridSample": _grid_sample,
-    "Resize": _resize,
     "STFT": _stft,
     "Upsample": _resize,
 }

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs of a model: names and types, with symbolic dimensions pinned as the caller asks.
+"""The inputs of a model: names and types, with symbolic dimensions
+pinned as the caller asks.
 
-In: the graph's inputs, and `shape`/`dims` of the caller.  Out: a TensorType per input.
+In: the graph's inputs, and `shape`/`dims` of the caller.  Out: a
+TensorType per input.
 
     input_types(loaded, names, shape={"x": (1, 3, 224, 224)}, dims={"batch": 1})
 """
@@ -23,8 +25,8 @@ def input_types(
     """The type of each graph input (a ValueInfoProto), pinned.
 
     Raises AotcError listing every input that is no tensor or has an
-    unsupported type, and every entry of `shape` and `dims` that is unknown
-    or contradicts the model.
+    unsupported type, and every entry of `shape` and `dims` that is
+    unknown or contradicts the model.
     """
     span, problems = Span(loaded.source), Problems("onnx-input")
     declared: dict[str, tuple[Dim, ...] | None] = {}
@@ -42,7 +44,9 @@ def input_types(
 
 
 def _declared_shape(value: Any) -> tuple[Dim, ...] | None:
-    """The declared shape of an input, None where the rank is not stated."""
+    """The declared shape of an input, None where the rank is not
+    stated.
+    """
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         text = {"sequence_type": "a sequence", "optional_type": "an optional value", "map_type": "a map"}
@@ -65,8 +69,8 @@ def _bindings(
     problems: Problems,
     span: Span,
 ) -> dict[str, int]:
-    """Values of dimension symbols: those given, and those that given shapes
-    imply.
+    """Values of dimension symbols: those given, and those that
+    given shapes imply.
     """
     symbols = {d.name for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name}
     for name in dims:
@@ -115,8 +119,8 @@ def _pinned(
 
 
 def pin_hint(types: Mapping[str, TensorType]) -> str:
-    """A hint that names the dynamic dimensions of the inputs and the flags
-    that pin them; "" if there are none.
+    """A hint that names the dynamic dimensions of the inputs and
+    the flags that pin them; "" if there are none.
     """
     named: dict[str, str] = {}
     unnamed: dict[str, str] = {}

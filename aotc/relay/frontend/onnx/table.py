@@ -10,36 +10,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from aotc.relay.frontend.onnx import (
-    ops_control,
-    ops_conv,
-    ops_elementwise,
-    ops_index,
-    ops_nn,
-    ops_recurrent,
-    ops_reduce,
-    ops_shape,
-    ops_signal,
-)
+from aotc.relay.frontend.onnx import ops_control, ops_conv, ops_math, ops_nn, ops_shape, ops_signal
 from aotc.relay.frontend.onnx.node import Converter, Table
 
-_FAMILIES = (
-    ops_elementwise, ops_reduce, ops_shape, ops_index, ops_conv, ops_nn, ops_recurrent, ops_control, ops_signal,
-)  # fmt: skip
+_FAMILIES = (ops_control, ops_conv, ops_math, ops_nn, ops_shape, ops_signal)
 
 _DOMAINS: Final[Mapping[str, Table]] = {
     "": {name: converter for family in _FAMILIES for name, converter in family.OPS.items()},
-    "ai.onnx.ml": ops_index.ML_OPS,
+    "ai.onnx.ml": ops_shape.ML_OPS,
 }
 
 
 def converter_of(domain: str, op_type: str) -> Converter | None:
-    """The converter of an operator, None where there is none of its own."""
+    """The converter of an operator, None where there is none of its
+    own.
+    """
     return _DOMAINS.get(domain, {}).get(op_type)
 
 
 def supported_ops() -> dict[str, tuple[str, ...]]:
-    """Operators with a converter of their own, by domain, in alphabetical
-    order.
+    """Operators with a converter of their own, by domain, in
+    alphabetical order.
     """
     return {domain: tuple(sorted(table)) for domain, table in _DOMAINS.items()}

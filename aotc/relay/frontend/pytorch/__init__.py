@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch front ends: TorchScript and torch.export programs become modules of the graph IR.
+"""The PyTorch front ends: TorchScript and torch.export programs
+become modules of the graph IR.
 
 script    the walk over a TorchScript graph
 exported  the walk over an ExportedProgram

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported programs read from .pt2 files, as data: nothing in them is unpickled, loaded as a
-library or evaluated.
+"""Exported programs read from .pt2 files, as data: nothing in them
+is unpickled, loaded as a library or evaluated.
 
-In: a file that torch.export.save wrote.  Out: an ExportedProgram without example inputs.
+In: a file that torch.export.save wrote.  Out: an ExportedProgram
+without example inputs.
 
     program = load_exported("net.pt2")
 
-A .pt2 file is an uncompressed zip archive: the program as JSON (`program.py` checks it), the
-values of parameters and constants as they lie in memory, with a table of their shapes, and
-example inputs as a pickle, which nobody opens. What can only be had from a pickle (older
-files, tensor subclasses, custom objects) is refused.
+A .pt2 file is an uncompressed zip archive: the program as JSON
+(`program.py` checks it), the values of parameters and constants as
+they lie in memory, with a table of their shapes, and example inputs
+as a pickle, which nobody opens. What can only be had from a pickle
+(older files, tensor subclasses, custom objects) is refused.
 """
 
 from __future__ import annotations
@@ -26,20 +28,23 @@ import torch
 from torch._export.serde import schema, serialize
 
 from aotc.ir import AotcError, open_regular
-from aotc.relay.frontend.pytorch.program import PAYLOADS, Refused, checked_program
+from aotc.relay.frontend.pytorch.program import PAYLOADS, Refused, checked_program, demand
 
 _LOG: Final = logging.getLogger(__name__)
 _SAVE_AGAIN: Final = (
     "where you trust the file, load it with torch.export.load and pass the program to aotc, or save it again with a"
     " newer torch.export.save"
 )
+_LOAD_SCRIPT: Final = (
+    "load it with torch.jit.load where you trust it, and pass the module to aotc.relay.frontend.from_pytorch"
+)
 _STRIDED: Final = 7
 """torch's number for tensors that are neither sparse nor in a layout of a library."""
 
 
 def load_exported(path: str | Path) -> Any:
-    """The program in a .pt2 file; AotcError if there is no such file, or it
-    holds no exported program.
+    """The program in a .pt2 file; AotcError if there is no such
+    file, or it holds no exported program.
     """
     open_regular(path, "torch-file").close()
     try:
@@ -51,8 +56,8 @@ def load_exported(path: str | Path) -> Any:
 
 
 class _Archive:
-    """The records of a zip archive by name, without the folder that they
-    are all in.
+    """The records of a zip archive by name, without the folder that
+    they are all in.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,16 +71,15 @@ class _Archive:
         self._size = path.stat().st_size
 
     def check(self) -> None:
-        """Records lie in the file as they are, each once: none grows when
-        it is read.
+        """Records lie in the file as they are, each once: none
+        grows when it is read.
         """
         infos = self._file.infolist()
-        if len(infos) != len(self._records):
-            raise Refused("records of its archive have the same name")
-        if any(i.compress_type != zipfile.ZIP_STORED or i.flag_bits & 1 for i in infos):
-            raise Refused("its archive is compressed or encrypted; torch writes plain ones")
-        if sum(i.file_size for i in infos) > self._size:
-            raise Refused("the records of its archive are larger than the file")
+        plain = all(i.compress_type == zipfile.ZIP_STORED and not i.flag_bits & 1 for i in infos)
+        demand(len(infos) == len(self._records), "records of its archive have the same name")
+        demand(plain, "its archive is compressed or encrypted; torch writes plain ones")
+        size = sum(i.file_size for i in infos)
+        demand(size <= self._size, "the records of its archive are larger than the file")
 
     def close(self) -> None:
         self._file.close()
@@ -85,8 +89,7 @@ class _Archive:
 
     def read(self, name: str) -> bytes:
         """The bytes of a record."""
-        if name not in self._records:
-            raise Refused(f"it has no record {name!r}")
+        demand(name in self._records, f"it has no record {name!r}")
         try:
             return self._file.read(self._records[name])
         except (OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
@@ -101,30 +104,31 @@ class _Archive:
 
 
 def _check_kind(archive: _Archive) -> None:
-    """Refused for archives of other kinds, which hold pickles, and for what
-    no torch wrote.
+    """Refused for archives of other kinds, which hold pickles, and
+    for what no torch wrote.
     """
-    if "serialized_exported_program.json" in archive:
-        raise Refused("it was written by torch 2.7 or older, as a pickle, which could run code", _SAVE_AGAIN)
-    if "constants.pkl" in archive:
-        hint = "load it with torch.jit.load where you trust it, and pass the module to aotc.relay.frontend.from_pytorch"
-        raise Refused("it is a TorchScript archive, which holds pickles", hint)
-    if "data.pkl" in archive:
-        raise Refused("it is a pickle that torch.save wrote, which could run code")
+    pickled = "serialized_exported_program.json" in archive
+    text = "it was written by torch 2.7 or older, as a pickle, which could run code"
+    demand(not pickled, text, _SAVE_AGAIN)
+    script = "constants.pkl" in archive
+    demand(not script, "it is a TorchScript archive, which holds pickles", _LOAD_SCRIPT)
+    pickled = "data.pkl" in archive
+    demand(not pickled, "it is a pickle that torch.save wrote, which could run code")
     archive.check()
-    if "archive_format" not in archive or archive.read("archive_format") != b"pt2":
-        raise Refused("it is no archive of torch.export.save")
-    if "byteorder" in archive and archive.read("byteorder").decode("ascii", "replace") != sys.byteorder:
-        raise Refused("its values are in another order of bytes than this machine's")
+    ours = "archive_format" in archive and archive.read("archive_format") == b"pt2"
+    demand(ours, "it is no archive of torch.export.save")
+    order = archive.read("byteorder").decode("ascii", "replace") if "byteorder" in archive else sys.byteorder
+    text = "its values are in another order of bytes than this machine's"
+    demand(order == sys.byteorder, text)
 
 
 def _program(archive: _Archive) -> Any:
     _check_kind(archive)
     clean = checked_program(archive.json("models/model.json"))
-    if clean["schema_version"]["major"] != schema.SCHEMA_VERSION[0]:
-        version = "{major}.{minor}".format(**clean["schema_version"])
-        ours = ".".join(map(str, schema.SCHEMA_VERSION))
-        raise Refused(f"it has the schema {version}; torch {torch.__version__} reads {ours}", _SAVE_AGAIN)
+    stated = clean["schema_version"]
+    ours = ".".join(map(str, schema.SCHEMA_VERSION))
+    text = "it has the schema {major}.{minor}; torch {0} reads {1}".format(torch.__version__, ours, **stated)
+    demand(stated["major"] == schema.SCHEMA_VERSION[0], text, _SAVE_AGAIN)
     state = _tensors(archive, "data/weights/", "model_weights_config.json")
     constants = _tensors(archive, "data/constants/", "model_constants_config.json")
     try:
@@ -136,11 +140,11 @@ def _program(archive: _Archive) -> Any:
 
 
 def _tensors(archive: _Archive, folder: str, config: str) -> dict[str, torch.Tensor]:
-    """The parameters or constants by name; what shares its values in the
-    file shares them here.
+    """The parameters or constants by name; what shares its values
+    in the file shares them here.
     """
-    if f"{folder}model.pt" in archive:
-        raise Refused("an older torch wrote its parameters as a pickle, which could run code", _SAVE_AGAIN)
+    text = "an older torch wrote its parameters as a pickle, which could run code"
+    demand(f"{folder}model.pt" not in archive, text, _SAVE_AGAIN)
     stated = archive.json(f"{folder}{config}")
     payloads = PAYLOADS(stated.get("config") if isinstance(stated, dict) else None, f"{folder}{config}")
     values: dict[str, bytearray] = {}
@@ -159,8 +163,8 @@ def _tensors(archive: _Archive, folder: str, config: str) -> dict[str, torch.Ten
 def _tensor(name: str, values: bytearray, meta: dict[str, Any], is_param: bool) -> torch.Tensor:
     """A view of values as they lie in memory."""
     numbers = [*meta["sizes"], *meta["strides"], meta["storage_offset"]]
-    if meta["layout"] != _STRIDED or any("as_int" not in number for number in numbers):
-        raise Refused(f"{name} is no plain tensor of a fixed shape")
+    plain = meta["layout"] == _STRIDED and all("as_int" in number for number in numbers)
+    demand(plain, f"{name} is no plain tensor of a fixed shape")
     sizes, strides = ([number["as_int"] for number in meta[key]] for key in ("sizes", "strides"))
     try:
         dtype = serialize.deserialize_scalar_type(schema.ScalarType(meta["dtype"]))

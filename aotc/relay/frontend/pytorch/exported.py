@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The walk over a program of torch.export.
 
-In: an ExportedProgram.  Out: a module, whose variables have the names of the program's
-inputs, and its parameters under the names of the state dictionary.  The program is
-functionalised first; operators without a converter are decomposed into core operators.
+In: an ExportedProgram.  Out: a module, whose variables have the
+names of the program's inputs, and its parameters under the names of
+the state dictionary.  The program is functionalised first;
+operators without a converter are decomposed into core operators.
 
     module, params = from_exported(torch.export.export(net, (x,)))
 """
@@ -64,8 +65,8 @@ def _decomposed(program: Any) -> Any:
 
 
 def _needs_work(node: Any) -> bool:
-    """Whether a node works in place, holds a graph of its own, or has no
-    converter.
+    """Whether a node works in place, holds a graph of its own, or
+    has no converter.
     """
     if node.op != "call_function":
         return node.op not in ("placeholder", "output")
@@ -83,8 +84,8 @@ def _is_unknown(target: Any) -> bool:
 
 
 def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | SymDim, ...]:
-    """The shape of an example tensor; dynamic dimensions by the names of
-    their symbols, with upper bounds.
+    """The shape of an example tensor; dynamic dimensions by the
+    names of their symbols, with upper bounds.
     """
     dims: list[int | SymDim] = []
     for dim in tensor.shape:
@@ -101,8 +102,8 @@ def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | Sym
 
 
 def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
-    """AotcError where values are given for symbols that the program does
-    not have, or that it does not allow.
+    """AotcError where values are given for symbols that the program
+    does not have, or that it does not allow.
     """
     bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
     for name, value in pins.items():
@@ -116,8 +117,8 @@ def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
 def _inputs(
     program: Any, pins: Mapping[str, int], keep_params: bool, problems: Problems
 ) -> tuple[dict[str, Value], list[Var], dict[str, Any]]:
-    """Values of the placeholders by name, the variables among them, and the
-    values of parameters kept as such.
+    """Values of the placeholders by name, the variables among them,
+    and the values of parameters kept as such.
     """
     examples = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
     values: dict[str, Value] = {}
@@ -165,8 +166,8 @@ def _state(program: Any, spec: Any) -> Any:
 
 
 def _check_outputs(program: Any, problems: Problems) -> None:
-    """Programs that change their buffers or inputs are for training, or
-    keep state: both are refused.
+    """Programs that change their buffers or inputs are for
+    training, or keep state: both are refused.
     """
     for spec in program.graph_signature.output_specs:
         if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
@@ -177,8 +178,8 @@ def _check_outputs(program: Any, problems: Problems) -> None:
 
 
 def _read(arg: Any, values: Mapping[str, Value]) -> Value:
-    """An argument of a node: nodes become their values, in lists and tuples
-    too.
+    """An argument of a node: nodes become their values, in lists
+    and tuples too.
     """
     if isinstance(arg, torch.fx.Node):
         return known(values[arg.name])
@@ -206,7 +207,9 @@ def _call(node: Any, values: Mapping[str, Value]) -> Value:
 
 
 def _source_line(node: Any) -> str:
-    """The last line of the module's Python source that made the node."""
+    """The last line of the module's Python source that made the
+    node.
+    """
     trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if "File" in line]
     return f"in {trace[-1]}" if trace else ""
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of convolutions, pools and resizing.  Inputs without a batch axis get one for
-the time being.
+"""Converters of convolutions, pools and resizing.  Inputs without a
+batch axis get one for the time being.
 
 OPS["conv2d"](x=a, weight=w, bias=b)    # nn.bias_add(nn.conv2d(a, w), b)
 """
@@ -28,8 +28,8 @@ def _per_axis(value: Value, rank: int) -> tuple[int, ...]:
 
 
 def _batched(body: Callable[..., Expr], x: Expr, rank: int, *args: Any, **attributes: Any) -> Expr:
-    """What `body` gives for x with a batch axis, which goes away again if x
-    has none.
+    """What `body` gives for x with a batch axis, which goes away
+    again if x has none.
     """
     if g.rank(x) == rank + 1:
         return g.squeeze(body(g.unsqueeze(x, [0]), *args, **attributes), [0])
@@ -39,7 +39,9 @@ def _batched(body: Callable[..., Expr], x: Expr, rank: int, *args: Any, **attrib
 
 
 def _window(rank: int, kernel: Value, stride: Value = None, padding: Value = 0, dilation: Value = 1) -> Window:
-    """A window, which moves by its own extent where no stride is given."""
+    """A window, which moves by its own extent where no stride is
+    given.
+    """
     sizes = _per_axis(kernel, rank)
     strides = _per_axis(stride, rank) if stride not in (None, []) else sizes
     window = Window(sizes, strides, _per_axis(dilation, rank), ())
@@ -65,24 +67,16 @@ _transposed = partial(_convolution, transposed=True)
 # --- pools
 
 
-def _pool(
-    kind: str,
-    rank: int,
-    x: Expr,
-    kernel_size: Value,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-    **places: Value,
-) -> Expr:
-    window = _window(rank, kernel_size, **places)
+def _pool(kind: str, rank: int, x: Expr, kernel_size: Value, ceil_mode: bool = False, **options: Value) -> Expr:
+    include, divisor = options.pop("count_include_pad", True), options.pop("divisor_override", None)
+    window = _window(rank, kernel_size, **options)
     pool = partial(_batched, partial(windows.pool, kind), x, rank, window, ceil_mode=bool(ceil_mode))
     if kind == "max":
         return pool()
-    if divisor_override is None:
-        return pool(count_include_pad=bool(count_include_pad))
+    if divisor is None:
+        return pool(count_include_pad=bool(include))
     require("torch-op", not ceil_mode, "avg_pool with both ceil_mode and divisor_override is not supported")
-    return g.mul(pool(count_include_pad=True), math.prod(window.kernel) / divisor_override)
+    return g.mul(pool(count_include_pad=True), math.prod(window.kernel) / divisor)
 
 
 def _adaptive(kind: str, rank: int, x: Expr, output_size: Value) -> Expr:
@@ -96,22 +90,13 @@ def _adaptive(kind: str, rank: int, x: Expr, output_size: Value) -> Expr:
 # --- resizing
 
 
-def _upsample(
-    rank: int,
-    method: str,
-    mode: str,
-    x: Expr,
-    output_size: Value = None,
-    align_corners: bool = False,
-    scale_factors: Value = None,
-    **scales: Value,
-) -> Expr:
-    """torch computes positions with a given factor, and with the ratio of
-    the extents where there is none.
+def _upsample(rank: int, method: str, mode: str, x: Expr, output_size: Value = None, **options: Value) -> Expr:
+    """torch computes positions with a given factor, and with the
+    ratio of the extents where there is none.
     """
     names = ["scales"] if rank == 1 else [f"scales_{axis}" for axis in "dhw"[3 - rank :]]
-    extents, mode = tv.shape(x)[2:], "align_corners" if align_corners else mode
-    factors = [float(f or 0.0) for f in scale_factors or map(scales.get, names)]
+    extents, mode = tv.shape(x)[2:], "align_corners" if options.get("align_corners") else mode
+    factors = [float(f or 0.0) for f in options.get("scale_factors") or map(options.get, names)]
     if output_size is None:
         output_size = [math.floor(n * f) for n, f in zip(extents, factors, strict=True)]
     target = tv.ints(output_size)
@@ -128,8 +113,8 @@ def _grid_sampler(x: Expr, grid: Expr, interpolation_mode: int, padding_mode: in
 
 
 def _im2col(x: Expr, kernel_size: Value, **places: Value) -> Expr:
-    """Each window as a column: a convolution with the identity would cost
-    more than slices.
+    """Each window as a column: a convolution with the identity
+    would cost more than slices.
     """
     window = _window(2, kernel_size, **places)
     y = g.pad(x, [(0, 0), (0, 0), *((p, p) for p in window.pads[:2])])

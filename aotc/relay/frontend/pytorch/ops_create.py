@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of operators that make tensors out of numbers, and of arithmetic on numbers themselves.
+"""Converters of operators that make tensors out of numbers, and of
+arithmetic on numbers themselves.
 
 OPS["arange.start"](start=0, end=4)     # a constant
 SCALARS["floordiv"](7, 2)               # 3
@@ -90,32 +91,27 @@ OPS: Table = {
     "new_ones": partial(_new_full, fill_value=1),
 }
 
+_OPERATORS = (
+    *("eq", "floordiv", "ge", "gt", "le", "lt", "mul", "ne", "neg", "pow", "sub"),
+    *("__and__", "__contains__", "__getitem__", "__not__", "__or__"),
+)
 SCALARS: Final[dict[str, Callable[..., Value]]] = {
-    **{name: getattr(operator, name) for name in ("eq", "floordiv", "ge", "gt", "le", "lt", "mul", "ne", "neg", "pow")},
+    **{name: getattr(operator, name) for name in _OPERATORS},
+    **{name: getattr(math, name) for name in ("ceil", "floor", "sqrt")},
     **dict.fromkeys(("ScalarImplicit", "item"), lambda v: v),
     **dict.fromkeys(("div", "truediv"), lambda a, b: float(a / b)),
+    **dict.fromkeys(("Float", "FloatImplicit"), float),
     "Bool": bool,
-    "Float": float,
-    "FloatImplicit": float,
     "Int": lambda value: value if isinstance(value, SymDim) else int(value),
     "IntImplicit": int,
-    "__contains__": operator.contains,
-    "__getitem__": operator.getitem,
     "__is__": operator.is_,
     "__isnot__": operator.is_not,
-    "__not__": operator.not_,
-    "__and__": operator.and_,
-    "__or__": operator.or_,
     "add": lambda a, b, alpha=1: a + b * alpha if alpha != 1 else a + b,
     "append": lambda items, value: [*items, value],
-    "ceil": math.ceil,
-    "floor": math.floor,
     "len": len,
     "list": list,
     "remainder": operator.mod,
     "slice": lambda items, start=None, end=None, step=1: items[start:end:step],
-    "sqrt": math.sqrt,
-    "sub": operator.sub,
     "warn": lambda *_: None,
 }
 """What TorchScript computes on numbers and lists, by operator; only called where no tensor is involved."""

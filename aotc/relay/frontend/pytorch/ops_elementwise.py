@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of elementwise operators: arithmetic, comparisons, logic, activations.
+"""Converters of elementwise operators: arithmetic, comparisons,
+logic, activations.
 
 OPS["add"](x=a, other=1.5, alpha=1)     # add(cast(a), 1.5)
 """
@@ -91,7 +92,9 @@ def _rounding(name: str, x: Expr) -> Expr:
 
 
 def _finite(name: str, x: Expr) -> Expr:
-    """A test of floating-point numbers; of integers the answer is known."""
+    """A test of floating-point numbers; of integers the answer is
+    known.
+    """
     if g.dtype(x).is_float:
         return g.op(name, x)
     same = g.equal(x, x)

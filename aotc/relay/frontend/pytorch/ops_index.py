@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of indexing: elements read and written by positions that are tensors.
+"""Converters of indexing: elements read and written by positions
+that are tensors.
 
 OPS["embedding"](weight=w, indices=i)   # take(w, i, axis=0)
 """
@@ -23,8 +24,8 @@ from aotc.relay.op.rules import broadcast_shape
 
 
 def _gather(x: Expr, dim: Axis, index: Expr) -> Expr:
-    """Only the other axes may be longer than those of the index: what no
-    position reaches is cut off.
+    """Only the other axes may be longer than those of the index:
+    what no position reaches is cut off.
     """
     wanted = tv.shape(index)
     axes = [k for k, n in enumerate(wanted) if k != dim and n < tv.size(x, k)]
@@ -70,8 +71,8 @@ def _scatter_reduce(x: Expr, dim: Axis, index: Expr, src: Expr, reduce: str, inc
 
 
 def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]]:
-    """The axes that are indexed and their positions, which may be negative;
-    constant masks become positions.
+    """The axes that are indexed and their positions, which may be
+    negative; constant masks become positions.
     """
     found: list[Expr | None] = []
     for index in indices:
@@ -87,7 +88,9 @@ def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]
 
 
 def _joined(places: Sequence[Expr]) -> tuple[Expr, tuple[int, ...]]:
-    """Positions for several axes as (axes, *shape), broadcast to one shape."""
+    """Positions for several axes as (axes, *shape), broadcast to
+    one shape.
+    """
     common: tuple[int, ...] = ()
     for place in places:
         common = tuple(tv.int_of(d) for d in broadcast_shape(common, g.dims(place)))
@@ -99,8 +102,8 @@ def _front(axes: Sequence[int], rank: int) -> list[int]:
 
 
 def _place_of(axes: Sequence[int]) -> int:
-    """Where the indexed axes go: to the first of them where they lie side
-    by side, else to the front.
+    """Where the indexed axes go: to the first of them where they
+    lie side by side, else to the front.
     """
     return axes[0] if list(axes) == list(range(axes[0], axes[0] + len(axes))) else 0
 
@@ -182,8 +185,8 @@ def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
 
 
 def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
-    """The diagonal of two axes as a new last axis: elements at a fixed
-    distance of the flattened matrix.
+    """The diagonal of two axes as a new last axis: elements at a
+    fixed distance of the flattened matrix.
     """
     rank = g.rank(x)
     axes = [tv.axis_in(dim1, rank), tv.axis_in(dim2, rank)]

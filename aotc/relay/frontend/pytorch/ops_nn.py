@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of normalisations, softmax, matrix products, attention and recurrent layers.
+"""Converters of normalisations, softmax, matrix products, attention
+and recurrent layers.
 
 OPS["linear"](x=a, weight=w, bias=b)    # nn.bias_add(nn.dense(a, w), b)
 OPS["lstm.input"](x=a, hx=[h, c], params=[...], ...)    # outputs, last h, last c
@@ -126,8 +127,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Expr:
-    """softmax(query key^T * scale + mask) value; masks are True where
-    attention is allowed, or are added.
+    """softmax(query key^T * scale + mask) value; masks are True
+    where attention is allowed, or are added.
     """
     if dropout_p:
         raise tv.training("scaled_dot_product_attention with dropout")
@@ -153,8 +154,8 @@ def _repeated_heads(x: Expr, heads: int) -> Expr:
 def _multi_head(
     query: Expr, key: Expr, value: Expr, num_head: int, mask: Maybe = None, mask_type: int | None = None, **layer: Any
 ) -> list[Value]:
-    """torch's fused attention layer on (batch, length, features); masks are
-    True where attention is forbidden.
+    """torch's fused attention layer on (batch, length, features);
+    masks are True where attention is forbidden.
 
     layer   `embed_dim`, weights and biases by torch's names, and which weights of attention are wanted
     """
@@ -182,8 +183,8 @@ def _multi_head(
 def _encoder_layer(
     src: Expr, num_heads: int, use_gelu: bool, norm_first: bool, eps: float, mask: Maybe = None, **layer: Any
 ) -> Expr:
-    """torch's fused transformer layer: attention and two linear layers,
-    each with a sum and a normalisation.
+    """torch's fused transformer layer: attention and two linear
+    layers, each with a sum and a normalisation.
 
     layer   as of `_multi_head`, and those of the linear layers (`ffn_...`) and normalisations (`norm_...`)
     """
@@ -235,8 +236,8 @@ def _cell(
     b_ih: Maybe = None,
     b_hh: Maybe = None,
 ) -> list[Expr] | Expr:
-    """One step, from the products of input and last state with their
-    weights and the last state.
+    """One step, from the products of input and last state with
+    their weights and the last state.
     """
     state = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     new = step(linear(x, w_ih, b_ih), linear(state[0], w_hh, b_hh), state)
@@ -246,7 +247,8 @@ def _cell(
 def _recurrent(
     kind: str, attributes: dict[str, str], x: Expr, hx: Any, params: Sequence[Expr], num_layers: int, **options: Any
 ) -> list[Expr]:
-    """All layers; states hold (layers * directions, batch, features).
+    """All layers; states hold (layers * directions, batch,
+    features).
 
     options   `has_biases`, `bidirectional`, `batch_first`, `train`, `dropout`
     """

@@ -20,8 +20,8 @@ from aotc.relay.frontend.reductions import Reduction, extreme, log_sum_exp, p_no
 
 
 def reduced(body: Reduction, x: Expr, dim: Value, keepdim: bool) -> Expr:
-    """A reduction over axes (None, or none at all: over all of them); one
-    number counts as an axis of one element.
+    """A reduction over axes (None, or none at all: over all of
+    them); one number counts as an axis of one element.
     """
     if not g.rank(x):
         return body(g.reshape(x, (1,)), (0,), False)
@@ -59,8 +59,8 @@ def _truth(name: str, x: Expr, dim: Value = None, keepdim: bool = False) -> Expr
 
 
 def _var(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value = None, keepdim: bool = False) -> Expr:
-    """The mean of squared distances from the mean; `correction` (1 where
-    `unbiased`) comes off the count.
+    """The mean of squared distances from the mean; `correction` (1
+    where `unbiased`) comes off the count.
     """
     biased = 1 if unbiased is None else unbiased
     less = float(biased if correction is None else correction)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of what moves elements without changing them: shapes, axes, joining, cutting,
-padding; and data types.
+"""Converters of what moves elements without changing them: shapes,
+axes, joining, cutting, padding; and data types.
 
 OPS["view"](x=a, size=[2, -1])          # reshape(a, (2, -1))
 """
@@ -24,8 +24,8 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def _solved(dims: Sequence[Dim], size: Sequence[Value]) -> Sequence[Value]:
-    """`size` with the number for -1, where the one dynamic dimension of
-    both shapes is the same.
+    """`size` with the number for -1, where the one dynamic
+    dimension of both shapes is the same.
     """
     unknown = [d for d in dims if isinstance(d, SymDim)]
     if -1 not in size or len(unknown) != 1 or unknown != [v for v in size if isinstance(v, SymDim)]:
@@ -78,8 +78,8 @@ def _squeeze(x: Expr, dim: Value = None) -> Expr:
 
 
 def expand(x: Expr, size: Sequence[Value]) -> Expr:
-    """`x` repeated along axes of size 1 and along new ones in front; -1
-    keeps an axis.
+    """`x` repeated along axes of size 1 and along new ones in
+    front; -1 keeps an axis.
     """
     new = len(size) - g.rank(x)
     kept = [*([1] * new), *g.dims(x)]

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph of an exported program as its file states it, made harmless before torch reads it.
+"""The graph of an exported program as its file states it, made
+harmless before torch reads it.
 
-In: the JSON in a .pt2 file.  Out: the same program of known fields only, every one of them checked.
+In: the JSON in a .pt2 file.  Out: the same program of known fields
+only, every one of them checked.
 
     clean = checked_program(json.loads(text))        # Refused says which field is wrong, and why
 
-torch's reader trusts its file: it evaluates expressions on dimensions as Python, calls
-whatever attribute of torch a node names, writes names into source code that it executes, and
-imports modules that nested containers name.  So names must be identifiers, expressions a few
-functions of symbols and numbers, operators those of ATen; containers are left out (inputs and
-outputs are flat), as are guards, example inputs and all metadata but the line of the source.
+torch's reader trusts its file: it evaluates expressions on
+dimensions as Python, calls whatever attribute of torch a node
+names, writes names into source code that it executes, and imports
+modules that nested containers name.  So names must be identifiers,
+expressions a few functions of symbols and numbers, operators those
+of ATen; containers are left out (inputs and outputs are flat), as
+are guards, example inputs and all metadata but the line of the
+source.
 """
 
 from __future__ import annotations
@@ -33,8 +38,8 @@ Check: TypeAlias = Callable[[Any, str], Any]
 
 
 class Refused(Exception):
-    """A part of a file that is not taken: where and why, and what to do
-    about it.
+    """A part of a file that is not taken: where and why, and what
+    to do about it.
     """
 
     def __init__(self, text: str, hint: str = "") -> None:
@@ -42,13 +47,18 @@ class Refused(Exception):
         self.hint = hint
 
 
+def demand(condition: object, text: str, hint: str = "") -> None:
+    """Refused unless a condition holds."""
+    if not condition:
+        raise Refused(text, hint)
+
+
 # --- values
 
 
 def _fits(test: Callable[[Any], bool], what: str) -> Check:
     def check(value: Any, where: str) -> Any:
-        if not test(value):
-            raise Refused(f"{where} is {str(value)[:80]!r}, not {what}")
+        demand(test(value), f"{where} is {str(value)[:80]!r}, not {what}")
         return value
 
     return check
@@ -72,16 +82,10 @@ _SYMBOL: Final = re.compile(r"(?:u|zuf)[0-9]{1,4}|(?!u[0-9]|zuf[0-9])[A-Za-z_][A
 """torch counts up to the number of a symbol u7 or zuf7, whose value nothing is known about."""
 
 
-def _symbol(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not _SYMBOL.fullmatch(value) or value in _FUNCTIONS:
-        raise Refused(f"{where} is {str(value)[:80]!r}, not the name of a dynamic dimension")
-    return value
-
-
 def _float(value: Any, where: str) -> float:
-    if type(value) in (int, float) or value in ("Infinity", "-Infinity", "NaN"):
-        return float(value)
-    raise Refused(f"{where} is {str(value)[:80]!r}, not a number")
+    number = type(value) in (int, float) or value in ("Infinity", "-Infinity", "NaN")
+    demand(number, f"{where} is {str(value)[:80]!r}, not a number")
+    return float(value)
 
 
 def _optional(check: Check) -> Check:
@@ -90,8 +94,7 @@ def _optional(check: Check) -> Check:
 
 def _list(check: Check) -> Check:
     def checked(value: Any, where: str) -> list[Any]:
-        if not isinstance(value, list):
-            raise Refused(f"{where} is no list")
+        demand(isinstance(value, list), f"{where} is no list")
         return [check(item, f"{where}[{k}]") for k, item in enumerate(value)]
 
     return checked
@@ -99,25 +102,23 @@ def _list(check: Check) -> Check:
 
 def _table(key: Check, check: Check) -> Check:
     def checked(value: Any, where: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise Refused(f"{where} is no table")
+        demand(isinstance(value, dict), f"{where} is no table")
         return {key(k, f"{where}: a key"): check(item, f"{where}.{k}"[:300]) for k, item in value.items()}
 
     return checked
 
 
 def _record(fields: Mapping[str, Check], **optional: Check) -> Check:
-    """Fields that must be there, and others that may; what else there is is
-    left out.
+    """Fields that must be there, and others that may; what else
+    there is is left out.
     """
 
     def checked(value: Any, where: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise Refused(f"{where} is no record")
-        if missing := [name for name in fields if name not in value]:
-            raise Refused(f"{where} has no {missing[0]}")
-        present = {name: check for name, check in {**fields, **optional}.items() if name in value}
-        return {name: check(value[name], f"{where}.{name}") for name, check in present.items()}
+        demand(isinstance(value, dict), f"{where} is no record")
+        missing = next((name for name in fields if name not in value), "")
+        demand(not missing, f"{where} has no {missing}")
+        checks = {**fields, **optional}
+        return {n: check(value[n], f"{where}.{n}") for n, check in checks.items() if n in value}
 
     return checked
 
@@ -126,11 +127,10 @@ def _union(**kinds: Check) -> Check:
     """A record of exactly one of several fields."""
 
     def checked(value: Any, where: str) -> dict[str, Any]:
-        if not isinstance(value, dict) or len(value) != 1:
-            raise Refused(f"{where} is not of one kind")
+        demand(isinstance(value, dict) and len(value) == 1, f"{where} is not of one kind")
         ((kind, item),) = value.items()
-        if kind not in kinds:
-            raise Refused(f"{where} is of the kind {str(kind)[:80]!r}, which is not supported")
+        text = f"{where} is of the kind {str(kind)[:80]!r}, which is not supported"
+        demand(kind in kinds, text)
         return {kind: kinds[kind](item, f"{where}.{kind}")}
 
     return checked
@@ -146,17 +146,21 @@ _FUNCTIONS: Final = _POWERS | {
     "ToFloat", "Identity", "Equality", "Eq", "Unequality", "Ne", "LessThan", "Le", "StrictLessThan", "Lt",
     "GreaterThan", "Ge", "StrictGreaterThan", "Gt", "And", "Or", "Not",
 }  # fmt: skip
+_symbol: Final = _fits(
+    lambda v: isinstance(v, str) and _SYMBOL.fullmatch(v) is not None and v not in _FUNCTIONS,
+    "the name of a dynamic dimension",
+)
 _NUMBER: Final = re.compile(r"-?[0-9]{1,40}(\.[0-9]{0,40})?(e[+-]?[0-9]{1,3})?")
 _EXPRESSION_CHARACTERS: Final = 20_000
 _LARGEST_POWER: Final = 8
 
 
 def _expression(value: Any, where: str) -> str:
-    """An expression of sympy as the text of Python that builds it, and
-    nothing else: `Add(Symbol('s0'), Integer(1))`.
+    """An expression of sympy as the text of Python that builds it,
+    and nothing else: `Add(Symbol('s0'), Integer(1))`.
 
-    It is printed anew from its syntax tree, so that what was checked is
-    what is evaluated.
+    It is printed anew from its syntax tree, so that what was
+    checked is what is evaluated.
     """
     _TEXT(value, where)
     try:
@@ -170,8 +174,8 @@ def _expression(value: Any, where: str) -> str:
 
 
 def _check_expression(tree: ast.expr, where: str) -> None:
-    """ValueError for anything but calls of the functions with symbols and
-    numbers; powers are small and not nested.
+    """ValueError for anything but calls of the functions with
+    symbols and numbers; powers are small and not nested.
     """
     work = [(tree, False)]
     while work:
@@ -190,8 +194,8 @@ def _check_expression(tree: ast.expr, where: str) -> None:
 
 
 def _check_leaf(name: str, node: ast.Call, where: str) -> None:
-    """The arguments are literals: a name, a number as a text, integers;
-    those by keyword are numbers or flags.
+    """The arguments are literals: a name, a number as a text,
+    integers; those by keyword are numbers or flags.
     """
     values = [ast.literal_eval(arg) for arg in node.args]
     options = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
@@ -217,8 +221,8 @@ def _is_small_power(node: ast.Call) -> bool:
 
 
 def _cpu(value: Any, where: str) -> dict[str, Any]:
-    """Whatever device a program was exported on: its code is compiled for
-    the CPU.
+    """Whatever device a program was exported on: its code is
+    compiled for the CPU.
     """
     return {"type": "cpu", "index": None}
 
@@ -235,8 +239,7 @@ _DEEPEST: Final = 4
 
 
 def _nested_graph(value: Any, where: str) -> dict[str, Any]:
-    if where.count("as_graph") > _DEEPEST:
-        raise Refused("its graphs are nested too deeply")
+    demand(where.count("as_graph") <= _DEEPEST, "its graphs are nested too deeply")
     clean: dict[str, Any] = _record({"name": _NAME, "graph": _GRAPH})(value, where)
     return clean
 
@@ -333,8 +336,8 @@ PAYLOADS: Final = _table(
 
 
 def checked_program(program: Any) -> dict[str, Any]:
-    """A clean program; Refused for what is not well formed, AotcError with
-    all operators that are not supported.
+    """A clean program; Refused for what is not well formed,
+    AotcError with all operators that are not supported.
     """
     clean: dict[str, Any] = _PROGRAM(program, "the program")
     graph_module = clean["graph_module"]
@@ -344,8 +347,8 @@ def checked_program(program: Any) -> dict[str, Any]:
 
 
 def _calling(signature: dict[str, Any]) -> dict[str, Any]:
-    """How the program is called: with all its inputs in order, for its
-    outputs in order.
+    """How the program is called: with all its inputs in order, for
+    its outputs in order.
     """
     names = [_input_name(spec) for spec in signature["input_specs"] if "user_input" in spec or "constant_input" in spec]
     results = sum("user_output" in spec for spec in signature["output_specs"])
@@ -359,8 +362,7 @@ def _input_name(spec: dict[str, Any]) -> str:
         return str(spec["constant_input"]["name"])
     argument = spec["user_input"]["arg"]
     name = argument.get("as_tensor", {}).get("name") or argument.get("as_sym_int", {}).get("as_name")
-    if name is None:
-        raise Refused("an input of the program is a number without a name")
+    demand(name is not None, "an input of the program is a number without a name")
     return str(name)
 
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk over a TorchScript graph, traced or scripted: Relay's from_pytorch.
+"""The walk over a TorchScript graph, traced or scripted: Relay's
+from_pytorch.
 
-In: a ScriptModule and names, shapes and dtypes of its inputs.  Out: a module and its
-parameters by name.  Branches and loops run at compile time; operators in place write through
-to the tensors that they are views of.
+In: a ScriptModule and names, shapes and dtypes of its inputs.  Out:
+a module and its parameters by name.  Branches and loops run at
+compile time; operators in place write through to the tensors that
+they are views of.
 
     module, params = from_script(torch.jit.trace(net, x), [("x", (1, 3, 224, 224))])
 """
@@ -35,8 +37,8 @@ NODES: Final = "the program, its loops unrolled,"
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A value that shares memory with another one, for certain or perhaps,
-    and how it follows from that.
+    """A value that shares memory with another one, for certain or
+    perhaps, and how it follows from that.
 
     `redo` is None for another name of the same tensor.
     """
@@ -53,8 +55,8 @@ _UNCERTAIN: Final = Absent("tensors that may share memory with one that was chan
 
 @dataclass(slots=True)
 class _Conversion:
-    """The state of converting one graph; values go by the names that
-    TorchScript gives them.
+    """The state of converting one graph; values go by the names
+    that TorchScript gives them.
     """
 
     root: Any
@@ -123,8 +125,8 @@ class _Conversion:
     # --- memory that is shared
 
     def alias(self, node: Any, schema: Any, args: list[Value]) -> None:
-        """Keep track of views, and write the result of an operator in place
-        to what it changes.
+        """Keep track of views, and write the result of an operator
+        in place to what it changes.
         """
         outputs, inputs = [v.debugName() for v in node.outputs()], [v.debugName() for v in node.inputs()]
         written = next((k for k, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write), None)
@@ -153,11 +155,11 @@ class _Conversion:
             self.views[name] = _View(inputs[k], redo)
 
     def write(self, name: str, value: Value) -> None:
-        """`name` has a new value: so have what it is a view of, and all
-        other views of that.
+        """`name` has a new value: so have what it is a view of, and
+        all other views of that.
 
-        Where only the strides decide whether something is a view, the other
-        side must not be read any more.
+        Where only the strides decide whether something is a view,
+        the other side must not be read any more.
         """
         chain: list[_View] = []
         base = name
@@ -175,7 +177,9 @@ class _Conversion:
             self._spread(root, base)
 
     def _spread(self, base: str, but: str = "") -> None:
-        """Compute all views of `base` again, except `but` and its own."""
+        """Compute all views of `base` again, except `but` and its
+        own.
+        """
         changed = {base}
         for name, view in self.views.items():
             if view.parent in changed and name != but:
@@ -187,8 +191,8 @@ class _Conversion:
                     self.values[name] = source if view.redo is None else view.redo(source)
 
     def _merged(self, base: Value, chain: Sequence[_View], value: Expr) -> Expr:
-        """`base` with the part that a chain of views shows replaced; the
-        views tell where that part lies.
+        """`base` with the part that a chain of views shows
+        replaced; the views tell where that part lies.
         """
         if not is_tensor(base):
             raise AotcError("torch-op", "a change in place of an element of a list is not supported")
@@ -204,8 +208,8 @@ class _Conversion:
     # --- attributes of modules
 
     def attribute(self, node: Any) -> None:
-        """A submodule, a number, or a parameter: a variable named after the
-        operator that takes it first.
+        """A submodule, a number, or a parameter: a variable named
+        after the operator that takes it first.
         """
         owner, name = self.read(node.input()), node.s("name")
         value, out = getattr(owner, name), node.output().debugName()
@@ -231,8 +235,8 @@ class _Conversion:
 
 
 def _source_line(node: Any) -> str:
-    """Where the module's Python source says what the node does, as far as
-    TorchScript knows.
+    """Where the module's Python source says what the node does, as
+    far as TorchScript knows.
     """
     text = str(node.sourceRange()).strip().splitlines()
     return f"in {text[0]}" if text and "(" in text[0] else ""
@@ -344,8 +348,8 @@ _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
 
 
 def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Relay's names of nodes (kind and running number), by output; and for
-    each value its first reader's name.
+    """Relay's names of nodes (kind and running number), by output;
+    and for each value its first reader's name.
     """
     counts: dict[str, int] = {}
     names: dict[str, str] = {}

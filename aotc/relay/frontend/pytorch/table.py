@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of converters, by the names of PyTorch's operators without `aten::`.
+"""The table of converters, by the names of PyTorch's operators
+without `aten::`.
 
 converter_of("add_", "Tensor")          # in place or not, all overloads: the converter "add"
 """
@@ -29,11 +30,11 @@ CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in famil
 
 
 def converter_of(name: str, overload: str) -> Converter | None:
-    """The converter of an operator: that of the overload where it has its
-    own, else that of the name.
+    """The converter of an operator: that of the overload where it
+    has its own, else that of the name.
 
-    In-place variants (a trailing underscore) compute what the plain ones
-    do; None for unknown operators.
+    In-place variants (a trailing underscore) compute what the plain
+    ones do; None for unknown operators.
     """
     plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
     plain = ALIASES.get(plain, plain).removesuffix("_copy") if plain not in CONVERTERS else plain

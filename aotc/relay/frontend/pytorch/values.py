@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What converters of PyTorch operators see: tensors as expressions, everything else as Python values.
+"""What converters of PyTorch operators see: tensors as expressions,
+everything else as Python values.
 
-In: an operator's schema and the values of its arguments.  Out: expressions.  Data types
-follow torch's promotion rules, in which tensors with dimensions weigh more than those
-without, and these more than Python's numbers.
+In: an operator's schema and the values of its arguments.  Out:
+expressions.  Data types follow torch's promotion rules, in which
+tensors with dimensions weigh more than those without, and these
+more than Python's numbers.
 
     a, b = promoted(x, 1.5)             # an int64 tensor and a number: both float32
     apply(converter, schema, [x, 1], {})
@@ -60,7 +62,9 @@ _DTYPE_NUMBERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A result that is not computed: an error once somebody reads it."""
+    """A result that is not computed: an error once somebody reads
+    it.
+    """
 
     why: str
 
@@ -71,8 +75,8 @@ def is_tensor(value: Value) -> bool:
 
 
 def dtype_name(value: Value) -> str | None:
-    """The name of a data type given as torch.dtype or by its number in
-    TorchScript; None for None.
+    """The name of a data type given as torch.dtype or by its number
+    in TorchScript; None for None.
     """
     if value is None:
         return None
@@ -86,8 +90,8 @@ def dtype_name(value: Value) -> str | None:
 
 
 def array_of(tensor: Any) -> np.ndarray[Any, Any]:
-    """The value of a torch tensor, copied; AotcError for one that is not
-    dense, or not on the CPU.
+    """The value of a torch tensor, copied; AotcError for one that
+    is not dense, or not on the CPU.
     """
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise AotcError("torch-tensor", "only dense tensors that are not quantised are supported")
@@ -167,8 +171,8 @@ def training(what: str) -> AotcError:
 
 
 def ints(values: Value) -> list[int]:
-    """Integers, of which one alone may stand for a list; one-element
-    constants count as numbers.
+    """Integers, of which one alone may stand for a list;
+    one-element constants count as numbers.
     """
     items = values if isinstance(values, (list, tuple)) else [values]
     return [int_of(v) for v in items]
@@ -194,8 +198,8 @@ def target_shape(values: Sequence[Value]) -> list[int]:
 
 
 def axis_in(place: int, rank: int) -> int:
-    """A possibly negative axis from 0; tensors without dimensions have the
-    axis 0, too.
+    """A possibly negative axis from 0; tensors without dimensions
+    have the axis 0, too.
     """
     if not -max(rank, 1) <= place < max(rank, 1):
         raise AotcError("torch-axis", f"dimension {place} is outside a tensor of {rank} dimensions")
@@ -208,7 +212,9 @@ def axis(place: int, x: Expr) -> int:
 
 
 def axes(places: Value, rank: int) -> list[int]:
-    """Axes from 0, ascending; all of them for None or an empty list."""
+    """Axes from 0, ascending; all of them for None or an empty
+    list.
+    """
     if places is None or places == []:
         return list(range(rank))
     return sorted({axis_in(a, rank) for a in ints(places)})
@@ -236,12 +242,12 @@ def row(vector: Expr, place: int, rank: int) -> Expr:
 
 
 def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The result of a converter on the arguments of a call, which are named
-    by torch's schema.
+    """The result of a converter on the arguments of a call, which
+    are named by torch's schema.
 
-    A parameter that is an `Axis` gets one of x from 0; `**rest` gets all
-    that has no parameter. Raises AotcError for an argument that the
-    converter does not know and that is not at its default.
+    A parameter that is an `Axis` gets one of x from 0; `**rest`
+    gets all that has no parameter. Raises AotcError for an argument
+    that the converter does not know and that is not at its default.
     """
     takes = {p.name: p for p in parameters(converter)}
     open_ended = any(p.kind is p.VAR_KEYWORD for p in takes.values())
@@ -260,14 +266,16 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
 
 
 def named(*converters: Converter) -> Table:
-    """Converters by the names of their operators, which they bear after an
-    underscore.
+    """Converters by the names of their operators, which they bear
+    after an underscore.
     """
     return {converter.__name__[1:]: converter for converter in converters}
 
 
 def with_absent(converter: Converter, what: str, count: int = 1) -> Converter:
-    """A converter whose result is followed by others that are not computed."""
+    """A converter whose result is followed by others that are not
+    computed.
+    """
 
     @wraps(converter)
     def convert(*args: Value, **kwargs: Value) -> list[Value]:

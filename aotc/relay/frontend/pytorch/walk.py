@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the walks over TorchScript graphs and exported programs share: one operator at a time,
-problems collected.
+"""What the walks over TorchScript graphs and exported programs
+share: one operator at a time, problems collected.
 
-In: operators with the values of their arguments.  Out: values, or a list of problems, each
-with its place.
+In: operators with the values of their arguments.  Out: values, or a
+list of problems, each with its place.
 
     with problems.at(span):
         value = call_operator("add", schema, [x, 1], {})
@@ -38,8 +38,8 @@ POISON: Final = Absent("")
 
 
 def known(value: Value) -> Value:
-    """A value that may be read; AotcError or PoisonedError for one that is
-    not there.
+    """A value that may be read; AotcError or PoisonedError for one
+    that is not there.
     """
     if value is POISON:
         raise PoisonedError
@@ -56,8 +56,8 @@ def unsupported(name: str) -> AotcError:
 
 
 def converter_for(name: str, overload: str, args: Sequence[Value]) -> Converter | None:
-    """The converter of an operator on tensors; None where TorchScript only
-    computes on numbers and lists.
+    """The converter of an operator on tensors; None where
+    TorchScript only computes on numbers and lists.
     """
     first = args[0] if args else None
     on_numbers = isinstance(first, (list, tuple)) or not any(map(is_tensor, args))
@@ -65,8 +65,8 @@ def converter_for(name: str, overload: str, args: Sequence[Value]) -> Converter 
 
 
 def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The value of a call of a PyTorch operator; AotcError if it is unknown
-    or refuses its arguments.
+    """The value of a call of a PyTorch operator; AotcError if it is
+    unknown or refuses its arguments.
     """
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     try:
@@ -78,8 +78,8 @@ def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value
 
 
 def call_custom(custom: CustomConverter, name: str, args: list[Value], types: list[str]) -> Value:
-    """The value that a caller's own converter gives; AotcError with what
-    that converter raises.
+    """The value that a caller's own converter gives; AotcError with
+    what that converter raises.
     """
     try:
         return custom(args, types)
@@ -89,8 +89,8 @@ def call_custom(custom: CustomConverter, name: str, args: list[Value], types: li
 
 
 def described(value: Value) -> str:
-    """An argument in a message: the type of a tensor, a number or text
-    itself, a list by its first elements.
+    """An argument in a message: the type of a tensor, a number or
+    text itself, a list by its first elements.
     """
     if is_tensor(value):
         return str(type_of(value))
@@ -118,8 +118,8 @@ def _called(full: str, schema: Any, args: Sequence[Value], kwargs: Mapping[str, 
 
 
 def _stored(schema: Any, args: Sequence[Value], result: Value) -> Value:
-    """What an operator in place leaves: the data type of the tensor that it
-    changes.
+    """What an operator in place leaves: the data type of the tensor
+    that it changes.
     """
     if schema.name.endswith("_") and args and is_tensor(args[0]) and is_tensor(result):
         return g.cast(result, str(g.dtype(args[0])))
@@ -127,8 +127,8 @@ def _stored(schema: Any, args: Sequence[Value], result: Value) -> Value:
 
 
 def flattened(value: Value) -> list[Expr]:
-    """The tensors of nested lists and tuples; AotcError for anything else
-    that a model returns.
+    """The tensors of nested lists and tuples; AotcError for
+    anything else that a model returns.
     """
     if is_tensor(value) or isinstance(value, Tuple):
         return [value]

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of elementwise and broadcasting operators, activation functions among them.
+"""Converters of elementwise and broadcasting operators, activation
+functions among them, of reductions and running sums.
 
-Mod, Pow, BitShift, Cast and their like differ from the graph's operators in data types and
-corner cases; most others are rows of a table.
+Mod, Pow, BitShift, Cast and their like differ from the graph's
+operators in data types and corner cases; most others are rows of a
+table.
 
     OPS["Add"](a, b)                        # add(a, b)
     OPS["HardSwish"](x)                     # x * clip(x / 6 + 0.5, 0, 1)
+    OPS["ReduceL2"](x, [1], keepdims=0)     # sqrt(sum(x * x, 1))
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from onnx import TensorProto
 
 from aotc.ir import AotcError
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend import activations
+from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Axis
+from aotc.relay.frontend.arguments import Axis, Maybe
 from aotc.relay.frontend.onnx.load import dtype_of_elem
-from aotc.relay.frontend.onnx.node import Converted, Known, Node, Table
+from aotc.relay.frontend.onnx.node import Converted, Converter, Int, Ints, Known, Node, Table, named
 from aotc.relay.frontend.quantisation import converted
+from aotc.relay.frontend.reductions import Axes, Reduction, plain
+from aotc.relay.frontend.shapes import from_start
 
 _UNARY = {
     "BitwiseNot": "bitwise_not", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu",
@@ -44,8 +49,8 @@ _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
 def _aligned(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
-    """The second operand, its axes moved to where `axis` of operator sets 1
-    to 6 puts them.
+    """The second operand, its axes moved to where `axis` of
+    operator sets 1 to 6 puts them.
     """
     if axis is None or not broadcast:
         return b
@@ -71,8 +76,8 @@ def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> E
 
 
 def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:
-    """The result has the base's type; a floating exponent of an integer
-    base is computed in floating point.
+    """The result has the base's type; a floating exponent of an
+    integer base is computed in floating point.
     """
     exponent = _aligned(base, exponent, axis, broadcast)
     if isinstance(exponent, Constant) and exponent.data.size == 1 and not g.rank(exponent) > g.rank(base):
@@ -91,8 +96,8 @@ def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int 
 
 
 def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
-    """A shift by the width or more, or by a negative amount, leaves only
-    copies of the sign bit.
+    """A shift by the width or more, or by a negative amount, leaves
+    only copies of the sign bit.
     """
     left, dtype = direction == "LEFT", g.dtype(x)
     op = "left_shift" if left else "right_shift"
@@ -119,10 +124,10 @@ def _cast_like(x: Expr, like: Expr, *, saturate: bool = True) -> Expr:
 
 
 def _clip(
-    x: Expr, low: Expr | None = None, high: Expr | None = None, *, min: float | None = None, max: float | None = None
+    x: Expr, low: Maybe = None, high: Maybe = None, *, min: float | None = None, max: float | None = None
 ) -> Expr:
-    """Bounds are attributes up to version 6, inputs after; a bound may be
-    left out or come at run time.
+    """Bounds are attributes up to version 6, inputs after; a bound
+    may be left out or come at run time.
     """
     dtype = g.dtype(x)
     low = low if min is None else g.constant(min, dtype)
@@ -137,9 +142,9 @@ def _clip(
     return x if high is None else g.minimum(x, g.reshape(high, ()))
 
 
-def _dropout(x: Expr, ratio: Expr | None = None, training_mode: Known | None = None, *, node: Node) -> Converted:
-    """Inference: the data itself, and a mask of all true.  Training draws
-    random numbers: refused.
+def _dropout(x: Expr, ratio: Maybe = None, training_mode: Known | None = None, *, node: Node) -> Converted:
+    """Inference: the data itself, and a mask of all true.  Training
+    draws random numbers: refused.
     """
     if training_mode is not None and g.only(training_mode, "training_mode"):
         known = None if ratio is None else node.known(1, "ratio")
@@ -191,8 +196,8 @@ def _shrink(x: Expr, *, bias: float, lambd: float) -> Expr:
 
 
 def _flat(apply: Callable[[Expr, int], Expr], x: Expr, *, axis: Axis, node: Node) -> Expr:
-    """Apply along `axis`; up to version 12 the axes from `axis` on count as
-    one.
+    """Apply along `axis`; up to version 12 the axes from `axis` on
+    count as one.
     """
     if node.since >= 13 or axis == g.rank(x) - 1:
         return apply(x, axis)
@@ -206,37 +211,114 @@ def _hardmax(x: Expr, axis: int) -> Expr:
     return g.cast(g.equal(g.along(g.iota(g.dim(x, axis)), axis, g.rank(x)), best), g.dtype(x))
 
 
+# --- reductions
+
+
+def _same(x: Expr) -> Expr:
+    return x
+
+
+def _square(x: Expr) -> Expr:
+    return g.mul(x, x)
+
+
+def _reduction(body: Reduction, prepare: Callable[[Expr], Expr] = _same) -> Converter:
+    """A converter for a reduction; with nothing to reduce only
+    `prepare` (the elementwise part) remains.
+    """
+
+    def convert(x: Expr, axes: Ints | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Expr:
+        rank = g.rank(x)
+        if not axes and noop_with_empty_axes:
+            return prepare(x)
+        places = sorted({g.axis(a, rank) for a in axes or range(rank)})
+        if not places:  # rank 0: a reduction over no axes is one over a single element
+            return body(g.unsqueeze(x, [0]), (0,), False)
+        return body(x, tuple(places), keepdims == 1)
+
+    return convert
+
+
+def _in_floats(body: Reduction) -> Reduction:
+    """A reduction whose integers are computed as float64."""
+
+    def convert(x: Expr, axes: Axes, keepdims: bool) -> Expr:
+        dtype = g.dtype(x)
+        return g.cast(body(x if dtype.is_float else g.cast(x, "float64"), axes, keepdims), dtype)
+
+    return convert
+
+
+def _sum_of(inner: Callable[[Expr], Expr], outer: Callable[[Expr], Expr] = _same) -> Reduction:
+    """The sum of a function of the elements, and a function of the
+    sum.
+    """
+    return lambda x, axes, keepdims: outer(g.reduce("sum", inner(x), axes, keepdims))
+
+
+def _arg(name: str, x: Expr, *, axis: Axis = 0, keepdims: int = 1, select_last_index: bool = False) -> Expr:
+    last = {"select_last_index": select_last_index}
+    return g.cast(g.op(name, x, axis=(axis,), keepdims=keepdims == 1, **last), "int64")
+
+
+def _running(name: str, x: Expr, axis: Expr, *, reverse: int = 0, exclusive: bool = False) -> Expr:
+    """CumSum and CumProd; `reverse` runs from the end, `exclusive`
+    leaves the element itself out.
+    """
+
+    def along(place: int) -> Expr:
+        y = g.op("reverse", x, axis=place) if reverse else x
+        y = g.op(name, y, axis=place, dtype=str(g.dtype(x)), exclusive=exclusive)
+        return g.op("reverse", y, axis=place) if reverse else y
+
+    rank = g.rank(x)
+    if isinstance(axis, Constant):
+        return along(g.axis(int(g.only(axis.data, "the axis")), rank))
+    chosen = from_start(g.reshape(axis, ()), rank)
+    result = along(0)  # the axis comes at run time: compute along each, choose one
+    for k in range(1, rank):
+        result = g.where(g.equal(chosen, k), along(k), result)
+    return result
+
+
+def _top_k(x: Expr, k: Int, *, axis: Axis = -1, largest: int = 1) -> list[Expr]:
+    return reductions.top_k(x, k, axis, ascending=not largest)
+
+
 OPS: Table = {
+    **named(_bit_shift, _cast, _cast_like, _celu, _clip, _dropout, _elu, _hard_sigmoid, _hard_swish, _is_inf),
+    **named(_pow, _selu, _shrink, _top_k),
     **{name: partial(g.op, op) for name, op in _UNARY.items()},
     **{name: partial(_binary, op) for name, op in _BINARY.items()},
     **{name: partial(_variadic, op) for name, op in _VARIADIC.items()},
-    "BitShift": _bit_shift,
-    "Cast": _cast,
-    "CastLike": _cast_like,
-    "Celu": _celu,
-    "Clip": _clip,
-    "Dropout": _dropout,
-    "Elu": _elu,
     "Gelu": activations.gelu,
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
     "Hardmax": partial(_flat, _hardmax),
     "Identity": lambda x: x,
-    "IsInf": _is_inf,
     "LeakyRelu": lambda x, *, alpha: g.op("nn.leaky_relu", x, alpha=alpha),
     "LogSoftmax": partial(_flat, lambda x, axis: g.op("nn.log_softmax", x, axis=axis)),
     "Mean": lambda *parts: g.div(_variadic("add", *parts), float(len(parts))),
     "Mish": activations.mish,
     "Mod": lambda a, b, *, fmod=0: g.op("trunc_mod" if fmod else "floor_mod", a, b),
     "PRelu": _prelu,
-    "Pow": _pow,
     "Reciprocal": lambda x: g.div(1.0, x),
-    "Selu": _selu,
-    "Shrink": _shrink,
     "Softmax": partial(_flat, lambda x, axis: g.op("nn.softmax", x, axis=axis)),
     "Softplus": activations.softplus,
     "Softsign": activations.softsign,
     "Swish": activations.swish,
     "ThresholdedRelu": lambda x, *, alpha: g.where(g.greater(x, alpha), x, 0.0),
     "Where": g.where,
+    "ArgMax": partial(_arg, "argmax"),
+    "ArgMin": partial(_arg, "argmin"),
+    "CumProd": partial(_running, "cumprod"),
+    "CumSum": partial(_running, "cumsum"),
+    "ReduceL1": _reduction(_sum_of(g.absolute), g.absolute),
+    "ReduceL2": _reduction(_in_floats(_sum_of(_square, g.sqrt)), g.absolute),
+    "ReduceLogSum": _reduction(_in_floats(_sum_of(_same, g.log)), g.log),
+    "ReduceLogSumExp": _reduction(_in_floats(reductions.log_sum_exp)),
+    "ReduceMax": _reduction(reductions.extreme("max")),
+    "ReduceMean": _reduction(plain("mean")),
+    "ReduceMin": _reduction(reductions.extreme("min")),
+    "ReduceProd": _reduction(plain("prod")),
+    "ReduceSum": _reduction(plain("sum")),
+    "ReduceSumSquare": _reduction(_sum_of(_square), _square),
 }

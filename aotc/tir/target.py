@@ -188,8 +188,8 @@ class Target:
                      fields are then those that graphs, weights and kernels outside such a
                      library are made for
 
-    Raises AotcError (code "target") for sizes and rates that no machine has, and for spaces that leave something
-    without a place.
+    Raises AotcError (code "target") for sizes and rates that no machine has, and for
+    spaces that leave something without a place.
     """
 
     name: str

@@ -6,9 +6,10 @@
 
     y[i] = t < 0 ? t * s[i] : t           ->    e = s[i];  y[i] = t < 0 ? t * e : t
 
-gcc vectorises a loop with an access under a condition by accessing under a mask, and some versions, 12.2 among them,
-mix up the elements of a load under a mask that belongs to a group (decision 0012). What can be read in any case is
-therefore read before it is selected, which is the faster code, too. Kernels where an access stays under a condition,
+gcc vectorises a loop with an access under a condition by accessing under a mask, and some
+versions, 12.2 among them, mix up the elements of a load under a mask that belongs to a
+group (decision 0012). What can be read in any case is therefore read before it is
+selected, which is the faster code, too. Kernels where an access stays under a condition,
 because its place may be outside of the buffer, are compiled without such loops.
 """
 
@@ -37,8 +38,9 @@ def has_guarded_access(body: tir.Stmt) -> bool:
     """Whether a loop reads or writes elements under a condition, one here and one there, as far as they are not read in
     any case.
 
-    What counts are loops that compilers may vectorise: without loops inside, but for those that may be written out.
-    Vectors are nothing to vectorise, and elements side by side are no group whose order could be mixed up.
+    What counts are loops that compilers may vectorise: without loops inside, but for
+    those that may be written out. Vectors are nothing to vectorise, and elements side by
+    side are no group whose order could be mixed up.
     """
     counters = frozenset(s.var for s in tir.walk_stmts(body) if isinstance(s, tir.For)) | {tir.PART, tir.PARTS}
     stack: list[tuple[tir.Stmt, _Around]] = [(body, _Around(counters))]
@@ -101,12 +103,9 @@ def _may_unroll(stmt: tir.Stmt) -> bool:
     """Whether a statement is no loop, or one that a compiler may write out, so that its body is part of what is around
     it.
     """
-    match stmt:
-        case tir.For():
-            low, _ = bounds(stmt.end - stmt.begin, {})
-            return not low > UNROLLED * stmt.step
-        case _:
-            return not isinstance(stmt, tir.While)
+    if isinstance(stmt, tir.For):
+        return not bounds(stmt.end - stmt.begin, {})[0] > UNROLLED * stmt.step
+    return not isinstance(stmt, tir.While)
 
 
 def guarded_loads(expr: Expr) -> Sequence[Load]:
@@ -147,17 +146,14 @@ class _Preparation:
     ranges: dict[Var, Interval] = field(default_factory=dict)
 
     def statement(self, stmt: tir.Stmt) -> tir.Stmt:
-        match stmt:
-            case tir.For():
-                begin, end = bounds(stmt.begin, self.ranges)[0], bounds(stmt.end, self.ranges)[1]
-                self.ranges[stmt.var] = (begin, end - 1)
-                return tir.rebuilt(stmt, self.statement)
-            case tir.Block():
-                return self.block(stmt)
-            case tir.Store():
-                return self.behind_loads(stmt)
-            case _:
-                return tir.rebuilt(stmt, self.statement)
+        if isinstance(stmt, tir.Block):
+            return self.block(stmt)
+        if isinstance(stmt, tir.Store):
+            return self.behind_loads(stmt)
+        if isinstance(stmt, tir.For):
+            begin, end = bounds(stmt.begin, self.ranges)[0], bounds(stmt.end, self.ranges)[1]
+            self.ranges[stmt.var] = (begin, end - 1)
+        return tir.rebuilt(stmt, self.statement)
 
     def block(self, block: tir.Block) -> tir.Block:
         """Loads are moved where a store follows: compilers move none behind a condition that a store follows."""

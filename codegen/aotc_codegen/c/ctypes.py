@@ -48,11 +48,9 @@ def _float_literal(value: float, dtype: DType) -> str:
     double = dtype == "float64"
     with np.errstate(over="ignore"):
         value = float(np.float64(value).astype(dtype.numpy))  # a narrow type may have other specials
-    if math.isnan(value):
-        return "(double)NAN" if double else "NAN"
-    if math.isinf(value):
-        sign = "-" if value < 0 else ""
-        return f"{sign}(double)INFINITY" if double else f"{sign}INFINITY"
+    if not math.isfinite(value):
+        sign, cast = "-" if value < 0 else "", "(double)" if double else ""
+        return f"{sign}{cast}{'NAN' if math.isnan(value) else 'INFINITY'}"
     number = np.float64(value) if double else np.float32(value)
     text = str(number)  # the shortest decimal that reads back as the same number
     if "." not in text and "e" not in text:

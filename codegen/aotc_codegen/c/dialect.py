@@ -4,8 +4,9 @@
 C99.kernel.format(name="k", parameters="float *y")     # "void k(float *y)"
 GNU_C.vector_name(DType("float32"), 8)                 # "aotc_float32x8"; C99 has no vectors
 
-A dialect for another language is a value made with `replace`, from one of these; what it cannot say (vectors, in C99)
-is an error with the code "c-vector" where a kernel asks for it.
+A dialect for another language is a value made with `replace`, from one of these; what it
+cannot say (vectors, in C99) is an error with the code "c-vector" where a kernel asks for
+it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which int64 values of a kernel are index arithmetic.  The body of a kernel in, a predicate out.
 
-Index arithmetic (loop variables, literals, registers made of them) is bounded by the sizes of buffers: it
-cannot overflow and is printed as plain C.  Other int64 values are data, whose arithmetic wraps.
+Index arithmetic (loop variables, literals, registers made of them) is bounded by the
+sizes of buffers: it cannot overflow and is printed as plain C.  Other int64 values are
+data, whose arithmetic wraps.
 
     indices = Indices(kernel.body)
     indices.pure(i * 4 + 1)                       # True; a Load would make it data

@@ -130,8 +130,8 @@ def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dic
 def print_kernels(kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "") -> PrintedKernels:
     """Print each kernel as PREFIX_NAME, a suffix behind it; kernels with equal texts are one function.
 
-    Where several would have a name, all have a hash of their text behind it, not a number: so a kernel's text does not
-    change when others come and go.
+    Where several would have a name, all have a hash of their text behind it, not a
+    number: so a kernel's text does not change when others come and go.
     """
     kernels = tuple(kernels)
     taken = Names((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
@@ -163,8 +163,9 @@ def _remembered(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
 def split(kernels: Sequence[NamedKernel]) -> list[list[NamedKernel]]:
     """Kernels distributed over files: large ones have a file of their own, small ones share.
 
-    Which small ones share depends on their texts alone, so that a change of one kernel touches few files. Those that
-    are guarded do not share with others, whose loops would be compiled as theirs.
+    Which small ones share depends on their texts alone, so that a change of one kernel
+    touches few files. Those that are guarded do not share with others, whose loops would
+    be compiled as theirs.
     """
     small = [k for k in kernels if len(k.text) < FILE_CHARACTERS]
     count = 1 << (sum(len(k.text) for k in small) // FILE_CHARACTERS).bit_length()

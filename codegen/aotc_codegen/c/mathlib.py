@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementary functions of float32 as straight-line C, which compilers turn into vector code.
 
-The C library's functions are calls, one element each; these inline into loops, the longer ones because they must.
-`ULP` states how far off they are.  Infinities, NaN and subnormal results are those of C99 Annex F.  Polynomials are
-Lawson-weighted least-squares fits on Chebyshev nodes, those in double of Remez's algorithm.
+The C library's functions are calls, one element each; these inline into loops, the longer
+ones because they must. `ULP` states how far off they are.  Infinities, NaN and subnormal
+results are those of C99 Annex F.  Polynomials are Lawson-weighted least-squares fits on
+Chebyshev nodes, those in double of Remez's algorithm.
 
     text, calls = FUNCTIONS["tanh"]               # $inline float aotc_tanh_f32(float x) ..., ("exp_normal",)
 
@@ -206,20 +207,14 @@ POW: Final = f"""\
 """
 
 
+def _copied(made: str, name: str, given: str, x: str, u: str) -> str:
+    body = f"  {made} {u};\n  memcpy(&{u}, &{x}, sizeof {u});\n  return {u};\n"
+    return f"$inline {made} aotc_{name}({given} {x}) {{\n{body}}}\n"
+
+
 def _reinterpretation(kind: str, whole: str, number: str) -> str:
     """Functions from a number to its bits and back."""
-    return f"""\
-$inline {whole} aotc_bits{kind}({number} x) {{
-  {whole} u;
-  memcpy(&u, &x, sizeof u);
-  return u;
-}}
-$inline {number} aotc_from_bits{kind}({whole} u) {{
-  {number} x;
-  memcpy(&x, &u, sizeof x);
-  return x;
-}}
-"""
+    return _copied(whole, f"bits{kind}", number, "x", "u") + _copied(number, f"from_bits{kind}", whole, "u", "x")
 
 
 BITS: Final = _reinterpretation("", "uint32_t", "float")
@@ -246,7 +241,8 @@ _BOUNDS: Final = {1.0: "log sin cos tan power", 1.5: "exp tanh rsqrt", 2.5: "erf
 ULP: Final = {name: bound for bound, names in _BOUNDS.items() for name in names.split()}
 """The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
 
-A unit is the distance of floats around the exact value; for subnormal ones it is the smallest subnormal.  Tests compare
-every float with the C library's functions in double.  sigmoid uses exp.  Where sin, cos, tan and power are calls of the
-C library, their figures are those of glibc.
+A unit is the distance of floats around the exact value; for subnormal ones it is the
+smallest subnormal.  Tests compare every float with the C library's functions in double.
+sigmoid uses exp.  Where sin, cos, tan and power are calls of the C library, their figures
+are those of glibc.
 """

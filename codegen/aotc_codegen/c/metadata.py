@@ -36,11 +36,7 @@ def describe(
         for s, at in plan.offsets.items()
     ]
     spaces = target.places({"arena": plan.peak, "parameters": params.bytes})
-    tensors: dict[str, list[dict[str, Any]]] = {"input": [], "output": []}
-    for t in tensors_of(program):
-        s = t.storage
-        row = {"name": s.name, "c_name": t.ident, "dtype": str(s.dtype), "shape": list(s.shape), "bytes": s.nbytes}
-        tensors[t.role].append(row)
+    tensors = tensors_of(program)
     steps = [
         {
             "kernel": kernels[step.kernel],
@@ -58,8 +54,8 @@ def describe(
         "name": program.name,
         "target": target.name,
         "library": f"lib/lib{program.name}.so",
-        "inputs": tensors["input"],
-        "outputs": tensors["output"],
+        "inputs": [t.described for t in tensors if t.role == "input"],
+        "outputs": [t.described for t in tensors if t.role == "output"],
         "memory": {
             "peak": plan.peak,
             "lower_bound": plan.lower_bound,

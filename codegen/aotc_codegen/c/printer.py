@@ -33,7 +33,7 @@ SMALL_ARRAY: Final = 64
 class PrintedKernel:
     """A kernel without its name.
 
-    head         the dialect's, with the place of the `name`
+    head         with the place of the `name`
     body         the lines between the braces
     definitions  of the helper functions that it calls, by name, each behind those that it
                  calls itself
@@ -42,7 +42,6 @@ class PrintedKernel:
     """
 
     head: str
-    parameters: str
     body: str
     definitions: Mapping[str, str]
     vectors: frozenset[tuple[DType, int]]
@@ -50,7 +49,7 @@ class PrintedKernel:
 
     def prototype(self, name: str) -> str:
         """The declaration, without the semicolon."""
-        return self.head.format(name=name, parameters=self.parameters)
+        return self.head.format(name=name)
 
     def text(self, name: str) -> str:
         """The definition."""
@@ -61,7 +60,7 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
     """The text of a kernel and what it needs."""
     body = prepared(kernel)
     scope = _scope(kernel, dialect)
-    parameters = _parameters(kernel, scope)
+    head = dialect.kernel.format(name="{name}", parameters=_parameters(kernel, scope))
     lines = []
     for buffer in kernel.stack:
         # compilers take small arrays for registers, and cannot see that they are written before they are read
@@ -73,7 +72,7 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
     lines += _block(scope, body, 1)
     text = "".join(f"{line}\n" for line in lines)
     definitions, vectors = scope.helpers.definitions, frozenset(scope.vectors)
-    return PrintedKernel(dialect.kernel, parameters, text, definitions, vectors, has_guarded_access(body))
+    return PrintedKernel(head, text, definitions, vectors, has_guarded_access(body))
 
 
 def prototype(kernel: tir.Kernel, dialect: Dialect) -> str:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The static schedule as C: rows for the templates.
 
-In: a program, the C names of its kernels, tensors and parameters.  Out: lines of calls, what is said of tensors.
+In: a program, the C names of its kernels, tensors and parameters.  Out: lines of calls,
+what is said of tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc_codegen.c.ctypes import memory_type
@@ -53,6 +55,12 @@ class Tensor:
         name, s = string_text(self.storage.name), self.storage
         shape = f"{self.role}{self.number}_shape"
         return f'{{"{name}", {shape}, {s.nbytes}, {len(s.shape)}, AOTC_{s.dtype.upper()}}}'
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """For the metadata."""
+        s = self.storage
+        return {"name": s.name, "c_name": self.ident, "dtype": str(s.dtype), "shape": list(s.shape), "bytes": s.nbytes}
 
     @property
     def dims(self) -> str:

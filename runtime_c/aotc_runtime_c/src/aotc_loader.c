@@ -21,11 +21,15 @@
 #if defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
+typedef HANDLE file_t;
+typedef FARPROC symbol_t;
 #else
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+typedef int file_t;
+typedef void *symbol_t;
 #endif
 
 /* Copies what fits of `text`, zero-terminated. */
@@ -37,14 +41,6 @@ static void tell(char *message, size_t bytes, const char *text) {
   memcpy(message, text, length);
   message[length] = '\0';
 }
-
-#if defined(_WIN32)
-typedef HANDLE file_t;
-typedef FARPROC symbol_t;
-#else
-typedef int file_t;
-typedef void *symbol_t;
-#endif
 
 /* A plain file that is open for reading. */
 typedef struct source {

@@ -75,10 +75,16 @@ def written_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def code_lines(path: Path) -> int:
-    """The lines of a file that hold more than blanks, comments and docstrings."""
-    if path.suffix != ".py":
-        bare = re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: "\n" * m[0].count("\n"), text_of(path), flags=re.DOTALL)
-        return sum(bool(line.strip()) for line in bare.splitlines())
+    """How many lines of a file hold more than blanks, comments and docstrings."""
+    if path.suffix == ".py":
+        return len(lines_of_code(path))
+    bare = re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: "\n" * m[0].count("\n"), text_of(path), flags=re.DOTALL)
+    return sum(bool(line.strip()) for line in bare.splitlines())
+
+
+@cache
+def lines_of_code(path: Path) -> frozenset[int]:
+    """The numbers of the lines of a Python file that hold more than blanks, comments and docstrings."""
     lines = text_of(path).splitlines()
     kept = {k for k, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
     for node in ast.walk(tree_of(path)):
@@ -89,7 +95,7 @@ def code_lines(path: Path) -> int:
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
                 kept.difference_update(lines_of(first))
-    return len(kept)
+    return frozenset(kept)
 
 
 def lines_of(node: ast.expr | ast.stmt) -> range:

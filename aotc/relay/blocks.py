@@ -10,7 +10,7 @@ node in blocks.spread                            # several blocks use it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aotc.ir import Op
@@ -57,20 +57,19 @@ def is_atom(node: Expr) -> bool:
     return isinstance(node, (Var, GlobalVar, Constant, Op))
 
 
-def _used_in(node: Expr, block: Block) -> Iterator[tuple[Expr, Block]]:
+def _used_in(node: Expr, block: Block, as_text: bool) -> Iterator[tuple[Expr, Block]]:
     """The children of a node with the blocks that they are used in; those of bodies and branches are new."""
-    if left_alone(node):
+    if left_alone(node) and not as_text:
         return
     match node:
         case Function():
-            yield node.body, block.inner()
+            inner = block.inner()
+            yield from ((child, inner) for child in children(node))
         case If():
-            yield node.cond, block
-            yield node.true_branch, block.inner()
-            yield node.false_branch, block.inner()
+            yield from ((node.cond, block), (node.true_branch, block.inner()), (node.false_branch, block.inner()))
         case Let():
-            yield node.value, block
-            yield node.body, block
+            rest = block.inner() if as_text else block
+            yield from ((node.var, rest), (node.value, block), (node.body, rest))
         case _:
             yield from ((child, block) for child in children(node))
 
@@ -83,17 +82,15 @@ class Blocks:
     spread   nodes that are used in several blocks
     """
 
-    def __init__(
-        self, order: list[Expr], used_in: Callable[[Expr, Block], Iterator[tuple[Expr, Block]]] = _used_in
-    ) -> None:
-        """`used_in` gives what a node in a block uses, and in which block."""
+    def __init__(self, order: list[Expr], as_text: bool = False) -> None:
+        """`as_text`: what follows a let is a block, too, and all functions are looked into."""
         self.home: dict[Expr, Block] = {order[-1]: Block()}
         self.inner: dict[Expr, list[Block]] = {}
         self.spread: set[Expr] = set()
         for node in reversed(order):
             if node not in self.home:
                 continue
-            uses = list(used_in(node, self.home[node]))
+            uses = list(_used_in(node, self.home[node], as_text))
             self.inner[node] = list(dict.fromkeys(b for _, b in uses if b is not self.home[node]))
             for child, block in uses:
                 self._use(child, block)

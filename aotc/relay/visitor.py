@@ -181,8 +181,8 @@ def mutated(
 class Mutator:
     """Bottom-up rewriting with a memo, as `mutated` does it.
 
-    A subclass gives `rewrite(old, new)`, or one method for each kind of node that it changes: `rewrite_call(old, new)`,
-    `rewrite_var`, ... (the names of `KINDS`).
+    A subclass gives `rewrite(old, new)`, or a method for each kind of node that it changes:
+    `rewrite_call(old, new)`, `rewrite_var` and so on, by the names of `KINDS`.
     """
 
     def __init__(self) -> None:

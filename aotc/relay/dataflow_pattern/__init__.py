@@ -12,11 +12,11 @@ from __future__ import annotations
 import importlib
 
 from aotc.ir.lazy import lazy_names
+from aotc.relay.dataflow_pattern import groups as _groups
 from aotc.relay.dataflow_pattern import matcher as _matcher
-from aotc.relay.dataflow_pattern import partitioner as _partitioner
 from aotc.relay.dataflow_pattern.patterns import install_search as _install_search
 
-_install_search(_matcher.match, _partitioner.partition)
+_install_search(_matcher.match, _groups.partition)
 
 
 def _no_more() -> dict[str, object]:

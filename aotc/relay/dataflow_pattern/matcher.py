@@ -21,7 +21,7 @@ from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, TupleGetItem, Var
 from aotc.relay.infer import infer_expr
 from aotc.relay.structural import structural_equal
-from aotc.relay.visitor import children
+from aotc.relay.visitor import children, depth_first
 
 NodeMap: TypeAlias = "dict[DFPattern, list[Expr]]"
 
@@ -154,13 +154,7 @@ class Matcher:
 
     def _users_within(self, node: Expr, inside: set[Expr]) -> set[Expr]:
         """What of `inside` depends on `node` through `inside` alone."""
-        found: set[Expr] = set()
-        stack = [node]
-        while stack:
-            new = {u for u in self._uses.get(stack.pop(), ()) if u in inside} - found
-            found |= new
-            stack += new
-        return found
+        return {*depth_first([node], lambda n: [u for u in self._uses.get(n, ()) if u in inside])} - {node}
 
     def _path_node(self, path: DFPattern, node: Expr) -> bool:
         before, self._on_path = self._on_path, True

@@ -78,7 +78,7 @@ class DFPattern:
     def partition(
         self, expr: Expr, attrs: Mapping[str, Any] | None = None, check: Callable[[Expr], bool] = lambda _: True
     ) -> Expr:
-        """`expr` with matches in functions of their own; see `aotc.relay.dataflow_pattern.partitioner.partition`."""
+        """`expr` with matches in functions of their own; see `aotc.relay.dataflow_pattern.groups.partition`."""
         return _SEARCH.partition(self, expr, attrs, check)
 
 

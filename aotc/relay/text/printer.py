@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aotc.ir import Attrs, Op, Span, assert_never
@@ -92,27 +92,12 @@ def _comment(node: Expr) -> str:
     return f" /* {' '.join(parts)} */" if parts else ""
 
 
-def _places(node: Expr, home: Block) -> Iterator[tuple[Expr, Block]]:
-    """What a node in a block of the text uses, and in which block: what follows a let is one, too."""
-    match node:
-        case Function():
-            inner = home.inner()
-            yield from ((child, inner) for child in children(node))
-        case If(cond=cond, true_branch=yes, false_branch=no):
-            yield from ((cond, home), (yes, home.inner()), (no, home.inner()))
-        case Let(var=var, value=value, body=body):
-            inner = home.inner()
-            yield from ((var, inner), (value, home), (body, inner))
-        case _:
-            yield from ((child, home) for child in children(node))
-
-
 class _Scopes:
     """Where every node of an expression is written: in the innermost block around all its uses."""
 
     def __init__(self, root: Expr) -> None:
         order = list(post_order(root))
-        blocks = Blocks(order, _places)
+        blocks = Blocks(order, as_text=True)
         self.home, self.opened = blocks.home, blocks.inner
         self.uses = Counter(child for node in order for child in children(node))
         self.lines: defaultdict[Block, list[str]] = defaultdict(list)  # finished ones

@@ -10,7 +10,6 @@ from aotc.relay.transform.combine_parallel import CombineParallelBatchMatmul as 
 from aotc.relay.transform.combine_parallel import CombineParallelConv2D as CombineParallelConv2D
 from aotc.relay.transform.combine_parallel import CombineParallelDense as CombineParallelDense
 from aotc.relay.transform.convert_layout import ConvertLayout as ConvertLayout
-from aotc.relay.transform.div_to_mul import DivToMul as DivToMul
 from aotc.relay.transform.expand_ops import CanonicalizeOps as CanonicalizeOps
 from aotc.relay.transform.expand_ops import ExpandOps as ExpandOps
 from aotc.relay.transform.expand_ops import FastMath as FastMath
@@ -38,6 +37,7 @@ from aotc.relay.transform.lets import ToGraphNormalForm as ToGraphNormalForm
 from aotc.relay.transform.select_layout import SelectLayout as SelectLayout
 from aotc.relay.transform.sharing import CanonicalizeCast as CanonicalizeCast
 from aotc.relay.transform.sharing import EliminateCommonSubexpr as EliminateCommonSubexpr
+from aotc.relay.transform.simplify_expr import DivToMul as DivToMul
 from aotc.relay.transform.simplify_expr import SimplifyExpr as SimplifyExpr
 from aotc.relay.transform.split_args import SplitArgs as SplitArgs
 from aotc.relay.transform.to_mixed_precision import ToMixedPrecision as ToMixedPrecision

@@ -8,15 +8,26 @@ nn.lstm(%x, %w, %r, ...)  =>    nn.lstm(%x, layout_transform(reshape(%w, ...), "
 nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transform(%x, layout_transform(
                                     nn.contrib_conv2d_winograd_weight_transform(%w3x3), "HWOI", "HWOI32o"))
 
-In: typed functions.  Out: the same results; FoldConstant makes the transforms disappear.  Activations keep
-their layout.
+In: typed functions.  Out: the same results; FoldConstant makes the transforms
+disappear.  Activations keep their layout.
+
+Which convolutions are worth Winograd's algorithm:  A function and a target
+in, tile sizes out.
+
+choose_tiles(function, get_target("x86-64-v4"))             # {%1: 4, %5: 4, %9: 2}
+
+Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4), so that the choice is
+one of the whole network: what saves most time for its bytes comes first, until the parameters
+have grown as far as they may.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from aotc.ir import Op, PassContext, is_static, span_scope
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
@@ -28,11 +39,12 @@ from aotc.relay.op.dense import DenseAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.recurrent import RecurrentAttrs
 from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, pick, positions
-from aotc.relay.transform.base import FunctionPass, GraphMutator, recall
-from aotc.relay.transform.winograd import choose_tiles
+from aotc.relay.transform.base import FunctionPass, GraphMutator, is_finite, recall
+from aotc.relay.visitor import children, post_order
+from aotc.tir import TAPS, TILES, C, Target
 from aotc.tir.schedule.algorithms.recurrence import recurrent_block
+from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
-from aotc.tir.target import C, Target
 
 
 @dataclass(frozen=True, repr=False)
@@ -175,3 +187,84 @@ class _Pack(GraphMutator):
         target = f"NC{block}n"
         packed = self.packed.get(weight, layout, target)
         return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
+
+
+# --- Winograd's algorithm
+
+
+WORTH: Final = 0.95
+"""The share of the direct algorithm's time that the estimate must be below."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One tile size for the convolutions by one weight: cycles saved, bytes added."""
+
+    weight: Constant
+    tile: int
+    saved: float
+    added: int
+
+
+def choose_tiles(function: Function, target: Target, growth: float | None = None) -> dict[Expr, int]:
+    """The tile size of every convolution that gains by it; none where the target's parameters may not grow.
+
+    growth    the parameters become at most so many times as large; None for what the target's budget says
+    """
+    limits = target.budget
+    if limits.parameter_growth <= 1.0:
+        return {}
+    nodes = list(post_order(function))
+    size = sum(n.data.nbytes for n in nodes if isinstance(n, Constant))
+    budget = (
+        max((limits.parameter_growth - 1.0) * size, limits.parameter_room) if growth is None else (growth - 1.0) * size
+    )
+    users: dict[Constant, list[Call]] = {}
+    for node in nodes:
+        if isinstance(node, Call) and _fits(node) and isinstance(node.args[1], Constant) and is_finite(node.args[1]):
+            users.setdefault(node.args[1], []).append(node)
+    uses = Counter(child for node in nodes for child in children(node) if isinstance(child, Constant))
+    chosen: dict[Constant, _Option] = {}
+    # the best value first; a larger tile replaces a smaller one while there is room
+    options = [o for weight, calls in users.items() for o in _options(weight, calls, uses[weight], target)]
+    for option in sorted(options, key=lambda o: (-o.saved / max(o.added, 1), o.tile)):
+        before = chosen.get(option.weight)
+        extra = option.added - (before.added if before else 0)
+        if extra <= budget and option.saved > (before.saved if before else 0.0):
+            chosen[option.weight] = option
+            budget -= extra
+    return {call: option.tile for weight, option in chosen.items() for call in users[weight]}
+
+
+def _options(weight: Constant, calls: Sequence[Call], uses: int, target: Target) -> Iterator[_Option]:
+    """The tile sizes that save time; the plain weight stays if others than the convolutions use it."""
+    outputs, channels = weight.data.shape[:2]
+    if pack_block(outputs, target, "float32") == 0:
+        return
+    direct = sum(_cost(call, channels, 0, target) for call in calls)
+    for tile in TILES:
+        cost = sum(_cost(call, channels, tile, target) for call in calls)
+        if cost < WORTH * direct:
+            size = (tile + TAPS - 1) ** 2 * outputs * channels * 4
+            yield _Option(weight, tile, direct - cost, size - (weight.data.nbytes if uses == len(calls) else 0))
+
+
+def _cost(call: Call, channels: int, tile: int, target: Target) -> float:
+    images, outputs, height, width = tensor_type_of(call).static_shape
+    return convolution_cost((images, outputs, height, width), channels, tile, target)
+
+
+def _fits(call: Call) -> bool:
+    """Whether a call is a float32 convolution with one group of 3x3 filters, stride and dilation 1, NCHW."""
+    a = call.attrs
+    return (
+        isinstance(a, Conv2DAttrs)
+        and (a.data_layout, a.kernel_layout) == ("NCHW", "OIHW")
+        and a.out_layout in ("", "NCHW")
+        and a.groups == 1
+        and {*a.strides, *a.dilation} == {1}
+        and is_static(tensor_type_of(call).shape)
+        and 0 not in tensor_type_of(call).shape
+        and all(tensor_type_of(x).dtype == "float32" for x in (*call.args, call))
+        and tensor_type_of(call.args[1]).shape[2:] == (TAPS, TAPS)
+    )

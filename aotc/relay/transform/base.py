@@ -104,7 +104,7 @@ def outside_kernels(node: Expr) -> bool:
 
 
 def rewrite_nodes(function: Function, rewrite: Callable[[Expr, Expr], Expr]) -> Function:
-    """`function` with each node replaced by rewrite(node, node over new operands); fused functions are left alone."""
+    """Replace each node by rewrite(node, node over new operands); fused functions are left alone."""
     return as_function(mutated(function, rewrite, outside_kernels))
 
 

@@ -5,8 +5,8 @@ CombineParallelDense(min_num_branches=3, to_batch=False)
 relu(nn.dense(%x, %a)), relu(nn.dense(%x, %b)), relu(nn.dense(%x, %c))
 %0 = relu(nn.dense(%x, concatenate((%a, %b, %c))))    # and a strided_slice of %0 for each
 
-In: typed functions.  Out: the same values from fewer, larger calls.  What is inside lets, branches and functions of a
-function is not combined.
+In: typed functions.  Out: the same values from fewer, larger calls.  What is inside lets,
+branches and functions of a function is not combined.
 """
 
 from __future__ import annotations
@@ -30,11 +30,6 @@ from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.window import full_padding, spread
 from aotc.relay.transform.base import FunctionPass, axis_map, op_call, recall
 from aotc.relay.visitor import children, depth_first, post_order, rebuild
-
-
-def is_static(expr: Expr) -> bool:
-    """Whether all dimensions of a tensor are known."""
-    return all(isinstance(d, int) for d in tensor_type_of(expr).shape)
 
 
 def without(items: Sequence[object], position: int) -> tuple[object, ...]:
@@ -215,7 +210,7 @@ class _Search:
             call = op_call(node, self.how.name)
             if call is None or not self._independent(call.args, call.args[0]):
                 continue
-            key = self.how.key(call) if is_static(call) else None
+            key = self.how.key(call) if tensor_type_of(call).is_static else None
             if key is not None:
                 found.setdefault((id(call.args[0]), key), []).append(call)
         return [self._extended(Group(tuple(calls))) for calls in found.values() if len(calls) >= self.least]
@@ -252,7 +247,9 @@ class _Search:
         data = group.anchors[0].args[0]
         for node, end in zip(step.nodes, group.ends, strict=True):
             others = [a for k, a in enumerate(node.args) if k != step.position]
-            if tensor_type_of(node).shape != tensor_type_of(end).shape or not all(map(is_static, others)):
+            if tensor_type_of(node).shape != tensor_type_of(end).shape or not all(
+                tensor_type_of(o).is_static for o in others
+            ):
                 return False
             if not self._independent(others, data):
                 return False
@@ -329,7 +326,7 @@ class _DenseBatch(Combination):
 
     def key(self, node: Call) -> Hashable | None:
         weight = tensor_type_of(node.args[1])
-        static = tensor_type_of(node).rank == 2 and is_static(node.args[1])
+        static = tensor_type_of(node).rank == 2 and weight.is_static
         return (node.attrs["out_dtype"], weight.shape, str(weight.dtype)) if static else None
 
     def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of a graph for external compilers: which nodes, in which regions, as functions of their own.
 
-Convex regions of a graph: which nodes can be one function without making a cycle.
-
-In: the graph below a root, and for each node the external compiler that takes it.  Out: groups of nodes.
+Regions are convex: they can be one function without making a cycle.
 
 labels = marked(function.body)                       # from compiler_begin and compiler_end
 groups = convex_groups(function.body, labels)        # {node: number of its region}
 
-AnnotateTarget and MergeCompilerRegions: which operators an external compiler takes, and how many at once.
+AnnotateTarget and MergeCompilerRegions: which operators an external compiler takes, and how many
+at once.
 
 nn.relu(exp(%x))
 compiler_end(nn.relu(compiler_begin(compiler_end(exp(compiler_begin(%x, "mine")), "mine"), "mine")), "mine")
@@ -19,7 +18,8 @@ MergeComposite: what matches a pattern becomes a call of a function with the att
 nn.relu(nn.dense(%x, %w))
 fn (%a, %b, Composite="mine.dense_relu", ...) { nn.relu(nn.dense(%a, %b)) }(%x, %w)
 
-PartitionGraph: regions between compiler_begin and compiler_end become global functions for that compiler.
+PartitionGraph: regions between compiler_begin and compiler_end become global functions for that
+compiler.
 
 def @main(%x) { compiler_end(nn.relu(compiler_begin(%x, "mine")), "mine") }
 def @main(%x) { @tvmgen_default_mine_main_0(%x) }
@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aotc.ir import Op, Pass, PassContext, TupleType, get_op_attr, merge_spans
-from aotc.relay.dataflow_pattern.partitioner import partition
+from aotc.relay.dataflow_pattern.groups import partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.infer import infer_module
@@ -42,7 +42,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.annotation import compiler_begin, compiler_end
 from aotc.relay.transform.base import FunctionPass, is_call, is_left_alone, op_call, typed
 from aotc.relay.transform.functions import fresh_name
-from aotc.relay.visitor import children, post_order, rebuild, with_children
+from aotc.relay.visitor import children, depth_first, post_order, rebuild, with_children
 
 _BEGIN = "annotation.compiler_begin"
 _END = "annotation.compiler_end"
@@ -121,13 +121,7 @@ class _Groups:
         return group
 
     def _dependents(self, group: int) -> set[int]:
-        found = {group}
-        stack = [group]
-        while stack:
-            new = {self.root(u) for u in self.users[stack.pop()]} - found
-            found |= new
-            stack.extend(new)
-        return found - {group}
+        return {*depth_first([group], lambda g: {self.root(u) for u in self.users[g]})} - {group}
 
     def merge(self, a: int, b: int) -> None:
         """Make one group of two unless a path leads from one to the other through a third."""
@@ -363,30 +357,19 @@ class _Partition:
 
     def rewrite(self, root: Expr) -> Expr:
         """`root` with calls for its regions; a region is made once all that enters it is."""
-        stack = [unmarked(root)]
-        while stack:
-            node = stack[-1]
-            region = self.regions.get(node)
-            waiting = [u for u in self._uses(node, region) if u not in self.new]
-            stack.extend(reversed(waiting))
-            if waiting:
-                continue
-            stack.pop()
-            if node in self.new:
-                continue
-            if region is None:
+        for node in depth_first([unmarked(root)], self._uses):
+            if node not in self.new and node in self.regions:
+                self._take_out(self.regions[node])
+            elif node not in self.new:
                 self.new[node] = rebuild(node, self._replacement) if outside_scopes(node) else node
-            else:
-                self._take_out(region)
         return self.new[unmarked(root)]
 
     def _replacement(self, used: Expr) -> Expr:
         return self.new.get(unmarked(used), used)
 
-    @staticmethod
-    def _uses(node: Expr, region: _Region | None) -> list[Expr]:
-        if region is not None:
-            return list(region.inputs)
+    def _uses(self, node: Expr) -> list[Expr]:
+        if node in self.regions:
+            return list(self.regions[node].inputs)
         if is_leaf(node) or not outside_scopes(node):
             return []
         return [u for u in map(unmarked, children(node)) if not is_leaf(u)]

@@ -6,18 +6,18 @@ FoldConstant: evaluate at compile time what depends on constants only.
 add(%x, multiply(2f, 3f))
 add(%x, 6f)
 
-A result larger than `relay.FoldConstant.max_bytes` (64 MiB) and larger than its arguments together is left
-to run time, and so is what the budget of the compilation (`aotc.ir.budget`) does not suffice for; one value repeated
-takes the memory of one element, whatever its shape.
+A result larger than `relay.FoldConstant.max_bytes` (64 MiB) and larger than its arguments
+together is left to run time, and so is what the budget of the compilation (`aotc.ir.budget`) does
+not suffice for; one value repeated takes the memory of one element, whatever its shape.
 
 DynamicToStatic: operators whose shapes are arguments, where these are known after all.
 
 dyn.reshape(%y, shape_of(%x))                    # %x: Tensor[(2, 3), float32]
 reshape(%y, newshape=[2, 3])
 
-In: typed functions.  Out: functions with `dyn.` operators replaced where what they need is constant, which may be so
-because others have been replaced; constants are folded on the way.  Variables of lets keep their types, which hides
-shapes: ToGraphNormalForm belongs before.
+In: typed functions.  Out: functions with `dyn.` operators replaced where what they need is
+constant, which may be so because others have been replaced; constants are folded on the
+way.  Variables of lets keep their types, which hides shapes: ToGraphNormalForm belongs before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _limit(ctx: PassContext) -> int:
 
 
 def _folded(node: Expr, max_bytes: int) -> Expr:
-    """A node's value; the node where it has none, or one that is larger than `max_bytes` and than its arguments."""
+    """A node's value; the node where it has none, or one larger than `max_bytes` and its arguments."""
     match node:
         case Call():
             return evaluate_call(node, max_bytes) or node

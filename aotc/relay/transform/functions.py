@@ -25,7 +25,7 @@ def @main_lifted(%w1) { fn (%a, ...) { add(%a, %w1) } }                       wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,19 +37,17 @@ from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var, as_functi
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass, typed
-from aotc.relay.visitor import Mutator, binders, children, post_order, rebuild, substitute, with_children
+from aotc.relay.visitor import Mutator, binders, children, depth_first, post_order, rebuild, substitute, with_children
 
 
 def reachable(functions: Mapping[str, Function], entries: Iterable[str]) -> set[str]:
     """The names of functions that some function of `entries` uses, however indirectly; and the entries."""
-    found: set[str] = set()
-    stack = [name for name in entries if name in functions]
-    while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            stack.extend(n for n in global_uses(functions[name]) if n in functions)
-    return found
+    return set(_callees_first(functions, (name for name in entries if name in functions)))
+
+
+def _callees_first(functions: Mapping[str, Function], entries: Iterable[str]) -> Iterator[str]:
+    """`entries` and the functions that they use, each after those that it uses itself."""
+    return depth_first(entries, lambda name: [n for n in global_uses(functions[name]) if n in functions])
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,19 +119,8 @@ class _Inliner(Mutator):
 def _order(module: IRModule) -> list[str]:
     """The functions that do not reach themselves, callees before callers."""
     functions = module.functions
-    simple = {n for n, f in functions.items() if n not in reachable(functions, global_uses(f))}
-    done: dict[str, None] = {}
-    stack = list(functions)
-    while stack:
-        name = stack[-1]
-        waiting = [n for n in global_uses(functions[name]) if n in simple and n not in done] if name in simple else []
-        if waiting:
-            stack.extend(waiting)
-            continue
-        stack.pop()
-        if name in simple:
-            done[name] = None
-    return list(done)
+    simple = {n: f for n, f in functions.items() if n not in reachable(functions, global_uses(f))}
+    return list(_callees_first(simple, simple))
 
 
 def _beta_reduced(function: Function) -> Function:

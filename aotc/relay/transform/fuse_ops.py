@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FuseOps and DefuseOps: operator calls in primitive functions, each one kernel to be, and out of them.
-
-FuseOps: group operator calls into primitive functions, each one kernel to be.
+"""FuseOps: group operator calls into primitive functions, each one kernel to be; DefuseOps is its inverse.
 
     %0 = nn.conv2d(%x, %w);                  %0 = fn (%p0, %p1, %p2, Primitive=1) {
     %1 = add(%0, %b);              =>            %0 = nn.conv2d(%p0, %p1); %1 = add(%0, %p2); nn.relu(%1) };
     nn.relu(%1)                              %0(%x, %w, %b)
 
-In: a typed function.  Out: the same computation in which every operator call is inside a function with
-attribute `Primitive=1`.  The grouping is Relay's: an operator joins its immediate post-dominator when the
-patterns on every path between them allow it, in three sweeps, so that contractions finish first.
+In: a typed function.  Out: the same computation in which every operator call is inside a function
+with attribute `Primitive=1`.  The grouping is Relay's: an operator joins its immediate
+post-dominator when the patterns on every path between them allow it, in three sweeps, so that
+contractions finish first.
 
-DefuseOps: the inverse of FuseOps.
+DefuseOps writes primitive functions out where they are called:
 
 fn (%p0, Primitive=1) { nn.relu(exp(%p0)) }(%x)    =>    nn.relu(exp(%x))
-
-In: typed functions.  Out: their primitive functions written out where they are called.
 """
 
 from __future__ import annotations
@@ -232,7 +229,7 @@ def _merge_groups(nodes: Sequence[_Node], max_depth: int) -> None:
 
 
 def _mergeable(node: _Node, phase: int) -> list[_Node]:
-    """`node` and all on the way to its post-dominator, if this phase and the patterns between them let it join."""
+    """`node` and all on the way to its post-dominator, if this phase lets them join; else none."""
     pattern, parent = node.own.pattern, node.parent
     if pattern is OpPattern.OPAQUE or parent is None:
         return []

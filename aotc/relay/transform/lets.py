@@ -11,9 +11,10 @@ ToANormalForm and ToBasicBlockNormalForm: variables instead of sharing of nodes.
 %0 = nn.relu(%x); add(%0, exp(%0))
 let %a = nn.relu(%x); let %b = exp(%a); let %c = add(%a, %b); %c
 
-A block is the body of a function or a branch of an if.  A node belongs to the innermost block that contains
-all of its uses.  A-normal form binds every node that is not a variable or constant, in the order of first use;
-basic block normal form binds only nodes that are used in several blocks, so that each block stands on its own.
+A block is the body of a function or a branch of an if.  A node belongs to the innermost block
+that contains all of its uses.  A-normal form binds every node that is not a variable or constant,
+in the order of first use; basic block normal form binds only nodes that are used in several
+blocks, so that each block stands on its own.
 
 ToGraphNormalForm: sharing of nodes instead of variables.
 

@@ -6,12 +6,13 @@ EliminateCommonSubexpr: compute equal expressions once.
 %0 = nn.relu(%x); %1 = nn.relu(%x); add(%0, %1)
 %0 = nn.relu(%x); add(%0, %0)
 
-CanonicalizeCast: a widening cast of its own for each elementwise user, so that it fuses into every one.
+CanonicalizeCast: a widening cast of its own for each elementwise user, so that it fuses into
+every one.
 
 %0 = cast(%x, dtype="int32");  add(%0, %a);  multiply(%0, %b)
 =>  add(cast(%x, dtype="int32"), %a);  multiply(cast(%x, dtype="int32"), %b)
 
-In: typed functions.  Out: the same values; what is stored between kernels is the narrow tensor.
+What is stored between kernels is the narrow tensor.
 """
 
 from __future__ import annotations

@@ -4,9 +4,15 @@
 add(reshape(reshape(%x, (6,)), (2, 3)), 0f)
 %x                                               # where %x: Tensor[(2, 3), float32]
 
-Rules about values are identities of arithmetic, and chains of casts and clips.  Only what is exact stays within these
-rules, but for the sign of a zero (x + 0) and the last bit of a power; NaN and infinity come out as before.  Rules about
-where elements lie are about reshapes, transposes, slices, joins and pads that do nothing, or that are one.
+Rules about values are identities of arithmetic, and chains of casts and clips.  Only what is
+exact stays within these rules, but for the sign of a zero (x + 0) and the last bit of a power;
+NaN and infinity come out as before.  Rules about where elements lie are about reshapes,
+transposes, slices, joins and pads that do nothing, or that are one.
+
+DivToMul: multiply by the reciprocal instead of dividing by a constant.
+
+divide(%x, 4f)
+multiply(%x, 0.25f)
 """
 
 from __future__ import annotations
@@ -18,14 +24,13 @@ from typing import Any, Final, cast
 import numpy as np
 
 from aotc.ir import DType, NoAttrs, OpPattern, TensorType
-from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Tuple, splat, tensor_type_of
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.binary import divide, multiply
 from aotc.relay.op.cast import cast as make_cast
 from aotc.relay.op.elementwise import relu, rsqrt, sqrt
 from aotc.relay.op.shape import TransposeAttrs, permutation, reshape, transpose
 from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_uniform, op_call, recall, uniform_value
-from aotc.relay.transform.div_to_mul import reciprocal
 
 _LOOKS: Final = 16
 """Nodes that are looked at to see whether something can be negative."""
@@ -351,3 +356,47 @@ class SimplifyExpr(RulePass):
     """Applies the rules of simplification until none fits."""
 
     rules = RULES
+
+
+# --- reciprocals
+
+
+def reciprocal(constant: Constant) -> Constant | None:
+    """1 / constant in its data type; None where a reciprocal overflows or loses digits."""
+    dtype: Any = constant.data.dtype
+    one = constant.data.flat[:1] if constant.is_splat else constant.data
+    with np.errstate(all="ignore"):
+        values = np.asarray(1.0 / one.astype(np.float64)).astype(dtype)
+        exact = values.astype(np.float64) * one.astype(np.float64)
+    # a subnormal reciprocal may have too few digits: the quotient is then off by more than rounding
+    if not np.all(np.isfinite(values.astype(np.float64))) or not np.all(np.abs(exact - 1.0) <= _epsilon(dtype)):
+        return None
+    if constant.is_splat:
+        return splat(values[0], constant.data.shape, str(DType.of(values)), constant.span)
+    return Constant(values.reshape(constant.data.shape), constant.span)
+
+
+def _epsilon(dtype: Any) -> float:
+    """The distance from 1 to the next number of a floating type."""
+    one = np.ones((), dtype)
+    step = 1.0
+    while float((one + np.asarray(step / 2, dtype)).astype(np.float64)) != 1.0:
+        step /= 2
+    return step
+
+
+def _by_reciprocal(call: Call) -> Outcome:
+    data, divisor = call.args
+    if not isinstance(divisor, Constant):
+        return None
+    if not DType.of(divisor.data).is_float:
+        return WhyNot("integers have no reciprocal")
+    inverse = reciprocal(divisor)
+    return WhyNot("a reciprocal is not finite or not precise") if inverse is None else multiply(data, inverse)
+
+
+class DivToMul(RulePass):
+    """Turn divisions by floating-point constants into multiplications; results may differ in the last digit."""
+
+    rules = (Rule("x / c => x * (1 / c)", ("divide",), _by_reciprocal),)
+    required = ("InferType", "FoldConstant")

@@ -6,15 +6,14 @@ FoldExplicitPadding: give padding to the operator that can do it itself.
 nn.conv2d(nn.pad(%x, 0f, pad_width=[[0, 0], [0, 0], [1, 1], [1, 1]]), %w, padding=[0, 0, 0, 0])
 nn.conv2d(%x, %w, padding=[1, 1, 1, 1])
 
-Convolutions and averages take zeros, maxima the least value of their type; only spatial axes are padded.  Weights that
-are not constant count as finite: padding adds nothing to a sum, where zeros times an infinite weight would add NaN.
+Convolutions and averages take zeros, maxima the least value of their type; only spatial axes are
+padded.  Weights that are not constant count as finite: padding adds nothing to a sum, where zeros
+times an infinite weight would add NaN.
 
 FlattenAtrousConv: a dilated convolution that was written as one over blocks of positions.
 
 nn.batch_to_space_nd(nn.conv2d(nn.space_to_batch_nd(%x, block_shape=[2, 2], ...), %w, data_layout="NHWC"), ...)
 nn.conv2d(%x, %w, dilation=[2, 2], padding=..., data_layout="NHWC")
-
-In: typed functions.  Out: the same values from one convolution.
 """
 
 from __future__ import annotations

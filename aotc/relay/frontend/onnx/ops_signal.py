@@ -110,11 +110,8 @@ def _resize(
     mode: str = "nearest",
     coordinate_transformation_mode: str = "asymmetric",  # of operator sets up to 10, as is the next
     nearest_mode: str = "floor",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    antialias: int = 0,
     node: Node,
+    **numbers: Any,
 ) -> Expr:
     """Bring the resized axes to the end, the others into one,
     resize, and take that back.
@@ -141,12 +138,12 @@ def _resize(
         method,
         coordinate_transformation_mode,
         nearest_mode,
-        cubic_coeff_a,
+        numbers.get("cubic_coeff_a", -0.75),
         roi=(*(a.start for a in changed), *(a.end for a in changed)) if crops else None,
-        cubic_exclude=exclude_outside,
-        extrapolation_value=extrapolation_value,
+        cubic_exclude=numbers.get("exclude_outside", 0),
+        extrapolation_value=numbers.get("extrapolation_value", 0.0),
         scales=None if exact else tuple(a.scale for a in changed),
-        antialias=bool(antialias) and method != "nearest_neighbor",
+        antialias=bool(numbers.get("antialias")) and method != "nearest_neighbor",
     )
     y = g.reshape(y, (*(shape[k] for k in kept), *(a.size for a in changed)))
     return g.transpose(y, [order.index(k) for k in range(len(shape))])

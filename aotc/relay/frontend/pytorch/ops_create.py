@@ -89,6 +89,17 @@ OPS: Table = {
     "ones": partial(_full, fill_value=1.0),
     "ones_like": partial(_full_like, fill_value=1),
     "new_ones": partial(_new_full, fill_value=1),
+    # facts about tensors, which are numbers
+    **dict.fromkeys(("_local_scalar_dense", "item"), lambda x: _number(x)),
+    **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(_number(a))),
+    **dict.fromkeys(("Int", "IntImplicit"), lambda a: int(_number(a))),
+    **dict.fromkeys(("numel", "sym_numel"), lambda x: math.prod(tv.shape(x))),
+    **dict.fromkeys(("size", "sym_size"), lambda x, dim=None: list(g.dims(x)) if dim is None else g.dims(x)[dim]),
+    "Bool": lambda a: bool(_number(a)),
+    "ScalarImplicit": lambda a: _number(a),
+    "dim": lambda x: len(g.dims(x)),
+    "is_floating_point": lambda x: g.dtype(x).is_float,
+    "len": lambda t: g.dims(t)[0],
 }
 
 _OPERATORS = (
@@ -115,18 +126,3 @@ SCALARS: Final[dict[str, Callable[..., Value]]] = {
     "warn": lambda *_: None,
 }
 """What TorchScript computes on numbers and lists, by operator; only called where no tensor is involved."""
-
-FACTS: Table = {
-    **dict.fromkeys(("_local_scalar_dense", "item"), lambda x: _number(x)),
-    **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(_number(a))),
-    **dict.fromkeys(("Int", "IntImplicit"), lambda a: int(_number(a))),
-    **dict.fromkeys(("numel", "sym_numel"), lambda x: math.prod(tv.shape(x))),
-    **dict.fromkeys(("size", "sym_size"), lambda x, dim=None: list(g.dims(x)) if dim is None else g.dims(x)[dim]),
-    "Bool": lambda a: bool(_number(a)),
-    "ScalarImplicit": lambda a: _number(a),
-    "dim": lambda x: len(g.dims(x)),
-    "is_floating_point": lambda x: g.dtype(x).is_float,
-    "len": lambda t: g.dims(t)[0],
-}
-"""Operators on tensors whose result is a number."""
-OPS.update(FACTS)

@@ -209,6 +209,9 @@ def _encoder_layer(
 # --- recurrent layers
 
 
+_Step: TypeAlias = Callable[[Expr, Expr, State], State]
+
+
 def _gates(x: Expr, count: int) -> list[Expr]:
     return g.split(x, [tv.shape(x)[1] // count] * count, 1)
 
@@ -228,13 +231,7 @@ def _rnn_cell(activation: str, x: Expr, h: Expr, state: State) -> State:
 
 
 def _cell(
-    step: Callable[[Expr, Expr, State], State],
-    x: Expr,
-    hx: Any,
-    w_ih: Expr,
-    w_hh: Expr,
-    b_ih: Maybe = None,
-    b_hh: Maybe = None,
+    step: _Step, x: Expr, hx: Any, w_ih: Expr, w_hh: Expr, b_ih: Maybe = None, b_hh: Maybe = None
 ) -> list[Expr] | Expr:
     """One step, from the products of input and last state with
     their weights and the last state.

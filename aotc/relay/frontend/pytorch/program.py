@@ -23,6 +23,7 @@ import ast
 import keyword
 import re
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -108,7 +109,7 @@ def _table(key: Check, check: Check) -> Check:
     return checked
 
 
-def _record(fields: Mapping[str, Check], **optional: Check) -> Check:
+def _record(optional: Mapping[str, Check] = MappingProxyType({}), /, **fields: Check) -> Check:
     """Fields that must be there, and others that may; what else
     there is is left out.
     """
@@ -240,13 +241,13 @@ _DEEPEST: Final = 4
 
 def _nested_graph(value: Any, where: str) -> dict[str, Any]:
     demand(where.count("as_graph") <= _DEEPEST, "its graphs are nested too deeply")
-    clean: dict[str, Any] = _record({"name": _NAME, "graph": _GRAPH})(value, where)
+    clean: dict[str, Any] = _record(name=_NAME, graph=_GRAPH)(value, where)
     return clean
 
 
-_TENSOR: Final = _record({"name": _NAME})
+_TENSOR: Final = _record(name=_NAME)
 _HINT: Final = _union(as_int=_INT, as_bool=_FLAG, as_float=_float)
-_EXPR: Final = _record({"expr_str": _expression}, hint=_optional(_HINT))
+_EXPR: Final = _record({"hint": _optional(_HINT)}, expr_str=_expression)
 _SYM_INT: Final = _union(as_expr=_EXPR, as_int=_INT)
 _SYM_INT_ARG: Final = _union(as_name=_NAME, as_int=_INT)
 _SYM_FLOAT_ARG: Final = _union(as_name=_NAME, as_float=_float)
@@ -260,78 +261,52 @@ _ARGUMENT: Final = _union(
     as_graph=_nested_graph, as_optional_tensors=_list(_MAYBE_TENSOR), as_sym_float=_SYM_FLOAT_ARG,
     as_sym_floats=_list(_SYM_FLOAT_ARG), as_optional_tensor=_MAYBE_TENSOR,
 )  # fmt: skip
+_INPUT: Final = _record({"kind": _optional(_INT)}, name=lambda v, where: v and _NAME(v, where), arg=_ARGUMENT)
 _NODE: Final = _record(
-    {
-        "target": _TARGET,
-        "inputs": _list(
-            _record({"name": lambda v, where: v and _NAME(v, where), "arg": _ARGUMENT}, kind=_optional(_INT))
-        ),
-        "outputs": _list(_ARGUMENT),
-        "metadata": _source,
-    },
-    is_hop_single_tensor_return=_optional(_FLAG),
-    name=_optional(_NAME),
-)
+    {"is_hop_single_tensor_return": _optional(_FLAG), "name": _optional(_NAME)},
+    target=_TARGET, inputs=_list(_INPUT), outputs=_list(_ARGUMENT), metadata=_source,
+)  # fmt: skip
 TENSOR_META: Final = _record(
-    {
-        "dtype": _INT,
-        "sizes": _list(_SYM_INT),
-        "requires_grad": _FLAG,
-        "device": _cpu,
-        "strides": _list(_SYM_INT),
-        "storage_offset": _SYM_INT,
-        "layout": _INT,
-    }
-)
+    dtype=_INT, sizes=_list(_SYM_INT), requires_grad=_FLAG, device=_cpu,
+    strides=_list(_SYM_INT), storage_offset=_SYM_INT, layout=_INT,
+)  # fmt: skip
 _GRAPH_INPUT: Final = _union(
     as_tensor=_TENSOR, as_sym_int=_SYM_INT_ARG, as_int=_INT, as_float=_float, as_bool=_FLAG, as_none=_FLAG,
     as_string=_PLAIN,
 )  # fmt: skip
 _GRAPH: Final = _record(
     {
-        "inputs": _list(_GRAPH_INPUT),
-        "outputs": _list(_ARGUMENT),
-        "nodes": _list(_NODE),
-        "tensor_values": _table(_NAME, TENSOR_META),
-        "sym_int_values": _table(_NAME, _SYM_INT),
-        "sym_bool_values": _table(_NAME, _union(as_expr=_EXPR, as_bool=_FLAG)),
+        "is_single_tensor_return": _FLAG,
+        "sym_float_values": _table(_NAME, _union(as_expr=_EXPR, as_float=_float)),
     },
-    is_single_tensor_return=_FLAG,
-    sym_float_values=_table(_NAME, _union(as_expr=_EXPR, as_float=_float)),
-)
+    inputs=_list(_GRAPH_INPUT), outputs=_list(_ARGUMENT), nodes=_list(_NODE),
+    tensor_values=_table(_NAME, TENSOR_META), sym_int_values=_table(_NAME, _SYM_INT),
+    sym_bool_values=_table(_NAME, _union(as_expr=_EXPR, as_bool=_FLAG)),
+)  # fmt: skip
 _CONSTANT: Final = _union(as_none=_FLAG, as_int=_INT, as_float=_float, as_string=_PLAIN, as_bool=_FLAG)
-_SIGNATURE: Final = _record(
-    {
-        "input_specs": _list(
-            _union(
-                user_input=_record({"arg": _GRAPH_INPUT}),
-                parameter=_record({"arg": _TENSOR, "parameter_name": _DOTTED}),
-                buffer=_record({"arg": _TENSOR, "buffer_name": _DOTTED, "persistent": _FLAG}),
-                tensor_constant=_record({"arg": _TENSOR, "tensor_constant_name": _DOTTED}),
-                constant_input=_record({"name": _NAME, "value": _CONSTANT}),
-            )
-        ),
-        "output_specs": _list(
-            _union(
-                user_output=_record({"arg": _ARGUMENT}),
-                buffer_mutation=_record({"arg": _TENSOR, "buffer_name": _DOTTED}),
-                user_input_mutation=_record({"arg": _TENSOR, "user_input_name": _NAME}),
-            )
-        ),
-    }
+_INPUT_SPEC: Final = _union(
+    user_input=_record(arg=_GRAPH_INPUT),
+    parameter=_record(arg=_TENSOR, parameter_name=_DOTTED),
+    buffer=_record(arg=_TENSOR, buffer_name=_DOTTED, persistent=_FLAG),
+    tensor_constant=_record(arg=_TENSOR, tensor_constant_name=_DOTTED),
+    constant_input=_record(name=_NAME, value=_CONSTANT),
 )
+_OUTPUT_SPEC: Final = _union(
+    user_output=_record(arg=_ARGUMENT),
+    buffer_mutation=_record(arg=_TENSOR, buffer_name=_DOTTED),
+    user_input_mutation=_record(arg=_TENSOR, user_input_name=_NAME),
+)
+_SIGNATURE: Final = _record(input_specs=_list(_INPUT_SPEC), output_specs=_list(_OUTPUT_SPEC))
+_DIALECT: Final = _fits(lambda v: v in ("ATEN", "TRAINING"), "a dialect of operators")
+_RANGE: Final = _record(min_val=_optional(_INT), max_val=_optional(_INT))
 _PROGRAM: Final = _record(
-    {
-        "graph_module": _record({"graph": _GRAPH, "signature": _SIGNATURE}),
-        "range_constraints": _table(_symbol, _record({"min_val": _optional(_INT), "max_val": _optional(_INT)})),
-        "schema_version": _record({"major": _INT, "minor": _INT}),
-        "verifiers": _list(_fits(lambda v: v in ("ATEN", "TRAINING"), "a dialect of operators")),
-    }
+    graph_module=_record(graph=_GRAPH, signature=_SIGNATURE),
+    range_constraints=_table(_symbol, _RANGE),
+    schema_version=_record(major=_INT, minor=_INT),
+    verifiers=_list(_DIALECT),
 )
-PAYLOADS: Final = _table(
-    _DOTTED,
-    _record({"path_name": _DOTTED, "is_param": _FLAG, "use_pickle": _FLAG, "tensor_meta": _optional(TENSOR_META)}),
-)
+_PAYLOAD: Final = _record(path_name=_DOTTED, is_param=_FLAG, use_pickle=_FLAG, tensor_meta=_optional(TENSOR_META))
+PAYLOADS: Final = _table(_DOTTED, _PAYLOAD)
 """Where the values of parameters lie in a file."""
 
 

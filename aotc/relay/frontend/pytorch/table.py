@@ -7,15 +7,12 @@ converter_of("add_", "Tensor")          # in place or not, all overloads: the co
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Final
 
-from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_elementwise, ops_index, ops_nn, ops_reduce, ops_shape
+from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_index, ops_math, ops_nn, ops_shape
 from aotc.relay.frontend.pytorch.values import Converter, Table
 
-_FAMILIES: Final[tuple[ModuleType, ...]] = (
-    ops_elementwise, ops_shape, ops_create, ops_index, ops_reduce, ops_conv, ops_nn,
-)  # fmt: skip
+_FAMILIES: Final = (ops_math, ops_shape, ops_create, ops_index, ops_conv, ops_nn)
 
 ALIASES: Final = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",

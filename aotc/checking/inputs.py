@@ -58,17 +58,15 @@ def _random(rng: np.random.Generator, ty: TensorType) -> np.ndarray[Any, Any]:
 
 def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
     """The inputs in an .npz file, by name (or as "in/NAME"); AotcError for missing ones."""
-    try:
-        with open_regular(path, "inputs-file") as file:
+    with open_regular(path, "inputs-file") as file:
+        try:
             loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                raise AotcError("inputs-file", f"{path} is a single array", hint="save inputs by name with numpy.savez")
-            arrays = {k: loaded[k] for k in loaded.files}
-    except AotcError:
-        raise
-    except Exception as error:  # numpy and zipfile raise all sorts of things for what is damaged
-        text = f"cannot read {path}: it is damaged, or no .npz file"
-        raise AotcError("inputs-file", text, hint="numpy.savez writes one") from error
+            arrays = None if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
+        except Exception as error:  # numpy and zipfile raise all sorts of things for what is damaged
+            text = f"cannot read {path}: it is damaged, or no .npz file"
+            raise AotcError("inputs-file", text, hint="numpy.savez writes one") from error
+    if arrays is None:
+        raise AotcError("inputs-file", f"{path} is a single array", hint="save inputs by name with numpy.savez")
     keys = [(name, key) for name in types for key in (name, f"in/{name}") if key in arrays]
     found = {name: _of_type(arrays[key], types[name]) for name, key in keys}
     missing = [name for name in types if name not in found]

@@ -134,7 +134,7 @@ def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None
     console.print(f"project      {result.path}", markup=False)
     if result.library is not None:
         console.print(f"library      {result.library} ({tables.size(result.library.stat().st_size)})", markup=False)
-    console.print(f"arena        {tables.size(memory['peak'])} (lower bound {tables.size(memory['lower_bound'])})")
+    console.print(f"arena        {tables.arena(memory)}")
 
 
 @command(

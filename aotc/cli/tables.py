@@ -27,6 +27,11 @@ def size(count: float) -> str:
     return _with_unit(count, (" B", " kB", " MB", " GB"))
 
 
+def arena(memory: Mapping[str, Any]) -> str:
+    """The memory of a run, and the least that it needs at once."""
+    return f"{size(memory['peak'])} (lower bound {size(memory['lower_bound'])})"
+
+
 def count(number: float) -> str:
     """A number with a unit: 1.82 G."""
     return _with_unit(number, ("", " k", " M", " G"))
@@ -54,10 +59,9 @@ def show_model(console: Console, report: Mapping[str, Any]) -> None:
     tensors = [(kind, tensor) for kind in ("input", "output") for tensor in report[f"{kind}s"]]
     rows = [(kind, str(t["name"]), f"{t['dtype']} {'x'.join(map(str, t['shape'])) or 'scalar'}") for kind, t in tensors]
     console.print(_grid("", "name", "type", rows=rows))
-    arena = report["arena"]
     console.print(f"parameters   {count(report['parameters'])} ({size(report['parameter_bytes'])})")
     console.print(f"MACs         {count(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels")
-    console.print(f"arena        {size(arena['peak'])} (lower bound {size(arena['lower_bound'])})")
+    console.print(f"arena        {arena(report['arena'])}")
     operators = ", ".join(f"{name} {n}" for name, n in sorted(report["operators"].items(), key=lambda r: -r[1]))
     console.print(f"operators    {operators}", markup=False)
     kernels = [(row["kernel"], count(row["macs"]), ", ".join(row["nodes"][:4])) for row in report["largest"]]

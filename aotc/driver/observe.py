@@ -8,6 +8,7 @@ compile(model, instruments=[passes]); passes.names       # ("InferType", "DeadCo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from aotc.driver.wiring import install
@@ -24,16 +25,12 @@ class PassList(PassInstrument):
     """Keeps the names of the pipeline's passes that ran, in order; passes inside these are left out."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []
+        self.names: tuple[str, ...] = ()
         self._depth = 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._names)
 
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
         if self._depth == 1:  # 0 is the pipeline itself
-            self._names.append(info.name)
+            self.names = (*self.names, info.name)
         self._depth += 1
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
@@ -73,23 +70,21 @@ class PrintAfter(PassInstrument):
             self._write(f"// after {info.name}\n{text_of(module, self._show_meta_data)}\n")
 
 
+@dataclass(eq=False)
 class Stopped(Exception):
-    """A compilation has come to the pass after which it was to stop."""
+    """A compilation has come to the pass after which it was to stop, with this text of the program."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__("stopped")
-        self.text = text
+    text: str
 
 
+@dataclass(eq=False)
 class StopAfter(PassInstrument):
     """Raises Stopped, with the text of the program, after the first run of a pass."""
 
     levels: ClassVar[frozenset[str]] = ALL_LEVELS
-
-    def __init__(self, pass_name: str, show_meta_data: bool = False) -> None:
-        self.pass_name = pass_name
-        self._show_meta_data = show_meta_data
+    pass_name: str
+    show_meta_data: bool = False
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         if info.name == self.pass_name:
-            raise Stopped(text_of(module, self._show_meta_data))
+            raise Stopped(text_of(module, self.show_meta_data))

@@ -14,7 +14,6 @@ Rivals compute in float32 too: where one would choose a narrower type, it is tol
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import re
 import subprocess
@@ -23,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -136,10 +136,6 @@ class Entrant:
         return f"pnnx cannot convert the model (exit code {done.returncode}){': ' + said[-1] if said else ''}"
 
 
-def _version(package: str) -> str:
-    return importlib.metadata.version(package)
-
-
 def ours(library: Path, inputs: Arrays, threads: int) -> Contestant:
     """The compiled model."""
     session = load(library, threads=threads)
@@ -147,14 +143,8 @@ def ours(library: Path, inputs: Arrays, threads: int) -> Contestant:
     return Contestant("aotc", session.version, threads, binding.run, lambda: list(binding.outputs.values()))
 
 
-def _require_onnx(entrant: Entrant) -> None:
-    if not entrant.is_onnx:
-        raise AotcError("rival", "it reads ONNX models only")
-
-
 def _onnxruntime(entrant: Entrant, threads: int) -> Contestant:
     """Bound inputs and outputs; workers stop spinning after each run, as they would be in the others' way."""
-    _require_onnx(entrant)
     ort = importlib.import_module("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -173,11 +163,8 @@ def _onnxruntime(entrant: Entrant, threads: int) -> Contestant:
 def _openvino(entrant: Entrant, threads: int) -> Contestant:
     """Pinned to float32, tuned for latency; inputs are shared with the request."""
     openvino = importlib.import_module("openvino")
-    core = openvino.Core()
-    if entrant.is_onnx:
-        model = core.read_model(entrant.path)
-    else:
-        model = openvino.convert_model(load_exported(entrant.path))
+    core, path = openvino.Core(), entrant.path
+    model = core.read_model(path) if entrant.is_onnx else openvino.convert_model(load_exported(path))
     config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
     config |= {"PERFORMANCE_HINT": "LATENCY", "ENABLE_HYPER_THREADING": True}
     request = core.compile_model(model, "CPU", config).create_infer_request()
@@ -187,7 +174,7 @@ def _openvino(entrant: Entrant, threads: int) -> Contestant:
     def outputs() -> list[Array]:
         return [np.array(request.get_output_tensor(k).data) for k in range(len(model.outputs))]
 
-    return Contestant("openvino", _version("openvino"), threads, request.infer, outputs)
+    return Contestant("openvino", version("openvino"), threads, request.infer, outputs)
 
 
 def _batch_axes(script: str, call: str) -> list[int]:
@@ -198,7 +185,6 @@ def _batch_axes(script: str, call: str) -> list[int]:
 
 def _ncnn(entrant: Entrant, threads: int) -> Contestant:
     """ncnn's own float32 (with its Winograd), a new extractor for each run, as it wants to be used."""
-    _require_onnx(entrant)
     ncnn = importlib.import_module("ncnn")
     folder = entrant.pnnx
     net = ncnn.Net()
@@ -227,7 +213,7 @@ def _ncnn(entrant: Entrant, threads: int) -> Contestant:
     def outputs() -> list[Array]:
         return [np.array(mat.numpy(batch_index=k)) for mat, k in zip(found, axes_out, strict=True)]
 
-    return Contestant("ncnn", f"{_version('ncnn')} through pnnx", threads, run, outputs)
+    return Contestant("ncnn", f"{version('ncnn')} through pnnx", threads, run, outputs)
 
 
 def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
@@ -269,6 +255,7 @@ RIVALS: Final[Mapping[str, Callable[[Entrant, int], Contestant]]] = {
 }
 """The contestants, by the name of the package that each needs."""
 _THROUGH_PNNX: Final = ("ncnn", "torch")
+_ONNX_ALONE: Final = ("onnxruntime", "ncnn")
 
 
 def require_rivals(names: Sequence[str]) -> None:
@@ -285,6 +272,8 @@ def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
         raise AotcError("rival", f"not installed (pip install {name})")
     try:
         importlib.import_module(name)
+        if name in _ONNX_ALONE and not entrant.is_onnx:
+            raise AotcError("rival", "it reads ONNX models only")
         if name in _THROUGH_PNNX and entrant.is_onnx:
             _ = entrant.pnnx
         return started(lambda: RIVALS[name](entrant, threads))

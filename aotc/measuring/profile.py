@@ -53,16 +53,17 @@ def _metadata(library: Path) -> Mapping[str, Any]:
     project = library.resolve().parent.parent
     found = read_metadata(project)
     if not found:
-        raise AotcError(
-            "profile", f"{library} is not in an emitted project: {MARKER}, which tells the steps, is missing",
-            hint="give the directory that `aotc compile -o` wrote",
-        )  # fmt: skip
+        text = f"{library} is not in an emitted project: {MARKER}, which tells the steps, is missing"
+        raise AotcError("profile", text, hint="give the directory that `aotc compile -o` wrote")
     found = {"isas": [], **found}
     sound = _has_form(found, _PROJECT) and all(len(one["steps"]) == len(found["steps"]) for one in found["isas"])
     if not sound:
-        text = f"{project / MARKER} does not tell the target and the steps as aotc writes them"
-        raise AotcError("profile", text, hint="compile the model again")
+        raise _stale(f"{project / MARKER} does not tell the target and the steps as aotc writes them")
     return found
+
+
+def _stale(text: str) -> AotcError:
+    return AotcError("profile", text, hint="compile the model again")
 
 
 def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
@@ -82,11 +83,10 @@ def _step_times(binding: Binding, probe: Probe, steps: int, repeat: int) -> np.n
         marks[0] = steps
         binding.run_watched(probe.step_function, marks.ctypes.data)
         if marks[0] != steps:
-            text = f"the library has more steps than the {steps} in its project's {MARKER}"
-            raise AotcError("profile", text, hint="compile the model again")
+            raise _stale(f"the library has more steps than the {steps} in its project's {MARKER}")
         if marks[-1] == 0:
-            text = "the library does not tell its steps: it was compiled by an older aotc, or with -DAOTC_NO_STEPS"
-            raise AotcError("profile", text, hint="compile the model again")
+            older = "it was compiled by an older aotc, or with -DAOTC_NO_STEPS"
+            raise _stale(f"the library does not tell its steps: {older}")
         times[k] = np.diff(marks[1:]) / 1e6
     return times
 

@@ -16,7 +16,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +31,6 @@ from aotc.driver.compile import CompileOptions
 from aotc.driver.toolchain import FindToolchain, require_cpu
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
 from aotc.ir.diagnostics import AotcError
-from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.tensor import Array
 from aotc.tir import Buffer, Expr, Kernel, Stmt, Store, Target, drop_dead, simplify_stmt, te
 from aotc.tir.loops.nest import hoist_invariants
@@ -144,14 +143,13 @@ def measure(job: Job, compiler: FindToolchain) -> Measured:
         a, b, out = (_values(buffer, seed) for seed, buffer in enumerate(next(iter(job.kernels.values())).params[:3]))
         # other layers' weights push a layer's own out of the second-level cache between two runs of a network
         weights = [b.copy() for _ in range(min(MOST_COPIES, 2 + WEIGHTS * job.target.l2 // max(1, b.nbytes)))]
-        calls = {name: _in_rotation(library, k.name, a, weights, out) for name, k in job.kernels.items()}
-        return Measured(cpu_model(), _times(calls))
+        bind = library.bind
+        bound = {name: cycle([bind(k.name, [a, b], [out]) for b in weights]) for name, k in job.kernels.items()}
+        return Measured(cpu_model(), _times({name: _in_turn(calls) for name, calls in bound.items()}))
 
 
-def _in_rotation(library: KernelLibrary, name: str, a: Array, weights: Sequence[Array], out: Array) -> Call:
-    """A call of a kernel that reads the next one of equal weights each time."""
-    bound = cycle([library.bind(name, [a, b], [out]) for b in weights])
-    return lambda: next(bound)()
+def _in_turn(calls: Iterator[Call]) -> Call:
+    return lambda: next(calls)()
 
 
 def _values(buffer: Buffer, seed: int) -> Array:
@@ -288,14 +286,9 @@ def tune(
         rows, failures = _measured(len(fresh), results, records, seconds, advance)
     if failures and not rows:
         raise failures[0]
-    return {
-        "store": str(records.path),
-        "contractions": len(jobs),
-        "known": len(jobs) - len(fresh),
-        "measured": len(rows),
-        "failed": len(failures),
-        "rows": rows,
-    }
+    counts = {"contractions": len(jobs), "known": len(jobs) - len(fresh)}
+    counts |= {"measured": len(rows), "failed": len(failures)}
+    return {"store": str(records.path), **counts, "rows": rows}
 
 
 def _writable_store(path: str | Path | None) -> TuningStore:
@@ -324,21 +317,12 @@ def _measured(
             LOG.warning("%s was not measured: %s", job.label, result)
             failures.append(result)
         else:
-            store.write([result.record(job)])
-            rows.append(_row(job, result))
+            record = result.record(job)
+            store.write([record])
+            row = {"contraction": job.label, "candidate": record.candidate, "microseconds": record.seconds * 1e6}
+            speedup = result.seconds[next(iter(job.kernels))] / record.seconds
+            rows.append(row | {"speedup": speedup, "trials": record.trials, "cpu": result.cpu})
         advance(len(rows) + len(failures), total)
         if time.monotonic() > end:
             break
     return rows, failures
-
-
-def _row(job: Job, result: Measured) -> dict[str, Any]:
-    record = result.record(job)
-    return {
-        "contraction": job.label,
-        "candidate": record.candidate,
-        "microseconds": record.seconds * 1e6,
-        "speedup": result.seconds[next(iter(job.kernels))] / record.seconds,
-        "trials": record.trials,
-        "cpu": result.cpu,
-    }

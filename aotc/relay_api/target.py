@@ -14,14 +14,7 @@ from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
 from aotc.tir import TARGETS
 from aotc.tir import Target as MachineTarget
 
-_LATER: Final = {
-    "cuda": "CUDA",
-    "nvptx": "CUDA",
-    "rocm": "ROCm",
-    "opencl": "OpenCL",
-    "vulkan": "Vulkan",
-    "metal": "Metal",
-}
+_LATER: Final = {name.lower(): name for name in ("CUDA", "ROCm", "OpenCL", "Vulkan", "Metal")} | {"nvptx": "CUDA"}
 
 
 def Target(target: str | MachineTarget) -> MachineTarget:
@@ -42,9 +35,8 @@ def Target(target: str | MachineTarget) -> MachineTarget:
         raise AotcError("target", f"options of targets are not understood: {target!r}", hint=hint)
     names = ["llvm", "host", *TARGETS]
     if target not in names:
-        raise AotcError(
-            "target", f"unknown target {target!r}", hint=nearest(target, names) or f"known: {', '.join(names)}"
-        )
+        hint = nearest(target, names) or f"known: {', '.join(names)}"
+        raise AotcError("target", f"unknown target {target!r}", hint=hint)
     return resolve_target("host" if target == "llvm" else target)
 
 

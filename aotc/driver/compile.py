@@ -39,35 +39,6 @@ Model: TypeAlias = "str | Path | ModelProto | ExportedProgram | IRModule"
 ACCURACIES = ("fast", "strict")
 
 
-def import_model(
-    model: Model,
-    *,
-    params: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> IRModule:
-    """A model in any accepted form as a graph module; see `CompileOptions` for the arguments."""
-    install()
-    if not isinstance(model, (str, Path, IRModule)) and not hasattr(model, "graph"):
-        kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
-        raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
-    if (isinstance(model, IRModule) or is_relay_text(model)) and (input_shapes or dims):
-        raise AotcError("pin-module", "input_shapes and dims pin ONNX models; a module states its own types")
-    if is_exported_program(model) and input_shapes:
-        raise AotcError("pin-exported", "an exported program states its own shapes", hint="pin symbols with dims")
-    with spending(config):
-        if isinstance(model, IRModule):
-            module = model
-        elif is_relay_text(model):
-            module = read_relay_text(model)
-        elif is_exported_program(model):
-            module = import_exported(model, dict(dims or {}))
-        else:
-            module = from_onnx(model, shape=dict(input_shapes or {}), dims=dict(dims or {}))
-    return with_params(module, params)
-
-
 def model_name(model: object, name: str | None) -> str:
     """The C name of a model: the one given, else made from the file name."""
     if name is not None:
@@ -149,6 +120,28 @@ class CompileOptions:
         find = partial(find_toolchain, cache=cache, seconds=self.cc_timeout, target=self.machine)
         return partial(find, self.cc, tuple(self.cflags))
 
+    def imported(self, model: Model) -> IRModule:
+        """A model in any accepted form as a graph module, its parameters bound."""
+        install()
+        if not isinstance(model, (str, Path, IRModule)) and not hasattr(model, "graph"):
+            kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
+            raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
+        shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
+        if (isinstance(model, IRModule) or is_relay_text(model)) and (shapes or dims):
+            raise AotcError("pin-module", "input_shapes and dims pin ONNX models; a module states its own types")
+        if is_exported_program(model) and shapes:
+            raise AotcError("pin-exported", "an exported program states its own shapes", hint="pin symbols with dims")
+        with spending(self.config or {}):
+            if isinstance(model, IRModule):
+                module = model
+            elif is_relay_text(model):
+                module = read_relay_text(model)
+            elif is_exported_program(model):
+                module = import_exported(model, dims)
+            else:
+                module = from_onnx(model, shape=shapes, dims=dims)
+        return with_params(module, self.params)
+
     def compilation(
         self, model: Model, *, toolchain: Toolchain | None = None, tilings: Tilings | None = None
     ) -> Compilation:
@@ -157,9 +150,7 @@ class CompileOptions:
         name = model_name(model, self.name)
         self.progress(IMPORTING)
         return Compilation(
-            import_model(
-                model, params=self.params, input_shapes=self.input_shapes, dims=self.dims, config=self.config or {}
-            ),
+            self.imported(model),
             self.machine,
             name,
             self.context(self.instruments),

@@ -53,16 +53,14 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
             raise
         return {"model": str(path), "unsupported": [str(d) for d in error.diagnostics]}
     constants = [n for n in post_order(work.module.main) if isinstance(n, Constant)]
-    report: dict[str, Any] = {
+    program = work.programs[0]
+    plan = program.plan
+    return {
         "model": str(path),
         "unsupported": [],
         "parameters": sum(c.data.size for c in constants),
         "parameter_bytes": sum(0 if c.is_splat else c.data.nbytes for c in constants),
         "operators": list_op_freqs(work.module.main),
-    }
-    program = work.programs[0]
-    plan = program.plan
-    report |= {
         "inputs": _tensors(program.inputs),
         "outputs": _tensors(program.outputs),
         "macs": sum(step.kernel.macs for step in program.steps),
@@ -71,7 +69,6 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "arena": {"peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap},
         "largest": _largest(program),
     }
-    return report
 
 
 def inspect_project(directory: str | Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from aotc import relay
 from aotc.checking.reference import in_double, relay_reference
 from aotc.checking.verify import verify
 from aotc.driver.compilation import Compilation
-from aotc.driver.compile import CompileOptions, import_model
+from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import mlp, resnet
@@ -76,7 +76,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
     real = CompileOptions.compilation
 
     def wrong(options: CompileOptions, model: Any, **more: Any) -> Compilation:
-        module = import_model(model)
+        module = CompileOptions().imported(model)
         body = relay.multiply(module.main.body, relay.const(np.float32(scale)))
         return real(options, aotc.IRModule.from_expr(relay.Function(module.main.params, body)), **more)
 

@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 
 from aotc.checking.compare import Array
 from aotc.checking.inputs import save_arrays
-from aotc.driver.compile import import_model
+from aotc.driver.compile import CompileOptions
 from aotc.ir.dtype import DType
 from tests.fuzz.case import Files, Found, Stage
 from tests.fuzz.closeness import Expected
@@ -265,7 +265,7 @@ def check(folder: Path, stage: Stage) -> str:
     """The importer's graph means what ONNX Runtime does, and every execution gives that."""
     model, inputs = load_case(folder)
     stage("import")
-    module = import_model(folder / "model.onnx")
+    module = CompileOptions().imported(folder / "model.onnx")
     stage("definition")
     expected = Expected.of(module, inputs)
     compared = compare_with_onnxruntime(model, inputs, expected, stage)
@@ -333,7 +333,11 @@ def _suspect(model: ModelProto, inputs: Mapping[str, Array], stage: Stage) -> st
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            wrong = Expected.of(import_model(every), inputs).about().wrong(by_onnxruntime(every, inputs, stage) or [])
+            wrong = (
+                Expected.of(CompileOptions().imported(every), inputs)
+                .about()
+                .wrong(by_onnxruntime(every, inputs, stage) or [])
+            )
         except Exception:  # a search for a name must not hide the fault
             wrong = []
     return list(names.values())[wrong[0]] if wrong else "several of " + " ".join(sorted(set(names.values()))[:4])

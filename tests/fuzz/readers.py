@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 
 from aotc.checking.inputs import input_types, random_inputs
-from aotc.driver.compile import compile, import_model
+from aotc.driver.compile import CompileOptions, compile
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import tensor_types
 from aotc.relay.expr import Call
@@ -32,7 +32,7 @@ def check_model(path: Path, stage: Stage) -> str:
     choice = zlib.crc32(path.read_bytes())
     setting = Setting(targets()[choice % len(targets())], choice // 8 % 4, threads=1 + choice // 32 % 2)
     stage("import")
-    module = import_model(path)
+    module = CompileOptions().imported(path)
     stage("compile")
     out = path.parent / "out"
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from aotc.driver.compilation import Compilation
-from aotc.driver.compile import CompileOptions, import_model
+from aotc.driver.compile import CompileOptions
 from aotc.ir.types import TensorType
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
@@ -37,7 +37,7 @@ class Case:
             ty = p.checked_type
             if p.name.startswith("w") and isinstance(ty, TensorType):
                 weights[p.name] = rng.uniform(-1, 1, ty.static_shape).astype(ty.dtype.numpy)
-        return import_model(module, params=weights)
+        return CompileOptions(params=weights).imported(module)
 
     def compilation(self) -> Compilation:
         """The network on its way to C."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aotc.driver.compile import CompileOptions, import_model
+from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassInfo, PassInstrument
 from aotc.ir.transform import PassContext
@@ -42,7 +42,7 @@ def verified(module: IRModule, target: str, **options: Any) -> list[Program]:
 @pytest.mark.parametrize(("name", "target"), share([(n, t) for n in NETWORKS for t in TARGETS], 6))
 def test_networks(name: str, target: str) -> None:
     module, params = NETWORKS[name].get_workload(batch_size=1)
-    assert verified(import_model(module, params=params), target)
+    assert verified(CompileOptions(params=params).imported(module), target)
 
 
 def operand(value: Any, params: list[Var]) -> Expr:
@@ -67,7 +67,7 @@ def test_samples_of_operators(group: int, target: str) -> None:
 def small() -> Program:
     """A network of a few kernels, lowered and planned."""
     module, params = mlp.get_workload(batch_size=1)
-    (program,) = verified(import_model(module, params=params), "x86-64-v3")
+    (program,) = verified(CompileOptions(params=params).imported(module), "x86-64-v3")
     return program
 
 
@@ -111,7 +111,7 @@ def test_an_instrument_that_changes_a_program_is_named(instrument: PassInstrumen
     module, params = mlp.get_workload(batch_size=1)
     options = CompileOptions("c", "net", cache=False, tuning=False, instruments=[instrument])
     with pytest.raises(AotcError, match=f"{instrument.name} changes the program that it is shown by TakeViews"):
-        _ = options.compilation(import_model(module, params=params)).programs
+        _ = options.compilation(CompileOptions(params=params).imported(module)).programs
 
 
 def test_copies_are_views_and_results_lie_in_place_unless_passes_are_left_out() -> None:

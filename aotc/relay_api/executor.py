@@ -221,10 +221,7 @@ def _as_array(value: Any, ty: Type | None) -> np.ndarray[Any, Any]:
 
 
 def _debug(module: IRModule, target: MachineTarget) -> Run:
-    def run(values: Sequence[Any]) -> Any:
-        return _callable(evaluate(module, *values), module)
-
-    return run
+    return lambda values: _callable(evaluate(module, *values), module)
 
 
 def _callable(value: Any, module: IRModule) -> Any:
@@ -233,10 +230,7 @@ def _callable(value: Any, module: IRModule) -> Any:
         case tuple():
             return tuple(_callable(item, module) for item in value)
         case Closure():
-
-            def run(values: Sequence[Any]) -> Any:
-                return _callable(apply(value, values, module), module)
-
+            run: Run = lambda values: _callable(apply(value, values, module), module)  # noqa: E731
             return FunctionValue(value.function.params, run, value)
         case _:
             return value

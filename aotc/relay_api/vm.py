@@ -167,11 +167,7 @@ def _compiled(library: KernelLibrary, name: str, function: Function) -> Run:
 
 
 def _on_host(function: Function) -> Run:
-    def run(args: Sequence[Value]) -> Value:
-        value: Value = evaluate(function, *args)
-        return value
-
-    return run
+    return lambda args: evaluate(function, *args)
 
 
 def _type_of_value(value: Value) -> Type:

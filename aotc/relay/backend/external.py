@@ -9,11 +9,10 @@ external_kernel(function)            # of a function with Compiler="mine", globa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import AotcError, nearest, tensor_types
+from aotc.ir import AotcError, TensorType, nearest, tensor_types
 from aotc.relay.backend.kernels import require_static
 from aotc.relay.expr import Function, type_of
 from aotc.tir import Block, Buffer, Kernel, UserSource
@@ -89,13 +88,11 @@ def external_kernel(function: Function) -> Kernel:
     symbol = _symbol(function)
     for item in (*function.params, function.body):
         require_static(type_of(item), item, f"@{symbol}: a tensor")
-    inputs = [t for p in function.params for t in tensor_types(type_of(p))]
-    outputs = tensor_types(type_of(function.body))
-    return Kernel(
-        name=symbol,
-        inputs=tuple(Buffer(f"in{k}", t.dtype, prod(t.static_shape)) for k, t in enumerate(inputs)),
-        outputs=tuple(Buffer(f"out{k}", t.dtype, prod(t.static_shape)) for k, t in enumerate(outputs)),
-        body=Block(()),
-        source=_source(function, symbol),
-        span=function.span,
-    )
+    inputs = _buffers("in", [t for p in function.params for t in tensor_types(type_of(p))])
+    outputs = _buffers("out", tensor_types(type_of(function.body)))
+    source = _source(function, symbol)
+    return Kernel(name=symbol, inputs=inputs, outputs=outputs, body=Block(()), source=source, span=function.span)
+
+
+def _buffers(prefix: str, types: Sequence[TensorType]) -> tuple[Buffer, ...]:
+    return tuple(Buffer(f"{prefix}{k}", t.dtype, t.numel) for k, t in enumerate(types))

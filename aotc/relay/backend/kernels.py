@@ -28,12 +28,9 @@ def require_static(ty: Type, expr: Expr, what: str) -> None:
         if not tensor.is_static:
             symbols = dict.fromkeys(d.name for d in tensor.shape if isinstance(d, SymDim) and d.name)
             dims = " ".join(f"--dim {name}=1" for name in symbols) or "--dim batch=1"
-            raise AotcError(
-                "dynamic-shape",
-                f"{what} has a shape that is not known at compile time: {tensor}",
-                span=expr.span,
-                hint=f"pin it, e.g. {dims} or --input-shape NAME:1,3,224,224",
-            )
+            text = f"{what} has a shape that is not known at compile time: {tensor}"
+            hint = f"pin it, e.g. {dims} or --input-shape NAME:1,3,224,224"
+            raise AotcError("dynamic-shape", text, span=expr.span, hint=hint)
 
 
 def _placeholders(ty: Type, names: itertools.count[int], finite: bool) -> Value:
@@ -100,9 +97,7 @@ def lower_function(function: Function, name: str, target: Target) -> Kernel:
 
 def anchor_name(function: Function) -> str:
     """What a reader would call the kernel: the operator that fuses least, without its namespace."""
-    calls = [n for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op)]
-    if not calls:
+    operators = [n.op for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op)]
+    if not operators:
         return "copy"
-    anchor = max(calls, key=lambda c: c.op.pattern if isinstance(c.op, Op) else 0)
-    assert isinstance(anchor.op, Op)
-    return anchor.op.name.rpartition(".")[2]
+    return max(operators, key=lambda op: op.pattern).name.rpartition(".")[2]

@@ -94,12 +94,9 @@ class _Lowering:
             case Let():
                 self.values[node] = self.value(node.body)
             case If():
-                raise AotcError(
-                    "control-flow",
-                    f"a choice by a run-time condition ({_short(node.cond)}) cannot be compiled to C yet",
-                    span=node.span,
-                    hint="fix the condition before compiling (a constant input folds away)",
-                )
+                text = f"a choice by a run-time condition ({_short(node.cond)}) cannot be compiled to C yet"
+                hint = "fix the condition before compiling (a constant input folds away)"
+                raise AotcError("control-flow", text, span=node.span, hint=hint)
             case Call(op=Op(name=name)):
                 raise AotcError("not-fused", f"call of {name} is not a call of a fused function", span=node.span)
             case _:

@@ -114,15 +114,11 @@ class _Assembler:
             case If():
                 yield self._if(node, dst)
             case Call():
-                args = []
-                for arg in node.args:
-                    args.append((yield self._operand(arg)))
-                yield self._call(node, tuple(args), dst)
+                args = yield self._operands(node.args)
+                yield self._call(node, args, dst)
             case Tuple():
-                fields = []
-                for item in node.fields:
-                    fields.append((yield self._operand(item)))
-                self._emit(Opcode.ALLOC_ADT, dst, tuple(fields))
+                fields = yield self._operands(node.fields)
+                self._emit(Opcode.ALLOC_ADT, dst, fields)
             case TupleGetItem():
                 whole = yield self._operand(node.tuple_value)
                 self._emit(Opcode.GET_FIELD, dst, (whole,), node.index)
@@ -140,6 +136,13 @@ class _Assembler:
             case _:
                 text = f"@{self.name}: a {type(node).__name__} used as a value has no bytecode"
                 raise AotcError("first-class-function", text, span=node.span, hint="call it, or wrap it in a function")
+
+    def _operands(self, nodes: Sequence[Expr]) -> Task[tuple[int, ...]]:
+        """The registers that hold values."""
+        found = []
+        for node in nodes:
+            found.append((yield self._operand(node)))
+        return tuple(found)
 
     def _operand(self, node: Expr) -> Task[int]:
         """The register that holds a value."""

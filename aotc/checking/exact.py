@@ -30,10 +30,9 @@ class Upsample(OpRun):  # type: ignore[misc]
         how = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **how)
         made = {"x": x, "scales": np.asarray(scales, np.float32)}
-        inputs = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), None) for n, a in made.items()
-        ]
-        outputs = [helper.make_tensor_value_info("y", inputs[0].type.tensor_type.elem_type, None)]
+        kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in made.items()}
+        inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
+        outputs = [helper.make_tensor_value_info("y", kinds["x"], None)]
         graph = helper.make_graph([node], "upsample", inputs, outputs)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
         return (ReferenceEvaluator(model).run(None, made)[0],)

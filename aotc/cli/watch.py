@@ -107,14 +107,12 @@ class Watch:
 
 def _check_place(report: Path, model: Path, output: Path | None) -> None:
     """AotcError for a report that could not be written when all work is done, or would replace the model."""
-    problem = ""
-    if report.is_dir():
-        problem = "it is a directory"
-    elif not report.parent.is_dir() and report.parent != output:
-        problem = f"there is no directory {report.parent}"
-    elif report.resolve() == model.resolve():
-        problem = "it is the model"
-    elif output is not None and report.resolve() == output.resolve():
-        problem = "it is the directory of the project"
-    if problem:
+    place = report.resolve()
+    problems = {
+        "it is a directory": report.is_dir(),
+        f"there is no directory {report.parent}": not report.parent.is_dir() and report.parent != output,
+        "it is the model": place == model.resolve(),
+        "it is the directory of the project": output is not None and place == output.resolve(),
+    }
+    for problem in (text for text, found in problems.items() if found):
         raise AotcError("report", f"cannot write {report}: {problem}")

@@ -61,8 +61,7 @@ class Probe:
         (folder / "src" / "probe.c").write_text(_source(target), encoding="utf-8")
         library = build_library(folder, {"library": "lib/libprobe.so"}, toolchain, target, visible=True)
         self._library = ctypes.CDLL(str(library))
-        for function in (self._library.probe_multiply_add, self._library.probe_read):
-            function.restype = ctypes.c_int64
+        self._library.probe_multiply_add.restype = self._library.probe_read.restype = ctypes.c_int64
         self._lanes = target.lanes("float32")
 
     @property

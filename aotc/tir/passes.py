@@ -112,7 +112,7 @@ def scheduled(program: Program, target: Target, threads: bool = True) -> Program
 
 
 class ProgramVerifier(PassInstrument):
-    """Verifies every kernel, and that what lives at the same time does not overlap, after each tensor pass.
+    """Verifies every kernel and its arguments, and that what lives at once does not overlap, after each tensor pass.
 
     Raises AotcError (code "tir-verify") with every violation.
     """
@@ -125,6 +125,13 @@ class ProgramVerifier(PassInstrument):
         for kernel in module.kernels:
             if kernel.source is None:
                 verify(kernel)
+        for step in module.steps:
+            for buffer, view in zip(step.kernel.params, step.args, strict=True):
+                at, storage = range(view.offset, view.offset + buffer.size), view.storage
+                if buffer.dtype != storage.dtype or at.start < 0 or at.stop > storage.size:
+                    text = f"{info.name}: kernel {step.kernel.name} takes elements {at.start} to {at.stop} of"
+                    text += f" {storage.name}, {storage.size} of {storage.dtype}, for {buffer.name}"
+                    raise AotcError("tir-verify", text, span=step.span)
         if not module.plan.offsets:
             return
         try:

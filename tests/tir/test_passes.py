@@ -20,7 +20,7 @@ from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay.text.parser import parse
 from aotc.tir.expr import const
 from aotc.tir.passes import DivideAmongThreads, PlanMemory, ProgramVerifier, WidenFloats, scheduled
-from aotc.tir.plan.program import MemoryPlan, Program
+from aotc.tir.plan.program import MemoryPlan, Program, View
 from aotc.tir.stmt import Block, Store, walk_stmts
 from aotc.tir.target import get_target
 from tests.ops.harness import type_of_value
@@ -86,7 +86,14 @@ def overlapping(program: Program) -> Program:
     return replace(program, plan=plan)
 
 
-@pytest.mark.parametrize("damage", [beyond, overlapping])
+def behind(program: Program) -> Program:
+    """The first result of the last kernel one element further on."""
+    *steps, last = program.steps
+    args = (*last.args[:-1], View(last.args[-1].storage, 1))
+    return replace(program, steps=(*steps, replace(last, args=args)))
+
+
+@pytest.mark.parametrize("damage", [beyond, overlapping, behind])
 def test_a_wrong_pass_is_found(damage: Callable[[Program], Program], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WidenFloats, "run", lambda self, program, ctx: damage(program))
     with pytest.raises(AotcError) as caught:
@@ -109,7 +116,7 @@ class Empties(Renames):
 @pytest.mark.parametrize("instrument", [Renames(), Empties()])
 def test_an_instrument_that_changes_a_program_is_named(instrument: PassInstrument) -> None:
     module, params = mlp.get_workload(batch_size=1)
-    options = CompileOptions("c", "net", cache=False, tuning=False, instruments=[instrument])
+    options = CompileOptions(target="c", name="net", cache=False, tuning=False, instruments=[instrument])
     with pytest.raises(AotcError, match=f"{instrument.name} changes the program that it is shown by TakeViews"):
         _ = options.compilation(CompileOptions(params=params).imported(module)).programs
 

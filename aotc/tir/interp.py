@@ -20,7 +20,7 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Broadcast, Element, Intrinsic, wrapped
-from aotc.tir.expr import BITWISE, BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, walk
+from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, walk
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
 from aotc.tir.stmt import PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While, nodes
 
@@ -116,16 +116,11 @@ def compile_kernel(kernel: Kernel) -> CompiledKernel:
 def _checked(kernel: Kernel, kind: str, buffers: Sequence[Buffer], arrays: Sequence[Array]) -> list[Array]:
     if len(arrays) != len(buffers):
         raise AotcError("tir-run", f"kernel {kernel.name} has {len(buffers)} {kind}s, got {len(arrays)}")
-    flat: list[Array] = []
     for buffer, array in zip(buffers, arrays, strict=True):
         if array.size != buffer.size or array.dtype != buffer.dtype.numpy:
-            raise AotcError(
-                "tir-run",
-                f"kernel {kernel.name}: {kind} {buffer.name} is {buffer.size} x {buffer.dtype}, "
-                f"got {array.size} x {array.dtype}",
-            )
-        flat.append(array.reshape(-1).view())
-    return flat
+            text = f"{kind} {buffer.name} is {buffer.size} x {buffer.dtype}, got {array.size} x {array.dtype}"
+            raise AotcError("tir-run", f"kernel {kernel.name}: {text}")
+    return [array.reshape(-1).view() for array in arrays]
 
 
 def _poison(buffer: Buffer) -> Array:
@@ -171,14 +166,11 @@ class _Writer:
             case For():
                 self.loop(stmt, depth)
             case While():
-                self.line(depth, f"while {self.expr(stmt.cond)}:")
-                self.nested(stmt.body, depth + 1)
+                self.nested(f"while {self.expr(stmt.cond)}", stmt.body, depth)
             case If():
-                self.line(depth, f"if {self.expr(stmt.cond)}:")
-                self.nested(stmt.then, depth + 1)
+                self.nested(f"if {self.expr(stmt.cond)}", stmt.then, depth)
                 if stmt.orelse is not None:
-                    self.line(depth, "else:")
-                    self.nested(stmt.orelse, depth + 1)
+                    self.nested("else", stmt.orelse, depth)
             case Store():
                 self.store(stmt, depth)
             case Intrinsic():
@@ -195,9 +187,10 @@ class _Writer:
             case _:
                 assert_never(stmt)
 
-    def nested(self, stmt: Stmt, depth: int) -> None:
-        self.stmt(stmt, depth)
-        self.line(depth, "pass")
+    def nested(self, head: str, stmt: Stmt, depth: int) -> None:
+        self.line(depth, f"{head}:")
+        self.stmt(stmt, depth + 1)
+        self.line(depth + 1, "pass")
 
     def loop(self, loop: For, depth: int) -> None:
         span = f"{self.expr(loop.begin)}, {self.expr(loop.end)}, {loop.step}"
@@ -212,8 +205,7 @@ class _Writer:
             self.vector = None
             self.arrays = set()
         else:
-            self.line(depth, f"for {self.name(loop.var)} in range({span}):")
-            self.nested(loop.body, depth + 1)
+            self.nested(f"for {self.name(loop.var)} in range({span})", loop.body, depth)
 
     def vector_stmt(self, stmt: Stmt, depth: int) -> None:
         if isinstance(stmt, Declare):
@@ -265,7 +257,7 @@ class _Writer:
             case Binary():
                 return self.binary(expr)
             case Unary():
-                return self.unary(expr)
+                return f"op_not({self.expr(expr.a)})" if expr.op == "not" else f"(-{self.expr(expr.a)})"
             case Cast():
                 return f"cast({self.expr(expr.a)}, {self.dtype(expr)})"
             case Select():
@@ -296,20 +288,14 @@ class _Writer:
 
     def binary(self, expr: Binary) -> str:
         a, b, op = self.expr(expr.a), self.expr(expr.b), expr.op
-        if op in COMPARE:
-            return f"({a} {_INFIX[op]} {b})"
-        if op in BITWISE or op in ("min", "max", "truncdiv", "truncmod", "div"):
-            return f"op_{op}({a}, {b})"
-        if op in ("floordiv", "floormod") and not (expr.dtype == INDEX and isinstance(expr.b, Const) and expr.b.value):
+        exact = op in COMPARE or op in ("add", "sub", "mul")
+        if op in ("floordiv", "floormod"):
+            exact = expr.dtype == INDEX and isinstance(expr.b, Const) and bool(expr.b.value)
+        if not exact:
             return f"op_{op}({a}, {b})"
         text = f"({a} {_INFIX[op]} {b})"
         data = expr.dtype == INDEX and expr.lanes == 1 and any(isinstance(n, (Load, Cast)) for n in walk(expr))
         return f"wrap64{text}" if data else text
-
-    def unary(self, expr: Unary) -> str:
-        if expr.op == "not":
-            return f"op_not({self.expr(expr.a)})"
-        return f"(-{self.expr(expr.a)})"
 
     def select(self, expr: Select) -> str:
         cond = self.expr(expr.cond)

@@ -20,7 +20,7 @@ _TOKEN: Final = re.compile(
     r"""(?P<comment>\#[^\n]*)|(?P<string>"(?:[^"\\]|\\.)*")
     |(?P<float>-?\d+\.\d+(?:[eE][+-]?\d+)?|-?\d+[eE][+-]?\d+)|(?P<int>-?\d+)
     |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
-    |(?P<op>\.\.|//|<<|>>|<=|>=|==|!=|[-+*/%&|^<>!?:=,()\[\]{}])|(?P<space>\s+)""",
+    |(?P<op>\.\.|//|<<|>>|<=|>=|==|!=|[-+*/%&|^<>!?:=,()\[\]{}])|(?P<space>\s+)|(?P<unknown>.)""",
     re.VERBOSE,
 )
 
@@ -42,18 +42,17 @@ def parse_kernel(text: str, source: str = "<tir>") -> Kernel:
 
 def _tokens(text: str, source: str) -> list[_Token]:
     tokens: list[_Token] = []
-    position, line = 0, 1
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None or match.lastgroup is None:
-            raise AotcError("tir-parse", f"unexpected {text[position]!r}", span=Span(source, line=line))
-        item, kind = match.group(), match.lastgroup
+    line = 1
+    for match in _TOKEN.finditer(text):
+        item, kind = match.group(), match.lastgroup or ""
+        if kind == "unknown":
+            raise AotcError("tir-parse", f"unexpected {item!r}", span=Span(source, line=line))
         if kind in ("int", "float") and item[0] == "-" and tokens and _ends_operand(tokens[-1]):
-            item, kind = "-", "op"  # a minus after an operand subtracts
+            tokens.append(_Token("op", "-", line))  # a minus after an operand subtracts
+            item = item[1:]
         if kind != "space":
             tokens.append(_Token(kind, item, line))
         line += item.count("\n")
-        position += len(item)
     return [*tokens, _Token("end", "", line)]
 
 

@@ -14,17 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir import INDEX, Buffer, Element, Expr, Operand, Stmt, Target, Var, as_expr
 
 Axis: TypeAlias = "tuple[Var, int]"
 """A loop variable and its extent; the loop runs from 0."""
-
-COMBINERS: Final = frozenset({"sum", "prod", "min", "max", "and", "or"})
-"""Reductions.  `min` and `max` propagate NaN; their identity is the highest and the lowest value of the type, an
-infinity where it has one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -52,6 +48,11 @@ class Tensor:
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, padding counted as work."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -85,6 +86,9 @@ class View(Tensor):
 class Reduce(Tensor):
     """Each element combines `body` over the reduction axes; `guard`, if any, leaves elements out.
 
+    combiner   "sum", "prod", "min", "max", "and" or "or".  `min` and `max` propagate NaN; their identity is the
+               highest and the lowest value of the type, an infinity where it has one
+
     `guard` is a bool expression of the axes: `body` is evaluated and combined only where it holds.
     """
 
@@ -117,7 +121,6 @@ class Contraction(Tensor):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates, padding counted as work."""
         return self.size * math.prod(extent for _, extent in self.reduce_axes)
 
 
@@ -186,6 +189,10 @@ class Extern(Tensor):
     group: ExternGroup
     index: int
 
+    @property
+    def macs(self) -> int:
+        return self.group.macs
+
 
 def placeholder(shape: Sequence[int], dtype: str, name: str, *, finite: bool = False) -> Placeholder:
     """An input tensor."""
@@ -222,19 +229,17 @@ def reduce(
     guard: Callable[..., Expr] | None = None,
 ) -> Reduce:
     """The tensor whose element at the axes combines body(*axes, *reduction axes) over the extents."""
-    axes, reduce_axes = _axes(shape, "i"), _axes(extents, "k")
-    variables = [v for v, _ in (*axes, *reduce_axes)]
+    facts, variables = _reduced(name, shape, extents)
     value = body(*variables)
-    return Reduce(
-        name=name,
-        shape=tuple(shape),
-        dtype=value.dtype,
-        axes=axes,
-        reduce_axes=reduce_axes,
-        combiner=combiner,
-        body=value,
-        guard=None if guard is None else guard(*variables),
-    )
+    condition = None if guard is None else guard(*variables)
+    return Reduce(**facts, dtype=value.dtype, combiner=combiner, body=value, guard=condition)
+
+
+def _reduced(name: str, shape: Sequence[int], extents: Sequence[int]) -> tuple[dict[str, Any], list[Var]]:
+    """What all tensors over reduction axes have, and the variables of their axes."""
+    axes, reduce_axes = _axes(shape, "i"), _axes(extents, "k")
+    facts = {"name": name, "shape": tuple(shape), "axes": axes, "reduce_axes": reduce_axes}
+    return facts, [v for v, _ in (*axes, *reduce_axes)]
 
 
 def contraction(
@@ -255,21 +260,11 @@ def contraction(
     lane    position of the output axis that is contiguous in `b`
     block   block size of packed weights, 0 where `b` is not packed
     """
-    axes, reduce_axes = _axes(shape, "i"), _axes(extents, "k")
-    variables = [v for v, _ in (*axes, *reduce_axes)]
-    return Contraction(
-        name=name,
-        shape=tuple(shape),
-        dtype=DType(dtype),
-        axes=axes,
-        reduce_axes=reduce_axes,
-        a=a,
-        a_index=tuple(as_expr(i) for i in a_index(*variables)),
-        b=b,
-        b_index=tuple(as_expr(i) for i in b_index(*variables)),
-        lane=None if lane is None else axes[lane][0],
-        block=block,
-    )
+    facts, variables = _reduced(name, shape, extents)
+    of_a, of_b = (tuple(map(as_expr, index(*variables))) for index in (a_index, b_index))
+    along = None if lane is None else variables[lane]
+    facts |= {"dtype": DType(dtype), "lane": along, "block": block}
+    return Contraction(a=a, a_index=of_a, b=b, b_index=of_b, **facts)
 
 
 def winograd(

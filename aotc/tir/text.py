@@ -93,17 +93,14 @@ class _Printer:
                 step = f" step {stmt.step}" if stmt.step != 1 else ""
                 kind = f" {stmt.kind}" if stmt.kind != "serial" else ""
                 ends = f"{self.expr(stmt.begin)}..{self.expr(stmt.end)}"
-                self.line(depth, f"for {self.name(stmt.var)} in {ends}{step}{kind} {{")
-                self.nested(stmt.body, depth)
+                self.nested(f"for {self.name(stmt.var)} in {ends}{step}{kind}", stmt.body, depth)
             case While():
-                self.line(depth, f"while {self.expr(stmt.cond)} {{")
-                self.nested(stmt.body, depth)
+                self.nested(f"while {self.expr(stmt.cond)}", stmt.body, depth)
             case If():
-                self.line(depth, f"if {self.expr(stmt.cond)} {{")
-                self.nested(stmt.then, depth)
+                self.nested(f"if {self.expr(stmt.cond)}", stmt.then, depth)
                 if stmt.orelse is not None:
-                    self.lines[-1] += " else {"
-                    self.nested(stmt.orelse, depth)
+                    self.lines.pop()
+                    self.nested("} else", stmt.orelse, depth)
             case Store():
                 self.line(depth, f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}] = {self.expr(stmt.value)}")
             case Intrinsic():
@@ -122,7 +119,8 @@ class _Printer:
             case _:
                 assert_never(stmt)
 
-    def nested(self, stmt: Stmt, depth: int) -> None:
+    def nested(self, head: str, stmt: Stmt, depth: int) -> None:
+        self.line(depth, f"{head} {{")
         self.stmt(stmt, depth + 1)
         self.line(depth, "}")
 

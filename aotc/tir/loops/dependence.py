@@ -314,7 +314,7 @@ def _is_filled_first(buffer: Buffer, loop: For) -> bool:
 
 
 def _differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
-    """Whether places of different iterations are always different, as they are written or with fewer digits."""
+    """Whether places of different iterations differ, as they are written or with fewer digits."""
     if _apart(accesses, loop, fixed):
         return True
     found = [plain(access) for access in accesses]
@@ -356,7 +356,7 @@ def _span(factor: int, loop: For) -> int:
 def _steps_apart(
     accesses: Sequence[Access], rests: Sequence[dict[Expr, int]], loop: For, factor: int, unit: int
 ) -> bool:
-    """Whether what is left of the places without multiples of `unit` stays within its step, and all steps in a unit."""
+    """Whether places without multiples of `unit` stay within their steps, and all steps in a unit."""
     step, span = abs(factor) * loop.step, _span(factor, loop)
     least, most, first, last = math.inf, -math.inf, math.inf, -math.inf
     for access, rest in zip(accesses, rests, strict=True):

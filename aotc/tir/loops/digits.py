@@ -101,7 +101,7 @@ def _is_quotient(atom: Expr) -> bool:
 
 
 def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
-    """Whether no two values of a variable lead to the same place, since all places have digits that only one has.
+    """Whether different values of a variable lead to different places, by digits of these places.
 
     Every place is factor * digit + remainder, where the remainder is below the factor, and is split by the next one.
     """

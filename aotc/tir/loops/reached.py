@@ -57,7 +57,7 @@ def _corners(around: Sequence[Around]) -> Iterator[Values]:
 
 
 def _iterations(loop: For, inside: Sequence[Around], values: Values) -> set[int]:
-    """The first and last value of a loop's variable, and those beside which a condition inside changes."""
+    """The first and last value of a loop's variable, and those where a condition inside changes."""
     begin, end = _value(loop.begin, values), _value(loop.end, values)
     if begin is None or end is None or begin >= end:
         return set()

@@ -61,7 +61,7 @@ class Lowering:
             stack=tuple(self.builder.stack),
             # strips read and write by turns: no group is over before the next one begins
             inplace=() if self.chains else inplace_pairs(self.builder.plan, self.groups, self.inputs, self.outputs),
-            macs=sum(_macs(stage.anchor) for stage in self.stages),
+            macs=sum(stage.anchor.macs for stage in self.stages),
             approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
         )
 
@@ -150,13 +150,3 @@ def _extern(builder: KernelBuilder, group: te.ExternGroup) -> Stmt:
         for k, s in enumerate(program.scratch)
     ]
     return program.build(inputs, outputs, scratch)
-
-
-def _macs(tensor: te.Tensor) -> int:
-    match tensor:
-        case te.Contraction() | te.Winograd():
-            return tensor.macs
-        case te.Extern():
-            return tensor.group.macs
-        case _:
-            return 0

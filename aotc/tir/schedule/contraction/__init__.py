@@ -61,7 +61,7 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
 
 
 def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> list[Candidate]:
-    """Every tiling of `c`, with its estimated cost in cycles; none for an empty or irregular contraction."""
+    """Every tiling of `c` with its cost in cycles; none for an empty or irregular contraction."""
     if any(extent == 0 for _, extent in (*c.axes, *c.reduce_axes)):
         return []
     try:

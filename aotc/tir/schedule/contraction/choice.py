@@ -33,7 +33,7 @@ class Site:
 
     @property
     def signature(self) -> str:
-        """SHA-256 of all that candidates are made from: shapes, types, indices, target; names do not count."""
+        """SHA-256 of what candidates are made from: shapes, types, indices, target; not of names."""
         c = self.c
         axes = (*c.axes, *c.reduce_axes)
         names: dict[Var, Expr] = {var: Var(f"i{k}") for k, (var, _) in enumerate(axes)}

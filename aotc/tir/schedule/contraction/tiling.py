@@ -110,7 +110,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tiling:
-    """A tiled contraction; `copies` go inside the loop over the tiles of an axis (None: before all loops)."""
+    """A tiled contraction; `copies` go inside the loop over an axis's tiles (None: before all loops)."""
 
     levels: Sequence[TileAxis]
     product: Product

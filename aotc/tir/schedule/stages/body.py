@@ -25,7 +25,7 @@ _Task: TypeAlias = "Generator[_Task, Expr, Expr]"
 class Slot:
     """Where a tensor is stored: `skip` leading axes are not in memory (the stages share those loops).
 
-    place    where an element is in the buffer, by its indices, if the buffer does not hold them one after the other
+    place    where an element is in the buffer, by its indices, if they do not lie one after the other
     """
 
     buffer: Buffer

@@ -25,7 +25,7 @@ ROW: Final = 8
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """`roots` start with the anchor; all have as many elements, and element i of each needs element i of others."""
+    """`roots`, the anchor first, have as many elements; element i of each needs element i of others."""
 
     anchor: te.Tensor
     roots: list[te.Tensor]
@@ -155,7 +155,7 @@ def _root_axes(root: te.Tensor) -> tuple[te.Axis, ...]:
 
 
 def _walked(depth: int, indices: Sequence[Expr], axes: Sequence[te.Axis]) -> int:
-    """How many indices are the axes themselves, one by one; that of an axis of one element may be 0 instead."""
+    """How many indices are the axes themselves, or 0 for an axis of one element."""
     fixed = {var for var, extent in axes if extent == 1}
     plain = [as_expr(0) if index in fixed else index for index in indices]
     return _common(depth, plain, [as_expr(0) if var in fixed else var for var, _ in axes])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +27,7 @@ _REGISTER_DEPTH: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An element of a tensor that the body of `stage` needs, `times` in all; indices over the stage's domain."""
+    """An element that the body of `stage` needs, `times` in all; indices over the stage's domain."""
 
     stage: te.Tensor
     indices: tuple[Expr, ...]
@@ -53,10 +54,9 @@ class Plan:
 
 @dataclass(slots=True)
 class _Planner:
-    outputs: Sequence[te.Tensor]
     order: list[te.Tensor]
     store_cost: int
-    forced: set[te.Tensor] = field(default_factory=set)
+    forced: AbstractSet[te.Tensor]  # outputs, and what contractions and externs read: they need memory in any case
     stored: set[te.Tensor] = field(default_factory=set)
     reads: dict[te.Tensor, dict[tuple[te.Tensor, tuple[Expr, ...]], int]] = field(default_factory=dict)
     ranges: dict[te.Tensor, Ranges] = field(default_factory=dict)
@@ -117,15 +117,6 @@ def _depth(expr: Expr) -> int:
     return depth
 
 
-def _forced(outputs: Sequence[te.Tensor], order: Sequence[te.Tensor]) -> set[te.Tensor]:
-    """What needs memory in any case: outputs, and what contractions and externs read."""
-    needed = [graph.base(t) for t in outputs]
-    for tensor in order:
-        if isinstance(tensor, (te.Contraction, te.Winograd, te.Extern)):
-            needed += [graph.base(s) for s in graph.sources(tensor)]
-    return set(needed)
-
-
 def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Tensor]:
     uses: dict[te.Tensor, int] = {}
     level: dict[te.Tensor, int] = {}
@@ -146,13 +137,13 @@ def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Ten
 def plan_storage(outputs: Sequence[te.Tensor], target: Target) -> Plan:
     """Decide for every tensor that the outputs need whether it is stored."""
     order = graph.topological(outputs)
-    planner = _Planner(outputs, order, target.store_cost, forced=_forced(outputs, order))
-    planner.run()
     operands: dict[te.Tensor, list[te.Tensor]] = {}
     for tensor in order:
         if isinstance(tensor, (te.Contraction, te.Winograd, te.Extern)):
             for source in graph.sources(tensor):
                 operands.setdefault(graph.base(source), []).append(tensor)
+    planner = _Planner(order, target.store_cost, operands.keys() | map(graph.base, outputs))
+    planner.run()
     reads = {t: [Read(s, i, n) for (s, i), n in found.items()] for t, found in planner.reads.items()}
     stored = [t for t in order if t in planner.stored]
     return Plan(order, stored, reads, operands, _registers(order, planner.stored))

@@ -47,7 +47,7 @@ def identity(combiner: str, dtype: DType) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """The pieces of a reduction at one place: `acc` starts as `start`, `update` runs the reduction loops."""
+    """The pieces of a reduction: `acc` starts as `start`, `update` runs the reduction loops."""
 
     builder: KernelBuilder
     op: str

@@ -66,6 +66,7 @@ from aotc.tir.stmt import UserSource as UserSource
 from aotc.tir.stmt import changed as changed
 from aotc.tir.stmt import drop_dead as drop_dead
 from aotc.tir.stmt import forall as forall
+from aotc.tir.stmt import kept as kept
 from aotc.tir.stmt import map_exprs as map_exprs
 from aotc.tir.stmt import nodes as nodes
 from aotc.tir.stmt import remembered_kernel as remembered_kernel

@@ -14,7 +14,9 @@ from aotc.tir import Binary, Call, Element, Expr, Var, as_expr, te, walk
 from aotc.tir.simplify import Ranges, simplify
 
 _OP_COST: Final = {"div": 4, "floordiv": 8, "floormod": 8, "truncdiv": 8, "truncmod": 8}
-_CALL_COST: Final = {"abs": 1, "fma": 1, "floor": 1, "ceil": 1, "trunc": 1, "round_even": 1, "isnan": 1, "isinf": 1}
+_CALL_COST: Final = {"sqrt": 6, "rsqrt": 6} | dict.fromkeys(
+    ["abs", "fma", "floor", "ceil", "trunc", "round_even", "isnan", "isinf"], 1
+)
 _FUNCTION_COST: Final = 20
 _COST_LIMIT: Final = 1_000_000
 
@@ -99,22 +101,18 @@ def bind(axes: Sequence[te.Axis], values: Sequence[Expr]) -> dict[Var, Expr]:
 
 
 def body_cost(tensor: te.Tensor) -> int:
-    """About how many machine operations one evaluation of the body takes, reads of elements not counted."""
+    """About how many operations one evaluation of the body takes, without reads of elements."""
     return sum(_node_cost(node) for body in bodies(tensor) for node in walk(body))
 
 
 def _node_cost(node: Expr) -> int:
-    match node:
-        case Binary():
-            return _OP_COST.get(node.op, 1)
-        case Call():
-            return _CALL_COST.get(node.name, 6 if node.name in ("sqrt", "rsqrt") else _FUNCTION_COST)
-        case _:
-            return 0
+    if isinstance(node, Call):
+        return _CALL_COST.get(node.name, _FUNCTION_COST)
+    return _OP_COST.get(node.op, 1) if isinstance(node, Binary) else 0
 
 
 def costs(order: Sequence[te.Tensor]) -> dict[te.Tensor, int]:
-    """The cost of one element of each tensor, computed from stored tensors only at placeholders and the like."""
+    """The cost of one element of each tensor, if only placeholders and the like are stored."""
     result: dict[te.Tensor, int] = {}
     for tensor in order:
         inlined = isinstance(tensor, (te.Compute, te.View))

@@ -323,7 +323,7 @@ class _Writer:
 
 
 def _vectorizable(loop: For) -> bool:
-    """Whether numpy operations over all iterations give what the iterations give one after the other."""
+    """Whether numpy operations over all iterations give what these give in order."""
     if isinstance(loop.end, Const) and isinstance(loop.begin, Const) and loop.end.value - loop.begin.value < _FEW:
         return False
     stmts = straight_line(loop) if loop.kind != "serial" else None

@@ -201,7 +201,7 @@ _KERNELS: Final = Form(
 
 
 def remembered_kernel(kind: str, source: object, span: Span | None, make: Callable[[], Kernel]) -> Kernel:
-    """`make()`, or the kernel that it gave for an equal source before (see `aotc.ir.memo`), with another span."""
+    """`make()`, or the kernel that it gave for an equal source before (`aotc.ir.memo`), with a span."""
     made = remembered(kind, source, make, _KERNELS)
     return alike(replace(made, span=span), made)
 
@@ -281,6 +281,13 @@ def rebuilt(stmt: Stmt, inner: Callable[[Stmt], Stmt], own: Callable[[Expr], Exp
 def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     """`stmt` with `fn` applied to every expression in it, at any depth of statements."""
     return rebuilt(stmt, lambda s: map_exprs(s, fn), fn)
+
+
+def kept(name: str, value: Expr, stmts: list[Stmt]) -> Var:
+    """A register that holds a value; its declaration is added to statements."""
+    register = Var(name, value.dtype, value.lanes)
+    stmts.append(Declare(register, value))
+    return register
 
 
 def forall(var: Var, end: Operand, body: Stmt, *, begin: Operand = 0, step: int = 1) -> For:

@@ -57,7 +57,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Placeholder(Tensor):
-    """A tensor that comes from outside the kernel; `finite` where it is known to hold no infinity and no NaN."""
+    """A tensor from outside the kernel; `finite` where it is known to hold no infinity and no NaN."""
 
     finite: bool = False
 
@@ -170,7 +170,7 @@ class ExternProgram:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ExternGroup:
-    """A tensor program written with the builder, for each target its own; `macs` counts its multiply-accumulates."""
+    """A tensor program for each target, written with the builder; `macs` are its multiply-accumulates."""
 
     name: str
     inputs: tuple[Tensor, ...]

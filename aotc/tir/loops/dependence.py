@@ -295,12 +295,8 @@ def _update(stmt: Stmt) -> str | None:
     """The operation of `place = place op value`; None if the statement is none, or no reduction by it."""
     if not (isinstance(stmt, (Assign, Store)) and isinstance(stmt.value, Binary) and stmt.value.op in ASSOCIATIVE):
         return None
-    for old in (stmt.value.a, stmt.value.b):
-        if isinstance(stmt, Assign) and old is stmt.var:
-            return stmt.value.op
-        if isinstance(stmt, Store) and isinstance(old, Load) and (old.buffer, old.index) == (stmt.buffer, stmt.index):
-            return stmt.value.op
-    return None
+    place = stmt.var if isinstance(stmt, Assign) else Load(stmt.buffer, stmt.index, stmt.value.lanes)
+    return stmt.value.op if place in (stmt.value.a, stmt.value.b) else None
 
 
 def _is_filled_first(buffer: Buffer, loop: For) -> bool:

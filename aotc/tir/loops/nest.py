@@ -192,7 +192,7 @@ def unroll_bounds(stmt: Stmt) -> Stmt:
     if not isinstance(stmt, For) or extent is None or not 0 < extent[1] - extent[0] <= _UNROLL:
         return stmt
     inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For)]
-    bounded = any(node is stmt.var for s in inner for e in (s.begin, s.end) for node in walk(e))
+    bounded = any(stmt.var in walk(e) for s in inner for e in (s.begin, s.end))
     if not bounded or _size(stmt) * (extent[1] - extent[0]) > _GROWTH_FREE:
         return stmt
     copies = (refreshed(For(stmt.var, value + 1, stmt.body, begin=value)) for value in range(*extent))
@@ -200,7 +200,7 @@ def unroll_bounds(stmt: Stmt) -> Stmt:
 
 
 def hoist_invariants(stmt: Stmt) -> Stmt:
-    """Costly values that no iteration of an innermost loop changes are computed into registers before it."""
+    """Costly values that no iteration of an innermost loop changes are computed before it."""
     if not isinstance(stmt, For):
         return rebuilt(stmt, hoist_invariants)
     extent = const_extent(stmt)

@@ -25,7 +25,7 @@ _ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
 CONVERTED: Final = frozenset({"float16"})
 """Narrow floats whose vectors become vectors of float32 in an instruction or a few."""
 MOST: Final = 32
-"""A statement of more operations is left alone: written out for each vector of a tile it would be long."""
+"""Statements of more operations are left alone: they would be long, once for each vector of a tile."""
 
 
 class _ScalarError(Exception):

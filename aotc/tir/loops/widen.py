@@ -28,7 +28,7 @@ ROOM: Final = Budget().widened_bytes
 
 
 def widened(program: Program, target: Target) -> Program:
-    """The program with vectors in its loops over narrow floats; itself where these are nothing for vectors."""
+    """The program with vectors in its loops over narrow floats, on targets that have such vectors."""
     if not target.float16_vectors:
         return program
     lanes, room = target.lanes("float32"), target.budget.widened_bytes

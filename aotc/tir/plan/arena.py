@@ -138,7 +138,7 @@ def _exact(packer: _Packer, offsets: list[int], peak: int) -> tuple[list[int], i
 
 
 def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: int) -> tuple[list[int], int]:
-    """Move a block that touches the top of the arena to an earlier place in the order, keep what is no worse."""
+    """Move a block at the top of the arena to an earlier place in the order, keep what is no worse."""
     rng = random.Random(0)  # fixed seed: the same model gives the same plan
     best, best_peak, current, current_peak = offsets, peak, offsets, peak
     cost = 1 + sum(map(len, packer.neighbours))

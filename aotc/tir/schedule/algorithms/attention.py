@@ -57,7 +57,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moved:
-    """The elements of `source` in another order: where each one is in `tensor`, an expression of the source's axes."""
+    """The elements of `source` in another order: the place of each in `tensor`, by the source's axes."""
 
     tensor: te.Compute
     source: te.Compute | te.Contraction
@@ -157,7 +157,7 @@ class _Finder:
         return all(_same_row(r.stage, middle.depth, te.flat_index(scores.shape, r.indices), columns) for r in reads)
 
     def _moved(self, stage: Stage) -> Moved | None:
-        """The one tensor that takes the results of a stage, if all it does is to put them in another order."""
+        """The one tensor that takes the results of a stage, if it only puts them in another order."""
         source = stage.roots[-1]
         reads = self.plan.reads.get(source, ())
         if len(reads) != 1 or source in self.plan.operands or any(t in self.outputs for t in stage.roots):
@@ -170,7 +170,7 @@ class _Finder:
         return None if place is None else Moved(tensor, source, place)
 
     def _feeding(self, tensor: te.Tensor) -> Group | None:
-        """The group that computes an operand for the products only: it is computed where it is packed."""
+        """The group that computes an operand for the products only; it becomes part of the packing."""
         base = graph.base(tensor)
         group = self._home(base)
         alone = group is not None and len(group.stages) == 1 and group.stages[0].roots == [base]
@@ -239,13 +239,13 @@ def _fits(first: Product, second: Product) -> bool:
 
 
 def strip_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
-    """As many rows as a part of the second-level cache holds, in strips of one height if one is nearly as high."""
+    """The rows that a part of the second-level cache holds; fewer if strips become equally high."""
     most = min(rows, max(LEAST, target.l2 // SHARE // (columns * itemsize)))
     return next((r for r in range(most, most // 2, -1) if rows % r == 0), most)
 
 
 def padded_pitch(columns: int, itemsize: int, target: Target) -> int:
-    """Elements from row to row: an odd number of cache lines, lest a column of elements compete for few cache sets."""
+    """Elements from row to row: an odd number of cache lines, so that columns spread over cache sets."""
     line = target.line // itemsize
     return columns if columns < line else (-(-columns // line) | 1) * line
 
@@ -257,7 +257,7 @@ def _in_strip(start: Expr, pitch: int, indices: Sequence[Expr]) -> Expr:
 
 
 def build_chain(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> Stmt:
-    """The nest of a chain; `middle` makes the statements of its group for one row, wherever its tensors lie then."""
+    """The nest of a chain; `middle` makes the statements of its group for one row."""
     return _Strips.of(builder, chain, middle).nest()
 
 
@@ -419,7 +419,7 @@ class _Strips:
 
 
 def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | None:
-    """A copy across the rows of its source, squares of `side` transposed in registers; None if it is no such copy."""
+    """A copy across rows, squares of `side` transposed in registers; None if it is no such copy."""
     load = store.value
     squares = {var: extent // side for var, extent in (row, lane)}
     if not isinstance(load, Load) or side == 1 or not all(squares.values()):

@@ -24,7 +24,7 @@ from aotc.ir.dtype import DType
 from aotc.tir import Assign, Block, Declare, ExternProgram, For, Scratch, Stmt, Store, Target
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, minimum
 from aotc.tir.loops.nest import copied
-from aotc.tir.stmt import forall
+from aotc.tir.stmt import forall, kept
 
 ROWS: Final = 6
 """Rows of a register tile, at most."""
@@ -83,7 +83,7 @@ def recurrent_block(hidden: int, gates: int, dtype: DType, target: Target) -> in
 
 
 def _vectors(gates: int, target: Target) -> int:
-    """Vectors of units in a tile of one row: with as many for the inputs, its sums fill half of the registers."""
+    """Vectors of units in a tile of one row; with those of the inputs they fill half of the registers."""
     return max(1, target.registers // 4 // gates)
 
 
@@ -162,19 +162,16 @@ class _Product:
         lanes, stmts = self.lanes, list[Stmt]()
         xs: list[Expr] = [Load(self.weights.buffer, self.weights.at(k, *column), lanes) for column in self.columns]
         if len(self.starts) > 1:
-            registers = [Var("w", x.dtype, lanes) for x in xs]
-            stmts.extend(Declare(register, x) for register, x in zip(registers, xs, strict=True))
-            xs = list(registers)
+            xs = [kept("w", x, stmts) for x in xs]
         for start, row in zip(self.starts, sums, strict=True):
-            y = Var("y", self.a.dtype, lanes)
             value = Load(self.a, start + k)
-            stmts.append(Declare(y, Broadcast(value, lanes) if lanes > 1 else value))
+            y = kept("y", Broadcast(value, lanes) if lanes > 1 else value, stmts)
             stmts.extend(Assign(acc, acc + x * y) for acc, x in zip(row, xs, strict=True))
         return stmts
 
 
 def _accumulate(products: Sequence[_Product]) -> tuple[list[Stmt], list[list[list[Var]]]]:
-    """The sums of several products; over the depth that all of them have, one loop computes them side by side."""
+    """The sums of several products; one loop computes them side by side as deep as all go."""
     sums = [p.sums() for p in products]
     stmts: list[Stmt] = []
     for p, rows in zip(products, sums, strict=True):
@@ -277,7 +274,7 @@ class _Builder:
     # --- a step
 
     def _step(self, block: Expr, s: Expr, beside: bool) -> Stmt:
-        """The tiles one after the other: the cell of a tile's units computes while the next weights come."""
+        """The tiles in order: the cell of a tile's units computes while the next weights come."""
         plan, layer, j, b = self.plan, self.layer, Var("j"), Var("b")
         width = (plan.vectors if layer.batch == 1 else plan.wide) * plan.lanes
         unit = _within(j * width, width, layer.hidden)
@@ -326,10 +323,12 @@ class _Builder:
         xs = [Load(self.products, row + part) for part in parts]
         hs = [Load(self.gates, b * layer.columns + part) for part in parts]
         old = [Load(state, here) for state in (self.before, *self.states[1:])]
-        new = [_named("state", value) for value in layer.cell(xs, hs, old, [Load(e, unit) for e in self.extras])]
+        stmts = list[Stmt]()
+        found = layer.cell(xs, hs, old, [Load(e, unit) for e in self.extras])
+        new = [kept("state", value, stmts) for value in found]
         place = self._place(block * self.plan.block + s) * (layer.batch * layer.hidden)
-        stores = [Store(state, here, var) for state, (_, var) in zip(self.states, new, strict=True)]
-        body = Block((*(stmt for stmt, _ in new), Store(self.y, place + here, new[0][1]), *stores))
+        stores = [Store(state, here, var) for state, var in zip(self.states, new, strict=True)]
+        body = Block((*stmts, Store(self.y, place + here, new[0]), *stores))
         return forall(i, count, body)
 
 
@@ -339,10 +338,5 @@ def _within(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:
 
 
 def _kind(size: int, extent: int) -> str:
-    """The kind of a loop over tiles: a last tile that is shifted back computes elements of the one before it again."""
+    """The kind of a loop over tiles: a last one that is shifted back computes elements again."""
     return "serial" if extent % size else "independent"
-
-
-def _named(name: str, value: Expr) -> tuple[Stmt, Var]:
-    var = Var(name, value.dtype)
-    return Declare(var, value), var

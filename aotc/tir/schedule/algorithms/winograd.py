@@ -27,7 +27,7 @@ from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import computed_lanes
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.stmt import Block, Declare, If, Stmt, Store, forall, loops
+from aotc.tir.stmt import Block, If, Stmt, Store, forall, kept, loops
 
 TINY: Final = 1e-12
 """Coefficients closer than this are equal."""
@@ -44,7 +44,7 @@ def build_winograd(w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target:
 
 @dataclass(frozen=True, slots=True)
 class Strips:
-    """How tiles are cut: `down` strips of `rows` tiles one below the other, `across` of `columns` side by side."""
+    """How tiles are cut: `down` strips of `rows` tiles below each other, `across` of `columns` beside."""
 
     down: int
     rows: int
@@ -98,9 +98,7 @@ class _Registers:
 
     def keep(self, name: str, value: Expr) -> Expr:
         """The value in a register."""
-        register = Var(name, value.dtype, value.lanes)
-        self.statements.append(Declare(register, value))
-        return register
+        return kept(name, value, self.statements)
 
     def products(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
         """matrix @ xs, what mirrored columns (A^T) and mirrored rows (B^T) share computed once."""

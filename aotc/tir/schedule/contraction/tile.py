@@ -21,7 +21,7 @@ from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling, operand_names
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Block, Declare, For, If, Intrinsic, Stmt, Store, forall, walk_stmts
+from aotc.tir.stmt import Block, Declare, For, If, Intrinsic, Stmt, Store, forall, kept, walk_stmts
 
 FEW: Final = 8
 """Accumulators of a small tile."""
@@ -146,20 +146,14 @@ def _step(
     """Multiply-adds at a point of the reduction; what is used more than once is loaded into registers."""
     made, stmts = tile.tiling.product, list[Stmt]()
     offsets = tile.xs if present else ()
-    xs = [made.load(made.x, {**tile.names(x), **point}, made.lanes) for x in offsets]
+    xs: list[Expr] = [made.load(made.x, {**tile.names(x), **point}, made.lanes) for x in offsets]
     if len(present) > 1:
-        xs = [_register("x", value, stmts) for value in xs]
+        xs = [kept("x", value, stmts) for value in xs]
     for j, y in present.items():
         shared = None if made.along else made.broadcast({**tile.names(y), **point})
         if shared is not None and len(xs) > 1:
-            shared = _register("y", shared, stmts)
+            shared = kept("y", shared, stmts)
         for i, x in enumerate(xs):
             other = shared or made.load(made.y, {**tile.names(offsets[i], y), **point}, made.lanes)
             stmts.append(made.update(accs[i, j], x, other))
     return stmts
-
-
-def _register(name: str, value: Expr, stmts: list[Stmt]) -> Expr:
-    register = Var(name, value.dtype, value.lanes)
-    stmts.append(Declare(register, value))
-    return register

@@ -16,7 +16,7 @@ from aotc.tir import Assign, Block, Declare, If, Stmt, graph, te
 from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, with_operands
 from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.simplify import Ranges, bounds, simplify
-from aotc.tir.stmt import nodes
+from aotc.tir.stmt import kept, nodes
 
 _Task: TypeAlias = "Generator[_Task, Expr, Expr]"
 
@@ -86,14 +86,9 @@ class Body:
     def keep(self, tensor: te.Tensor, value: Expr) -> Expr:
         """Make `value` the element of `tensor` at this place, in a register if it is more than a name."""
         if not isinstance(value, (Var, Const)):
-            value = self._register(tensor.name, value)
+            value = kept(tensor.name, value, self.statements)
         self.current[tensor] = value
         return value
-
-    def _register(self, name: str, value: Expr) -> Expr:
-        register = Var(name, value.dtype, value.lanes)
-        self.statements.append(Declare(register, value))
-        return register
 
     def _lower(self, expr: Expr, mapping: Mapping[Var, Expr]) -> _Task:
         match expr:
@@ -131,7 +126,7 @@ class Body:
         value = yield self._lower(tensor.body, graph.bind(tensor.axes, indices))
         if tensor in self.plan.registers:
             if not isinstance(value, (Var, Const)):
-                value = self._register(tensor.name, value)
+                value = kept(tensor.name, value, self.statements)
             self._scopes[-1].values[tensor, indices] = value
         return value
 

@@ -118,12 +118,10 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, de
 
 def _window(update: Stmt) -> list[Stmt] | None:
     """The reduction loops written out; None if there are too many iterations."""
-    points = 1
-    nest = update
+    points, nest = 1, update
     while isinstance(nest, For):
         begin, end = const_extent(nest) or (0, _WINDOW + 1)
-        points *= end - begin
-        nest = nest.body
+        points, nest = points * (end - begin), nest.body
     guarded = any(isinstance(s, If) for s in walk_stmts(nest))
     if not 0 < points <= (_WINDOW_GUARDED if guarded else _WINDOW) or any(isinstance(s, For) for s in walk_stmts(nest)):
         return None

@@ -4,9 +4,9 @@
 INSTRUCTIONS["fma"].meaning(a, b, c)            # numpy: a * b + c, rounded once
 INSTRUCTIONS["fma"].text("gnu-c", lanes=8)      # "{0:13} * {1:14} + {2:13}": compilers make one instruction of it
 
-A processor's own instruction is one more row: its operands' types, its meaning in numpy
-for the interpreter, and for each language that has it a call or a whole function.  What
-has no text is spelled by the language's library.
+A processor's own instruction is one more row: its operands' types, its meaning in
+numpy for the interpreter, and for each language that has it a call or a whole
+function.  What has no text is spelled by the language's library.
 """
 
 from __future__ import annotations

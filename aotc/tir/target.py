@@ -20,24 +20,24 @@ from aotc.ir import AotcError, DType, architecture, nearest
 class Threads:
     """What sharing a kernel costs the threads of a processor, and how fast a core is by the roughest of measures.
 
-    macs_per_ns, bytes_per_ns   multiply-adds that a core does, bytes that it goes through,
-                                in a nanosecond
-    fetched_bytes_per_ns        how fast comes what another core has in its cache: it is
-                                fetched ahead
-    owned_bytes_per_ns          how fast memory can be written that another core has touched
-                                since: each line waits for its answer
+    macs_per_ns, bytes_per_ns   multiply-adds that a core does, bytes that it goes
+                                through, in a nanosecond
+    fetched_bytes_per_ns        how fast comes what another core has in its cache: it
+                                is fetched ahead
+    owned_bytes_per_ns          how fast memory can be written that another core has
+                                touched since: each line waits for its answer
     barrier_ns                  the cost of a barrier
     cached_bytes                what a core keeps for itself while it works on it
-    reordered                   loops in another order suit the caches less: their time is
-                                multiplied by this
-    worth_ns, worth_moving_ns   kernels below this time are not shared; the second is for
-                                those that only move data, much of which would move between
-                                caches
-    teams                       numbers of threads for which ways to divide a kernel are
-                                compared
-    long, parts                 reductions over so many elements are done in so many parts,
-                                however many threads there are: results do not depend on
-                                their number
+    reordered                   loops in another order suit the caches less: their
+                                time is multiplied by this
+    worth_ns, worth_moving_ns   kernels below this time are not shared; the second is
+                                for those that only move data, much of which would
+                                move between caches
+    teams                       numbers of threads for which ways to divide a kernel
+                                are compared
+    long, parts                 reductions over so many elements are done in so many
+                                parts, however many threads there are: results do not
+                                depend on their number
     """
 
     macs_per_ns: float = 50
@@ -59,16 +59,16 @@ class Tiles:
     """Cycles that tiles of accumulators in registers take, in sums of products.
 
     latency            from the start of a multiply-add to its result
-    load               of a vector as long as the multiply-add units take in a cycle, or
-                       half of one
+    load               of a vector as long as the multiply-add units take in a cycle,
+                       or half of one
     broadcast          of one element to a vector
     finish             of a tile, beside what its elements take
     finish_vector      of a vector of results that is stored as it is
     finish_element     of a result that is stored by itself
-    large_copies       copies of operands that do not fit the first-level cache multiply the
-                       time by this
-    scalar_columns     where registers hold one number: columns of tiles of one row, of two
-                       rows and so on
+    large_copies       copies of operands that do not fit the first-level cache
+                       multiply the time by this
+    scalar_columns     where registers hold one number: columns of tiles of one row,
+                       of two rows and so on
     """
 
     latency: int = 4
@@ -85,12 +85,12 @@ class Tiles:
 class Winograd:
     """Cycles that a Winograd convolution takes.
 
-    macs                             multiply-adds of float32 that its products do in a
-                                     cycle
-    waiting                          the share of the time for reading weights from memory
-                                     in which nothing else is done
-    forward, backward                for one channel, each element of a tile on its way to
-                                     the products and back
+    macs                             multiply-adds of float32 that its products do in
+                                     a cycle
+    waiting                          the share of the time for reading weights from
+                                     memory in which nothing else is done
+    forward, backward                for one channel, each element of a tile on its
+                                     way to the products and back
     forward_vector, backward_vector  for one channel, each vector of elements of a
                                      transformed tile
     """
@@ -108,11 +108,12 @@ class Budget:
     """How much code, parameters and memory may grow for the sake of speed.
 
     stack_bytes       scratch of a kernel that may lie on its stack
-    widened_bytes     what may lie there of narrow floats that were converted to float32
+    widened_bytes     what may lie there of narrow floats that were converted to
+                      float32
     array_bytes       parameters below this are C arrays, else a binary file that the
                       assembler includes
-    parameter_growth  parameters may become so many times as large, or by parameter_room
-                      bytes larger; 1 for not at all
+    parameter_growth  parameters may become so many times as large, or by
+                      parameter_room bytes larger; 1 for not at all
     unrolled          multiply-adds that the body of a loop may be written out to
     """
 
@@ -158,38 +159,39 @@ class Target:
     fma_bytes        bytes that a core begins to multiply and add in a cycle, by two
                      instructions at most
     fma              whether a multiply-add is one instruction
-    float16_vectors  whether vectors of float16 become vectors of float32 in an instruction
-                     or a few
+    float16_vectors  whether vectors of float16 become vectors of float32 in an
+                     instruction or a few
     l1, l2           data cache sizes, bytes per core
     line             bytes of a cache line
-    l1_stride        rows so many bytes apart, or a multiple, compete for one set of the
-                     first-level cache ...
+    l1_stride        rows so many bytes apart, or a multiple, compete for one set of
+                     the first-level cache ...
     l1_ways          ... which holds so many lines
     memory_rate      bytes that arrive from memory in a cycle
     copy_rate        bytes that are copied in a cycle
     transpose_rate   bytes that are brought into another order in a cycle
-    store_cost       what storing an element and loading it again costs, in operations: so
-                     many may be done twice
+    store_cost       what storing an element and loading it again costs, in
+                     operations: so many may be done twice
     tiles            what sums of products cost
     winograd         what Winograd convolutions cost
     threads          None where kernels run on one thread only
     budget           limits of code and memory
-    spaces           its memories: what one of them may hold goes into the first that has
-                     room for it
-    dialect          the language of its kernels, by the names of `aotc_codegen.c.dialect`
+    spaces           its memories: what one of them may hold goes into the first that
+                     has room for it
+    dialect          the language of its kernels, by the names of
+                     `aotc_codegen.c.dialect`
     cflags           what gcc and clang need for kernels, beyond the defaults
     base_cflags      flags for all other code: it runs on every processor of the
                      architecture, since it says what a processor lacks
     features         what the processor must have beyond that, by the names of
                      `aotc_codegen.c.cpu`
-    level            what its kernels are called by in a library that has several versions
-                     of them
-    versions         the targets of which a library has kernels, the best first; the other
-                     fields are then those that graphs, weights and kernels outside such a
-                     library are made for
+    level            what its kernels are called by in a library that has several
+                     versions of them
+    versions         the targets of which a library has kernels, the best first; the
+                     other fields are then those that graphs, weights and kernels
+                     outside such a library are made for
 
-    Raises AotcError (code "target") for sizes and rates that no machine has, and for
-    spaces that leave something without a place.
+    Raises AotcError (code "target") for sizes and rates that no machine has, and
+    for spaces that leave something without a place.
     """
 
     name: str

@@ -6,11 +6,12 @@
 
     y[i] = t < 0 ? t * s[i] : t           ->    e = s[i];  y[i] = t < 0 ? t * e : t
 
-gcc vectorises a loop with an access under a condition by accessing under a mask, and some
-versions, 12.2 among them, mix up the elements of a load under a mask that belongs to a
-group (decision 0012). What can be read in any case is therefore read before it is
-selected, which is the faster code, too. Kernels where an access stays under a condition,
-because its place may be outside of the buffer, are compiled without such loops.
+gcc vectorises a loop with an access under a condition by accessing under a mask,
+and some versions, 12.2 among them, mix up the elements of a load under a mask that
+belongs to a group (decision 0012). What can be read in any case is therefore read
+before it is selected, which is the faster code, too. Kernels where an access stays
+under a condition, because its place may be outside of the buffer, are compiled
+without such loops.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def has_guarded_access(body: tir.Stmt) -> bool:
     """Whether a loop reads or writes elements under a condition, one here and one there, as far as they are not read in
     any case.
 
-    What counts are loops that compilers may vectorise: without loops inside, but for
-    those that may be written out. Vectors are nothing to vectorise, and elements side by
-    side are no group whose order could be mixed up.
+    What counts are loops that compilers may vectorise: without loops inside, but
+    for those that may be written out. Vectors are nothing to vectorise, and
+    elements side by side are no group whose order could be mixed up.
     """
     counters = frozenset(s.var for s in tir.walk_stmts(body) if isinstance(s, tir.For)) | {tir.PART, tir.PARTS}
     stack: list[tuple[tir.Stmt, _Around]] = [(body, _Around(counters))]
@@ -70,7 +71,8 @@ class _Around:
     """The loops and conditions around a statement.
 
     counters  the variables of all loops; others may depend on them
-    loops     the innermost loop that compilers do not write out, and those inside of it
+    loops     the innermost loop that compilers do not write out, and those inside of
+              it
     looped    whether they may vectorise it
     guarded   whether there is a condition inside of it
     """

@@ -2,8 +2,8 @@
 """Which features a processor lacks, as C that runs on every processor of the architecture.
 
 In: names of features.  Out: C text that defines `cpu_features`, their names, and
-`cpu_missing()`, a mask of those that the processor lacks: bit k stands for the k-th name.
-And `isa_rows`, which states what instruction sets need of them.
+`cpu_missing()`, a mask of those that the processor lacks: bit k stands for the k-th
+name. And `isa_rows`, which states what instruction sets need of them.
 
     text = cpu_check(("avx2", "fma"))
 """
@@ -33,8 +33,8 @@ CPUID: Final = {
 }
 """Where the CPUID instruction tells of a feature: leaf, register, bit; and the state that it needs.
 
-Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and
-volume 1, chapter 13.
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
+CPUID, and volume 1, chapter 13.
 """
 
 

@@ -10,6 +10,7 @@ literal(0.1, DType("float32"))         # "0.1f"
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 import numpy as np
@@ -36,12 +37,7 @@ def carrier(dtype: DType) -> DType:
 
 def suffix(dtype: DType) -> str:
     """f32, i64, u8, b, f16, bf16, f8_e4m3fn..."""
-    if dtype.is_bool:
-        return "b"
-    if dtype == "bfloat16":
-        return "bf16"
-    kind = "f" if dtype.is_float else "i" if dtype.is_signed else "u"
-    return kind + dtype.removeprefix("float").removeprefix("uint").removeprefix("int")
+    return re.sub("^(b?f|b|i|u)(loat|ool|nt|int)", r"\1", dtype)
 
 
 def _float_literal(value: float, dtype: DType) -> str:

@@ -4,9 +4,9 @@
 C99.kernel.format(name="k", parameters="float *y")     # "void k(float *y)"
 GNU_C.vector_name(DType("float32"), 8)                 # "aotc_float32x8"; C99 has no vectors
 
-A dialect for another language is a value made with `replace`, from one of these; what it
-cannot say (vectors, in C99) is an error with the code "c-vector" where a kernel asks for
-it.
+A dialect for another language is a value made with `replace`, from one of these;
+what it cannot say (vectors, in C99) is an error with the code "c-vector" where a
+kernel asks for it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _LIBRARY: Final = frozenset({"aotc", "y0", "y1", "yn", "j0", "j1", "jn", "gamma"
 class Vectors:
     """How short vectors are spelled.
 
-    definition   of a vector type `name` of `bytes` bytes, and of `name`u for memory aligned
-                 to elements (`align`) only
+    definition   of a vector type `name` of `bytes` bytes, and of `name`u for memory
+                 aligned to elements (`align`) only
     prelude      what a file begins with whose kernels use vectors
     zero         a vector of zeros of a `type`
     convert      a vector `value` with its elements converted to those of a `type`
@@ -52,19 +52,20 @@ class Dialect:
     index          the type of index arithmetic, which is signed
     literal        a number of a dtype as a constant expression, exact
     kernel         the head of a kernel, from its `name` and `parameters`
-    restrict       in front of the name of a pointer to memory that is reached through no
-                   other one
+    restrict       in front of the name of a pointer to memory that is reached through
+                   no other one
     array          the declaration of a local array, without its initial value
-    inline         in front of helper functions, and of those that must be part of their
-                   callers (`always_inline`)
-    team           the last parameter of kernels for teams, "" for none; `team_argument` is
-                   what callers give for it
+    inline         in front of helper functions, and of those that must be part of
+                   their callers (`always_inline`)
+    team           the last parameter of kernels for teams, "" for none;
+                   `team_argument` is what callers give for it
     part, parts    which thread of a team this is, and how many there are
     barrier        the statement where the threads of a team wait for each other
     launch         the statement that runs a kernel, from its `name` and `arguments`
     functions      elementary functions of the library, by the names of `aotc.tir`
     single         behind the names of those for float32
-    reserved       what kernels call nothing of their own: keywords, functions of libraries
+    reserved       what kernels call nothing of their own: keywords, functions of
+                   libraries
     vectors        None where the language has none
     """
 

@@ -5,9 +5,9 @@ scope = Scope(Helpers(C99), Indices(body))
 value(scope, Load(x, i) * 2.0)         # "x[i] * 2.0f"
 index(scope, i * 4 + 1, 13)            # "(i * 4 + 1)": an operand of * binds at least as tightly
 
-Index expressions are plain arithmetic on the dialect's signed index type: extents are
-checked when a program is made, so they cannot overflow.  Values of integer tensors wrap
-around (unsigned), also where they are limited to be indices.
+Index expressions are plain arithmetic on the dialect's signed index type: extents
+are checked when a program is made, so they cannot overflow.  Values of integer
+tensors wrap around (unsigned), also where they are limited to be indices.
 """
 
 from __future__ import annotations

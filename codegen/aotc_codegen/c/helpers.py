@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small C functions that kernels need where C's own operators differ from the program's meaning.
 
-A row of the table is a text with placeholders: $name and what is in front of functions
-($inline, $always_inline), the types $T (in memory), $V (a value), $U (unsigned, in which
-integers wrap), $B (bits), $I (indices), $vector and $M (the mask of a comparison), and
-functions that it calls, by their own rows.  `Helpers` collects those that printing asks
-for:
+A row of the table is a text with placeholders: $name and what is in front of
+functions ($inline, $always_inline), the types $T (in memory), $V (a value), $U
+(unsigned, in which integers wrap), $B (bits), $I (indices), $vector and $M (the
+mask of a comparison), and functions that it calls, by their own rows.  `Helpers`
+collects those that printing asks for:
 
     helpers = Helpers(GNU_C)
     helpers.use("max", DType("float32"))     # "aotc_max_f32"
@@ -212,7 +212,8 @@ class Helpers:
     def use(self, what: str, dtype: DType, lanes: int = 1) -> str:
         """The name of the helper `what` for a dtype, or for vectors; its definition will be among `definitions`.
 
-        `load`, `store` and `round` are of narrow floats, `blend` chooses by a mask, `splat` repeats a scalar.
+        `load`, `store` and `round` are of narrow floats, `blend` chooses by a mask,
+        `splat` repeats a scalar.
         """
         name = "aotc_bits" if what == "bits" else f"aotc_{what}_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
         if name not in self.definitions:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which int64 values of a kernel are index arithmetic.  The body of a kernel in, a predicate out.
 
-Index arithmetic (loop variables, literals, registers made of them) is bounded by the
-sizes of buffers: it cannot overflow and is printed as plain C.  Other int64 values are
-data, whose arithmetic wraps.
+Index arithmetic (loop variables, literals, registers made of them) is bounded by
+the sizes of buffers: it cannot overflow and is printed as plain C.  Other int64
+values are data, whose arithmetic wraps.
 
     indices = Indices(kernel.body)
     indices.pure(i * 4 + 1)                       # True; a Load would make it data
@@ -58,11 +58,9 @@ class Indices:
                 return False
 
     def _bounded(self, expr: Expr) -> bool:
-        stack = [expr]
-        while stack:
-            node = stack.pop()
-            if isinstance(node, Var) and node in self.registers:
-                return False
-            stack.extend((node.a, node.b) if isinstance(node, (Binary, Select)) else ())
-            stack.extend((node.a,) if isinstance(node, Unary) else ())
-        return True
+        """Whether a value that is index arithmetic has no register in it."""
+        if isinstance(expr, (Binary, Select)):
+            return self._bounded(expr.a) and self._bounded(expr.b)
+        if isinstance(expr, Unary):
+            return self._bounded(expr.a)
+        return not (isinstance(expr, Var) and expr in self.registers)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels without a schedule as C: a table of functions, for whoever calls them one by one.
 
-In: kernels.  Out: C files whose only exported symbol is a table with one entry for each
-kernel, in order.  An entry takes the addresses of the kernel's inputs, outputs and
-workspace buffers, in the order of `Kernel.params`; kernels for teams run with one thread.
+In: kernels.  Out: C files whose only exported symbol is a table with one entry for
+each kernel, in order.  An entry takes the addresses of the kernel's inputs, outputs
+and workspace buffers, in the order of `Kernel.params`; kernels for teams run with
+one thread.
 
     emit_kernels([relu, dense], Path("build"), version="1.0")     # extern void (*const aotc_kernels[])(void *const *)
 """

@@ -137,22 +137,19 @@ def print_kernels(kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU
     taken = Names((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
     externals = _externals(kernels, taken, dialect)
     names = {k: k.name for k in externals}
-    alike: dict[str, list[Kernel]] = {}
-    printed: dict[str, PrintedKernel] = {}
+    alike: dict[str, tuple[PrintedKernel, list[Kernel]]] = {}
     for kernel in kernels:
         if kernel not in names:
             made = _remembered(kernel, dialect)
-            text = made.text(_ANY_NAME)
-            printed.setdefault(text, made)
-            alike.setdefault(text, []).append(kernel)
-    shared = Counter(group[0].name for group in alike.values())
+            alike.setdefault(made.text(_ANY_NAME), (made, []))[1].append(kernel)
+    shared = Counter(group[0].name for _, group in alike.values())
     distinct = []
-    for text, group in alike.items():
+    for text, (made, group) in alike.items():
         base = f"{prefix}_{group[0].name}"
         mark = f"_{hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]}" if shared[group[0].name] > 1 else ""
         name = taken.fresh(f"{base[: LONGEST - len(mark) - len(suffix)]}{mark}{suffix}")
         names.update((kernel, name) for kernel in group)
-        distinct.append(NamedKernel(name, origin(group[0]), printed[text]))
+        distinct.append(NamedKernel(name, origin(group[0]), made))
     return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()))
 
 
@@ -163,9 +160,9 @@ def _remembered(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
 def split(kernels: Sequence[NamedKernel]) -> list[list[NamedKernel]]:
     """Kernels distributed over files: large ones have a file of their own, small ones share.
 
-    Which small ones share depends on their texts alone, so that a change of one kernel
-    touches few files. Those that are guarded do not share with others, whose loops would
-    be compiled as theirs.
+    Which small ones share depends on their texts alone, so that a change of one
+    kernel touches few files. Those that are guarded do not share with others, whose
+    loops would be compiled as theirs.
     """
     small = [k for k in kernels if len(k.text) < FILE_CHARACTERS]
     count = 1 << (sum(len(k.text) for k in small) // FILE_CHARACTERS).bit_length()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementary functions of float32 as straight-line C, which compilers turn into vector code.
 
-The C library's functions are calls, one element each; these inline into loops, the longer
-ones because they must. `ULP` states how far off they are.  Infinities, NaN and subnormal
-results are those of C99 Annex F.  Polynomials are Lawson-weighted least-squares fits on
-Chebyshev nodes, those in double of Remez's algorithm.
+The C library's functions are calls, one element each; these inline into loops, the
+longer ones because they must. `ULP` states how far off they are.  Infinities, NaN
+and subnormal results are those of C99 Annex F.  Polynomials are Lawson-weighted
+least-squares fits on Chebyshev nodes, those in double of Remez's algorithm.
 
     text, calls = FUNCTIONS["tanh"]               # $inline float aotc_tanh_f32(float x) ..., ("exp_normal",)
 
@@ -241,8 +241,8 @@ _BOUNDS: Final = {1.0: "log sin cos tan power", 1.5: "exp tanh rsqrt", 2.5: "erf
 ULP: Final = {name: bound for bound, names in _BOUNDS.items() for name in names.split()}
 """The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
 
-A unit is the distance of floats around the exact value; for subnormal ones it is the
-smallest subnormal.  Tests compare every float with the C library's functions in double.
-sigmoid uses exp.  Where sin, cos, tan and power are calls of the C library, their figures
-are those of glibc.
+A unit is the distance of floats around the exact value; for subnormal ones it is
+the smallest subnormal.  Tests compare every float with the C library's functions in
+double. sigmoid uses exp.  Where sin, cos, tan and power are calls of the C library,
+their figures are those of glibc.
 """

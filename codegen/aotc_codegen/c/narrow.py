@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Floats that C has no type for: conversions between their bits and float32, and rounding to them.
 
-"load" gives the exact value of some bits, "store" the bits of the nearest value (ties to
-even).  Overflow, NaN and signed zeros are ml_dtypes'.  The code has no branches, so that
-compilers vectorise it.
+"load" gives the exact value of some bits, "store" the bits of the nearest value
+(ties to even).  Overflow, NaN and signed zeros are ml_dtypes'.  The code has no
+branches, so that compilers vectorise it.
 
     narrow_text("load", DType("float8_e5m2"))    # $inline float $name($T bits) ...
 
@@ -27,7 +27,8 @@ class Format:
     largest    the greatest finite code
     overflow   the code for what is greater
     nan        the code for NaN
-    unsigned_zero  code 0x80 is NaN: there is neither a negative zero nor a sign of NaN
+    unsigned_zero  code 0x80 is NaN: there is neither a negative zero nor a sign of
+                   NaN
     """
 
     mantissa: int

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir import DType, assert_never
-from aotc.tir import Buffer, Load, Var, bounds, walk
+from aotc.tir import Buffer, Load, Var, bounds
 from aotc.tir import stmt as tir
 from aotc_codegen.c.bodies import has_guarded_access, prepared
 from aotc_codegen.c.dialect import Dialect
@@ -35,8 +35,8 @@ class PrintedKernel:
 
     head         with the place of the `name`
     body         the lines between the braces
-    definitions  of the helper functions that it calls, by name, each behind those that it
-                 calls itself
+    definitions  of the helper functions that it calls, by name, each behind those
+                 that it calls itself
     vectors      the vector types in it: element type, lanes
     guarded      its file must begin with GUARD
     """
@@ -67,7 +67,7 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
         start = " = {0}" if buffer.nbytes <= SMALL_ARRAY else ""
         words = {"type": dialect.types[buffer.dtype], "name": scope.name(buffer), "size": max(1, buffer.size)}
         lines.append(f"  {dialect.array.format(**words)}{start};")
-    used = _mentioned(kernel.body)
+    used = tir.changed(kernel.body) | {n.buffer for n in tir.nodes(kernel.body) if isinstance(n, Load)}
     lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
     lines += _block(scope, body, 1)
     text = "".join(f"{line}\n" for line in lines)
@@ -177,13 +177,6 @@ def _stored(scope: Scope, store: tir.Store) -> str:
     if is_small(dtype):
         return f"({scope.dialect.types[dtype]})({value(scope, source, UNARY)} & {(1 << dtype.bits) - 1})"
     return value(scope, source)
-
-
-def _mentioned(body: tir.Stmt) -> set[Buffer]:
-    """The buffers that a body reads or writes."""
-    written = {s.buffer for s in tir.walk_stmts(body) if isinstance(s, (tir.Store, tir.Intrinsic))}
-    nodes = (node for s in tir.walk_stmts(body) for expr in tir.stmt_exprs(s) for node in walk(expr))
-    return written | {node.buffer for node in nodes if isinstance(node, Load)}
 
 
 def origin(kernel: tir.Kernel) -> Sequence[str]:

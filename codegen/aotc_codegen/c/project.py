@@ -97,9 +97,8 @@ class _Version:
 
 
 def _versions(programs: Sequence[Program], target: Target, params: Params) -> list[_Version]:
-    if not target.versions:
-        return [_Version(programs[0], target, params, "")]
-    found = [_Version(p, t, params, f"_{t.level}") for p, t in zip(programs, target.versions, strict=True)]
+    targets = {f"_{t.level}": t for t in target.versions} or {"": target}
+    found = [_Version(p, t, params, end) for p, (end, t) in zip(programs, targets.items(), strict=True)]
     if any(v.kernels.externals != found[0].kernels.externals for v in found):
         text = "code of the user's differs between the instruction sets of a library"
         raise AotcError("external", text, hint="a generator that is asked twice must give the same code")
@@ -173,16 +172,13 @@ class _Project:
         return render(f"run_{kind}.c", **self.common, versions=self.versions, steps=steps)
 
     def _checked(self) -> dict[str, Any]:
-        """What must not be NULL, how the workspace is aligned, and tables of what callers are told."""
-        plan, tables = self.program.plan, ""
-        for role in ("input", "output"):
-            rows = "".join(f"    {t.descriptor},\n" for t in self.tensors if t.role == role)
-            tables += f"static const aotc_tensor {role}_tensors[] = {{\n{rows}}};\n" if rows else ""
+        """What must not be NULL, how the workspace is aligned, and which tables tell callers of tensors."""
+        plan = self.program.plan
         return {
             "required": [f"{t.role}s->{t.ident}" for t in self.tensors if t.storage.size]
             + (["workspace"] if plan.peak else []),
             "aligned": [plan.align] if plan.peak else [],
-            "tables": tables,
+            "sides": [(side[0].role, side) for side in (self.inputs, self.outputs) if side],
             "input_table": "input_tensors" if self.inputs else "NULL",
         }
 
@@ -191,11 +187,10 @@ class _Project:
         flagged = [v for v in self.versions if v.target.cflags and v.files]
         files = (file for v in self.versions for file in v.files)
         sources = dict.fromkeys([f"src/{self.name}.c", *files, *self.externals])
+        self.common |= {"flagged": flagged, "sources": sources}
         small, name = self.params.small, self.name
         self.add(
             "Makefile",
-            flagged=flagged,
-            sources=sources,
             libraries="-lm -pthread" if self.team else "-lm",
             loaded=[f"{name}_entry", f"{name}_threads"] if self.team else [f"{name}_entry"],
             params_source=f"src/{name}_params.{'c' if small else 'S'}",
@@ -204,8 +199,6 @@ class _Project:
         c_params = f"set({name.upper()}_PARAMS src/{name}_params.c)\n"
         self.add(
             "CMakeLists.txt",
-            flagged=flagged,
-            sources=sources,
             pool=render("pool.cmake") if self.team else "",
             params=c_params if small else render("params.cmake", **self.common),
         )
@@ -226,11 +219,12 @@ def emit(
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
-    others   where the target has versions, the same program for all but the first, in order
+    others   where the target has versions, the same program for all but the first, in
+             order
     passes   names of the passes that made the program, for the record
 
-    Raises AotcError: code "name" if the program's name will not do, "memory" if a run
-    needs more than the target has, "output" if a file cannot be written.
+    Raises AotcError: code "name" if the program's name will not do, "memory" if a
+    run needs more than the target has, "output" if a file cannot be written.
     """
     if model_identifier(program.name) != program.name:
         hint = f"for example: {model_identifier(program.name)}"

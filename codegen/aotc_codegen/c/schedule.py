@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The static schedule as C: rows for the templates.
 
-In: a program, the C names of its kernels, tensors and parameters.  Out: lines of calls,
-what is said of tensors.
+In: a program, the C names of its kernels, tensors and parameters.  Out: lines of
+calls, what is said of tensors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.plan.program import Program, Storage, View
 from aotc_codegen.c.ctypes import memory_type
 from aotc_codegen.c.kernels import PrintedKernels
 from aotc_codegen.c.names import Names, comment_text, nodes_of, string_text
@@ -126,10 +126,6 @@ def call_rows(program: Program, kernels: PrintedKernels, params: Params) -> list
             rows.append("AOTC_TEAM_SYNC(team);")
         last = step.kernel.team
         alone = "if (first) " if teams and not last else ""
-        rows.append(f"STEP({number}) {alone}{kernels.launch(step.kernel, args)}{_step_comment(step)}")
+        comment = "".join(f" /* {comment_text(node)} */" for node in nodes_of(step.span)[-1:])
+        rows.append(f"STEP({number}) {alone}{kernels.launch(step.kernel, args)}{comment}")
     return rows
-
-
-def _step_comment(step: Step) -> str:
-    nodes = nodes_of(step.span)
-    return f" /* {comment_text(nodes[-1])} */" if nodes else ""

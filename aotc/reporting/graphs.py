@@ -83,7 +83,7 @@ def _label(node: Expr) -> str:
 
 
 def _text(node: Expr) -> str:
-    lines = [_label(node), str(node.checked_type)]
+    lines = [_label(node)] if node.checked_type is None else [_label(node), str(node.checked_type)]
     if isinstance(node, Call) and node.attrs is not None and isinstance(node.op, Op):
         lines += [f"{name} = {value}" for name, value in node.attrs.changed().items()]
     if isinstance(node, (Call, Tuple)):

@@ -21,7 +21,7 @@ def test_report(tmp_path: Path) -> None:
     done = compiled("-o", tmp_path / "net", "--no-build", "--report", tmp_path / "report.html")
     assert done.code == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    for word in ("FuseOps", "writing the C project", "digits.onnx", "planning memory", "arena of"):
+    for word in ("FuseOps", "PlanMemory", "writing the C project", "digits.onnx", "arena of", "<h2>Memory</h2>"):
         assert word in page
 
 

@@ -30,3 +30,9 @@ def grows_linearly(prepare: Callable[[int], Callable[[], object]], size: int = 2
     """Whether four times the size takes about four times the work; `prepare` makes what is measured for a size."""
     prepare(8)()  # what is looked up once
     return calls_of(prepare(4 * size)) < 6 * calls_of(prepare(size))
+
+
+def doubles(prepare: Callable[[int], Callable[[], object]], size: int) -> bool:
+    """Whether twice the size takes at most twice the work and a fifth more."""
+    prepare(size)()  # what is looked up once
+    return calls_of(prepare(2 * size)) <= 2.4 * calls_of(prepare(size))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 
@@ -75,7 +77,8 @@ def fromtext(text: str, source_name: str = "from_string") -> IRModule:
     return parse(text, source_name)
 
 
+@cache
 def op_namespace(prefix: str) -> Mapping[str, Callable[..., typing.Any]]:
     """The functions of the operators called PREFIX.name, by that name; those without a prefix for ""."""
     split = ((name.rpartition("."), function) for name, function in FUNCTIONS.items())
-    return {last: function for (first, _, last), function in split if first == prefix}
+    return MappingProxyType({last: function for (first, _, last), function in split if first == prefix})

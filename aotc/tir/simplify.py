@@ -28,18 +28,26 @@ Ranges: TypeAlias = "Mapping[Var, Interval]"
 _ALL: Interval = (-math.inf, math.inf)
 
 
-class _Scope(dict[Var, Interval]):
-    """Ranges, and the intervals that expressions were found to have under them.
+class _Scope(Mapping[Var, Interval]):
+    """Ranges (not copied: a kernel may have thousands of loops), and the intervals that expressions have under them.
 
-    A bound is asked for at every level of an expression above it; without the memory the work would double
-    from level to level.
+    A bound is asked for at every level above it; without the memory the work would double from level to level.
     """
 
-    __slots__ = ("found",)
+    __slots__ = ("found", "known")
 
     def __init__(self, ranges: Ranges) -> None:
-        super().__init__(ranges)
+        self.known = ranges
         self.found: dict[Expr, Interval] = {}
+
+    def __getitem__(self, var: Var) -> Interval:
+        return self.known[var]
+
+    def __iter__(self) -> Iterator[Var]:
+        return iter(self.known)
+
+    def __len__(self) -> int:
+        return len(self.known)
 
 
 def _scope(ranges: Ranges) -> _Scope:
@@ -90,8 +98,8 @@ def linear(expr: Expr, ranges: Ranges) -> Linear:
     match expr:
         case Const():
             return Linear(const=int(expr.value))
-        case Var() if _single(ranges.get(expr)):
-            return Linear(const=int(ranges[expr][0]))
+        case Var() if _single(ranges.known.get(expr)):
+            return Linear(const=int(ranges.known[expr][0]))
         case Binary(op="add"):
             return linear(expr.a, ranges).plus(linear(expr.b, ranges))
         case Binary(op="sub"):
@@ -230,7 +238,7 @@ def _difference(a: Linear, b: Linear, ranges: _Scope) -> Interval:
 
 def _bounds_atom(atom: Expr, ranges: _Scope) -> Interval:
     if isinstance(atom, Var):
-        return ranges.get(atom, _ALL)
+        return ranges.known.get(atom, _ALL)
     known = ranges.found.get(atom)
     if known is None:
         known = ranges.found[atom] = _bounds_operation(atom, ranges)

@@ -306,16 +306,20 @@ def loops(axes: Iterable[tuple[Var, int]], body: Stmt, kind: str = "serial") -> 
 
 
 def drop_dead(stmt: Stmt) -> Stmt:
-    """`stmt` without the registers that nothing reads, but for what they are computed from themselves."""
-    while True:
-        assigned = [s for s in walk_stmts(stmt) if isinstance(s, (Declare, Assign))]
-        own: dict[Stmt, Var] = {s: s.var for s in assigned}
-        found = ((n, s) for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Var))
-        read = {var for var, s in found if var is not own.get(s)}
-        dead: set[Stmt] = {s for s in assigned if s.var not in read}
-        if not dead:
-            return stmt
-        stmt = _without(stmt, dead)
+    """`stmt` without the registers that nothing needs: what reads them computes others of them, if anything does."""
+    read_for: dict[Var, list[Var]] = {}
+    needed: list[Var] = []
+    for s in walk_stmts(stmt):
+        found = [n for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Var)]
+        (read_for.setdefault(s.var, []) if isinstance(s, (Declare, Assign)) else needed).extend(found)
+    live: set[Var] = set()
+    while needed:
+        var = needed.pop()
+        if var not in live:
+            live.add(var)
+            needed.extend(read_for.get(var, ()))
+    dead: set[Stmt] = {s for s in walk_stmts(stmt) if isinstance(s, (Declare, Assign)) and s.var not in live}
+    return _without(stmt, dead) if dead else stmt
 
 
 def _without(stmt: Stmt, dead: Container[Stmt]) -> Stmt:

@@ -115,6 +115,10 @@ class Budget:
     parameter_growth  parameters may become so many times as large, or by
                       parameter_room bytes larger; 1 for not at all
     unrolled          multiply-adds that the body of a loop may be written out to
+    written           multiply-adds in all that a tiled sum of products may be written out to for the sake of borders
+    pieces            pieces that the loops of a nest may be cut into where conditions change ...
+    piece_nodes       ... and by how many nodes of expressions; beyond that, loops keep their conditions
+    index_nodes       indices of more nodes are not computed wherever an element is read: the tensor is stored
     """
 
     stack_bytes: int = 4096
@@ -123,6 +127,10 @@ class Budget:
     parameter_growth: float = 1.0
     parameter_room: int = 0
     unrolled: int = 320
+    written: int = 4096
+    pieces: int = 512
+    piece_nodes: int = 1 << 15
+    index_nodes: int = 256
 
 
 ROLES: Final = {"arena": ("arena", "scratch"), "parameters": ("parameters",)}

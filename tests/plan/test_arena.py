@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aotc.tir.plan.arena import Arrangement, Block, _Packer, align_up, place
+from aotc.tir.plan.arena import Arrangement, Block, _Packer, _swept, align_up, lower_bound, place
+from tests.effort import doubles
 
 
 def blocks(most: int, largest: int = 500) -> st.SearchStrategy[list[Block]]:
@@ -53,3 +55,20 @@ def test_a_chain_needs_two_blocks_only() -> None:
 def test_the_plan_is_deterministic() -> None:
     items = [Block((k * 7919) % 1000 + 1, k % 17, k % 17 + k % 5) for k in range(80)]
     assert place(items) == place(items)
+
+
+@given(blocks(60), st.sampled_from([1, 16, 64]))
+@settings(max_examples=30, deadline=None)
+def test_blocks_that_are_swept_lie_apart(items: list[Block], align: int) -> None:
+    offsets, peak = _swept(items, align)
+    assert_valid(items, Arrangement(tuple(offsets), peak, lower_bound(items, align)), align)
+
+
+def test_thousands_that_live_together_are_placed_at_once() -> None:
+    def placing(count: int) -> Callable[[], object]:
+        items = [Block(100 + k % 7, k, 2 * count) for k in range(count)]
+        return lambda: place(items)
+
+    result = placing(3000)()
+    assert isinstance(result, Arrangement) and result.peak == result.lower_bound
+    assert doubles(placing, 1500)

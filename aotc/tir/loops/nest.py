@@ -8,8 +8,8 @@ for i in 0..9: y[i] = i < 2 ? 0 : x[i - 2]                    ->  a loop to 2, o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from aotc.tir import as_expr, mentioned, operands, stmt_exprs, substitute, walk_stmts, with_operands
@@ -17,13 +17,18 @@ from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Const, Expr, Load, 
 from aotc.tir.loops.dependence import loads, straight_line
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, changed, forall, map_exprs, nodes, rebuilt
+from aotc.tir.target import Budget
 
 _SEGMENT_LIMIT: Final = 128
 """A loop is not cut into more pieces than this."""
+_MANY: Final = 8
+"""More pieces than this are cut off in halves: each is made from a body that knows the half that it is in."""
 _GROWTH: Final = 4
 _GROWTH_FREE: Final = 200
 """Splitting may multiply the size of the code by the first, and add the second on top."""
 
+COMMON: Final = Budget()
+"""What is allowed where no target says otherwise."""
 _UNROLL: Final = 4
 _TILE: Final = 16
 """Side of a transposed tile: a cache line of float32 each way."""
@@ -66,33 +71,82 @@ def _keeps_value(expr: Expr, i: Var, j: Var, extent: int) -> bool:
     return all(_keeps_value(o, i, j, extent) for atom in form.terms for o in operands(atom))
 
 
-def split_loops(stmt: Stmt, ranges: Ranges) -> Stmt:
-    """Loops cut where conditions on their variable change, so that each piece is free of them."""
+@dataclass(slots=True)
+class _Room:
+    """What is left of the budget of one nest: pieces of loops, and nodes of the expressions in them."""
+
+    pieces: int
+    nodes: int
+
+    def takes(self, pieces: int, nodes: int) -> bool:
+        """Whether there is room for so many more; then there is so much less."""
+        fits = pieces <= self.pieces and nodes <= self.nodes
+        if fits:
+            self.pieces, self.nodes = self.pieces - pieces, self.nodes - nodes
+        return fits
+
+
+def split_loops(stmt: Stmt, ranges: Ranges, budget: Budget = COMMON) -> Stmt:
+    """Loops cut where conditions on their variable change, so that each piece is free of them.
+
+    Where that would take more pieces or code than the budget has, loops keep their conditions.
+    """
+    return _split(stmt, ranges, _Room(budget.pieces, budget.piece_nodes))
+
+
+def _split(stmt: Stmt, ranges: Ranges, room: _Room) -> Stmt:
     if isinstance(stmt, For):
         bounds = const_extent(stmt)
         inside = dict(ranges)
         if bounds is not None:
             inside[stmt.var] = (bounds[0], bounds[1] - 1)
-            pieces = _pieces(stmt, bounds, ranges)
+            pieces = _pieces(stmt, bounds, ranges, room)
             if pieces is not None:
-                return Block(split_loops(p, ranges) for p in pieces)
-        return rebuilt(stmt, lambda s: split_loops(s, inside))
-    return rebuilt(stmt, lambda s: split_loops(s, ranges))
+                return Block(_split(p, ranges, room) for p in pieces)
+        return rebuilt(stmt, lambda s: _split(s, inside, room))
+    return rebuilt(stmt, lambda s: _split(s, ranges, room))
 
 
-def _pieces(loop: For, bounds: tuple[int, int], ranges: Ranges) -> list[Stmt] | None:
+def _pieces(loop: For, bounds: tuple[int, int], ranges: Ranges, room: _Room) -> list[Stmt] | None:
     cuts = sorted(set(_cuts(loop, {**ranges, loop.var: (bounds[0], bounds[1] - 1)})))
     cuts = [c for c in cuts if bounds[0] < c < bounds[1]]
-    if not cuts or len(cuts) >= _SEGMENT_LIMIT:
+    if not cuts or len(cuts) >= min(_SEGMENT_LIMIT, room.pieces):
         return None
+    size = _size(loop)
+    most = _GROWTH * size + _GROWTH_FREE
     edges = [bounds[0], *cuts, bounds[1]]
-    pieces: list[Stmt] = []
-    for begin, end in itertools.pairwise(edges):
-        piece = refreshed(For(loop.var, end, loop.body, begin=begin, kind=loop.kind))
-        pieces.append(simplify_stmt(piece, ranges))
-    if sum(map(_size, pieces)) > _GROWTH * _size(loop) + _GROWTH_FREE:
+    bodies = _bodies(loop, edges, ranges, _GROWTH * most)
+    if bodies is None:
         return None
-    return pieces
+    pieces: list[Stmt] = []
+    for (begin, end), body in zip(itertools.pairwise(edges), bodies, strict=True):
+        piece = refreshed(For(loop.var, end, body, begin=begin, kind=loop.kind))
+        pieces.append(simplify_stmt(piece, ranges))
+    grown = sum(map(_size, pieces))
+    return pieces if grown <= most and room.takes(len(cuts), max(0, grown - size)) else None
+
+
+def _bodies(loop: For, edges: Sequence[int], ranges: Ranges, most: int) -> list[Stmt] | None:
+    """The body of each piece, without what the piece decides where they are many; None if that is beyond `most` nodes.
+
+    Made by halves: of hundreds of conditions most are decided long before the last cut.
+    """
+    if len(edges) <= _MANY + 1:
+        return [loop.body] * (len(edges) - 1)
+    found: list[Stmt] = []
+    pending, size = [(edges, loop.body)], _size(loop.body)
+    while pending and size <= most:
+        among, body = pending.pop()
+        if len(among) == 2:
+            found.append(body)
+            continue
+        middle = len(among) // 2
+        size -= _size(body)
+        for half in (among[middle:], among[: middle + 1]):
+            narrowed = simplify_stmt(body, {**ranges, loop.var: (half[0], half[-1] - 1)})
+            pending.append((half, narrowed))
+            size += _size(narrowed)
+    return None if pending else found
 
 
 def _size(stmt: Stmt) -> int:
@@ -226,9 +280,9 @@ def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Exp
     return with_operands(expr, tuple(_without_invariants(o, changing, found) for o in operands(expr)))
 
 
-def optimized(stmt: Stmt) -> Stmt:
-    """Indices simplified, loops merged, split where conditions change."""
+def optimized(stmt: Stmt, budget: Budget = COMMON) -> Stmt:
+    """Indices simplified, loops merged, split where conditions change as far as the budget goes."""
     stmt = merge_loops(simplify_stmt(stmt, {}))
-    stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}), {}))
+    stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}, budget), {}))
     stmt = tile_transposes(simplify_stmt(merge_loops(stmt), {}))
     return hoist_invariants(stmt)

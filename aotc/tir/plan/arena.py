@@ -10,12 +10,16 @@ The problem is NP-hard (Garey and Johnson, SR2).  Every arrangement that cannot 
 from placing the blocks in *some* order, each at the lowest offset that is free for its whole life, so the
 search is over orders: several greedy ones, then all of them for few blocks (branch and bound), else
 a seeded local search that moves the block at the top of the arena forward in the order.  It ends early when
-the lower bound, the largest sum of bytes live at one step, is reached.
+the lower bound, the largest sum of bytes live at one step, is reached.  Orders compare each block with all that live at
+some step with it; where hundreds live at once, blocks are first placed in one sweep over the steps, each at the lowest
+gap, and that is kept if it reaches the bound or comparing would take too long.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +30,11 @@ EXACT_BLOCKS: Final = 9
 """Up to this many blocks every order is searched."""
 LOCAL_SEARCH_WORK: Final = 4_000_000
 """Bound on block comparisons of the local search: a fraction of a second to a few seconds."""
+
+SWEPT_PAIRS: Final = 1 << 15
+"""Pairs of blocks that live at a common step, from which on a sweep is tried first ..."""
+COMPARED_PAIRS: Final = 1 << 20
+"""... and from which on it is all that is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,52 @@ def lower_bound(blocks: Sequence[Block], align: int) -> int:
         change[block.first] += size
         change[block.last + 1] -= size
     return max(accumulate(change[step] for step in sorted(change)), default=0)
+
+
+def _pairs(blocks: Sequence[Block]) -> int:
+    """How many pairs of blocks live at a common step."""
+    live: list[int] = []
+    total = 0
+    for block in sorted(blocks, key=lambda b: b.first):
+        while live and live[0] < block.first:
+            heapq.heappop(live)
+        total += len(live)
+        heapq.heappush(live, block.last)
+    return total
+
+
+def _swept(blocks: Sequence[Block], align: int) -> tuple[list[int], int]:
+    """Offsets and peak where each block takes the lowest gap that is free when it begins to live, in that order."""
+    offsets, peak = [0] * len(blocks), 0
+    gaps: list[tuple[int, int]] = []  # begin and end, in order; behind `peak` everything is free
+    live: list[tuple[int, int]] = []  # last step, block
+    for k in sorted(range(len(blocks)), key=lambda k: blocks[k].first):
+        size = align_up(blocks[k].size, align)
+        if live and live[0][0] < blocks[k].first:
+            while live and live[0][0] < blocks[k].first:
+                over = heapq.heappop(live)[1]
+                insort(gaps, (offsets[over], offsets[over] + align_up(blocks[over].size, align)))
+            gaps = _joined(gaps)
+        fitting = next((n for n, (begin, end) in enumerate(gaps) if end - begin >= size), None)
+        if fitting is None:
+            last = gaps.pop() if gaps and gaps[-1][1] == peak else (peak, peak)
+            offsets[k], peak = last[0], last[0] + size
+        else:
+            offsets[k], end = gaps.pop(fitting)
+            if end - offsets[k] > size:
+                gaps.insert(fitting, (offsets[k] + size, end))
+        heapq.heappush(live, (blocks[k].last, k))
+    return offsets, peak
+
+
+def _joined(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Gaps in order, neighbours as one."""
+    found: list[tuple[int, int]] = []
+    for begin, end in gaps:
+        if found and found[-1][1] == begin:
+            begin = found.pop()[0]
+        found.append((begin, end))
+    return found
 
 
 class _Packer:
@@ -164,6 +219,11 @@ def place(blocks: Sequence[Block], align: int = 64) -> Arrangement:
     """Offsets (multiples of `align`) for `blocks`; deterministic."""
     if not blocks:
         return Arrangement((), 0, 0)
+    if (pairs := _pairs(blocks)) > SWEPT_PAIRS:
+        offsets, peak = _swept(blocks, align)
+        bound = lower_bound(blocks, align)
+        if peak == bound or pairs > COMPARED_PAIRS:
+            return Arrangement(tuple(offsets), peak, bound)
     packer = _Packer(blocks, align)
     best_order: list[int] = []
     best: tuple[list[int], int] | None = None

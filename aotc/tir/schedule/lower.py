@@ -96,7 +96,9 @@ class Lowering:
         if len(group.stages) == 1:
             return self._alone(group.stages[0])
         shared, bodies = group.stages[0].axes[: group.depth], self._inside(group)
-        return optimized(loops(shared, Block(bodies), "independent")) if bodies else Block(())
+        if not bodies:
+            return Block(())
+        return optimized(loops(shared, Block(bodies), "independent"), self.builder.target.budget)
 
     def _inside(self, group: Group) -> list[Stmt]:
         """The stages of a group in order, inside the loops of the first, which they share."""
@@ -117,7 +119,7 @@ class Lowering:
         if isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern)):
             # these builders make their own loops; what is stored with each element is ours
             return hoist_invariants(simplify_stmt(stmt, {}))
-        return optimized(stmt)
+        return optimized(stmt, self.builder.target.budget)
 
     def _stage(self, stage: Stage, depth: int) -> Stmt:
         """The statement of a stage inside its outer `depth` loops."""

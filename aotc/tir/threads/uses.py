@@ -14,8 +14,9 @@ from functools import cached_property
 
 from aotc.tir import Block, Buffer, Declare, For, Intrinsic, Kernel, Stmt, Var, stmt_exprs, walk_stmts
 from aotc.tir.expr import mentioned
-from aotc.tir.loops.dependence import Ranges, collect, disjoint, is_filled_before_read, outer_assigns, read, written
+from aotc.tir.loops.dependence import Ranges, collect, disjoint, is_filled_before_read, loads, outer_assigns
 from aotc.tir.loops.digits import Access
+from aotc.tir.stmt import Store, stmt_children
 
 
 def stmts_of(stmt: Stmt) -> tuple[Stmt, ...]:
@@ -52,18 +53,29 @@ class Uses:
     kernel: Kernel
     private: set[Buffer] = field(default_factory=set)
     _known: dict[object, Use] = field(default_factory=dict)
+    _buffers: dict[Stmt, tuple[frozenset[Buffer], frozenset[Buffer]]] = field(default_factory=dict)
+
+    def buffers(self, stmt: Stmt) -> tuple[frozenset[Buffer], frozenset[Buffer]]:
+        """What a statement, with those inside of it, writes and reads; found once for each."""
+        if stmt not in self._buffers:
+            inner = [self.buffers(s) for s in stmt_children(stmt)]
+            writes = {stmt.buffer} if isinstance(stmt, (Store, Intrinsic)) else set()
+            reads = {load.buffer for load in loads(stmt)}
+            made = frozenset(writes.union(*(w for w, _ in inner))), frozenset(reads.union(*(r for _, r in inner)))
+            self._buffers[stmt] = made
+        return self._buffers[stmt]
 
     def classify(self, stmts: Sequence[Stmt]) -> None:
         """Scratch is private where a statement of this region fills it and reads it; else one hands it to another."""
         for buffer in self.kernel.workspace:
-            if buffer.private and any(buffer in written(s) and buffer in read(s) for s in stmts):
+            if buffer.private and any(all(buffer in found for found in self.buffers(s)) for s in stmts):
                 self.private.add(buffer)
 
     def is_local(self, buffer: Buffer) -> bool:
         return buffer.scope == "stack" or buffer in self.private
 
     def writes(self, stmt: Stmt) -> set[Buffer]:
-        return {b for b in written(stmt) if not self.is_local(b)}
+        return {b for b in self.buffers(stmt)[0] if not self.is_local(b)}
 
     def of(self, stmt: Stmt, ranges: Ranges) -> Use:
         key = (stmts_of(stmt), tuple(ranges.items()), frozenset(self.private))
@@ -72,7 +84,7 @@ class Uses:
         return self._known[key]
 
     def _found_use(self, stmt: Stmt, ranges: Ranges) -> Use:
-        reads: dict[Buffer, list[Access]] = {b: [] for b in read(stmt) if not self.is_local(b)}
+        reads: dict[Buffer, list[Access]] = {b: [] for b in self.buffers(stmt)[1] if not self.is_local(b)}
         writes: dict[Buffer, list[Access]] = {b: [] for b in self.writes(stmt)}
         collect(stmt, ranges, reads, stores=False)
         collect(stmt, ranges, writes, reads=False)
@@ -80,7 +92,7 @@ class Uses:
 
     def can_be_single(self, group: Sequence[Stmt]) -> bool:
         """Whether nothing that every thread needs is left in registers or on the stack."""
-        local = {b for s in group for b in written(s) if self.is_local(b)}
+        local = {b for s in group for b in self.buffers(s)[0] if self.is_local(b)}
         return self.is_closed(group) and not self._is_used(local, group)
 
     def is_closed(self, stmts: Sequence[Stmt]) -> bool:
@@ -88,7 +100,7 @@ class Uses:
         if any(True for _ in outer_assigns(Block(stmts))):
             return False
         declared = {s.var for s in stmts if isinstance(s, Declare)}
-        local = {b for s in stmts for b in written(s) if self.is_local(b) and not b.private}
+        local = {b for s in stmts for b in self.buffers(s)[0] if self.is_local(b) and not b.private}
         return not self._is_used(declared | local, stmts)
 
     def _is_used(self, kept: AbstractSet[Var | Buffer], stmts: Sequence[Stmt]) -> bool:
@@ -107,13 +119,13 @@ class Uses:
 
     def hands_on(self, group: Sequence[Stmt], stmts: Sequence[Stmt], ranges: Ranges) -> bool:
         """Whether a statement behind the group reads what this has left in private scratch."""
-        left = {b for s in group for b in written(s) if b.private and self.is_local(b)}
+        left = {b for s in group for b in self.buffers(s)[0] if b.private and self.is_local(b)}
         last = max(k for k, s in enumerate(stmts) if s is group[-1])
         return any(not is_filled_before_read(b, stmts[last + 1 :], ranges) for b in left)
 
     def is_divisible(self, loop: For) -> bool:
         """Whether a thread may run some of the iterations, as far as the loop and its scratch say."""
-        kept = {b for b in written(loop.body) if self.is_local(b) and not b.private}
+        kept = {b for b in self.buffers(loop.body)[0] if self.is_local(b) and not b.private}
         if any(b in self._users for b in kept):  # what one iteration leaves there another one may read
             return False
         turned = any(isinstance(s, Intrinsic) and not self.is_local(s.buffer) for s in walk_stmts(loop.body))

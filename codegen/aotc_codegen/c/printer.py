@@ -87,9 +87,10 @@ def _scope(kernel: tir.Kernel, dialect: Dialect) -> Scope:
 
 def _parameters(kernel: tir.Kernel, scope: Scope) -> str:
     dialect, rows = scope.dialect, []
+    inputs, outputs = frozenset(kernel.inputs), frozenset(kernel.outputs)
     meets = any(isinstance(s, tir.Sync) for s in tir.walk_stmts(kernel.body))
     for buffer in kernel.params:
-        read_only = buffer in kernel.inputs and buffer not in kernel.outputs
+        read_only = buffer in inputs and buffer not in outputs
         # what other threads write until a barrier must be read anew after it
         restrict = dialect.restrict if read_only or not meets or buffer in kernel.private else ""
         element = f"const {dialect.types[buffer.dtype]}" if read_only else dialect.types[buffer.dtype]

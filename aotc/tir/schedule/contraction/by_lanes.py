@@ -22,6 +22,7 @@ from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
 from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Pixels, Split, flat, fused, independent
 from aotc.tir.schedule.contraction.staging import Staging
+from aotc.tir.schedule.contraction.tile import written_out
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
 
 PANEL_ROWS: Final = 16
@@ -111,7 +112,8 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
         Output(req.c.axes, req.store, pixels.unfuse),
     )
     name = req.name("lanes", attempt.axis, vectors=attempt.vectors, lanes=attempt.lanes)
-    return candidate(req, name, tiling, (padded, panel))
+    made = candidate(req, name, tiling, (padded, panel))
+    return None if borders and written_out(made.tiling) > req.target.budget.written else made
 
 
 def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]:

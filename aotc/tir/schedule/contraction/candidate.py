@@ -112,7 +112,7 @@ def candidate(
     short      short reduction axes are written out, too
     """
     stagings = [staging for staging in copies if staging is not None]
-    tiling = _with_partial_sums(req, _with_loops(req, tiling, short))
+    tiling = _with_partial_sums(req, _bounded(req, _with_loops(req, tiling, short)))
     levels = tiling.levels
     products = tiling_cost(tiling, req.target)
     weights = {var for var, _ in req.analysis.channel}
@@ -151,7 +151,7 @@ def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
 def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
     """Several partial sums where accumulators are few, so that one need not wait for the other."""
     chains = 2 * req.target.tiles.latency  # the units begin two multiply-adds in a cycle
-    reduction, made, wanted = tiling.reduction, tiling.product, -(-chains // _pairs(tiling))
+    reduction, wanted = tiling.reduction, -(-chains // _pairs(tiling))
     if wanted == 1 or req.lanes == 1:
         return tiling
     written = math.prod(n for _, n in reduction.unrolled)
@@ -160,15 +160,32 @@ def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
     guarded = {v for d in reduction.guards for v in d.variables}
     if not reduction.looped or reduction.taps or reduction.looped[-1][0] in guarded:
         return tiling
-    *looped, (var, extent) = reduction.looped
+    var, extent = reduction.looped[-1]
     factor = next((f for f in (8, 4, 6, 5, 3, 7, 2) if extent % f == 0), 1)
     if factor == 1:
         return tiling
+    tiling = _cut(tiling, (var, extent), factor)
+    return replace(tiling, reduction=replace(tiling.reduction, splits=min(MAX_SPLITS, wanted, factor)))
+
+
+def _bounded(req: Request, tiling: Tiling) -> Tiling:
+    """What would be written out beyond the budget becomes loops, whose bodies keep as many steps as it allows."""
+    most = req.target.budget.unrolled // _pairs(tiling)
+    while (steps := math.prod(n for _, n in tiling.reduction.unrolled)) > max(1, most):
+        axis = max(tiling.reduction.unrolled, key=lambda axis: axis[1])
+        room = max(1, most * axis[1] // steps)
+        tiling = _cut(tiling, axis, next(n for n in range(min(room, axis[1]), 0, -1) if axis[1] % n == 0))
+    return tiling
+
+
+def _cut(tiling: Tiling, axis: te.Axis, factor: int) -> Tiling:
+    """A reduction axis made an innermost loop over groups of `factor` steps, which are written out."""
+    var, extent = axis
     outer, inner = Var(var.name), Var(var.name)
+    made, reduction = tiling.product, tiling.reduction
     x, y = (Operand(o.buffer, substitute(o.flat, {var: outer * factor + inner})) for o in (made.x, made.y))
-    looped, unrolled = [*looped, (outer, extent // factor)], [*reduction.unrolled, (inner, factor)]
-    splits = min(MAX_SPLITS, wanted, factor)
-    reduction = replace(reduction, looped=looped, unrolled=unrolled, splits=splits)
+    looped, unrolled = ([a for a in axes if a[0] is not var] for axes in (reduction.looped, reduction.unrolled))
+    reduction = replace(reduction, looped=[*looped, (outer, extent // factor)], unrolled=[*unrolled, (inner, factor)])
     return replace(tiling, product=replace(made, x=x, y=y), reduction=reduction)
 
 

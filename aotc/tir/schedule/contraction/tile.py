@@ -11,6 +11,7 @@ Accumulators are names, not an array, because C compilers keep an array of vecto
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby, product
 from typing import Final
@@ -35,6 +36,19 @@ def tiled_nest(tiling: Tiling) -> tuple[Stmt, tuple[Buffer, ...]]:
         nest = Block((tiling.copies[None]({}), nest))
     written = {s.buffer for s in walk_stmts(nest) if isinstance(s, (Store, Intrinsic))}
     return nest, tuple(b for b in (spill.buffer, spill.transposed) if b in written)
+
+
+def written_out(tiling: Tiling) -> int:
+    """About how many multiply-adds the text of a nest has: those of each different tile, for each part of its taps."""
+    total, reduction = 0, tiling.reduction
+    unrolled = math.prod(extent for _, extent in reduction.unrolled)
+    for chosen in product(*(axis.segments for axis in tiling.levels)):
+        segments = dict(zip(tiling.levels, chosen, strict=True))
+        tile = Tile.of(tiling, {axis: as_expr(0) for axis in segments}, segments)
+        accs = len(tile.xs) * len(tile.ys)
+        taps = [n if accs * reduction.splits <= FEW else len(_runs(tile, var, n)) for var, n in reduction.taps]
+        total += accs * unrolled * math.prod(taps)
+    return total
 
 
 def _level(tiling: Tiling, spill: Spill, bases: dict[TileAxis, Expr], segments: dict[TileAxis, Segment]) -> Stmt:

@@ -8,13 +8,14 @@ plan.reads[t]                              # where each stored tensor is read, a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.tir import Expr, Target, Var, graph, operands, substitute, te
+from aotc.tir import Expr, Target, Var, graph, operands, substitute, te, walk
 from aotc.tir.simplify import Ranges, simplify
 
 _INSTANCE_LIMIT: Final = 8
@@ -56,6 +57,7 @@ class Plan:
 class _Planner:
     order: list[te.Tensor]
     store_cost: int
+    index_nodes: int
     forced: AbstractSet[te.Tensor]  # outputs, and what contractions and externs read: they need memory in any case
     stored: set[te.Tensor] = field(default_factory=set)
     reads: dict[te.Tensor, dict[tuple[te.Tensor, tuple[Expr, ...]], int]] = field(default_factory=dict)
@@ -103,18 +105,23 @@ class _Planner:
             per_stage[stage] = per_stage.get(stage, 0) + 1
         if max(per_stage.values(), default=0) > _INSTANCE_LIMIT:
             return True
-        if any(_depth(i) > _INDEX_DEPTH for _, indices in reads for i in indices):
+        if any(_is_deep(indices) or self._is_long(indices) for _, indices in reads):
             return True
         recomputed = sum(reads.values()) / max(tensor.size, 1) - 1
         return (tensor.materialize and len(reads) > 1) or cost * recomputed > self.store_cost
 
+    def _is_long(self, indices: Sequence[Expr]) -> bool:
+        """Whether indices take so much code that an element is better read from memory."""
+        nodes = (node for i in indices for node in walk(i))
+        return next(itertools.islice(nodes, self.index_nodes, None), None) is not None
 
-def _depth(expr: Expr) -> int:
-    depth, level = 0, [expr]
+
+def _is_deep(indices: Sequence[Expr]) -> bool:
+    level, depth = list(indices), 0
     while level and depth <= _INDEX_DEPTH:
         level = [o for e in level for o in operands(e)]
         depth += 1
-    return depth
+    return depth > _INDEX_DEPTH
 
 
 def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Tensor]:
@@ -142,7 +149,7 @@ def plan_storage(outputs: Sequence[te.Tensor], target: Target) -> Plan:
         if isinstance(tensor, (te.Contraction, te.Winograd, te.Extern)):
             for source in graph.sources(tensor):
                 operands.setdefault(graph.base(source), []).append(tensor)
-    planner = _Planner(order, target.store_cost, operands.keys() | map(graph.base, outputs))
+    planner = _Planner(order, target.store_cost, target.budget.index_nodes, operands.keys() | map(graph.base, outputs))
     planner.run()
     reads = {t: [Read(s, i, n) for (s, i), n in found.items()] for t, found in planner.reads.items()}
     stored = [t for t in order if t in planner.stored]

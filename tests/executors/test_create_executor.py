@@ -27,6 +27,7 @@ from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay_api.executor import with_flat_inputs
 from tests.ops.harness import assert_agrees, flat, type_of_value
+from tests.share import share
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 STATIC = ("graph", "aot")
@@ -41,6 +42,8 @@ SOFTMAX = """
 """
 SAMPLES = 2
 """Most samples of an operator."""
+PARTS = 5
+"""Programs that the samples of all operators are computed by, each of every fifth operator."""
 
 
 def pair(name: str = "x") -> Var:
@@ -115,14 +118,15 @@ def program_of(cases: list[tuple[OpDef, Sample]]) -> tuple[aotc.IRModule, list[A
     return aotc.IRModule({"main": Function(params, Tuple(results))}), [a for _, s in cases for a in s.args]
 
 
-@pytest.fixture(scope="module")
-def cases() -> list[tuple[OpDef, Sample]]:
-    compiled = (op for op in REGISTRY.values() if op.static is None)
-    return [(op, sample) for op in compiled for sample in spread(list(op.samples()))]
+def samples_of(part: int) -> list[tuple[OpDef, Sample]]:
+    """Samples of every operator, those of one program."""
+    compiled = [op for op in REGISTRY.values() if op.static is None]
+    return [(op, sample) for op in compiled[part::PARTS] for sample in spread(list(op.samples()))]
 
 
-@pytest.mark.parametrize("target", ["c", "llvm"])
-def test_samples_of_every_operator(cases: list[tuple[OpDef, Sample]], target: str) -> None:
+@pytest.mark.parametrize(("part", "target"), share([(k, t) for k in range(PARTS) for t in ("c", "llvm")], 3))
+def test_samples_of_every_operator(part: int, target: str) -> None:
+    cases = samples_of(part)
     mod, args = program_of(cases)
     results = {k: plain(relay.create_executor(k, mod, target=target).evaluate()(*args)) for k in OWN_WAYS}
     wrong: dict[tuple[str, str], str] = {}

@@ -147,7 +147,9 @@ def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
 
 
 def _summed(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]]:
-    """`x` summed over the axes that are not needed, and the axes that are left."""
+    """`x` summed over the axes that are not needed, and the axes
+    that are left.
+    """
     gone = [k for k, a in enumerate(axes) if a not in needed]
     return g.reduce("sum", x, gone, False), [a for a in axes if a in needed]
 

@@ -33,8 +33,8 @@ Functions: TypeAlias = Sequence[Activation]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of one direction of a layer: of the inputs (gates * hidden,
-    inputs), of the recurrence, and their biases.
+    """The weights of one direction of a layer: of the inputs (gates
+    * hidden, inputs), of the recurrence, and their biases.
 
     The gates are in the order of the operators: input, forget,
     cell, output; reset, update, new.

@@ -299,8 +299,8 @@ def _one_hot(indices: Expr, depth: Int, values: Expr, *, axis: int = -1) -> Expr
 
 
 def _compress(x: Expr, condition: Known, *, axis: int | None = None) -> Expr:
-    """The converter of Compress: its condition is constant, so that the
-    chosen positions are known.
+    """The converter of Compress: its condition is constant, so that
+    the chosen positions are known.
     """
     positions = g.constant(np.flatnonzero(condition.reshape(-1)), "int64")
     if axis is None:

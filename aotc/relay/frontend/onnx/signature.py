@@ -11,17 +11,20 @@ TensorType per input.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from aotc.ir import AotcError, Diagnostic, Dim, Span, SymDim, TensorType, is_static, nearest, static_shape
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem
 from aotc.relay.frontend.problems import Problems
 
+_Shape: TypeAlias = tuple[Dim, ...]
+_Shapes: TypeAlias = Mapping[str, _Shape | None]
+_Given: TypeAlias = Mapping[str, Sequence[int]]
+_Pins: TypeAlias = Mapping[str, int]
 
-def input_types(
-    loaded: LoadedModel, inputs: Sequence[Any], shape: Mapping[str, Sequence[int]], dims: Mapping[str, int]
-) -> dict[str, TensorType]:
+
+def input_types(loaded: LoadedModel, inputs: Sequence[Any], shape: _Given, dims: _Pins) -> dict[str, TensorType]:
     """The type of each graph input (a ValueInfoProto), pinned.
 
     Raises AotcError listing every input that is no tensor or has an
@@ -29,7 +32,7 @@ def input_types(
     unknown or contradicts the model.
     """
     span, problems = Span(loaded.source), Problems("onnx-input")
-    declared: dict[str, tuple[Dim, ...] | None] = {}
+    declared: dict[str, _Shape | None] = {}
     types: dict[str, TensorType] = {}
     for value in inputs:
         with problems.at(span):
@@ -43,7 +46,7 @@ def input_types(
     return types
 
 
-def _declared_shape(value: Any) -> tuple[Dim, ...] | None:
+def _declared_shape(value: Any) -> _Shape | None:
     """The declared shape of an input, None where the rank is not
     stated.
     """
@@ -62,13 +65,7 @@ def _declared_shape(value: Any) -> tuple[Dim, ...] | None:
     return tuple(result)
 
 
-def _bindings(
-    declared: Mapping[str, tuple[Dim, ...] | None],
-    shape: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int],
-    problems: Problems,
-    span: Span,
-) -> dict[str, int]:
+def _bindings(declared: _Shapes, shape: _Given, dims: _Pins, problems: Problems, span: Span) -> dict[str, int]:
     """Values of dimension symbols: those given, and those that
     given shapes imply.
     """
@@ -94,7 +91,7 @@ def _bindings(
 
 
 def _pinned(
-    value: Any, declared: tuple[Dim, ...] | None, given: Sequence[int] | None, bindings: Mapping[str, int]
+    value: Any, declared: _Shape | None, given: Sequence[int] | None, bindings: Mapping[str, int]
 ) -> TensorType:
     what = f"input {value.name!r}"
     dtype = dtype_of_elem(value.type.tensor_type.elem_type, what)

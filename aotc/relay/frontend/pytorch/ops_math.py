@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of elementwise operators (arithmetic, comparisons, logic,
-activations), of reductions, running sums and orders of elements.
+"""Converters of elementwise operators (arithmetic, comparisons,
+logic, activations), of reductions, running sums and orders of
+elements.
 
 OPS["add"](x=a, other=1.5, alpha=1)                 # add(cast(a), 1.5)
 OPS["mean.dim"](x=a, dim=[2, 3], keepdim=True)      # mean(a, axis=(2, 3), keepdims=True)

@@ -229,7 +229,9 @@ def _cpu(value: Any, where: str) -> dict[str, Any]:
 
 
 def _source(value: Any, where: str) -> dict[str, str]:
-    """The last line of the Python source that made a node, from its metadata."""
+    """The last line of the Python source that made a node, from its
+    metadata.
+    """
     trace = value.get("stack_trace") if isinstance(value, dict) else None
     lines = [line.strip() for line in trace.splitlines() if "File" in line] if isinstance(trace, str) else []
     return {"stack_trace": lines[-1][:300]} if lines and lines[-1].isprintable() else {}

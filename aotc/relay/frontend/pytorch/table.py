@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_index, ops_math, ops_nn, ops_shape
+from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_math, ops_nn, ops_shape
 from aotc.relay.frontend.pytorch.values import Converter, Table
 
-_FAMILIES: Final = (ops_math, ops_shape, ops_create, ops_index, ops_conv, ops_nn)
+_FAMILIES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_shape)
 
 ALIASES: Final = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",

@@ -228,9 +228,7 @@ def iota(count: int, as_type: str = "int64") -> Constant:
 
 
 def _typed(a: Operand, b: Operand) -> tuple[Expr, Expr]:
-    """Numbers as scalars of the data type of the operand beside
-    them.
-    """
+    """Numbers as scalars of the data type of the operand beside them."""
     if isinstance(a, (int, float)):
         assert not isinstance(b, (int, float)), "one operand must be a tensor"
         return constant(a, dtype(b)), b
@@ -238,9 +236,7 @@ def _typed(a: Operand, b: Operand) -> tuple[Expr, Expr]:
 
 
 def binary(name: str, a: Operand, b: Operand) -> Expr:
-    """A broadcasting operator; numbers take the other operand's
-    type.
-    """
+    """A broadcasting operator; numbers take the other operand's type."""
     return op(name, *_typed(a, b))
 
 
@@ -350,9 +346,7 @@ def squeeze(x: Expr, axes: Sequence[int]) -> Expr:
 
 
 def broadcast(x: Expr, sizes: Sequence[int]) -> Expr:
-    """`x` repeated to a shape; a one-element constant stays a
-    splat.
-    """
+    """`x` repeated to a shape; a one-element constant stays a splat."""
     target = tuple(sizes)
     if dims(x) == target:
         return x

@@ -328,9 +328,7 @@ def check_graph(graph: GraphProto, source: str) -> None:
 
 
 def node_label(node: NodeProto, index: int) -> str:
-    """A node's name, or its operator and position where it has
-    none.
-    """
+    """A node's name, or its operator and position where it has none."""
     return str(node.name) or f"{node.op_type}#{index}"
 
 

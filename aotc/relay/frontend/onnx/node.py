@@ -172,9 +172,7 @@ _FIELDS: Final = {
 
 
 def value_of(attribute: AttributeProto) -> Any:
-    """The Python value of an attribute; tensors and graphs stay
-    protos.
-    """
+    """The Python value of an attribute; tensors and graphs stay protos."""
     if attribute.type not in _FIELDS:
         raise AotcError("onnx-attribute", f"attribute {attribute.name!r} has a kind that is not supported")
     value = getattr(attribute, _FIELDS[attribute.type])

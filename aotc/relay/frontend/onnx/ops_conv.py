@@ -109,9 +109,7 @@ def _transposed_padding(
 
 
 def _pool_window(node: Node, x: Expr) -> Window:
-    """The window of a pool, over as many axes as `x` has spatial
-    ones.
-    """
+    """The window of a pool, over as many axes as `x` has spatial ones."""
     kernel = node.attrs.get("kernel_shape", [])
     rank = windows.spatial_rank(g.rank(x), f"{node.op_type} of an input")
     require("onnx-window", len(kernel) == rank, f"kernel_shape {kernel} does not fit an input of rank {rank + 2}")

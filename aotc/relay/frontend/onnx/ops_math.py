@@ -250,9 +250,7 @@ def _in_floats(body: Reduction) -> Reduction:
 
 
 def _sum_of(inner: Callable[[Expr], Expr], outer: Callable[[Expr], Expr] = _same) -> Reduction:
-    """The sum of a function of the elements, and a function of the
-    sum.
-    """
+    """The sum of a function of the elements, and a function of the sum."""
     return lambda x, axes, keepdims: outer(g.reduce("sum", inner(x), axes, keepdims))
 
 

@@ -102,9 +102,7 @@ def _rms_normalization(x: Expr, scale: Expr, *, axis: Axis = -1, epsilon: float,
 def _group_normalization(
     x: Expr, scale: Expr, bias: Expr, *, num_groups: int, epsilon: float, stash_type: int = 1, node: Node
 ) -> Expr:
-    """Scale and bias are per group up to version 18, per channel
-    after.
-    """
+    """Scale and bias are per group up to version 18, per channel after."""
     shape = g.shape(x)
     fits = num_groups >= 1 and shape[1] % num_groups == 0
     require("onnx-norm", fits, f"{shape[1]} channels cannot form {num_groups} groups")
@@ -314,9 +312,7 @@ def _recurrent(*, direction: str = "forward", layout: bool = False, node: Node) 
 
 
 def _lengths(given: Maybe, length: int, batch: int) -> Maybe:
-    """Sequence lengths as a column; None where all sequences are
-    whole.
-    """
+    """Sequence lengths as a column; None where all sequences are whole."""
     if given is None or (isinstance(given, Constant) and bool((given.data == length).all())):
         return None
     return g.reshape(g.cast(given, "int32"), (batch, 1))

@@ -276,9 +276,7 @@ def _stft(
 
 
 def _col2im(x: Expr, image: Ints, block: Ints, *, strides: Any = None, dilations: Any = None, pads: Any = None) -> Expr:
-    """Each column is added into the image at the place of its
-    window.
-    """
+    """Each column is added into the image at the place of its window."""
     rank, taps, (batch, rows, columns) = len(image), math.prod(block), g.shape(x)
     before = (pads or [0] * rank)[:rank]
     total = [n + b + a for n, b, a in zip(image, before, (pads or [0] * (2 * rank))[rank:], strict=True)]

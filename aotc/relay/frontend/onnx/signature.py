@@ -47,9 +47,7 @@ def input_types(loaded: LoadedModel, inputs: Sequence[Any], shape: _Given, dims:
 
 
 def _declared_shape(value: Any) -> _Shape | None:
-    """The declared shape of an input, None where the rank is not
-    stated.
-    """
+    """The declared shape of an input, None where the rank is not stated."""
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         text = {"sequence_type": "a sequence", "optional_type": "an optional value", "map_type": "a map"}

@@ -22,9 +22,7 @@ _DOMAINS: Final[Mapping[str, Table]] = {
 
 
 def converter_of(domain: str, op_type: str) -> Converter | None:
-    """The converter of an operator, None where there is none of its
-    own.
-    """
+    """The converter of an operator, None where there is none of its own."""
     return _DOMAINS.get(domain, {}).get(op_type)
 
 

@@ -207,9 +207,7 @@ def _call(node: Any, values: Mapping[str, Value]) -> Value:
 
 
 def _source_line(node: Any) -> str:
-    """The last line of the module's Python source that made the
-    node.
-    """
+    """The last line of the module's Python source that made the node."""
     trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if "File" in line]
     return f"in {trace[-1]}" if trace else ""
 

@@ -39,9 +39,7 @@ def _batched(body: Callable[..., Expr], x: Expr, rank: int, *args: Any, **attrib
 
 
 def _window(rank: int, kernel: Value, stride: Value = None, padding: Value = 0, dilation: Value = 1) -> Window:
-    """A window, which moves by its own extent where no stride is
-    given.
-    """
+    """A window, which moves by its own extent where no stride is given."""
     sizes = _per_axis(kernel, rank)
     strides = _per_axis(stride, rank) if stride not in (None, []) else sizes
     window = Window(sizes, strides, _per_axis(dilation, rank), ())

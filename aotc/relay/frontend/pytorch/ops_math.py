@@ -97,9 +97,7 @@ def _rounding(name: str, x: Expr) -> Expr:
 
 
 def _finite(name: str, x: Expr) -> Expr:
-    """A test of floating-point numbers; of integers the answer is
-    known.
-    """
+    """A test of floating-point numbers; of integers the answer is known."""
     if g.dtype(x).is_float:
         return g.op(name, x)
     same = g.equal(x, x)

@@ -177,9 +177,7 @@ class _Conversion:
             self._spread(root, base)
 
     def _spread(self, base: str, but: str = "") -> None:
-        """Compute all views of `base` again, except `but` and its
-        own.
-        """
+        """Compute all views of `base` again, except `but` and its own."""
         changed = {base}
         for name, view in self.views.items():
             if view.parent in changed and name != but:

@@ -62,9 +62,7 @@ _DTYPE_NUMBERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A result that is not computed: an error once somebody reads
-    it.
-    """
+    """A result that is not computed: an error once somebody reads it."""
 
     why: str
 
@@ -212,9 +210,7 @@ def axis(place: int, x: Expr) -> int:
 
 
 def axes(places: Value, rank: int) -> list[int]:
-    """Axes from 0, ascending; all of them for None or an empty
-    list.
-    """
+    """Axes from 0, ascending; all of them for None or an empty list."""
     if places is None or places == []:
         return list(range(rank))
     return sorted({axis_in(a, rank) for a in ints(places)})

@@ -40,7 +40,7 @@ def take(x: Expr, indices: Expr, axis: int) -> Expr:
     """Elements of an axis by their positions, which count from 0;
     constant ones are checked.
     """
-    size = g.dims(x)[axis] if axis < g.rank(x) else None
+    size = g.dims(x)[axis] if 0 <= axis < g.rank(x) else None
     places = checked_indices(indices, size) if isinstance(size, int) else indices
     return g.op("take", x, places, axis=axis, mode="clip")
 

@@ -57,7 +57,7 @@ def _axes(node: Node, shape: Sequence[int], crops: bool) -> dict[int, _Axis]:
     unless it says so.
     """
     places = [g.axis(a, len(shape)) for a in node.attrs.get("axes") or range(len(shape))]
-    extents, count = [shape[a] for a in places], len(places)
+    count = len(places)
     regions = [(0.0, 1.0)] * count
     if crops:
         roi = node.known(1, "roi")
@@ -66,6 +66,7 @@ def _axes(node: Node, shape: Sequence[int], crops: bool) -> dict[int, _Axis]:
             raise AotcError("onnx-resize", text)
         regions = [(float(roi.flat[k]), float(roi.flat[k + count])) for k in range(count)]
     scales, sizes = _given(node)
+    extents = [shape[a] for a in places]
     finite = all(map(math.isfinite, (*scales, *itertools.chain(*regions))))
     require("onnx-resize", finite, f"scales {scales} or the region are not finite")
     if sizes:

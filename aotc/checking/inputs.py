@@ -69,8 +69,7 @@ def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
         raise AotcError("inputs-file", f"{path} is a single array", hint="save inputs by name with numpy.savez")
     keys = [(name, key) for name in types for key in (name, f"in/{name}") if key in arrays]
     found = {name: _of_type(arrays[key], types[name]) for name, key in keys}
-    missing = [name for name in types if name not in found]
-    if missing:
+    if missing := [name for name in types if name not in found]:
         raise AotcError("inputs-file", f"{path} has no input {missing[0]!r}", hint=nearest(missing[0], arrays))
     return found
 

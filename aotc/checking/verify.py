@@ -7,7 +7,7 @@ report.ok, report.cases[0].outputs[0].relative
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -168,7 +168,10 @@ def verify(
     types = input_types(work.module)
     compiled = work.library()
     chosen.progress("running the reference")
-    runs, report = _compared(compiled, model, types, _input_sets(inputs, types, seeds))
+    sets: Iterable[tuple[str, Arrays]] = ((f"seed {seed}", random_inputs(types, seed)) for seed in range(seeds))
+    if inputs is not None:
+        sets = [(inputs.name, read_inputs(inputs, types))]
+    runs, report = _compared(compiled, model, types, sets)
     if report.ok or not bisect:
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
@@ -194,26 +197,15 @@ def _compared(
     return runs, Report(reference.name, judged(runs, compiled.metadata["error_bound"], reference.exact))
 
 
-def _input_sets(path: Path | None, types: Mapping[str, TensorType], seeds: int) -> Iterator[tuple[str, Arrays]]:
-    if path is not None:
-        yield path.name, read_inputs(path, types)
-        return
-    for seed in range(seeds):
-        yield f"seed {seed}", random_inputs(types, seed)
-
-
 def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto:
     """A copy in which every intermediate of known type is an output too."""
     exposed = onnx.ModelProto()
     exposed.CopyFrom(model)
     inferred = onnx.shape_inference.infer_shapes(model)
     types = {v.name: v for v in inferred.graph.value_info if v.type.HasField("tensor_type")}
-    present = {o.name for o in model.graph.output} | set(known)
-    for node in model.graph.node:
-        for name in node.output:
-            if name in types and name not in present:
-                present.add(name)
-                exposed.graph.output.append(types[name])
+    made = dict.fromkeys(name for node in model.graph.node for name in node.output)
+    present = {*known, *(o.name for o in model.graph.output)}
+    exposed.graph.output.extend(types[name] for name in made if name in types and name not in present)
     return exposed
 
 
@@ -227,9 +219,8 @@ def first_difference(
     options.progress("looking for the first node that differs")
     exposed = _expose_all(model, list(types))
     _, report = _compared(options.compiled(exposed), exposed, types, [("", inputs)])
-    results = {c.name: c for c in report.cases[0].outputs}
+    wrong = {c.name: c for c in report.cases[0].outputs if not c.ok}
     for index, node in enumerate(model.graph.node):
-        for name in node.output:
-            if (result := results.get(name)) is not None and not result.ok:
-                return f"node {node.name or f'#{index}'} ({node.op_type}), output {name!r}: {result.reason}"
+        for result in (wrong[name] for name in node.output if name in wrong):
+            return f"node {node.name or f'#{index}'} ({node.op_type}), output {result.name!r}: {result.reason}"
     return ""

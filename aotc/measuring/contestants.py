@@ -260,10 +260,9 @@ _ONNX_ALONE: Final = ("onnxruntime", "ncnn")
 
 def require_rivals(names: Sequence[str]) -> None:
     """Raise AotcError (code "rival") for names that are no rivals."""
-    for name in names:
-        if name not in RIVALS:
-            hint = nearest(name, RIVALS) or f"known: {', '.join(RIVALS)}"
-            raise AotcError("rival", f"unknown contestant {name!r}", hint=hint)
+    for name in (name for name in names if name not in RIVALS):
+        hint = nearest(name, RIVALS) or f"known: {', '.join(RIVALS)}"
+        raise AotcError("rival", f"unknown contestant {name!r}", hint=hint)
 
 
 def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:

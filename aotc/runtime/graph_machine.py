@@ -91,7 +91,10 @@ class GraphBinding:
     def __init__(self, machine: GraphMachine, given: Mapping[int, Array]) -> None:
         infos = machine.tensors
         self._turns = Turns()
-        self._tensors = [given[k] if k in given else _memory(info) for k, info in enumerate(infos)]
+        self._tensors = [
+            given[k] if k in given else aligned(i.nbytes, ALIGNMENT).view(i.dtype.numpy).reshape(i.shape)
+            for k, i in enumerate(infos)
+        ]
         self._nodes = machine.nodes
         self._calls = [self._bind(node, machine.library) for node in machine.nodes]
         self.outputs = {infos[k].name: self._tensors[k] for k in machine.outputs}
@@ -124,7 +127,3 @@ class GraphBinding:
         """What a node gave when it last ran; for an input or a constant, its value."""
         node = self._nodes[index]
         return [self._part(place, shape) for place, shape in zip(node.outputs, node.shapes, strict=True)]
-
-
-def _memory(info: TensorInfo) -> Array:
-    return aligned(info.nbytes, ALIGNMENT).view(info.dtype.numpy).reshape(info.shape)

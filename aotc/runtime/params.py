@@ -46,14 +46,12 @@ def _loaded(reader: Reader) -> dict[str, NDArray]:
     names = [reader.take(*reader.unpack("<Q")).decode() for _ in range(count)]
     if reader.unpack("<Q") != (count,) or len(set(names)) != count:
         raise AotcError("params", "the saved parameters have other names than arrays, or a name twice")
-    params = {name: _array(name, reader) for name in names}
+    params = {}
+    for name in names:
+        try:
+            params[name] = NDArray(reader.array())
+        except ValueError as error:
+            raise ValueError(f"parameter {name!r}: {error}") from error
     if reader.left:
         raise AotcError("params", f"{reader.left} bytes follow the saved parameters")
     return params
-
-
-def _array(name: str, reader: Reader) -> NDArray:
-    try:
-        return NDArray(reader.array())
-    except ValueError as error:
-        raise ValueError(f"parameter {name!r}: {error}") from error

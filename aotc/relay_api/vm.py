@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -86,26 +87,29 @@ def _require_data(main: Function) -> None:
         stack += ty.fields if isinstance(ty, TupleType) else ()
 
 
+@dataclass(eq=False)
 class Kernels:
     """Calls of primitive functions by number, each compiled for the types that it meets.
 
-    compilations   how many kernels were compiled for types found at run time
+    work           what compiles them
+    names          by which the functions are known in libraries
+    limit          most kernels that are kept for types found at run time
+    compilations   how many kernels were compiled for such types
     """
 
-    def __init__(
-        self, work: Compilation, functions: Sequence[Function], names: Sequence[str], limit: int = MAX_KERNELS
-    ) -> None:
-        self.compilations = 0
-        self._functions = functions
-        self._names = names
-        self._work = work
-        self._limit = limit
+    work: Compilation
+    functions: Sequence[Function]
+    names: Sequence[str]
+    limit: int = MAX_KERNELS
+    compilations: int = 0
+
+    def __post_init__(self) -> None:
         self._turns = Turns()
         self._found: OrderedDict[tuple[int, tuple[Type, ...]], Run] = OrderedDict()
-        static = {n: f for n, f in zip(names, functions, strict=True) if _is_compiled(f)}
-        library = work.compile_functions(static)
+        static = {n: f for n, f in zip(self.names, self.functions, strict=True) if _is_compiled(f)}
+        library = self.work.compile_functions(static)
         runs = {n: _compiled(library, n, f) for n, f in static.items()}
-        self._static = [runs.get(n) for n in names]
+        self._static = [runs.get(n) for n in self.names]
 
     def __call__(self, number: int, args: Sequence[Value]) -> Value:
         """The result of kernel `number`; AotcError naming the operator and the types for what it refuses."""
@@ -117,18 +121,18 @@ class Kernels:
                 run = self._found.get(key)
                 if run is None:
                     run = self._found[key] = self._specialized(number, types)
-                    while len(self._found) > self._limit:
+                    while len(self._found) > self.limit:
                         self._found.popitem(last=False)
                 self._found.move_to_end(key)
         return run(args)
 
     def _specialized(self, number: int, types: Sequence[Type]) -> Run:
-        function, name = self._functions[number], self._names[number]
+        function, name = self.functions[number], self.names[number]
         try:
             concrete = _retyped(function, types)
             if not _is_compiled(concrete):
                 return _on_host(concrete)
-            library = self._work.compile_functions({name: concrete})
+            library = self.work.compile_functions({name: concrete})
         except AotcError as error:
             text = f"{anchor_name(function)} on ({', '.join(map(str, types))}): {error.diagnostics[0].message}"
             raise AotcError(error.code, text, span=error.diagnostics[0].span or function.span) from error

@@ -24,11 +24,7 @@ class TempDirectory:
 
     def __init__(self) -> None:
         self._directory = ScratchDirectory("aotc-")
-        self.temp_dir = self._directory.name
-
-    @property
-    def path(self) -> str:
-        return self.temp_dir
+        self.temp_dir = self.path = self._directory.name
 
     def relpath(self, name: str) -> str:
         """The path of a file in it."""

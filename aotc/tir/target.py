@@ -108,6 +108,8 @@ class Budget:
     """How much code, parameters and memory may grow for the sake of speed.
 
     stack_bytes       scratch of a kernel that may lie on its stack
+    row_bytes         a row of accumulators, which stays in the first-level cache beside
+                      what is read
     widened_bytes     what may lie there of narrow floats that were converted to
                       float32
     array_bytes       parameters below this are C arrays, else a binary file that the
@@ -122,6 +124,7 @@ class Budget:
     """
 
     stack_bytes: int = 4096
+    row_bytes: int = 1024
     widened_bytes: int = 16 << 10
     array_bytes: int = 64 << 10
     parameter_growth: float = 1.0

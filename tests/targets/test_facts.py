@@ -85,6 +85,8 @@ def test_threads_decide_which_reductions_are_done_in_parts() -> None:
     alone, shared, more = (schedule("k", [x], [total], machine) for machine in machines)
     assert "part" not in to_text(alone) and "for part in 0..8 independent" in to_text(shared)
     assert "for part in 0..16 independent" in to_text(more)
+    short = schedule("k", [x], [total], replace(C, budget=Budget(row_bytes=16)))
+    assert "stack total_row: float32[8]" in to_text(alone) and "stack total_row: float32[4]" in to_text(short)
 
 
 def test_a_target_for_another_processor_is_one_value(tmp_path: Path) -> None:

@@ -32,8 +32,6 @@ _ROW_STRIDE: Final = 4
 _WINDOW: Final = 32
 """Reductions over so few elements are written out; over fewer if borders multiply the code."""
 _WINDOW_GUARDED: Final = 9
-_ROW_BYTES: Final = 1024
-"""The most that a row of accumulators takes of the first-level cache."""
 _SCALAR_LANES: Final = 4
 """Partial accumulators on targets without vectors: enough to hide the latency of an addition."""
 
@@ -177,7 +175,7 @@ def _in_parts(parts: _Reduction, var: Var, extent: int, count: int) -> Stmt:
 
 def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
     """A row of accumulators along an output axis, in tiles if the axis is long."""
-    limit = max(_ROW_BYTES // parts.acc.dtype.itemsize, 1)
+    limit = max(parts.builder.target.budget.row_bytes // parts.acc.dtype.itemsize, 1)
     tile = extent if extent <= limit else _tile(extent, limit)
     row = parts.builder.scratch(f"{parts.acc.name}_row", parts.acc.dtype, tile, private=True)
     outer = Var(var.name)

@@ -339,6 +339,10 @@ class Function(Node):
         changes = {key: value} if isinstance(key, str) else key
         return Function(self.params, self.body, self.ret_type, {**self.attrs, **changes}, self.span)
 
+    def with_body(self, body: Expr) -> Function:
+        """A function of other contents: parameters, declared result and attributes are kept."""
+        return Function(self.params, body, self.ret_type, self.attrs, self.span)
+
     @property
     def is_primitive(self) -> bool:
         """True for a fused function: one kernel to be."""

@@ -154,7 +154,8 @@ class Matcher:
 
     def _users_within(self, node: Expr, inside: set[Expr]) -> set[Expr]:
         """What of `inside` depends on `node` through `inside` alone."""
-        return {*depth_first([node], lambda n: [u for u in self._uses.get(n, ()) if u in inside])} - {node}
+        reached = depth_first([node], lambda n: inside.intersection(self._uses.get(n, ())))
+        return {*reached} - {node}
 
     def _path_node(self, path: DFPattern, node: Expr) -> bool:
         before, self._on_path = self._on_path, True

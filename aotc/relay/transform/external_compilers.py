@@ -201,10 +201,6 @@ def _with_marks(root: Expr, labels: dict[Expr, str], groups: dict[Expr, int]) ->
     return ended(unmarked(root))
 
 
-def _with_body(function: Function, body: Expr) -> Function:
-    return Function(function.params, body, function.ret_type, function.attrs, function.span)
-
-
 @dataclass(frozen=True, repr=False)
 class AnnotateTarget(FunctionPass):
     """Put compiler_begin and compiler_end around each call that an external compiler takes.
@@ -232,7 +228,7 @@ class AnnotateTarget(FunctionPass):
                 labels[node] = target
         if len(labels) == len(before):
             return function
-        return _with_body(function, _with_marks(root, labels, convex_groups(root, before)))
+        return function.with_body(_with_marks(root, labels, convex_groups(root, before)))
 
     def _target(self, node: Expr, labels: dict[Expr, str]) -> str | None:
         match node:
@@ -256,7 +252,8 @@ class MergeCompilerRegions(FunctionPass):
         labels = marked(root)
         if not labels:
             return function
-        return _with_body(function, _with_marks(root, labels, convex_groups(root, labels, across=True)))
+        groups = convex_groups(root, labels, across=True)
+        return function.with_body(_with_marks(root, labels, groups))
 
 
 # --- composites
@@ -284,7 +281,7 @@ class MergeComposite(FunctionPass):
             check = entry[2] if len(entry) == 3 else _always
             body = partition(pattern, function.body, {"Composite": name}, check)
             if body is not function.body:
-                function = Function(function.params, body, function.ret_type, function.attrs, function.span)
+                function = function.with_body(body)
         return function
 
 
@@ -433,7 +430,7 @@ class PartitionGraph(Pass[IRModule]):
             prefix = "_".join(p for p in ("tvmgen", self.mod_name, "{}", name) if p)
             partition = _Partition(prefix, IRModule(functions), regions)
             body = partition.rewrite(function.body)
-            functions[name] = Function(function.params, body, function.ret_type, function.attrs, function.span)
+            functions[name] = function.with_body(body)
             functions.update(partition.made)
         result = start.with_functions(functions)
         return module if result is start else infer_module(result)

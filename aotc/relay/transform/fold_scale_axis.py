@@ -180,7 +180,9 @@ class _Backward(GraphMutator):
         if node is None or self.counts.get(expr, 1) != 1 or reach == 0:
             return None
         with span_scope(merge_spans([node.span, self.origin])):
-            return scale_outputs(node, scale) if is_call(node, *_ANCHORS) else self._through(node, scale, reach - 1)
+            if is_call(node, *_ANCHORS):
+                return scale_outputs(node, scale)
+            return self._through(node, scale, reach - 1)
 
     def _through(self, node: Call, scale: Scale, reach: int) -> Expr | None:
         """An operator whose operands, or the one of them that matters, absorb the scale."""
@@ -192,11 +194,9 @@ class _Backward(GraphMutator):
         if is_call(node, "multiply"):  # a constant that stays where it is
             found = _product(node)
             inner = None if found is None else self.absorb(found[0], scale, reach)
-            return (
-                None
-                if found is None or inner is None
-                else recall(node, [inner if a is found[0] else a for a in node.args])
-            )
+            if found is None or inner is None:
+                return None
+            return recall(node, [inner if a is found[0] else a for a in node.args])
         if is_call(node, "nn.bias_add"):
             axis = node.attrs["axis"] % tensor_type_of(data).rank
             if not isinstance(others[0], Constant) or scale.axis not in (None, axis):

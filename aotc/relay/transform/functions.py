@@ -254,8 +254,7 @@ class _Lifter(Mutator):
         mapping.update(inside)
         if own is not None:
             mapping[own] = _closure(name, list(inside.values()), new)
-        body = substitute(new.body, mapping)
-        function = Function(new.params, body, new.ret_type, new.attrs, new.span)
+        function = new.with_body(substitute(new.body, mapping))
         if captured:
             function = Function(inside.values(), function, new.checked_type, {"Closure": 1}, new.span)
         self.lifted[name] = function

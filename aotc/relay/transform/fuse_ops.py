@@ -223,9 +223,10 @@ def _merge_groups(nodes: Sequence[_Node], max_depth: int) -> None:
     for phase in range(3):
         for node in nodes:
             path = _mergeable(node, phase)
-            if node.parent is not None and sum(n.own.count for n in path) + node.parent.group.count <= max_depth:
+            parent = node.parent.group if node.parent is not None else node.group
+            if sum(n.own.count for n in path) + parent.count <= max_depth:
                 for member in path:
-                    member.group.join(node.parent.group)
+                    member.group.join(parent)
 
 
 def _mergeable(node: _Node, phase: int) -> list[_Node]:
@@ -313,14 +314,17 @@ class _Rewriter:
                 return self._member(node, node.args)
             case Tuple() if self._group(node).root_ref is not node:
                 return self._member(node, node.fields)
-            case TupleGetItem(tuple_value=value) if (group := self._group(node)).root_ref is not node or (
-                self._group(value) is group
-            ):
+            case TupleGetItem(tuple_value=value) if self._is_inside(node, value):
                 return self._member(node, (value,))
             case Function() if left_alone(node):
                 return node
             case _:
                 return rebuild(node, self.new.__getitem__)
+
+    def _is_inside(self, field: Expr, value: Expr) -> bool:
+        """Whether a field of a tuple is taken in a group that computes something."""
+        group = self._group(field)
+        return group.root_ref is not field or self._group(value) is group
 
     def _is_literal(self, arg: Expr, user: Expr) -> bool:
         """Whether a constant of another group is written into this one nevertheless.

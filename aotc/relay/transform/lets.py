@@ -60,7 +60,11 @@ class DeadCodeElimination(FunctionPass):
 
     def rewritten(self, function: Function) -> Function:
         live = live_vars(function)
-        return rewrite_nodes(function, lambda _, new: new.body if isinstance(new, Let) and new.var not in live else new)
+
+        def kept(_: Expr, new: Expr) -> Expr:
+            return new.body if isinstance(new, Let) and new.var not in live else new
+
+        return rewrite_nodes(function, kept)
 
 
 # --- variables instead of sharing

@@ -63,9 +63,9 @@ def _folding(obstacle: Check, **changes: Any) -> Rewrite:
             return WhyNot("more than spatial axes are padded, or not with a constant")
         value = base.uniform_value(pad.args[1])
         reason = "the pad value is not constant" if value is None else obstacle(node, float(value), padding)
-        return (
-            WhyNot(reason) if reason else base.recall(node, (pad.args[0], *node.args[1:]), padding=padding, **changes)
-        )
+        if reason:
+            return WhyNot(reason)
+        return base.recall(node, (pad.args[0], *node.args[1:]), padding=padding, **changes)
 
     return rewrite
 

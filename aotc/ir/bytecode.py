@@ -87,10 +87,7 @@ def _is_tail(code: Sequence[Instruction], pc: int) -> bool:
 
 
 def _bits(registers: Iterable[int]) -> int:
-    mask = 0
-    for register in registers:
-        mask |= 1 << register
-    return mask
+    return sum(1 << register for register in set(registers))
 
 
 def _members(mask: int) -> tuple[int, ...]:

@@ -225,9 +225,7 @@ class PassContext:
                 instrument.enter_pass_ctx()
                 entered.append(instrument)
         except BaseException:
-            LOG.warning("Pass instrumentation entering pass context failed.")
-            LOG.warning("Disable pass instrumentation.")
-            self._instruments = ()
+            self._drop_instruments("entering")
             for instrument in reversed(entered):
                 _leave_failed(instrument)
             raise
@@ -238,10 +236,13 @@ class PassContext:
             for instrument in self._instruments:
                 instrument.exit_pass_ctx()
         except BaseException:
-            LOG.warning("Pass instrumentation exiting pass context failed.")
-            LOG.warning("Disable pass instrumentation.")
-            self._instruments = ()
+            self._drop_instruments("exiting")
             raise
+
+    def _drop_instruments(self, step: str) -> None:
+        LOG.warning("Pass instrumentation %s pass context failed.", step)
+        LOG.warning("Disable pass instrumentation.")
+        self._instruments = ()
 
     def watching(self, info: PassInfo) -> tuple[PassInstrument, ...]:
         """The instruments that see passes of this kind."""

@@ -60,6 +60,14 @@ def conv2d(
     )
 
 
+def square_conv2d(
+    data: Expr, name: str, channels: int, size: int, stride: int = 1, padding: int = 0, **attributes: Any
+) -> Expr:
+    """A convolution with windows of `size` x `size` elements, steps and padding being equal in both directions."""
+    window: dict[str, Any] = {"kernel_size": (size, size), "strides": (stride, stride), "padding": (padding, padding)}
+    return conv2d(data, name, channels=channels, **window, **attributes)
+
+
 def conv2d_transpose(data: Expr, name: str, *, channels: int, kernel_size: tuple[int, int], **attributes: Any) -> Expr:
     """A transposed convolution of NCHW data without bias."""
     weight = parameter(f"{name}_weight", (tensor_type_of(data).shape[1], channels, *kernel_size), data)

@@ -10,7 +10,7 @@ from aotc.ir import TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import batch_flatten, global_avg_pool2d, relu, softmax
 from aotc.relay.testing.init import workloads_of
-from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
+from aotc.relay.testing.layers import batch_norm_infer, dense_add_bias, network, square_conv2d
 
 _BLOCKS = (
     *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)),
@@ -23,18 +23,9 @@ _BLOCKS = (
 def _separable(data: Expr, name: str, inputs: int, outputs: int, stride: int, layout: str) -> Expr:
     """A 3 x 3 convolution of each channel on its own, then a 1 x 1 convolution across channels."""
     axis = layout.index("C")
-    body = conv2d(
-        data,
-        name,
-        channels=inputs,
-        groups=inputs,
-        kernel_size=(3, 3),
-        strides=(stride, stride),
-        padding=(1, 1),
-        data_layout=layout,
-    )
+    body = square_conv2d(data, name, inputs, 3, stride, 1, groups=inputs, data_layout=layout)
     body = relu(batch_norm_infer(body, f"{name}_bn1", axis=axis))
-    body = conv2d(body, f"{name}_conv2", channels=outputs, kernel_size=(1, 1), data_layout=layout)
+    body = square_conv2d(body, f"{name}_conv2", outputs, 1, data_layout=layout)
     return relu(batch_norm_infer(body, f"{name}_bn2", axis=axis))
 
 
@@ -48,9 +39,7 @@ def get_net(
     """The network as a function of `data` (batch_size, *image_shape, in the order of `layout`) and its parameters."""
     body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
     name = "conv_block_1"
-    body = conv2d(
-        body, f"{name}_conv", channels=32, kernel_size=(3, 3), strides=(2, 2), padding=(1, 1), data_layout=layout
-    )
+    body = square_conv2d(body, f"{name}_conv", 32, 3, 2, 1, data_layout=layout)
     body = relu(batch_norm_infer(body, f"{name}_bn", axis=layout.index("C")))
     channels = 32
     for number, (outputs, stride) in enumerate(_BLOCKS, 1):

@@ -25,8 +25,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.text.attributes import make_attrs
 from aotc.relay.text.cursor import Cursor, scalar, type_, value
 from aotc.relay.text.lexer import Source, Token
-from aotc.relay.text.literals import VERSION
-from aotc.relay.text.metadata import KEY, load
+from aotc.relay.text.literals import KEY, VERSION, load
 from aotc.relay.text.names import Names
 from aotc.relay.trampoline import Task, run
 

@@ -21,7 +21,7 @@ from aotc.relay.blocks import Block, Blocks
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.text import literals
-from aotc.relay.text.metadata import KEY, dump
+from aotc.relay.text.literals import KEY, dump
 from aotc.relay.trampoline import Task, run
 from aotc.relay.visitor import children, depth_first, post_order
 

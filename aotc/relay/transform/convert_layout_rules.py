@@ -79,16 +79,8 @@ def flat_types(types: Sequence[Type]) -> list[Type]:
     return list(chain.from_iterable(t.fields if isinstance(t, TupleType) else (t,) for t in types))
 
 
-def _ranks(types: Sequence[Type]) -> list[int]:
+def _ranks(*types: Type) -> list[int]:
     return [t.rank if isinstance(t, TensorType) else -1 for t in flat_types(types)]
-
-
-def _argument_ranks(call: Call) -> list[int]:
-    return _ranks([type_of(a) for a in call.args])
-
-
-def _result_ranks(call: Call) -> list[int]:
-    return _ranks([type_of(call)])
 
 
 # --- desired layouts
@@ -158,7 +150,7 @@ def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
 
 def _always(call: Call, order: Order) -> Plan | None:
     """Data and result in the one order that there is, where they have its rank."""
-    data, *others = _argument_ranks(call)
+    data, *others = _ranks(*map(type_of, call.args))
     return Plan((order, *(AS_IT_WAS for _ in others)), (order,), call.attrs) if data == len(order.old) else None
 
 
@@ -170,7 +162,7 @@ def _first_known(orders: Sequence[Order]) -> Order:
 
 def _broadcast(call: Call, orders: Sequence[Order]) -> Plan | None:
     """All arguments in the order of the first that is reordered, or else of the first that is known."""
-    ranks, results = _argument_ranks(call), _result_ranks(call)
+    ranks, results = _ranks(*map(type_of, call.args)), _ranks(type_of(call))
     order = _first_known([o for o, r in zip(orders, ranks, strict=True) if r == results[0]])
     if not order.is_known:
         return None
@@ -179,7 +171,7 @@ def _broadcast(call: Call, orders: Sequence[Order]) -> Plan | None:
 
 def _carried(call: Call, orders: Sequence[Order]) -> Plan | None:
     """Arguments of the data's rank in its order; results in the order in which the axis map says that they come."""
-    ranks, results, order = _argument_ranks(call), _result_ranks(call), _first_known(orders)
+    ranks, results, order = _ranks(*map(type_of, call.args)), _ranks(type_of(call)), _first_known(orders)
     if not order.is_known or len(order.old) != ranks[0]:
         return None
     axes = axis_map(call)
@@ -225,7 +217,7 @@ def agrees(old: Call, new: Call, plan: Plan) -> bool:
 def _renumbered_map(axes: AxisMap, types: Sequence[Type], plan: Plan) -> AxisMap:
     sizes = [len(t.fields) if isinstance(t, TupleType) else 1 for t in types]
     starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    ranks, output = _ranks(types), plan.outputs[0]
+    ranks, output = _ranks(*types), plan.outputs[0]
     rows = []
     for row, start in zip(axes.inputs, starts, strict=False):
         order = plan.inputs[start]

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aotc.ir import Op, Pass, PassContext, TupleType, get_op_attr, merge_spans
-from aotc.relay.dataflow_pattern.groups import partition
+from aotc.relay.dataflow_pattern.groups import is_free, partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.infer import infer_module
@@ -62,11 +62,6 @@ def unmarked(expr: Expr) -> Expr:
         expr = call.args[0]
 
 
-def is_leaf(expr: Expr) -> bool:
-    """Whether `expr` is there before anything is computed."""
-    return isinstance(expr, (Var, Constant, Op, GlobalVar, Function))
-
-
 def outside_scopes(expr: Expr) -> bool:
     """Whether regions may lie below `expr`: what branches, lets and closures hold stays where it is."""
     return not isinstance(expr, (Function, If, Let))
@@ -85,7 +80,7 @@ def marked(root: Expr) -> dict[Expr, str]:
         else:
             continue
         for child in inside:
-            if not is_mark(child) and not is_leaf(child):
+            if not is_mark(child) and not is_free(child):
                 labels.setdefault(child, compiler)
     return labels
 
@@ -149,7 +144,7 @@ def convex_groups(root: Expr, labels: dict[Expr, str], across: bool = False) -> 
     groups = _Groups()
     number: dict[Expr, int] = {}
     for node in post_order(root, lambda n: not isinstance(n, Function)):
-        if is_leaf(node) or is_mark(node):
+        if is_free(node) or is_mark(node):
             continue
         below = [(c, unmarked(c)) for c in children(node)]
         edges = [(c, plain) for c, plain in below if plain in number]
@@ -196,7 +191,7 @@ def _with_marks(root: Expr, labels: dict[Expr, str], groups: dict[Expr, int]) ->
 
     for node in post_order(root, outside_scopes):
         if not is_mark(node):
-            keep = is_leaf(node) or not outside_scopes(node)
+            keep = is_free(node) or not outside_scopes(node)
             new[node] = node if keep else with_children(node, tuple(operand(node, c) for c in children(node)))
     return ended(unmarked(root))
 
@@ -367,9 +362,9 @@ class _Partition:
     def _uses(self, node: Expr) -> list[Expr]:
         if node in self.regions:
             return list(self.regions[node].inputs)
-        if is_leaf(node) or not outside_scopes(node):
+        if is_free(node) or not outside_scopes(node):
             return []
-        return [u for u in map(unmarked, children(node)) if not is_leaf(u)]
+        return [u for u in map(unmarked, children(node)) if not is_free(u)]
 
     def _take_out(self, region: _Region) -> None:
         wanted = f"{self.prefix.format(re.sub(r'[^0-9A-Za-z_]', '_', region.compiler))}_{len(self.made)}"

@@ -8,47 +8,17 @@ REGISTRY["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType, ModuleType
 
-from aotc.relay.op import (
-    adaptive_pool,
-    annotation,
-    batch_space,
-    binary,
-    cast,
-    conv,
-    conv_transpose,
-    create,
-    dense,
-    depth,
-    dyn,
-    elementwise,
-    fast_math,
-    grid,
-    index,
-    join,
-    layout,
-    norm,
-    pad,
-    pool,
-    recurrent,
-    reduce,
-    resize,
-    scan,
-    scatter,
-    shape,
-    slice,
-    softmax,
-    sort,
-    winograd,
-)
 from aotc.relay.op.opdef import OpDef
 
-FAMILIES = (
-    elementwise, fast_math, binary, cast, reduce, shape, layout, join, pad, slice, index, scatter, create,
-    conv, conv_transpose, winograd, dense, pool, adaptive_pool, norm, softmax, resize, depth, batch_space,
-    grid, sort, scan, recurrent, dyn, annotation,
-)  # fmt: skip
+_FAMILIES = (
+    "elementwise fast_math binary cast reduce shape layout join pad slice index scatter create conv conv_transpose "
+    "winograd dense pool adaptive_pool norm softmax resize depth batch_space grid sort scan recurrent dyn annotation"
+)
+FAMILIES = tuple(import_module(f"{__name__}.{family}") for family in _FAMILIES.split())
+"""The files of operators, in the order in which tables list them."""
 
 
 def operators_of(family: ModuleType) -> tuple[OpDef, ...]:

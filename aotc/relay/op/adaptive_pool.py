@@ -17,12 +17,11 @@ import numpy as np
 from aotc.ir import Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.relay.op.contract import as_dtype, float_work, sum_type
-from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.pool import divided, mean_of, pool_axes, pool_data, pool_layouts
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, laid_out, pick, spread
 from aotc.tir import Const, all_of, const, te
-from aotc.tir import Expr as Scalar
 
 
 @attrs

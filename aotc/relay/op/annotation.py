@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aotc.ir import OpPattern, Precision, Quantised, TensorType
+from aotc.ir import Precision, Quantised, TensorType
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, attrs, param
-from aotc.relay.op.opdef import Accuracy, OpDef, Sample
+from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.op.rules import pointwise, same_type
-from aotc.relay.op.samples import random_array
+from aotc.relay.op.samples import exact, random_array
 from aotc.tir import te
 
 
@@ -24,7 +24,7 @@ class CompilerAttrs(Attrs):
 
 def _samples(attributes: Attrs = NO_ATTRS) -> Iterator[Sample]:
     for shape, dtype in (((2, 3), "float32"), ((), "int8"), ((4, 1, 2), "float16"), ((0, 2), "int64")):
-        yield Sample(args=(random_array(shape, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
+        yield exact(attributes, random_array(shape, dtype))
 
 
 def _views(data: Any) -> Any:
@@ -36,7 +36,6 @@ stop_fusion = OpDef(
     doc="`data` itself, which no kernel computes together with what uses it.",
     infer=same_type,
     reference=lambda _, data: data,
-    pattern=OpPattern.OPAQUE,
     axes=pointwise,
     compute=lambda _, args: te.view(args[0], args[0].shape),
     precision=Precision.FOLLOW,
@@ -52,7 +51,6 @@ def _mark(name: str, does: str) -> OpDef:
         attrs=CompilerAttrs,
         infer=lambda _, types: types[0],
         reference=lambda _, data: data,
-        pattern=OpPattern.OPAQUE,
         axes=lambda a, types: pointwise(a, types) if isinstance(types[0], TensorType) else None,
         compute=lambda _, args: _views(args[0]),
         samples=lambda: _samples(CompilerAttrs(compiler="mine")),

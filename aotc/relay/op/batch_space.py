@@ -21,10 +21,10 @@ from aotc.ir.attrs import Attrs, attrs, param
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import pad
 from aotc.relay.op import slice as slices
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import static_shape_of, tensor
-from aotc.relay.op.samples import random_array
+from aotc.relay.op.samples import exact, random_array
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -169,7 +169,7 @@ def _samples_to_batch() -> Iterator[Sample]:
         ((1, 0, 2), (2,), ((2, 0),), 1.0, "float32"),
     ):
         attributes = SpaceToBatchNDAttrs(block_shape=block, paddings=paddings, pad_value=value)
-        yield Sample(args=(random_array(shape, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
+        yield exact(attributes, random_array(shape, dtype))
 
 
 def _samples_to_space() -> Iterator[Sample]:
@@ -181,7 +181,7 @@ def _samples_to_space() -> Iterator[Sample]:
         ((2, 1, 2), (2,), ((1, 1),), "float32"),
     ):
         attributes = BatchToSpaceNDAttrs(block_shape=block, crops=crops)
-        yield Sample(args=(random_array(shape, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
+        yield exact(attributes, random_array(shape, dtype))
 
 
 space_to_batch_nd = OpDef(

@@ -13,27 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import OpPattern, Precision, Quantised, Type, Types, args, require
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
-from aotc.relay.op.rows import (
-    ANY,
-    BITS,
-    BOOL,
-    FLOAT,
-    INTEGER,
-    NUMBER,
-    ScalarFn,
-    binary,
-    broadcast_compute,
-    intrinsic,
-    quiet,
-    special_values,
-    wide,
-    wide_numpy,
-)
+from aotc.ir import NO_ATTRS, OpPattern, Precision, Quantised, Type, Types, args, require
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.rows import ScalarFn, binary, broadcast_compute, intrinsic, quiet, wide, wide_numpy
 from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
-from aotc.relay.op.samples import random_array
-from aotc.tir import Expr as Scalar
+from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, INTEGER, NUMBER, exact, random_array, special_values
 from aotc.tir import binary as scalar
 from aotc.tir import call, const, select
 
@@ -180,10 +164,10 @@ def _where_samples() -> Iterator[Sample]:
     condition = np.array([[True], [False]])
     for dtype in ANY.examples:
         values = special_values(dtype)
-        yield Sample(args=(condition, values, values[::-1].copy()), accuracy=Accuracy.EXACT)
+        yield exact(NO_ATTRS, condition, values, values[::-1].copy())
     for c, x, y in (((), (), ()), ((3,), (2, 1), ()), ((2, 3), (2, 3), (2, 3)), ((1, 4), (0, 1), (4,))):
         args = (random_array(c, "int8") > 0, random_array(x, "float32", 1), random_array(y, "float32", 2))
-        yield Sample(args=args, accuracy=Accuracy.EXACT)
+        yield exact(NO_ATTRS, *args)
 
 
 where = OpDef(

@@ -15,8 +15,8 @@ import numpy as np
 
 from aotc.ir import DType, OpPattern, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
-from aotc.relay.op.rows import ANY, FLOAT, NUMBER, accuracy, broadcast_compute, carrier, special_values
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.rows import broadcast_compute, carrier
 from aotc.relay.op.rules import (
     axis_of,
     broadcast_along,
@@ -28,8 +28,7 @@ from aotc.relay.op.rules import (
     tensor,
     vectors_along_axis,
 )
-from aotc.relay.op.samples import random_array
-from aotc.tir import Expr as Scalar
+from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, special_values
 from aotc.tir import const, maximum, minimum, select, te
 
 # --- cast
@@ -56,16 +55,16 @@ def _cast_samples() -> Iterator[Sample]:
             values = values[np.isfinite(values) & (np.abs(values.astype(np.float32)) < 120)]
         for target in ANY.examples:
             tame = np.abs(values) if DType(source).is_float and target.startswith("uint") else values
-            yield Sample(args=(tame,), attrs=CastAttrs(dtype=target), accuracy=Accuracy.EXACT)
+            yield exact(CastAttrs(dtype=target), tame)
     for source, target in (
         ("float32", "float16"),
         ("float32", "bfloat16"),
         ("float32", "bool"),
         ("float16", "float64"),
     ):
-        yield Sample(args=(special_values(source),), attrs=CastAttrs(dtype=target), accuracy=Accuracy.EXACT)
+        yield exact(CastAttrs(dtype=target), special_values(source))
     for shape in ((), (2, 1, 3), (0, 4)):
-        yield Sample(args=(random_array(shape),), attrs=CastAttrs(dtype="int32"), accuracy=Accuracy.EXACT)
+        yield exact(CastAttrs(dtype="int32"), random_array(shape))
 
 
 cast = OpDef(
@@ -143,9 +142,9 @@ def _clip_samples() -> Iterator[Sample]:
     for low, high in ((-math.inf, 1.0), (-math.inf, math.inf), (0.5, math.inf), (3.0, -3.0), (-1e30, 1e30)):
         attributes = ClipAttrs(a_min=low, a_max=high)
         for dtype in ("float32", "float16", "int8"):
-            yield Sample(args=(special_values(dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
-    yield Sample(args=(random_array((0, 2)),), attrs=ClipAttrs(a_min=0.0, a_max=1.0), accuracy=Accuracy.EXACT)
-    yield Sample(args=(random_array(()),), attrs=ClipAttrs(a_min=0.0, a_max=0.1), accuracy=Accuracy.EXACT)
+            yield exact(attributes, special_values(dtype))
+    yield exact(ClipAttrs(a_min=0.0, a_max=1.0), random_array((0, 2)))
+    yield exact(ClipAttrs(a_min=0.0, a_max=0.1), random_array(()))
 
 
 clip = OpDef(

@@ -25,7 +25,7 @@ import numpy as np
 from aotc.ir import AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import (
@@ -47,7 +47,6 @@ from aotc.relay.op.window import (
     static_extents,
     window_extent,
 )
-from aotc.tir import Expr as Scalar
 from aotc.tir import te
 
 

@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AotcError, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
-from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
+from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, attrs, param
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
-from aotc.relay.op.rows import ANY
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, tensor
-from aotc.relay.op.samples import random_array
+from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import InitAttrs
-from aotc.tir import Expr as Scalar
 from aotc.tir import const, te, wrapped
 
 
@@ -52,7 +50,7 @@ def _no_axes(a: Any, types: Types) -> AxisMap:
 def _init_samples(make: type[InitAttrs], *arguments: Array) -> Iterator[Sample]:
     for shape in ((2, 3), (), (0, 2), (1,)):
         for dtype in (*ANY.examples, ""):
-            yield Sample(args=arguments, attrs=make(shape=shape, dtype=dtype), accuracy=Accuracy.EXACT)
+            yield exact(make(shape=shape, dtype=dtype), *arguments)
 
 
 # --- zeros, ones, full
@@ -113,10 +111,10 @@ def _like_samples(scalar: bool) -> Iterator[Sample]:
     for dtype in ANY.examples:
         data = random_array((2, 3), "int8").astype(DType(dtype).numpy)
         value = (np.asarray(1).astype(data.dtype),) if scalar else ()
-        yield Sample(args=(data, *value), accuracy=Accuracy.EXACT)
+        yield exact(NO_ATTRS, data, *value)
     for shape in ((), (0, 2)):
         value = (np.ones((), np.float32),) if scalar else ()
-        yield Sample(args=(random_array(shape), *value), accuracy=Accuracy.EXACT)
+        yield exact(NO_ATTRS, random_array(shape), *value)
 
 
 def _like(name: str, value: int) -> OpDef:
@@ -252,7 +250,6 @@ arange = OpDef(
     args=(),
     infer=_arange_infer,
     reference=_arange_reference,
-    pattern=OpPattern.OPAQUE,
     axes=lambda _, types: AxisMap(()),
     compute=_arange_compute,
     samples=_arange_samples,

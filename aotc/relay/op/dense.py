@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from aotc.ir import AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, param
 from aotc.relay.op.contract import contract, dot, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import (
     axis_of,
     broadcast_along,
@@ -24,7 +24,6 @@ from aotc.relay.op.rules import (
 )
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import blocked, may_equal
-from aotc.tir import Expr as Scalar
 from aotc.tir import te
 
 

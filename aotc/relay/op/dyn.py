@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, NoAttrs, SymDim, TensorType, Type, check_rank, record
-from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Types, require
+from aotc.ir.op import Arg, AxisMap, Precision, Types, require
 from aotc.relay.expr import Call, Constant, Expr, known_data
 from aotc.relay.expr import call as node
 from aotc.relay.op import create, index, join, resize, shape, slice, sort
@@ -167,7 +167,6 @@ def _dynamic(
         order=" ".join(order),
         infer=infer,
         reference=twin.reference,
-        pattern=OpPattern.OPAQUE,
         axes=twin.axes,
         # scales as arguments must be exact
         precision=Precision.NEVER if static in (resize.resize2d, resize.upsampling) else static.precision_kind,

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.op import Precision, Quantised
-from aotc.relay.op.opdef import Array
-from aotc.relay.op.rows import ANY, BITS, BOOL, FLOAT, NUMBER, WITH_ZERO, ScalarFn, intrinsic, unary, wide, wide_numpy
-from aotc.tir import Expr as Scalar
+from aotc.relay.op.opdef import Array, Scalar
+from aotc.relay.op.rows import ScalarFn, intrinsic, unary, wide, wide_numpy
+from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, NUMBER, WITH_ZERO
 from aotc.tir import call, const, maximum, minimum, select
 
 

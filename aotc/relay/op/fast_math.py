@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.op import Precision
-from aotc.relay.op.opdef import OpDef
-from aotc.relay.op.rows import FLOAT, NumpyFn, ScalarFn, unary, wide, wide_numpy
-from aotc.tir import Expr as Scalar
+from aotc.relay.op.opdef import OpDef, Scalar
+from aotc.relay.op.rows import NumpyFn, ScalarFn, unary, wide, wide_numpy
+from aotc.relay.op.samples import FLOAT
 from aotc.tir import call, maximum, minimum
 
 _TANH = (

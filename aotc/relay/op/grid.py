@@ -19,12 +19,11 @@ import numpy as np
 from aotc.ir import AxisMap, OpPattern, Precision, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.resample import keys
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import DATA_LAYOUT, may_equal
-from aotc.tir import Expr as Scalar
 from aotc.tir import all_of, call, maximum, minimum, select, te
 
 METHODS: Final = ("nearest", "bilinear", "bicubic")

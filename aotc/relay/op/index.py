@@ -18,15 +18,14 @@ import numpy as np
 
 from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
-from aotc.relay.op.rows import ANY, replaced
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import axis_of, tensor
-from aotc.relay.op.samples import random_array
+from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import product
 from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
 from aotc.tir import INDEX, maximum, minimum, select, te
-from aotc.tir import Expr as Scalar
 
 
 def integer_tensor(ty: Type, what: str = "indices") -> TensorType:
@@ -179,10 +178,10 @@ def _take_samples() -> Iterator[Sample]:
         for mode, dtype in (("clip", "int64"), ("wrap", "int32"), ("clip", "uint8")):
             attributes = TakeAttrs(batch_dims=batch, axis=axis, mode=mode)
             args = (random_array(shape), _index_array(places, 5, dtype))
-            yield Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
+            yield exact(attributes, *args)
     for dtype in ANY.examples:
         args = (_array((4, 2), dtype), _index_array((3,), 4))
-        yield Sample(args=args, attrs=TakeAttrs(axis=0), accuracy=Accuracy.EXACT)
+        yield exact(TakeAttrs(axis=0), *args)
 
 
 take = OpDef(
@@ -265,7 +264,7 @@ def _gather_samples() -> Iterator[Sample]:
     ):
         for dtype in ("int64", "int32"):
             args = (random_array(shape), _index_array(places, shape[axis], dtype))
-            yield Sample(args=args, attrs=GatherAttrs(axis=axis), accuracy=Accuracy.EXACT)
+            yield exact(GatherAttrs(axis=axis), *args)
 
 
 gather = OpDef(
@@ -361,7 +360,7 @@ def _gather_nd_samples() -> Iterator[Sample]:
     for shape, places, batch in cases:
         for dtype in ("int64", "int32"):
             args = (random_array(shape), _index_array(places, 5, dtype))
-            yield Sample(args=args, attrs=GatherNDAttrs(batch_dims=batch), accuracy=Accuracy.EXACT)
+            yield exact(GatherNDAttrs(batch_dims=batch), *args)
 
 
 gather_nd = OpDef(
@@ -438,7 +437,7 @@ def _one_hot_samples() -> Iterator[Sample]:
     ):
         attributes = OneHotAttrs(depth=4, axis=axis, dtype=dtype)
         values = (np.array(1, np.float32), np.array(0, np.float32))
-        yield Sample(args=(_index_array(shape, 4), *values), attrs=attributes, accuracy=Accuracy.EXACT)
+        yield exact(attributes, _index_array(shape, 4), *values)
 
 
 _VALUE = number(lambda given: given["dtype"] or "float32")

@@ -18,13 +18,12 @@ from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.relay.expr import Expr, Tuple, TupleGetItem, tensor_type_of
 from aotc.relay.op import shape as views
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
-from aotc.relay.op.rows import ANY, replaced
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import all_but_axis, all_but_axis_or_flat, axis_of, require_same_dtype, tensor, tensor_fields
-from aotc.relay.op.samples import random_array
-from aotc.relay.op.shape import product, samples_of
+from aotc.relay.op.samples import ANY, exact, random_array, samples_of
+from aotc.relay.op.shape import product
 from aotc.tir import Buffer, Load, Var, select, te
-from aotc.tir import Expr as Scalar
 from aotc.tir.stmt import Block, Stmt, Store, loops
 
 _MANY = 16
@@ -146,7 +145,7 @@ def _concatenate_samples() -> Iterator[Sample]:
     for k, (shapes, axis) in enumerate(_JOINS):
         for dtype in ANY.examples if k == 0 else ("float32",):
             attributes = ConcatenateAttrs(axis=axis)
-            yield Sample(args=(_arrays(shapes, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
+            yield exact(attributes, _arrays(shapes, dtype))
 
 
 concatenate = OpDef(
@@ -205,9 +204,9 @@ def _stack_samples() -> Iterator[Sample]:
         ((0, 2), 2, 0),
     ):
         arrays = _arrays([shape] * count, "float32")
-        yield Sample(args=(arrays,), attrs=StackAttrs(axis=axis), accuracy=Accuracy.EXACT)
+        yield exact(StackAttrs(axis=axis), arrays)
     for dtype in ANY.examples:
-        yield Sample(args=(_arrays([(3,), (3,)], dtype),), attrs=StackAttrs(axis=1), accuracy=Accuracy.EXACT)
+        yield exact(StackAttrs(axis=1), _arrays([(3,), (3,)], dtype))
 
 
 stack = OpDef(
@@ -291,14 +290,12 @@ split = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=all_but_axis,
     compute=_split_compute,
-    samples=lambda: samples_of(
-        (
-            ((2, 6), (3, 1)), ((2, 6), ((1, 4), -1)), ((4, 3), (2, 0)), ((4,), (1, 0)), ((4,), ((), 0)),
-            ((4,), ((0, 4), 0)), ((0, 4), (2, 1)),
-        ),
-        lambda v: SplitAttrs(indices_or_sections=v[0], axis=v[1]),
+    samples=samples_of(
+        SplitAttrs,
+        "indices_or_sections axis",
+        (((2, 6), 3, 1), ((2, 6), (1, 4), -1), ((4, 3), 2), ((4,), 1), ((4,), ()), ((4,), (0, 4)), ((0, 4), 2, 1)),
     ),
-)  # fmt: skip
+)
 
 
 # --- tile, repeat
@@ -351,13 +348,10 @@ tile = OpDef(
     pattern=OpPattern.BROADCAST,
     axes=_tile_axes,
     compute=_tile_compute,
-    samples=lambda: samples_of(
-        (
-            ((2, 3), (2, 2)), ((2, 3), (3,)), ((2,), (2, 1, 3)), ((), (2,)), ((2,), (0,)), ((2, 1), (1, 1)),
-            ((0, 2), (2, 2)), ((2,), ()),
-        ),
-        lambda reps: TileAttrs(reps=reps),
-    ),
+    samples=samples_of(TileAttrs, "reps", (
+        ((2, 3), (2, 2)), ((2, 3), (3,)), ((2,), (2, 1, 3)), ((), (2,)), ((2,), (0,)), ((2, 1), (1, 1)),
+        ((0, 2), (2, 2)), ((2,), ()),
+    )),
 )  # fmt: skip
 
 
@@ -393,8 +387,9 @@ repeat = OpDef(
     pattern=OpPattern.BROADCAST,
     axes=all_but_axis_or_flat,
     compute=_repeat_compute,
-    samples=lambda: samples_of(
-        (((2, 3), (2, 1)), ((2, 3), (3, 0)), ((2, 3), (2, None)), ((), (2, None)), ((2, 1), (1, -1)), ((0, 2), (2, 0))),
-        lambda v: RepeatAttrs(repeats=v[0], axis=v[1]),
+    samples=samples_of(
+        RepeatAttrs,
+        "repeats axis",
+        (((2, 3), 2, 1), ((2, 3), 3, 0), ((2, 3), 2), ((), 2), ((2, 1), 1, -1), ((0, 2), 2, 0)),
     ),
 )

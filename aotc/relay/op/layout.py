@@ -18,10 +18,9 @@ import numpy as np
 
 from aotc.ir import AxisMap, Dim, OpPattern, SymDim, TensorType, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import tensor
-from aotc.relay.op.samples import random_array
-from aotc.tir import Expr as Scalar
+from aotc.relay.op.samples import exact, random_array
 from aotc.tir import all_of, as_expr, const, select, te
 
 
@@ -182,7 +181,7 @@ def _samples() -> Iterator[Sample]:
     for shape, source, target in _CASES:
         attributes = LayoutTransformAttrs(src_layout=source, dst_layout=target)
         for dtype in ("float32", "int8", "float16") if source == "NC" else ("float32",):
-            yield Sample(args=(random_array(shape, dtype),), attrs=attributes, accuracy=Accuracy.EXACT)
+            yield exact(attributes, random_array(shape, dtype))
 
 
 layout_transform = OpDef(

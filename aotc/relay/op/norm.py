@@ -24,10 +24,9 @@ from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
 from aotc.relay.expr import Expr, TupleGetItem
 from aotc.relay.op import rules
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.samples import random_array, random_sample
 from aotc.relay.op.window import may_equal
-from aotc.tir import Expr as Scalar
 from aotc.tir import all_of, call, const, maximum, te
 
 

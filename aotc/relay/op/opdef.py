@@ -16,12 +16,15 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aotc import tir
 from aotc.ir import NO_ATTRS, Attrs, Op, TensorType, TupleType, Type, Types, tensor_types
 from aotc.relay.expr import Call, Expr
 from aotc.relay.op.signature import build
 from aotc.tir import Tensor, body_cost, domain, te, topological
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+Scalar: TypeAlias = tir.Expr
+"""An expression of one element, where `Expr` is one of the graph."""
 Tensors: TypeAlias = "Sequence[Tensor]"
 """What `compute` gets, for arguments that are tensors."""
 TeArg: TypeAlias = "Tensor | tuple[Tensor, ...]"

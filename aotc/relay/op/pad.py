@@ -15,12 +15,10 @@ import numpy as np
 from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.expr import tensor_type_of
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
-from aotc.relay.op.rows import ANY
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import require_same_dtype, tensor
-from aotc.relay.op.samples import random_array
+from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.signature import number
-from aotc.tir import Expr as Scalar
 from aotc.tir import all_of, as_expr, minimum, select, te
 
 MODES: Final = ("constant", "edge", "reflect", "wrap")
@@ -168,7 +166,7 @@ def _pad_samples() -> Iterator[Sample]:
     def sample(shape: Sequence[int], width: Any, mode: str, dtype: str = "float32") -> Sample:
         data = random_array(shape, "int8") > 0 if dtype == "bool" else random_array(shape, dtype)
         value = np.ones((), data.dtype)
-        return Sample(args=(data, value), attrs=PadAttrs(pad_width=width, pad_mode=mode), accuracy=Accuracy.EXACT)
+        return exact(PadAttrs(pad_width=width, pad_mode=mode), data, value)
 
     for shape, width in _WIDTHS:
         for mode in MODES:
@@ -216,7 +214,7 @@ def _mirror_samples() -> Iterator[Sample]:
     for shape, width in _WIDTHS:
         for mode in ("SYMMETRIC", "REFLECT"):
             attributes = MirrorPadAttrs(mode=mode, pad_width=width)
-            yield Sample(args=(random_array(shape),), attrs=attributes, accuracy=Accuracy.EXACT)
+            yield exact(attributes, random_array(shape))
 
 
 mirror_pad = OpDef(

@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from aotc.ir import AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
-from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import require_dtype, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import (
@@ -39,7 +39,6 @@ from aotc.relay.op.window import (
     static_extents,
     window_extent,
 )
-from aotc.tir import Expr as Scalar
 from aotc.tir import Operand, all_of, binary, maximum, minimum, te
 
 

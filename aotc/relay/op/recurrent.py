@@ -15,14 +15,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, OpPattern, TensorType, TupleType, Type, Types, args, require
+from aotc.ir import Dim, DType, TensorType, TupleType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.elementwise import logistic
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import Expr as Scalar
 from aotc.tir import call as intrinsic
 from aotc.tir import const, maximum, te
 from aotc.tir.schedule.algorithms.recurrence import Cell, Recurrence, Scalars, recurrence
@@ -228,7 +227,6 @@ def _layer(name: str, kind: _Kind, parameters: str, doc: str, make: type[Recurre
         order=parameters,
         infer=lambda a, types: _infer(kind, a, types),
         reference=lambda a, *args: _reference(kind, a, *args),
-        pattern=OpPattern.OPAQUE,
         compute=lambda a, args: _compute(kind, a, args),
         samples=lambda: _samples(kind, make),
     )

@@ -24,11 +24,10 @@ from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
 from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
-from aotc.relay.op.rows import BOOL, FLOAT, NUMBER, Kind, accuracy, carrier, special_values
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.rows import carrier
 from aotc.relay.op.rules import axes_of, require_dtype, tensor
-from aotc.relay.op.samples import random_array
-from aotc.tir import Expr as Scalar
+from aotc.relay.op.samples import BOOL, FLOAT, NUMBER, Kind, accuracy, exact, random_array, special_values
 from aotc.tir import binary, call, const, select, te
 
 
@@ -312,7 +311,7 @@ def _arg_samples() -> Iterator[Sample]:
     for axis in ((0,), (-1,), None):
         for last in (False, True):
             attributes = ArgReduceAttrs(axis=axis, select_last_index=last)
-            yield Sample(args=(_few((6, 8), "float32"),), attrs=attributes, accuracy=Accuracy.EXACT)
+            yield exact(attributes, _few((6, 8), "float32"))
 
 
 def _arg_reduction(name: str, combiner: str) -> OpDef:

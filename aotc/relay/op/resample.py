@@ -21,9 +21,8 @@ import numpy as np
 
 from aotc.ir.attrs import Attrs, attrs, param
 from aotc.ir.op import require
-from aotc.relay.op.opdef import Array
+from aotc.relay.op.opdef import Array, Scalar
 from aotc.relay.op.window import spread
-from aotc.tir.expr import Expr as Scalar
 
 METHODS: Final = ("nearest_neighbor", "linear", "cubic")
 COORDINATES: Final = (

@@ -24,7 +24,7 @@ from aotc.ir import AxisMap, DType, Layout, OpPattern, Quantised, TensorType, Ty
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op.contract import as_dtype, convert
-from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.resample import (
     COORDINATES,
     METHODS,
@@ -43,7 +43,6 @@ from aotc.relay.op.resample import (
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, laid_out, pick, positions, spread
-from aotc.tir import Expr as Scalar
 from aotc.tir import all_of, call, const, maximum, minimum, select, te
 
 SHORT: Final = 1 << 20

@@ -8,44 +8,20 @@ exp(x)                                 # the graph node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from aotc.ir import DType, OpPattern, TensorType, Type, Types, args
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import broadcast_rule, pointwise, require_dtype, tensor
-from aotc.relay.op.samples import random_array
-from aotc.tir import Expr as Scalar
+from aotc.relay.op.samples import Kind, accuracy, random_array, special_values
 from aotc.tir import call as intrinsic_call
 from aotc.tir import te
 
 NumpyFn: TypeAlias = Callable[..., Any]
 ScalarFn: TypeAlias = Callable[..., Scalar]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A class of element types, and the ones that samples are made of."""
-
-    accepts: Callable[[DType], bool]
-    examples: tuple[str, ...]
-
-
-_INTEGERS: Final = ("int8", "int32", "int64", "uint8", "uint32")
-_FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
-FLOAT: Final = Kind(lambda d: d.is_float, _FLOATS)
-INTEGER: Final = Kind(lambda d: d.is_integer, _INTEGERS)
-NUMBER: Final = Kind(lambda d: not d.is_bool, _FLOATS + _INTEGERS)
-WITH_ZERO: Final = Kind(lambda d: not d.is_bool and d.has_zero, NUMBER.examples)
-BITS: Final = Kind(lambda d: not d.is_float, (*_INTEGERS, "bool"))
-BOOL: Final = Kind(lambda d: d.is_bool, ("bool",))
-ANY: Final = Kind(lambda d: True, (*_FLOATS, *_INTEGERS, "bool"))
-
-_SPECIAL: Final = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 89.0, -104.0, 3e38, 1e-3, np.nan, np.inf, -np.inf)
-_EDGES: Final = (0, 1, 2, 3, -1, -2, 7, 100)
 
 
 def carrier(dtype: DType) -> np.dtype[Any] | None:
@@ -119,25 +95,6 @@ def broadcast_compute(fn: ScalarFn, args: Tensors, name: str) -> te.Compute:
 
 
 # --- samples
-
-
-def accuracy(dtype: str, exact: bool = False) -> Accuracy:
-    """How closely results computed in `dtype` agree; bit for bit where the operator is exact."""
-    dt = DType(dtype)
-    if exact or not dt.is_float:
-        return Accuracy.EXACT
-    return Accuracy.LOOSE if dt.is_narrow_float else Accuracy.ROUNDING
-
-
-def special_values(dtype: str) -> Array:
-    """The values at which operators go wrong: zeros, halves, limits, infinities, NaN."""
-    dt = DType(dtype)
-    if dt.is_float:
-        with np.errstate(all="ignore"):
-            return np.array(_SPECIAL, np.float32).astype(dt.numpy)
-    if dt.is_bool:
-        return np.array([True, False, True])
-    return np.array([*(e for e in _EDGES if e >= dt.min), dt.min, dt.max], dt.numpy)
 
 
 def _unary_samples(kind: Kind, exact: bool) -> Iterator[Sample]:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeded random arguments for the samples of operators.
+"""Arguments for the samples of operators: the values of each data type, seeded random arrays, tables.
 
 random_sample([(3, 4), (5, 4)], DenseAttrs(units=5))
+samples_of(ReverseAttrs, "axis", (((2, 3), 1), ((4,), 0)))     # data of a shape, and the attribute
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,9 +17,52 @@ from aotc.ir import NO_ATTRS, Attrs, DType
 from aotc.relay.op.opdef import Accuracy, Array, Sample
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A class of element types, and the ones that samples are made of."""
+
+    accepts: Callable[[DType], bool]
+    examples: tuple[str, ...]
+
+
+_INTEGERS: Final = ("int8", "int32", "int64", "uint8", "uint32")
+_FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
+FLOAT: Final = Kind(lambda d: d.is_float, _FLOATS)
+INTEGER: Final = Kind(lambda d: d.is_integer, _INTEGERS)
+NUMBER: Final = Kind(lambda d: not d.is_bool, _FLOATS + _INTEGERS)
+WITH_ZERO: Final = Kind(lambda d: not d.is_bool and d.has_zero, NUMBER.examples)
+BITS: Final = Kind(lambda d: not d.is_float, (*_INTEGERS, "bool"))
+BOOL: Final = Kind(lambda d: d.is_bool, ("bool",))
+ANY: Final = Kind(lambda d: True, (*_FLOATS, *_INTEGERS, "bool"))
+
+_SPECIAL: Final = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 89.0, -104.0, 3e38, 1e-3, np.nan, np.inf, -np.inf)
+_EDGES: Final = (0, 1, 2, 3, -1, -2, 7, 100)
+
+
+def accuracy(dtype: str, exact: bool = False) -> Accuracy:
+    """How closely results computed in `dtype` agree; bit for bit where the operator is exact."""
+    dt = DType(dtype)
+    if exact or not dt.is_float:
+        return Accuracy.EXACT
+    return Accuracy.LOOSE if dt.is_narrow_float else Accuracy.ROUNDING
+
+
+def special_values(dtype: str) -> Array:
+    """The values at which operators go wrong: zeros, halves, limits, infinities, NaN."""
+    dt = DType(dtype)
+    if dt.is_float:
+        with np.errstate(all="ignore"):
+            return np.array(_SPECIAL, np.float32).astype(dt.numpy)
+    if dt.is_bool:
+        return np.array([True, False, True])
+    return np.array([*(e for e in _EDGES if e >= dt.min), dt.min, dt.max], dt.numpy)
+
+
 def random_array(shape: Sequence[int], dtype: str = "float32", seed: int = 0) -> Array:
-    """Normally distributed floats; integers from -100 (unsigned: 0) to 99."""
+    """Normally distributed floats; integers from -100 (unsigned: 0) to 99; truth values."""
     rng, dt = np.random.default_rng(seed), DType(dtype)
+    if dt.is_bool:
+        return random_array(shape, "int8", seed) > 0
     if dt.is_integer:
         return rng.integers(-100 if dt.is_signed else 0, 100, shape).astype(dt.numpy)
     return rng.standard_normal(tuple(shape)).astype(dt.numpy)
@@ -24,7 +70,22 @@ def random_array(shape: Sequence[int], dtype: str = "float32", seed: int = 0) ->
 
 def random_sample(shapes: Sequence[Sequence[int]], attributes: Attrs = NO_ATTRS, dtype: str = "float32") -> Sample:
     """A sample with one random array per shape: integers agree exactly, narrow floats loosely."""
-    dt = DType(dtype)
-    accuracy = Accuracy.EXACT if dt.is_integer else Accuracy.LOOSE if dt.is_narrow_float else Accuracy.ROUNDING
     args = tuple(random_array(shape, dtype, seed) for seed, shape in enumerate(shapes))
-    return Sample(args=args, attrs=attributes, accuracy=accuracy)
+    return Sample(args=args, attrs=attributes, accuracy=accuracy(dtype))
+
+
+def exact(attributes: Attrs, *args: Array | tuple[Array, ...]) -> Sample:
+    """A sample on which results agree bit for bit."""
+    return Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+def samples_of(make: type[Attrs], fields: str, rows: Sequence[Sequence[Any]]) -> Callable[[], Iterator[Sample]]:
+    """One exact sample per row: the shape of the data, then values of some of `fields`; the first with every type."""
+
+    def samples() -> Iterator[Sample]:
+        for k, (shape, *values) in enumerate(rows):
+            attributes = make(**dict(zip(fields.split(), values, strict=False)))
+            for dtype in ANY.examples if k == 0 else ("float32",):
+                yield exact(attributes, random_array(shape, dtype))
+
+    return samples

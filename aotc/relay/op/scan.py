@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import DType, OpPattern, Precision, TensorType, Type, Types
+from aotc.ir import DType, Precision, TensorType, Type, Types
 from aotc.ir.attrs import Attrs, attrs, param
-from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
-from aotc.relay.op.rows import NUMBER, accuracy, carrier, replaced
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
-from aotc.relay.op.samples import random_array
+from aotc.relay.op.samples import NUMBER, accuracy, random_array
 from aotc.relay.op.shape import product
 from aotc.tir import Buffer, Load, Var, binary, const, te
-from aotc.tir import Expr as Scalar
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, loops
 
 
@@ -129,7 +128,6 @@ def _scan(name: str, doc: str, op: str, ufunc: Any) -> OpDef:
         attrs=ScanAttrs,
         infer=_infer,
         reference=lambda a, x: _reference(ufunc, a, x),
-        pattern=OpPattern.OPAQUE,
         axes=all_but_axis_or_flat,
         precision=Precision.NEVER,
         compute=lambda a, args: _compute(op, a, args),

@@ -16,16 +16,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AxisMap, DType, OpPattern, Precision, TensorType, Type, Types, args, require
+from aotc.ir import AxisMap, DType, Precision, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
-from aotc.relay.op.rows import ANY, NUMBER, accuracy, carrier, replaced
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import axis_of, require_same_dtype, tensor
-from aotc.relay.op.samples import random_array
+from aotc.relay.op.samples import ANY, NUMBER, accuracy, exact, random_array
 from aotc.relay.op.window import may_equal
 from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, binary, select, te
-from aotc.tir import Expr as Scalar
 from aotc.tir.stmt import Block, Declare, If, Stmt, Store, loops
 
 REDUCTIONS: Final = {"update": "", "add": "add", "mul": "mul", "min": "min", "max": "max"}
@@ -191,7 +190,6 @@ scatter_elements = OpDef(
     args=args("data", "indices", "updates"),
     infer=_elements_infer,
     reference=_elements_reference,
-    pattern=OpPattern.OPAQUE,
     axes=_elements_axes,
     compute=_elements_compute,
     precision=Precision.FOLLOW,
@@ -276,7 +274,7 @@ def _nd_samples() -> Iterator[Sample]:
     for dtype in ANY.examples:
         data = random_array((4, 2), "int8").astype(dtype if dtype != "bfloat16" else "float32")
         args = (data, _places((1, 2), 4, "int64"), data[:2].copy())
-        yield Sample(args=args, attrs=ScatterNDAttrs(), accuracy=Accuracy.EXACT)
+        yield exact(ScatterNDAttrs(), *args)
 
 
 scatter_nd = OpDef(
@@ -290,7 +288,6 @@ scatter_nd = OpDef(
     args=args("data", "indices", "updates"),
     infer=_nd_infer,
     reference=_nd_reference,
-    pattern=OpPattern.OPAQUE,
     axes=_nd_axes,
     compute=_nd_compute,
     precision=Precision.FOLLOW,

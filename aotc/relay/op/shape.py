@@ -14,25 +14,13 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Dim, DType, Shape, SymDim, TensorType, Type, is_static, static_shape
-from aotc.ir.attrs import NO_ATTRS, Attrs, attrs, param
+from aotc.ir.attrs import Attrs, NoAttrs, attrs, param
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
-from aotc.relay.op.rows import ANY, broadcast_at
+from aotc.relay.op.opdef import OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.rows import broadcast_at
 from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
-from aotc.relay.op.samples import random_array
-from aotc.tir import Expr as Scalar
+from aotc.relay.op.samples import samples_of
 from aotc.tir import const, select, te
-
-
-def samples_of(cases: Sequence[tuple[Sequence[int], Any]], make: Callable[[Any], Attrs]) -> Iterator[Sample]:
-    """One exact sample per (shape, attribute), the first case with every data type."""
-    for k, (shape, value) in enumerate(cases):
-        for dtype in ANY.examples if k == 0 else ("float32",):
-            yield Sample(args=(_data(shape, dtype),), attrs=make(value), accuracy=Accuracy.EXACT)
-
-
-def _data(shape: Sequence[int], dtype: str) -> Array:
-    return random_array(shape, "int8") > 0 if dtype == "bool" else random_array(shape, dtype)
 
 
 def _view_op(
@@ -190,29 +178,6 @@ def _reshape_axes(a: ReshapeAttrs, types: Types) -> AxisMap | None:
     return AxisMap((tuple(k if k < kept else None for k in range(rank)),))
 
 
-_RESHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-    ((2, 3, 4), (4, 6)),
-    ((2, 3, 4), (0, -1)),
-    ((2, 3, 4), (-1,)),
-    ((2, 3, 4), (-3, 0)),
-    ((2, 3, 4), (-2, 1)),
-    ((2, 6, 4), (0, -4, 2, -1, 0)),
-    ((2, 3, 4), (-4, 1, 2, -2)),
-    ((), (1, 1)),
-    ((1, 1), ()),
-    ((0, 3), (-1,)),
-    ((0, 3), (-2, 1)),
-)
-
-
-def _reshape_samples() -> Iterator[Sample]:
-    def make(newshape: tuple[int, ...]) -> ReshapeAttrs:
-        return ReshapeAttrs(newshape=newshape)
-
-    yield from samples_of(_RESHAPES, make)
-    yield from samples_of([((0, 3), (3, 0))], lambda s: ReshapeAttrs(newshape=s, allowzero=True))
-
-
 reshape = _view_op(
     "reshape",
     """The elements in the same order under another shape.
@@ -223,7 +188,24 @@ reshape = _view_op(
     ReshapeAttrs,
     reshaped,
     _reshape_axes,
-    _reshape_samples,
+    samples_of(
+        ReshapeAttrs,
+        "newshape allowzero",
+        (
+            ((2, 3, 4), (4, 6)),
+            ((2, 3, 4), (0, -1)),
+            ((2, 3, 4), (-1,)),
+            ((2, 3, 4), (-3, 0)),
+            ((2, 3, 4), (-2, 1)),
+            ((2, 6, 4), (0, -4, 2, -1, 0)),
+            ((2, 3, 4), (-4, 1, 2, -2)),
+            ((), (1, 1)),
+            ((1, 1), ()),
+            ((0, 3), (-1,)),
+            ((0, 3), (-2, 1)),
+            ((0, 3), (3, 0), True),
+        ),
+    ),
 )
 
 
@@ -265,9 +247,10 @@ squeeze = _view_op(
     SqueezeAttrs,
     _squeezed,
     _squeeze_axes,
-    lambda: samples_of(
+    samples_of(
+        SqueezeAttrs,
+        "axis",
         (((1, 3, 1), None), ((1, 3, 1), (0,)), ((1, 3, 1), (-1, 0)), ((1,), (0,)), ((2, 3), None), ((0, 1), (1,))),
-        lambda axis: SqueezeAttrs(axis=axis),
     ),
     moved=_squeeze_moved,
 )
@@ -297,9 +280,10 @@ expand_dims = _view_op(
     ExpandDimsAttrs,
     _expanded,
     _expand_axes,
-    lambda: samples_of(
-        (((2, 3), (0, 1)), ((2, 3), (-1, 1)), ((2, 3), (1, 2)), ((), (0, 1)), ((0,), (1, 1)), ((2,), (0, 0))),
-        lambda v: ExpandDimsAttrs(axis=v[0], num_newaxis=v[1]),
+    samples_of(
+        ExpandDimsAttrs,
+        "axis num_newaxis",
+        (((2, 3), 0), ((2, 3), -1), ((2, 3), 1, 2), ((), 0), ((0,), 1), ((2,), 0, 0)),
     ),
     pattern=OpPattern.BROADCAST,
 )
@@ -313,10 +297,10 @@ def _flattened(_: Any, shape: Shape) -> Shape:
 batch_flatten = _view_op(
     "nn.batch_flatten",
     "(d0, d1, d2, ...) as (d0, d1 * d2 * ...).",
-    type(NO_ATTRS),
+    NoAttrs,
     _flattened,
     lambda _, types: AxisMap(((0, None),)),
-    lambda: samples_of((((2, 3, 4), None), ((2,), None), ((1, 3), None), ((0, 2, 2), None)), lambda _: NO_ATTRS),
+    samples_of(NoAttrs, "", (((2, 3, 4),), ((2,),), ((1, 3),), ((0, 2, 2),))),
 )
 
 
@@ -364,7 +348,9 @@ transpose = OpDef(
     axes=lambda a, types: AxisMap((permutation(a, tensor(types[0]).rank),)),
     moved=lambda a, types, now: a.replace(axes=tuple(map(now, permutation(a, tensor(types[0]).rank)))),
     compute=_transpose_compute,
-    samples=lambda: samples_of(
+    samples=samples_of(
+        TransposeAttrs,
+        "axes",
         (
             ((2, 3, 4), (2, 0, 1)),
             ((2, 3), None),
@@ -373,7 +359,6 @@ transpose = OpDef(
             ((3,), (0,)),
             ((0, 2), None),
         ),
-        lambda axes: TransposeAttrs(axes=axes),
     ),
 )
 
@@ -412,9 +397,8 @@ broadcast_to = OpDef(
     pattern=OpPattern.BROADCAST,
     axes=_broadcast_axes,
     compute=lambda a, args: te.compute(a.shape, lambda *i: broadcast_at(args[0], i, a.shape), "broadcast_to"),
-    samples=lambda: samples_of(
-        (((2, 1), (3, 2, 4)), ((), (2, 2)), ((), ()), ((3,), (3,)), ((1,), (0,)), ((1, 3), (2, 3))),
-        lambda shape: InitAttrs(shape=shape),
+    samples=samples_of(
+        InitAttrs, "shape", (((2, 1), (3, 2, 4)), ((), (2, 2)), ((), ()), ((3,), (3,)), ((1,), (0,)), ((1, 3), (2, 3)))
     ),
 )
 
@@ -456,12 +440,11 @@ shape_of = OpDef(
     attrs=ShapeOfAttrs,
     infer=_shape_infer,
     reference=lambda a, x: np.array(x.shape, DType(a.dtype).numpy),
-    pattern=OpPattern.OPAQUE,
     axes=lambda a, types: AxisMap(((None,),)),
     compute=lambda a, args: _numbers(args[0].shape, a.dtype),
     precision=Precision.FOLLOW,
-    samples=lambda: samples_of(
-        (((2, 1, 3), "int32"), ((4,), "int64"), ((), "int64"), ((0, 2), "int32")), lambda d: ShapeOfAttrs(dtype=d)
+    samples=samples_of(
+        ShapeOfAttrs, "dtype", (((2, 1, 3), "int32"), ((4,), "int64"), ((), "int64"), ((0, 2), "int32"))
     ),
 )
 
@@ -478,11 +461,8 @@ ndarray_size = OpDef(
     attrs=ShapeOfAttrs,
     infer=_size_infer,
     reference=lambda a, x: np.array(x.size, DType(a.dtype).numpy),
-    pattern=OpPattern.OPAQUE,
     axes=lambda a, types: AxisMap(((),)),
     compute=lambda a, args: te.compute((), lambda: const(args[0].size, a.dtype), "size"),
     precision=Precision.FOLLOW,
-    samples=lambda: samples_of(
-        (((2, 1, 3), "int32"), ((), "int64"), ((0, 2), "int64")), lambda d: ShapeOfAttrs(dtype=d)
-    ),
+    samples=samples_of(ShapeOfAttrs, "dtype", (((2, 1, 3), "int32"), ((), "int64"), ((0, 2), "int64"))),
 )

@@ -15,13 +15,11 @@ import numpy as np
 from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, param
 from aotc.relay.op.index import as_index
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, row_but, tensor
-from aotc.relay.op.samples import random_array
-from aotc.relay.op.shape import samples_of
+from aotc.relay.op.samples import exact, random_array, samples_of
 from aotc.relay.op.signature import ints, number
-from aotc.tir import Expr as Scalar
 from aotc.tir import const, minimum, select, te
 
 # --- strided_slice
@@ -100,25 +98,6 @@ def _slice_compute(a: StridedSliceAttrs, args: Tensors) -> te.Tensor:
 _BIG = 2**31 - 1
 
 
-def _slice_samples() -> Iterator[Sample]:
-    cases = (
-        ((4, 6), (1, 2), (3, 6), (1, 1), None),
-        ((4, 6), (3, -1), (-5, -7), (-1, -2), None),
-        ((4, 6), (-2,), (_BIG,), (1,), (-1,)),
-        ((4, 6), (0, 0), (_BIG, _BIG), (1,), None),
-        ((4, 6, 2), (1, 5), (3, 0), (1, -3), (0, 1)),
-        ((4,), (3,), (1,), (1,), None),
-        ((), (), (), (1,), None),
-        ((0, 3), (0, 1), (2, 3), (1, 1), None),
-    )
-    yield from samples_of(
-        [(shape, rest) for shape, *rest in cases],
-        lambda v: StridedSliceAttrs(begin=v[0], end=v[1], strides=v[2], axes=v[3]),
-    )
-    sized = StridedSliceAttrs(begin=(1, 2), end=(2, -1), strides=(1,), slice_mode="size", axes=None)
-    yield Sample(args=(random_array((4, 6)),), attrs=sized, accuracy=Accuracy.EXACT)
-
-
 strided_slice = OpDef(
     name="strided_slice",
     doc="""data[begin:end:stride] along each of `axes` (None: the leading ones), as Python slices.
@@ -133,7 +112,21 @@ strided_slice = OpDef(
     axes=_slice_axes,
     moved=_slice_moved,
     compute=_slice_compute,
-    samples=_slice_samples,
+    samples=samples_of(
+        StridedSliceAttrs,
+        "begin end strides axes slice_mode",
+        (
+            ((4, 6), (1, 2), (3, 6), (1, 1), None),
+            ((4, 6), (3, -1), (-5, -7), (-1, -2), None),
+            ((4, 6), (-2,), (_BIG,), (1,), (-1,)),
+            ((4, 6), (0, 0), (_BIG, _BIG), (1,), None),
+            ((4, 6, 2), (1, 5), (3, 0), (1, -3), (0, 1)),
+            ((4,), (3,), (1,), (1,), None),
+            ((), (), (), (1,), None),
+            ((0, 3), (0, 1), (2, 3), (1, 1), None),
+            ((4, 6), (1, 2), (2, -1), (1,), None, "size"),
+        ),
+    ),
 )
 
 
@@ -166,9 +159,7 @@ reverse = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=all_but_axis,
     compute=_reverse_compute,
-    samples=lambda: samples_of(
-        (((2, 3), 1), ((2, 3), 0), ((2, 1, 3), -2), ((4,), 0), ((0, 2), 0)), lambda axis: ReverseAttrs(axis=axis)
-    ),
+    samples=samples_of(ReverseAttrs, "axis", (((2, 3), 1), ((2, 3), 0), ((2, 1, 3), -2), ((4,), 0), ((0, 2), 0))),
 )
 
 
@@ -226,7 +217,7 @@ def _sequence_samples() -> Iterator[Sample]:
         for dtype in ("int32", "int64"):
             lengths = np.array([2, 0, 9, 1, 3][: shape[batch]], dtype)
             attributes = ReverseSequenceAttrs(seq_axis=sequence, batch_axis=batch)
-            yield Sample(args=(random_array(shape), lengths), attrs=attributes, accuracy=Accuracy.EXACT)
+            yield exact(attributes, random_array(shape), lengths)
 
 
 reverse_sequence = OpDef(
@@ -283,9 +274,9 @@ def _trilu_samples() -> Iterator[Sample]:
         ((0, 3), 0, True),
     ):  # fmt: skip
         args = (random_array(shape), np.array(k, np.int64))
-        yield Sample(args=args, attrs=TriluAttrs(upper=upper), accuracy=Accuracy.EXACT)
+        yield exact(TriluAttrs(upper=upper), *args)
     args = (random_array((3, 3), "int8") > 0, np.array(0, np.int32))
-    yield Sample(args=args, attrs=TriluAttrs(), accuracy=Accuracy.EXACT)
+    yield exact(TriluAttrs(), *args)
 
 
 trilu = OpDef(

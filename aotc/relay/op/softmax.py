@@ -17,10 +17,9 @@ from aotc.ir import OpPattern, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.fast_math import clamped_exp, clamped_exp_numpy
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import all_but_axis, axis_of, tensor
 from aotc.relay.op.samples import random_sample
-from aotc.tir import Expr as Scalar
 from aotc.tir import call, te
 
 

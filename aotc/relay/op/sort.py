@@ -16,14 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, OpPattern, Precision, Quantised, TensorType, TupleType, Type, Types, require
+from aotc.ir import Dim, DType, Precision, Quantised, TensorType, TupleType, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs, param
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Tensors
-from aotc.relay.op.rows import NUMBER, carrier, replaced, special_values
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, tensor
-from aotc.relay.op.samples import random_array
+from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
 from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, call, minimum, select, te
-from aotc.tir import Expr as Scalar
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, loops
 
 _INSERTION: Final = 16
@@ -180,13 +179,13 @@ def _cases(make: Callable[..., Attrs]) -> Iterator[Sample]:
         values = special_values(dtype)
         rows = np.stack([values, values[::-1], np.roll(values, 5)])
         for ascend in (True, False):
-            yield Sample(args=(rows,), attrs=make(is_ascend=ascend), accuracy=Accuracy.EXACT)
+            yield exact(make(is_ascend=ascend), rows)
     few = (random_array((3, 40), "int8") % 4).astype(np.float32)
     for ascend in (True, False):
         for axis in (0, 1):
-            yield Sample(args=(few,), attrs=make(axis=axis, is_ascend=ascend), accuracy=Accuracy.EXACT)
+            yield exact(make(axis=axis, is_ascend=ascend), few)
     for shape, axis in (((2, 5, 3), 1), ((2, 5, 3), -3), ((1,), 0), ((2, 1), 1), ((0, 3), 1)):
-        yield Sample(args=(random_array(shape),), attrs=make(axis=axis), accuracy=Accuracy.EXACT)
+        yield exact(make(axis=axis), random_array(shape))
 
 
 def _sort_infer(a: SortAttrs, types: Types) -> Type:
@@ -209,7 +208,6 @@ sort = OpDef(
     attrs=SortAttrs,
     infer=_sort_infer,
     reference=_sort_reference,
-    pattern=OpPattern.OPAQUE,
     axes=all_but_axis,
     compute=_sort_compute,
     precision=Precision.FOLLOW,
@@ -242,7 +240,6 @@ argsort = OpDef(
     attrs=ArgsortAttrs,
     infer=_argsort_infer,
     reference=_argsort_reference,
-    pattern=OpPattern.OPAQUE,
     axes=all_but_axis,
     compute=_argsort_compute,
     precision=Precision.FOLLOW,
@@ -302,9 +299,9 @@ def _topk_samples() -> Iterator[Sample]:
         few = (random_array((4, 30), "int8") % 5).astype(np.float32)
         for ret_type in _RETURNS:
             attributes = TopkAttrs(k=k, ret_type=ret_type, dtype="int64", is_ascend=k == 3)
-            yield Sample(args=(few,), attrs=attributes, accuracy=Accuracy.EXACT)
+            yield exact(attributes, few)
     for k in (17, 20):
-        yield Sample(args=(random_array((2, 20)),), attrs=TopkAttrs(k=k), accuracy=Accuracy.EXACT)
+        yield exact(TopkAttrs(k=k), random_array((2, 20)))
 
 
 topk = OpDef(
@@ -316,7 +313,6 @@ topk = OpDef(
     attrs=TopkAttrs,
     infer=_topk_infer,
     reference=_topk_reference,
-    pattern=OpPattern.OPAQUE,
     axes=all_but_axis,
     compute=_topk_compute,
     precision=Precision.FOLLOW,

@@ -19,12 +19,11 @@ from aotc.ir import AxisMap, OpPattern, Precision, Quantised, TensorType, Type, 
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op import conv
 from aotc.relay.op.contract import as_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import require_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import full_padding, pad_pairs, paddings, window_extent
 from aotc.tir import TAPS, TILES, const, matrices, select, te
-from aotc.tir import Expr as Scalar
 
 
 @attrs

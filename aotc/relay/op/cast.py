@@ -36,6 +36,8 @@ from aotc.tir import const, maximum, minimum, select, te
 
 @attrs
 class CastAttrs(Attrs):
+    """`data` converted to `dtype`."""
+
     dtype: str
 
 
@@ -69,7 +71,6 @@ def _cast_samples() -> Iterator[Sample]:
 
 cast = OpDef(
     name="cast",
-    doc="`data` converted to `dtype`.",
     attrs=CastAttrs,
     infer=_cast_infer,
     reference=_cast_reference,
@@ -85,6 +86,8 @@ cast = OpDef(
 
 @attrs
 class ClipAttrs(Attrs):
+    """min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards."""
+
     a_min: float
     a_max: float
 
@@ -149,7 +152,6 @@ def _clip_samples() -> Iterator[Sample]:
 
 clip = OpDef(
     name="clip",
-    doc="min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards.",
     attrs=ClipAttrs,
     args=args("a"),
     infer=_clip_infer,
@@ -167,6 +169,8 @@ clip = OpDef(
 
 @attrs
 class LeakyReluAttrs(Attrs):
+    """x where x > 0, else alpha * x."""
+
     alpha: float = 0.25
 
 
@@ -190,7 +194,6 @@ def _leaky_samples() -> Iterator[Sample]:
 
 leaky_relu = OpDef(
     name="nn.leaky_relu",
-    doc="x where x > 0, else alpha * x.",
     attrs=LeakyReluAttrs,
     infer=lambda _, types: float_tensor(types[0]),
     reference=_leaky_reference,
@@ -203,6 +206,8 @@ leaky_relu = OpDef(
 
 @attrs
 class PReluAttrs(Attrs):
+    """x where x > 0, else alpha[channel] * x."""
+
     axis: int = 1
 
 
@@ -235,7 +240,6 @@ def _prelu_samples() -> Iterator[Sample]:
 
 prelu = OpDef(
     name="nn.prelu",
-    doc="x where x > 0, else alpha[channel] * x.",
     attrs=PReluAttrs,
     args=args("data", "alpha"),
     infer=_prelu_infer,

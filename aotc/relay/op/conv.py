@@ -15,38 +15,23 @@ whose window holds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from math import prod
+from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir import AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, variant
+from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Scalar, Tensors
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import (
-    AXES,
-    DATA_LAYOUT,
-    KERNEL_LAYOUT,
-    TAPS,
-    arrange,
-    blocked,
-    canonical,
-    each_axis,
-    laid_out,
-    may_equal,
-    pad_pairs,
-    paddings,
-    pick,
-    positions,
-    spread,
-    static_extents,
-    window_extent,
-)
+from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, arrange, each_axis, pick, positions, spread, steps
 from aotc.tir import te
 
 
@@ -71,7 +56,7 @@ def _attributes(n: int) -> type[ConvAttrs]:
         ConvAttrs,
         f"Conv{n}DAttrs",
         strides=each_axis(n, 1),
-        padding=paddings(n, 2 if n == 1 else n),
+        padding=window.paddings(n, 2 if n == 1 else n),
         dilation=each_axis(n, 1),
         kernel_size=each_axis(n, None),
         data_layout=DATA_LAYOUT[n],
@@ -101,14 +86,9 @@ class _Form:
 
 
 def _form(n: int, a: ConvAttrs) -> _Form:
-    kernel, block = blocked(a.kernel_layout, "o")
-    return _Form(
-        n=n,
-        data=positions(a.data_layout, DATA_LAYOUT[n]),
-        kernel=positions(kernel, KERNEL_LAYOUT[n]),
-        out=positions(a.out_layout or a.data_layout, DATA_LAYOUT[n]),
-        block=block,
-    )
+    kernel, block = window.blocked(a.kernel_layout, "o")
+    data, out = window.layouts(n, a.data_layout, a.out_layout)
+    return _Form(n, data, positions(kernel, KERNEL_LAYOUT[n]), out, block)
 
 
 def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...]) -> None:
@@ -136,24 +116,26 @@ def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
     outer, inner, *kernel = form.kernel_shape(weight.shape, a.channels)
     _check_channels(a, channels, outer, inner)
     _check_packed(form, a, outer, weight.shape)
+    sizes = kernel_sizes(n, a, weight, kernel)
+    result = (batch, outer, *starmap(window.window_extent, zip(space, sizes, *steps(n, a), strict=True)))
+    return TensorType(arrange(result, form.out), result_dtype(data, weight, a.out_dtype))
+
+
+def kernel_sizes(n: int, a: Any, weight: TensorType, kernel: Sequence[Dim]) -> list[int]:
+    """The extents of the `kernel`, which must be known, and those that the attributes give."""
     sizes = [k for k in kernel if isinstance(k, int)]
     require("conv.kernel", len(sizes) == n, lambda: f"the kernel's size is not known: {weight}")
     given = a.kernel_size is None or tuple(a.kernel_size) == tuple(sizes)
     require("conv.kernel", given, lambda: f"kernel_size is {a.kernel_size}, the weight has {shape_text(tuple(kernel))}")
-    windows = zip(
-        space, sizes, spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n), strict=True
-    )  # fmt: skip
-    result = (batch, outer, *(window_extent(*w) for w in windows))
-    return TensorType(arrange(result, form.out), result_dtype(data, weight, a.out_dtype))
+    return sizes
 
 
 def _check_channels(a: ConvAttrs, channels: Dim, outer: Dim, inner: Dim) -> None:
     require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
     if isinstance(channels, int):
-        fits = channels % a.groups == 0 and may_equal(inner, channels // a.groups)
-        require(
-            "conv.in-channels", fits, f"{channels} input channels in {a.groups} groups, but the weight takes {inner}"
-        )
+        fits = channels % a.groups == 0 and window.may_equal(inner, channels // a.groups)
+        text = f"{channels} input channels in {a.groups} groups, but the weight takes {inner}"
+        require("conv.in-channels", fits, text)
     if isinstance(outer, int):
         require("conv.out-channels", outer % a.groups == 0, f"{outer} output channels in {a.groups} groups")
         given = a.channels is None or a.channels == outer
@@ -175,9 +157,9 @@ def _refine(n: int, a: ConvAttrs, types: Sequence[Type | None]) -> Sequence[Type
 def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
     """The kernel as (O, I, spatial...)."""
     if not form.block:
-        return canonical(weight, form.kernel)
+        return window.canonical(weight, form.kernel)
     outer = int(np.asarray(form.kernel_shape(weight.shape, a.channels)[0]))
-    plain = np.moveaxis(canonical(weight, (*form.kernel, form.n + 2)), -1, 1)
+    plain = np.moveaxis(window.canonical(weight, (*form.kernel, form.n + 2)), -1, 1)
     flat: Array = plain.reshape(-1, *plain.shape[2:])
     return flat[:outer]
 
@@ -185,10 +167,10 @@ def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
 def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
     """Every tap of the kernel adds its share to the results whose window has data there, group by group."""
     form = _form(n, a)
-    x, w = canonical(float_work(data), form.data), _unpacked(form, a, float_work(weight))
+    x, w = window.canonical(float_work(data), form.data), _unpacked(form, a, float_work(weight))
     batch, space, out_dtype = x.shape[0], x.shape[2:], a.out_dtype or str(data.dtype)
-    strides, dilation, pads = spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n)
-    extents = static_extents(space, w.shape[2:], strides, dilation, pads)
+    strides, dilation, pads = steps(n, a)
+    extents = window.static_extents(space, w.shape[2:], strides, dilation, pads)
     rows = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:])
     acc = accumulator(DType.of(x), out_dtype)
     total = np.zeros((batch, *rows.shape[:2], *extents), acc.numpy)
@@ -202,7 +184,7 @@ def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
         columns = part.reshape(batch, a.groups, w.shape[1], prod(part.shape[2:]))
         share = dot(rows[tap], columns, str(acc))
         total[target] += share.reshape(*total.shape[:3], *part.shape[2:])
-    return laid_out(as_dtype(total.reshape(batch, w.shape[0], *extents), out_dtype), form.out)
+    return window.laid_out(as_dtype(total.reshape(batch, w.shape[0], *extents), out_dtype), form.out)
 
 
 def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice]:
@@ -219,15 +201,14 @@ def _scratch(n: int, a: ConvAttrs, types: Types) -> int:
     out = pick(tensor(_infer(n, a, types)).static_shape, form.out)
     batch, channels, *space = pick(data.static_shape, form.data)
     kernel = pick(tensor(types[1]).static_shape, form.kernel)[2:]
-    padded = prod(s + sum(p) for s, p in zip(space, pad_pairs(a.padding, n), strict=True))
+    padded = prod(s + sum(p) for s, p in zip(space, steps(n, a)[2], strict=True))
     return batch * channels * (prod(kernel) * prod(out[2:]) + padded)
 
 
 def _axes(n: int, a: ConvAttrs, types: Types) -> AxisMap:
     """Only the batch axis: channels and windows are summed."""
     form = _form(n, a)
-    row = [form.data[0] if k == form.out[0] else None for k in range(n + 2)]
-    return AxisMap((tuple(row), (None,) * (n + 2)))
+    return AxisMap((window.axes_kept(form.data, form.out, 1), (None,) * (n + 2)))
 
 
 def _compute(n: int, a: ConvAttrs, args: Tensors) -> te.Tensor:
@@ -235,8 +216,8 @@ def _compute(n: int, a: ConvAttrs, args: Tensors) -> te.Tensor:
     form = _form(n, a)
     outer, inner, *kernel = (int(d) for d in form.kernel_shape(weight.shape, a.channels) if isinstance(d, int))
     batch, _, *space = pick(data.shape, form.data)
-    strides, dilation, pads = spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n)
-    extents = static_extents(space, kernel, strides, dilation, pads)
+    strides, dilation, pads = steps(n, a)
+    extents = window.static_extents(space, kernel, strides, dilation, pads)
     per_group = outer // a.groups
 
     # the channels innermost where they are in the data
@@ -270,34 +251,30 @@ def _compute(n: int, a: ConvAttrs, args: Tensors) -> te.Tensor:
     )
 
 
-def _sample(data: tuple[int, ...], weight: tuple[int, ...], a: ConvAttrs, dtype: str = "float32") -> Sample:
-    return random_sample((data, weight), a, dtype)
-
-
-def _samples_1d() -> Iterable[Sample]:
-    yield _sample((2, 3, 9), (4, 3, 3), Conv1DAttrs(strides=(2,), padding=(0, 2), dilation=(2,)))
-    yield _sample((1, 4, 5), (4, 1, 5), Conv1DAttrs(groups=4, padding=(2, 2)))
-
-
-def _samples_2d() -> Iterable[Sample]:
-    yield _sample((1, 3, 8, 9), (5, 3, 3, 3), Conv2DAttrs(padding=(1, 1, 1, 1), channels=5, kernel_size=(3, 3)))
-    yield _sample((2, 4, 7, 6), (6, 2, 3, 2), Conv2DAttrs(groups=2, strides=(2, 1), padding=(1, 0, 2, 1)))
-    yield _sample((1, 3, 9, 9), (2, 3, 3, 3), Conv2DAttrs(dilation=(2, 3), padding=(2, 2)))
-    yield _sample((1, 6, 5, 5), (12, 1, 3, 3), Conv2DAttrs(groups=6, padding=(1,)))
-    yield _sample((1, 8, 4, 4), (3, 8, 1, 1), Conv2DAttrs())
-    yield _sample((1, 5, 6, 3), (3, 3, 3, 4), Conv2DAttrs(padding=(1, 1), data_layout="NHWC", kernel_layout="HWIO"))
-    yield _sample((1, 3, 6, 5), (3, 3, 4, 3), Conv2DAttrs(data_layout="NCHW", out_layout="NHWC", kernel_layout="HWOI"))
-    packed = Conv2DAttrs(padding=(1, 1), channels=6, kernel_size=(3, 3), kernel_layout="OIHW4o")
-    yield _sample((1, 3, 5, 5), (2, 3, 3, 3, 4), packed)
-    yield _sample((1, 4, 5, 5), (2, 2, 3, 3, 4), packed.replace(groups=2, channels=8, strides=(2, 2)))
-    yield _sample((1, 3, 5, 5), (4, 3, 3, 3), Conv2DAttrs(out_dtype="int32", padding=(1, 1)), "int8")
-    yield _sample((1, 3, 5, 5), (4, 3, 3, 3), Conv2DAttrs(padding=(1, 1)), "float16")
-
-
-def _samples_3d() -> Iterable[Sample]:
-    yield _sample((1, 2, 4, 5, 6), (3, 2, 2, 3, 3), Conv3DAttrs(padding=(1, 0, 1, 0, 1, 2), strides=(1, 2, 1)))
-    yield _sample((1, 4, 3, 4, 5), (4, 2, 2, 2, 2), Conv3DAttrs(groups=2, dilation=(1, 2, 2)))
-
+_PACKED: Final = {"padding": (1, 1), "channels": 6, "kernel_size": (3, 3), "kernel_layout": "OIHW4o"}
+_SAMPLES: Final[dict[int, tuple[tuple[Any, ...], ...]]] = {  # data, weight, attributes; their data type
+    1: (
+        ((2, 3, 9), (4, 3, 3), {"strides": (2,), "padding": (0, 2), "dilation": (2,)}),
+        ((1, 4, 5), (4, 1, 5), {"groups": 4, "padding": (2, 2)}),
+    ),
+    2: (
+        ((1, 3, 8, 9), (5, 3, 3, 3), {"padding": (1, 1, 1, 1), "channels": 5, "kernel_size": (3, 3)}),
+        ((2, 4, 7, 6), (6, 2, 3, 2), {"groups": 2, "strides": (2, 1), "padding": (1, 0, 2, 1)}),
+        ((1, 3, 9, 9), (2, 3, 3, 3), {"dilation": (2, 3), "padding": (2, 2)}),
+        ((1, 6, 5, 5), (12, 1, 3, 3), {"groups": 6, "padding": (1,)}),
+        ((1, 8, 4, 4), (3, 8, 1, 1), {}),
+        ((1, 5, 6, 3), (3, 3, 3, 4), {"padding": (1, 1), "data_layout": "NHWC", "kernel_layout": "HWIO"}),
+        ((1, 3, 6, 5), (3, 3, 4, 3), {"data_layout": "NCHW", "out_layout": "NHWC", "kernel_layout": "HWOI"}),
+        ((1, 3, 5, 5), (2, 3, 3, 3, 4), _PACKED),
+        ((1, 4, 5, 5), (2, 2, 3, 3, 4), _PACKED | {"groups": 2, "channels": 8, "strides": (2, 2)}),
+        ((1, 3, 5, 5), (4, 3, 3, 3), {"out_dtype": "int32", "padding": (1, 1)}, "int8"),
+        ((1, 3, 5, 5), (4, 3, 3, 3), {"padding": (1, 1)}, "float16"),
+    ),
+    3: (
+        ((1, 2, 4, 5, 6), (3, 2, 2, 3, 3), {"padding": (1, 0, 1, 0, 1, 2), "strides": (1, 2, 1)}),
+        ((1, 4, 3, 4, 5), (4, 2, 2, 2, 2), {"groups": 2, "dilation": (1, 2, 2)}),
+    ),
+}
 
 _DOC = """{n}-D convolution of data (N, C, {axes}) by weight (O, C/groups, {taps}).
 
@@ -306,10 +283,10 @@ _DOC = """{n}-D convolution of data (N, C, {axes}) by weight (O, C/groups, {taps
     """
 
 
-def _conv(n: int, attributes: type[ConvAttrs], samples: Callable[[], Iterable[Sample]]) -> OpDef:
+def _conv(n: int, attributes: type[ConvAttrs]) -> OpDef:
     return OpDef(
         name=f"nn.conv{n}d",
-        doc=_DOC.format(n=n, axes=AXES[n], taps=TAPS[n]),
+        doc=_DOC.format(n=n, axes=window.AXES[n], taps=window.TAPS[n]),
         attrs=attributes,
         args=args("data", "weight"),
         infer=partial(_infer, n),
@@ -319,10 +296,8 @@ def _conv(n: int, attributes: type[ConvAttrs], samples: Callable[[], Iterable[Sa
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=partial(_axes, n),
         compute=partial(_compute, n),
-        samples=samples,
+        samples=lambda: (random_sample((x, w), attributes(**a), *dtype) for x, w, a, *dtype in _SAMPLES[n]),
     )
 
 
-conv1d = _conv(1, Conv1DAttrs, _samples_1d)
-conv2d = _conv(2, Conv2DAttrs, _samples_2d)
-conv3d = _conv(3, Conv3DAttrs, _samples_3d)
+conv1d, conv2d, conv3d = map(_conv, (1, 2, 3), (Conv1DAttrs, Conv2DAttrs, Conv3DAttrs))

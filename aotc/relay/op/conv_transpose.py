@@ -15,40 +15,26 @@ whatever infinities and NaN data and weights hold elsewhere.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import gcd, prod
+from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AxisMap, Dim, OpPattern, SymDim, TensorType, Type, Types, args, require
+from aotc.ir import AxisMap, Dim, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.ir.budget import budget
 from aotc.relay.expr import Expr, splat, tensor_type_of
-from aotc.relay.op import conv, join
+from aotc.relay.op import conv, join, window
 from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
 from aotc.relay.op.contract import accumulator, as_dtype, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample
-from aotc.relay.op.rules import tensor
+from aotc.relay.op.opdef import Array, OpDef
+from aotc.relay.op.rules import extent_of, tensor
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import (
-    AXES,
-    DATA_LAYOUT,
-    TAPS,
-    TRANSPOSED_LAYOUT,
-    arrange,
-    canonical,
-    each_axis,
-    laid_out,
-    may_equal,
-    pad_pairs,
-    paddings,
-    pick,
-    positions,
-    spread,
-)
+from aotc.relay.op.window import DATA_LAYOUT, TRANSPOSED_LAYOUT, arrange, each_axis, may_equal, pick, spread, steps
 
 
 @attrs
@@ -75,7 +61,7 @@ def _attributes(n: int) -> type[ConvTransposeAttrs]:
         kernel_size=each_axis(n, None),
         strides=each_axis(n, 1),
         output_padding=each_axis(n, 0),
-        padding=paddings(n),
+        padding=window.paddings(n),
         dilation=each_axis(n, 1),
         data_layout=DATA_LAYOUT[n],
         kernel_layout=TRANSPOSED_LAYOUT[n],
@@ -87,16 +73,13 @@ Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs = map(_attribut
 
 def _layouts(n: int, a: ConvTransposeAttrs) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Where the canonical axes are found in data, kernel and result."""
-    data = DATA_LAYOUT[n]
-    kernel = positions(a.kernel_layout, TRANSPOSED_LAYOUT[n])
-    return positions(a.data_layout, data), kernel, positions(a.out_layout or a.data_layout, data)
+    source, result = window.layouts(n, a.data_layout, a.out_layout)
+    return source, window.positions(a.kernel_layout, TRANSPOSED_LAYOUT[n]), result
 
 
 def _extent(dim: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int], more: int) -> Dim:
     fixed = dilation * (kernel - 1) + 1 - sum(pad) + more - stride
-    if isinstance(dim, SymDim):
-        return SymDim(upper=dim.upper and dim.upper * stride + fixed)
-    return dim * stride + fixed
+    return extent_of(dim, lambda d: d * stride + fixed)
 
 
 def _infer(n: int, a: ConvTransposeAttrs, types: Types) -> Type:
@@ -106,14 +89,13 @@ def _infer(n: int, a: ConvTransposeAttrs, types: Types) -> Type:
     source, form, result = _layouts(n, a)
     batch, channels, *space = pick(data.shape, source)
     inner, outer, *kernel = pick(weight.shape, form)
-    sizes = [k for k in kernel if isinstance(k, int)]
-    require("conv.kernel", len(sizes) == n, lambda: f"the kernel's size is not known: {weight}")
-    given = a.kernel_size is None or tuple(a.kernel_size) == tuple(sizes)
-    require("conv.kernel", given, f"kernel_size is {a.kernel_size}, the weight has {sizes}")
+    sizes = conv.kernel_sizes(n, a, weight, kernel)
     total = _check_channels(a, channels, inner, outer)
-    steps = (spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n), spread(a.output_padding, n))
-    require("conv.steps", min(*steps[0], *steps[1]) > 0 and min(steps[3]) >= 0, f"strides, dilation: {steps[:2]}")
-    extents = [_extent(*w) for w in zip(space, sizes, *steps, strict=True)]
+    strides, dilation, pads = steps(n, a)
+    more = spread(a.output_padding, n)
+    forward = min(*strides, *dilation) > 0 and min(more) >= 0
+    require("conv.steps", forward, f"strides, dilation: {(strides, dilation)}")
+    extents = [_extent(*w) for w in zip(space, sizes, strides, dilation, pads, more, strict=True)]
     fits = all(not isinstance(e, int) or e > 0 for e in extents)
     require("conv.empty", fits, lambda: f"the result would be empty: {extents}")
     return TensorType(arrange((batch, total, *extents), result), result_dtype(data, weight, a.out_dtype))
@@ -143,8 +125,8 @@ def _refine(n: int, a: ConvTransposeAttrs, types: Sequence[Type | None]) -> Sequ
 def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Array:
     """Every tap of the kernel adds its share, a stride apart, to the uncropped result."""
     source, form, result = _layouts(n, a)
-    x, w = canonical(data, source), canonical(weight, form)
-    strides, dilation, pads = spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n)
+    x, w = window.canonical(data, source), window.canonical(weight, form)
+    strides, dilation, pads = steps(n, a)
     made = tensor(_infer(n, a, [_type(data), _type(weight)]))
     if 0 in (data.size, weight.size):
         return np.zeros(made.static_shape, made.dtype.numpy)
@@ -160,19 +142,18 @@ def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Arr
         tap = (slice(None), slice(None), slice(None), *taps)
         kernel = np.swapaxes(w[tap], 1, 2)
         share = (kernel[None] @ x).reshape(batch, -1, *space)
-        steps = zip(taps, dilation, space, strides, strict=True)
-        where = (slice(None), slice(None), *(slice(k * d, k * d + (s - 1) * t + 1, t) for k, d, s, t in steps))
+        moves = zip(taps, dilation, space, strides, strict=True)
+        where = (slice(None), slice(None), *(slice(k * d, k * d + (s - 1) * t + 1, t) for k, d, s, t in moves))
         total[where] += share
     crop = (slice(None), slice(None), *(slice(p[0], p[0] + o) for p, o in zip(pads, out, strict=True)))
-    return laid_out(as_dtype(total[crop], a.out_dtype or str(data.dtype)), result)
+    return window.laid_out(as_dtype(total[crop], a.out_dtype or str(data.dtype)), result)
 
 
 def _uncropped(
     n: int, a: ConvTransposeAttrs, space: Sequence[int], kernel: Sequence[int], out: Sequence[int]
 ) -> list[int]:
     """The extents of the result before its edges are cut off."""
-    steps = (spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n))
-    sizes = zip(space, kernel, out, *steps, strict=True)
+    sizes = zip(space, kernel, out, *steps(n, a), strict=True)
     return [max(p[0] + o, (s - 1) * t + (k - 1) * d + 1) for s, k, o, t, d, p in sizes]
 
 
@@ -190,8 +171,7 @@ def _type(x: Array) -> TensorType:
 
 def _axes(n: int, a: ConvTransposeAttrs, types: Types) -> AxisMap:
     source, _, result = _layouts(n, a)
-    row = tuple(source[0] if k == result[0] else None for k in range(n + 2))
-    return AxisMap((row, (None,) * (n + 2)))
+    return AxisMap((window.axes_kept(source, result, 1), (None,) * (n + 2)))
 
 
 # --- expansion
@@ -242,15 +222,14 @@ class _Weave:
     def axes(self) -> list[list[_Phase | None]]:
         """All phases of each axis."""
         kernel = tensor_type_of(self.weight).static_shape[2:]
-        strides = spread(self.a.strides, self.n)
+        strides, dilation, _ = steps(self.n, self.a)
         budget().check("compile.max_unroll", prod(strides), "a transposed convolution")
-        steps = zip(kernel, strides, spread(self.a.dilation, self.n), strict=True)
-        return [[_phase(r, k, s, d) for r in range(s)] for k, s, d in steps]
+        return [[_phase(r, k, s, d) for r in range(s)] for k, s, d in zip(kernel, strides, dilation, strict=True)]
 
     def blocks(self, axes: list[list[_Phase | None]]) -> tuple[int, ...]:
         """How many outputs each phase computes: all that are wanted, and no fewer than the data reaches."""
         counts = []
-        for k, (phases, pad) in enumerate(zip(axes, pad_pairs(self.a.padding, self.n), strict=True)):
+        for k, (phases, pad) in enumerate(zip(axes, steps(self.n, self.a)[2], strict=True)):
             wanted = -(-(pad[0] + self.out[k]) // len(phases))
             counts.append(max([wanted, *(self.space[k] - p.shift for p in phases if p is not None)]))
         return tuple(counts)
@@ -319,7 +298,7 @@ class _Weave:
         mixed = shapes.transpose(phases, (0, 1, *order)) if prod(shape[2 : 2 + n]) > 1 else phases
         whole = [s * b for s, b in zip(shape[2 : 2 + n], shape[2 + n :], strict=True)]
         result = shapes.reshape(mixed, (*shape[:2], *whole))
-        begin = [p[0] for p in pad_pairs(self.a.padding, n)]
+        begin = [p[0] for p in steps(n, self.a)[2]]
         end = [b + o for b, o in zip(begin, self.out, strict=True)]
         if any(begin) or end != whole:
             result = slices.strided_slice(result, begin, end, [1] * n, axes=list(range(2, n + 2)))
@@ -353,28 +332,27 @@ def _expand(n: int, a: ConvTransposeAttrs, args: Sequence[Expr]) -> Expr:
 # --- samples and the table
 
 
-def _samples_1d() -> Iterable[Sample]:
-    yield random_sample(((2, 3, 5), (3, 4, 3)), Conv1DTransposeAttrs(strides=(2,), padding=(1, 0)))
-    yield random_sample(((1, 4, 5), (4, 1, 4)), Conv1DTransposeAttrs(strides=(2,), groups=4, output_padding=(1,)))
-    yield random_sample(((1, 2, 4), (2, 3, 3)), Conv1DTransposeAttrs(strides=(4,), dilation=(2,)))
-
-
-def _samples_2d() -> Iterable[Sample]:
-    A = Conv2DTransposeAttrs
-    yield random_sample(((1, 3, 4, 5), (3, 2, 2, 2)), A(strides=(2, 2), channels=2, kernel_size=(2, 2)))
-    yield random_sample(((2, 3, 4, 5), (3, 2, 3, 3)), A(strides=(2, 2), padding=(1, 1), output_padding=(1, 0)))
-    yield random_sample(((1, 4, 4, 3), (4, 2, 4, 4)), A(strides=(2, 2), padding=(1, 1), groups=2))
-    yield random_sample(((1, 2, 3, 4), (2, 3, 3, 2)), A(padding=(1, 0), dilation=(2, 3)))
-    yield random_sample(((1, 2, 3, 4), (2, 3, 3, 2)), A(strides=(2, 3), dilation=(2, 1), padding=(0, 1, 2, 0)))
-    yield random_sample(((1, 2, 3, 3), (2, 3, 1, 1)), A(strides=(2, 2)))
-    yield random_sample(((1, 4, 3, 2), (2, 2, 2, 3)), A(strides=(2, 1), data_layout="NHWC", kernel_layout="HWIO"))
-    yield random_sample(((1, 2, 3, 3), (2, 2, 2, 2)), A(strides=(2, 2), out_dtype="int32"), "int8")
-
-
-def _samples_3d() -> Iterable[Sample]:
-    yield random_sample(((1, 2, 2, 3, 3), (2, 2, 2, 2, 3)), Conv3DTransposeAttrs(strides=(2, 2, 1)))
-    yield random_sample(((1, 2, 2, 3, 2), (2, 1, 3, 2, 2)), Conv3DTransposeAttrs(strides=(2, 1, 2), groups=2))
-
+_SAMPLES: Final[dict[int, tuple[tuple[Any, ...], ...]]] = {  # data, weight, attributes; their data type
+    1: (
+        ((2, 3, 5), (3, 4, 3), {"strides": (2,), "padding": (1, 0)}),
+        ((1, 4, 5), (4, 1, 4), {"strides": (2,), "groups": 4, "output_padding": (1,)}),
+        ((1, 2, 4), (2, 3, 3), {"strides": (4,), "dilation": (2,)}),
+    ),
+    2: (
+        ((1, 3, 4, 5), (3, 2, 2, 2), {"strides": (2, 2), "channels": 2, "kernel_size": (2, 2)}),
+        ((2, 3, 4, 5), (3, 2, 3, 3), {"strides": (2, 2), "padding": (1, 1), "output_padding": (1, 0)}),
+        ((1, 4, 4, 3), (4, 2, 4, 4), {"strides": (2, 2), "padding": (1, 1), "groups": 2}),
+        ((1, 2, 3, 4), (2, 3, 3, 2), {"padding": (1, 0), "dilation": (2, 3)}),
+        ((1, 2, 3, 4), (2, 3, 3, 2), {"strides": (2, 3), "dilation": (2, 1), "padding": (0, 1, 2, 0)}),
+        ((1, 2, 3, 3), (2, 3, 1, 1), {"strides": (2, 2)}),
+        ((1, 4, 3, 2), (2, 2, 2, 3), {"strides": (2, 1), "data_layout": "NHWC", "kernel_layout": "HWIO"}),
+        ((1, 2, 3, 3), (2, 2, 2, 2), {"strides": (2, 2), "out_dtype": "int32"}, "int8"),
+    ),
+    3: (
+        ((1, 2, 2, 3, 3), (2, 2, 2, 2, 3), {"strides": (2, 2, 1)}),
+        ((1, 2, 2, 3, 2), (2, 1, 3, 2, 2), {"strides": (2, 1, 2), "groups": 2}),
+    ),
+}
 
 _ORDER = (
     "data weight strides padding dilation channels kernel_size groups data_layout kernel_layout out_layout "
@@ -382,10 +360,10 @@ _ORDER = (
 )
 
 
-def _conv_transpose(n: int, attributes: type[ConvTransposeAttrs], samples: Callable[[], Iterable[Sample]]) -> OpDef:
+def _conv_transpose(n: int, attributes: type[ConvTransposeAttrs]) -> OpDef:
     return OpDef(
         name=f"nn.conv{n}d_transpose",
-        doc=f"""{n}-D transposed convolution of data (N, C, {AXES[n]}) by weight (C, O/groups, {TAPS[n]}).
+        doc=f"""{n}-D transposed convolution of data (N, C, {window.AXES[n]}) by weight (C, O/groups, {window.TAPS[n]}).
 
     The result is 0 where no input reaches.
     """,
@@ -399,10 +377,10 @@ def _conv_transpose(n: int, attributes: type[ConvTransposeAttrs], samples: Calla
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=partial(_axes, n),
         expand=partial(_expand, n),
-        samples=samples,
+        samples=lambda: (random_sample((x, w), attributes(**a), *dtype) for x, w, a, *dtype in _SAMPLES[n]),
     )
 
 
-conv1d_transpose = _conv_transpose(1, Conv1DTransposeAttrs, _samples_1d)
-conv2d_transpose = _conv_transpose(2, Conv2DTransposeAttrs, _samples_2d)
-conv3d_transpose = _conv_transpose(3, Conv3DTransposeAttrs, _samples_3d)
+conv1d_transpose, conv2d_transpose, conv3d_transpose = map(
+    _conv_transpose, (1, 2, 3), (Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs)
+)

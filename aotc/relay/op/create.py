@@ -31,6 +31,8 @@ class FilledAttrs(InitAttrs):
 
 @attrs
 class FullAttrs(InitAttrs):
+    """A tensor of one value, converted to `dtype` if that is given."""
+
     shape: tuple[int, ...] = param(given=())
 
 
@@ -92,7 +94,6 @@ def _full_compute(a: InitAttrs, args: Tensors) -> te.Tensor:
 
 full = OpDef(
     name="full",
-    doc="A tensor of one value, converted to `dtype` if that is given.",
     attrs=FullAttrs,
     args=args("fill_value"),
     infer=_full_infer,
@@ -176,6 +177,11 @@ def _stop(value: Any, given: Mapping[str, Any]) -> float:
 
 @attrs
 class ArangeAttrs(Attrs):
+    """start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None.
+
+    Numbers or scalar constants; AotcError for other expressions.
+    """
+
     start: int | float = param(type="Expr | float", takes=_start)
     stop: int | float = param(type="Expr | float | None", given=None, takes=_stop)
     step: int | float = param(type="Expr | float", given=1, takes=lambda value, _: _known(value))
@@ -242,10 +248,6 @@ def _arange_samples() -> Iterator[Sample]:
 
 arange = OpDef(
     name="arange",
-    doc="""start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None.
-
-    Numbers or scalar constants; AotcError for other expressions.
-    """,
     attrs=ArangeAttrs,
     args=(),
     infer=_arange_infer,

@@ -29,12 +29,16 @@ from aotc.tir import te
 
 @attrs
 class DenseAttrs(Attrs):
+    """data (..., K) times the transpose of weight (N, K): (..., N)."""
+
     units: int | None = param(given=None)
     out_dtype: str = ""
 
 
 @attrs
 class DensePackAttrs(Attrs):
+    """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N."""
+
     units: int | None = param(given=None)
     out_dtype: str = ""
     weight_layout: str = "NC"
@@ -42,6 +46,8 @@ class DensePackAttrs(Attrs):
 
 @attrs
 class MatmulAttrs(Attrs):
+    """tensor_a (..., M, K) times a matrix (K, N), either one transposed first."""
+
     units: int | None = param(given=None)
     out_dtype: str = ""
     transpose_a: bool = False
@@ -50,6 +56,8 @@ class MatmulAttrs(Attrs):
 
 @attrs
 class BatchMatmulAttrs(Attrs):
+    """(B, M, K) times (B, N, K) transposed (or (B, K, N) if not `transpose_b`); a batch of 1 is repeated."""
+
     out_dtype: str = ""
     transpose_a: bool = False
     transpose_b: bool = param(default=False, given=True)
@@ -57,6 +65,8 @@ class BatchMatmulAttrs(Attrs):
 
 @attrs
 class BiasAddAttrs(Attrs):
+    """data plus a vector along one axis."""
+
     axis: int = 1
 
 
@@ -352,7 +362,6 @@ def _samples_bias() -> Iterable[Sample]:
 
 dense = OpDef(
     name="nn.dense",
-    doc="data (..., K) times the transpose of weight (N, K): (..., N).",
     attrs=DenseAttrs,
     args=args("data", "weight"),
     infer=_infer_dense,
@@ -366,7 +375,6 @@ dense = OpDef(
 )
 contrib_dense_pack = OpDef(
     name="nn.contrib_dense_pack",
-    doc='nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.',
     attrs=DensePackAttrs,
     order="data weight weight_layout units out_dtype",
     args=args("data", "weight"),
@@ -379,7 +387,6 @@ contrib_dense_pack = OpDef(
 )
 matmul = OpDef(
     name="nn.matmul",
-    doc="tensor_a (..., M, K) times a matrix (K, N), either one transposed first.",
     attrs=MatmulAttrs,
     args=args("tensor_a", "tensor_b"),
     infer=_infer_matmul,
@@ -392,7 +399,6 @@ matmul = OpDef(
 )
 batch_matmul = OpDef(
     name="nn.batch_matmul",
-    doc="(B, M, K) times (B, N, K) transposed (or (B, K, N) if not `transpose_b`); a batch of 1 is repeated.",
     attrs=BatchMatmulAttrs,
     args=args("tensor_a", "tensor_b"),
     infer=_infer_batch,
@@ -404,7 +410,6 @@ batch_matmul = OpDef(
 )
 bias_add = OpDef(
     name="nn.bias_add",
-    doc="data plus a vector along one axis.",
     attrs=BiasAddAttrs,
     args=args("data", "bias"),
     infer=_infer_bias,

@@ -67,6 +67,11 @@ def numpy_from_end(index: Array, extent: int) -> Array:
 
 @attrs
 class TakeAttrs(Attrs):
+    """The slices of `data` along `axis` (None: of the flattened data) that the indices name.
+
+    mode  "clip" moves indices into range (negative ones to 0), "wrap" counts modulo the extent
+    """
+
     batch_dims: int = 0
     axis: int | None = None
     mode: str = "clip"
@@ -186,10 +191,6 @@ def _take_samples() -> Iterator[Sample]:
 
 take = OpDef(
     name="take",
-    doc="""The slices of `data` along `axis` (None: of the flattened data) that the indices name.
-
-    mode  "clip" moves indices into range (negative ones to 0), "wrap" counts modulo the extent
-    """,
     attrs=TakeAttrs,
     order="data indices axis batch_dims mode",
     args=args("data", "indices"),
@@ -209,6 +210,8 @@ take = OpDef(
 
 @attrs
 class GatherAttrs(Attrs):
+    """out[i, j, ...] = data[i, indices[i, j, ...], ...]: along `axis` the index, elsewhere the own position."""
+
     axis: int
 
 
@@ -269,7 +272,6 @@ def _gather_samples() -> Iterator[Sample]:
 
 gather = OpDef(
     name="gather",
-    doc="out[i, j, ...] = data[i, indices[i, j, ...], ...]: along `axis` the index, elsewhere the own position.",
     attrs=GatherAttrs,
     order="data axis indices",
     args=args("data", "indices"),
@@ -288,6 +290,11 @@ gather = OpDef(
 
 @attrs
 class GatherNDAttrs(Attrs):
+    """The slices of `data` that index tuples name; the *first* axis of `indices` runs through a tuple.
+
+    out[y..., x...] = data[y[:batch_dims]..., indices[0, y...], indices[1, y...], ..., x...]
+    """
+
     batch_dims: int = 0
     index_rank: int | None = None
 
@@ -365,10 +372,6 @@ def _gather_nd_samples() -> Iterator[Sample]:
 
 gather_nd = OpDef(
     name="gather_nd",
-    doc="""The slices of `data` that index tuples name; the *first* axis of `indices` runs through a tuple.
-
-    out[y..., x...] = data[y[:batch_dims]..., indices[0, y...], indices[1, y...], ..., x...]
-    """,
     attrs=GatherNDAttrs,
     args=args("data", "indices"),
     infer=_gather_nd_infer,
@@ -386,6 +389,11 @@ gather_nd = OpDef(
 
 @attrs
 class OneHotAttrs(Attrs):
+    """`on_value` where a new axis of extent `depth` equals the index, `off_value` elsewhere.
+
+    An index outside 0 .. depth - 1 matches nothing.
+    """
+
     depth: int = param(default=1, given=REQUIRED)
     axis: int = -1
     dtype: str = ""
@@ -444,10 +452,6 @@ _VALUE = number(lambda given: given["dtype"] or "float32")
 
 one_hot = OpDef(
     name="one_hot",
-    doc="""`on_value` where a new axis of extent `depth` equals the index, `off_value` elsewhere.
-
-    An index outside 0 .. depth - 1 matches nothing.
-    """,
     attrs=OneHotAttrs,
     args=args("indices", *(Arg(name, "Expr | float", takes=_VALUE) for name in ("on_value", "off_value"))),
     infer=_one_hot_infer,

@@ -67,6 +67,8 @@ def _total(dims: Sequence[Dim]) -> Dim:
 
 @attrs
 class ConcatenateAttrs(Attrs):
+    """The tensors one after the other along an axis that they have."""
+
     axis: int = 0
 
 
@@ -150,7 +152,6 @@ def _concatenate_samples() -> Iterator[Sample]:
 
 concatenate = OpDef(
     name="concatenate",
-    doc="The tensors one after the other along an axis that they have.",
     attrs=ConcatenateAttrs,
     args=_TENSORS,
     infer=_concatenate_infer,
@@ -168,6 +169,8 @@ concatenate = OpDef(
 
 @attrs
 class StackAttrs(Attrs):
+    """Tensors of one shape along a new axis."""
+
     axis: int = 0
 
 
@@ -211,7 +214,6 @@ def _stack_samples() -> Iterator[Sample]:
 
 stack = OpDef(
     name="stack",
-    doc="Tensors of one shape along a new axis.",
     attrs=StackAttrs,
     args=_TENSORS,
     infer=_stack_infer,
@@ -229,6 +231,8 @@ stack = OpDef(
 
 @attrs
 class SplitAttrs(Attrs):
+    """A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices."""
+
     indices_or_sections: int | tuple[int, ...]
     axis: int = 0
 
@@ -283,7 +287,6 @@ def _split_compute(a: SplitAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
 
 split = OpDef(
     name="split",
-    doc="A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices.",
     attrs=SplitAttrs,
     infer=_split_infer,
     reference=_split_reference,
@@ -303,6 +306,8 @@ split = OpDef(
 
 @attrs
 class TileAttrs(Attrs):
+    """The whole tensor repeated along its axes, as numpy.tile."""
+
     reps: tuple[int, ...]
 
 
@@ -341,7 +346,6 @@ def _tile_compute(a: TileAttrs, args: Tensors) -> te.Tensor:
 
 tile = OpDef(
     name="tile",
-    doc="The whole tensor repeated along its axes, as numpy.tile.",
     attrs=TileAttrs,
     infer=_tile_infer,
     reference=lambda a, x: np.tile(x, a.reps),
@@ -357,6 +361,8 @@ tile = OpDef(
 
 @attrs
 class RepeatAttrs(Attrs):
+    """Each element repeated along an axis, as numpy.repeat; None flattens first."""
+
     repeats: int
     axis: int | None = None
 
@@ -380,7 +386,6 @@ def _repeat_compute(a: RepeatAttrs, args: Tensors) -> te.Tensor:
 
 repeat = OpDef(
     name="repeat",
-    doc="Each element repeated along an axis, as numpy.repeat; None flattens first.",
     attrs=RepeatAttrs,
     infer=_repeat_infer,
     reference=lambda a, x: np.repeat(x, a.repeats, a.axis),

@@ -26,6 +26,8 @@ from aotc.tir import all_of, as_expr, const, select, te
 
 @attrs
 class LayoutTransformAttrs(Attrs):
+    """`data` rearranged from one layout to another; incomplete blocks are filled up with zeros."""
+
     src_layout: str
     dst_layout: str
 
@@ -186,7 +188,6 @@ def _samples() -> Iterator[Sample]:
 
 layout_transform = OpDef(
     name="layout_transform",
-    doc="`data` rearranged from one layout to another; incomplete blocks are filled up with zeros.",
     attrs=LayoutTransformAttrs,
     infer=_infer,
     reference=_reference,

@@ -32,6 +32,8 @@ from aotc.tir import all_of, call, const, maximum, te
 
 @attrs
 class BatchNormAttrs(Attrs):
+    """Inference with the moving statistics: a tuple of the normalised data, the mean, and the variance."""
+
     axis: int = 1
     epsilon: float = 1e-5
     center: bool = True
@@ -53,12 +55,19 @@ class GroupNormAttrs(Attrs):
 
 @attrs
 class L2NormalizeAttrs(Attrs):
+    """data / sqrt(max(sum(data^2), eps)), the sum over `axis` (None: all axes)."""
+
     eps: float
     axis: tuple[int, ...] | None = param(given=None)
 
 
 @attrs
 class LRNAttrs(Attrs):
+    """data / (bias + alpha / size * sum of the squares of `size` neighbours along `axis`) ^ beta.
+
+    An even `size` sees one neighbour more after the element than before it, as in ONNX.
+    """
+
     size: int = 5
     axis: int = 1
     bias: float = 2.0
@@ -68,6 +77,8 @@ class LRNAttrs(Attrs):
 
 @attrs
 class DropoutAttrs(Attrs):
+    """The data unchanged: nothing is dropped at inference."""
+
     rate: float = 0.5
 
 
@@ -397,7 +408,6 @@ def _samples_dropout() -> Iterable[Sample]:
 
 batch_norm = OpDef(
     name="nn.batch_norm",
-    doc="Inference with the moving statistics: a tuple of the normalised data, the mean, and the variance.",
     attrs=BatchNormAttrs,
     args=args("data", "gamma", "beta", "moving_mean", "moving_var"),
     infer=_infer_batch,
@@ -453,7 +463,6 @@ group_norm = _norm(
 )
 l2_normalize = OpDef(
     name="nn.l2_normalize",
-    doc="data / sqrt(max(sum(data^2), eps)), the sum over `axis` (None: all axes).",
     attrs=L2NormalizeAttrs,
     infer=_infer_l2,
     reference=_reference_l2,
@@ -464,10 +473,6 @@ l2_normalize = OpDef(
 )
 lrn = OpDef(
     name="nn.lrn",
-    doc="""data / (bias + alpha / size * sum of the squares of `size` neighbours along `axis`) ^ beta.
-
-    An even `size` sees one neighbour more after the element than before it, as in ONNX.
-    """,
     attrs=LRNAttrs,
     infer=_infer_lrn,
     reference=_reference_lrn,
@@ -478,7 +483,6 @@ lrn = OpDef(
 )
 DROPOUT = OpDef(
     name="nn.dropout",
-    doc="The data unchanged: nothing is dropped at inference.",
     attrs=DropoutAttrs,
     infer=_infer_dropout,
     reference=lambda _, data: (data.copy(), np.ones_like(data)),

@@ -8,6 +8,7 @@ relu(x)                                # Call(relu, [x]), typed like x
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ class OpDef(Op):
               they are not constants: for results whose shape depends on values.  Exactly one of the three is set
     samples   () -> samples; tests of every level are generated from them
     view      True if the result is the first argument's memory in row-major order (reshape and its kin)
+
+    The docstring of its attributes says what an operator does, unless `doc` does.
     """
 
     compute: Callable[[Any, Sequence[Any]], Tensor | tuple[Tensor, ...]] | None = None
@@ -68,6 +71,9 @@ class OpDef(Op):
     static: Callable[[Any, Sequence[Expr]], Expr | None] | None = None
     samples: Callable[[], Iterable[Sample]]
     view: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "doc", self.doc or inspect.cleandoc(self.attrs.__doc__ or ""))
 
     def __call__(self, *args: Any, **attributes: Any) -> Call:
         """A call of the operator, as its function under Relay's name builds it; see `aotc.relay.op.signature`."""

@@ -26,12 +26,20 @@ MODES: Final = ("constant", "edge", "reflect", "wrap")
 
 @attrs
 class PadAttrs(Attrs):
+    """`data` with (before, after) elements added per axis.
+
+    pad_value  a number, or a scalar expression of the data's type; only for "constant"
+    pad_mode   "constant" (negative widths crop), "edge", "reflect" (without the edge) or "wrap"
+    """
+
     pad_width: tuple[tuple[int, int], ...]
     pad_mode: str = "constant"
 
 
 @attrs
 class MirrorPadAttrs(Attrs):
+    """Padding by reflection, with the edge repeated ("SYMMETRIC") or not ("REFLECT")."""
+
     mode: str = "SYMMETRIC"
     pad_width: tuple[tuple[int, int], ...]
 
@@ -182,11 +190,6 @@ _VALUE = number(lambda given: tensor_type_of(given["data"]).dtype)
 
 pad = OpDef(
     name="nn.pad",
-    doc="""`data` with (before, after) elements added per axis.
-
-    pad_value  a number, or a scalar expression of the data's type; only for "constant"
-    pad_mode   "constant" (negative widths crop), "edge", "reflect" (without the edge) or "wrap"
-    """,
     attrs=PadAttrs,
     args=args("data", Arg("pad_value", "Expr | float", given=0, takes=_VALUE)),
     order="data pad_width pad_value pad_mode",
@@ -219,7 +222,6 @@ def _mirror_samples() -> Iterator[Sample]:
 
 mirror_pad = OpDef(
     name="nn.mirror_pad",
-    doc='Padding by reflection, with the edge repeated ("SYMMETRIC") or not ("REFLECT").',
     attrs=MirrorPadAttrs,
     order="data pad_width mode",
     infer=_mirror_infer,

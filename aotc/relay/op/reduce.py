@@ -48,6 +48,8 @@ class ArgReduceAttrs(Attrs):
 
 @attrs
 class VarianceAttrs(Attrs):
+    """The mean squared distance from the mean; `unbiased` divides by one less than the count."""
+
     axis: tuple[int, ...] | None = None
     keepdims: bool = False
     exclude: bool = False
@@ -392,7 +394,6 @@ def _mean_of(_: Any, given: Mapping[str, Any]) -> Expr:
 
 variance = OpDef(
     name="variance",
-    doc="The mean squared distance from the mean; `unbiased` divides by one less than the count.",
     attrs=VarianceAttrs,
     args=args("data", Arg("mean", takes=_mean_of)),
     order="data axis keepdims exclude unbiased",

@@ -57,6 +57,8 @@ def _scale() -> Any:
 
 @attrs
 class UpSamplingAttrs(Attrs):
+    """Data enlarged by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
+
     scale_h: float = _scale()
     scale_w: float = _scale()
     layout: str = "NCHW"
@@ -380,7 +382,6 @@ def _infer_upsampling(a: UpSamplingAttrs, types: Types) -> Type:
 resize1d, resize2d, resize3d = map(_resize, (1, 2, 3))
 upsampling = OpDef(
     name="nn.upsampling",
-    doc='Data enlarged by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic".',
     attrs=UpSamplingAttrs,
     infer=_infer_upsampling,
     reference=lambda a, x: _reference(2, _resized(a, x.shape), x),

@@ -70,6 +70,13 @@ def shape_text(shape: Shape) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
+def extent_of(d: Dim, of: Callable[[int], int], unchanged: bool = False) -> Dim:
+    """`of` an extent; where that is not known a new symbol, of the bound, or itself if it is `unchanged`."""
+    if isinstance(d, int):
+        return of(d)
+    return d if unchanged else SymDim(upper=d.upper and of(d.upper))
+
+
 def static_shape_of(x: Expr) -> tuple[int, ...]:
     """The shape of an argument; AotcError (code "dynamic-shape") where a dimension is not known."""
     ty = tensor_type_of(x)

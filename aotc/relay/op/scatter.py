@@ -34,12 +34,23 @@ _UFUNC: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.mi
 
 @attrs
 class ScatterElementsAttrs(Attrs):
+    """A copy of `data` with updates[i, j, ...] written to place indices[i, j, ...] along `axis`.
+
+    reduction  "update" overwrites; "add", "mul", "min", "max" combine with what is there
+    """
+
     axis: int = 0
     reduction: str = "update"
 
 
 @attrs
 class ScatterNDAttrs(Attrs):
+    """A copy of `data` with slices written where index tuples say; the *first* axis of `indices` runs
+    through a tuple.
+
+    out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]; for `mode` see scatter_elements
+    """
+
     mode: str = "update"
 
 
@@ -182,10 +193,6 @@ def _elements_samples() -> Iterator[Sample]:
 
 scatter_elements = OpDef(
     name="scatter_elements",
-    doc="""A copy of `data` with updates[i, j, ...] written to place indices[i, j, ...] along `axis`.
-
-    reduction  "update" overwrites; "add", "mul", "min", "max" combine with what is there
-    """,
     attrs=ScatterElementsAttrs,
     args=args("data", "indices", "updates"),
     infer=_elements_infer,
@@ -279,11 +286,6 @@ def _nd_samples() -> Iterator[Sample]:
 
 scatter_nd = OpDef(
     name="scatter_nd",
-    doc="""A copy of `data` with slices written where index tuples say; the *first* axis of `indices` runs
-    through a tuple.
-
-    out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]; for `mode` see scatter_elements
-    """,
     attrs=ScatterNDAttrs,
     args=args("data", "indices", "updates"),
     infer=_nd_infer,

@@ -309,6 +309,8 @@ batch_flatten = _view_op(
 
 @attrs
 class TransposeAttrs(Attrs):
+    """Axis k of the result is axis axes[k] of the data; reversed for None."""
+
     axes: tuple[int, ...] | None = param(given=None)
 
 
@@ -340,7 +342,6 @@ def _transpose_compute(a: TransposeAttrs, args: Tensors) -> te.Tensor:
 
 transpose = OpDef(
     name="transpose",
-    doc="Axis k of the result is axis axes[k] of the data; reversed for None.",
     attrs=TransposeAttrs,
     infer=_transpose_infer,
     reference=lambda a, x: x.transpose(permutation(a, x.ndim)),

@@ -31,6 +31,11 @@ def _steps(strides: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
 
 @attrs
 class StridedSliceAttrs(Attrs):
+    """data[begin:end:stride] along each of `axes` (None: the leading ones), as Python slices.
+
+    slice_mode  "end", or "size": `end` gives extents (-1: all that is left) and strides are ignored
+    """
+
     begin: tuple[int, ...]
     end: tuple[int, ...]
     strides: tuple[int, ...] = param(given=None, takes=_steps)
@@ -100,10 +105,6 @@ _BIG = 2**31 - 1
 
 strided_slice = OpDef(
     name="strided_slice",
-    doc="""data[begin:end:stride] along each of `axes` (None: the leading ones), as Python slices.
-
-    slice_mode  "end", or "size": `end` gives extents (-1: all that is left) and strides are ignored
-    """,
     attrs=StridedSliceAttrs,
     order="data begin end strides axes slice_mode",
     infer=_slice_infer,
@@ -135,6 +136,8 @@ strided_slice = OpDef(
 
 @attrs
 class ReverseAttrs(Attrs):
+    """`data` in the opposite order along an axis."""
+
     axis: int
 
 
@@ -152,7 +155,6 @@ def _reverse_compute(a: ReverseAttrs, args: Tensors) -> te.Tensor:
 
 reverse = OpDef(
     name="reverse",
-    doc="`data` in the opposite order along an axis.",
     attrs=ReverseAttrs,
     infer=_reverse_infer,
     reference=lambda a, x: np.flip(x, a.axis),
@@ -168,6 +170,8 @@ reverse = OpDef(
 
 @attrs
 class ReverseSequenceAttrs(Attrs):
+    """The first seq_lengths[b] elements of each batch b in the opposite order, the rest as it is."""
+
     seq_axis: int = 1
     batch_axis: int = 0
 
@@ -222,7 +226,6 @@ def _sequence_samples() -> Iterator[Sample]:
 
 reverse_sequence = OpDef(
     name="reverse_sequence",
-    doc="The first seq_lengths[b] elements of each batch b in the opposite order, the rest as it is.",
     attrs=ReverseSequenceAttrs,
     args=args("data", "seq_lengths"),
     infer=_sequence_infer,
@@ -240,6 +243,8 @@ reverse_sequence = OpDef(
 
 @attrs
 class TriluAttrs(Attrs):
+    """The upper (lower) triangle of each matrix from diagonal k on, zero elsewhere."""
+
     upper: bool = True
 
 
@@ -281,7 +286,6 @@ def _trilu_samples() -> Iterator[Sample]:
 
 trilu = OpDef(
     name="trilu",
-    doc="The upper (lower) triangle of each matrix from diagonal k on, zero elsewhere.",
     attrs=TriluAttrs,
     args=args("data", Arg("k", "Expr | int", given=0, takes=number(lambda _: "int32"))),
     infer=_trilu_infer,

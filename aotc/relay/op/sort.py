@@ -33,12 +33,16 @@ _PLACE: Final = DType("int32")
 
 @attrs
 class SortAttrs(Attrs):
+    """The elements along an axis in order."""
+
     axis: int = -1
     is_ascend: bool = True
 
 
 @attrs
 class ArgsortAttrs(Attrs):
+    """The indices that sort `data` along an axis."""
+
     axis: int = -1
     is_ascend: bool = True
     dtype: str = param(default="", given="int32")
@@ -46,6 +50,11 @@ class ArgsortAttrs(Attrs):
 
 @attrs
 class TopkAttrs(Attrs):
+    """The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.
+
+    ret_type  "both" gives (values, indices), "values" or "indices" one of them; `dtype` is the indices' type
+    """
+
     k: int | None = param(default=None, type="int", given=1)
     axis: int = -1
     ret_type: str = "both"
@@ -204,7 +213,6 @@ def _sort_compute(a: SortAttrs, args: Tensors) -> te.Tensor:
 
 sort = OpDef(
     name="sort",
-    doc="The elements along an axis in order.",
     attrs=SortAttrs,
     infer=_sort_infer,
     reference=_sort_reference,
@@ -236,7 +244,6 @@ def _argsort_compute(a: ArgsortAttrs, args: Tensors) -> te.Tensor:
 
 argsort = OpDef(
     name="argsort",
-    doc="The indices that sort `data` along an axis.",
     attrs=ArgsortAttrs,
     infer=_argsort_infer,
     reference=_argsort_reference,
@@ -306,10 +313,6 @@ def _topk_samples() -> Iterator[Sample]:
 
 topk = OpDef(
     name="topk",
-    doc="""The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.
-
-    ret_type  "both" gives (values, indices), "values" or "indices" one of them; `dtype` is the indices' type
-    """,
     attrs=TopkAttrs,
     infer=_topk_infer,
     reference=_topk_reference,

@@ -100,6 +100,22 @@ def laid_out(x: Array, where: Sequence[int]) -> Array:
     return np.transpose(x, np.argsort(where))
 
 
+def steps(n: int, a: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """The strides, dilations and paddings of attributes, a value for each of `n` spatial axes."""
+    return spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n)
+
+
+def layouts(n: int, data: str, out: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where the canonical axes are found in the data, and in a result that has its layout if `out` is empty."""
+    return positions(data, DATA_LAYOUT[n]), positions(out or data, DATA_LAYOUT[n])
+
+
+def axes_kept(source: Sequence[int], result: Sequence[int], count: int) -> tuple[int | None, ...]:
+    """For each axis of the result the axis of the data, of the first `count` canonical ones; None for the others."""
+    found = dict(zip(result[:count], source[:count], strict=True))
+    return tuple(found.get(k) for k in range(len(result)))
+
+
 def may_equal(a: Dim, b: Dim) -> bool:
     """False where two dimensions are known and differ."""
     return isinstance(a, SymDim) or isinstance(b, SymDim) or a == b

@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, OpPattern, Precision, Quantised, Type, Types, args, require
+from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
-from aotc.relay.op.rows import ScalarFn, binary, broadcast_compute, intrinsic, quiet, wide, wide_numpy
+from aotc.relay.op.rows import NumpyFn, ScalarFn, binary, broadcast_compute, intrinsic, quiet, wide, wide_numpy
 from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, INTEGER, NUMBER, exact, random_array, special_values
 from aotc.tir import binary as scalar
 from aotc.tir import call, const, select
 
 
-def _is_integer(x: Array) -> bool:
-    return np.issubdtype(x.dtype, np.integer)
+def _by_kind(floats: NumpyFn, integers: NumpyFn) -> Any:
+    """`floats` of floats and `integers` of integers, be they scalar expressions or arrays."""
+    return lambda a, b: (floats if DType(str(a.dtype)).is_float else integers)(a, b)
 
 
 def _safe(op: str, by_minus_one: ScalarFn) -> ScalarFn:
@@ -48,36 +49,14 @@ _trunc_rem = _safe("truncmod", _zero)
 _floor_rem = _safe("floormod", _zero)
 
 
-def _divide(a: Scalar, b: Scalar) -> Scalar:
-    return a / b if a.dtype.is_float else _trunc_div(a, b)
-
-
-def _numpy_divide(a: Array, b: Array) -> Any:
-    return _numpy_trunc_divide(a, b) if _is_integer(a) else np.true_divide(a, b)
-
-
-def _floor_divide(a: Scalar, b: Scalar) -> Scalar:
-    return wide(lambda x, y: call("floor", x / y))(a, b) if a.dtype.is_float else _floor_div(a, b)
-
-
-def _numpy_floor_divide(a: Array, b: Array) -> Any:
-    return np.floor_divide(a, b) if _is_integer(a) else wide_numpy(lambda x, y: np.floor(x / y))(a, b)
-
-
-def _trunc_divide(a: Scalar, b: Scalar) -> Scalar:
-    return wide(lambda x, y: call("trunc", x / y))(a, b) if a.dtype.is_float else _trunc_div(a, b)
-
-
 def _numpy_trunc_divide(a: Array, b: Array) -> Any:
-    if not _is_integer(a):
-        return wide_numpy(lambda x, y: np.trunc(x / y))(a, b)
     quotient = np.floor_divide(a, b)
     inexact = (quotient * b != a) & ((a < 0) != (b < 0)) & (b != 0)
     return quotient + inexact.astype(quotient.dtype)
 
 
-def _trunc_mod(a: Scalar, b: Scalar) -> Scalar:
-    return call("fmod", a, b) if a.dtype.is_float else _trunc_rem(a, b)
+def _rounded(rounding: str) -> ScalarFn:
+    return wide(lambda x, y: call(rounding, x / y))
 
 
 def _float_mod(a: Scalar, b: Scalar) -> Scalar:
@@ -85,21 +64,18 @@ def _float_mod(a: Scalar, b: Scalar) -> Scalar:
     return select(rest.not_equal(0) & ((rest < 0) ^ (b < 0)), rest + b, rest)
 
 
-def _floor_mod(a: Scalar, b: Scalar) -> Scalar:
-    return wide(_float_mod)(a, b) if a.dtype.is_float else _floor_rem(a, b)
-
-
-def _numpy_floor_mod(a: Array, b: Array) -> Any:
-    if _is_integer(a):
-        return np.mod(a, b)
+def _numpy_float_mod(a: Array, b: Array) -> Any:
     rest = np.fmod(a, b)
     return np.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
+_NUMPY_FLOOR = _by_kind(wide_numpy(lambda x, y: np.floor(x / y)), np.floor_divide)
+_NUMPY_TRUNC = _by_kind(wide_numpy(lambda x, y: np.trunc(x / y)), _numpy_trunc_divide)
+_TRUNC_MOD = _by_kind(intrinsic("fmod"), _trunc_rem)
+
+
 def _numpy_power(a: Array, b: Array) -> Any:
-    """Integers wrap; a negative power of an integer is 0, but for the bases 1 and -1."""
-    if not _is_integer(a):
-        return np.power(a, b)
+    """Of integers, which wrap; a negative power is 0, but for the bases 1 and -1."""
     unit = np.where(b % 2 == 0, a * a, a)
     inverse = np.where((a == 1) | (a == np.array(-1).astype(a.dtype)), unit, 0)
     return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))
@@ -123,13 +99,15 @@ def _op(name: str) -> ScalarFn:
 add = binary("add", np.add, _op("add"), NUMBER, quantised=Quantised.RESCALE)
 subtract = binary("subtract", np.subtract, _op("sub"), NUMBER, quantised=Quantised.RESCALE)
 multiply = binary("multiply", np.multiply, _op("mul"), NUMBER, quantised=Quantised.RESCALE)
-divide = binary("divide", _numpy_divide, _divide, NUMBER)
-floor_divide = binary("floor_divide", _numpy_floor_divide, _floor_divide, NUMBER)
-trunc_divide = binary("trunc_divide", _numpy_trunc_divide, _trunc_divide, NUMBER)
-mod = binary("mod", np.fmod, _trunc_mod, NUMBER)
-trunc_mod = binary("trunc_mod", np.fmod, _trunc_mod, NUMBER)
-floor_mod = binary("floor_mod", wide_numpy(_numpy_floor_mod), _floor_mod, NUMBER)
-power = binary("power", _numpy_power, intrinsic("pow"), NUMBER, precision=Precision.NEVER)
+divide = binary("divide", _by_kind(np.true_divide, _numpy_trunc_divide), _by_kind(_op("div"), _trunc_div), NUMBER)
+floor_divide = binary("floor_divide", _NUMPY_FLOOR, _by_kind(_rounded("floor"), _floor_div), NUMBER)
+trunc_divide = binary("trunc_divide", _NUMPY_TRUNC, _by_kind(_rounded("trunc"), _trunc_div), NUMBER)
+mod = binary("mod", np.fmod, _TRUNC_MOD, NUMBER)
+trunc_mod = binary("trunc_mod", np.fmod, _TRUNC_MOD, NUMBER)
+floor_mod = binary(
+    "floor_mod", wide_numpy(_by_kind(_numpy_float_mod, np.mod)), _by_kind(wide(_float_mod), _floor_rem), NUMBER
+)
+power = binary("power", _by_kind(np.power, _numpy_power), intrinsic("pow"), NUMBER, precision=Precision.NEVER)
 atan2 = binary("atan2", np.arctan2, intrinsic("atan2"), FLOAT)
 maximum = binary("maximum", np.maximum, _op("max"), NUMBER, exact=True, quantised=Quantised.PASS)
 minimum = binary("minimum", np.minimum, _op("min"), NUMBER, exact=True, quantised=Quantised.PASS)
@@ -155,9 +133,8 @@ right_shift = binary("right_shift", _numpy_shift(np.right_shift), _op("shr"), IN
 def _infer_where(_: Any, types: Types) -> Type:
     condition, x, y = (tensor(t) for t in types)
     require("where.condition", condition.dtype.is_bool, lambda: f"the condition must be bool, got {condition.dtype}")
-    chosen = tensor(broadcast_rule()(None, (x, y)))
-    shape = tensor(broadcast_rule()(None, (type(condition)(condition.shape, x.dtype), chosen))).shape
-    return type(chosen)(shape, chosen.dtype)
+    chosen = broadcast_rule()(None, (x, y))
+    return broadcast_rule()(None, (TensorType(condition.shape, x.dtype), chosen))
 
 
 def _where_samples() -> Iterator[Sample]:
@@ -166,8 +143,7 @@ def _where_samples() -> Iterator[Sample]:
         values = special_values(dtype)
         yield exact(NO_ATTRS, condition, values, values[::-1].copy())
     for c, x, y in (((), (), ()), ((3,), (2, 1), ()), ((2, 3), (2, 3), (2, 3)), ((1, 4), (0, 1), (4,))):
-        args = (random_array(c, "int8") > 0, random_array(x, "float32", 1), random_array(y, "float32", 2))
-        yield exact(NO_ATTRS, *args)
+        yield exact(NO_ATTRS, random_array(c, "bool"), random_array(x, seed=1), random_array(y, seed=2))
 
 
 where = OpDef(

@@ -9,26 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from itertools import product
 
 import numpy as np
 
 from aotc.ir import DType, OpPattern, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
+from aotc.relay.op import rules
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import broadcast_compute, carrier
-from aotc.relay.op.rules import (
-    axis_of,
-    broadcast_along,
-    elements_and_vectors,
-    float_tensor,
-    pointwise,
-    require_dtype,
-    require_same_dtype,
-    tensor,
-    vectors_along_axis,
-)
-from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, special_values
+from aotc.relay.op.rules import axis_of, float_tensor, pointwise, require_dtype, tensor
+from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, random_sample, special_values
 from aotc.tir import const, maximum, minimum, select, te
 
 # --- cast
@@ -58,13 +49,9 @@ def _cast_samples() -> Iterator[Sample]:
         for target in ANY.examples:
             tame = np.abs(values) if DType(source).is_float and target.startswith("uint") else values
             yield exact(CastAttrs(dtype=target), tame)
-    for source, target in (
-        ("float32", "float16"),
-        ("float32", "bfloat16"),
-        ("float32", "bool"),
-        ("float16", "float64"),
-    ):
-        yield exact(CastAttrs(dtype=target), special_values(source))
+    for target in ("float16", "bfloat16", "bool"):
+        yield exact(CastAttrs(dtype=target), special_values("float32"))
+    yield exact(CastAttrs(dtype="float64"), special_values("float16"))
     for shape in ((), (2, 1, 3), (0, 4)):
         yield exact(CastAttrs(dtype="int32"), random_array(shape))
 
@@ -92,28 +79,21 @@ class ClipAttrs(Attrs):
     a_max: float
 
 
-def _number(ty: Type) -> TensorType:
-    data = tensor(ty)
+def _clip_infer(a: ClipAttrs, types: Types) -> Type:
+    require("clip.bounds", not (math.isnan(a.a_min) or math.isnan(a.a_max)), "a bound is not a number")
+    data = tensor(types[0])
     require_dtype(data.dtype, NUMBER.accepts(data.dtype))
     return data
 
 
-def _clip_infer(a: ClipAttrs, types: Types) -> Type:
-    require("clip.bounds", not (math.isnan(a.a_min) or math.isnan(a.a_max)), "a bound is not a number")
-    return _number(types[0])
-
-
 def _bounds(a: ClipAttrs, dtype: DType) -> tuple[int | float | None, int | float | None]:
     """The bounds in the data's own type; None where a bound excludes nothing."""
-    low: float | None = a.a_min
-    high: float | None = a.a_max
     if dtype.is_integer:
         low = dtype.max if a.a_min > dtype.max else None if a.a_min <= dtype.min else math.ceil(a.a_min)
         high = dtype.min if a.a_max < dtype.min else None if a.a_max >= dtype.max else math.floor(a.a_max)
         return low, high
     low = None if a.a_min < dtype.min else min(a.a_min, dtype.max)
-    high = None if a.a_max > dtype.max else max(a.a_max, dtype.min)
-    return low, high
+    return low, None if a.a_max > dtype.max else max(a.a_max, dtype.min)
 
 
 def _clip_reference(a: ClipAttrs, data: Array) -> Array:
@@ -138,14 +118,11 @@ def _clip_compute(a: ClipAttrs, args: Tensors) -> te.Tensor:
 
 
 def _clip_samples() -> Iterator[Sample]:
-    for dtype in NUMBER.examples:
-        for low, high in ((0.0, 6.0), (-1.0, 1.0)):
-            attributes = ClipAttrs(a_min=low, a_max=high)
-            yield Sample(args=(special_values(dtype),), attrs=attributes, accuracy=accuracy(dtype, exact=True))
-    for low, high in ((-math.inf, 1.0), (-math.inf, math.inf), (0.5, math.inf), (3.0, -3.0), (-1e30, 1e30)):
-        attributes = ClipAttrs(a_min=low, a_max=high)
-        for dtype in ("float32", "float16", "int8"):
-            yield exact(attributes, special_values(dtype))
+    for dtype, (low, high) in product(NUMBER.examples, ((0.0, 6.0), (-1.0, 1.0))):
+        yield exact(ClipAttrs(a_min=low, a_max=high), special_values(dtype))
+    bounds = ((-math.inf, 1.0), (-math.inf, math.inf), (0.5, math.inf), (3.0, -3.0), (-1e30, 1e30))
+    for (low, high), dtype in product(bounds, ("float32", "float16", "int8")):
+        yield exact(ClipAttrs(a_min=low, a_max=high), special_values(dtype))
     yield exact(ClipAttrs(a_min=0.0, a_max=1.0), random_array((0, 2)))
     yield exact(ClipAttrs(a_min=0.0, a_max=0.1), random_array(()))
 
@@ -174,9 +151,9 @@ class LeakyReluAttrs(Attrs):
     alpha: float = 0.25
 
 
-def _leaky_reference(a: LeakyReluAttrs, data: Array) -> Array:
+def _leaky_numpy(data: Array, slope: Array) -> Array:
     with np.errstate(all="ignore"):
-        return np.where(data > 0, data, data * np.asarray(a.alpha).astype(data.dtype)).astype(data.dtype)
+        return np.where(data > 0, data, data * slope).astype(data.dtype)
 
 
 def _leaky(x: Scalar, slope: Scalar) -> Scalar:
@@ -184,10 +161,8 @@ def _leaky(x: Scalar, slope: Scalar) -> Scalar:
 
 
 def _leaky_samples() -> Iterator[Sample]:
-    for dtype in FLOAT.examples:
-        for alpha in (0.25, 0.1, -1.5):
-            attributes = LeakyReluAttrs(alpha=alpha)
-            yield Sample(args=(special_values(dtype),), attrs=attributes, accuracy=accuracy(dtype))
+    for dtype, alpha in product(FLOAT.examples, (0.25, 0.1, -1.5)):
+        yield Sample(args=(special_values(dtype),), attrs=LeakyReluAttrs(alpha=alpha), accuracy=accuracy(dtype))
     for shape in ((), (2, 1, 3), (0, 4)):
         yield Sample(args=(random_array(shape),), attrs=LeakyReluAttrs())
 
@@ -196,7 +171,7 @@ leaky_relu = OpDef(
     name="nn.leaky_relu",
     attrs=LeakyReluAttrs,
     infer=lambda _, types: float_tensor(types[0]),
-    reference=_leaky_reference,
+    reference=lambda a, x: _leaky_numpy(x, np.asarray(a.alpha).astype(x.dtype)),
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
     compute=lambda a, args: broadcast_compute(lambda x: _leaky(x, const(a.alpha, x.dtype)), args, "leaky_relu"),
@@ -216,14 +191,8 @@ def _prelu_infer(a: PReluAttrs, types: Types) -> Type:
     channels = data.shape[axis_of(a.axis, data.rank)]
     fits = alpha.rank == 1 and (alpha.shape[0] == channels or not isinstance(channels, int))
     require("prelu.alpha", fits, lambda: f"alpha must have shape ({channels},), got {alpha}")
-    require_same_dtype(data, alpha)
+    rules.require_same_dtype(data, alpha)
     return data
-
-
-def _prelu_reference(a: PReluAttrs, data: Array, alpha: Array) -> Array:
-    slope = broadcast_along(alpha, a.axis, data.ndim)
-    with np.errstate(all="ignore"):
-        return np.where(data > 0, data, data * slope).astype(data.dtype)
 
 
 def _prelu_compute(a: PReluAttrs, args: Tensors) -> te.Tensor:
@@ -234,8 +203,7 @@ def _prelu_compute(a: PReluAttrs, args: Tensors) -> te.Tensor:
 
 def _prelu_samples() -> Iterator[Sample]:
     for shape, axis in (((2, 3, 4), 1), ((3,), 0), ((2, 3), -1), ((2, 0), 1)):
-        args: Any = (random_array(shape), random_array((shape[axis],), seed=1))
-        yield Sample(args=args, attrs=PReluAttrs(axis=axis))
+        yield random_sample((shape, (shape[axis],)), PReluAttrs(axis=axis))
 
 
 prelu = OpDef(
@@ -243,10 +211,10 @@ prelu = OpDef(
     attrs=PReluAttrs,
     args=args("data", "alpha"),
     infer=_prelu_infer,
-    refine=vectors_along_axis,
-    reference=_prelu_reference,
+    refine=rules.vectors_along_axis,
+    reference=lambda a, x, alpha: _leaky_numpy(x, rules.broadcast_along(alpha, a.axis, x.ndim)),
     pattern=OpPattern.BROADCAST,
-    axes=elements_and_vectors,
+    axes=rules.elements_and_vectors,
     compute=_prelu_compute,
     samples=_prelu_samples,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from numbers import Real
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from aotc.ir import AotcError, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, attrs, param
+from aotc.ir.op import Infer
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, tensor
@@ -31,127 +33,96 @@ class FilledAttrs(InitAttrs):
 
 @attrs
 class FullAttrs(InitAttrs):
-    """A tensor of one value, converted to `dtype` if that is given."""
-
     shape: tuple[int, ...] = param(given=())
-
-
-def _dtype(a: InitAttrs) -> DType:
-    return DType(a.dtype or "float32")
-
-
-def _shape(a: InitAttrs) -> tuple[int, ...]:
-    require("init.shape", all(d >= 0 for d in a.shape), lambda: f"negative dimension in {a.shape}")
-    return a.shape
 
 
 def _no_axes(a: Any, types: Types) -> AxisMap:
     return AxisMap(((None,) * len(a.shape),) * len(types))
 
 
-def _init_samples(make: type[InitAttrs], *arguments: Array) -> Iterator[Sample]:
-    for shape in ((2, 3), (), (0, 2), (1,)):
-        for dtype in (*ANY.examples, ""):
-            yield exact(make(shape=shape, dtype=dtype), *arguments)
+# --- one value: zeros, ones, full, and in the shape of a tensor
 
 
-# --- zeros, ones, full
-
-
-def _constant(name: str, value: int) -> OpDef:
-    return OpDef(
-        name=name,
-        doc=f"A tensor of {name}.",
-        attrs=FilledAttrs,
-        args=(),
-        infer=lambda a, _: TensorType(_shape(a), _dtype(a)),
-        reference=lambda a: np.broadcast_to(np.asarray(value).astype(_dtype(a).numpy), a.shape),
-        pattern=OpPattern.ELEMWISE,
-        axes=_no_axes,
-        compute=lambda a, _: te.compute(a.shape, lambda *_: const(value, _dtype(a)), name),
-        samples=lambda: _init_samples(FilledAttrs),
-    )
-
-
-zeros = _constant("zeros", 0)
-ones = _constant("ones", 1)
-
-
-def _full_infer(a: InitAttrs, types: Types) -> Type:
-    value = tensor(types[0], "fill value")
+def fill_value(ty: Type) -> TensorType:
+    """The type of a scalar that fills a tensor."""
+    value = tensor(ty, "fill value")
     require("full.value", value.rank == 0, lambda: f"the fill value must be a scalar, got {value}")
-    return TensorType(_shape(a), DType(a.dtype or value.dtype))
+    return value
 
 
-def _full_reference(a: InitAttrs, value: Array) -> Array:
-    return np.broadcast_to(value.astype(DType(a.dtype or DType.of(value)).numpy), a.shape)
+def _init_infer(a: InitAttrs, types: Types) -> Type:
+    given = fill_value(types[0]).dtype if types else "float32"
+    require("init.shape", all(d >= 0 for d in a.shape), lambda: f"negative dimension in {a.shape}")
+    return TensorType(a.shape, DType(a.dtype or given))
 
 
-def _full_compute(a: InitAttrs, args: Tensors) -> te.Tensor:
-    (value,) = args
-    return te.compute(a.shape, lambda *_: value[()].astype(a.dtype or value.dtype), "full")
-
-
-full = OpDef(
-    name="full",
-    attrs=FullAttrs,
-    args=args("fill_value"),
-    infer=_full_infer,
-    reference=_full_reference,
-    pattern=OpPattern.ELEMWISE,
-    axes=_no_axes,
-    compute=_full_compute,
-    samples=lambda: _init_samples(FullAttrs, np.array(3, np.int32)),
-)
-
-
-# --- zeros_like, ones_like, full_like
-
-
-def _like_samples(scalar: bool) -> Iterator[Sample]:
-    for dtype in ANY.examples:
-        data = random_array((2, 3), "int8").astype(DType(dtype).numpy)
-        value = (np.asarray(1).astype(data.dtype),) if scalar else ()
-        yield exact(NO_ATTRS, data, *value)
-    for shape in ((), (0, 2)):
-        value = (np.ones((), np.float32),) if scalar else ()
-        yield exact(NO_ATTRS, random_array(shape), *value)
-
-
-def _like(name: str, value: int) -> OpDef:
-    return OpDef(
-        name=name,
-        doc=f"{name.removesuffix('_like').capitalize()} in the shape and type of `data`.",
-        infer=lambda _, types: tensor(types[0]),
-        reference=lambda _, x: np.broadcast_to(np.asarray(value).astype(x.dtype), x.shape),
-        pattern=OpPattern.ELEMWISE,
-        axes=pointwise,
-        compute=lambda _, args: te.compute(args[0].shape, lambda *_: const(value, args[0].dtype), name),
-        samples=lambda: _like_samples(scalar=False),
-    )
-
-
-zeros_like = _like("zeros_like", 0)
-ones_like = _like("ones_like", 1)
-
-
-def _full_like_infer(_: Any, types: Types) -> Type:
-    data, value = tensor(types[0], "data"), tensor(types[1], "fill value")
-    require("full.value", value.rank == 0, lambda: f"the fill value must be a scalar, got {value}")
-    require_same_dtype(data, value)
+def _like_infer(_: Any, types: Types) -> Type:
+    data = tensor(types[0], "data")
+    for value in types[1:]:
+        require_same_dtype(data, fill_value(value))
     return data
 
 
-full_like = OpDef(
-    name="full_like",
-    doc="One value in the shape of `data`.",
+def _init_samples(make: type[InitAttrs], *arguments: Array) -> Iterator[Sample]:
+    for shape, dtype in product(((2, 3), (), (0, 2), (1,)), (*ANY.examples, "")):
+        yield exact(make(shape=shape, dtype=dtype), *arguments)
+
+
+def _like_samples(*values: int) -> Iterator[Sample]:
+    floats = [random_array(shape) for shape in ((), (0, 2))]
+    for data in (*(random_array((2, 3), "int8").astype(DType(d).numpy) for d in ANY.examples), *floats):
+        yield exact(NO_ATTRS, data, *(np.asarray(value).astype(data.dtype) for value in values))
+
+
+def _filled(name: str, doc: str, value: int | None, infer: Infer, **facets: Any) -> OpDef:
+    """A tensor of `value`, or of the last argument for None, of the shape and type that `infer` gives."""
+
+    def result(a: Any, args: Sequence[Any]) -> TensorType:
+        return tensor(infer(a, [TensorType(x.shape, str(x.dtype)) for x in args]))
+
+    def reference(a: Any, *args: Array) -> Array:
+        ty = result(a, args)
+        return np.broadcast_to(np.asarray(args[-1] if value is None else value).astype(ty.dtype.numpy), ty.static_shape)
+
+    def compute(a: Any, args: Tensors) -> te.Tensor:
+        ty = result(a, args)
+        filling = args[-1][()].astype(ty.dtype) if value is None else const(value, ty.dtype)
+        return te.compute(ty.static_shape, lambda *_: filling, name)
+
+    pattern = OpPattern.ELEMWISE
+    return OpDef(name=name, doc=doc, infer=infer, reference=reference, pattern=pattern, compute=compute, **facets)
+
+
+def _constant(name: str, value: int) -> OpDef:
+    facets: Any = {"attrs": FilledAttrs, "args": (), "axes": _no_axes, "samples": lambda: _init_samples(FilledAttrs)}
+    return _filled(name, f"A tensor of {name}.", value, _init_infer, **facets)
+
+
+def _constant_like(name: str, value: int) -> OpDef:
+    doc = f"{name.removesuffix('_like').capitalize()} in the shape and type of `data`."
+    return _filled(name, doc, value, _like_infer, axes=pointwise, samples=_like_samples)
+
+
+zeros, ones = _constant("zeros", 0), _constant("ones", 1)
+zeros_like, ones_like = _constant_like("zeros_like", 0), _constant_like("ones_like", 1)
+full = _filled(
+    "full",
+    "A tensor of one value, converted to `dtype` if that is given.",
+    None,
+    _init_infer,
+    attrs=FullAttrs,
+    args=args("fill_value"),
+    axes=_no_axes,
+    samples=lambda: _init_samples(FullAttrs, np.array(3, np.int32)),
+)
+full_like = _filled(
+    "full_like",
+    "One value in the shape of `data`.",
+    None,
+    _like_infer,
     args=args("data", "fill_value"),
-    infer=_full_like_infer,
-    reference=lambda _, x, value: np.broadcast_to(value, x.shape),
-    pattern=OpPattern.ELEMWISE,
     axes=pointwise,
-    compute=lambda _, args: te.compute(args[0].shape, lambda *_: args[1][()], "full_like"),
-    samples=lambda: _like_samples(scalar=True),
+    samples=lambda: _like_samples(1),
 )
 
 

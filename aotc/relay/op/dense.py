@@ -8,23 +8,20 @@ batch_matmul(a, b)                     # a (B, M, K), b (B, N, K) -> (B, M, N)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from aotc.ir import AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, param
+from aotc.relay.op import rules
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import (
-    axis_of,
-    broadcast_along,
-    elements_and_vectors,
-    require_same_dtype,
-    shape_text,
-    tensor,
-    vectors_along_axis,
-)
+from aotc.relay.op.rules import axis_of, require_same_dtype, shape_text, tensor, vectors_along_axis
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import blocked, may_equal
 from aotc.tir import te
+
+D = TypeVar("D", int, Dim)
 
 
 @attrs
@@ -78,6 +75,11 @@ def _check_units(units: int | None, n: Dim) -> None:
     require("matmul.units", units is None or may_equal(units, n), lambda: f"units is {units}, the weight has {n}")
 
 
+def _swapped(shape: Sequence[D], swap: bool) -> tuple[D, ...]:
+    *outer, rows, columns = shape
+    return (*outer, columns, rows) if swap else (*outer, rows, columns)
+
+
 def _at_least(ty: TensorType, rank: int, what: str) -> None:
     require("matmul.rank", ty.rank >= rank, lambda: f"{what} must have rank {rank} or more, got {ty}")
 
@@ -94,11 +96,17 @@ def _infer_dense(a: DenseAttrs, types: Types) -> Type:
     return TensorType((*data.shape[:-1], weight.shape[0]), result_dtype(data, weight, a.out_dtype))
 
 
-def _refine_dense(a: DenseAttrs, types: Sequence[Type | None]) -> Sequence[Type | None]:
-    data, weight = types
-    if weight is not None or not isinstance(data, TensorType) or a.units is None or not data.shape:
+def _transposed(a: Any) -> tuple[bool, bool]:
+    """Which of the operands are transposed first."""
+    return (False, True) if isinstance(a, DenseAttrs) else (a.transpose_a, a.transpose_b)
+
+
+def _refine(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
+    left, right = types
+    first, second = _transposed(a)
+    if right is not None or not isinstance(left, TensorType) or a.units is None or left.rank < 1 + first:
         return types
-    return [data, TensorType((a.units, data.shape[-1]), data.dtype)]
+    return [left, TensorType(_swapped((left.shape[-2 if first else -1], a.units), second), left.dtype)]
 
 
 def _leading_axes(_: Attrs, types: Types) -> AxisMap:
@@ -107,22 +115,34 @@ def _leading_axes(_: Attrs, types: Types) -> AxisMap:
     return AxisMap(((*range(rank - 1), None), (None,) * rank))
 
 
-def _compute_dense(a: DenseAttrs, args: Tensors) -> te.Tensor:
-    data, weight = args
+def _compute(name: str, a: Any, args: Tensors) -> te.Tensor:
+    """The rows of the left operand by the columns of the right one, which is a matrix or a batch of them."""
+    left, right = args
+    first, second = _transposed(a)
+    *batch, m = (*left.shape[:-2], left.shape[-1]) if first else left.shape[:-1] or (0,)
+    lead = (*batch, m) if left.rank > 1 else ()
+    if right.rank == 3:
+        lead = (max(batch[0], right.shape[0]) if min(batch[0], right.shape[0]) else 0, m)
+    k, n = _swapped(right.shape[-2:], second)
+
+    def a_index(*v: Scalar) -> Sequence[Scalar | int]:
+        at = (*v[:-3], v[-1], v[-3]) if first else (*v[:-2], v[-1])
+        return (0, *at[1:]) if right.rank == 3 and left.shape[0] == 1 else at
+
+    def b_index(*v: Scalar) -> Sequence[Scalar | int]:
+        at = v[-2:] if second else (v[-1], v[-2])
+        return at if right.rank == 2 else (0 if right.shape[0] == 1 else v[0], *at)
+
+    lane = None if second else len(lead)
     return contract(
-        (*data.shape[:-1], weight.shape[0]),
-        (weight.shape[1],),
-        data,
-        lambda *v: (*v[:-2], v[-1]),
-        weight,
-        lambda *v: v[-2:],
-        out_dtype=a.out_dtype,
-        name="dense",
-    )
+        (*lead, n), (k,), left, a_index, right, b_index, out_dtype=a.out_dtype, name=name, lane=lane
+    )  # fmt: skip
 
 
-def _reference_dense(a: DenseAttrs, data: Array, weight: Array) -> Array:
-    return dot(data, weight.T, a.out_dtype or str(data.dtype))
+def _reference(a: Any, left: Array, right: Array) -> Array:
+    first, second = _transposed(a)
+    x, y = left.swapaxes(-1, -2) if first else left, right.swapaxes(-1, -2) if second else right
+    return dot(x, y, a.out_dtype or str(left.dtype))
 
 
 # --- nn.contrib_dense_pack
@@ -136,9 +156,8 @@ def _pack_units(a: DensePackAttrs, shape: Sequence[Dim], block: int) -> Dim:
 
 def _pack_block(a: DensePackAttrs) -> int:
     layout, block = blocked(a.weight_layout, "n")
-    require(
-        "layout", layout == "NC" and block > 0, lambda: f"weight_layout must be like NC16n, got {a.weight_layout!r}"
-    )
+    fits = layout == "NC" and block > 0
+    require("layout", fits, lambda: f"weight_layout must be like NC16n, got {a.weight_layout!r}")
     return block
 
 
@@ -182,58 +201,15 @@ def _reference_pack(a: DensePackAttrs, data: Array, weight: Array) -> Array:
 # --- nn.matmul
 
 
-def _swapped(shape: Sequence[Dim], swap: bool) -> tuple[Dim, ...]:
-    *outer, rows, columns = shape
-    return (*outer, columns, rows) if swap else (*outer, rows, columns)
-
-
 def _infer_matmul(a: MatmulAttrs, types: Types) -> Type:
     left, right = tensor(types[0], "tensor_a"), tensor(types[1], "tensor_b")
     _at_least(left, 2 if a.transpose_a else 1, "tensor_a")
     require("matmul.rank", right.rank == 2, lambda: f"tensor_b must have rank 2, got {right}")
-    outer, inner = (left.shape[:-1], left.shape[-1]) if not a.transpose_a else _split_transposed(left)
+    *outer, inner = _swapped(left.shape, True) if a.transpose_a else left.shape
     k, n = _swapped(right.shape, a.transpose_b)
     _check_inner(inner, k)
     _check_units(a.units, n)
     return TensorType((*outer, n), result_dtype(left, right, a.out_dtype))
-
-
-def _split_transposed(left: TensorType) -> tuple[tuple[Dim, ...], Dim]:
-    return (*left.shape[:-2], left.shape[-1]), left.shape[-2]
-
-
-def _refine_matmul(a: MatmulAttrs, types: Sequence[Type | None]) -> Sequence[Type | None]:
-    left, right = types
-    if right is not None or not isinstance(left, TensorType) or a.units is None or left.rank < 2:
-        return types
-    inner = left.shape[-2] if a.transpose_a else left.shape[-1]
-    return [left, TensorType(_swapped((inner, a.units), a.transpose_b), left.dtype)]
-
-
-def _compute_matmul(a: MatmulAttrs, args: Tensors) -> te.Tensor:
-    left, right = args
-    *outer, rows, columns = left.shape if left.rank > 1 else (1, *left.shape)
-    m, k = (columns, rows) if a.transpose_a else (rows, columns)
-    n = right.shape[0] if a.transpose_b else right.shape[1]
-    lead = (*outer, m) if left.rank > 1 else ()
-
-    def a_index(*v: Scalar) -> Sequence[Scalar]:
-        if a.transpose_a:
-            return (*v[:-3], v[-1], v[-3])
-        return (*v[:-2], v[-1])
-
-    def b_index(*v: Scalar) -> Sequence[Scalar]:
-        return v[-2:] if a.transpose_b else (v[-1], v[-2])
-
-    lane = None if a.transpose_b else len(lead)
-    return contract(
-        (*lead, n), (k,), left, a_index, right, b_index, out_dtype=a.out_dtype, name="matmul", lane=lane
-    )  # fmt: skip
-
-
-def _reference_matmul(a: MatmulAttrs, left: Array, right: Array) -> Array:
-    x = left.swapaxes(-1, -2) if a.transpose_a else left
-    return dot(x, right.T if a.transpose_b else right, a.out_dtype or str(left.dtype))
 
 
 def _axes_matmul(a: MatmulAttrs, types: Types) -> AxisMap:
@@ -256,35 +232,6 @@ def _infer_batch(a: BatchMatmulAttrs, types: Types) -> Type:
     fits = batch == 1 or other == 1 or may_equal(batch, other)
     require("batch_matmul.batch", fits, lambda: f"batches {batch} and {other} do not broadcast")
     return TensorType((other if batch == 1 else batch, m, n), result_dtype(left, right, a.out_dtype))
-
-
-def _compute_batch(a: BatchMatmulAttrs, args: Tensors) -> te.Tensor:
-    left, right = args
-    m, k = left.shape[1:] if not a.transpose_a else left.shape[:0:-1]
-    n = right.shape[1 if a.transpose_b else 2]
-
-    def a_index(b: Scalar, i: Scalar, _: Scalar, k: Scalar) -> Sequence[Scalar | int]:
-        return (0 if left.shape[0] == 1 else b, *((k, i) if a.transpose_a else (i, k)))
-
-    def b_index(b: Scalar, _: Scalar, j: Scalar, k: Scalar) -> Sequence[Scalar | int]:
-        return (0 if right.shape[0] == 1 else b, *((j, k) if a.transpose_b else (k, j)))
-
-    return contract(
-        (max(left.shape[0], right.shape[0]) if min(left.shape[0], right.shape[0]) else 0, m, n),
-        (k,),
-        left,
-        a_index,
-        right,
-        b_index,
-        out_dtype=a.out_dtype,
-        name="batch_matmul",
-        lane=None if a.transpose_b else 2,
-    )
-
-
-def _reference_batch(a: BatchMatmulAttrs, left: Array, right: Array) -> Array:
-    x = left.swapaxes(1, 2) if a.transpose_a else left
-    return dot(x, right.swapaxes(1, 2) if a.transpose_b else right, a.out_dtype or str(left.dtype))
 
 
 def _axes_batch(a: BatchMatmulAttrs, types: Types) -> AxisMap:
@@ -315,98 +262,73 @@ def _compute_bias(a: BiasAddAttrs, args: Tensors) -> te.Tensor:
 
 
 def _reference_bias(a: BiasAddAttrs, data: Array, bias: Array) -> Array:
-    return data + broadcast_along(bias, a.axis, data.ndim)
+    return data + rules.broadcast_along(bias, a.axis, data.ndim)
 
 
 # --- samples
 
 
-def _pair(a: tuple[int, ...], b: tuple[int, ...], attributes: Attrs, dtype: str = "float32") -> Sample:
-    return random_sample((a, b), attributes, dtype)
-
-
 def _samples_dense() -> Iterable[Sample]:
-    yield _pair((3, 17), (5, 17), DenseAttrs(units=5))
-    yield _pair((2, 3, 8), (4, 8), DenseAttrs(units=None))
-    yield _pair((1, 33), (40, 33), DenseAttrs(units=40))
-    yield _pair((2, 9), (3, 9), DenseAttrs(units=3, out_dtype="int32"), "int8")
-    yield _pair((2, 9), (3, 9), DenseAttrs(units=3), "float16")
+    yield random_sample(((3, 17), (5, 17)), DenseAttrs(units=5))
+    yield random_sample(((2, 3, 8), (4, 8)), DenseAttrs(units=None))
+    yield random_sample(((1, 33), (40, 33)), DenseAttrs(units=40))
+    yield random_sample(((2, 9), (3, 9)), DenseAttrs(units=3, out_dtype="int32"), "int8")
+    yield random_sample(((2, 9), (3, 9)), DenseAttrs(units=3), "float16")
 
 
 def _samples_pack() -> Iterable[Sample]:
-    yield _pair((3, 9), (2, 9, 4), DensePackAttrs(units=6, weight_layout="NC4n"))
-    yield _pair((1, 2, 9), (2, 9, 8), DensePackAttrs(units=None, weight_layout="NC8n"))
+    yield random_sample(((3, 9), (2, 9, 4)), DensePackAttrs(units=6, weight_layout="NC4n"))
+    yield random_sample(((1, 2, 9), (2, 9, 8)), DensePackAttrs(units=None, weight_layout="NC8n"))
 
 
 def _samples_matmul() -> Iterable[Sample]:
-    yield _pair((3, 4), (4, 5), MatmulAttrs(units=None))
-    yield _pair((4, 3), (5, 4), MatmulAttrs(units=5, transpose_a=True, transpose_b=True))
-    yield _pair((2, 3, 4), (4, 5), MatmulAttrs(units=5))
-    yield _pair((4,), (4, 5), MatmulAttrs(units=5))
-    yield _pair((7, 4), (4, 5), MatmulAttrs(units=5), "float64")
+    yield random_sample(((3, 4), (4, 5)), MatmulAttrs(units=None))
+    yield random_sample(((4, 3), (5, 4)), MatmulAttrs(units=5, transpose_a=True, transpose_b=True))
+    yield random_sample(((2, 3, 4), (4, 5)), MatmulAttrs(units=5))
+    yield random_sample(((4,), (4, 5)), MatmulAttrs(units=5))
+    yield random_sample(((7, 4), (4, 5)), MatmulAttrs(units=5), "float64")
 
 
 def _samples_batch() -> Iterable[Sample]:
-    yield _pair((2, 3, 4), (2, 4, 5), BatchMatmulAttrs())
-    yield _pair((2, 3, 4), (2, 5, 4), BatchMatmulAttrs(transpose_b=True))
-    yield _pair((1, 4, 3), (2, 4, 5), BatchMatmulAttrs(transpose_a=True))
-    yield _pair((3, 2, 4), (1, 4, 5), BatchMatmulAttrs())
-    yield _pair((2, 3, 4), (2, 4, 5), BatchMatmulAttrs(out_dtype="int32"), "int8")
+    yield random_sample(((2, 3, 4), (2, 4, 5)), BatchMatmulAttrs())
+    yield random_sample(((2, 3, 4), (2, 5, 4)), BatchMatmulAttrs(transpose_b=True))
+    yield random_sample(((1, 4, 3), (2, 4, 5)), BatchMatmulAttrs(transpose_a=True))
+    yield random_sample(((3, 2, 4), (1, 4, 5)), BatchMatmulAttrs())
+    yield random_sample(((2, 3, 4), (2, 4, 5)), BatchMatmulAttrs(out_dtype="int32"), "int8")
 
 
 def _samples_bias() -> Iterable[Sample]:
-    yield _pair((2, 3, 4), (3,), BiasAddAttrs())
-    yield _pair((2, 3, 4), (4,), BiasAddAttrs(axis=-1))
-    yield _pair((2, 3), (3,), BiasAddAttrs(), "int32")
+    yield random_sample(((2, 3, 4), (3,)), BiasAddAttrs())
+    yield random_sample(((2, 3, 4), (4,)), BiasAddAttrs(axis=-1))
+    yield random_sample(((2, 3), (3,)), BiasAddAttrs(), "int32")
 
 
-dense = OpDef(
-    name="nn.dense",
-    attrs=DenseAttrs,
-    args=args("data", "weight"),
-    infer=_infer_dense,
-    refine=_refine_dense,
-    reference=_reference_dense,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_leading_axes,
-    compute=_compute_dense,
-    layout="NC",
-    samples=_samples_dense,
+def _product(name: str, attributes: type[Attrs], names: str, infer: Any, axes: Any, **facets: Any) -> OpDef:
+    own: dict[str, Any] = {"reference": _reference, "compute": partial(_compute, name)} | facets
+    pattern = OpPattern.OUT_ELEMWISE_FUSABLE
+    inputs = args(*names.split())
+    return OpDef(name=f"nn.{name}", attrs=attributes, args=inputs, infer=infer, pattern=pattern, axes=axes, **own)
+
+
+dense = _product(
+    "dense", DenseAttrs, "data weight", _infer_dense, _leading_axes, refine=_refine, layout="NC", samples=_samples_dense
 )
-contrib_dense_pack = OpDef(
-    name="nn.contrib_dense_pack",
-    attrs=DensePackAttrs,
+contrib_dense_pack = _product(
+    "contrib_dense_pack",
+    DensePackAttrs,
+    "data weight",
+    _infer_pack,
+    _leading_axes,
     order="data weight weight_layout units out_dtype",
-    args=args("data", "weight"),
-    infer=_infer_pack,
     reference=_reference_pack,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_leading_axes,
     compute=_compute_pack,
     samples=_samples_pack,
 )
-matmul = OpDef(
-    name="nn.matmul",
-    attrs=MatmulAttrs,
-    args=args("tensor_a", "tensor_b"),
-    infer=_infer_matmul,
-    refine=_refine_matmul,
-    reference=_reference_matmul,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_axes_matmul,
-    compute=_compute_matmul,
-    samples=_samples_matmul,
+matmul = _product(
+    "matmul", MatmulAttrs, "tensor_a tensor_b", _infer_matmul, _axes_matmul, refine=_refine, samples=_samples_matmul
 )
-batch_matmul = OpDef(
-    name="nn.batch_matmul",
-    attrs=BatchMatmulAttrs,
-    args=args("tensor_a", "tensor_b"),
-    infer=_infer_batch,
-    reference=_reference_batch,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_axes_batch,
-    compute=_compute_batch,
-    samples=_samples_batch,
+batch_matmul = _product(
+    "batch_matmul", BatchMatmulAttrs, "tensor_a tensor_b", _infer_batch, _axes_batch, samples=_samples_batch
 )
 bias_add = OpDef(
     name="nn.bias_add",
@@ -416,7 +338,7 @@ bias_add = OpDef(
     refine=vectors_along_axis,
     reference=_reference_bias,
     pattern=OpPattern.BROADCAST,
-    axes=elements_and_vectors,
+    axes=rules.elements_and_vectors,
     compute=_compute_bias,
     quantised=Quantised.RESCALE,
     samples=_samples_bias,

@@ -12,20 +12,37 @@ end where negative and then clipped (`gather`, `gather_nd`), or match nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
+from itertools import product
+from typing import Any, TypeVar
 
 import numpy as np
 
-from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
+from aotc.ir import (
+    Arg,
+    AxisMap,
+    Dim,
+    DType,
+    OpPattern,
+    Precision,
+    Quantised,
+    Shape,
+    TensorType,
+    Type,
+    Types,
+    args,
+    require,
+)
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import axis_of, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
-from aotc.relay.op.shape import product
+from aotc.relay.op.shape import product as elements
 from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
 from aotc.tir import INDEX, maximum, minimum, select, te
+
+D = TypeVar("D")
 
 
 def integer_tensor(ty: Type, what: str = "indices") -> TensorType:
@@ -87,7 +104,12 @@ def _take_axes(a: TakeAttrs, data: int, indices: int) -> tuple[int, int]:
 
 
 def _flat_type(a: TakeAttrs, data: TensorType) -> TensorType:
-    return data if a.axis is not None else TensorType((product(data.shape),), data.dtype)
+    return data if a.axis is not None else TensorType((elements(data.shape),), data.dtype)
+
+
+def _taken(data: Sequence[D], indices: Sequence[D], axis: int, batch: int) -> tuple[D, ...]:
+    """The shape of the slices."""
+    return (*data[:axis], *indices[batch:], *data[axis + 1 :])
 
 
 def _take_infer(a: TakeAttrs, types: Types) -> Type:
@@ -95,11 +117,15 @@ def _take_infer(a: TakeAttrs, types: Types) -> Type:
     known = a.mode in ("clip", "wrap", "fast")
     require("take.mode", known, lambda: f"mode {a.mode!r} is none of clip, wrap, fast")
     axis, batch = _take_axes(a, data.rank, indices.rank)
-    same = all(may_equal(d, i) for d, i in zip(data.shape[:batch], indices.shape[:batch], strict=True))
-    require("take.batch", same, lambda: f"the batch axes of {data} and {indices} differ")
-    shape = (*data.shape[:axis], *indices.shape[batch:], *data.shape[axis + 1 :])
+    _check_batch("take", batch, data, indices, indices.shape)
+    shape = _taken(data.shape, indices.shape, axis, batch)
     require("take.empty", data.shape[axis] != 0 or 0 in shape, "there is nothing to take from")
     return TensorType(shape, data.dtype)
+
+
+def _check_batch(what: str, batch: int, data: TensorType, indices: TensorType, grid: Shape) -> None:
+    same = all(map(may_equal, data.shape[:batch], grid[:batch]))
+    require(f"{what}.batch", same, lambda: f"the batch axes of {data} and {indices} differ")
 
 
 def _take_axis_map(a: TakeAttrs, types: Types) -> AxisMap:
@@ -121,17 +147,10 @@ def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
     wide = np.uint64 if indices.dtype == np.uint64 else np.int64
     wrapped = (indices.astype(wide) % wide(max(extent, 1))).astype(np.int64)
     at = wrapped if a.mode == "wrap" else np.clip(numpy_index(indices), 0, max(extent - 1, 0))
-    if extent == 0:
-        shape = (*data.shape[:axis], *at.shape[batch:], *data.shape[axis + 1 :])
-        return np.zeros(shape, data.dtype)
-    if batch == 0:
-        return data.take(at, axis)
-    rows = prod(data.shape[:batch])
-    grids = at.reshape(rows, *at.shape[batch:])
-    flat = data.reshape(rows, *data.shape[batch:])
-    parts = [flat[r].take(grids[r], axis - batch) for r in range(rows)]
-    shape = (*data.shape[:axis], *at.shape[batch:], *data.shape[axis + 1 :])
-    return np.stack(parts).reshape(shape) if parts else np.zeros(shape, data.dtype)
+    result = np.zeros(_taken(data.shape, indices.shape, axis, batch), data.dtype)
+    for row in np.ndindex(*data.shape[:batch]) if extent else ():
+        result[row] = data[row].take(at[row], axis - batch)
+    return result
 
 
 def _take_compute(a: TakeAttrs, args: Tensors) -> te.Tensor:
@@ -148,8 +167,7 @@ def _take_compute(a: TakeAttrs, args: Tensors) -> te.Tensor:
         where = (*i[:axis], at, *i[axis + added :])
         return data[where]
 
-    shape = (*data.shape[:axis], *indices.shape[batch:], *data.shape[axis + 1 :])
-    return te.compute(shape, body, "take")
+    return te.compute(_taken(data.shape, indices.shape, axis, batch), body, "take")
 
 
 def _take_moved(a: TakeAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:
@@ -164,12 +182,8 @@ def _index_array(shape: Sequence[int], extent: int, dtype: str = "int64", seed: 
     return rng.integers(low, extent + 2, tuple(shape)).astype(DType(dtype).numpy)
 
 
-def _array(shape: Sequence[int], dtype: str) -> Array:
-    return random_array(shape, "int8") > 0 if dtype == "bool" else random_array(shape, dtype)
-
-
 def _take_samples() -> Iterator[Sample]:
-    cases: tuple[tuple[tuple[int, ...], tuple[int, ...], int | None, int], ...] = (
+    cases: Any = (
         ((5, 3), (2, 2), 0, 0),
         ((2, 5, 3), (4,), 1, 0),
         ((2, 5, 3), (), -1, 0),
@@ -179,14 +193,12 @@ def _take_samples() -> Iterator[Sample]:
         ((5,), (0,), 0, 0),
         ((0, 3), (2,), 1, 0),
     )
-    for shape, places, axis, batch in cases:
-        for mode, dtype in (("clip", "int64"), ("wrap", "int32"), ("clip", "uint8")):
-            attributes = TakeAttrs(batch_dims=batch, axis=axis, mode=mode)
-            args = (random_array(shape), _index_array(places, 5, dtype))
-            yield exact(attributes, *args)
+    modes = (("clip", "int64"), ("wrap", "int32"), ("clip", "uint8"))
+    for (shape, places, axis, batch), (mode, dtype) in product(cases, modes):
+        attributes = TakeAttrs(batch_dims=batch, axis=axis, mode=mode)
+        yield exact(attributes, random_array(shape), _index_array(places, 5, dtype))
     for dtype in ANY.examples:
-        args = (_array((4, 2), dtype), _index_array((3,), 4))
-        yield exact(TakeAttrs(axis=0), *args)
+        yield exact(TakeAttrs(axis=0), random_array((4, 2), dtype), _index_array((3,), 4))
 
 
 take = OpDef(
@@ -243,7 +255,7 @@ def _gather_reference(a: GatherAttrs, data: Array, indices: Array) -> Array:
 
 
 def _gather_axis_map(a: GatherAttrs, types: Types) -> AxisMap:
-    data, indices = tensor(types[0]), tensor(types[1])
+    data, indices = map(tensor, types)
     axis = axis_of(a.axis, data.rank)
     same = [k != axis and data.shape[k] == indices.shape[k] for k in range(data.rank)]
     from_data = tuple(k if same[k] else None for k in range(data.rank))
@@ -258,16 +270,15 @@ def _gather_compute(a: GatherAttrs, args: Tensors) -> te.Tensor:
 
 
 def _gather_samples() -> Iterator[Sample]:
-    for shape, places, axis in (
+    cases: Any = (
         ((3, 5), (3, 2), 1),
         ((3, 5), (2, 5), 0),
         ((2, 3, 5), (2, 2, 7), -1),
         ((5,), (9,), 0),
         ((0, 5), (0, 2), 1),
-    ):
-        for dtype in ("int64", "int32"):
-            args = (random_array(shape), _index_array(places, shape[axis], dtype))
-            yield exact(GatherAttrs(axis=axis), *args)
+    )
+    for (shape, places, axis), dtype in product(cases, ("int64", "int32")):
+        yield exact(GatherAttrs(axis=axis), random_array(shape), _index_array(places, shape[axis], dtype))
 
 
 gather = OpDef(
@@ -314,8 +325,7 @@ def _gather_nd_infer(a: GatherNDAttrs, types: Types) -> Type:
     data, indices = tensor(types[0], "data"), integer_tensor(types[1])
     depth, batch = _gather_nd_counts(a, data, indices)
     grid = indices.shape[1:]
-    same = all(may_equal(d, g) for d, g in zip(data.shape[:batch], grid[:batch], strict=True))
-    require("gather_nd.batch", same, lambda: f"the batch axes of {data} and {indices} differ")
+    _check_batch("gather_nd", batch, data, indices, grid)
     shape = (*grid, *data.shape[batch + depth :])
     readable = 0 not in data.shape[batch : batch + depth] or 0 in shape
     require("gather_nd.empty", readable, "there is nothing to gather from")
@@ -328,7 +338,7 @@ def _gather_nd_reference(a: GatherNDAttrs, data: Array, indices: Array) -> Array
     if 0 in shape:
         return np.zeros(shape, data.dtype)
     own = np.indices(grid, sparse=True)[:batch]
-    at = tuple(numpy_from_end(indices[m], data.shape[batch + m]) for m in range(depth))
+    at = (numpy_from_end(indices[m], data.shape[batch + m]) for m in range(depth))
     places = (*own, *at)
     return np.broadcast_to(data[places], shape)
 
@@ -355,7 +365,7 @@ def _gather_nd_compute(a: GatherNDAttrs, args: Tensors) -> te.Tensor:
 
 
 def _gather_nd_samples() -> Iterator[Sample]:
-    cases: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = (
+    cases: Any = (
         ((5, 5), (2, 3), 0),
         ((5, 5, 2), (1, 2, 2), 0),
         ((3, 5, 2), (1, 3, 4), 1),
@@ -364,10 +374,8 @@ def _gather_nd_samples() -> Iterator[Sample]:
         ((2, 3), (0, 2), 0),
         ((5, 5), (2,), 0),
     )
-    for shape, places, batch in cases:
-        for dtype in ("int64", "int32"):
-            args = (random_array(shape), _index_array(places, 5, dtype))
-            yield exact(GatherNDAttrs(batch_dims=batch), *args)
+    for (shape, places, batch), dtype in product(cases, ("int64", "int32")):
+        yield exact(GatherNDAttrs(batch_dims=batch), random_array(shape), _index_array(places, 5, dtype))
 
 
 gather_nd = OpDef(
@@ -401,7 +409,7 @@ class OneHotAttrs(Attrs):
 
 def _one_hot_infer(a: OneHotAttrs, types: Types) -> Type:
     indices = integer_tensor(types[0])
-    values = [tensor(types[1], "on value"), tensor(types[2], "off value")]
+    values = [tensor(ty, f"{what} value") for ty, what in zip(types[1:], ("on", "off"), strict=True)]
     scalar = all(v.rank == 0 for v in values)
     require("one_hot.values", scalar, lambda: f"on and off value must be scalars, got {values[0]} and {values[1]}")
     require("dtype-mismatch", values[0].dtype == values[1].dtype, "on and off value have different data types")
@@ -436,16 +444,10 @@ def _one_hot_compute(a: OneHotAttrs, args: Tensors) -> te.Tensor:
 
 
 def _one_hot_samples() -> Iterator[Sample]:
-    for shape, axis, dtype in (
-        ((3,), -1, "float32"),
-        ((2, 3), 0, "int32"),
-        ((2, 3), 1, ""),
-        ((), 0, "float32"),
-        ((0, 2), -1, "bool"),
-    ):
-        attributes = OneHotAttrs(depth=4, axis=axis, dtype=dtype)
+    cases = (((3,), -1, "float32"), ((2, 3), 0, "int32"), ((2, 3), 1, ""), ((), 0, "float32"), ((0, 2), -1, "bool"))
+    for shape, axis, dtype in cases:
         values = (np.array(1, np.float32), np.array(0, np.float32))
-        yield exact(attributes, _index_array(shape, 4), *values)
+        yield exact(OneHotAttrs(depth=4, axis=axis, dtype=dtype), _index_array(shape, 4), *values)
 
 
 _VALUE = number(lambda given: given["dtype"] or "float32")

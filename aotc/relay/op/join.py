@@ -59,7 +59,7 @@ def _total(dims: Sequence[Dim]) -> Dim:
     if not symbols:
         return sum(d for d in dims if isinstance(d, int))
     uppers = [d.upper if isinstance(d, SymDim) else d for d in dims]
-    return SymDim(upper=sum(u for u in uppers if u is not None) if None not in uppers else None)
+    return SymDim(upper=None if None in uppers else sum(u for u in uppers if u is not None))
 
 
 # --- concatenate
@@ -127,7 +127,7 @@ def _concatenate_compute(a: ConcatenateAttrs, args: Sequence[Sequence[te.Tensor]
     return te.compute(shape, body, "concatenate")
 
 
-_JOINS: tuple[tuple[tuple[tuple[int, ...], ...], int], ...] = (
+_JOINS: Any = (
     (((2, 3), (2, 1), (2, 2)), 1),
     (((2, 3), (1, 3)), 0),
     (((2, 3, 2), (2, 1, 2)), -2),
@@ -138,16 +138,14 @@ _JOINS: tuple[tuple[tuple[tuple[int, ...], ...], int], ...] = (
 )
 
 
-def _arrays(shapes: Sequence[Sequence[int]], dtype: str) -> tuple[Array, ...]:
-    arrays = [random_array(s, "int8" if dtype == "bool" else dtype, k) for k, s in enumerate(shapes)]
-    return tuple(x > 0 if dtype == "bool" else x for x in arrays)
+def _arrays(shapes: Sequence[Sequence[int]], dtype: str = "float32") -> tuple[Array, ...]:
+    return tuple(random_array(shape, dtype, k) for k, shape in enumerate(shapes))
 
 
 def _concatenate_samples() -> Iterator[Sample]:
     for k, (shapes, axis) in enumerate(_JOINS):
         for dtype in ANY.examples if k == 0 else ("float32",):
-            attributes = ConcatenateAttrs(axis=axis)
-            yield exact(attributes, _arrays(shapes, dtype))
+            yield exact(ConcatenateAttrs(axis=axis), _arrays(shapes, dtype))
 
 
 concatenate = OpDef(
@@ -198,16 +196,9 @@ def _stack_expand(a: StackAttrs, args: Sequence[Expr]) -> Expr:
 
 
 def _stack_samples() -> Iterator[Sample]:
-    for shape, count, axis in (
-        ((2, 3), 3, 1),
-        ((2, 3), 2, 0),
-        ((2, 3), 2, -1),
-        ((), 2, 0),
-        ((4,), 1, 0),
-        ((0, 2), 2, 0),
-    ):
-        arrays = _arrays([shape] * count, "float32")
-        yield exact(StackAttrs(axis=axis), arrays)
+    cases: Any = (((2, 3), 3, 1), ((2, 3), 2, 0), ((2, 3), 2, -1), ((), 2, 0), ((4,), 1, 0), ((0, 2), 2, 0))
+    for shape, count, axis in cases:
+        yield exact(StackAttrs(axis=axis), _arrays([shape] * count))
     for dtype in ANY.examples:
         yield exact(StackAttrs(axis=1), _arrays([(3,), (3,)], dtype))
 

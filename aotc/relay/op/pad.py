@@ -8,6 +8,7 @@ pad(x, ((0, 0), (2, 1)), pad_mode="reflect")
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType,
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import require_same_dtype, tensor
+from aotc.relay.op.rules import extent_of, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.signature import number
 from aotc.tir import all_of, as_expr, minimum, select, te
@@ -45,11 +46,10 @@ class MirrorPadAttrs(Attrs):
 
 
 def _padded(d: Dim, width: tuple[int, int], mode: str) -> Dim:
-    if isinstance(d, SymDim):
-        return d if width == (0, 0) else SymDim(upper=d.upper and d.upper + sum(width))
-    extent = d + sum(width)
-    require("pad.width", extent >= 0, lambda: f"padding of {width} leaves nothing of an extent of {d}")
-    repeatable = d > 0 or mode == "constant" or width == (0, 0)
+    extent = extent_of(d, lambda n: n + sum(width), unchanged=width == (0, 0))
+    some = isinstance(extent, SymDim) or extent >= 0
+    require("pad.width", some, lambda: f"padding of {width} leaves nothing of an extent of {d}")
+    repeatable = d != 0 or mode == "constant" or width == (0, 0)
     require("pad.empty", repeatable, "an axis without elements has none to pad with")
     return extent
 
@@ -84,12 +84,11 @@ def _moved(a: Any, _: Types, now: Callable[[int], int]) -> Attrs:
 def _pad_reference(a: PadAttrs, data: Array, value: Array) -> Array:
     if a.pad_mode != "constant":
         return _numpy_pad(data, a.pad_width, a.pad_mode)
-    crop = tuple(slice(max(-b, 0), d - max(-e, 0)) for d, (b, e) in zip(data.shape, a.pad_width, strict=True))
-    grow = [(max(b, 0), max(e, 0)) for b, e in a.pad_width]
+    source = tuple(slice(max(-b, 0), d - max(-e, 0)) for d, (b, e) in zip(data.shape, a.pad_width, strict=True))
     shape = [d + b + e for d, (b, e) in zip(data.shape, a.pad_width, strict=True)]
-    result = np.full(shape, value, data.dtype)
-    kept = data[crop]
-    result[tuple(slice(b, b + n) for (b, _), n in zip(grow, kept.shape, strict=True))] = kept
+    result, kept = np.full(shape, value, data.dtype), data[source]
+    begins = (max(b, 0) for b, _ in a.pad_width)
+    result[tuple(slice(b, b + n) for b, n in zip(begins, kept.shape, strict=True))] = kept
     return result
 
 
@@ -159,7 +158,7 @@ def _pad_compute(a: PadAttrs, args: Tensors) -> te.Tensor:
     return te.compute(shape, body, "pad")
 
 
-_WIDTHS: Final = (
+_WIDTHS: Final[Any] = (
     ((2, 3), ((1, 2), (0, 1))),
     ((2, 3), ((0, 0), (1, 0))),
     ((1, 3), ((2, 2), (2, 2))),
@@ -171,19 +170,17 @@ _WIDTHS: Final = (
 
 
 def _pad_samples() -> Iterator[Sample]:
-    def sample(shape: Sequence[int], width: Any, mode: str, dtype: str = "float32") -> Sample:
-        data = random_array(shape, "int8") > 0 if dtype == "bool" else random_array(shape, dtype)
-        value = np.ones((), data.dtype)
-        return exact(PadAttrs(pad_width=width, pad_mode=mode), data, value)
+    def sample(shape: Sequence[int], width: Any, mode: str = "constant", dtype: str = "float32") -> Sample:
+        data = random_array(shape, dtype)
+        return exact(PadAttrs(pad_width=width, pad_mode=mode), data, np.ones((), data.dtype))
 
-    for shape, width in _WIDTHS:
-        for mode in MODES:
-            yield sample(shape, width, mode)
+    for (shape, width), mode in product(_WIDTHS, MODES):
+        yield sample(shape, width, mode)
     for dtype in ANY.examples:
         yield sample((2, 3), ((1, 0), (0, 2)), "constant", dtype)
     for width in (((-1, 1), (0, -2)), ((-1, -1), (0, 0)), ((0, 0), (-3, 1))):
-        yield sample((4, 3), width, "constant")
-    yield sample((0, 2), ((1, 0), (0, 0)), "constant")
+        yield sample((4, 3), width)
+    yield sample((0, 2), ((1, 0), (0, 0)))
 
 
 _VALUE = number(lambda given: tensor_type_of(given["data"]).dtype)
@@ -214,10 +211,8 @@ def _mirror_infer(a: MirrorPadAttrs, types: Types) -> Type:
 
 
 def _mirror_samples() -> Iterator[Sample]:
-    for shape, width in _WIDTHS:
-        for mode in ("SYMMETRIC", "REFLECT"):
-            attributes = MirrorPadAttrs(mode=mode, pad_width=width)
-            yield exact(attributes, random_array(shape))
+    for (shape, width), mode in product(_WIDTHS, ("SYMMETRIC", "REFLECT")):
+        yield exact(MirrorPadAttrs(mode=mode, pad_width=width), random_array(shape))
 
 
 mirror_pad = OpDef(

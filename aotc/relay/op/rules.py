@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aotc.ir import AxisMap, Dim, DType, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
+from aotc.ir.op import Infer
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op.opdef import Array
 
@@ -106,7 +107,7 @@ def same_type(_: Any, types: Types) -> Type:
     return tensor(types[0])
 
 
-def broadcast_rule(result: str | None = None, accept: Callable[[TensorType], bool] | None = None) -> Any:
+def broadcast_rule(result: str | None = None, accept: Callable[[TensorType], bool] | None = None) -> Infer:
     """Type rule of a broadcasting operator: equal dtypes; `result` is the dtype if it differs (comparisons)."""
 
     def infer(_: Any, types: Types) -> Type:

@@ -11,6 +11,7 @@ indices count from the end; an update to a place that does not exist is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, product
 from math import prod
 from typing import Any, Final
 
@@ -172,23 +173,20 @@ def _places(shape: Sequence[int], extent: int, dtype: str) -> Array:
 
 
 def _elements_samples() -> Iterator[Sample]:
-    for shape, places, axis in (
+    cases: Any = (
         ((3, 5), (3, 2), 1),
         ((3, 5), (2, 5), 0),
         ((2, 3, 4), (2, 2, 9), -1),
         ((5,), (9,), 0),
         ((3, 5), (0, 5), 0),
         ((0, 5), (0, 2), 1),
-    ):
-        for k, reduction in enumerate(REDUCTIONS):
-            indices = _places(places, shape[axis], ("int64", "int32")[k % 2])
-            args = (random_array(shape), indices, random_array(places, seed=1))
-            yield Sample(args=args, attrs=ScatterElementsAttrs(axis=axis, reduction=reduction))
-    for dtype in NUMBER.examples:
+    )
+    for (shape, places, axis), (reduction, dtype) in product(cases, zip(REDUCTIONS, cycle(("int64", "int32")))):
+        args = (random_array(shape), _places(places, shape[axis], dtype), random_array(places, seed=1))
+        yield Sample(args=args, attrs=ScatterElementsAttrs(axis=axis, reduction=reduction))
+    for dtype, reduction in product(NUMBER.examples, REDUCTIONS):
         args = (random_array((4, 2), dtype), _places((5, 2), 4, "int64"), random_array((5, 2), dtype, 1))
-        for reduction in REDUCTIONS:
-            attributes = ScatterElementsAttrs(reduction=reduction)
-            yield Sample(args=args, attrs=attributes, accuracy=accuracy(dtype))
+        yield Sample(args=args, attrs=ScatterElementsAttrs(reduction=reduction), accuracy=accuracy(dtype))
 
 
 scatter_elements = OpDef(
@@ -263,25 +261,17 @@ def _nd_compute(a: ScatterNDAttrs, args: Tensors) -> te.Tensor:
 
 
 def _nd_samples() -> Iterator[Sample]:
-    cases: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-        ((4, 4), (2, 3)),
-        ((4, 3), (1, 5)),
-        ((4, 4, 2), (2, 2, 2)),
-        ((4,), (1, 9)),
-        ((4, 3), (1, 0)),
-        ((2, 3), (0, 2)),
+    cases: Any = (
+        ((4, 4), (2, 3)), ((4, 3), (1, 5)), ((4, 4, 2), (2, 2, 2)), ((4,), (1, 9)), ((4, 3), (1, 0)), ((2, 3), (0, 2)),
         ((4, 4), (2,)),
-    )
-    for shape, places in cases:
-        for k, mode in enumerate(REDUCTIONS):
-            indices = _places(places, 4, ("int64", "int32")[k % 2])
-            updates = random_array((*places[1:], *shape[places[0] :]), seed=1)
-            args = (random_array(shape), indices, updates)
-            yield Sample(args=args, attrs=ScatterNDAttrs(mode=mode))
+    )  # fmt: skip
+    for (shape, places), (mode, dtype) in product(cases, zip(REDUCTIONS, cycle(("int64", "int32")))):
+        updates = random_array((*places[1:], *shape[places[0] :]), seed=1)
+        args = (random_array(shape), _places(places, 4, dtype), updates)
+        yield Sample(args=args, attrs=ScatterNDAttrs(mode=mode))
     for dtype in ANY.examples:
         data = random_array((4, 2), "int8").astype(dtype if dtype != "bfloat16" else "float32")
-        args = (data, _places((1, 2), 4, "int64"), data[:2].copy())
-        yield exact(ScatterNDAttrs(), *args)
+        yield exact(ScatterNDAttrs(), data, _places((1, 2), 4, "int64"), data[:2].copy())
 
 
 scatter_nd = OpDef(

@@ -8,6 +8,7 @@ reverse(x, axis=1)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -217,11 +218,10 @@ def _sequence_compute(a: ReverseSequenceAttrs, args: Tensors) -> te.Tensor:
 
 
 def _sequence_samples() -> Iterator[Sample]:
-    for shape, sequence, batch in (((3, 4), 1, 0), ((4, 3, 2), 0, 1), ((2, 3, 4), -1, 1), ((0, 2), 1, 0)):
-        for dtype in ("int32", "int64"):
-            lengths = np.array([2, 0, 9, 1, 3][: shape[batch]], dtype)
-            attributes = ReverseSequenceAttrs(seq_axis=sequence, batch_axis=batch)
-            yield exact(attributes, random_array(shape), lengths)
+    cases: Any = (((3, 4), 1, 0), ((4, 3, 2), 0, 1), ((2, 3, 4), -1, 1), ((0, 2), 1, 0))
+    for (shape, sequence, batch), dtype in product(cases, ("int32", "int64")):
+        lengths = np.array([2, 0, 9, 1, 3][: shape[batch]], dtype)
+        yield exact(ReverseSequenceAttrs(seq_axis=sequence, batch_axis=batch), random_array(shape), lengths)
 
 
 reverse_sequence = OpDef(
@@ -278,10 +278,8 @@ def _trilu_samples() -> Iterator[Sample]:
         ((3, 4), 0, True), ((3, 4), 1, False), ((2, 4, 3), -1, True), ((2, 2), 9, True), ((1, 3), -9, False),
         ((0, 3), 0, True),
     ):  # fmt: skip
-        args = (random_array(shape), np.array(k, np.int64))
-        yield exact(TriluAttrs(upper=upper), *args)
-    args = (random_array((3, 3), "int8") > 0, np.array(0, np.int32))
-    yield exact(TriluAttrs(), *args)
+        yield exact(TriluAttrs(upper=upper), random_array(shape), np.array(k, np.int64))
+    yield exact(TriluAttrs(), random_array((3, 3), "bool"), np.array(0, np.int32))
 
 
 trilu = OpDef(

@@ -11,6 +11,7 @@ as the greatest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from math import prod
 from typing import Any, Final
 
@@ -170,7 +171,7 @@ def _sorted_rows(
     return te.extern("sort", kinds, [data], build, scratch=[(_PLACE, max(s, 1)) for s in sizes])
 
 
-# --- sort, argsort
+# --- sort, argsort, topk
 
 
 def _sortable(ty: Type, axis: int) -> tuple[TensorType, int]:
@@ -190,108 +191,58 @@ def _cases(make: Callable[..., Attrs]) -> Iterator[Sample]:
         for ascend in (True, False):
             yield exact(make(is_ascend=ascend), rows)
     few = (random_array((3, 40), "int8") % 4).astype(np.float32)
-    for ascend in (True, False):
-        for axis in (0, 1):
-            yield exact(make(axis=axis, is_ascend=ascend), few)
+    for ascend, axis in product((True, False), (0, 1)):
+        yield exact(make(axis=axis, is_ascend=ascend), few)
     for shape, axis in (((2, 5, 3), 1), ((2, 5, 3), -3), ((1,), 0), ((2, 1), 1), ((0, 3), 1)):
         yield exact(make(axis=axis), random_array(shape))
 
 
-def _sort_infer(a: SortAttrs, types: Types) -> Type:
-    return _sortable(types[0], a.axis)[0]
+_RETURNS: Final = {"both": (True, False), "values": (True,), "indices": (False,)}
 
 
-def _sort_reference(a: SortAttrs, data: Array) -> Array:
-    return np.take_along_axis(data, _numpy_order(data, a.axis, a.is_ascend), a.axis)
-
-
-def _sort_compute(a: SortAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
-    axis = axis_of(a.axis, data.rank)
-    return _sorted_rows(data, axis, data.shape[axis], a.is_ascend, [(True, "")])[0]
-
-
-sort = OpDef(
-    name="sort",
-    attrs=SortAttrs,
-    infer=_sort_infer,
-    reference=_sort_reference,
-    axes=all_but_axis,
-    compute=_sort_compute,
-    precision=Precision.FOLLOW,
-    quantised=Quantised.PASS,
-    samples=lambda: _cases(SortAttrs),
-)
+def _wanted(a: Any) -> tuple[bool, ...]:
+    """The results of an operator: values (True), or the positions that they have."""
+    return _RETURNS[a.ret_type] if isinstance(a, TopkAttrs) else (isinstance(a, SortAttrs),)
 
 
 def _places(a: Any) -> DType:
     return DType(a.dtype or "int32")
 
 
-def _argsort_infer(a: ArgsortAttrs, types: Types) -> Type:
-    return TensorType(_sortable(types[0], a.axis)[0].shape, _places(a))
-
-
-def _argsort_reference(a: ArgsortAttrs, data: Array) -> Array:
-    return _numpy_order(data, a.axis, a.is_ascend).astype(_places(a).numpy)
-
-
-def _argsort_compute(a: ArgsortAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
-    axis = axis_of(a.axis, data.rank)
-    return _sorted_rows(data, axis, data.shape[axis], a.is_ascend, [(False, _places(a))])[0]
-
-
-argsort = OpDef(
-    name="argsort",
-    attrs=ArgsortAttrs,
-    infer=_argsort_infer,
-    reference=_argsort_reference,
-    axes=all_but_axis,
-    compute=_argsort_compute,
-    precision=Precision.FOLLOW,
-    samples=lambda: _cases(ArgsortAttrs),
-)
-
-
-# --- topk
-
-_RETURNS: Final = {"both": (True, False), "values": (True,), "indices": (False,)}
-
-
-def _count(a: TopkAttrs, extent: Dim) -> Dim:
-    if a.k is None or a.k < 1:
+def _count(a: Any, extent: Dim) -> Dim:
+    k = a.k if isinstance(a, TopkAttrs) else None
+    if k is None or k < 1:
         return extent
-    require("topk.k", not isinstance(extent, int) or a.k <= extent, lambda: f"the {a.k} first of {extent} elements")
-    return a.k
+    require("topk.k", not isinstance(extent, int) or k <= extent, lambda: f"the {k} first of {extent} elements")
+    return int(k)
 
 
-def _topk_infer(a: TopkAttrs, types: Types) -> Type:
-    data, axis = _sortable(types[0], a.axis)
-    known = a.ret_type in _RETURNS
-    require("topk.ret_type", known, lambda: f"ret_type {a.ret_type!r} is none of {', '.join(_RETURNS)}")
-    shape = replaced(data.shape, axis, _count(a, data.shape[axis]))
-    results = [TensorType(shape, data.dtype if values else _places(a)) for values in _RETURNS[a.ret_type]]
-    return TupleType(results) if len(results) > 1 else results[0]
-
-
-def _static_count(a: TopkAttrs, extent: int) -> int:
+def _static_count(a: Any, extent: int) -> int:
     count = _count(a, extent)
     return count if isinstance(count, int) else extent
 
 
-def _topk_reference(a: TopkAttrs, data: Array) -> Array | tuple[Array, ...]:
+def _infer(a: Any, types: Types) -> Type:
+    data, axis = _sortable(types[0], a.axis)
+    known = not isinstance(a, TopkAttrs) or a.ret_type in _RETURNS
+    require("topk.ret_type", known, lambda: f"ret_type {a.ret_type!r} is none of {', '.join(_RETURNS)}")
+    shape = replaced(data.shape, axis, _count(a, data.shape[axis]))
+    results = [TensorType(shape, data.dtype if values else _places(a)) for values in _wanted(a)]
+    return TupleType(results) if len(results) > 1 else results[0]
+
+
+def _reference(a: Any, data: Array) -> Array | tuple[Array, ...]:
     axis = axis_of(a.axis, data.ndim)
     order = _numpy_order(data, axis, a.is_ascend).take(range(_static_count(a, data.shape[axis])), axis)
-    values, indices = np.take_along_axis(data, order, axis), order.astype(_places(a).numpy)
-    results = tuple(values if kind else indices for kind in _RETURNS[a.ret_type])
+    values = np.take_along_axis(data, order, axis)
+    results = tuple(values if kind else order.astype(_places(a).numpy) for kind in _wanted(a))
     return results if len(results) > 1 else results[0]
 
 
-def _topk_compute(a: TopkAttrs, args: Tensors) -> te.Tensor | tuple[te.Tensor, ...]:
+def _compute(a: Any, args: Tensors) -> te.Tensor | tuple[te.Tensor, ...]:
     (data,) = args
     axis = axis_of(a.axis, data.rank)
-    wanted = [(values, str(_places(a))) for values in _RETURNS[a.ret_type]]
+    wanted = [(values, "" if values else str(_places(a))) for values in _wanted(a)]
     results = _sorted_rows(data, axis, _static_count(a, data.shape[axis]), a.is_ascend, wanted)
     return results if len(results) > 1 else results[0]
 
@@ -302,22 +253,27 @@ def _topk_samples() -> Iterator[Sample]:
 
     yield from _cases(of(1, ret_type="values"))
     yield from _cases(of(0))
-    for k in (1, 3, 7):
-        few = (random_array((4, 30), "int8") % 5).astype(np.float32)
-        for ret_type in _RETURNS:
-            attributes = TopkAttrs(k=k, ret_type=ret_type, dtype="int64", is_ascend=k == 3)
-            yield exact(attributes, few)
+    few = (random_array((4, 30), "int8") % 5).astype(np.float32)
+    for k, ret_type in product((1, 3, 7), _RETURNS):
+        yield exact(TopkAttrs(k=k, ret_type=ret_type, dtype="int64", is_ascend=k == 3), few)
     for k in (17, 20):
         yield exact(TopkAttrs(k=k), random_array((2, 20)))
 
 
-topk = OpDef(
-    name="topk",
-    attrs=TopkAttrs,
-    infer=_topk_infer,
-    reference=_topk_reference,
-    axes=all_but_axis,
-    compute=_topk_compute,
-    precision=Precision.FOLLOW,
-    samples=_topk_samples,
-)
+def _sorting(name: str, attributes: type[Attrs], samples: Callable[[], Iterator[Sample]], **facets: Any) -> OpDef:
+    return OpDef(
+        name=name,
+        attrs=attributes,
+        infer=_infer,
+        reference=_reference,
+        axes=all_but_axis,
+        compute=_compute,
+        precision=Precision.FOLLOW,
+        samples=samples,
+        **facets,
+    )
+
+
+sort = _sorting("sort", SortAttrs, lambda: _cases(SortAttrs), quantised=Quantised.PASS)
+argsort = _sorting("argsort", ArgsortAttrs, lambda: _cases(ArgsortAttrs))
+topk = _sorting("topk", TopkAttrs, _topk_samples)

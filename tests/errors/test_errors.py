@@ -20,7 +20,7 @@ from tests.errors.provoke import Entry, Surroundings, entries
 PAGE = ROOT / "docs" / "errors.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 SECTIONS = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
-RAISING = ("AotcError", "AotcTypeError", "AotcValueError", "Diagnostic", "require")
+RAISING = ("AotcError", "AotcTypeError", "AotcValueError", "Diagnostic", "require", "ranked", "scalar", "require_known")
 
 
 @pytest.fixture(scope="module")

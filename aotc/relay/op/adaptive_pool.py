@@ -7,18 +7,18 @@ adaptive_avg_pool2d(x, (7, 7))         # (N, C, H, W) -> (N, C, 7, 7)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import gcd
 from typing import Any
 
 import numpy as np
 
-from aotc.ir import Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, require
+from aotc.ir import DType, TensorType, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.relay.op.contract import as_dtype, float_work, sum_type
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.pool import divided, mean_of, pool_axes, pool_data, pool_layouts
+from aotc.relay.op.pool import POOLED, divided, mean_of, pool_data, pool_layouts, pool_op
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, laid_out, pick, spread
 from aotc.tir import Const, all_of, const, te
@@ -42,15 +42,11 @@ class AdaptivePoolAttrs(Attrs):
 # output i of m sees the data from i * extent // m to (i + 1) * extent / m, rounded up
 
 
-def _sizes(n: int, a: AdaptivePoolAttrs, space: Sequence[Dim]) -> tuple[Dim, ...]:
-    return spread(a.output_size, n) if a.output_size else tuple(space)
-
-
 def _infer_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, types: Types) -> Type:
     data = pool_data(n, types[0], mean)
     source, result = pool_layouts(n, a)
     batch, channels, *space = pick(data.shape, source)
-    sizes = _sizes(n, a, space)
+    sizes = spread(a.output_size, n) if a.output_size else space
     require("pool.size", all(not isinstance(m, int) or m > 0 for m in sizes), f"output_size is {a.output_size}")
     return TensorType(arrange((batch, channels, *sizes), result), data.dtype)
 
@@ -96,12 +92,12 @@ def _adaptive(n: int, a: AdaptivePoolAttrs, data: te.Tensor, combiner: str, dtyp
     return te.reduce(combiner, shape, [most for _, most in widths], body, name, guard=guard if uneven else None)
 
 
-def _compute_adaptive_max(n: int, name: str, a: AdaptivePoolAttrs, args: Tensors) -> te.Tensor:
+def _compute_max(n: int, name: str, a: AdaptivePoolAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     return _adaptive(n, a, data, "or" if data.dtype.is_bool else "max", data.dtype, name)
 
 
-def _compute_adaptive_avg(n: int, name: str, a: AdaptivePoolAttrs, args: Tensors) -> te.Tensor:
+def _compute_avg(n: int, name: str, a: AdaptivePoolAttrs, args: Tensors) -> te.Tensor:
     (data,) = args
     source, result = pool_layouts(n, a)
     total = _adaptive(n, a, data, "sum", sum_type(data.dtype), name)
@@ -137,8 +133,6 @@ def _reference_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, data: Array) -
 
 # --- samples and the table
 
-_SHAPES = {1: (2, 3, 9), 2: (1, 3, 8, 7), 3: (1, 2, 5, 6, 4)}
-
 
 def _global_samples() -> Iterable[Sample]:
     yield random_sample(((2, 3, 5, 4),), GlobalPool2DAttrs())
@@ -148,9 +142,9 @@ def _global_samples() -> Iterable[Sample]:
 
 
 def _adaptive_samples(n: int, attributes: type[AdaptivePoolAttrs]) -> Iterable[Sample]:
-    yield random_sample((_SHAPES[n],), attributes(output_size=(3,) * n))
-    yield random_sample((_SHAPES[n],), attributes(output_size=(1,) * n))
-    yield random_sample((_SHAPES[n],), attributes())
+    yield random_sample((POOLED[n],), attributes(output_size=(3,) * n))
+    yield random_sample((POOLED[n],), attributes(output_size=(1,) * n))
+    yield random_sample((POOLED[n],), attributes())
     if n == 2:
         yield random_sample(((2, 8, 6, 3),), attributes(output_size=(4, 4), layout="NHWC"))
 
@@ -164,42 +158,31 @@ def _adapted(of: Callable[..., Any]) -> Callable[..., Any]:
     return said
 
 
+def _facets(n: int, mean: bool, name: str) -> dict[str, Any]:
+    """How a pool of `n` axes is computed, a mean or a greatest value, in a tensor called `name`."""
+    return {
+        "infer": partial(_infer_adaptive, n, mean),
+        "reference": partial(_reference_adaptive, n, mean),
+        "compute": partial(_compute_avg if mean else _compute_max, n, name),
+    }
+
+
 def _global_pool(mean: bool) -> OpDef:
-    compute = partial(_compute_adaptive_avg, 2, "sum_pool") if mean else partial(_compute_adaptive_max, 2, "max_pool")
-    return OpDef(
-        name=f"nn.global_{'avg' if mean else 'max'}_pool2d",
-        doc=f"The {'mean' if mean else 'greatest value'} of each channel: (N, C, 1, 1).",
-        attrs=GlobalPool2DAttrs,
-        infer=_adapted(partial(_infer_adaptive, 2, mean)),
-        reference=_adapted(partial(_reference_adaptive, 2, mean)),
-        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-        axes=partial(pool_axes, 2),
-        precision=None if mean else Precision.FOLLOW,
-        quantised=Quantised.RESCALE if mean else Quantised.PASS,
-        compute=_adapted(compute),
-        samples=_global_samples,
-    )
+    what = "mean" if mean else "greatest value"
+    facets = {k: _adapted(v) for k, v in _facets(2, mean, f"{'sum' if mean else 'max'}_pool").items()}
+    doc = f"The {what} of each channel: (N, C, 1, 1)."
+    return pool_op(2, "global", mean, doc=doc, attrs=GlobalPool2DAttrs, samples=_global_samples, **facets)
 
 
 def _adaptive_pool(n: int, mean: bool) -> OpDef:
     size = each_axis(n, (), given=None)
     attributes = variant(AdaptivePoolAttrs, f"AdaptivePool{n}DAttrs", output_size=size, layout=DATA_LAYOUT[n])
     what = "mean" if mean else "greatest value"
-    return OpDef(
-        name=f"nn.adaptive_{'avg' if mean else 'max'}_pool{n}d",
-        doc=f"The {what} over windows that cut each spatial axis into `output_size` parts.",
-        attrs=attributes,
-        infer=partial(_infer_adaptive, n, mean),
-        reference=partial(_reference_adaptive, n, mean),
-        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-        axes=partial(pool_axes, n),
-        precision=None if mean else Precision.FOLLOW,
-        quantised=Quantised.RESCALE if mean else Quantised.PASS,
-        compute=partial(_compute_adaptive_avg if mean else _compute_adaptive_max, n, "pool"),
-        samples=partial(_adaptive_samples, n, attributes),
-    )
+    doc = f"The {what} over windows that cut each spatial axis into `output_size` parts."
+    samples, facets = partial(_adaptive_samples, n, attributes), _facets(n, mean, "pool")
+    return pool_op(n, "adaptive", mean, doc=doc, attrs=attributes, samples=samples, **facets)
 
 
-global_max_pool2d, global_avg_pool2d = _global_pool(mean=False), _global_pool(mean=True)
+global_max_pool2d, global_avg_pool2d = map(_global_pool, (False, True))
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive_pool(n, mean=False) for n in (1, 2, 3))
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_pool(n, mean=True) for n in (1, 2, 3))

@@ -23,7 +23,7 @@ from aotc.relay.op import pad
 from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.rearrange import Rearrangement
-from aotc.relay.op.rules import static_shape_of, tensor
+from aotc.relay.op.rules import extent_of, static_shape_of, tensor
 from aotc.relay.op.samples import exact, random_array
 
 Pairs = tuple[tuple[int, int], ...]
@@ -56,39 +56,33 @@ def _data(ty: Type, block: Sequence[int], pairs: Pairs, what: str) -> TensorType
 
 
 def _to_batch_dim(d: Dim, block: int, pad: tuple[int, int]) -> Dim:
-    if isinstance(d, SymDim):
-        return d if block == 1 and pad == (0, 0) else SymDim(upper=d.upper and (d.upper + sum(pad)) // block)
-    whole = d + sum(pad)
-    require("batch.divisible", whole % block == 0, lambda: f"{d} positions padded by {pad} are no blocks of {block}")
-    return whole // block
+    whole = isinstance(d, SymDim) or (d + sum(pad)) % block == 0
+    require("batch.divisible", whole, lambda: f"{d} positions padded by {pad} are no blocks of {block}")
+    return extent_of(d, lambda n: (n + sum(pad)) // block, unchanged=block == 1 and pad == (0, 0))
 
 
 def _to_space_dim(d: Dim, block: int, crop: tuple[int, int]) -> Dim:
-    if isinstance(d, SymDim):
-        return d if block == 1 and crop == (0, 0) else SymDim(upper=d.upper and max(d.upper * block - sum(crop), 0))
-    left = d * block - sum(crop)
-    require("batch.crop", left >= 0, lambda: f"{d * block} positions are fewer than the crops {crop}")
-    return left
+    whole = extent_of(d, lambda n: n * block, unchanged=block == 1)
+    fits = isinstance(whole, SymDim) or whole >= sum(crop)
+    require("batch.crop", fits, lambda: f"{whole} positions are fewer than the crops {crop}")
+    return extent_of(whole, lambda n: max(n - sum(crop), 0), unchanged=crop == (0, 0))
 
 
 def _infer_to_batch(a: SpaceToBatchNDAttrs, types: Types) -> Type:
     data = _data(types[0], a.block_shape, a.paddings, "paddings")
     batch, *rest = data.shape
-    count = math.prod(a.block_shape)
-    images = batch * count if isinstance(batch, int) else SymDim(upper=batch.upper and batch.upper * count)
+    images = extent_of(batch, lambda n: n * math.prod(a.block_shape))
     space = map(_to_batch_dim, rest, a.block_shape, a.paddings)
     return TensorType((images, *space, *rest[len(a.block_shape) :]), data.dtype)
 
 
 def _infer_to_space(a: BatchToSpaceNDAttrs, types: Types) -> Type:
     data = _data(types[0], a.block_shape, a.crops, "crops")
-    batch, *rest = data.shape
-    count = math.prod(a.block_shape)
+    (batch, *rest), count = data.shape, math.prod(a.block_shape)
     whole = isinstance(batch, SymDim) or batch % count == 0
     require("batch.divisible", whole, lambda: f"{batch} images are not a multiple of {count}")
-    images = batch // count if isinstance(batch, int) else SymDim(upper=batch.upper and batch.upper // count)
     space = map(_to_space_dim, rest, a.block_shape, a.crops)
-    return TensorType((images, *space, *rest[len(a.block_shape) :]), data.dtype)
+    return TensorType((extent_of(batch, lambda n: n // count), *space, *rest[len(a.block_shape) :]), data.dtype)
 
 
 def _parts_of(blocks: Sequence[int], rank: int) -> tuple[list[list[str]], list[list[str]]]:
@@ -127,10 +121,8 @@ def _to_space(a: BatchToSpaceNDAttrs, shape: Sequence[int]) -> tuple[Rearrangeme
 def _expand_to_batch(a: SpaceToBatchNDAttrs, args: Sequence[Expr]) -> Expr:
     (data,) = args
     widths, move = _to_batch(a, static_shape_of(data))
-    whole = tensor_type_of(data).dtype.is_integer
-    return move.expr(
-        pad.pad(data, widths, int(a.pad_value) if whole else a.pad_value) if any(map(any, widths)) else data
-    )
+    value = int(a.pad_value) if tensor_type_of(data).dtype.is_integer else a.pad_value
+    return move.expr(pad.pad(data, widths, value) if any(map(any, widths)) else data)
 
 
 def _expand_to_space(a: BatchToSpaceNDAttrs, args: Sequence[Expr]) -> Expr:
@@ -143,16 +135,15 @@ def _expand_to_space(a: BatchToSpaceNDAttrs, args: Sequence[Expr]) -> Expr:
     return slices.strided_slice(wide, [c.start for c in cuts], [c.stop for c in cuts], axes=axes)
 
 
-def _reference_to_batch(a: SpaceToBatchNDAttrs, data: Array) -> Array:
+def _reference_to_batch(a: SpaceToBatchNDAttrs, data: Array) -> Any:
     widths, move = _to_batch(a, data.shape)
     return move.array(np.pad(data, widths, constant_values=np.asarray(a.pad_value).astype(data.dtype)))
 
 
-def _reference_to_space(a: BatchToSpaceNDAttrs, data: Array) -> Array:
+def _reference_to_space(a: BatchToSpaceNDAttrs, data: Array) -> Any:
     move, cuts = _to_space(a, data.shape)
     left = (slice(None), *cuts)
-    result: Array = move.array(data)[left]
-    return result
+    return move.array(data)[left]
 
 
 def _axes(a: Any, types: Types) -> AxisMap:

@@ -29,7 +29,7 @@ from aotc.ir.attrs import Attrs, attrs, variant
 from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Scalar, Tensors
-from aotc.relay.op.rules import shape_text, tensor
+from aotc.relay.op.rules import ranked, shape_text, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, arrange, each_axis, pick, positions, spread, steps
 from aotc.tir import te
@@ -107,11 +107,9 @@ def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...])
 
 
 def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
-    data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
     form = _form(n, a)
-    require("conv.data-rank", data.rank == n + 2, lambda: f"data must have rank {n + 2}, got {data}")
-    rank = n + 2 + bool(form.block)
-    require("conv.weight-rank", weight.rank == rank, lambda: f"weight must have rank {rank}, got {weight}")
+    data = ranked("conv.data-rank", types[0], n + 2)
+    weight = ranked("conv.weight-rank", types[1], n + 2 + bool(form.block), "weight")
     batch, channels, *space = pick(data.shape, form.data)
     outer, inner, *kernel = form.kernel_shape(weight.shape, a.channels)
     _check_channels(a, channels, outer, inner)

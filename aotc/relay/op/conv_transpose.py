@@ -32,7 +32,7 @@ from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
 from aotc.relay.op.contract import accumulator, as_dtype, result_dtype
 from aotc.relay.op.opdef import Array, OpDef
-from aotc.relay.op.rules import extent_of, tensor
+from aotc.relay.op.rules import extent_of, ranked, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, TRANSPOSED_LAYOUT, arrange, each_axis, may_equal, pick, spread, steps
 
@@ -83,9 +83,7 @@ def _extent(dim: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, i
 
 
 def _infer(n: int, a: ConvTransposeAttrs, types: Types) -> Type:
-    data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
-    for ty, what in ((data, "data"), (weight, "weight")):
-        require("conv.rank", ty.rank == n + 2, f"{what} must have rank {n + 2}, got {ty}")
+    data, weight = (ranked("conv.rank", ty, n + 2, what) for ty, what in zip(types, ("data", "weight"), strict=True))
     source, form, result = _layouts(n, a)
     batch, channels, *space = pick(data.shape, source)
     inner, outer, *kernel = pick(weight.shape, form)

@@ -20,7 +20,7 @@ from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, attrs, param
 from aotc.ir.op import Infer
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, tensor
+from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import InitAttrs
 from aotc.tir import const, te, wrapped
@@ -43,15 +43,8 @@ def _no_axes(a: Any, types: Types) -> AxisMap:
 # --- one value: zeros, ones, full, and in the shape of a tensor
 
 
-def fill_value(ty: Type) -> TensorType:
-    """The type of a scalar that fills a tensor."""
-    value = tensor(ty, "fill value")
-    require("full.value", value.rank == 0, lambda: f"the fill value must be a scalar, got {value}")
-    return value
-
-
 def _init_infer(a: InitAttrs, types: Types) -> Type:
-    given = fill_value(types[0]).dtype if types else "float32"
+    given = scalar("full.value", types[0], "fill value").dtype if types else "float32"
     require("init.shape", all(d >= 0 for d in a.shape), lambda: f"negative dimension in {a.shape}")
     return TensorType(a.shape, DType(a.dtype or given))
 
@@ -59,7 +52,7 @@ def _init_infer(a: InitAttrs, types: Types) -> Type:
 def _like_infer(_: Any, types: Types) -> Type:
     data = tensor(types[0], "data")
     for value in types[1:]:
-        require_same_dtype(data, fill_value(value))
+        require_same_dtype(data, scalar("full.value", value, "fill value"))
     return data
 
 

@@ -16,7 +16,7 @@ from aotc.ir.attrs import Attrs, attrs, param
 from aotc.relay.op import rules
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import axis_of, require_same_dtype, shape_text, tensor, vectors_along_axis
+from aotc.relay.op.rules import axis_of, ranked, require_same_dtype, shape_text, tensor, vectors_along_axis
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import blocked, may_equal
 from aotc.tir import te
@@ -80,17 +80,18 @@ def _swapped(shape: Sequence[D], swap: bool) -> tuple[D, ...]:
     return (*outer, columns, rows) if swap else (*outer, rows, columns)
 
 
-def _at_least(ty: TensorType, rank: int, what: str) -> None:
-    require("matmul.rank", ty.rank >= rank, lambda: f"{what} must have rank {rank} or more, got {ty}")
+def _at_least(ty: Type, rank: int, what: str) -> TensorType:
+    data = tensor(ty, what)
+    require("matmul.rank", data.rank >= rank, lambda: f"{what} must have rank {rank} or more, got {data}")
+    return data
 
 
 # --- nn.dense
 
 
 def _infer_dense(a: DenseAttrs, types: Types) -> Type:
-    data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
-    _at_least(data, 1, "data")
-    require("dense.weight-rank", weight.rank == 2, lambda: f"weight must have rank 2, got {weight}")
+    data = _at_least(types[0], 1, "data")
+    weight = ranked("dense.weight-rank", types[1], 2, "weight")
     _check_inner(data.shape[-1], weight.shape[1])
     _check_units(a.units, weight.shape[0])
     return TensorType((*data.shape[:-1], weight.shape[0]), result_dtype(data, weight, a.out_dtype))
@@ -162,10 +163,9 @@ def _pack_block(a: DensePackAttrs) -> int:
 
 
 def _infer_pack(a: DensePackAttrs, types: Types) -> Type:
-    data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
     block = _pack_block(a)
-    _at_least(data, 1, "data")
-    require("dense.weight-rank", weight.rank == 3, lambda: f"packed weight must have rank 3, got {weight}")
+    data = _at_least(types[0], 1, "data")
+    weight = ranked("dense.weight-rank", types[1], 3, "packed weight")
     _check_inner(data.shape[-1], weight.shape[1])
     units = _pack_units(a, weight.shape, block)
     blocks = -(-units // block) if isinstance(units, int) else units
@@ -202,9 +202,8 @@ def _reference_pack(a: DensePackAttrs, data: Array, weight: Array) -> Array:
 
 
 def _infer_matmul(a: MatmulAttrs, types: Types) -> Type:
-    left, right = tensor(types[0], "tensor_a"), tensor(types[1], "tensor_b")
-    _at_least(left, 2 if a.transpose_a else 1, "tensor_a")
-    require("matmul.rank", right.rank == 2, lambda: f"tensor_b must have rank 2, got {right}")
+    left = _at_least(types[0], 2 if a.transpose_a else 1, "tensor_a")
+    right = ranked("matmul.rank", types[1], 2, "tensor_b")
     *outer, inner = _swapped(left.shape, True) if a.transpose_a else left.shape
     k, n = _swapped(right.shape, a.transpose_b)
     _check_inner(inner, k)
@@ -223,9 +222,7 @@ def _axes_matmul(a: MatmulAttrs, types: Types) -> AxisMap:
 
 
 def _infer_batch(a: BatchMatmulAttrs, types: Types) -> Type:
-    left, right = tensor(types[0], "tensor_a"), tensor(types[1], "tensor_b")
-    for ty in (left, right):
-        require("batch_matmul.rank", ty.rank == 3, f"operands must have rank 3, got {ty}")
+    left, right = (ranked("batch_matmul.rank", ty, 3, "operands") for ty in types)
     batch, m, k = _swapped(left.shape, a.transpose_a)
     other, inner, n = _swapped(right.shape, a.transpose_b)
     _check_inner(k, inner)

@@ -28,7 +28,7 @@ from aotc.relay.op import create, index, join, resize, shape, slice, sort
 from aotc.relay.op import pad as padding
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.resample import ResizeAttrs
-from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.rules import axis_of, scalar, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.signature import signature_of
 from aotc.relay.op.window import DATA_LAYOUT, positions
@@ -47,10 +47,9 @@ def _length(ty: Type, what: str) -> int:
 
 def _check_scalar(ty: Type, what: str, real: bool = False) -> None:
     """One number, as a scalar or a vector of length 1."""
-    scalar = tensor(ty, what)
-    kind = scalar.dtype.is_float if real else scalar.dtype.is_integer
-    fits = scalar.shape in ((), (1,)) and kind
-    require("dyn.scalar", fits, lambda: f"{what} must be {'a float' if real else 'an integer'}, got {scalar}")
+    given = tensor(ty, what)
+    fits = given.shape in ((), (1,)) and (given.dtype.is_float if real else given.dtype.is_integer)
+    require("dyn.scalar", fits, lambda: f"{what} must be {'a float' if real else 'an integer'}, got {given}")
 
 
 def _unknown(count: int) -> tuple[Dim, ...]:
@@ -268,8 +267,7 @@ tile = _dynamic(
 
 
 def _infer_full(a: Any, types: Types) -> Type:
-    value = tensor(types[0], "fill value")
-    require("full.value", value.rank == 0, lambda: f"the fill value must be a scalar, got {value}")
+    value = scalar("full.value", types[0], "fill value")
     return TensorType(_unknown(_length(types[1], "shape")), a.dtype or value.dtype)
 
 

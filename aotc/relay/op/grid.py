@@ -21,10 +21,11 @@ from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.resample import keys
-from aotc.relay.op.rules import tensor
+from aotc.relay.op.rows import either, intrinsic
+from aotc.relay.op.rules import require_known, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import DATA_LAYOUT, may_equal
-from aotc.tir import all_of, call, maximum, minimum, select, te
+from aotc.tir import all_of, maximum, minimum, select, te
 
 METHODS: Final = ("nearest", "bilinear", "bicubic")
 PADDINGS: Final = ("zeros", "border", "reflection")
@@ -47,9 +48,8 @@ def _infer(a: GridSampleAttrs, types: Types) -> Type:
     n = data.rank - 2
     require("grid.rank", n in (2, 3) and grid.rank == data.rank, lambda: f"data {data} and grid {grid}: rank 4 or 5")
     require("layout", a.layout == DATA_LAYOUT[n], lambda: f"layout must be {DATA_LAYOUT[n]}, got {a.layout!r}")
-    require("grid.method", a.method in METHODS, f"unknown method {a.method!r}; known: {', '.join(METHODS)}")
-    padding = a.padding_mode in PADDINGS
-    require("grid.padding", padding, f"unknown padding {a.padding_mode!r}; known: {', '.join(PADDINGS)}")
+    require_known("grid.method", "method", a.method, METHODS)
+    require_known("grid.padding", "padding", a.padding_mode, PADDINGS)
     require("dtype", data.dtype.is_float and grid.dtype.is_float, f"data type {data.dtype} is not a float type")
     require("grid.batch", may_equal(data.shape[0], grid.shape[0]), lambda: f"batches of {data} and {grid} differ")
     require("grid.axes", may_equal(grid.shape[1], n), lambda: f"the grid must hold {n} coordinates, got {grid}")
@@ -65,42 +65,14 @@ def _axes(_: Any, types: Types) -> AxisMap:
 # --- coordinates: for numpy arrays and for expressions
 
 
-class _Numpy:
-    """The functions of the formulas below, for arrays."""
-
-    floor, rint, abs, minimum, maximum = np.floor, np.rint, np.abs, np.minimum, np.maximum
-    where, fmod = np.where, np.fmod
-
-    @staticmethod
-    def index(x: Any, extent: int) -> Any:
-        with np.errstate(invalid="ignore"):
-            return x.astype(np.int64).clip(0, extent - 1)
+_floor, _rint = either(intrinsic("floor"), np.floor), either(intrinsic("round_even"), np.rint)
+_abs, _fmod = either(intrinsic("abs"), np.abs), either(intrinsic("fmod"), np.fmod)
+_min, _max, _where = either(minimum, np.minimum), either(maximum, np.maximum), either(select, np.where)
 
 
-class _Scalars:
-    """The functions of the formulas below, for scalar expressions."""
-
-    minimum, maximum, where = staticmethod(minimum), staticmethod(maximum), staticmethod(select)
-
-    @staticmethod
-    def floor(x: Scalar) -> Scalar:
-        return call("floor", x)
-
-    @staticmethod
-    def rint(x: Scalar) -> Scalar:
-        return call("round_even", x)
-
-    @staticmethod
-    def abs(x: Scalar) -> Scalar:
-        return call("abs", x)
-
-    @staticmethod
-    def fmod(x: Scalar, y: float) -> Scalar:
-        return call("fmod", x, y)
-
-    @staticmethod
-    def index(x: Scalar, extent: int) -> Scalar:
-        return minimum(maximum(x.astype("int64"), 0), extent - 1)
+def _index(x: Any, extent: int) -> Any:
+    with np.errstate(invalid="ignore"):
+        return _min(_max(x.astype("int64"), 0), extent - 1)
 
 
 def _unnormalised(a: GridSampleAttrs, g: Any, extent: int) -> Any:
@@ -110,44 +82,44 @@ def _unnormalised(a: GridSampleAttrs, g: Any, extent: int) -> Any:
     return ((g + 1.0) * float(extent) - 1.0) * 0.5
 
 
-def _padded(a: GridSampleAttrs, fn: Any, x: Any, extent: int) -> Any:
+def _padded(a: GridSampleAttrs, x: Any, extent: int) -> Any:
     """A position brought onto the data, where the padding mode does so."""
     if a.padding_mode == "reflection":
         low, high = (0.0, extent - 1.0) if a.align_corners else (-0.5, extent - 0.5)
         width = high - low
         if width == 0:
             return x * 0.0
-        t = fn.fmod(fn.abs(x - low), 2 * width)
-        x = fn.where(t > width, 2 * width - t, t) + low
+        t = _fmod(_abs(x - low), 2 * width)
+        x = _where(t > width, 2 * width - t, t) + low
     if a.padding_mode == "zeros":
         return x
-    return fn.minimum(fn.maximum(x, 0.0), extent - 1.0)
+    return _min(_max(x, 0.0), extent - 1.0)
 
 
-def _taps(a: GridSampleAttrs, fn: Any, x: Any, extent: int) -> list[tuple[Any, Any]]:
+def _taps(a: GridSampleAttrs, x: Any, extent: int) -> list[tuple[Any, Any]]:
     """(position, weight) of each element that a position sees along one axis."""
     if a.method == "nearest":
-        return [(_padded(a, fn, fn.rint(x), extent), None)]
+        return [(_padded(a, _rint(x), extent), None)]
     if a.method == "bilinear":
-        x = _padded(a, fn, x, extent)
-        low = fn.floor(x)
+        x = _padded(a, x, extent)
+        low = _floor(x)
         f = x - low
         return [(low, 1.0 - f), (low + 1.0, f)]
-    low = fn.floor(x)
+    low = _floor(x)
     f = x - low
     distances = (keys(f + 1.0, ALPHA)[1], keys(f, ALPHA)[0], keys(1.0 - f, ALPHA)[0], keys(2.0 - f, ALPHA)[1])
-    return [(_padded(a, fn, low + float(k - 1), extent), w) for k, w in enumerate(distances)]
+    return [(_padded(a, low + float(k - 1), extent), w) for k, w in enumerate(distances)]
 
 
 def _reference(a: GridSampleAttrs, data: Array, grid: Array) -> Array:
     x, n = float_work(data), data.ndim - 2
     space = data.shape[2:]
     positions = [_unnormalised(a, grid[:, n - 1 - k].astype(np.float32), space[k]) for k in range(n)]
-    taps = [_taps(a, _Numpy, p.astype(np.float32), e) for p, e in zip(positions, space, strict=True)]
+    taps = [_taps(a, p.astype(np.float32), e) for p, e in zip(positions, space, strict=True)]
     batch = np.arange(data.shape[0]).reshape(-1, *(1,) * n)
     total = np.zeros((data.shape[0], data.shape[1], *grid.shape[2:]), x.dtype)
     for combination in itertools.product(*taps):
-        index = tuple(_Numpy.index(p, e) for (p, _), e in zip(combination, space, strict=True))
+        index = tuple(_index(p, e) for (p, _), e in zip(combination, space, strict=True))
         where = (batch, slice(None), *index)
         value = np.moveaxis(x[where], -1, 1)
         inside = np.ones(index[0].shape, bool)
@@ -175,7 +147,7 @@ def _compute(a: GridSampleAttrs, args: Tensors) -> te.Tensor:
     positions = [position(k) for k in range(n)]
 
     def sampled(image: Scalar, channel: Scalar, combination: Sequence[tuple[Any, Any]]) -> Scalar:
-        index = [_Scalars.index(p, e) for (p, _), e in zip(combination, space, strict=True)]
+        index = [_index(p, e) for (p, _), e in zip(combination, space, strict=True)]
         where = (image, channel, *index)
         value: Scalar = data[where]
         if a.padding_mode == "zeros":
@@ -187,7 +159,7 @@ def _compute(a: GridSampleAttrs, args: Tensors) -> te.Tensor:
 
     def body(image: Scalar, channel: Scalar, *at: Scalar) -> Scalar:
         where = (image, *at)
-        taps = [_taps(a, _Scalars, p[where], e) for p, e in zip(positions, space, strict=True)]
+        taps = [_taps(a, p[where], e) for p, e in zip(positions, space, strict=True)]
         total: Any = None
         for combination in itertools.product(*taps):
             value = sampled(image, channel, combination)

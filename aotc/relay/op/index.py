@@ -17,25 +17,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from aotc.ir import (
-    Arg,
-    AxisMap,
-    Dim,
-    DType,
-    OpPattern,
-    Precision,
-    Quantised,
-    Shape,
-    TensorType,
-    Type,
-    Types,
-    args,
-    require,
-)
+from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import replaced
-from aotc.relay.op.rules import axis_of, tensor
+from aotc.relay.op.rules import axis_of, require_known, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import product as elements
 from aotc.relay.op.signature import number
@@ -114,8 +100,7 @@ def _taken(data: Sequence[D], indices: Sequence[D], axis: int, batch: int) -> tu
 
 def _take_infer(a: TakeAttrs, types: Types) -> Type:
     data, indices = _flat_type(a, tensor(types[0], "data")), integer_tensor(types[1])
-    known = a.mode in ("clip", "wrap", "fast")
-    require("take.mode", known, lambda: f"mode {a.mode!r} is none of clip, wrap, fast")
+    require_known("take.mode", "mode", a.mode, ("clip", "wrap", "fast"))
     axis, batch = _take_axes(a, data.rank, indices.rank)
     _check_batch("take", batch, data, indices, indices.shape)
     shape = _taken(data.shape, indices.shape, axis, batch)
@@ -123,7 +108,7 @@ def _take_infer(a: TakeAttrs, types: Types) -> Type:
     return TensorType(shape, data.dtype)
 
 
-def _check_batch(what: str, batch: int, data: TensorType, indices: TensorType, grid: Shape) -> None:
+def _check_batch(what: str, batch: int, data: TensorType, indices: TensorType, grid: Sequence[Dim]) -> None:
     same = all(map(may_equal, data.shape[:batch], grid[:batch]))
     require(f"{what}.batch", same, lambda: f"the batch axes of {data} and {indices} differ")
 

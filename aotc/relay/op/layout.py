@@ -16,10 +16,10 @@ from math import prod
 
 import numpy as np
 
-from aotc.ir import AxisMap, Dim, OpPattern, SymDim, TensorType, Type, Types, require
+from aotc.ir import AxisMap, Dim, OpPattern, TensorType, Type, Types, require
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import tensor
+from aotc.relay.op.rules import extent_of, tensor
 from aotc.relay.op.samples import exact, random_array
 from aotc.tir import all_of, as_expr, const, select, te
 
@@ -65,7 +65,8 @@ class Layout:
         for (letter, size), d in zip(self.axes, shape, strict=True):
             require("layout.block", size in (0, d), f"a block of {size} has extent {d}")
             if not size:
-                found[letter] = _scaled(d, self.blocks(letter))
+                count = self.blocks(letter)
+                found[letter] = extent_of(d, count.__mul__, unchanged=count == 1)
         return found
 
     def shape(self, extents: dict[str, Dim]) -> tuple[Dim, ...]:
@@ -94,16 +95,8 @@ class Layout:
         return tuple(result)
 
 
-def _scaled(d: Dim, factor: int) -> Dim:
-    if isinstance(d, int) or factor == 1:
-        return d if isinstance(d, SymDim) else d * factor
-    return SymDim(upper=d.upper and d.upper * factor)
-
-
 def _ceil(d: Dim, factor: int) -> Dim:
-    if isinstance(d, int) or factor == 1:
-        return d if isinstance(d, SymDim) else -(-d // factor)
-    return SymDim(upper=d.upper and -(-d.upper // factor))
+    return extent_of(d, lambda n: -(-n // factor), unchanged=factor == 1)
 
 
 def _layouts(a: LayoutTransformAttrs) -> tuple[Layout, Layout]:

@@ -17,7 +17,7 @@ from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType,
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import extent_of, require_same_dtype, tensor
+from aotc.relay.op.rules import extent_of, require_known, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.signature import number
 from aotc.tir import all_of, as_expr, minimum, select, te
@@ -63,10 +63,9 @@ def _infer(data: TensorType, widths: Sequence[tuple[int, int]], mode: str) -> Te
 
 
 def _pad_infer(a: PadAttrs, types: Types) -> Type:
-    data, value = tensor(types[0], "data"), tensor(types[1], "pad value")
-    require("pad.mode", a.pad_mode in MODES, lambda: f"padding mode {a.pad_mode!r} is none of {', '.join(MODES)}")
-    require("pad.value", value.rank == 0, lambda: f"the pad value must be a scalar, got {value}")
-    require_same_dtype(data, value)
+    data = tensor(types[0], "data")
+    require_known("pad.mode", "padding mode", a.pad_mode, MODES)
+    require_same_dtype(data, scalar("pad.value", types[1], "pad value"))
     return _infer(data, a.pad_width, a.pad_mode)
 
 
@@ -205,8 +204,7 @@ pad = OpDef(
 
 
 def _mirror_infer(a: MirrorPadAttrs, types: Types) -> Type:
-    known = a.mode in ("SYMMETRIC", "REFLECT")
-    require("pad.mode", known, lambda: f"mirror padding mode {a.mode!r} is neither SYMMETRIC nor REFLECT")
+    require_known("pad.mode", "mirror padding mode", a.mode, ("SYMMETRIC", "REFLECT"))
     return _infer(tensor(types[0]), a.pad_width, a.mode)
 
 

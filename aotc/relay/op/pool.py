@@ -19,26 +19,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from aotc.ir import AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, require
+from aotc.ir import AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types
 from aotc.ir.attrs import Attrs, attrs, variant
+from aotc.relay.op import window
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import require_dtype, tensor
+from aotc.relay.op.rules import ranked, require_dtype, tensor
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import (
-    DATA_LAYOUT,
-    arrange,
-    canonical,
-    each_axis,
-    laid_out,
-    pad_pairs,
-    paddings,
-    pick,
-    positions,
-    spread,
-    static_extents,
-    window_extent,
-)
+from aotc.relay.op.window import DATA_LAYOUT, arrange, each_axis, pick, spread, steps
 from aotc.tir import Operand, all_of, binary, maximum, minimum, te
 
 
@@ -67,21 +55,25 @@ _Layouts = tuple[tuple[int, ...], tuple[int, ...]]
 
 def pool_layouts(n: int, a: Any) -> _Layouts:
     """Where the canonical axes are found in data and result."""
-    return positions(a.layout, DATA_LAYOUT[n]), positions(a.out_layout or a.layout, DATA_LAYOUT[n])
+    return window.layouts(n, a.layout, a.out_layout)
 
 
 def pool_data(n: int, ty: Type, mean: bool) -> TensorType:
-    data = tensor(ty, "data")
-    require("pool.rank", data.rank == n + 2, lambda: f"data must have rank {n + 2}, got {data}")
+    data = ranked("pool.rank", ty, n + 2)
     require_dtype(data.dtype, not (mean and data.dtype.is_bool))
     return data
 
 
-def pool_axes(n: int, a: Any, types: Types) -> AxisMap:
-    """The axis map of a pool: batch and channels are mapped one to one."""
-    source, result = pool_layouts(n, a)
-    found = dict(zip(result[:2], source[:2], strict=True))
-    return AxisMap((tuple(found.get(k) for k in range(n + 2)),))
+def pool_op(n: int, kind: str, mean: bool, **facets: Any) -> OpDef:
+    """A pool of a kind ("", "adaptive", "global") over `n` axes."""
+    name = f"nn.{kind}_{'avg' if mean else 'max'}_pool{n}d".replace("._", ".")
+    shared: dict[str, Any] = {
+        "pattern": OpPattern.OUT_ELEMWISE_FUSABLE,
+        "axes": lambda a, _: AxisMap((window.axes_kept(*pool_layouts(n, a), 2),)),
+        "precision": None if mean else Precision.FOLLOW,
+        "quantised": Quantised.RESCALE if mean else Quantised.PASS,
+    }
+    return OpDef(name=name, **shared | facets)
 
 
 # --- sliding windows
@@ -146,9 +138,8 @@ class _Window:
 
 
 def _windows(n: int, a: MaxPoolAttrs, space: Sequence[int]) -> list[_Window]:
-    size, strides, dilation = spread(a.pool_size, n), spread(a.strides, n), spread(a.dilation, n)
-    pads = pad_pairs(a.padding, n)
-    counts = static_extents(space, size, strides, dilation, pads, a.ceil_mode)
+    size, (strides, dilation, pads) = spread(a.pool_size, n), steps(n, a)
+    counts = window.static_extents(space, size, strides, dilation, pads, a.ceil_mode)
     return [_Window(*w) for w in zip(space, size, strides, dilation, pads, counts, strict=True)]
 
 
@@ -156,9 +147,8 @@ def _infer(n: int, mean: bool, a: MaxPoolAttrs, types: Types) -> Type:
     data = pool_data(n, types[0], mean)
     source, result = pool_layouts(n, a)
     batch, channels, *space = pick(data.shape, source)
-    size, strides, dilation = spread(a.pool_size, n), spread(a.strides, n), spread(a.dilation, n)
-    windows = zip(space, size, strides, dilation, pad_pairs(a.padding, n), strict=True)
-    extents = [window_extent(*w, a.ceil_mode) for w in windows]
+    windows = zip(space, spread(a.pool_size, n), *steps(n, a), strict=True)
+    extents = [window.window_extent(*w, a.ceil_mode) for w in windows]
     return TensorType(arrange((batch, channels, *extents), result), data.dtype)
 
 
@@ -202,17 +192,16 @@ LONG: Final = 48
 
 def _along(n: int, a: MaxPoolAttrs, axis: int) -> MaxPoolAttrs:
     """The attributes of a pool over one spatial axis only."""
-    size, strides, dilation = (spread(v, n) for v in (a.pool_size, a.strides, a.dilation))
-    pairs = pad_pairs(a.padding, n)
+    strides, dilation, pairs = steps(n, a)
 
     def only(values: Sequence[int], other: int) -> tuple[int, ...]:
         return tuple(v if k == axis else other for k, v in enumerate(values))
 
     return a.replace(
-        pool_size=only(size, 1),
+        pool_size=only(spread(a.pool_size, n), 1),
         strides=only(strides, 1),
         dilation=only(dilation, 1),
-        padding=(*only([before for before, _ in pairs], 0), *only([after for _, after in pairs], 0)),
+        padding=(*only([b for b, _ in pairs], 0), *only([e for _, e in pairs], 0)),
     )
 
 
@@ -247,7 +236,7 @@ def _compute_avg(n: int, a: Any, args: Tensors) -> te.Tensor:
 
 def _views(n: int, a: MaxPoolAttrs, data: Array, fill: Any) -> tuple[Array, list[_Window]]:
     """The windows of the data, canonical: (N, C, outputs..., taps...)."""
-    x = canonical(data, pool_layouts(n, a)[0])
+    x = window.canonical(data, pool_layouts(n, a)[0])
     windows = _windows(n, a, x.shape[2:])
     reach = [(w.size - 1) * w.dilation + 1 for w in windows]
     pads = ((w.pad[0], w.reach() - w.extent - w.pad[0]) for w in windows)
@@ -276,7 +265,7 @@ def mean_of(total: Array, count: Any) -> Array:
 
 def _reference_max(n: int, a: MaxPoolAttrs, data: Array) -> Array:
     view, _ = _views(n, a, float_work(data), DType.of(data).lowest)
-    return laid_out(as_dtype(view.max(axis=tuple(range(-n, 0))), data.dtype), pool_layouts(n, a)[1])
+    return window.laid_out(as_dtype(view.max(axis=tuple(range(-n, 0))), data.dtype), pool_layouts(n, a)[1])
 
 
 def _reference_avg(n: int, a: Any, data: Array) -> Array:
@@ -287,17 +276,17 @@ def _reference_avg(n: int, a: Any, data: Array) -> Array:
     count = np.ones((), np.int64)
     for w in windows:
         count = np.multiply.outer(count, np.maximum(w.seen(a.count_include_pad), 1))
-    return laid_out(as_dtype(mean_of(total, count), data.dtype), pool_layouts(n, a)[1])
+    return window.laid_out(as_dtype(mean_of(total, count), data.dtype), pool_layouts(n, a)[1])
 
 
 # --- samples and the table
 
-_SHAPES = {1: (2, 3, 9), 2: (1, 3, 8, 7), 3: (1, 2, 5, 6, 4)}
+POOLED: Final = {1: (2, 3, 9), 2: (1, 3, 8, 7), 3: (1, 2, 5, 6, 4)}
 
 
 def _samples(n: int, attributes: type[MaxPoolAttrs]) -> Iterable[Sample]:
     def sample(dtype: str = "float32", **fields: Any) -> Sample:
-        return random_sample((_SHAPES[n],), attributes(**fields), dtype)
+        return random_sample((POOLED[n],), attributes(**fields), dtype)
 
     yield sample(pool_size=(2,) * n, strides=(2,) * n)
     yield sample(pool_size=(3,) * n, strides=(2,) * n, padding=(1,) * n, ceil_mode=True)
@@ -319,20 +308,19 @@ def _pool(n: int, mean: bool) -> OpDef:
         pool_size=each_axis(n, given=(1,) * n),
         strides=each_axis(n, 1),
         dilation=each_axis(n, 1),
-        padding=paddings(n),
+        padding=window.paddings(n),
         layout=DATA_LAYOUT[n],
     )
-    return OpDef(
-        name=f"nn.{'avg' if mean else 'max'}_pool{n}d",
+    return pool_op(
+        n,
+        "",
+        mean,
         doc=f"The {'mean' if mean else 'greatest value'} over each window.",
         attrs=attributes,
         infer=partial(_infer, n, mean),
         reference=partial(_reference_avg if mean else _reference_max, n),
         scratch=partial(_scratch, n),
-        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-        axes=partial(pool_axes, n),
         precision=Precision.FOLLOW,
-        quantised=Quantised.RESCALE if mean else Quantised.PASS,
         compute=partial(_compute_avg if mean else _compute_max, n),
         samples=partial(_samples, n, attributes),
     )

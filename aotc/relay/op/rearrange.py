@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from aotc.relay.expr import Expr
 from aotc.relay.op import shape
@@ -37,9 +38,8 @@ class Rearrangement:
             tuple(prod(extents[part] for part in axis) for axis in result),
         )
 
-    def array(self, x: Array) -> Array:
-        result: Array = x.reshape(self.split).transpose(self.order).reshape(self.whole)
-        return result
+    def array(self, x: Array) -> Any:
+        return x.reshape(self.split).transpose(self.order).reshape(self.whole)
 
     def expr(self, x: Expr) -> Expr:
         parts = shape.reshape(x, self.split, allowzero=0 in self.split)

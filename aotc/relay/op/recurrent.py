@@ -19,7 +19,7 @@ from aotc.ir import Dim, DType, TensorType, TupleType, Type, Types, args, requir
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.elementwise import logistic
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import shape_text, tensor
+from aotc.relay.op.rules import require_known, shape_text, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import may_equal
 from aotc.tir import call as intrinsic
@@ -144,8 +144,7 @@ def _infer(kind: _Kind, a: RecurrentAttrs, types: Types) -> Type:
         same = same and all(map(may_equal, tensor(ty).shape, want.shape))
         require("recurrent.argument", same, f"argument {number} must be {want}, got {ty}")
     if isinstance(a, RNNAttrs):
-        known = a.activation in ("tanh", "relu")
-        require("recurrent.activation", known, lambda: f"activation {a.activation!r} is none of tanh, relu")
+        require_known("recurrent.activation", "activation", a.activation, ("tanh", "relu"))
     return TupleType((TensorType((steps, batch, hidden), data.dtype), *[state] * kind.states))
 
 

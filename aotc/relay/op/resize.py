@@ -23,24 +23,11 @@ import numpy as np
 from aotc.ir import AxisMap, DType, Layout, OpPattern, Quantised, TensorType, Type, Types, require
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
 from aotc.relay.expr import tensor_type_of
+from aotc.relay.op import resample
 from aotc.relay.op.contract import as_dtype, convert
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.resample import (
-    COORDINATES,
-    METHODS,
-    ROUNDINGS,
-    AxisMapping,
-    ResizeAttrs,
-    axes_of,
-    first_tap,
-    keys,
-    pass_order,
-    rounding,
-    tap_table,
-    weights,
-    widened,
-)
-from aotc.relay.op.rules import tensor
+from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, keys, pass_order, rounding, widened
+from aotc.relay.op.rules import ranked, require_known, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, laid_out, pick, positions, spread
 from aotc.tir import all_of, call, const, maximum, minimum, select, te
@@ -70,7 +57,7 @@ class UpSamplingAttrs(Attrs):
 
 
 def _interpolate(x: Array, dimension: int, a: ResizeAttrs, axis: AxisMapping) -> Array:
-    index, weight = tap_table(a, axis)
+    index, weight = resample.tap_table(a, axis)
     shape = [-1 if k == dimension else 1 for k in range(x.ndim)]
     total = np.zeros_like(np.take(x, index[:, 0], dimension))
     for k in range(index.shape[1]):
@@ -176,7 +163,7 @@ def _along_taps(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping,
         return at
 
     def weights_at(o: Scalar) -> list[Scalar]:
-        items = weights(a, _fraction_at(axis, o, x.dtype))
+        items = resample.weights(a, _fraction_at(axis, o, x.dtype))
         if not a.cubic_exclude:
             return items
         kept = []
@@ -270,8 +257,7 @@ def _finished(a: ResizeAttrs, x: te.Tensor, dtype: DType, axes: Sequence[tuple[i
 
 
 def _infer(n: int, a: ResizeAttrs, types: Types) -> Type:
-    data = tensor(types[0], "data")
-    require("resize.rank", data.rank == n + 2, lambda: f"data must have rank {n + 2}, got {data}")
+    data = ranked("resize.rank", types[0], n + 2)
     require("resize.size", a.size is not None, "size is missing")
     sizes = spread(a.size or (), n)
     require("resize.size", min(sizes) > 0, f"size must be positive, got {sizes}")
@@ -292,10 +278,9 @@ def _infer(n: int, a: ResizeAttrs, types: Types) -> Type:
 
 def _check_names(a: ResizeAttrs) -> None:
     mode = a.coordinate_transformation_mode
-    require("resize.method", a.method in METHODS, f"unknown method {a.method!r}; known: {', '.join(METHODS)}")
-    require("resize.mode", mode in COORDINATES, f"unknown coordinate mode {mode!r}; known: {', '.join(COORDINATES)}")
-    known = a.rounding_method in ROUNDINGS
-    require("resize.rounding", known, f"unknown rounding {a.rounding_method!r}; known: {', '.join(ROUNDINGS[1:])}")
+    require_known("resize.method", "method", a.method, resample.METHODS)
+    require_known("resize.mode", "coordinate mode", mode, resample.COORDINATES)
+    require_known("resize.rounding", "rounding", a.rounding_method, resample.ROUNDINGS)
     crop = mode != "tf_crop_and_resize" or a.roi is not None
     require("resize.roi", crop, "tf_crop_and_resize needs a roi")
 
@@ -317,9 +302,9 @@ def _samples(n: int, attributes: type[ResizeAttrs]) -> Iterable[Sample]:
     def sample(dtype: str = "float32", **fields: Any) -> Sample:
         return random_sample((shape,), attributes(**fields), dtype)
 
-    for mode in COORDINATES[:-1]:
+    for mode in resample.COORDINATES[:-1]:
         yield sample(size=size, coordinate_transformation_mode=mode)
-    for name in ROUNDINGS:
+    for name in resample.ROUNDINGS:
         yield sample(size=(7,) * n, method="nearest_neighbor", rounding_method=name)
     yield sample(size=size, method="nearest_neighbor", coordinate_transformation_mode="asymmetric", rounding_method="")
     yield sample(size=(7, 3, 5)[:n], method="cubic", cubic_alpha=-0.75)
@@ -328,7 +313,9 @@ def _samples(n: int, attributes: type[ResizeAttrs]) -> Iterable[Sample]:
     yield sample(size=(2,) * n, method="linear", antialias=True, cubic_exclude=1)
     yield sample(size=(6,) * n, scales=(1.6, 1.3, 2.1)[:n])
     roi = (0.2, -0.1, 0.0)[:n] + (0.9, 1.2, 1.0)[:n]
-    yield sample(size=(5,) * n, roi=roi, coordinate_transformation_mode=COORDINATES[-1], extrapolation_value=9.0)
+    yield sample(
+        size=(5,) * n, roi=roi, coordinate_transformation_mode=resample.COORDINATES[-1], extrapolation_value=9.0
+    )
     yield sample(size=size, dtype="uint8")
     yield sample(size=size, dtype="float16")
     yield sample(size=size, method="nearest_neighbor", dtype="int8")
@@ -355,7 +342,7 @@ def _resize(n: int) -> OpDef:
 def _resized(a: UpSamplingAttrs, shape: Sequence[Any]) -> ResizeAttrs:
     """The attributes of the resize that computes an upsampling."""
     methods = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
-    require("upsampling.method", a.method in methods, f"unknown method {a.method!r}; known: {', '.join(methods)}")
+    require_known("upsampling.method", "method", a.method, methods)
     space = pick(shape, positions(a.layout, "NCHW"))[2:]
     known = all(isinstance(d, int) for d in space)
     require("dynamic-shape", known, "the spatial shape must be known at compile time")
@@ -374,8 +361,7 @@ def _samples_upsampling() -> Iterable[Sample]:
 
 
 def _infer_upsampling(a: UpSamplingAttrs, types: Types) -> Type:
-    data = tensor(types[0], "data")
-    require("resize.rank", data.rank == 4, lambda: f"data must have rank 4, got {data}")
+    data = ranked("resize.rank", types[0], 4)
     return _infer(2, _resized(a, data.shape), types)
 
 

@@ -73,6 +73,11 @@ def intrinsic(name: str) -> ScalarFn:
     return lambda *args: intrinsic_call(name, *args)
 
 
+def either(scalars: NumpyFn, arrays: NumpyFn) -> NumpyFn:
+    """A function of scalar expressions and of arrays, for formulas of both."""
+    return lambda *args: (arrays if isinstance(args[0], (np.ndarray, np.generic)) else scalars)(*args)
+
+
 def replaced(items: Sequence[T], position: int, item: T) -> tuple[T, ...]:
     """`items` with one of them exchanged."""
     return (*items[:position], item, *items[position + 1 :])

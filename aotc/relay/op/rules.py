@@ -7,7 +7,7 @@ infer=broadcast_rule()                 # add
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from aotc.ir import AxisMap, Dim, DType, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
@@ -21,6 +21,25 @@ def tensor(ty: Type, what: str = "argument") -> TensorType:
     require("expected-tensor", isinstance(ty, TensorType), lambda: f"{what} must be a tensor, got {ty}")
     assert isinstance(ty, TensorType)
     return ty
+
+
+def ranked(code: str, ty: Type, rank: int, what: str = "data") -> TensorType:
+    """`ty` as a tensor type with that many axes; AotcError (`code`) otherwise."""
+    found = tensor(ty, what)
+    require(code, found.rank == rank, lambda: f"{what} must have rank {rank}, got {found}")
+    return found
+
+
+def scalar(code: str, ty: Type, what: str) -> TensorType:
+    """`ty` as the type of a tensor without axes; AotcError (`code`) otherwise."""
+    found = tensor(ty, what)
+    require(code, found.rank == 0, lambda: f"the {what} must be a scalar, got {found}")
+    return found
+
+
+def require_known(code: str, what: str, value: str, known: Iterable[str]) -> None:
+    """Raises AotcError (`code`) unless `value` is one of the names of `what` that are known."""
+    require(code, value in known, lambda: f"unknown {what} {value!r}; known: {', '.join(filter(None, known))}")
 
 
 def tensor_fields(ty: Type, what: str = "argument") -> tuple[TensorType, ...]:

@@ -22,7 +22,7 @@ from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import carrier, replaced
-from aotc.relay.op.rules import axis_of, require_same_dtype, tensor
+from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, NUMBER, accuracy, exact, random_array
 from aotc.relay.op.window import may_equal
 from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, binary, select, te
@@ -57,8 +57,7 @@ class ScatterNDAttrs(Attrs):
 
 def _check(types: Types, reduction: str) -> tuple[TensorType, TensorType, TensorType]:
     data, indices, updates = tensor(types[0], "data"), integer_tensor(types[1]), tensor(types[2], "updates")
-    known = reduction in REDUCTIONS
-    require("scatter.reduction", known, lambda: f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
+    require_known("scatter.reduction", "reduction", reduction, REDUCTIONS)
     require_same_dtype(data, updates)
     fits = reduction == "update" or not data.dtype.is_bool
     require("dtype", fits, lambda: f"reduction {reduction!r} of bool")

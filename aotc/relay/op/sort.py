@@ -21,7 +21,7 @@ from aotc.ir import Dim, DType, Precision, Quantised, TensorType, TupleType, Typ
 from aotc.ir.attrs import Attrs, attrs, param
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import carrier, replaced
-from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, tensor
+from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
 from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, call, minimum, select, te
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, loops
@@ -224,8 +224,8 @@ def _static_count(a: Any, extent: int) -> int:
 
 def _infer(a: Any, types: Types) -> Type:
     data, axis = _sortable(types[0], a.axis)
-    known = not isinstance(a, TopkAttrs) or a.ret_type in _RETURNS
-    require("topk.ret_type", known, lambda: f"ret_type {a.ret_type!r} is none of {', '.join(_RETURNS)}")
+    if isinstance(a, TopkAttrs):
+        require_known("topk.ret_type", "ret_type", a.ret_type, _RETURNS)
     shape = replaced(data.shape, axis, _count(a, data.shape[axis]))
     results = [TensorType(shape, data.dtype if values else _places(a)) for values in _wanted(a)]
     return TupleType(results) if len(results) > 1 else results[0]

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import reduce
 from itertools import product
 from operator import add
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op import conv
 from aotc.relay.op.contract import as_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import require_dtype, shape_text, tensor
-from aotc.relay.op.samples import random_array
+from aotc.relay.op.rules import ranked, require_dtype, shape_text, tensor
+from aotc.relay.op.samples import random_array, random_sample
 from aotc.relay.op.window import full_padding, pad_pairs, paddings, window_extent
 from aotc.tir import TAPS, TILES, const, matrices, select, te
 
@@ -88,23 +89,12 @@ def _compute_weights(a: ConvWinogradWeightTransformAttrs, args: Tensors) -> te.T
     return te.compute((len(g), len(g), *weight.shape[:2]), body, "winograd_weights")
 
 
-def _axes_weights(_: ConvWinogradWeightTransformAttrs, types: Types) -> AxisMap:
-    """Filters are transformed one by one."""
-    return AxisMap(((None, None, 0, 1),))
-
-
-def _samples_weights() -> Iterable[Sample]:
-    for tile in TILES:
-        yield Sample(args=(random_array((3, 2, 3, 3)),), attrs=ConvWinogradWeightTransformAttrs(tile_size=tile))
-
-
 # --- convolution
 
 
 def _infer(a: Conv2DWinogradAttrs, types: Types) -> Type:
-    data, weight = tensor(types[0], "data"), tensor(types[1], "weight")
+    data, weight = ranked("conv.data-rank", types[0], 4), tensor(types[1], "weight")
     _check(a.tile_size, data, weight)
-    require("conv.data-rank", data.rank == 4, lambda: f"data must have rank 4, got {data}")
     alpha = a.tile_size + TAPS - 1
     fits = weight.rank == 5 and weight.shape[:2] == (alpha, alpha) and weight.shape[3] == data.shape[1]
     wanted = f"({alpha}, {alpha}, O / block, {data.shape[1]}, block)"
@@ -126,16 +116,10 @@ def _plain(a: Conv2DWinogradAttrs, weight: Array) -> Array:
     return as_dtype(np.einsum("ia,aboc,jb->ocij", back, flat, back, optimize=True), "float32")
 
 
-def _reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Array:
+def _reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Any:
     """The direct convolution with the weights before their transform."""
     plain = conv.Conv2DAttrs(padding=full_padding(a.padding, 2))
-    result: Array = conv.conv2d.reference(plain, data, _plain(a, weight))
-    return result
-
-
-def _axes(_: Conv2DWinogradAttrs, types: Types) -> AxisMap:
-    """Only the batch axis: channels and windows are summed."""
-    return AxisMap(((0, None, None, None), (None,) * 4))
+    return conv.conv2d.reference(plain, data, _plain(a, weight))
 
 
 def _compute(a: Conv2DWinogradAttrs, args: Tensors) -> te.Tensor:
@@ -177,11 +161,13 @@ contrib_conv2d_winograd_weight_transform = OpDef(
     infer=_infer_weights,
     reference=_reference_weights,
     pattern=OpPattern.INJECTIVE,
-    axes=_axes_weights,
+    axes=lambda *_: AxisMap(((None, None, 0, 1),)),  # filters are transformed one by one
     compute=_compute_weights,
     precision=Precision.NEVER,
     quantised=Quantised.REFUSE,
-    samples=_samples_weights,
+    samples=lambda: (
+        random_sample(((3, 2, 3, 3),), ConvWinogradWeightTransformAttrs(tile_size=tile)) for tile in TILES
+    ),
 )
 contrib_conv2d_winograd_without_weight_transform = OpDef(
     name="nn.contrib_conv2d_winograd_without_weight_transform",
@@ -195,7 +181,7 @@ contrib_conv2d_winograd_without_weight_transform = OpDef(
     infer=_infer,
     reference=_reference,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=_axes,
+    axes=lambda *_: AxisMap(((0, None, None, None), (None,) * 4)),  # channels and windows are summed
     compute=_compute,
     samples=_samples,
 )

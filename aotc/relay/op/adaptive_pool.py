@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import DType, TensorType, Type, Types, require
-from aotc.ir.attrs import Attrs, attrs, variant
+from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.contract import as_dtype, float_work, sum_type
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.pool import POOLED, divided, mean_of, pool_data, pool_layouts, pool_op
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, laid_out, pick, spread
+from aotc.relay.op.window import arrange, canonical, each_axis, for_axes, laid_out, pick, spread
 from aotc.tir import Const, all_of, const, te
 
 
@@ -176,7 +176,7 @@ def _global_pool(mean: bool) -> OpDef:
 
 def _adaptive_pool(n: int, mean: bool) -> OpDef:
     size = each_axis(n, (), given=None)
-    attributes = variant(AdaptivePoolAttrs, f"AdaptivePool{n}DAttrs", output_size=size, layout=DATA_LAYOUT[n])
+    attributes = for_axes(n, AdaptivePoolAttrs, f"AdaptivePool{n}DAttrs", output_size=size)
     what = "mean" if mean else "greatest value"
     doc = f"The {what} over windows that cut each spatial axis into `output_size` parts."
     samples, facets = partial(_adaptive_samples, n, attributes), _facets(n, mean, "pool")

@@ -25,13 +25,13 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs, variant
+from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Scalar, Tensors
 from aotc.relay.op.rules import ranked, shape_text, tensor
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, arrange, each_axis, pick, positions, spread, steps
+from aotc.relay.op.window import KERNEL_LAYOUT, arrange, pick, positions, spread, steps
 from aotc.tir import te
 
 
@@ -52,16 +52,8 @@ class ConvAttrs(Attrs):
 
 
 def _attributes(n: int) -> type[ConvAttrs]:
-    return variant(
-        ConvAttrs,
-        f"Conv{n}DAttrs",
-        strides=each_axis(n, 1),
-        padding=window.paddings(n, 2 if n == 1 else n),
-        dilation=each_axis(n, 1),
-        kernel_size=each_axis(n, None),
-        data_layout=DATA_LAYOUT[n],
-        kernel_layout=KERNEL_LAYOUT[n],
-    )
+    padding = window.paddings(n, 2 if n == 1 else n)
+    return window.for_axes(n, ConvAttrs, f"Conv{n}DAttrs", padding=padding, kernel_layout=KERNEL_LAYOUT[n])
 
 
 Conv1DAttrs, Conv2DAttrs, Conv3DAttrs = map(_attributes, (1, 2, 3))

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AxisMap, Dim, OpPattern, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs, variant
+from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.budget import budget
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, join, window
@@ -34,7 +34,7 @@ from aotc.relay.op.contract import accumulator, as_dtype, result_dtype
 from aotc.relay.op.opdef import Array, OpDef
 from aotc.relay.op.rules import extent_of, ranked, tensor
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import DATA_LAYOUT, TRANSPOSED_LAYOUT, arrange, each_axis, may_equal, pick, spread, steps
+from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, may_equal, pick, spread, steps
 
 
 @attrs
@@ -55,17 +55,8 @@ class ConvTransposeAttrs(Attrs):
 
 
 def _attributes(n: int) -> type[ConvTransposeAttrs]:
-    return variant(
-        ConvTransposeAttrs,
-        f"Conv{n}DTransposeAttrs",
-        kernel_size=each_axis(n, None),
-        strides=each_axis(n, 1),
-        output_padding=each_axis(n, 0),
-        padding=window.paddings(n),
-        dilation=each_axis(n, 1),
-        data_layout=DATA_LAYOUT[n],
-        kernel_layout=TRANSPOSED_LAYOUT[n],
-    )
+    more: Any = {"output_padding": each_axis(n, 0), "kernel_layout": TRANSPOSED_LAYOUT[n]}
+    return window.for_axes(n, ConvTransposeAttrs, f"Conv{n}DTransposeAttrs", **more)
 
 
 Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs = map(_attributes, (1, 2, 3))

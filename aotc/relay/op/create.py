@@ -196,17 +196,14 @@ def _arange_compute(a: ArangeAttrs, _: Sequence[te.Tensor]) -> te.Tensor:
     return te.compute((_arange_count(a),), body, "arange")
 
 
+_RANGES: Any = (
+    (0, 10, 2, "int64"), (10, 0, -3, "int32"), (0, 0, 1, "int32"), (5, 0, 1, "int64"), (0.0, 1.0, 0.3, "float32"),
+    (1, 5, 1, "float32"), (2.0, -1.0, -0.25, "float64"), (0, 7, 3, "uint8"),
+)  # fmt: skip
+
+
 def _arange_samples() -> Iterator[Sample]:
-    for start, stop, step, dtype in (
-        (0, 10, 2, "int64"),
-        (10, 0, -3, "int32"),
-        (0, 0, 1, "int32"),
-        (5, 0, 1, "int64"),
-        (0.0, 1.0, 0.3, "float32"),
-        (1, 5, 1, "float32"),
-        (2.0, -1.0, -0.25, "float64"),
-        (0, 7, 3, "uint8"),
-    ):
+    for start, stop, step, dtype in _RANGES:
         yield Sample(args=(), attrs=ArangeAttrs(start=start, stop=stop, step=step, dtype=dtype))
 
 

@@ -21,13 +21,14 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, NoAttrs, SymDim, TensorType, Type, check_rank, record
-from aotc.ir.op import Arg, AxisMap, Precision, Types, require
+from aotc.ir.op import Arg, AxisMap, Infer, Precision, Types, require
 from aotc.relay.expr import Call, Constant, Expr, known_data
 from aotc.relay.expr import call as node
 from aotc.relay.op import create, index, join, resize, shape, slice, sort
 from aotc.relay.op import pad as padding
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.resample import ResizeAttrs
+from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import axis_of, scalar, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.signature import signature_of
@@ -59,16 +60,14 @@ def _unknown(count: int) -> tuple[Dim, ...]:
 
 def _attribute(kind: str, value: Array) -> Any:
     """The attribute of a type that an argument's value stands for."""
-    items = value.reshape(-1).tolist()
+    items = tuple(value.reshape(-1).tolist())
     match kind.removesuffix(" | None"):
         case "int" | "float":
             return items[0]
         case "tuple[tuple[int, int], ...]":
             return tuple(zip(items[::2], items[1::2], strict=True))
-        case "tuple[float, ...]":
-            return tuple(items) or None
-        case _:
-            return tuple(items)
+        case plain:
+            return items or (None if "float" in plain else ())
 
 
 def _argument(name: str, absent: Mapping[str, Array]) -> Arg:
@@ -94,7 +93,7 @@ class _Twin:
     """
 
     static: OpDef
-    infer: Callable[[Any, Types], Type]
+    infer: Infer
     args: tuple[Arg, ...]
     places: Mapping[int, str]
     fixed: Mapping[str, Any]
@@ -139,13 +138,7 @@ class _Twin:
 
 
 def _dynamic(
-    static: OpDef,
-    values: str,
-    infer: Callable[[Any, Types], Type],
-    samples: Sequence[tuple[Any, ...]],
-    doc: str,
-    absent: Mapping[str, Array] = NONE,
-    fixed: Mapping[str, Any] = NONE,
+    static: OpDef, values: str, infer: Infer, samples: Sequence[Any], doc: str, absent: Any = NONE, fixed: Any = NONE
 ) -> OpDef:
     """The operator `static` with the attributes called `values` as arguments; `infer` and `fixed` as in `_Twin`.
 
@@ -183,15 +176,12 @@ def _check_rank(name: str, promised: Type, found: Type) -> None:
 
 def _sample(attributes: Attrs, *args: Any) -> Sample:
     """A sample: shapes stand for random data, lists of integers for vectors, everything else is an array."""
-    arrays = (
-        random_array(v)
-        if isinstance(v, tuple)
-        else np.array(v, np.int64)
-        if isinstance(v, (list, int))
-        else np.asarray(v, np.float32)
-        for v in args
-    )
-    return Sample(args=tuple(arrays), attrs=attributes, accuracy=Accuracy.ROUNDING)
+
+    def array(v: Any) -> Array:
+        kind = np.int64 if isinstance(v, (list, int)) else np.float32
+        return random_array(v) if isinstance(v, tuple) else np.asarray(v, kind)
+
+    return Sample(args=tuple(map(array, args)), attrs=attributes)
 
 
 # --- reshape, squeeze, expand_dims, broadcast_to, tile
@@ -279,8 +269,7 @@ def _infer_one_hot(a: Any, types: Types) -> Type:
     _check_scalar(types[3], "depth")
     known = index.one_hot.infer(index.OneHotAttrs(axis=a.axis, dtype=a.dtype), types[:3])
     assert isinstance(known, TensorType)
-    axis = axis_of(a.axis, known.rank)
-    return TensorType((*known.shape[:axis], SymDim(), *known.shape[axis + 1 :]), known.dtype)
+    return TensorType(replaced(known.shape, axis_of(a.axis, known.rank), SymDim()), known.dtype)
 
 
 full = _dynamic(
@@ -290,16 +279,9 @@ full = _dynamic(
     (({"dtype": "int32"}, 2.5, [2, 3]), ({}, 2.5, [])),
     "A tensor of one value whose shape is computed.",
 )
-zeros, ones = (
-    _dynamic(
-        static,
-        "shape",
-        _infer_init,
-        (({"dtype": "int32"}, [2, 3]), ({}, [])),
-        f"A tensor of {static.name} whose shape is computed.",
-    )
-    for static in (create.zeros, create.ones)
-)
+_FILLED: Any = (({"dtype": "int32"}, [2, 3]), ({}, []))
+zeros = _dynamic(create.zeros, "shape", _infer_init, _FILLED, "A tensor of zeros whose shape is computed.")
+ones = _dynamic(create.ones, "shape", _infer_init, _FILLED, "A tensor of ones whose shape is computed.")
 one_hot = _dynamic(
     index.one_hot,
     "depth",
@@ -324,8 +306,7 @@ def _infer_slice(a: Any, types: Types) -> Type:
 def _infer_topk(a: Any, types: Types) -> Type:
     data = tensor(types[0], "data")
     _check_scalar(types[1], "k")
-    axis = axis_of(a.axis, data.rank)
-    open_ended = TensorType((*data.shape[:axis], SymDim(), *data.shape[axis + 1 :]), data.dtype)
+    open_ended = TensorType(replaced(data.shape, axis_of(a.axis, data.rank), SymDim()), data.dtype)
     return sort.topk.infer(sort.TopkAttrs(k=0, **dict(a.items())), [open_ended])
 
 

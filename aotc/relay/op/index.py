@@ -169,15 +169,9 @@ def _index_array(shape: Sequence[int], extent: int, dtype: str = "int64", seed: 
 
 def _take_samples() -> Iterator[Sample]:
     cases: Any = (
-        ((5, 3), (2, 2), 0, 0),
-        ((2, 5, 3), (4,), 1, 0),
-        ((2, 5, 3), (), -1, 0),
-        ((2, 5), (3,), None, 0),
-        ((2, 5, 3), (2, 4), 1, 1),
-        ((2, 3, 5), (2, 3, 2), 2, 2),
-        ((5,), (0,), 0, 0),
-        ((0, 3), (2,), 1, 0),
-    )
+        ((5, 3), (2, 2), 0, 0), ((2, 5, 3), (4,), 1, 0), ((2, 5, 3), (), -1, 0), ((2, 5), (3,), None, 0),
+        ((2, 5, 3), (2, 4), 1, 1), ((2, 3, 5), (2, 3, 2), 2, 2), ((5,), (0,), 0, 0), ((0, 3), (2,), 1, 0),
+    )  # fmt: skip
     modes = (("clip", "int64"), ("wrap", "int32"), ("clip", "uint8"))
     for (shape, places, axis, batch), (mode, dtype) in product(cases, modes):
         attributes = TakeAttrs(batch_dims=batch, axis=axis, mode=mode)
@@ -256,12 +250,8 @@ def _gather_compute(a: GatherAttrs, args: Tensors) -> te.Tensor:
 
 def _gather_samples() -> Iterator[Sample]:
     cases: Any = (
-        ((3, 5), (3, 2), 1),
-        ((3, 5), (2, 5), 0),
-        ((2, 3, 5), (2, 2, 7), -1),
-        ((5,), (9,), 0),
-        ((0, 5), (0, 2), 1),
-    )
+        ((3, 5), (3, 2), 1), ((3, 5), (2, 5), 0), ((2, 3, 5), (2, 2, 7), -1), ((5,), (9,), 0), ((0, 5), (0, 2), 1),
+    )  # fmt: skip
     for (shape, places, axis), dtype in product(cases, ("int64", "int32")):
         yield exact(GatherAttrs(axis=axis), random_array(shape), _index_array(places, shape[axis], dtype))
 
@@ -351,14 +341,9 @@ def _gather_nd_compute(a: GatherNDAttrs, args: Tensors) -> te.Tensor:
 
 def _gather_nd_samples() -> Iterator[Sample]:
     cases: Any = (
-        ((5, 5), (2, 3), 0),
-        ((5, 5, 2), (1, 2, 2), 0),
-        ((3, 5, 2), (1, 3, 4), 1),
-        ((3, 2, 5), (1, 3, 2), 2),
-        ((5,), (1, 0), 0),
-        ((2, 3), (0, 2), 0),
-        ((5, 5), (2,), 0),
-    )
+        ((5, 5), (2, 3), 0), ((5, 5, 2), (1, 2, 2), 0), ((3, 5, 2), (1, 3, 4), 1), ((3, 2, 5), (1, 3, 2), 2),
+        ((5,), (1, 0), 0), ((2, 3), (0, 2), 0), ((5, 5), (2,), 0),
+    )  # fmt: skip
     for (shape, places, batch), dtype in product(cases, ("int64", "int32")):
         yield exact(GatherNDAttrs(batch_dims=batch), random_array(shape), _index_array(places, 5, dtype))
 

@@ -158,18 +158,11 @@ def _compute(a: LayoutTransformAttrs, args: Tensors) -> te.Tensor:
 
 
 _CASES = (
-    ((1, 6, 2, 3), "NCHW", "NHWC"),
-    ((1, 6, 2, 3), "NCHW", "NCHW4c"),
-    ((1, 2, 2, 3, 4), "NCHW4c", "NCHW"),
-    ((1, 2, 2, 3, 4), "NCHW4c", "NHWC2c"),
-    ((5, 3, 3, 2), "OIHW", "OIHW4o"),
-    ((5, 6, 1, 1), "OIHW", "OIHW4i2o2i"),
-    ((3, 2, 1, 1, 4, 2), "OIHW4i2o", "IHWO"),
-    ((7, 3), "NC", "NC4n"),
-    ((7, 3), "NC", "CN"),
-    ((0, 3), "NC", "NC2c"),
+    ((1, 6, 2, 3), "NCHW", "NHWC"), ((1, 6, 2, 3), "NCHW", "NCHW4c"), ((1, 2, 2, 3, 4), "NCHW4c", "NCHW"),
+    ((1, 2, 2, 3, 4), "NCHW4c", "NHWC2c"), ((5, 3, 3, 2), "OIHW", "OIHW4o"), ((5, 6, 1, 1), "OIHW", "OIHW4i2o2i"),
+    ((3, 2, 1, 1, 4, 2), "OIHW4i2o", "IHWO"), ((7, 3), "NC", "NC4n"), ((7, 3), "NC", "CN"), ((0, 3), "NC", "NC2c"),
     ((4, 2, 3), "4cNC", "NC"),
-)
+)  # fmt: skip
 
 
 def _samples() -> Iterator[Sample]:

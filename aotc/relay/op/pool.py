@@ -20,13 +20,13 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from aotc.ir import AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types
-from aotc.ir.attrs import Attrs, attrs, variant
+from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op import window
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import ranked, require_dtype, tensor
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import DATA_LAYOUT, arrange, each_axis, pick, spread, steps
+from aotc.relay.op.window import arrange, each_axis, pick, spread, steps
 from aotc.tir import Operand, all_of, binary, maximum, minimum, te
 
 
@@ -302,15 +302,8 @@ def _samples(n: int, attributes: type[MaxPoolAttrs]) -> Iterable[Sample]:
 
 
 def _pool(n: int, mean: bool) -> OpDef:
-    attributes = variant(
-        AvgPoolAttrs if mean else MaxPoolAttrs,
-        f"{'Avg' if mean else 'Max'}Pool{n}DAttrs",
-        pool_size=each_axis(n, given=(1,) * n),
-        strides=each_axis(n, 1),
-        dilation=each_axis(n, 1),
-        padding=window.paddings(n),
-        layout=DATA_LAYOUT[n],
-    )
+    base, size = AvgPoolAttrs if mean else MaxPoolAttrs, each_axis(n, given=(1,) * n)
+    attributes = window.for_axes(n, base, f"{'Avg' if mean else 'Max'}Pool{n}DAttrs", pool_size=size)
     return pool_op(
         n,
         "",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -94,21 +95,20 @@ def _gru_reference(
     return ((1 - z) * n + z * states[0],)
 
 
-def _rnn(a: RNNAttrs) -> Cell:
-    if a.activation == "relu":
-        return lambda xs, hs, states, extras: (maximum(xs[0] + hs[0], 0),)
-    return lambda xs, hs, states, extras: (_tanh(xs[0] + hs[0]),)
+_ACTIVATIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "tanh": (_tanh, np.tanh),
+    "relu": (lambda x: maximum(x, 0), lambda x: np.maximum(x, 0)),
+}
 
 
-def _rnn_reference(a: RNNAttrs) -> Callable[..., Sequence[Array]]:
-    if a.activation == "relu":
-        return lambda xs, hs, states, extras: (np.maximum(xs[0] + hs[0], 0),)
-    return lambda xs, hs, states, extras: (np.tanh(xs[0] + hs[0]),)
+def _rnn(arrays: bool, a: RNNAttrs) -> Any:
+    activation = _ACTIVATIONS[a.activation][arrays]
+    return lambda xs, hs, states, extras: (activation(xs[0] + hs[0]),)
 
 
 _LSTM: Final = _Kind(4, 2, 0, lambda _: _lstm, lambda _: _lstm_reference)
 _GRU: Final = _Kind(3, 1, 1, lambda _: _gru, lambda _: _gru_reference)
-_RNN: Final = _Kind(1, 1, 0, _rnn, _rnn_reference)
+_RNN: Final = _Kind(1, 1, 0, partial(_rnn, False), partial(_rnn, True))
 
 
 def _check_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: int, dtype: DType) -> None:
@@ -140,11 +140,11 @@ def _infer(kind: _Kind, a: RecurrentAttrs, types: Types) -> Type:
     vector = TensorType((hidden,), data.dtype)
     wanted = [TensorType((kind.gates * hidden,), data.dtype), *[state] * kind.states, *[vector] * kind.extras]
     for number, (ty, want) in enumerate(zip(types[3:], wanted, strict=True), 3):
-        same = tensor(ty).dtype == want.dtype and len(tensor(ty).shape) == want.rank
-        same = same and all(map(may_equal, tensor(ty).shape, want.shape))
+        given = tensor(ty)
+        same = (given.dtype, given.rank) == (want.dtype, want.rank) and all(map(may_equal, given.shape, want.shape))
         require("recurrent.argument", same, f"argument {number} must be {want}, got {ty}")
     if isinstance(a, RNNAttrs):
-        require_known("recurrent.activation", "activation", a.activation, ("tanh", "relu"))
+        require_known("recurrent.activation", "activation", a.activation, _ACTIVATIONS)
     return TupleType((TensorType((steps, batch, hidden), data.dtype), *[state] * kind.states))
 
 
@@ -224,10 +224,10 @@ def _layer(name: str, kind: _Kind, parameters: str, doc: str, make: type[Recurre
         attrs=make,
         args=args(*parameters.split()[: 4 + kind.states + kind.extras]),
         order=parameters,
-        infer=lambda a, types: _infer(kind, a, types),
-        reference=lambda a, *args: _reference(kind, a, *args),
-        compute=lambda a, args: _compute(kind, a, args),
-        samples=lambda: _samples(kind, make),
+        infer=partial(_infer, kind),
+        reference=partial(_reference, kind),
+        compute=partial(_compute, kind),
+        samples=partial(_samples, kind, make),
     )
 
 

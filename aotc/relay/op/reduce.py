@@ -182,24 +182,15 @@ def _compute_mean(a: Any, args: Tensors) -> te.Tensor:
 
 
 _CASES: Any = (
-    ((2, 3, 4), (1,), False, False),
-    ((2, 3, 4), (-1,), True, False),
-    ((2, 3, 4), (0, 2), False, False),
-    ((2, 3, 4), None, False, False),
-    ((2, 3, 4), None, True, False),
-    ((2, 3, 4), (1,), False, True),
-    ((2, 3, 4), (), False, False),
-    ((1, 70), (1,), False, False),
-    ((5,), (0,), False, False),
-    ((), None, False, False),
-    ((0, 3), (1,), False, False),
-    ((3, 0), (1,), False, False),
-)
+    ((2, 3, 4), (1,)), ((2, 3, 4), (-1,), True), ((2, 3, 4), (0, 2)), ((2, 3, 4), None), ((2, 3, 4), None, True),
+    ((2, 3, 4), (1,), False, True), ((2, 3, 4), ()), ((1, 70), (1,)), ((5,), (0,)), ((), None), ((0, 3), (1,)),
+    ((3, 0), (1,)),
+)  # fmt: skip
 
 
 def _cases(make: Any, empty: bool) -> Iterator[tuple[tuple[int, ...], Any]]:
-    for shape, axis, keepdims, exclude in _CASES if empty else _CASES[:-1]:
-        yield shape, make(axis=axis, keepdims=keepdims, exclude=exclude)
+    for shape, *values in _CASES if empty else _CASES[:-1]:
+        yield shape, make(**dict(zip(("axis", "keepdims", "exclude"), values, strict=False)))
 
 
 def _few(shape: Sequence[int], dtype: str) -> Array:

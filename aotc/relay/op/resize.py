@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AxisMap, DType, Layout, OpPattern, Quantised, TensorType, Type, Types, require
-from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
+from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op import resample
 from aotc.relay.op.contract import as_dtype, convert
@@ -29,7 +29,7 @@ from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, keys, pass_order, rounding, widened
 from aotc.relay.op.rules import ranked, require_known, tensor
 from aotc.relay.op.samples import random_sample
-from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, laid_out, pick, positions, spread
+from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, for_axes, laid_out, pick, positions, spread
 from aotc.tir import all_of, call, const, maximum, minimum, select, te
 
 SHORT: Final = 1 << 20
@@ -323,7 +323,7 @@ def _samples(n: int, attributes: type[ResizeAttrs]) -> Iterable[Sample]:
 
 def _resize(n: int) -> OpDef:
     size = each_axis(n, None, given=REQUIRED)
-    attributes = variant(ResizeAttrs, f"Resize{n}DAttrs", size=size, layout=DATA_LAYOUT[n])
+    attributes = for_axes(n, ResizeAttrs, f"Resize{n}DAttrs", size=size)
     return OpDef(
         name=f"image.resize{n}d",
         doc="Data resampled to `size` along its spatial axes.",

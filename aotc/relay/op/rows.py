@@ -8,6 +8,7 @@ exp(x)                                 # the graph node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -31,7 +32,7 @@ def carrier(dtype: DType) -> np.dtype[Any] | None:
     return np.dtype(np.int32) if dtype.is_integer and dtype.bits < 8 else None
 
 
-def quiet(fn: NumpyFn, result: str | None = None) -> Callable[..., Array]:
+def quiet(fn: NumpyFn, result: str = "") -> Callable[..., Array]:
     """A reference of arrays from a numpy function.
 
     No floating-point warnings; the result has the dtype of the last argument, or `result`.
@@ -103,38 +104,27 @@ def broadcast_compute(fn: ScalarFn, args: Tensors, name: str) -> te.Compute:
 
 
 def _unary_samples(kind: Kind, exact: bool) -> Iterator[Sample]:
-    for dtype in kind.examples:
-        yield Sample(args=(special_values(dtype),), accuracy=accuracy(dtype, exact))
-    first = kind.examples[0]
-    for shape in ((), (3, 1, 5), (0, 2)):
-        yield Sample(args=(random_array(shape, first),), accuracy=accuracy(first, exact))
-
-
-def pairs(dtype: str) -> tuple[Array, Array]:
-    """Every special value against every other: a column and a row."""
-    values = special_values(dtype)
-    return values.reshape(-1, 1), values.reshape(1, -1)
+    arrays = [special_values(dtype) for dtype in kind.examples]
+    for data in (*arrays, *(random_array(shape, kind.examples[0]) for shape in ((), (3, 1, 5), (0, 2)))):
+        yield Sample(args=(data,), accuracy=accuracy(str(data.dtype), exact))
 
 
 def _binary_samples(kind: Kind, exact: bool) -> Iterator[Sample]:
-    for dtype in kind.examples:
-        yield Sample(args=pairs(dtype), accuracy=accuracy(dtype, exact))
+    # every special value against every other, a column and a row
+    arrays = [(values.reshape(-1, 1), values.reshape(1, -1)) for values in map(special_values, kind.examples)]
+    shapes: Any = (((), ()), ((2, 3, 4), (3, 1)), ((4,), (2, 3, 1)), ((2, 3), (2, 3)), ((0, 3), (1, 3)), ((), (3,)))
     first = kind.examples[0]
-    for a, b in (((), ()), ((2, 3, 4), (3, 1)), ((4,), (2, 3, 1)), ((2, 3), (2, 3)), ((0, 3), (1, 3)), ((), (3,))):
-        args = (random_array(a, first, 1), random_array(b, first, 2))
-        yield Sample(args=args, accuracy=accuracy(first, exact))
+    for a, b in (*arrays, *((random_array(a, first, 1), random_array(b, first, 2)) for a, b in shapes)):
+        yield Sample(args=(a, b), accuracy=accuracy(str(a.dtype), exact))
 
 
 # --- rows
 
 
-def _accepting(kind: Kind, result: str | None) -> Callable[[Any, Types], Type]:
-    def infer(_: Any, types: Types) -> Type:
-        data = tensor(types[0])
-        require_dtype(data.dtype, kind.accepts(data.dtype))
-        return TensorType(data.shape, result or data.dtype)
-
-    return infer
+def _infer_unary(kind: Kind, result: str, _: Any, types: Types) -> Type:
+    data = tensor(types[0])
+    require_dtype(data.dtype, kind.accepts(data.dtype))
+    return TensorType(data.shape, result or data.dtype)
 
 
 def unary(
@@ -157,12 +147,12 @@ def unary(
     return OpDef(
         name=name,
         doc=f"`{last}` of each element.",
-        infer=_accepting(kind, result or None),
-        reference=quiet(reference, result or None),
+        infer=partial(_infer_unary, kind, result),
+        reference=quiet(reference, result),
         pattern=OpPattern.ELEMWISE,
         axes=pointwise,
         compute=lambda _, args: broadcast_compute(expression, args, last),
-        samples=lambda: _unary_samples(kind, exact or bool(result)),
+        samples=partial(_unary_samples, kind, exact or bool(result)),
         **facets,
     )
 
@@ -183,10 +173,10 @@ def binary(
         doc=f"`{name}` of the elements of two tensors, which are broadcast.",
         args=args("lhs", "rhs"),
         infer=broadcast_rule(result or None, lambda t: kind.accepts(t.dtype)),
-        reference=quiet(reference, result or None),
+        reference=quiet(reference, result),
         pattern=OpPattern.BROADCAST,
         axes=pointwise,
         compute=lambda _, args: broadcast_compute(expression, args, name),
-        samples=lambda: _binary_samples(kind, exact or bool(result)),
+        samples=partial(_binary_samples, kind, exact or bool(result)),
         **facets,
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -20,7 +22,7 @@ from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import NUMBER, accuracy, random_array
-from aotc.relay.op.shape import product
+from aotc.relay.op.shape import product as elements
 from aotc.tir import Buffer, Load, Var, binary, const, te
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, loops
 
@@ -41,7 +43,7 @@ def _infer(a: ScanAttrs, types: Types) -> Type:
     dtype = _dtype(a, data.dtype)
     require_dtype(dtype, not dtype.is_bool and dtype.has_zero)
     if a.axis is None:
-        return TensorType((product(data.shape),), dtype)
+        return TensorType((elements(data.shape),), dtype)
     axis_of(a.axis, data.rank)
     return TensorType(data.shape, dtype)
 
@@ -85,15 +87,14 @@ class _Scan:
     def side_by_side(self, source: Buffer, out: Buffer) -> Stmt:
         """Each row of the result from the one before it."""
         o, k, j = Var("o"), Var("k"), Var("j")
-        start = o * (self.extent * self.inner) + j
-        place = start + k * self.inner
+        begin = o * (self.extent * self.inner) + j
+        place = begin + k * self.inner
         item = Load(source, place - self.inner if self.exclusive else place).astype(self.dtype)
-        first = Store(out, start, self.identity if self.exclusive else Load(source, start).astype(self.dtype))
+        first = Store(out, begin, self.identity if self.exclusive else Load(source, begin).astype(self.dtype))
         row = Store(out, place, binary(self.op, Load(out, place - self.inner), item))
         rows = For(k, self.extent, loops([(j, self.inner)], row, kind="independent"), begin=1)
-        return loops(
-            [(o, self.outer)], Block((loops([(j, self.inner)], first, kind="independent"), rows)), kind="independent"
-        )
+        start = loops([(j, self.inner)], first, kind="independent")
+        return loops([(o, self.outer)], Block((start, rows)), kind="independent")
 
 
 def _compute(op: str, a: ScanAttrs, args: Tensors) -> te.Tensor:
@@ -108,16 +109,13 @@ def _compute(op: str, a: ScanAttrs, args: Tensors) -> te.Tensor:
 
 
 def _samples() -> Iterator[Sample]:
-    for dtype in NUMBER.examples:
-        for axis in (0, 1):
-            yield Sample(args=(random_array((4, 3), dtype),), attrs=ScanAttrs(axis=axis), accuracy=accuracy(dtype))
-    cases = (((2, 4, 3), 1), ((2, 4, 3), -3), ((2, 3), None), ((5,), 0), ((1,), 0), ((0, 3), 1), ((), None))
-    for shape, where in cases:
-        for exclusive in (False, True):
-            yield Sample(args=(random_array(shape),), attrs=ScanAttrs(axis=where, exclusive=exclusive))
-    flags = random_array((2, 5), "int8") > 0
+    for dtype, axis in product(NUMBER.examples, (0, 1)):
+        yield Sample(args=(random_array((4, 3), dtype),), attrs=ScanAttrs(axis=axis), accuracy=accuracy(dtype))
+    cases: Any = (((2, 4, 3), 1), ((2, 4, 3), -3), ((2, 3), None), ((5,), 0), ((1,), 0), ((0, 3), 1), ((), None))
+    for (shape, where), exclusive in product(cases, (False, True)):
+        yield Sample(args=(random_array(shape),), attrs=ScanAttrs(axis=where, exclusive=exclusive))
     for wider in ("", "int64", "float32"):
-        yield Sample(args=(flags,), attrs=ScanAttrs(axis=1, dtype=wider))
+        yield Sample(args=(random_array((2, 5), "bool"),), attrs=ScanAttrs(axis=1, dtype=wider))
     yield Sample(args=(random_array((3, 4), "int8"),), attrs=ScanAttrs(axis=0, dtype="int32", exclusive=True))
 
 
@@ -127,10 +125,10 @@ def _scan(name: str, doc: str, op: str, ufunc: Any) -> OpDef:
         doc=doc,
         attrs=ScanAttrs,
         infer=_infer,
-        reference=lambda a, x: _reference(ufunc, a, x),
+        reference=partial(_reference, ufunc),
         axes=all_but_axis_or_flat,
         precision=Precision.NEVER,
-        compute=lambda a, args: _compute(op, a, args),
+        compute=partial(_compute, op),
         samples=_samples,
     )
 

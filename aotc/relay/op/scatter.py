@@ -173,13 +173,9 @@ def _places(shape: Sequence[int], extent: int, dtype: str) -> Array:
 
 def _elements_samples() -> Iterator[Sample]:
     cases: Any = (
-        ((3, 5), (3, 2), 1),
-        ((3, 5), (2, 5), 0),
-        ((2, 3, 4), (2, 2, 9), -1),
-        ((5,), (9,), 0),
-        ((3, 5), (0, 5), 0),
+        ((3, 5), (3, 2), 1), ((3, 5), (2, 5), 0), ((2, 3, 4), (2, 2, 9), -1), ((5,), (9,), 0), ((3, 5), (0, 5), 0),
         ((0, 5), (0, 2), 1),
-    )
+    )  # fmt: skip
     for (shape, places, axis), (reduction, dtype) in product(cases, zip(REDUCTIONS, cycle(("int64", "int32")))):
         args = (random_array(shape), _places(places, shape[axis], dtype), random_array(places, seed=1))
         yield Sample(args=args, attrs=ScatterElementsAttrs(axis=axis, reduction=reduction))

@@ -25,7 +25,6 @@ from aotc.tir import const, select, te
 
 def _view_op(
     name: str,
-    doc: str,
     attributes: type[Attrs],
     result: Callable[[Any, Shape], Shape],
     axes: Callable[[Any, Types], AxisMap | None] | None,
@@ -44,7 +43,6 @@ def _view_op(
 
     return OpDef(
         name=name,
-        doc=doc,
         attrs=attributes,
         infer=infer,
         reference=lambda a, x: x.reshape(known(a, x.shape)),
@@ -62,6 +60,12 @@ def _view_op(
 
 @attrs
 class ReshapeAttrs(Attrs):
+    """The elements in the same order under another shape.
+
+    In `newshape`, 0 keeps a dimension (unless `allowzero`), -1 is what is left, -2 keeps all further
+    dimensions, -3 merges two, -4 splits one into the two that follow.
+    """
+
     newshape: tuple[int, ...]
     allowzero: bool = False
 
@@ -83,14 +87,12 @@ def quotient(dims: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
 
     Raises AotcError (code "reshape.size") where the division is known not to come out.
     """
-    rest = list(dims)
-    unknown: list[SymDim] = []
+    rest, unknown = list(dims), False
     for d in divisors:
-        if isinstance(d, SymDim):
-            if d.name and d in rest:
-                rest.remove(d)
-            else:
-                unknown.append(d)
+        if isinstance(d, SymDim) and d.name and d in rest:
+            rest.remove(d)
+        else:
+            unknown = unknown or isinstance(d, SymDim)
     known = math.prod(d for d in divisors if isinstance(d, int))
     total = math.prod(d for d in rest if isinstance(d, int))
     symbols = [d for d in rest if isinstance(d, SymDim)]
@@ -113,9 +115,8 @@ class _Reshape:
         self.out: list[Dim | None] = []
 
     def take(self) -> Dim:
-        require(
-            "reshape.rank", self.source < len(self.shape), lambda: f"{self.a.newshape} asks for too many dimensions"
-        )
+        some = self.source < len(self.shape)
+        require("reshape.rank", some, lambda: f"{self.a.newshape} asks for too many dimensions")
         self.source += 1
         return self.shape[self.source - 1]
 
@@ -178,75 +179,49 @@ def _reshape_axes(a: ReshapeAttrs, types: Types) -> AxisMap | None:
     return AxisMap((tuple(k if k < kept else None for k in range(rank)),))
 
 
-reshape = _view_op(
-    "reshape",
-    """The elements in the same order under another shape.
-
-    In `newshape`, 0 keeps a dimension (unless `allowzero`), -1 is what is left, -2 keeps all further
-    dimensions, -3 merges two, -4 splits one into the two that follow.
-    """,
-    ReshapeAttrs,
-    reshaped,
-    _reshape_axes,
-    samples_of(
-        ReshapeAttrs,
-        "newshape allowzero",
-        (
-            ((2, 3, 4), (4, 6)),
-            ((2, 3, 4), (0, -1)),
-            ((2, 3, 4), (-1,)),
-            ((2, 3, 4), (-3, 0)),
-            ((2, 3, 4), (-2, 1)),
-            ((2, 6, 4), (0, -4, 2, -1, 0)),
-            ((2, 3, 4), (-4, 1, 2, -2)),
-            ((), (1, 1)),
-            ((1, 1), ()),
-            ((0, 3), (-1,)),
-            ((0, 3), (-2, 1)),
-            ((0, 3), (3, 0), True),
-        ),
-    ),
-)
+reshape = _view_op("reshape", ReshapeAttrs, reshaped, _reshape_axes, samples_of(ReshapeAttrs, "newshape allowzero", (
+    ((2, 3, 4), (4, 6)), ((2, 3, 4), (0, -1)), ((2, 3, 4), (-1,)), ((2, 3, 4), (-3, 0)), ((2, 3, 4), (-2, 1)),
+    ((2, 6, 4), (0, -4, 2, -1, 0)), ((2, 3, 4), (-4, 1, 2, -2)), ((), (1, 1)), ((1, 1), ()), ((0, 3), (-1,)),
+    ((0, 3), (-2, 1)), ((0, 3), (3, 0), True),
+)))  # fmt: skip
 
 
 # --- squeeze, expand_dims, batch_flatten
 
 
+def _by_axes(row: Callable[[Any, Shape], Sequence[int | None]]) -> tuple[Any, Any]:
+    """Shape and axis map of a view whose axes are axes of the data, or new ones of extent 1 (None)."""
+    return (
+        lambda a, shape: tuple(1 if k is None else shape[k] for k in row(a, shape)),
+        lambda a, types: AxisMap((tuple(row(a, tensor(types[0]).shape)),)),
+    )
+
+
 @attrs
 class SqueezeAttrs(Attrs):
+    """Without the axes (of extent 1) named, or without all such axes for None."""
+
     axis: tuple[int, ...] | None = None
 
 
-def _squeezed_axes(a: SqueezeAttrs, shape: Shape) -> set[int]:
-    if a.axis is None:
-        return {k for k, d in enumerate(shape) if d == 1}
-    axes = {axis_of(k, len(shape)) for k in a.axis}
+def _kept_axes(a: SqueezeAttrs, shape: Shape) -> tuple[int, ...]:
+    rank = len(shape)
+    axes = {k for k, d in enumerate(shape) if d == 1} if a.axis is None else {axis_of(k, rank) for k in a.axis}
     wrong = [k for k in axes if isinstance(shape[k], int) and shape[k] != 1]
     require("squeeze.axis", not wrong, lambda: f"axis {wrong[0]} of {shape_text(shape)} is not 1")
-    return axes
-
-
-def _squeezed(a: SqueezeAttrs, shape: Shape) -> Shape:
-    axes = _squeezed_axes(a, shape)
-    return tuple(d for k, d in enumerate(shape) if k not in axes)
-
-
-def _squeeze_axes(a: SqueezeAttrs, types: Types) -> AxisMap:
-    shape = tensor(types[0]).shape
-    axes = _squeezed_axes(a, shape)
-    return AxisMap((tuple(k for k in range(len(shape)) if k not in axes),))
+    return tuple(k for k in range(rank) if k not in axes)
 
 
 def _squeeze_moved(a: SqueezeAttrs, types: Types, now: Callable[[int], int]) -> Attrs:
-    return a.replace(axis=tuple(sorted(map(now, _squeezed_axes(a, tensor(types[0]).shape)))))
+    shape = tensor(types[0]).shape
+    kept = _kept_axes(a, shape)
+    return a.replace(axis=tuple(sorted(now(k) for k in range(len(shape)) if k not in kept)))
 
 
 squeeze = _view_op(
     "squeeze",
-    "Without the axes (of extent 1) named, or without all such axes for None.",
     SqueezeAttrs,
-    _squeezed,
-    _squeeze_axes,
+    *_by_axes(_kept_axes),
     samples_of(
         SqueezeAttrs,
         "axis",
@@ -258,28 +233,22 @@ squeeze = _view_op(
 
 @attrs
 class ExpandDimsAttrs(Attrs):
+    """With new axes of extent 1 before `axis` (negative: after)."""
+
     axis: int
     num_newaxis: int = 1
 
 
-def _expanded(a: ExpandDimsAttrs, shape: Shape) -> Shape:
+def _expanded_axes(a: ExpandDimsAttrs, shape: Shape) -> tuple[int | None, ...]:
     require("expand_dims.count", a.num_newaxis >= 0, lambda: f"num_newaxis is {a.num_newaxis}")
     axis = axis_of(a.axis, len(shape) + 1)
-    return (*shape[:axis], *(1,) * a.num_newaxis, *shape[axis:])
-
-
-def _expand_axes(a: ExpandDimsAttrs, types: Types) -> AxisMap:
-    rank = tensor(types[0]).rank
-    axis = axis_of(a.axis, rank + 1)
-    return AxisMap(((*range(axis), *(None,) * a.num_newaxis, *range(axis, rank)),))
+    return (*range(axis), *(None,) * a.num_newaxis, *range(axis, len(shape)))
 
 
 expand_dims = _view_op(
     "expand_dims",
-    "With new axes of extent 1 before `axis` (negative: after).",
     ExpandDimsAttrs,
-    _expanded,
-    _expand_axes,
+    *_by_axes(_expanded_axes),
     samples_of(
         ExpandDimsAttrs,
         "axis num_newaxis",
@@ -296,11 +265,11 @@ def _flattened(_: Any, shape: Shape) -> Shape:
 
 batch_flatten = _view_op(
     "nn.batch_flatten",
-    "(d0, d1, d2, ...) as (d0, d1 * d2 * ...).",
     NoAttrs,
     _flattened,
     lambda _, types: AxisMap(((0, None),)),
     samples_of(NoAttrs, "", (((2, 3, 4),), ((2,),), ((1, 3),), ((0, 2, 2),))),
+    doc="(d0, d1, d2, ...) as (d0, d1 * d2 * ...).",
 )
 
 
@@ -424,46 +393,43 @@ def _numbers(values: Sequence[int], dtype: str) -> te.Tensor:
     return te.compute((len(values),), body, "shape_of")
 
 
-def _require_room(dtype: DType, largest: int) -> None:
-    room = dtype.is_float or largest <= int(dtype.max)
-    require("shape_of.dtype", room, f"{largest} does not fit into {dtype}")
+def _size_query(name: str, vector: bool, doc: str, rows: Sequence[Any]) -> OpDef:
+    """The shape (`vector`), or the number of elements."""
+
+    def infer(a: ShapeOfAttrs, types: Types) -> Type:
+        data, dtype = tensor(types[0]), DType(a.dtype)
+        dims = [d for d in data.shape if isinstance(d, int)]
+        largest = max(dims, default=0) if vector else data.numel if data.is_static else 0
+        require("shape_of.dtype", dtype.is_float or largest <= int(dtype.max), f"{largest} does not fit into {dtype}")
+        return TensorType((data.rank,) if vector else (), dtype)
+
+    def compute(a: ShapeOfAttrs, args: Tensors) -> te.Tensor:
+        return (
+            _numbers(args[0].shape, a.dtype) if vector else te.compute((), lambda: const(args[0].size, a.dtype), "size")
+        )
+
+    return OpDef(
+        name=name,
+        doc=doc,
+        attrs=ShapeOfAttrs,
+        infer=infer,
+        reference=lambda a, x: np.array(x.shape if vector else x.size, DType(a.dtype).numpy),
+        axes=lambda *_: AxisMap(((None,) if vector else (),)),
+        compute=compute,
+        precision=Precision.FOLLOW,
+        samples=samples_of(ShapeOfAttrs, "dtype", rows),
+    )
 
 
-def _shape_infer(a: ShapeOfAttrs, types: Types) -> Type:
-    data, dtype = tensor(types[0]), DType(a.dtype)
-    _require_room(dtype, max((d for d in data.shape if isinstance(d, int)), default=0))
-    return TensorType((data.rank,), dtype)
-
-
-shape_of = OpDef(
-    name="shape_of",
-    doc="The shape as a vector of integers.",
-    attrs=ShapeOfAttrs,
-    infer=_shape_infer,
-    reference=lambda a, x: np.array(x.shape, DType(a.dtype).numpy),
-    axes=lambda a, types: AxisMap(((None,),)),
-    compute=lambda a, args: _numbers(args[0].shape, a.dtype),
-    precision=Precision.FOLLOW,
-    samples=samples_of(
-        ShapeOfAttrs, "dtype", (((2, 1, 3), "int32"), ((4,), "int64"), ((), "int64"), ((0, 2), "int32"))
-    ),
+shape_of = _size_query(
+    "shape_of",
+    True,
+    "The shape as a vector of integers.",
+    (((2, 1, 3), "int32"), ((4,), "int64"), ((), "int64"), ((0, 2), "int32")),
 )
-
-
-def _size_infer(a: ShapeOfAttrs, types: Types) -> Type:
-    data, dtype = tensor(types[0]), DType(a.dtype)
-    _require_room(dtype, data.numel if data.is_static else 0)
-    return TensorType((), dtype)
-
-
-ndarray_size = OpDef(
-    name="ndarray_size",
-    doc="The number of elements, as a scalar.",
-    attrs=ShapeOfAttrs,
-    infer=_size_infer,
-    reference=lambda a, x: np.array(x.size, DType(a.dtype).numpy),
-    axes=lambda a, types: AxisMap(((),)),
-    compute=lambda a, args: te.compute((), lambda: const(args[0].size, a.dtype), "size"),
-    precision=Precision.FOLLOW,
-    samples=samples_of(ShapeOfAttrs, "dtype", (((2, 1, 3), "int32"), ((), "int64"), ((0, 2), "int64"))),
+ndarray_size = _size_query(
+    "ndarray_size",
+    False,
+    "The number of elements, as a scalar.",
+    (((2, 1, 3), "int32"), ((), "int64"), ((0, 2), "int64")),
 )

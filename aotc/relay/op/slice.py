@@ -114,22 +114,13 @@ strided_slice = OpDef(
     axes=_slice_axes,
     moved=_slice_moved,
     compute=_slice_compute,
-    samples=samples_of(
-        StridedSliceAttrs,
-        "begin end strides axes slice_mode",
-        (
-            ((4, 6), (1, 2), (3, 6), (1, 1), None),
-            ((4, 6), (3, -1), (-5, -7), (-1, -2), None),
-            ((4, 6), (-2,), (_BIG,), (1,), (-1,)),
-            ((4, 6), (0, 0), (_BIG, _BIG), (1,), None),
-            ((4, 6, 2), (1, 5), (3, 0), (1, -3), (0, 1)),
-            ((4,), (3,), (1,), (1,), None),
-            ((), (), (), (1,), None),
-            ((0, 3), (0, 1), (2, 3), (1, 1), None),
-            ((4, 6), (1, 2), (2, -1), (1,), None, "size"),
-        ),
-    ),
-)
+    samples=samples_of(StridedSliceAttrs, "begin end strides axes slice_mode", (
+        ((4, 6), (1, 2), (3, 6), (1, 1), None), ((4, 6), (3, -1), (-5, -7), (-1, -2), None),
+        ((4, 6), (-2,), (_BIG,), (1,), (-1,)), ((4, 6), (0, 0), (_BIG, _BIG), (1,), None),
+        ((4, 6, 2), (1, 5), (3, 0), (1, -3), (0, 1)), ((4,), (3,), (1,), (1,), None), ((), (), (), (1,), None),
+        ((0, 3), (0, 1), (2, 3), (1, 1), None), ((4, 6), (1, 2), (2, -1), (1,), None, "size"),
+    )),
+)  # fmt: skip
 
 
 # --- reverse

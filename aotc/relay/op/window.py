@@ -11,11 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING
+from dataclasses import fields as dataclass_fields
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from aotc.ir import Dim, SymDim, param, require
+from aotc.ir.attrs import variant
 from aotc.relay.op.opdef import Array
 
 T = TypeVar("T")
@@ -62,6 +64,20 @@ def each_axis(n: int, default: Any = MISSING, given: Any = ...) -> Any:
 def paddings(n: int, count: int | None = None) -> Any:
     """An attribute with the padding of `n` spatial axes, `count` zeros (`n`, if not given) by default."""
     return param(default=(0,) * (count or n), takes=lambda values, _: full_padding(values, n))
+
+
+def for_axes(n: int, base: type[T], name: str, **fields: Any) -> type[T]:
+    """The attributes of an operator over `n` spatial axes, of the record for any number of them."""
+    known = {
+        "strides": each_axis(n, 1),
+        "dilation": each_axis(n, 1),
+        "padding": paddings(n),
+        "kernel_size": each_axis(n, None),
+        "layout": DATA_LAYOUT[n],
+        "data_layout": DATA_LAYOUT[n],
+    }
+    own = {f.name for f in dataclass_fields(base)}  # type: ignore[arg-type]
+    return variant(base, name, **{k: v for k, v in (known | fields).items() if k in own})
 
 
 def positions(layout: str, canonical: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
-from aotc.relay.op.rows import NumpyFn, ScalarFn, binary, broadcast_compute, intrinsic, quiet, wide, wide_numpy
+from aotc.relay.op.rows import NumpyFn, ScalarFn, binary, broadcast_compute, elementwise, intrinsic, wide, wide_numpy
 from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, INTEGER, NUMBER, exact, random_array, special_values
 from aotc.tir import binary as scalar
@@ -151,7 +151,7 @@ where = OpDef(
     doc="x where the condition holds, else y; all three broadcast.",
     args=args("condition", "x", "y"),
     infer=_infer_where,
-    reference=quiet(np.where),
+    reference=elementwise(np.where),
     pattern=OpPattern.BROADCAST,
     axes=pointwise,
     compute=lambda _, args: broadcast_compute(select, args, "where"),

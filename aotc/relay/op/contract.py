@@ -86,8 +86,7 @@ def promoted(x: te.Tensor) -> te.Tensor:
 
 def as_dtype(x: Any, dtype: str | np.dtype[Any]) -> Array:
     """A numpy array as a data type, integers wrapped."""
-    array: Array = x.astype(DType(dtype).numpy if isinstance(dtype, str) else dtype)
-    return array
+    return np.asarray(x.astype(DType(dtype).numpy if isinstance(dtype, str) else dtype))
 
 
 def float_work(x: Array) -> Array:

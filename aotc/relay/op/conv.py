@@ -150,8 +150,7 @@ def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
         return window.canonical(weight, form.kernel)
     outer = int(np.asarray(form.kernel_shape(weight.shape, a.channels)[0]))
     plain = np.moveaxis(window.canonical(weight, (*form.kernel, form.n + 2)), -1, 1)
-    flat: Array = plain.reshape(-1, *plain.shape[2:])
-    return flat[:outer]
+    return plain.reshape(-1, *plain.shape[2:])[:outer]
 
 
 def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:

@@ -32,6 +32,7 @@ from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
 from aotc.relay.op.contract import accumulator, as_dtype, result_dtype
 from aotc.relay.op.opdef import Array, OpDef
+from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, ranked, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, may_equal, pick, spread, steps
@@ -234,11 +235,9 @@ class _Weave:
         for axis, p in zip(spatial, phases, strict=True):
             if p.count > 1:
                 weight = slices.reverse(weight, axis)
-        taps = tuple(p.count for p in phases)
-        groups = self.a.groups
-        split = shapes.reshape(weight, (groups, shape[0] // groups, shape[1], *taps))
-        swapped = shapes.transpose(split, (0, 2, 1, *range(3, self.n + 3)))
-        return shapes.reshape(swapped, (groups * shape[1], shape[0] // groups, *taps))
+        taps, groups = tuple(p.count for p in phases), self.a.groups
+        inputs, order = shape[0] // groups, (0, 2, 1, *range(3, self.n + 3))
+        return Rearrangement((groups, inputs, shape[1], *taps), order, (groups * shape[1], inputs, *taps)).expr(weight)
 
     def convolve(self, kernel: Expr, phases: Sequence[_Phase], channels: int, blocks: Sequence[int]) -> Expr:
         pads = [p.pads(e, b) for p, e, b in zip(phases, self.space, blocks, strict=True)]
@@ -268,15 +267,11 @@ class _Weave:
             parts = self.convolve(shapes.reshape(kernels, (total, *shape[2:])), full[0], total, blocks)
         else:
             dtype = self.a.out_dtype or tensor_type_of(self.data).dtype
-            parts = join.stack(
-                [
-                    self.convolve(self.kernel(c), c, self.channels, blocks)
-                    if len(c) == self.n
-                    else splat(0, (batch, self.channels, *blocks), dtype)
-                    for c in full
-                ],
-                axis=2,
-            )
+            none = splat(0, (batch, self.channels, *blocks), dtype)
+            found = [
+                self.convolve(self.kernel(c), c, self.channels, blocks) if len(c) == self.n else none for c in full
+            ]
+            parts = join.stack(found, axis=2)
         return shapes.reshape(parts, (batch, self.channels, *(len(p) for p in axes), *blocks))
 
     def woven(self) -> Expr:
@@ -304,18 +299,13 @@ def _expand(n: int, a: ConvTransposeAttrs, args: Sequence[Expr]) -> Expr:
     if 0 in (types[0].numel, types[1].numel):  # sums of nothing
         return splat(0, made.static_shape, made.dtype)
     out = pick(made.static_shape, result)
-    identity = tuple(range(n + 2))
-    weave = _Weave(
-        n=n,
-        a=a,
-        data=data if source == identity else shapes.transpose(data, source),
-        weight=weight if form == identity else shapes.transpose(weight, form),
-        channels=out[1],
-        space=pick(types[0].static_shape, source)[2:],
-        out=out[2:],
-    )
-    woven = weave.woven()
-    return woven if result == identity else shapes.transpose(woven, tuple(int(k) for k in np.argsort(result)))
+    space = pick(types[0].static_shape, source)[2:]
+    weave = _Weave(n, a, _ordered(data, source), _ordered(weight, form), out[1], space, out[2:])
+    return _ordered(weave.woven(), np.argsort(result).tolist())
+
+
+def _ordered(x: Expr, order: Sequence[int]) -> Expr:
+    return x if list(order) == list(range(len(order))) else shapes.transpose(x, order)
 
 
 # --- samples and the table

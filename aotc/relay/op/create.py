@@ -181,9 +181,8 @@ def _arange_terms(a: ArangeAttrs, work: np.dtype[Any]) -> tuple[int | float, int
 def _arange_reference(a: ArangeAttrs) -> Array:
     work = _arange_work(a).numpy
     steps = np.arange(_arange_count(a)).astype(work)
-    with np.errstate(all="ignore"):
-        start, step = _arange_terms(a, work)
-        return np.asarray(work.type(start) + steps * work.type(step)).astype(DType(a.dtype).numpy)
+    start, step = _arange_terms(a, work)
+    return np.asarray(work.type(start) + steps * work.type(step)).astype(DType(a.dtype).numpy)
 
 
 def _arange_compute(a: ArangeAttrs, _: Sequence[te.Tensor]) -> te.Tensor:

@@ -138,7 +138,7 @@ class _Twin:
 
 
 def _dynamic(
-    static: OpDef, values: str, infer: Infer, samples: Sequence[Any], doc: str, absent: Any = NONE, fixed: Any = NONE
+    static: OpDef, values: str, infer: Infer, samples: Sequence[Any], absent: Any = NONE, fixed: Any = NONE
 ) -> OpDef:
     """The operator `static` with the attributes called `values` as arguments; `infer` and `fixed` as in `_Twin`.
 
@@ -153,7 +153,7 @@ def _dynamic(
     twin = _Twin(static, infer, args, places, fixed)
     return OpDef(
         name=twin.name,
-        doc=doc,
+        doc=f"{static.doc}\n\nThe values of {', '.join(values.split())} may be known only when the program runs.",
         attrs=attributes,
         args=args,
         order=" ".join(order),
@@ -220,37 +220,15 @@ reshape = _dynamic(
     "newshape",
     _infer_reshape,
     (({}, (2, 6), [3, 4]), ({}, (2, 6), [0, -1, 2]), ({}, (1, 1), []), ({"allowzero": True}, (0, 2), [3, 0])),
-    "`data` under a shape that is computed; 0 keeps a dimension (unless `allowzero`), -1 is what is left.",
 )
 squeeze = _dynamic(
-    shape.squeeze,
-    "axis",
-    _infer_squeeze,
-    (({}, (1, 3, 1), [0, -1]), ({}, (2, 1), [1]), ({}, (1, 2), [])),
-    "`data` without the axes (of extent 1) that a vector names.",
+    shape.squeeze, "axis", _infer_squeeze, (({}, (1, 3, 1), [0, -1]), ({}, (2, 1), [1]), ({}, (1, 2), []))
 )
-expand_dims = _dynamic(
-    shape.expand_dims,
-    "axis",
-    _infer_expand,
-    (({}, (2, 3), -1), ({"num_newaxis": 2}, (2, 3), [1])),
-    "`data` with new axes of extent 1 before the axis that a scalar names (negative: after).",
-)
+expand_dims = _dynamic(shape.expand_dims, "axis", _infer_expand, (({}, (2, 3), -1), ({"num_newaxis": 2}, (2, 3), [1])))
 broadcast_to = _dynamic(
-    shape.broadcast_to,
-    "shape",
-    _infer_broadcast,
-    (({}, (3, 1), [2, 3, 4]), ({}, (), [2])),
-    "`data` repeated to a shape that is computed, as numpy broadcasts.",
-    fixed={"dtype": ""},
+    shape.broadcast_to, "shape", _infer_broadcast, (({}, (3, 1), [2, 3, 4]), ({}, (), [2])), fixed={"dtype": ""}
 )
-tile = _dynamic(
-    join.tile,
-    "reps",
-    _infer_tile,
-    (({}, (2, 3), [2]), ({}, (2,), [2, 1, 3])),
-    "The whole tensor repeated along its axes, as numpy.tile, so often as a vector says.",
-)
+tile = _dynamic(join.tile, "reps", _infer_tile, (({}, (2, 3), [2]), ({}, (2,), [2, 1, 3])))
 
 
 # --- full, zeros, ones, one_hot
@@ -272,22 +250,15 @@ def _infer_one_hot(a: Any, types: Types) -> Type:
     return TensorType(replaced(known.shape, axis_of(a.axis, known.rank), SymDim()), known.dtype)
 
 
-full = _dynamic(
-    create.full,
-    "shape",
-    _infer_full,
-    (({"dtype": "int32"}, 2.5, [2, 3]), ({}, 2.5, [])),
-    "A tensor of one value whose shape is computed.",
-)
+full = _dynamic(create.full, "shape", _infer_full, (({"dtype": "int32"}, 2.5, [2, 3]), ({}, 2.5, [])))
 _FILLED: Any = (({"dtype": "int32"}, [2, 3]), ({}, []))
-zeros = _dynamic(create.zeros, "shape", _infer_init, _FILLED, "A tensor of zeros whose shape is computed.")
-ones = _dynamic(create.ones, "shape", _infer_init, _FILLED, "A tensor of ones whose shape is computed.")
+zeros = _dynamic(create.zeros, "shape", _infer_init, _FILLED)
+ones = _dynamic(create.ones, "shape", _infer_init, _FILLED)
 one_hot = _dynamic(
     index.one_hot,
     "depth",
     _infer_one_hot,
     (({}, [0, 2, 5], 1.0, 0.0, 3), ({"axis": 0, "dtype": "int32"}, [[0, 1]], 2.0, -1.0, [4])),
-    "`on_value` where a new axis of a computed extent equals the index, `off_value` elsewhere.",
 )
 
 
@@ -315,7 +286,6 @@ strided_slice = _dynamic(
     "begin end strides",
     _infer_slice,
     (({}, (4, 6), [1, -1], [3, 0], [1, -2]), ({"slice_mode": "size"}, (4, 6), [1], [2], [1])),
-    'data[begin:end:stride] along the leading axes, the bounds being computed; "size": `end` gives extents.',
     absent={"strides": np.ones(1, np.int64)},
     fixed={"axes": None},
 )
@@ -328,7 +298,6 @@ topk = _dynamic(
         ({"axis": 0, "ret_type": "values", "is_ascend": True}, (3, 2), [2]),
         ({"ret_type": "indices"}, (4,), 0),
     ),
-    "The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.",
 )
 
 
@@ -372,7 +341,6 @@ pad = _dynamic(
     "pad_width",
     _infer_pad,
     (({}, (2, 3), [[1, 0], [0, 2]], 5.0), ({"pad_mode": "edge"}, (2, 3), [[1, 0], [0, 2]], 0.0)),
-    "`data` with (before, after) elements added per axis, numbers that are computed: `pad_width` is (rank, 2).",
 )
 resize2d = _dynamic(
     resize.resize2d,
@@ -387,7 +355,6 @@ resize2d = _dynamic(
             np.array([0.1, 0.0, 0.9, 1.0]),
         ),
     ),
-    "Images resampled to a size (height, width) that is computed; `roi` has four floats, or none.",
     absent={"roi": np.zeros(0, np.float32)},
     fixed={"scales": None, "antialias": False},
 )
@@ -396,5 +363,4 @@ upsampling = _dynamic(
     "scale_h scale_w",
     _infer_upsampling,
     (({}, (1, 2, 3, 4), 2.0, 3.0), ({"layout": "NHWC", "method": "bilinear"}, (1, 3, 4, 2), np.array([2.0]), 1.5)),
-    "Images enlarged by factors that are computed.",
 )

@@ -58,9 +58,8 @@ def _narrow_numpy(exact: NumpyFn, fast: NumpyFn) -> NumpyFn:
 
 
 def _rational(name: str, exact: NumpyFn, limit: float, fit: Fit, precision: Precision | None = None) -> OpDef:
-    def fast(x: Scalar) -> Scalar:
-        ratio: Scalar = _ratio(fit, maximum(minimum(x, limit), -limit))
-        return ratio
+    def fast(x: Scalar) -> Any:
+        return _ratio(fit, maximum(minimum(x, limit), -limit))
 
     numpy = _narrow_numpy(exact, lambda x: _ratio(fit, np.clip(x, np.float32(-limit), np.float32(limit))))
     return unary(f"fast_{name}", numpy, _narrow(name, fast), FLOAT, precision=precision)

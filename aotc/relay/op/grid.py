@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import add
 from typing import Any, Final
 
 import numpy as np
@@ -71,8 +73,7 @@ _min, _max, _where = either(minimum, np.minimum), either(maximum, np.maximum), e
 
 
 def _index(x: Any, extent: int) -> Any:
-    with np.errstate(invalid="ignore"):
-        return _min(_max(x.astype("int64"), 0), extent - 1)
+    return _min(_max(x.astype("int64"), 0), extent - 1)
 
 
 def _unnormalised(a: GridSampleAttrs, g: Any, extent: int) -> Any:
@@ -137,10 +138,9 @@ def _compute(a: GridSampleAttrs, args: Tensors) -> te.Tensor:
     n, space = data.rank - 2, data.shape[2:]
 
     def position(k: int) -> te.Tensor:
-        def body(image: Scalar, *at: Scalar) -> Scalar:
+        def body(image: Scalar, *at: Scalar) -> Any:
             where = (image, n - 1 - k, *at)
-            value: Scalar = _unnormalised(a, grid[where], space[k])
-            return value
+            return _unnormalised(a, grid[where], space[k])
 
         return te.compute((data.shape[0], *grid.shape[2:]), body, "position", materialize=True)
 
@@ -160,12 +160,7 @@ def _compute(a: GridSampleAttrs, args: Tensors) -> te.Tensor:
     def body(image: Scalar, channel: Scalar, *at: Scalar) -> Scalar:
         where = (image, *at)
         taps = [_taps(a, p[where], e) for p, e in zip(positions, space, strict=True)]
-        total: Any = None
-        for combination in itertools.product(*taps):
-            value = sampled(image, channel, combination)
-            total = value if total is None else total + value
-        result: Scalar = total
-        return result
+        return reduce(add, (sampled(image, channel, combination) for combination in itertools.product(*taps)))
 
     return convert(te.compute((*data.shape[:2], *grid.shape[2:]), body, "grid_sample"), args[0].dtype)
 

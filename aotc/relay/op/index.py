@@ -21,7 +21,7 @@ from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, T
 from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import replaced
-from aotc.relay.op.rules import axis_of, require_known, tensor
+from aotc.relay.op.rules import axis_of, broadcast_along, require_known, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import product as elements
 from aotc.relay.op.signature import number
@@ -118,20 +118,19 @@ def _take_axis_map(a: TakeAttrs, types: Types) -> AxisMap:
     if a.axis is None:
         return AxisMap(((None,) * indices.rank, tuple(range(indices.rank))))
     axis, batch = _take_axes(a, data.rank, indices.rank)
-    added = indices.rank - batch
-    after = data.rank - axis - 1
-    from_data = (*range(axis), *(None,) * added, *range(axis + 1, data.rank))
-    from_indices = (*range(batch), *(None,) * (axis - batch), *range(batch, indices.rank), *(None,) * after)
-    return AxisMap((from_data, from_indices))
+    none = (None,) * data.rank
+    from_data = _taken(range(data.rank), (None,) * indices.rank, axis, batch)
+    return AxisMap((from_data, (*range(batch), *none[batch:axis], *range(batch, indices.rank), *none[axis + 1 :])))
 
 
 def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
     data = data if a.axis is not None else data.reshape(-1)
     axis, batch = _take_axes(a, data.ndim, indices.ndim)
     extent = data.shape[axis]
-    wide = np.uint64 if indices.dtype == np.uint64 else np.int64
-    wrapped = (indices.astype(wide) % wide(max(extent, 1))).astype(np.int64)
-    at = wrapped if a.mode == "wrap" else np.clip(numpy_index(indices), 0, max(extent - 1, 0))
+    at = np.clip(numpy_index(indices), 0, max(extent - 1, 0))
+    if a.mode == "wrap":
+        wide = np.uint64 if indices.dtype == np.uint64 else np.int64
+        at = (indices.astype(wide) % wide(max(extent, 1))).astype(np.int64)
     result = np.zeros(_taken(data.shape, indices.shape, axis, batch), data.dtype)
     for row in np.ndindex(*data.shape[:batch]) if extent else ():
         result[row] = data[row].take(at[row], axis - batch)
@@ -380,8 +379,8 @@ class OneHotAttrs(Attrs):
 def _one_hot_infer(a: OneHotAttrs, types: Types) -> Type:
     indices = integer_tensor(types[0])
     values = [tensor(ty, f"{what} value") for ty, what in zip(types[1:], ("on", "off"), strict=True)]
-    scalar = all(v.rank == 0 for v in values)
-    require("one_hot.values", scalar, lambda: f"on and off value must be scalars, got {values[0]} and {values[1]}")
+    scalars = all(v.rank == 0 for v in values)
+    require("one_hot.values", scalars, lambda: f"on and off value must be scalars, got {values[0]} and {values[1]}")
     require("dtype-mismatch", values[0].dtype == values[1].dtype, "on and off value have different data types")
     require("one_hot.depth", a.depth >= 0, lambda: f"depth is {a.depth}")
     axis = axis_of(a.axis, indices.rank + 1)
@@ -389,9 +388,8 @@ def _one_hot_infer(a: OneHotAttrs, types: Types) -> Type:
 
 
 def _one_hot_reference(a: OneHotAttrs, indices: Array, on: Array, off: Array) -> Array:
-    axis = axis_of(a.axis, indices.ndim + 1)
-    classes = np.arange(a.depth).reshape([-1 if k == axis else 1 for k in range(indices.ndim + 1)])
-    chosen = np.expand_dims(numpy_index(indices), axis) == classes
+    classes = broadcast_along(np.arange(a.depth), a.axis, indices.ndim + 1)
+    chosen = np.expand_dims(numpy_index(indices), a.axis) == classes
     return np.where(chosen, on, off).astype(DType(a.dtype or DType.of(on)).numpy)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def _part(x: te.Tensor, axis: int, i: Sequence[Scalar]) -> Callable[[Scalar], Sc
 
 def _copies(tensors: Sequence[te.Tensor], axis: int, shape: Sequence[int]) -> te.Tensor:
     """Each tensor copied in contiguous runs."""
-    outer = int(np.prod(shape[:axis], dtype=np.int64))
+    outer = prod(shape[:axis])
     runs = [t.size // max(outer, 1) for t in tensors]
     row = sum(runs)
 
@@ -256,8 +257,7 @@ def _split_infer(a: SplitAttrs, types: Types) -> Type:
 
 def _split_reference(a: SplitAttrs, data: Array) -> tuple[Array, ...]:
     axis = axis_of(a.axis, data.ndim)
-    whole = [slice(None)] * data.ndim
-    return tuple(data[replaced(whole, axis, slice(start, stop))] for start, stop in split_bounds(a, data.shape[axis]))
+    return tuple(np.split(data, [start for start, _ in split_bounds(a, data.shape[axis])[1:]], axis))
 
 
 def _split_compute(a: SplitAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
@@ -356,10 +356,9 @@ class RepeatAttrs(Attrs):
 def _repeat_infer(a: RepeatAttrs, types: Types) -> Type:
     data = tensor(types[0])
     require("repeat.count", a.repeats >= 0, lambda: f"repeats is {a.repeats}")
-    if a.axis is None:
-        return TensorType((_times(product(data.shape), a.repeats),), data.dtype)
-    axis = axis_of(a.axis, data.rank)
-    return TensorType((_times(d, a.repeats) if k == axis else d for k, d in enumerate(data.shape)), data.dtype)
+    shape = (product(data.shape),) if a.axis is None else data.shape
+    axis = axis_of(a.axis or 0, len(shape))
+    return TensorType(replaced(shape, axis, _times(shape[axis], a.repeats)), data.dtype)
 
 
 def _repeat_compute(a: RepeatAttrs, args: Tensors) -> te.Tensor:

@@ -139,8 +139,7 @@ def _reference(a: LayoutTransformAttrs, data: Array) -> Array:
         parts[letter].sort(key=lambda k: (target.axes[k][1] != 0, k))
     shape = _ints(target.shape(dict(extents)))
     flat = [k for letter in letters for k in parts[letter]]
-    result: Array = primal.reshape([shape[k] for k in flat]).transpose(np.argsort(flat))
-    return result
+    return np.transpose(primal.reshape([shape[k] for k in flat]), np.argsort(flat))
 
 
 def _compute(a: LayoutTransformAttrs, args: Tensors) -> te.Tensor:

@@ -63,7 +63,8 @@ class OpDef(Op):
     samples   () -> samples; tests of every level are generated from them
     view      True if the result is the first argument's memory in row-major order (reshape and its kin)
 
-    The docstring of its attributes says what an operator does, unless `doc` does.
+    The docstring of its attributes says what an operator does, unless `doc` does.  Its reference runs without warnings
+    of numpy: NaN, infinities and numbers that wrap are as good as others.
     """
 
     compute: Callable[[Any, Sequence[Any]], Tensor | tuple[Tensor, ...]] | None = None
@@ -74,6 +75,7 @@ class OpDef(Op):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "doc", self.doc or inspect.cleandoc(self.attrs.__doc__ or ""))
+        object.__setattr__(self, "reference", np.errstate(all="ignore")(self.reference))
 
     def __call__(self, *args: Any, **attributes: Any) -> Call:
         """A call of the operator, as its function under Relay's name builds it; see `aotc.relay.op.signature`."""

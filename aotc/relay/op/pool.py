@@ -115,8 +115,7 @@ class _Window:
 
     def seen(self, include_pad: bool) -> Array:
         """How many taps of each output are counted."""
-        found: Array = self._seen(np.arange(self.count), include_pad, np.maximum, np.minimum)
-        return found
+        return np.asarray(self._seen(np.arange(self.count), include_pad, np.maximum, np.minimum))
 
     def _seen(self, i: Any, include_pad: bool, greater: Callable[..., Any], smaller: Callable[..., Any]) -> Any:
         low, high = self.bounds(include_pad)
@@ -258,8 +257,7 @@ def mean_of(total: Array, count: Any) -> Array:
     """total / count, truncated for integers, 0 for a count of 0."""
     count = np.maximum(count, 1)
     if DType.of(total).is_float:
-        quotient: Array = total / np.asarray(count).astype(total.dtype)
-        return quotient
+        return np.asarray(total / np.asarray(count).astype(total.dtype))
     return truncated_quotient(total, count)
 
 

@@ -64,9 +64,8 @@ def _tanh(x: Scalar) -> Scalar:
     return intrinsic("tanh", x)
 
 
-def _sigmoid(x: Array) -> Array:
-    result: Array = 1 / (1 + np.exp(-x))
-    return result
+def _sigmoid(x: Array) -> Any:
+    return 1 / (1 + np.exp(-x))
 
 
 def _lstm(xs: Scalars, hs: Scalars, states: Scalars, extras: Scalars) -> Sequence[Scalar]:
@@ -160,12 +159,11 @@ def _reference(kind: _Kind, a: RecurrentAttrs, x: Array, w: Array, r: Array, bia
     cell, r = kind.reference(a), _plain(r)
     states, extras = list(rest[: kind.states]), rest[kind.states :]
     outputs = np.empty((*x.shape[:2], r.shape[0]), x.dtype)
-    with np.errstate(all="ignore"):
-        products = x @ _plain(w) + bias
-        for t in reversed(range(len(x))) if a.reverse else range(len(x)):
-            parts = (np.split(p, kind.gates, axis=1) for p in (products[t], states[0] @ r))
-            states = list(cell(*parts, states, extras))
-            outputs[t] = states[0]
+    products = x @ _plain(w) + bias
+    for t in reversed(range(len(x))) if a.reverse else range(len(x)):
+        parts = (np.split(p, kind.gates, axis=1) for p in (products[t], states[0] @ r))
+        states = list(cell(*parts, states, extras))
+        outputs[t] = states[0]
     return (outputs, *states)
 
 

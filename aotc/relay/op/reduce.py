@@ -133,9 +133,8 @@ class _Space:
 def _numpy(ufunc: Any, a: Any, data: Array, **kwargs: Any) -> Array:
     work = float_work(data.astype(carrier(DType.of(data)) or data.dtype))
     axes = reduced_axes(a, data.ndim)
-    with np.errstate(all="ignore"):
-        value = ufunc.reduce(work, axis=axes, keepdims=a.keepdims, dtype=work.dtype, **kwargs)
-        return np.asarray(value).astype(data.dtype)
+    value = ufunc.reduce(work, axis=axes, keepdims=a.keepdims, dtype=work.dtype, **kwargs)
+    return np.asarray(value).astype(data.dtype)
 
 
 def _numpy_max(a: Any, data: Array) -> Array:
@@ -154,10 +153,9 @@ def _numpy_mean(a: Any, data: Array) -> Array:
     work = data.astype(sum_type(DType.of(data)).numpy)
     total = _numpy(np.add, a, work)
     count = _count(a, data.shape)
-    with np.errstate(all="ignore"):
-        if not DType.of(work).is_float:
-            return truncated_quotient(total, builtins.max(count, 1)).astype(data.dtype)
-        return np.asarray(total / work.dtype.type(count)).astype(data.dtype)
+    if not DType.of(work).is_float:
+        return truncated_quotient(total, builtins.max(count, 1)).astype(data.dtype)
+    return np.asarray(total / work.dtype.type(count)).astype(data.dtype)
 
 
 def _compute(combiner: str, a: Any, args: Tensors) -> te.Tensor:
@@ -333,8 +331,7 @@ def _variance_axes(a: VarianceAttrs, types: Types) -> AxisMap:
 def _numpy_variance(a: VarianceAttrs, data: Array, mean: Array) -> Array:
     work = float_work(data)
     total = _numpy(np.add, a, np.square(work - float_work(mean)))
-    with np.errstate(all="ignore"):
-        return np.asarray(total / work.dtype.type(_divisor(a, data.shape))).astype(data.dtype)
+    return np.asarray(total / work.dtype.type(_divisor(a, data.shape))).astype(data.dtype)
 
 
 def _compute_variance(a: VarianceAttrs, args: Tensors) -> te.Tensor:

@@ -14,8 +14,9 @@ widened when shrinking).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
 from math import floor, isfinite
+from operator import add
 from typing import Any, Final
 
 import numpy as np
@@ -143,60 +144,43 @@ def _nearest(a: ResizeAttrs, data: te.Tensor, where: Sequence[int], axes: Sequen
     return te.compute(shape, body, "resize")
 
 
-def _fraction_at(axis: AxisMapping, o: Scalar, dtype: str) -> Scalar:
-    rest: Scalar = axis.times(o) % axis.r
-    return rest.astype(dtype) / float(axis.r)
-
-
-def _along(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> te.Tensor:
-    """One axis resampled; `store` keeps the result for the next axis, which reads it several times."""
-    return _along_widened(x, dimension, a, axis) if widened(a, axis) else _along_taps(x, dimension, a, axis, store)
+def _fraction_at(axis: AxisMapping, o: Scalar, dtype: str) -> Any:
+    return (axis.times(o) % axis.r).astype(dtype) / float(axis.r)
 
 
 def _along_taps(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> te.Tensor:
-    """One axis resampled with the taps that the filter has."""
+    """One axis resampled with the taps that the filter has; `store` keeps the result for the next axis."""
     start, taps = first_tap(a, axis)
     shape = (*x.shape[:dimension], axis.count, *x.shape[dimension + 1 :])
 
-    def position(o: Scalar, k: int) -> Scalar:
-        at: Scalar = axis.times(o) // axis.r + (start + k)
-        return at
+    def position(o: Scalar, k: int) -> Any:
+        return axis.times(o) // axis.r + (start + k)
 
     def weights_at(o: Scalar) -> list[Scalar]:
         items = resample.weights(a, _fraction_at(axis, o, x.dtype))
         if not a.cubic_exclude:
             return items
-        kept = []
-        for k, w in enumerate(items):
-            at = position(o, k)
-            kept.append(select(all_of(at >= 0, at < axis.extent), w, 0.0))
-        total = kept[0]
-        for w in kept[1:]:
-            total = total + w
-        return [w / total for w in kept]
+        at = [position(o, k) for k in range(taps)]
+        kept = [select(all_of(p >= 0, p < axis.extent), w, 0.0) for p, w in zip(at, items, strict=True)]
+        return [w / reduce(add, kept) for w in kept]
 
     def body(*v: Scalar) -> Scalar:
         o = v[dimension]
         rows = [(*v[:dimension], i[o], *v[dimension + 1 :]) for i in index]
-        terms = [x[row] * w[o] for row, w in zip(rows, weight, strict=True)]
-        total = terms[0]
-        for term in terms[1:]:
-            total = total + term
-        return total
+        return reduce(add, (x[row] * w[o] for row, w in zip(rows, weight, strict=True)))
 
     index = [_table(axis, lambda o, k=k: _clamped(position(o, k), axis.extent), "index") for k in range(taps)]
     weight = [_table(axis, lambda o, k=k: weights_at(o)[k], "weight") for k in range(taps)]
     return te.compute(shape, body, "resize", materialize=store)
 
 
-def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping) -> te.Tensor:
+def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, _: bool) -> te.Tensor:
     """One axis shrunk with the filter widened by the factor."""
     start, taps = first_tap(a, axis)
     shape = (*x.shape[:dimension], axis.count, *x.shape[dimension + 1 :])
 
-    def position(o: Scalar, k: Scalar) -> Scalar:
-        at: Scalar = axis.times(o) // axis.r + k + start
-        return at
+    def position(o: Scalar, k: Scalar) -> Any:
+        return axis.times(o) // axis.r + k + start
 
     def raw(o: Scalar, k: Scalar) -> Scalar:
         distance = (k + start).astype(x.dtype) - _fraction_at(axis, o, x.dtype)
@@ -231,7 +215,8 @@ def _compute(n: int, a: ResizeAttrs, args: Tensors) -> te.Tensor:
         x = convert(data, _work(data.dtype))
         order = pass_order(axes)
         for k in order:
-            x = _along(x, where[k + 2], a, axes[k], store=k != order[-1])
+            along = _along_widened if widened(a, axes[k]) else _along_taps
+            x = along(x, where[k + 2], a, axes[k], k != order[-1])
     return _finished(a, x, data.dtype, [(where[k + 2], axis) for k, axis in enumerate(axes)])
 
 

@@ -32,18 +32,14 @@ def carrier(dtype: DType) -> np.dtype[Any] | None:
     return np.dtype(np.int32) if dtype.is_integer and dtype.bits < 8 else None
 
 
-def quiet(fn: NumpyFn, result: str = "") -> Callable[..., Array]:
-    """A reference of arrays from a numpy function.
-
-    No floating-point warnings; the result has the dtype of the last argument, or `result`.
-    """
+def elementwise(fn: NumpyFn, result: str = "") -> Callable[..., Array]:
+    """A reference of arrays from a numpy function; the result has the dtype of the last argument, or `result`."""
 
     def reference(_: Any, *args: Array) -> Array:
         dtype = DType.of(args[-1])
         wide = carrier(dtype)
-        with np.errstate(all="ignore"):
-            value = fn(*(a if wide is None or a.dtype != dtype.numpy else a.astype(wide) for a in args))
-            return np.asarray(value).astype(DType(result or dtype).numpy, copy=False)
+        value = fn(*(a if wide is None or a.dtype != dtype.numpy else a.astype(wide) for a in args))
+        return np.asarray(value).astype(DType(result or dtype).numpy, copy=False)
 
     return reference
 
@@ -148,7 +144,7 @@ def unary(
         name=name,
         doc=f"`{last}` of each element.",
         infer=partial(_infer_unary, kind, result),
-        reference=quiet(reference, result),
+        reference=elementwise(reference, result),
         pattern=OpPattern.ELEMWISE,
         axes=pointwise,
         compute=lambda _, args: broadcast_compute(expression, args, last),
@@ -173,7 +169,7 @@ def binary(
         doc=f"`{name}` of the elements of two tensors, which are broadcast.",
         args=args("lhs", "rhs"),
         infer=broadcast_rule(result or None, lambda t: kind.accepts(t.dtype)),
-        reference=quiet(reference, result),
+        reference=elementwise(reference, result),
         pattern=OpPattern.BROADCAST,
         axes=pointwise,
         compute=lambda _, args: broadcast_compute(expression, args, name),

@@ -55,8 +55,7 @@ def _reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
     if a.exclusive and work.size:
         first = np.full(replaced(work.shape, axis, 1), ufunc.identity, work.dtype)
         work = np.concatenate([first, work.take(range(work.shape[axis] - 1), axis)], axis)
-    with np.errstate(all="ignore"):
-        return np.asarray(ufunc.accumulate(work, axis, dtype=work.dtype)).astype(dtype.numpy)
+    return np.asarray(ufunc.accumulate(work, axis, dtype=work.dtype)).astype(dtype.numpy)
 
 
 @dataclass(frozen=True, slots=True)

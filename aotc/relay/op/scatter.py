@@ -72,8 +72,7 @@ def _apply(data: Array, places: Array, inside: Array, updates: Array, reduction:
         result[at] = values
         return np.reshape(result, data.shape)
     work: Array = result.astype(carrier(DType.of(data)) or data.dtype)
-    with np.errstate(all="ignore"):
-        _UFUNC[reduction].at(work, at, values.astype(work.dtype))
+    _UFUNC[reduction].at(work, at, values.astype(work.dtype))
     return np.reshape(work.astype(data.dtype), data.shape)
 
 
@@ -229,12 +228,11 @@ def _nd_reference(a: ScatterNDAttrs, data: Array, indices: Array, updates: Array
 
 
 def _nd_axes(_: ScatterNDAttrs, types: Types) -> AxisMap:
-    rank, grid = tensor(types[0]).rank, tensor(types[1]).rank - 1
-    depth = tensor(types[1]).shape[0]
+    rank, (depth, *grid) = tensor(types[0]).rank, tensor(types[1]).shape
     assert isinstance(depth, int)
     none = (None,) * depth
-    rest = rank - depth
-    return AxisMap(((*none, *range(depth, rank)), (None,) * rank, (*none, *range(grid, grid + rest))))
+    rows = (*none, *range(depth, rank)), (None,) * rank, (*none, *range(len(grid), len(grid) + rank - depth))
+    return AxisMap(rows)
 
 
 def _nd_compute(a: ScatterNDAttrs, args: Tensors) -> te.Tensor:

@@ -29,10 +29,6 @@ def ints(value: Any, _: Any = None) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(int(v) for v in value)
 
 
-def _ints_or_int(value: Any, _: Any) -> int | tuple[int, ...]:
-    return value if isinstance(value, int) else ints(value)
-
-
 def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
     """Takes a number as a constant, whose type `dtype` tells from all that was given, and expressions as they are."""
 
@@ -44,29 +40,18 @@ def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
     return takes
 
 
-def _floats(value: Any, _: Any) -> tuple[float, ...]:
-    return tuple(float(v) for v in value)
-
-
 def _pairs(value: Any, _: Any) -> tuple[tuple[int, int], ...]:
     return tuple((int(before), int(after)) for before, after in value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """What the parameter of an attribute of some type accepts, and what turns it into the attribute."""
-
-    type: str
-    takes: Takes | None = None
-
-
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "bool": _Kind("bool", lambda value, _: bool(value)),
-    "tuple[int, ...]": _Kind("int | Sequence[int]", ints),
-    "tuple[float, ...]": _Kind("Sequence[float]", _floats),
-    "int | tuple[int, ...]": _Kind("int | Sequence[int]", _ints_or_int),
-    "tuple[tuple[int, int], ...]": _Kind("Sequence[Sequence[int]]", _pairs),
+_KINDS: Final[Mapping[str, tuple[str, Takes | None]]] = {
+    "bool": ("bool", lambda value, _: bool(value)),
+    "tuple[int, ...]": ("int | Sequence[int]", ints),
+    "tuple[float, ...]": ("Sequence[float]", lambda value, _: tuple(map(float, value))),
+    "int | tuple[int, ...]": ("int | Sequence[int]", lambda value, _: value if isinstance(value, int) else ints(value)),
+    "tuple[tuple[int, int], ...]": ("Sequence[Sequence[int]]", _pairs),
 }
+"""What the parameter of an attribute of some type accepts, and what turns it into the attribute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +75,17 @@ def _field(field: dataclasses.Field[Any]) -> _Field:
     special = field.metadata.get("param", Param())
     annotation = str(field.type)
     plain = annotation.removesuffix(" | None")
-    kind = _KINDS.get(plain, _Kind(plain))
+    accepted, takes = _KINDS.get(plain, (plain, None))
     own = REQUIRED if field.default is dataclasses.MISSING else field.default
     given = own if special.given is ... else special.given
     optional = annotation != plain or given is None
     default = None if annotation != plain else own
     return _Field(
         name=field.name,
-        type=special.type or (f"{kind.type} | None" if optional else kind.type),
+        type=special.type or (f"{accepted} | None" if optional else accepted),
         given=given,
         default=default,
-        takes=special.takes or kind.takes,
+        takes=special.takes or takes,
     )
 
 

@@ -81,8 +81,7 @@ def _slice_reference(a: StridedSliceAttrs, data: Array) -> Array:
 
 def _slice_axes(a: StridedSliceAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
-    cuts = _cuts(a, rank)
-    return AxisMap((tuple(None if k in cuts else k for k in range(rank)),))
+    return AxisMap((row_but(list(_cuts(a, rank)), rank),))
 
 
 def _slice_moved(a: StridedSliceAttrs, types: Types, now: Callable[[int], int]) -> Attrs:

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
+from aotc.ir import AotcError, AxisMap, DType, Infer, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, attrs, param
-from aotc.ir.op import Infer
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor

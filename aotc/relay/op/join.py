@@ -24,8 +24,7 @@ from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import all_but_axis, all_but_axis_or_flat, axis_of, require_same_dtype, tensor, tensor_fields
 from aotc.relay.op.samples import ANY, exact, random_array, samples_of
 from aotc.relay.op.shape import product
-from aotc.tir import Buffer, Load, Var, select, te
-from aotc.tir.stmt import Block, Stmt, Store, loops
+from aotc.tir import Block, Buffer, Load, Stmt, Store, Var, forall, select, te
 
 _MANY = 16
 """More tensors than this are joined by copying each, rather than by choosing among them for each element."""
@@ -106,7 +105,7 @@ def _copies(tensors: Sequence[te.Tensor], axis: int, shape: Sequence[int]) -> te
         for source, run, start in zip(inputs, runs, accumulate(runs, initial=0), strict=False):
             o, j = Var("o"), Var("j")
             copy = Store(outputs[0], o * row + (j + start), Load(source, o * run + j))
-            copies.append(loops([(o, outer), (j, run)], copy, kind="independent"))
+            copies.append(forall(o, outer, forall(j, run, copy)))
         return Block(copies)
 
     return te.extern("concatenate", [(shape, tensors[0].dtype)], tensors, build)[0]

@@ -74,10 +74,8 @@ def _unpadded(widths: Sequence[tuple[int, int]], others: int) -> AxisMap:
     return AxisMap((rows, *((None,) * len(widths),) * others))
 
 
-def _moved(a: Any, _: Types, now: Callable[[int], int]) -> Attrs:
-    order = sorted(range(len(a.pad_width)), key=now)
-    moved: Attrs = a.replace(pad_width=tuple(a.pad_width[k] for k in order))
-    return moved
+def _moved(a: Any, _: Types, now: Callable[[int], int]) -> Any:
+    return a.replace(pad_width=tuple(a.pad_width[k] for k in sorted(range(len(a.pad_width)), key=now)))
 
 
 def _pad_reference(a: PadAttrs, data: Array, value: Array) -> Array:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
+from aotc.ir import Arg, AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary as arithmetic
@@ -31,6 +31,8 @@ from aotc.relay.op.rows import carrier
 from aotc.relay.op.rules import axes_of, require_dtype, tensor
 from aotc.relay.op.samples import BOOL, FLOAT, NUMBER, Kind, accuracy, exact, random_array, special_values
 from aotc.tir import binary, call, const, select, te
+
+T = TypeVar("T")
 
 
 @attrs
@@ -61,24 +63,19 @@ def reduced_axes(a: Any, rank: int) -> tuple[int, ...]:
     return tuple(k for k in range(rank) if k not in named) if a.exclude and a.axis is not None else named
 
 
-def _shape(a: Any, shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    axes = reduced_axes(a, len(shape))
-    if a.keepdims:
-        return tuple(1 if k in axes else d for k, d in enumerate(shape))
-    return tuple(d for k, d in enumerate(shape) if k not in axes)
+def _kept(a: Any, items: Sequence[T], one: T) -> tuple[T, ...]:
+    """What is said of the data's axes, of those of the result; `one` of an axis that is reduced and kept."""
+    axes = reduced_axes(a, len(items))
+    return tuple(one if k in axes else item for k, item in enumerate(items) if a.keepdims or k not in axes)
 
 
 def _axis_map(a: Any, types: Types) -> AxisMap:
-    rank = tensor(types[0]).rank
-    axes = reduced_axes(a, rank)
-    if a.keepdims:
-        return AxisMap((tuple(None if k in axes else k for k in range(rank)),) * len(types))
-    return AxisMap((tuple(k for k in range(rank) if k not in axes),) * len(types))
+    axes: Sequence[int | None] = range(tensor(types[0]).rank)
+    return AxisMap((_kept(a, axes, None),) * len(types))
 
 
-def _moved(a: Any, types: Types, now: Callable[[int], int]) -> Attrs:
-    moved: Attrs = a.replace(axis=tuple(sorted(map(now, reduced_axes(a, tensor(types[0]).rank)))), exclude=False)
-    return moved
+def _moved(a: Any, types: Types, now: Callable[[int], int]) -> Any:
+    return a.replace(axis=tuple(sorted(map(now, reduced_axes(a, tensor(types[0]).rank)))), exclude=False)
 
 
 def _moved_arg(a: ArgReduceAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:
@@ -89,7 +86,7 @@ def _moved_arg(a: ArgReduceAttrs, types: Types, now: Callable[[int], int]) -> At
 def _infer(kind: Kind, a: Any, types: Types) -> Type:
     data = tensor(types[0])
     require_dtype(data.dtype, kind.accepts(data.dtype))
-    return TensorType(_shape(a, data.shape), data.dtype)
+    return TensorType(_kept(a, data.shape, 1), data.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ class _Space:
 
     @property
     def result(self) -> tuple[int, ...]:
-        return tuple(int(d) for d in _shape(self.a, self.shape) if isinstance(d, int))
+        return _kept(self.a, self.shape, 1)
 
     def at(self, v: Sequence[Scalar]) -> tuple[Scalar, ...]:
         """The element of the data for (*result axes, *reduction axes)."""
@@ -255,7 +252,7 @@ def _infer_arg(a: ArgReduceAttrs, types: Types) -> Type:
     require("argreduce.empty", 0 not in reduced, "there is no greatest or least of no elements")
     count = math.prod(d for d in reduced if isinstance(d, int))
     require("argreduce.size", count <= DType("int32").max, lambda: f"{count} positions do not fit int32")
-    return TensorType(_shape(a, data.shape), "int32")
+    return TensorType(_kept(a, data.shape, 1), "int32")
 
 
 def _stored(x: te.Tensor) -> te.Tensor:
@@ -314,7 +311,7 @@ argmin = _arg_reduction("argmin", "min", np.argmin)
 
 def _infer_variance(a: VarianceAttrs, types: Types) -> Type:
     data, mean = tensor(types[0], "data"), tensor(types[1], "mean")
-    kept = TensorType(_shape(a.replace(keepdims=True), data.shape), data.dtype)
+    kept = TensorType(_kept(a.replace(keepdims=True), data.shape, 1), data.dtype)
     require("variance.mean", mean == kept, lambda: f"the mean must be {kept}, got {mean}")
     return _infer(FLOAT, a, types)
 

@@ -105,15 +105,9 @@ class AxisMapping:
     def nearest(self, o: Any, rounding: str) -> Any:
         """The index before it is brought into range, for numbers and expressions."""
         at = self.times(o)
-        match rounding:
-            case "floor":
-                return at // self.r
-            case "ceil":
-                return (at + (self.r - 1)) // self.r
-            case "round_prefer_floor":
-                return (at * 2 + (self.r - 1)) // (2 * self.r)
-            case _:
-                return (at * 2 + self.r) // (2 * self.r)
+        if rounding in ("floor", "ceil"):
+            return (at if rounding == "floor" else at + (self.r - 1)) // self.r
+        return (at * 2 + (self.r - (rounding == "round_prefer_floor"))) // (2 * self.r)
 
     def inside(self, o: Scalar) -> list[Scalar]:
         """Conditions for the coordinate to lie on the data; none where it always does."""

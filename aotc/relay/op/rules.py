@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from aotc.ir import AxisMap, Dim, DType, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
-from aotc.ir.op import Infer
+from aotc.ir import AxisMap, Dim, DType, Infer, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op.opdef import Array
 

@@ -23,8 +23,7 @@ from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import NUMBER, accuracy, random_array
 from aotc.relay.op.shape import product as elements
-from aotc.tir import Buffer, Load, Var, binary, const, te
-from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, loops
+from aotc.tir import Assign, Block, Buffer, Declare, For, Load, Stmt, Store, Var, binary, const, forall, te
 
 
 @attrs
@@ -80,8 +79,8 @@ class _Scan:
         add = Assign(total, binary(self.op, total, Load(source, place).astype(self.dtype)))
         keep = Store(out, place, total)
         steps = (keep, add) if self.exclusive else (add, keep)
-        body = Block((Declare(total, self.identity), loops([(k, self.extent)], Block(steps))))
-        return loops([(o, self.outer)], body, kind="independent")
+        body = Block((Declare(total, self.identity), For(k, self.extent, Block(steps))))
+        return forall(o, self.outer, body)
 
     def side_by_side(self, source: Buffer, out: Buffer) -> Stmt:
         """Each row of the result from the one before it."""
@@ -91,9 +90,9 @@ class _Scan:
         item = Load(source, place - self.inner if self.exclusive else place).astype(self.dtype)
         first = Store(out, begin, self.identity if self.exclusive else Load(source, begin).astype(self.dtype))
         row = Store(out, place, binary(self.op, Load(out, place - self.inner), item))
-        rows = For(k, self.extent, loops([(j, self.inner)], row, kind="independent"), begin=1)
-        start = loops([(j, self.inner)], first, kind="independent")
-        return loops([(o, self.outer)], Block((start, rows)), kind="independent")
+        rows = For(k, self.extent, forall(j, self.inner, row), begin=1)
+        start = forall(j, self.inner, first)
+        return forall(o, self.outer, Block((start, rows)))
 
 
 def _compute(op: str, a: ScanAttrs, args: Tensors) -> te.Tensor:

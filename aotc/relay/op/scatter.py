@@ -25,8 +25,8 @@ from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, NUMBER, accuracy, exact, random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, binary, select, te
-from aotc.tir.stmt import Block, Declare, If, Stmt, Store, loops
+from aotc.tir import BOOL, INDEX, Block, Buffer, Const, Declare, If, Load, Stmt, Store, Var, binary, forall, select, te
+from aotc.tir.stmt import loops
 
 REDUCTIONS: Final = {"update": "", "add": "add", "mul": "mul", "min": "min", "max": "max"}
 """How an update combines with what is there: the tir operation, none for plain writing."""
@@ -103,9 +103,9 @@ def _program(
         value: Scalar = Load(changes, change + j)
         if op:
             value = binary(op, Load(out, at + j), value)
-        write = loops([(j, run)], Store(out, at + j, value), kind="independent")
+        write = forall(j, run, Store(out, at + j, value))
         body = If(inside, Block((Declare(at, target), write)))
-        copy = loops([(i, data.size)], Store(out, i, Load(source, i)), kind="independent")
+        copy = forall(i, data.size, Store(out, i, Load(source, i)))
         return Block((copy, loops(axes, body)))
 
     return te.extern(name, [(data.shape, data.dtype)], (data, indices, updates), build)[0]

@@ -126,8 +126,7 @@ class _Reshape:
         require("reshape.one-unknown", self.out.count(None) <= 1, lambda: f"more than one -1 in {self.a.newshape}")
         known = [d for d in self.out if d is not None]
         if None in self.out:
-            fill = quotient(self.shape, known)
-            return tuple(fill if d is None else d for d in self.out)
+            return tuple(quotient(self.shape, known) if d is None else d for d in self.out)
         same = not (is_static(known) and is_static(self.shape)) or product(known) == product(self.shape)
         require("reshape.size", same, lambda: f"{shape_text(self.shape)} cannot become {shape_text(tuple(known))}")
         return tuple(known)

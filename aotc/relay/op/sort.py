@@ -23,7 +23,7 @@ from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
-from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, call, minimum, select, te
+from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, call, forall, minimum, select, te
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, loops
 
 _INSERTION: Final = 16
@@ -117,8 +117,8 @@ class _Row:
     def sorted(self, order: Buffer, spare: Buffer) -> Stmt:
         """All positions, by bottom-up merging: runs of `width` become runs of twice that."""
         i, width, low = Var("i"), Var("width"), Var("low")
-        start = loops([(i, self.extent)], Store(order, i, i.astype(_PLACE)), kind="independent")
-        back = loops([(i, self.extent)], Store(order, i, Load(spare, i)), kind="independent")
+        start = forall(i, self.extent, Store(order, i, i.astype(_PLACE)))
+        back = forall(i, self.extent, Store(order, i, Load(spare, i)))
         runs = While(low < self.extent, Block((self._merge(order, spare, low, width), Assign(low, low + width * 2))))
         level = Block((Declare(low, Const(0, INDEX)), runs, back, Assign(width, width * 2)))
         return Block((start, Declare(width, Const(1, INDEX)), While(width < self.extent, level)))
@@ -163,7 +163,7 @@ def _sorted_rows(
         for (values, dtype), out in zip(results, outputs, strict=True):
             value = row.key(place) if values else place.astype(dtype)
             stores.append(Store(out, o * (count * inner) + i * inner + j, value))
-        write = loops([(i, count)], Block(stores), kind="independent")
+        write = forall(i, count, Block(stores))
         return loops([(o, outer), (j, inner)], Block((order, write)))  # one after the other: they share the scratch
 
     kinds = [(shape, data.dtype if values else dtype) for values, dtype in results]

@@ -7,7 +7,7 @@ split(x, 2, axis=0)                    # a tuple of two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -19,10 +19,10 @@ from aotc.ir.attrs import Attrs, attrs
 from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.relay.expr import Expr, Tuple, TupleGetItem, tensor_type_of
 from aotc.relay.op import shape as views
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Scalar, Tensors
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import all_but_axis, all_but_axis_or_flat, axis_of, require_same_dtype, tensor, tensor_fields
-from aotc.relay.op.samples import ANY, exact, random_array, samples_of
+from aotc.relay.op.samples import samples_of
 from aotc.relay.op.shape import product
 from aotc.tir import Block, Buffer, Load, Stmt, Store, Var, forall, select, te
 
@@ -127,22 +127,6 @@ def _concatenate_compute(a: ConcatenateAttrs, args: Sequence[Sequence[te.Tensor]
     return te.compute(shape, body, "concatenate")
 
 
-_JOINS: Any = (
-    (((2, 3), (2, 1), (2, 2)), 1), (((2, 3), (1, 3)), 0), (((2, 3, 2), (2, 1, 2)), -2), (((4,),), 0),
-    (((2,), (0,), (3,)), 0), (((0, 2), (0, 3)), 1), (((2, 1),) * 20, 1),
-)  # fmt: skip
-
-
-def _arrays(shapes: Sequence[Sequence[int]], dtype: str = "float32") -> tuple[Array, ...]:
-    return tuple(random_array(shape, dtype, k) for k, shape in enumerate(shapes))
-
-
-def _concatenate_samples() -> Iterator[Sample]:
-    for k, (shapes, axis) in enumerate(_JOINS):
-        for dtype in ANY.examples if k == 0 else ("float32",):
-            yield exact(ConcatenateAttrs(axis=axis), _arrays(shapes, dtype))
-
-
 concatenate = OpDef(
     name="concatenate",
     attrs=ConcatenateAttrs,
@@ -153,8 +137,11 @@ concatenate = OpDef(
     axes=all_but_axis,
     compute=_concatenate_compute,
     quantised=Quantised.RESCALE,
-    samples=_concatenate_samples,
-)
+    samples=samples_of(ConcatenateAttrs, "axis", (
+        (((2, 3), (2, 1), (2, 2)), 1), (((2, 3), (1, 3)), 0), (((2, 3, 2), (2, 1, 2)), -2), (((4,),), 0),
+        (((2,), (0,), (3,)), 0), (((0, 2), (0, 3)), 1), (((2, 1),) * 20, 1),
+    )),
+)  # fmt: skip
 
 
 # --- stack
@@ -190,14 +177,6 @@ def _stack_expand(a: StackAttrs, args: Sequence[Expr]) -> Expr:
     return concatenate([views.expand_dims(part, axis) for part in parts], axis)
 
 
-def _stack_samples() -> Iterator[Sample]:
-    cases: Any = (((2, 3), 3, 1), ((2, 3), 2, 0), ((2, 3), 2, -1), ((), 2, 0), ((4,), 1, 0), ((0, 2), 2, 0))
-    for shape, count, axis in cases:
-        yield exact(StackAttrs(axis=axis), _arrays([shape] * count))
-    for dtype in ANY.examples:
-        yield exact(StackAttrs(axis=1), _arrays([(3,), (3,)], dtype))
-
-
 stack = OpDef(
     name="stack",
     attrs=StackAttrs,
@@ -208,8 +187,11 @@ stack = OpDef(
     axes=_stack_axes,
     quantised=Quantised.RESCALE,
     expand=_stack_expand,
-    samples=_stack_samples,
-)
+    samples=samples_of(StackAttrs, "axis", (
+        (((3,),) * 2, 1), (((2, 3),) * 3, 1), (((2, 3),) * 2, 0), (((2, 3),) * 2, -1), (((),) * 2, 0), (((4,),), 0),
+        (((0, 2),) * 2, 0),
+    )),
+)  # fmt: skip
 
 
 # --- split

@@ -307,12 +307,6 @@ def _samples_group() -> Iterable[Sample]:
 # --- nn.l2_normalize
 
 
-def _infer_l2(a: L2NormalizeAttrs, types: Types) -> Type:
-    data = rules.float_tensor(types[0])
-    rules.axes_of(a.axis, data.rank)
-    return data
-
-
 def _compute_l2(a: L2NormalizeAttrs, args: Tensors) -> te.Tensor:
     data = promoted(args[0])
     axes = rules.axes_of(a.axis, data.rank)
@@ -340,8 +334,7 @@ def _samples_l2() -> Iterable[Sample]:
 
 
 def _infer_lrn(a: LRNAttrs, types: Types) -> Type:
-    data = rules.float_tensor(types[0])
-    rules.axis_of(a.axis, data.rank)
+    data = rules.float_along_axis(a, types)
     require("lrn.size", a.size > 0, f"size must be positive, got {a.size}")
     return data
 
@@ -461,7 +454,7 @@ group_norm = _norm(
 l2_normalize = OpDef(
     name="nn.l2_normalize",
     attrs=L2NormalizeAttrs,
-    infer=_infer_l2,
+    infer=rules.float_along_axis,
     reference=_reference_l2,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
     axes=rules.all_but_axis,

@@ -18,7 +18,7 @@ from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import broadcast_rule, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import Kind, accuracy, random_array, special_values
 from aotc.tir import call as intrinsic_call
-from aotc.tir import te
+from aotc.tir import const, select, te
 
 NumpyFn: TypeAlias = Callable[..., Any]
 ScalarFn: TypeAlias = Callable[..., Scalar]
@@ -73,6 +73,14 @@ def intrinsic(name: str) -> ScalarFn:
 def either(scalars: NumpyFn, arrays: NumpyFn) -> NumpyFn:
     """A function of scalar expressions and of arrays, for formulas of both."""
     return lambda *args: (arrays if isinstance(args[0], (np.ndarray, np.generic)) else scalars)(*args)
+
+
+def literal(values: Sequence[float], index: Scalar, dtype: str) -> Scalar:
+    """The element of a list of numbers, which is not empty, that an index names."""
+    result: Scalar = const(values[-1], dtype)
+    for k, value in reversed(list(enumerate(values[:-1]))):
+        result = select(index.equal(k), const(value, dtype), result)
+    return result
 
 
 def replaced(items: Sequence[T], position: int, item: T) -> tuple[T, ...]:

@@ -110,6 +110,13 @@ def float_tensor(ty: Type) -> TensorType:
     return data
 
 
+def float_along_axis(a: Any, types: Types) -> TensorType:
+    """Type rule of operators of floats along `a.axis` (one axis, several, None for all)."""
+    data = float_tensor(types[0])
+    axes_of(a.axis, data.rank)
+    return data
+
+
 def require_same_dtype(a: TensorType, b: TensorType) -> None:
     """Raises AotcError (code "dtype-mismatch") for tensors of different data types."""
     require("dtype-mismatch", a.dtype == b.dtype, lambda: f"data types {a.dtype} and {b.dtype} do not match")

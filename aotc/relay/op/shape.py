@@ -17,10 +17,10 @@ from aotc.ir import Dim, DType, Shape, SymDim, TensorType, Type, is_static, stat
 from aotc.ir.attrs import Attrs, NoAttrs, attrs, param
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
 from aotc.relay.op.opdef import OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rows import broadcast_at
+from aotc.relay.op.rows import broadcast_at, literal
 from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
 from aotc.relay.op.samples import samples_of
-from aotc.tir import const, select, te
+from aotc.tir import const, te
 
 
 def _view_op(
@@ -380,18 +380,6 @@ class ShapeOfAttrs(Attrs):
     dtype: str = "int32"
 
 
-def _numbers(values: Sequence[int], dtype: str) -> te.Tensor:
-    """The vector of some integers, which stand in the code."""
-
-    def body(i: Scalar) -> Scalar:
-        result: Scalar = const(values[-1] if values else 0, dtype)
-        for k, value in reversed(list(enumerate(values[:-1]))):
-            result = select(i.equal(k), const(value, dtype), result)
-        return result
-
-    return te.compute((len(values),), body, "shape_of")
-
-
 def _size_query(name: str, vector: bool, doc: str, rows: Sequence[Any]) -> OpDef:
     """The shape (`vector`), or the number of elements."""
 
@@ -404,7 +392,9 @@ def _size_query(name: str, vector: bool, doc: str, rows: Sequence[Any]) -> OpDef
 
     def compute(a: ShapeOfAttrs, args: Tensors) -> te.Tensor:
         return (
-            _numbers(args[0].shape, a.dtype) if vector else te.compute((), lambda: const(args[0].size, a.dtype), "size")
+            te.compute((args[0].rank,), lambda i: literal(args[0].shape or (0,), i, a.dtype), "shape_of")
+            if vector
+            else te.compute((), lambda: const(args[0].size, a.dtype), "size")
         )
 
     return OpDef(

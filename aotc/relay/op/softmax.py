@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import OpPattern, Type, Types
+from aotc.ir import OpPattern
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.fast_math import clamped_exp, clamped_exp_numpy
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import ScalarFn, intrinsic
-from aotc.relay.op.rules import all_but_axis, axis_of, float_tensor
+from aotc.relay.op.rules import all_but_axis, axis_of, float_along_axis
 from aotc.relay.op.samples import random_sample
 from aotc.tir import call, te
 
@@ -27,12 +27,6 @@ from aotc.tir import call, te
 @attrs
 class SoftmaxAttrs(Attrs):
     axis: int = -1
-
-
-def _infer(a: SoftmaxAttrs, types: Types) -> Type:
-    data = float_tensor(types[0])
-    axis_of(a.axis, data.rank)
-    return data
 
 
 _EXP = intrinsic("exp")
@@ -113,7 +107,7 @@ def _along(name: str, doc: str, reference: Callable[..., Array], compute: Callab
         name=f"nn.{name}",
         doc=doc,
         attrs=SoftmaxAttrs,
-        infer=_infer,
+        infer=float_along_axis,
         reference=reference,
         pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
         axes=all_but_axis,

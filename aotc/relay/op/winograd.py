@@ -21,10 +21,11 @@ from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op import conv
 from aotc.relay.op.contract import as_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.rows import literal
 from aotc.relay.op.rules import ranked, require_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_array, random_sample
 from aotc.relay.op.window import full_padding, pad_pairs, paddings, window_extent
-from aotc.tir import TAPS, TILES, const, matrices, select, te
+from aotc.tir import TAPS, TILES, matrices, te
 
 
 @attrs
@@ -77,10 +78,7 @@ def _compute_weights(a: ConvWinogradWeightTransformAttrs, args: Tensors) -> te.T
 
     def factor(row: Scalar, tap: int) -> Scalar:
         """Element [row, tap] of G, chosen where the row is not known."""
-        value: Scalar = const(float(g[-1, tap]), weight.dtype)
-        for k in reversed(range(len(g) - 1)):
-            value = select(row.equal(k), const(float(g[k, tap]), weight.dtype), value)
-        return value
+        return literal(g[:, tap].tolist(), row, weight.dtype)
 
     def body(x: Scalar, y: Scalar, o: Scalar, i: Scalar) -> Scalar:
         taps = product(range(TAPS), repeat=2)

@@ -15,10 +15,9 @@ import numpy as np
 
 from aotc.ir import DType, OpPattern, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs
-from aotc.relay.op import rules
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rows import broadcast_compute, carrier
-from aotc.relay.op.rules import axis_of, float_tensor, pointwise, require_dtype, tensor
+from aotc.relay.op.rows import along_axis, broadcast_compute, carrier
+from aotc.relay.op.rules import axis_of, float_tensor, pointwise, require_dtype, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, random_sample, special_values
 from aotc.tir import const, maximum, minimum, select, te
 
@@ -185,14 +184,8 @@ def _prelu_infer(a: PReluAttrs, types: Types) -> Type:
     channels = data.shape[axis_of(a.axis, data.rank)]
     fits = alpha.rank == 1 and (alpha.shape[0] == channels or not isinstance(channels, int))
     require("prelu.alpha", fits, lambda: f"alpha must have shape ({channels},), got {alpha}")
-    rules.require_same_dtype(data, alpha)
+    require_same_dtype(data, alpha)
     return data
-
-
-def _prelu_compute(a: PReluAttrs, args: Tensors) -> te.Tensor:
-    data, alpha = args
-    axis = axis_of(a.axis, data.rank)
-    return te.compute(data.shape, lambda *i: _leaky(data[i], alpha[i[axis]]), "prelu")
 
 
 def _prelu_samples() -> Iterator[Sample]:
@@ -200,15 +193,4 @@ def _prelu_samples() -> Iterator[Sample]:
         yield random_sample((shape, (shape[axis],)), PReluAttrs(axis=axis))
 
 
-prelu = OpDef(
-    name="nn.prelu",
-    attrs=PReluAttrs,
-    args=args("data", "alpha"),
-    infer=_prelu_infer,
-    refine=rules.vectors_along_axis,
-    reference=lambda a, x, alpha: _leaky_numpy(x, rules.broadcast_along(alpha, a.axis, x.ndim)),
-    pattern=OpPattern.BROADCAST,
-    axes=rules.elements_and_vectors,
-    compute=_prelu_compute,
-    samples=_prelu_samples,
-)
+prelu = along_axis("nn.prelu", PReluAttrs, "alpha", _leaky_numpy, _leaky, infer=_prelu_infer, samples=_prelu_samples)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import add
 from typing import Any, TypeVar
 
 from aotc.ir import AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, attrs, param
-from aotc.relay.op import rules
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import axis_of, ranked, require_same_dtype, shape_text, tensor, vectors_along_axis
+from aotc.relay.op.rows import along_axis
+from aotc.relay.op.rules import axis_of, ranked, require_same_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import blocked, may_equal
 from aotc.tir import te
@@ -252,16 +253,6 @@ def _infer_bias(a: BiasAddAttrs, types: Types) -> Type:
     return data
 
 
-def _compute_bias(a: BiasAddAttrs, args: Tensors) -> te.Tensor:
-    data, bias = args
-    axis = axis_of(a.axis, data.rank)
-    return te.compute(data.shape, lambda *i: data[i] + bias[i[axis]], "bias_add")
-
-
-def _reference_bias(a: BiasAddAttrs, data: Array, bias: Array) -> Array:
-    return data + rules.broadcast_along(bias, a.axis, data.ndim)
-
-
 # --- samples
 
 
@@ -327,16 +318,6 @@ matmul = _product(
 batch_matmul = _product(
     "batch_matmul", BatchMatmulAttrs, "tensor_a tensor_b", _infer_batch, _axes_batch, samples=_samples_batch
 )
-bias_add = OpDef(
-    name="nn.bias_add",
-    attrs=BiasAddAttrs,
-    args=args("data", "bias"),
-    infer=_infer_bias,
-    refine=vectors_along_axis,
-    reference=_reference_bias,
-    pattern=OpPattern.BROADCAST,
-    axes=rules.elements_and_vectors,
-    compute=_compute_bias,
-    quantised=Quantised.RESCALE,
-    samples=_samples_bias,
+bias_add = along_axis(
+    "nn.bias_add", BiasAddAttrs, "bias", add, add, infer=_infer_bias, quantised=Quantised.RESCALE, samples=_samples_bias
 )

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from aotc.ir import DType, OpPattern, TensorType, Type, Types, args
+from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, args
+from aotc.relay.op import rules
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
-from aotc.relay.op.rules import broadcast_rule, pointwise, require_dtype, tensor
+from aotc.relay.op.rules import axis_of, broadcast_rule, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import Kind, accuracy, random_array, special_values
 from aotc.tir import call as intrinsic_call
 from aotc.tir import const, select, te
@@ -182,5 +183,28 @@ def binary(
         axes=pointwise,
         compute=lambda _, args: broadcast_compute(expression, args, name),
         samples=partial(_binary_samples, kind, exact or bool(result)),
+        **facets,
+    )
+
+
+def along_axis(
+    name: str, attributes: type[Attrs], vector: str, numpy: NumpyFn, scalar: ScalarFn, **facets: Any
+) -> OpDef:
+    """An elementwise operator of data and of a `vector` along `axis`, as functions of arrays and of scalars."""
+
+    def compute(a: Any, args: Tensors) -> te.Tensor:
+        data, values = args
+        axis = axis_of(a.axis, data.rank)
+        return te.compute(data.shape, lambda *i: scalar(data[i], values[i[axis]]), name.rpartition(".")[2])
+
+    return OpDef(
+        name=name,
+        attrs=attributes,
+        args=args("data", vector),
+        refine=rules.vectors_along_axis,
+        reference=lambda a, x, v: numpy(x, rules.broadcast_along(v, a.axis, x.ndim)),
+        pattern=OpPattern.BROADCAST,
+        axes=rules.elements_and_vectors,
+        compute=compute,
         **facets,
     )

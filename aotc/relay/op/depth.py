@@ -70,7 +70,7 @@ def _axes(a: SubPixelAttrs, types: Types) -> AxisMap:
     return AxisMap((tuple(k if k == batch else None for k in range(4)),))
 
 
-def _sub_pixel(name: str, doc: str, deeper: bool, *shapes: tuple[int, ...]) -> OpDef:
+def _sub_pixel(name: str, doc: str, deeper: bool, shapes: Sequence[tuple[int, ...]]) -> OpDef:
     """`deeper`: from space to channels."""
 
     def samples() -> Iterable[Sample]:
@@ -96,11 +96,11 @@ depth_to_space = _sub_pixel(
     "depth_to_space",
     "Every block_size^2 channels become a block of pixels of one channel.",
     False,
-    *((2, 8, 2, 3), (1, 9, 2, 2), (1, 2, 3, 8)),
+    ((2, 8, 2, 3), (1, 9, 2, 2), (1, 2, 3, 8)),
 )
 space_to_depth = _sub_pixel(
     "space_to_depth",
     "Every block of pixels becomes block_size^2 channels.",
     True,
-    *((2, 3, 4, 6), (1, 2, 6, 3), (1, 4, 2, 3)),
+    ((2, 3, 4, 6), (1, 2, 6, 3), (1, 4, 2, 3)),
 )

@@ -65,15 +65,15 @@ def pool_data(n: int, ty: Type, mean: bool) -> TensorType:
 
 
 def pool_op(n: int, kind: str, mean: bool, **facets: Any) -> OpDef:
-    """A pool of a kind ("", "adaptive", "global") over `n` axes."""
-    name = f"nn.{kind}_{'avg' if mean else 'max'}_pool{n}d".replace("._", ".")
+    """A pool over `n` axes: of sliding windows (the kind ""), "adaptive" or "global"."""
+    name = "_".join(filter(None, (kind, "avg" if mean else "max", f"pool{n}d")))
     shared: dict[str, Any] = {
         "pattern": OpPattern.OUT_ELEMWISE_FUSABLE,
         "axes": lambda a, _: AxisMap((window.axes_kept(*pool_layouts(n, a), 2),)),
         "precision": None if mean else Precision.FOLLOW,
         "quantised": Quantised.RESCALE if mean else Quantised.PASS,
     }
-    return OpDef(name=name, **shared | facets)
+    return OpDef(name=f"nn.{name}", **shared | facets)
 
 
 # --- sliding windows

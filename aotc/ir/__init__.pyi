@@ -56,8 +56,8 @@ from aotc.ir.ndarray import as_tensors as as_tensors
 from aotc.ir.ndarray import empty as empty
 from aotc.ir.op import Arg as Arg
 from aotc.ir.op import AxisMap as AxisMap
-from aotc.ir.op import Layout as Layout
 from aotc.ir.op import Infer as Infer
+from aotc.ir.op import Layout as Layout
 from aotc.ir.op import Op as Op
 from aotc.ir.op import OpPattern as OpPattern
 from aotc.ir.op import Precision as Precision

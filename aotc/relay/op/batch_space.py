@@ -50,7 +50,7 @@ def _data(ty: Type, block: Sequence[int], pairs: Pairs, what: str) -> TensorType
     data, n = tensor(ty, "data"), len(block)
     fits = 0 < n < data.rank and len(pairs) == n
     require("batch.block", fits, lambda: f"blocks {block} and {what} {pairs} do not fit {data}")
-    require("batch.block", min(block, default=1) > 0, lambda: f"blocks must be positive, got {block}")
+    require("batch.block", min(block, default=1) > 0, f"blocks must be positive, got {block}")
     require("batch.pairs", all(v >= 0 for p in pairs for v in p), lambda: f"{what} must not be negative, got {pairs}")
     return data
 
@@ -80,7 +80,7 @@ def _infer_to_space(a: BatchToSpaceNDAttrs, types: Types) -> Type:
     data = _data(types[0], a.block_shape, a.crops, "crops")
     (batch, *rest), count = data.shape, math.prod(a.block_shape)
     whole = isinstance(batch, SymDim) or batch % count == 0
-    require("batch.divisible", whole, lambda: f"{batch} images are not a multiple of {count}")
+    require("batch.divisible", whole, f"{batch} images are not a multiple of {count}")
     space = map(_to_space_dim, rest, a.block_shape, a.crops)
     return TensorType((extent_of(batch, lambda n: n // count), *space, *rest[len(a.block_shape) :]), data.dtype)
 

@@ -93,7 +93,7 @@ def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...])
         return
     blocks = -(-outer // form.block)
     held = shape[form.kernel[0]]
-    require("conv.block", held == blocks, lambda: f"{outer} channels need {blocks} blocks, the kernel has {held}")
+    require("conv.block", held == blocks, f"{outer} channels need {blocks} blocks, the kernel has {held}")
     whole = a.groups == 1 or outer // a.groups % form.block == 0
     require("conv.block", whole, lambda: f"groups of {outer} channels are not whole blocks of {form.block}")
 

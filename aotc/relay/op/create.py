@@ -44,7 +44,7 @@ def _no_axes(a: Any, types: Types) -> AxisMap:
 
 def _init_infer(a: InitAttrs, types: Types) -> Type:
     given = scalar("full.value", types[0], "fill value").dtype if types else "float32"
-    require("init.shape", all(d >= 0 for d in a.shape), lambda: f"negative dimension in {a.shape}")
+    require("init.shape", all(d >= 0 for d in a.shape), f"negative dimension in {a.shape}")
     return TensorType(a.shape, DType(a.dtype or given))
 
 
@@ -153,7 +153,7 @@ class ArangeAttrs(Attrs):
 
 def _arange_count(a: ArangeAttrs) -> int:
     finite = all(math.isfinite(v) for v in (a.start, a.stop, a.step))
-    require("arange.step", finite and a.step != 0, lambda: f"no range from {a.start} to {a.stop} by {a.step}")
+    require("arange.step", finite and a.step != 0, f"no range from {a.start} to {a.stop} by {a.step}")
     integers = all(isinstance(v, int) for v in (a.start, a.stop, a.step))
     steps = -((a.start - a.stop) // a.step) if integers else math.ceil((a.stop - a.start) / a.step)
     return max(int(steps), 0)
@@ -163,7 +163,7 @@ def _arange_infer(a: ArangeAttrs, _: Sequence[Type]) -> Type:
     dtype = DType(a.dtype)
     require_dtype(dtype, not dtype.is_bool)
     whole = dtype.is_float or all(float(v).is_integer() for v in (a.start, a.step))
-    require("arange.fraction", whole, lambda: f"a range from {a.start} by {a.step} of integers")
+    require("arange.fraction", whole, f"a range from {a.start} by {a.step} of integers")
     return TensorType((_arange_count(a),), dtype)
 
 

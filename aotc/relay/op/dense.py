@@ -73,7 +73,7 @@ def _check_inner(a: Dim, b: Dim) -> None:
 
 
 def _check_units(units: int | None, n: Dim) -> None:
-    require("matmul.units", units is None or may_equal(units, n), lambda: f"units is {units}, the weight has {n}")
+    require("matmul.units", units is None or may_equal(units, n), f"units is {units}, the weight has {n}")
 
 
 def _swapped(shape: Sequence[D], swap: bool) -> tuple[D, ...]:
@@ -159,7 +159,7 @@ def _pack_units(a: DensePackAttrs, shape: Sequence[Dim], block: int) -> Dim:
 def _pack_block(a: DensePackAttrs) -> int:
     layout, block = blocked(a.weight_layout, "n")
     fits = layout == "NC" and block > 0
-    require("layout", fits, lambda: f"weight_layout must be like NC16n, got {a.weight_layout!r}")
+    require("layout", fits, f"weight_layout must be like NC16n, got {a.weight_layout!r}")
     return block
 
 
@@ -228,7 +228,7 @@ def _infer_batch(a: BatchMatmulAttrs, types: Types) -> Type:
     other, inner, n = _swapped(right.shape, a.transpose_b)
     _check_inner(k, inner)
     fits = batch == 1 or other == 1 or may_equal(batch, other)
-    require("batch_matmul.batch", fits, lambda: f"batches {batch} and {other} do not broadcast")
+    require("batch_matmul.batch", fits, f"batches {batch} and {other} do not broadcast")
     return TensorType((other if batch == 1 else batch, m, n), result_dtype(left, right, a.out_dtype))
 
 

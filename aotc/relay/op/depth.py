@@ -42,7 +42,7 @@ def _times(dim: Dim, factor: int) -> Dim:
 
 def _parts(dim: Dim, factor: int) -> Dim:
     whole = not isinstance(dim, int) or dim % factor == 0
-    require("depth.divisible", whole, lambda: f"{dim} is not a multiple of {factor}")
+    require("depth.divisible", whole, f"{dim} is not a multiple of {factor}")
     return extent_of(dim, lambda d: d // factor, unchanged=factor == 1)
 
 

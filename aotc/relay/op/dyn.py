@@ -200,7 +200,7 @@ def _infer_squeeze(_: Any, types: Types) -> Type:
 def _infer_expand(a: Any, types: Types) -> Type:
     data = tensor(types[0], "data")
     _check_scalar(types[1], "axis")
-    require("expand_dims.count", a.num_newaxis >= 0, lambda: f"num_newaxis is {a.num_newaxis}")
+    require("expand_dims.count", a.num_newaxis >= 0, f"num_newaxis is {a.num_newaxis}")
     return TensorType(_unknown(data.rank + a.num_newaxis), data.dtype)
 
 
@@ -268,7 +268,7 @@ one_hot = _dynamic(
 def _infer_slice(a: Any, types: Types) -> Type:
     data = tensor(types[0], "data")
     begin, end, strides = (_length(ty, what) for ty, what in zip(types[1:], ("begin", "end", "strides"), strict=True))
-    require("slice.mode", a.slice_mode in ("end", "size"), lambda: f"slice mode {a.slice_mode!r} is unknown")
+    require("slice.mode", a.slice_mode in ("end", "size"), f"slice mode {a.slice_mode!r} is unknown")
     fits = begin == end <= data.rank and strides in (1, begin)
     require("slice.count", fits, lambda: f"{begin} begins, {end} ends, {strides} strides for rank {data.rank}")
     return TensorType((*_unknown(begin), *data.shape[begin:]), data.dtype)

@@ -85,7 +85,7 @@ def _take_axes(a: TakeAttrs, data: int, indices: int) -> tuple[int, int]:
     batch = axis_of(a.batch_dims, indices + 1) if a.batch_dims < 0 else a.batch_dims
     axis = axis_of(0 if a.axis is None else a.axis, data)
     fits = 0 <= batch <= min(axis, indices) and (a.axis is not None or batch == 0)
-    require("take.batch_dims", fits, lambda: f"{a.batch_dims} batch axes with axis {a.axis}")
+    require("take.batch_dims", fits, f"{a.batch_dims} batch axes with axis {a.axis}")
     return axis, batch
 
 
@@ -382,7 +382,7 @@ def _one_hot_infer(a: OneHotAttrs, types: Types) -> Type:
     scalars = all(v.rank == 0 for v in values)
     require("one_hot.values", scalars, lambda: f"on and off value must be scalars, got {values[0]} and {values[1]}")
     require("dtype-mismatch", values[0].dtype == values[1].dtype, "on and off value have different data types")
-    require("one_hot.depth", a.depth >= 0, lambda: f"depth is {a.depth}")
+    require("one_hot.depth", a.depth >= 0, f"depth is {a.depth}")
     axis = axis_of(a.axis, indices.rank + 1)
     return TensorType((*indices.shape[:axis], a.depth, *indices.shape[axis:]), a.dtype or values[0].dtype)
 

@@ -209,11 +209,11 @@ def split_bounds(a: SplitAttrs, extent: int) -> list[tuple[int, int]]:
     """Where each part begins and ends."""
     where = a.indices_or_sections
     if isinstance(where, int):
-        require("split.sections", where > 0 and extent % where == 0, lambda: f"{extent} has no {where} equal parts")
+        require("split.sections", where > 0 and extent % where == 0, f"{extent} has no {where} equal parts")
         where = tuple(k * (extent // where) for k in range(1, where))
     edges = (0, *where, extent)
     ordered = list(edges) == sorted(edges)
-    require("split.indices", ordered, lambda: f"split points {where} are not ascending within {extent}")
+    require("split.indices", ordered, f"split points {where} are not ascending within {extent}")
     return list(pairwise(edges))
 
 
@@ -222,7 +222,7 @@ def _split_extents(a: SplitAttrs, d: Dim) -> list[Dim]:
         return [stop - start for start, stop in split_bounds(a, d)]
     where = a.indices_or_sections
     if isinstance(where, int):
-        require("split.sections", where > 0, lambda: f"cannot split into {where} parts")
+        require("split.sections", where > 0, f"cannot split into {where} parts")
         return [SymDim(upper=d.upper and d.upper // where) if where > 1 else d] * where
     known = split_bounds(a, where[-1] if where else 0)[:-1]
     last = SymDim(upper=d.upper and d.upper - (where[-1] if where else 0)) if where else d
@@ -284,7 +284,7 @@ def _times(d: Dim, factor: int) -> Dim:
 
 def _tile_shapes(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
     """The data's shape and the repetitions, filled up with leading ones to one length."""
-    require("tile.reps", all(r >= 0 for r in a.reps), lambda: f"negative repetitions in {a.reps}")
+    require("tile.reps", all(r >= 0 for r in a.reps), f"negative repetitions in {a.reps}")
     rank = max(len(shape), len(a.reps))
     return (1,) * (rank - len(shape)) + shape, (1,) * (rank - len(a.reps)) + a.reps
 
@@ -336,7 +336,7 @@ class RepeatAttrs(Attrs):
 
 def _repeat_infer(a: RepeatAttrs, types: Types) -> Type:
     data = tensor(types[0])
-    require("repeat.count", a.repeats >= 0, lambda: f"repeats is {a.repeats}")
+    require("repeat.count", a.repeats >= 0, f"repeats is {a.repeats}")
     shape = (product(data.shape),) if a.axis is None else data.shape
     axis = axis_of(a.axis or 0, len(shape))
     return TensorType(replaced(shape, axis, _times(shape[axis], a.repeats)), data.dtype)

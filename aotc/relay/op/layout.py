@@ -102,7 +102,7 @@ def _ceil(d: Dim, factor: int) -> Dim:
 def _layouts(a: LayoutTransformAttrs) -> tuple[Layout, Layout]:
     source, target = Layout.parse(a.src_layout), Layout.parse(a.dst_layout)
     same = source.primals == target.primals
-    require("layout", same, lambda: f"layouts {a.src_layout!r} and {a.dst_layout!r} have different axes")
+    require("layout", same, f"layouts {a.src_layout!r} and {a.dst_layout!r} have different axes")
     return source, target
 
 

@@ -251,7 +251,7 @@ def _infer_arg(a: ArgReduceAttrs, types: Types) -> Type:
     reduced = [data.shape[k] for k in reduced_axes(a, data.rank)]
     require("argreduce.empty", 0 not in reduced, "there is no greatest or least of no elements")
     count = math.prod(d for d in reduced if isinstance(d, int))
-    require("argreduce.size", count <= DType("int32").max, lambda: f"{count} positions do not fit int32")
+    require("argreduce.size", count <= DType("int32").max, f"{count} positions do not fit int32")
     return TensorType(_kept(a, data.shape, 1), "int32")
 
 

@@ -254,7 +254,7 @@ def _infer(n: int, a: ResizeAttrs, types: Types) -> Type:
     batch, channels, *space = pick(data.shape, where)
     require("resize.empty", 0 not in space, lambda: f"nothing to sample in {data}")
     numbers = (*(a.scales or ()), *(a.roi or ()))
-    require("resize.roi", all(map(isfinite, numbers)), lambda: f"scales and roi must be finite, got {numbers}")
+    require("resize.roi", all(map(isfinite, numbers)), f"scales and roi must be finite, got {numbers}")
     known_sizes = [d for d in space if isinstance(d, int)]
     if len(known_sizes) == n:
         axes_of(n, a, known_sizes)

@@ -50,7 +50,7 @@ def tensor_fields(ty: Type, what: str = "argument") -> tuple[TensorType, ...]:
 
 def axis_of(axis: int, rank: int) -> int:
     """A possibly negative axis as an index from 0; AotcError (code "axis") if it is out of range."""
-    require("axis", -rank <= axis < rank, lambda: f"axis {axis} is outside rank {rank}")
+    require("axis", -rank <= axis < rank, f"axis {axis} is outside rank {rank}")
     return axis % rank
 
 

@@ -101,7 +101,7 @@ def quotient(dims: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
     require("reshape.size", known != 0, "a dimension of -1 beside one of 0 could be anything")
     if symbols:
         return symbols[0]
-    require("reshape.size", total % known == 0, lambda: f"{total} elements do not fill rows of {known}")
+    require("reshape.size", total % known == 0, f"{total} elements do not fill rows of {known}")
     return total // known
 
 
@@ -116,14 +116,14 @@ class _Reshape:
 
     def take(self) -> Dim:
         some = self.source < len(self.shape)
-        require("reshape.rank", some, lambda: f"{self.a.newshape} asks for too many dimensions")
+        require("reshape.rank", some, f"{self.a.newshape} asks for too many dimensions")
         self.source += 1
         return self.shape[self.source - 1]
 
     def run(self) -> Shape:
         while self.specs:
             self.step(self.specs.pop(0))
-        require("reshape.one-unknown", self.out.count(None) <= 1, lambda: f"more than one -1 in {self.a.newshape}")
+        require("reshape.one-unknown", self.out.count(None) <= 1, f"more than one -1 in {self.a.newshape}")
         known = [d for d in self.out if d is not None]
         if None in self.out:
             return tuple(quotient(self.shape, known) if d is None else d for d in self.out)
@@ -146,7 +146,7 @@ class _Reshape:
             case -4:
                 self.split()
             case _:
-                require("reshape.value", spec >= 0, lambda: f"{spec} in {self.a.newshape} has no meaning")
+                require("reshape.value", spec >= 0, f"{spec} in {self.a.newshape} has no meaning")
                 self.out.append(spec)
                 self.source += 1
 
@@ -239,7 +239,7 @@ class ExpandDimsAttrs(Attrs):
 
 
 def _expanded_axes(a: ExpandDimsAttrs, shape: Shape) -> tuple[int | None, ...]:
-    require("expand_dims.count", a.num_newaxis >= 0, lambda: f"num_newaxis is {a.num_newaxis}")
+    require("expand_dims.count", a.num_newaxis >= 0, f"num_newaxis is {a.num_newaxis}")
     axis = axis_of(a.axis, len(shape) + 1)
     return (*range(axis), *(None,) * a.num_newaxis, *range(axis, len(shape)))
 
@@ -288,7 +288,7 @@ def permutation(a: TransposeAttrs, rank: int) -> tuple[int, ...]:
         return tuple(reversed(range(rank)))
     axes = tuple(axis_of(k, rank) for k in a.axes)
     complete = sorted(axes) == list(range(rank))
-    require("transpose.axes", complete, lambda: f"axes {a.axes} are not a permutation of {rank} axes")
+    require("transpose.axes", complete, f"axes {a.axes} are not a permutation of {rank} axes")
     return axes
 
 

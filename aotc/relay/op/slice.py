@@ -47,7 +47,7 @@ class StridedSliceAttrs(Attrs):
 def _cuts(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
     """The slice of each axis that is named."""
     count = len(a.begin)
-    require("slice.mode", a.slice_mode in ("end", "size"), lambda: f"slice mode {a.slice_mode!r} is unknown")
+    require("slice.mode", a.slice_mode in ("end", "size"), f"slice mode {a.slice_mode!r} is unknown")
     alike = len(a.end) == count and len(a.strides) in (1, count)
     require("slice.count", alike, lambda: f"{count} begins, {len(a.end)} ends, {len(a.strides)} strides")
     axes = range(count) if a.axes is None else [axis_of(k, rank) for k in a.axes]
@@ -242,7 +242,7 @@ def _trilu_infer(a: TriluAttrs, types: Types) -> Type:
     data, k = tensor(types[0], "data"), tensor(types[1], "k")
     require("trilu.rank", data.rank >= 2, lambda: f"a matrix or a batch of them expected, got {data}")
     require_dtype(data.dtype, data.dtype.has_zero)
-    require("trilu.k", k.rank == 0 and k.dtype.is_integer, lambda: f"k must be an integer scalar, got {k}")
+    require("trilu.k", k.rank == 0 and k.dtype.is_integer, f"k must be an integer scalar, got {k}")
     return data
 
 

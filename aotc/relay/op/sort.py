@@ -180,7 +180,7 @@ def _sortable(ty: Type, axis: int) -> tuple[TensorType, int]:
     position = axis_of(axis, data.rank)
     extent = data.shape[position]
     fits = not isinstance(extent, int) or extent <= _PLACE.max
-    require("sort.size", fits, lambda: f"{extent} elements in a row")
+    require("sort.size", fits, f"{extent} elements in a row")
     return data, position
 
 
@@ -213,7 +213,7 @@ def _count(a: Any, extent: Dim) -> Dim:
     k = a.k if isinstance(a, TopkAttrs) else None
     if k is None or k < 1:
         return extent
-    require("topk.k", not isinstance(extent, int) or k <= extent, lambda: f"the {k} first of {extent} elements")
+    require("topk.k", not isinstance(extent, int) or k <= extent, f"the {k} first of {extent} elements")
     return int(k)
 
 

@@ -36,7 +36,7 @@ TRANSPOSED_LAYOUT: Final = {1: "IOW", 2: "IOHW", 3: "IODHW"}
 def spread(value: Ints, n: int) -> tuple[int, ...]:
     """One value for each of `n` spatial axes; AotcError (code "window") for another number of values."""
     items = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
-    require("window", len(items) in (1, n), lambda: f"expected 1 or {n} values, got {items}")
+    require("window", len(items) in (1, n), f"expected 1 or {n} values, got {items}")
     return items * n if len(items) == 1 else items
 
 
@@ -44,7 +44,7 @@ def pad_pairs(padding: Ints, n: int) -> tuple[tuple[int, int], ...]:
     """(before, after) for each spatial axis from 1, `n` or 2n values (all befores, then all afters)."""
     items = (padding,) if isinstance(padding, int) else tuple(int(v) for v in padding)
     require("padding", len(items) in (1, n, 2 * n), lambda: f"expected 1, {n} or {2 * n} paddings, got {items}")
-    require("padding", all(p >= 0 for p in items), lambda: f"negative padding {items}")
+    require("padding", all(p >= 0 for p in items), f"negative padding {items}")
     both = items if len(items) == 2 * n else (items * n if len(items) == 1 else items) * 2
     return tuple(zip(both[:n], both[n:], strict=True))
 

@@ -25,8 +25,8 @@ from aotc.ir.diagnostics import AotcError
 from aotc.runtime.session import Session
 
 _OPTIONS: Final = ("target", "opt_level", "cc", "cflags", "dims", "input_shapes")
+#: Keywords that ONNX's own test runner passes on; they do not concern compilation.
 _IGNORED: Final = ("rtol", "atol", "opset_version")
-"""Keywords that ONNX's own test runner passes on; they do not concern compilation."""
 
 
 class AotcRep(BackendRep):  # type: ignore[misc]

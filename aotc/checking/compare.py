@@ -15,11 +15,11 @@ import numpy as np
 from aotc.ir.dtype import DType
 
 Array = np.ndarray[Any, Any]
+#: What the error relative to the reference's standard deviation may be, by dtype of the output; that of float32
+#: depends on the algorithms that were chosen, and stands in the metadata.
 BOUNDS = {"float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
-"""What the error relative to the reference's standard deviation may be, by dtype of the output; that of float32
-depends on the algorithms that were chosen, and stands in the metadata."""
+#: What the relative error of outputs in 8- and 4-bit floats may be: about one step of their grid.
 NARROW_BOUND = 0.3
-"""What the relative error of outputs in 8- and 4-bit floats may be: about one step of their grid."""
 
 
 def bound_for(dtype: DType, float32_bound: float) -> float:
@@ -74,14 +74,14 @@ def ulp_distance(a: Array, b: Array) -> int:
     return int(np.abs(ordered(a) - ordered(b)).max())
 
 
+#: How much larger than the reference's rounding error ours may be: sums in another order differ that much.
 NOISE_FACTOR = 4.0
-"""How much larger than the reference's rounding error ours may be: sums in another order differ that much."""
+#: Where the reference is further than this from the exact result, ours must be about as close as it is.
 LARGE_NOISE, LARGE_FACTOR = 1e-2, 1.25
-"""Where the reference is further than this from the exact result, ours must be about as close as it is."""
+#: A reference further than this from the "exact" result shows that the evaluator got the model wrong.
 UNTRUSTED = 0.2
-"""A reference further than this from the "exact" result shows that the evaluator got the model wrong."""
+#: Units in the last place of the largest output that cannot be asked for: the end of any network rounds that much.
 FEW_ULP = 8
-"""Units in the last place of the largest output that cannot be asked for: the end of any network rounds that much."""
 
 
 def exact_error(array: Array, exact: Array) -> float:

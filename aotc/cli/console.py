@@ -24,8 +24,8 @@ from rich.progress import MofNCompleteColumn, Progress
 from aotc.driver.scratch import output_file
 from aotc.ir.diagnostics import AotcError
 
+#: Exit code for what the user can put right.
 USER_ERROR = 2
-"""Exit code for what the user can put right."""
 
 
 class Reporter:

@@ -20,8 +20,8 @@ from typing import Any, Final, TypeAlias
 import click
 
 Command: TypeAlias = Callable[..., Any]
+#: What adds an option or an argument to a command.
 Declaration: TypeAlias = Callable[[Command], Command]
-"""What adds an option or an argument to a command."""
 PATH: Final = click.Path(path_type=Path)
 LARGEST_DIM = (1 << 31) - 1
 MOST_THREADS = 1024
@@ -189,8 +189,8 @@ COMPILER: Final = options(
     flag("--no-cache cache", "Compile all C anew.", flag_value=False, default=True),
 )  # fmt: skip
 TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
+#: All that says how a model is compiled, as `CompileOptions` takes it.
 COMPILATION: Final = options(SHAPES, TARGET, COMPILER, TUNING)
-"""All that says how a model is compiled, as `CompileOptions` takes it."""
 QUIET: Final = options(
     flag("--quiet -q", "Print errors only."),
     click.option("--verbose", "-v", count=True, help="Log what happens (twice: debugging)."),

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, TextIO
 
+#: Exit code where whoever reads the output has gone: `aotc ops | head -1`.
 READER_LEFT: Final = 1
-"""Exit code where whoever reads the output has gone: `aotc ops | head -1`."""
+#: Exit code where the output cannot be written: the disk that it goes to is full.
 NOT_WRITTEN: Final = 2
-"""Exit code where the output cannot be written: the disk that it goes to is full."""
 
 
 class _Closed(io.TextIOBase):

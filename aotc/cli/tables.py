@@ -130,8 +130,8 @@ def show_bench(console: Console, result: Mapping[str, Any]) -> None:
             console.print(f"aotc takes {turn['ratio']:.2f} of the time of the fastest rival, {turn['fastest_rival']}")
 
 
+#: Nodes of the model that a row of a profile names.
 NODES_SHOWN = 3
-"""Nodes of the model that a row of a profile names."""
 
 
 def _profile_row(row: Mapping[str, Any], whole: float, model: str) -> list[str | Text]:

@@ -24,8 +24,8 @@ from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.runtime.image import checksum
 from aotc.tir.target import Target
 
+#: Without a hash of all parameters, which takes most of the time of linking.
 _LINK_FLAGS = ("-Wl,--build-id=none",) if sys.platform == "linux" else ()
-"""Without a hash of all parameters, which takes most of the time of linking."""
 
 
 def build_library(
@@ -69,8 +69,8 @@ def record_checksum(directory: Path, metadata: dict[str, Any], library: Path) ->
     write_metadata(directory, metadata)
 
 
+#: What the metadata say of a kernel whose code is the user's.
 External: TypeAlias = "Mapping[str, str]"
-"""What the metadata say of a kernel whose code is the user's."""
 
 
 def _complaint(external: External, what: str, lines: Sequence[str]) -> Diagnostic:

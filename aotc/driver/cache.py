@@ -37,12 +37,12 @@ from aotc.ir import AotcError
 
 LOG = logging.getLogger("aotc")
 DEFAULT_MEGABYTES: Final = 1000
+#: The part of the limit that is left after trimming, so that not every compile has to.
 TRIMMED: Final = 0.8
-"""The part of the limit that is left after trimming, so that not every compile has to."""
 _CHECK: Final = hashlib.sha256().digest_size
 _SUFFIX: Final = ".entry"
+#: The layout of entries; those of another layout are never found.
 _LAYOUT: Final = "2"
-"""The layout of entries; those of another layout are never found."""
 
 
 def digest(*parts: bytes | str) -> str:
@@ -81,8 +81,8 @@ def distrust(folder: Path) -> str:
     return ""
 
 
+#: Folders whose user has been told that they are not used.
 _REFUSED: Final[set[Path]] = set()
-"""Folders whose user has been told that they are not used."""
 
 
 @dataclass

@@ -48,10 +48,10 @@ from aotc.tir.plan.program import Program
 from aotc.tir.schedule.contraction.choice import Site, choosing
 
 IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
+#: The stages of a compilation.
 PLANNING, WRITING, BUILDING = "planning memory", "writing the C project", "compiling the C project"
-"""The stages of a compilation."""
+#: Told the name of each stage as it begins.
 Progress = Callable[[str], None]
-"""Told the name of each stage as it begins."""
 
 
 class Tilings(Protocol):

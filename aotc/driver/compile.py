@@ -93,8 +93,8 @@ class CompileOptions:
     tuning: str | Path | bool | None = None
     threads: bool = True
     progress: Progress = lambda _: None
+    #: The target itself.
     machine: Target = field(init=False)
-    """The target itself."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "machine", resolve_target(self.target))

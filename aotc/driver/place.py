@@ -23,10 +23,10 @@ from aotc.driver.scratch import PLAN, abandoned, discard, exclusively, is_scratc
 from aotc.ir import AotcError, read_table
 from aotc.runtime.library import MARKER, is_inside, read_metadata
 
+#: What a scratch holds: the files that come, those that go.
 _NEW, _OLD = "new", "old"
-"""What a scratch holds: the files that come, those that go."""
+#: What the plan in a scratch is called after all of its moves.
 _DONE = "done.json"
-"""What the plan in a scratch is called after all of its moves."""
 
 
 def is_ours(directory: Path) -> bool:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+#: The process groups of programs that are running now.
 _RUNNING: Final[set[int]] = set()
-"""The process groups of programs that are running now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ from aotc.tir.target import Budget, Space, Target, Threads, Tiles, Winograd
 from aotc.tir.text import to_text
 
 _FORMAT: Final = "aotc-replay"
+#: Options of a step by name.
 _OPTIONS: Final[Form[dict[str, Any]]] = Form(dict, [Target, Threads, Tiles, Winograd, Budget, Space, DType, Precision])
-"""Options of a step by name."""
 
 
 @contextmanager

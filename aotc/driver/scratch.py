@@ -36,10 +36,10 @@ except ImportError:  # a platform without them
 _PREFIX: Final = ".aotc-"
 _NAME: Final = re.compile(r"\.aotc-[a-z0-9_]{8}")
 _LOCK: Final = "lock"
+#: A folder with a file of this name is not discarded: what it tells of is done or undone before.
 PLAN: Final = "plan.json"
-"""A folder with a file of this name is not discarded: what it tells of is done or undone before."""
+#: The age at which a scratch belongs to no running process, where locks do not tell.
 _ABANDONED_SECONDS: Final = 86400
-"""The age at which a scratch belongs to no running process, where locks do not tell."""
 
 
 def is_scratch(path: Path) -> bool:

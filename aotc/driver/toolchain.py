@@ -26,12 +26,12 @@ from aotc.tir.target import Target, feature_names, get_target, host_target
 
 CANDIDATES = ("cc", "gcc", "clang")
 CPUINFO: Final = Path("/proc/cpuinfo")
+#: How much of a compiler's complaint is shown.
 MESSAGE_LINES = 30
-"""How much of a compiler's complaint is shown."""
+#: What a run of the C compiler may take.
 CC_SECONDS: Final = 1800.0
-"""What a run of the C compiler may take."""
+#: What it may take to say its version.
 PROBE_SECONDS: Final = 60.0
-"""What it may take to say its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Toolchain:
     seconds: float = CC_SECONDS
 
 
+#: `find_toolchain`, of which some arguments may be given.
 FindToolchain: TypeAlias = Callable[..., Toolchain]
-"""`find_toolchain`, of which some arguments may be given."""
 
 
 def find_toolchain(
@@ -187,8 +187,8 @@ def compiler_identity(toolchain: Toolchain) -> str:
     return digest(str(path), f"{stat.st_size} {stat.st_mtime_ns}", said)
 
 
+#: Flags that make files beside the object, or read ones that the preprocessor does not show.
 UNCACHED = ("--coverage", "-fprofile", "-ftest-coverage", "-save-temps", "-M", "@", "-fplugin", "-specs", "--specs")
-"""Flags that make files beside the object, or read ones that the preprocessor does not show."""
 
 
 _COMMENT: Final = rb"/\*.*?\*/"
@@ -197,10 +197,10 @@ _HEADERS: Final = re.compile(rb"(?:\s+|" + _COMMENT + rb"|" + _INCLUDE + rb")*",
 _STRING_OR_COMMENT: Final = re.compile(
     rb"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|" + _COMMENT + rb"|//[^\n]*", re.DOTALL
 )
+#: What the preprocessor answers with something else than the text and the macros before it.
 _PLACE_MATTERS: Final = re.compile(
     rb"include|embed|__has_|__(?:FILE|BASE_FILE|LINE|DATE|TIME|TIMESTAMP|COUNTER|INCLUDE_LEVEL)__|\\\n|\?\?"
 )
-"""What the preprocessor answers with something else than the text and the macros before it."""
 
 
 def _behind_headers(text: bytes) -> tuple[bytes, bytes] | None:

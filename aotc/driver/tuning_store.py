@@ -29,16 +29,16 @@ from aotc.ir.diagnostics import AotcError
 from aotc.tir.schedule.contraction.choice import Site
 
 LOG = logging.getLogger("aotc")
+#: More than so many (about 5 MB), and the oldest go.
 MOST_RECORDS: Final = 20_000
-"""More than so many (about 5 MB), and the oldest go."""
+#: What sqlite3 raises for a file that is none of its own; the latter while it makes the message.
 _CORRUPT: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
-"""What sqlite3 raises for a file that is none of its own; the latter while it makes the message."""
+#: How long to wait for another process that writes to the file.
 _WAIT_SECONDS: Final = 20.0
-"""How long to wait for another process that writes to the file."""
 _TABLE: Final = """CREATE TABLE tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
     trials INTEGER, written REAL, PRIMARY KEY (signature, cpu)) WITHOUT ROWID"""
+#: Characters of a text in a record, at most.
 _LONGEST_TEXT: Final = 1000
-"""Characters of a text in a record, at most."""
 
 
 @dataclass(frozen=True, slots=True)

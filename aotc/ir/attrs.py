@@ -17,10 +17,10 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 T = TypeVar("T")
+#: The default of a parameter that has none.
 REQUIRED: Final = Parameter.empty
-"""The default of a parameter that has none."""
+#: (what a parameter was given, all that was given) -> what is stored.
 Takes: TypeAlias = Callable[[Any, Mapping[str, Any]], Any]
-"""(what a parameter was given, all that was given) -> what is stored."""
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform

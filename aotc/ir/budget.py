@@ -28,14 +28,13 @@ _KEYS: Final = {
     "compile.max_nodes": (500_000, "nodes in all"),
     "compile.max_unroll": (4096, "parts, each with nodes of its own"),
 }
+#: The configuration keys and their defaults.
+#:
+#: max_work     operations on scalars that the compiler does itself, in all: folded constants, tables, positions
+#: max_bytes    bytes of the arrays that it makes at once, beyond those of the model
+#: max_nodes    nodes that functions, loops and branches expand to, in all
+#: max_unroll   iterations of one loop, and parts of one split, each of which becomes nodes of its own
 LIMITS: Final = MappingProxyType({key: default for key, (default, _) in _KEYS.items()})
-"""The configuration keys and their defaults.
-
-max_work     operations on scalars that the compiler does itself, in all: folded constants, tables, positions
-max_bytes    bytes of the arrays that it makes at once, beyond those of the model
-max_nodes    nodes that functions, loops and branches expand to, in all
-max_unroll   iterations of one loop, and parts of one split, each of which becomes nodes of its own
-"""
 
 
 class Cost(NamedTuple):

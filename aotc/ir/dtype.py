@@ -139,5 +139,5 @@ class DType(str):
         return math.inf if _FACTS[self].has_infinity else self.max
 
 
+#: All data types, in the order of the table.
 DTYPES: Final = tuple(DType(name) for name in _FACTS)
-"""All data types, in the order of the table."""

@@ -16,11 +16,11 @@ from typing import IO, Any, Final, NoReturn
 
 from aotc.ir.diagnostics import AotcError
 
+#: Bytes of a JSON file that we read: of a model of 10,000 nodes we write a few millions.
 MOST_JSON: Final = 1 << 28
-"""Bytes of a JSON file that we read: of a model of 10,000 nodes we write a few millions."""
 _AGAIN: Final = "copy it again, or compile the model again"
+#: Lists and tables within each other: what we write has fewer than ten.
 DEEPEST_JSON: Final = 100
-"""Lists and tables within each other: what we write has fewer than ten."""
 _KINDS: Final = (
     (stat.S_ISDIR, "it is a directory"),
     (stat.S_ISFIFO, "it is a pipe"),

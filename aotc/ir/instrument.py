@@ -23,10 +23,10 @@ from typing import IO, Any, ClassVar, Final, TypeVar
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 
 C = TypeVar("C", bound=type)
+#: How an instrument prints a module.
 Show = Callable[[Any], str]
-"""How an instrument prints a module."""
+#: The levels of an instrument that takes graphs and programs of kernels alike.
 ALL_LEVELS: Final = frozenset({"graph", "tensor"})
-"""The levels of an instrument that takes graphs and programs of kernels alike."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -24,8 +24,8 @@ from typing import Final, Protocol, TypeVar
 from aotc.ir.plain import Form
 
 T = TypeVar("T")
+#: What pickling raises for what is no data.
 _UNFIT: Final = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
-"""What pickling raises for what is no data."""
 
 
 class Store(Protocol):

@@ -97,15 +97,15 @@ def args(*names: str | Arg) -> tuple[Arg, ...]:
     return tuple(Arg(name) if isinstance(name, str) else name for name in names)
 
 
+#: The types of the arguments of a call.
 Types: TypeAlias = Sequence[Type]
-"""The types of the arguments of a call."""
 Infer = Callable[[Any, Types], Type]
 Refine = Callable[[Any, "Sequence[Type | None]"], "Sequence[Type | None]"]
 Axes = Callable[[Any, Types], "AxisMap | None"]
 Scratch = Callable[[Any, Types], int]
 Moved = Callable[[Any, Types, Callable[[int], int]], "Attrs | None"]
+#: Bytes of the widest elements: references may compute in those.
 WIDEST: Final = 8
-"""Bytes of the widest elements: references may compute in those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

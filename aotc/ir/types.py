@@ -19,16 +19,16 @@ from aotc.ir.dtype import DType
 
 T = TypeVar("T")
 
+#: How deep types may nest: deeper ones are mistakes, and their text grows with the square of the depth.
 MOST_NESTED: Final = 100
-"""How deep types may nest: deeper ones are mistakes, and their text grows with the square of the depth."""
 
 
+#: Elements that a tensor may have; extents of 0 count as 1, so that strides stay below it, too.
 MOST_ELEMENTS: Final = 1 << 40
-"""Elements that a tensor may have; extents of 0 count as 1, so that strides stay below it, too."""
 
 
+#: Most dimensions of a tensor: numpy, in which constants are evaluated, broadcasts no more.
 MAX_RANK: Final = 32
-"""Most dimensions of a tensor: numpy, in which constants are evaluated, broadcasts no more."""
 
 
 def check_rank(rank: int, what: str = "a tensor") -> None:

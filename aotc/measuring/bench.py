@@ -44,14 +44,14 @@ from aotc.measuring.run import milliseconds
 from aotc.relay.frontend.onnx import load_model
 from aotc.runtime.library import find_library
 
+#: Timed runs of one turn: one at least.
 TURN_SECONDS: Final = 0.02
-"""Timed runs of one turn: one at least."""
+#: Before a turn with several threads: OpenMP's workers may spin for 20 ms after a run.
 PAUSE_SECONDS: Final = 0.03
-"""Before a turn with several threads: OpenMP's workers may spin for 20 ms after a run."""
+#: Turns that no limit of time takes away.
 LEAST_TURNS: Final = 3
-"""Turns that no limit of time takes away."""
+#: What a rival's error may be on quantised models: a value between two steps may be rounded to either.
 QUANTISED_BOUND: Final = 5e-2
-"""What a rival's error may be on quantised models: a value between two steps may be rounded to either."""
 _QUANTISED: Final = re.compile(r"Quantize|QLinear|Integer$")
 
 

@@ -35,10 +35,10 @@ from aotc.runtime.session import load
 
 Array = np.ndarray[Any, Any]
 
+#: How long pnnx may take.
 CONVERSION_SECONDS: Final = 180
-"""How long pnnx may take."""
+#: How much of a rival's message is shown.
 COMPLAINT_CHARACTERS: Final = 300
-"""How much of a rival's message is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +247,13 @@ def _torch(entrant: Entrant, threads: int) -> Contestant:
     return Contestant("torch", torch.__version__ + through, threads, run, outputs)
 
 
+#: The contestants, by the name of the package that each needs.
 RIVALS: Final[Mapping[str, Callable[[Entrant, int], Contestant]]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
     "ncnn": _ncnn,
     "torch": _torch,
 }
-"""The contestants, by the name of the package that each needs."""
 _THROUGH_PNNX: Final = ("ncnn", "torch")
 _ONNX_ALONE: Final = ("onnxruntime", "ncnn")
 

@@ -27,8 +27,8 @@ from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.tensor import aligned
 from aotc.tir.target import Target
 
+#: Independent chains of multiply-adds: enough for four cycles of latency and two units, and within 16 registers.
 CHAINS: Final = 12
-"""Independent chains of multiply-adds: enough for four cycles of latency and two units, and within 16 registers."""
 STREAMS: Final = 8
 MEASURE_SECONDS: Final = 0.1
 

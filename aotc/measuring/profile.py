@@ -26,13 +26,13 @@ from aotc.measuring.run import milliseconds
 from aotc.runtime.library import MARKER, find_library, read_metadata
 from aotc.runtime.session import Binding, load
 
+#: Bytes that no cache holds: reading more is not slower.
 MOST_READ: Final = 256 << 20
-"""Bytes that no cache holds: reading more is not slower."""
+#: Operations, or bytes, of a step: no step has more.
 _COUNT: Final = range(1 << 64)
-"""Operations, or bytes, of a step: no step has more."""
 _STEP: Final = {"kernel": str, "macs": _COUNT, "bytes_read": _COUNT, "bytes_written": _COUNT, "nodes": [str]}
+#: What the metadata say of a project, as far as it is needed here.
 _PROJECT: Final = {"target": str, "steps": [_STEP], "isas": [{"name": str, "steps": [str]}]}
-"""What the metadata say of a project, as far as it is needed here."""
 
 
 def _has_form(value: object, form: object) -> bool:

@@ -16,8 +16,8 @@ from aotc.checking.inputs import save_arrays, session_inputs
 from aotc.driver.scratch import output_file
 from aotc.runtime.session import load
 
+#: How many values of an output are shown.
 PREVIEW = 6
-"""How many values of an output are shown."""
 
 
 def milliseconds(function: Callable[[], object]) -> float:

@@ -39,21 +39,21 @@ from aotc.tir.schedule.contraction.candidate import Candidate
 from aotc.tir.schedule.contraction.choice import Site
 
 LOG = logging.getLogger("aotc")
+#: Samples of each candidate, at least 2 where they take long.
 TURNS: Final = 12
-"""Samples of each candidate, at least 2 where they take long."""
+#: A sample repeats the call until it takes about as long.
 SAMPLE_SECONDS: Final = 2e-4
-"""A sample repeats the call until it takes about as long."""
+#: Sampling one contraction takes about so long at most.
 JOB_SECONDS: Final = 2.0
-"""Sampling one contraction takes about so long at most."""
+#: Copies of the weights are read in turn, together so many times the second-level cache ...
 WEIGHTS: Final = 2
-"""Copies of the weights are read in turn, together so many times the second-level cache ..."""
+#: ... but no more than so many.
 MOST_COPIES: Final = 256
-"""... but no more than so many."""
+#: What is not faster by this factor than the tiling with the lowest estimate is noise.
 GAIN: Final = 0.98
-"""What is not faster by this factor than the tiling with the lowest estimate is noise."""
 Call: TypeAlias = Callable[[], None]
+#: One measurement at a time in a process.
 _ALONE: Final = threading.Lock()
-"""One measurement at a time in a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class Measured:
         return Record(job.signature, self.cpu, chosen, self.seconds[chosen], len(job.kernels))
 
 
+#: Jobs in any order; may be closed early.
 Results: TypeAlias = Generator["tuple[Job, Measured | AotcError]", None, None]
-"""Jobs in any order; may be closed early."""
 Runner: TypeAlias = Callable[[Sequence[Job], FindToolchain], Results]
 
 
@@ -189,8 +189,8 @@ def run_here(jobs: Sequence[Job], compiler: FindToolchain) -> Results:
 
 # --- on a cluster
 
+#: How long the scheduler may take to answer.
 CONNECT_SECONDS: Final = 10
-"""How long the scheduler may take to answer."""
 
 
 def cluster_runner(address: str) -> Runner:

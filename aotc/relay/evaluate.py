@@ -19,21 +19,21 @@ from aotc.ir import AotcError, Attrs, Cost, FuncType, Op, OpPattern, TensorType,
 from aotc.ir.budget import budget
 from aotc.relay.expr import Call, Constant, Expr, Tuple, type_of
 
+#: Default limit for a folded constant that is larger than the constants it is made of.
 MAX_BYTES: Final = 64 << 20
-"""Default limit for a folded constant that is larger than the constants it is made of."""
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Value: TypeAlias = "Array | tuple[Array, ...]"
 
+#: Results that hold one value everywhere.
 _UNIFORM: Final = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like"})
-"""Results that hold one value everywhere."""
+#: Results whose elements are elements of the first argument: of a splat they are splats.
 _MOVES: Final = frozenset(
     {"broadcast_to", "reshape", "transpose", "squeeze", "expand_dims", "nn.batch_flatten", "strided_slice"}
     | {"tile", "repeat", "reverse", "copy"}
 )
-"""Results whose elements are elements of the first argument: of a splat they are splats."""
+#: Results that depend on the argument's type alone.
 _SHAPE_ONLY: Final = frozenset({"shape_of", "ndarray_size", "zeros_like", "ones_like"})
-"""Results that depend on the argument's type alone."""
 _IMPURE: Final = frozenset({"nn.dropout"})
 
 

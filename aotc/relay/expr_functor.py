@@ -23,8 +23,8 @@ from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, 
 from aotc.relay.visitor import children, kind_of, rebuild
 
 T = TypeVar("T")
+#: Visits inside each other on one stack: with a few calls of Python's for each, far from its limit of 1000.
 NESTED: Final = 64
-"""Visits inside each other on one stack: with a few calls of Python's for each, far from its limit of 1000."""
 
 
 def _on_new_stack(call: Callable[[], Any]) -> Any:

@@ -412,8 +412,8 @@ def _report(problems: Iterable[Diagnostic], inferences: Iterable[_Inference]) ->
         raise AotcError.collect(dict.fromkeys(found))
 
 
+#: Modules that inference has made or approved, by id: modules do not change, so they need no second look.
 _TYPED: Final[WeakValueDictionary[int, IRModule]] = WeakValueDictionary()
-"""Modules that inference has made or approved, by id: modules do not change, so they need no second look."""
 
 
 def infer_module(module: IRModule) -> IRModule:

@@ -23,8 +23,8 @@ from aotc.relay.module import IRModule
 from aotc.relay.trampoline import Task, run
 from aotc.relay.visitor import children
 
+#: An array, a tuple of values, a function with what it captured, or an operator.
 Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure | Op"
-"""An array, a tuple of values, a function with what it captured, or an operator."""
 
 
 @dataclass(slots=True, eq=False)

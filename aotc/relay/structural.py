@@ -23,12 +23,12 @@ from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, 
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import bound_by, children, post_order
 
+#: Leading elements of a constant that its hash covers; equality covers all of them.
 _HASHED_ELEMENTS: Final = 64
-"""Leading elements of a constant that its hash covers; equality covers all of them."""
 
 
+#: Where a node is, as a linked list towards the root.
 _Path: TypeAlias = "tuple[str, _Path | None]"
-"""Where a node is, as a linked list towards the root."""
 _Pair: TypeAlias = "tuple[Expr, Expr, _Path]"
 
 

@@ -13,8 +13,8 @@ from collections.abc import Generator
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
+#: A suspended function that returns a T; `result = yield other_task` runs another one.
 Task: TypeAlias = "Generator[Task[Any], Any, T]"
-"""A suspended function that returns a T; `result = yield other_task` runs another one."""
 
 
 def run(task: Task[T]) -> T:

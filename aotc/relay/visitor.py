@@ -33,6 +33,7 @@ class Kind:
     over: Callable[[Any, tuple[Any, ...]], Expr] = lambda node, new: node
 
 
+#: The closed set of nodes; operators are of one kind, whatever their class.
 KINDS: Final[Mapping[type[Expr], Kind]] = MappingProxyType(
     {
         Var: Kind("var"),
@@ -65,7 +66,6 @@ KINDS: Final[Mapping[type[Expr], Kind]] = MappingProxyType(
         ),
     }
 )
-"""The closed set of nodes; operators are of one kind, whatever their class."""
 
 
 def kind_of(expr: Expr) -> Kind:

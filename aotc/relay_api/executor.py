@@ -39,13 +39,13 @@ from aotc.runtime.module import PREFIX
 from aotc.runtime.vm import VirtualMachine
 from aotc.tir.target import Target as MachineTarget
 
+#: From the values of @main's parameters to its result, arrays and tuples of them.
 Run: TypeAlias = Callable[[Sequence[Any]], Any]
-"""From the values of @main's parameters to its result, arrays and tuples of them."""
 
+#: The kinds for static programs.
 _STATIC: Final = frozenset({"graph", "aot"})
-"""The kinds for static programs."""
+#: Codes of what programs say that have no static form.
 _BEYOND_STATIC: Final = frozenset({"control-flow", "first-class-function", "dynamic-shape", "not-fused"})
-"""Codes of what programs say that have no static form."""
 _MAIN: Final = "main"
 
 
@@ -296,7 +296,7 @@ def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
             raise AotcError("first-class-function", text, span=origin.span)
 
 
+#: What makes a program ready to run, by kind of executor.
 _PREPARE: Final[Mapping[str, Callable[[IRModule, MachineTarget], Run]]] = MappingProxyType(
     {"debug": _debug, "graph": partial(_compiled, "graph"), "aot": partial(_compiled, "aot"), "vm": _vm}
 )
-"""What makes a program ready to run, by kind of executor."""

@@ -43,8 +43,8 @@ from aotc.runtime.vm import Executable, Value
 from aotc.tir.target import Target as MachineTarget
 
 Run: TypeAlias = Callable[[Sequence[Value]], Value]
+#: Most kernels for shapes that came up at run time, of one executable.
 MAX_KERNELS: Final = 256
-"""Most kernels for shapes that came up at run time, of one executable."""
 
 
 def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping[str, Any] | None = None) -> Executable:

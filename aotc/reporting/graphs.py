@@ -22,16 +22,16 @@ from aotc.relay.visitor import children, post_order
 from aotc.reporting.pictures import Box, Picture
 from aotc.tir.plan.program import Program, Storage
 
+#: A picture has so many boxes at most.
 BOXES: Final = 2000
-"""A picture has so many boxes at most."""
+#: Graphs of so many nodes are drawn in full ...
 SMALL: Final = 40
-"""Graphs of so many nodes are drawn in full ..."""
+#: ... in larger ones so many unchanged nodes in a chain, or more, are one box.
 RUN: Final = 4
-"""... in larger ones so many unchanged nodes in a chain, or more, are one box."""
+#: Nodes of such a chain, or arguments of a call, that its description names.
 TOLD: Final = 30
-"""Nodes of such a chain, or arguments of a call, that its description names."""
+#: Distances of boxes, and their size.
 LANE, LAYER, WIDTH, HEIGHT = 172, 48, 156, 24
-"""Distances of boxes, and their size."""
 
 
 @dataclass(frozen=True, slots=True)

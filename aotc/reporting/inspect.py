@@ -20,8 +20,8 @@ from aotc.relay.visitor import post_order
 from aotc.runtime.library import read_metadata
 from aotc.tir.plan.program import Program, Storage
 
+#: How many kernels the list of the largest shows.
 LARGEST = 10
-"""How many kernels the list of the largest shows."""
 
 
 def _tensors(storages: Sequence[Storage]) -> list[dict[str, Any]]:

@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from aotc.tir.target import get_target
 
+#: The size of a diagram, what is left for the names of its axes, and at the other sides.
 WIDE, HIGH, LEFT, BOTTOM, MARGIN = 1100, 460, 90, 40, 24
-"""The size of a diagram, what is left for the names of its axes, and at the other sides."""
+#: At most so much of a picture with a focus is shown at first.
 SEEN: Final = (760, 460)
-"""At most so much of a picture with a focus is shown at first."""
 COLOURS: Final = 6
+#: The width of a character, on average.
 CHARACTER: Final = 6.3
-"""The width of a character, on average."""
+#: So many nodes of the model are told of a kernel.
 NODES: Final = 15
-"""So many nodes of the model are told of a kernel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,10 @@ from aotc.reporting.pictures import Picture, arena_picture, roofline_picture, un
 from aotc.tir.plan.program import Program
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
+#: Lines of a program of which a difference is made; of longer ones only the lengths are told.
 LONGEST: Final = 4000
-"""Lines of a program of which a difference is made; of longer ones only the lengths are told."""
+#: Lines of a difference that are shown.
 SHOWN: Final = 1500
-"""Lines of a difference that are shown."""
 
 
 class PassReport(PassRecords):

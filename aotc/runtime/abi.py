@@ -25,12 +25,12 @@ _DEFINED: Final = dict(re.findall(r'^#define AOTC_(\w+) "?(\w+)', _HEADER, re.MU
 ABI_VERSION: Final = int(_DEFINED["ABI_VERSION"])
 ENTRY_SYMBOL: Final = _DEFINED["ENTRY_SYMBOL"]
 MAX_THREADS: Final = int(_DEFINED["MAX_THREADS"])
+#: What the library of a model declares.
 _EXPORTED: Final = f"""
 const aotc_model *{ENTRY_SYMBOL}(void);
 int aotc_model_threads_create(int32_t parts, const aotc_threads **threads);
 void aotc_model_threads_destroy(const aotc_threads *threads);
 """
-"""What the library of a model declares."""
 
 
 def interface_of(declarations: str) -> Any:
@@ -47,13 +47,13 @@ def _declarations(header: str) -> str:
     return re.sub(r"^#.*$", "", c_only, flags=re.MULTILINE)
 
 
+#: The one cffi interface: pointers made by it fit every loaded library.
 ffi: Final = interface_of(_declarations(_HEADER) + _EXPORTED)
-"""The one cffi interface: pointers made by it fit every loaded library."""
 
+#: The element types by their code in `aotc_dtype`.
 DTYPES: Final = tuple(
     DType(name.removeprefix("AOTC_").lower()) for _, name in sorted(ffi.typeof("aotc_dtype").elements.items())
 )
-"""The element types by their code in `aotc_dtype`."""
 
+#: A sentence for each status of a run.  The C function with these texts is hidden inside each library.
 STATUS_MESSAGES: Final = dict(enumerate(re.findall(r'^    "(.*)",$', _SOURCE, re.MULTILINE)))
-"""A sentence for each status of a run.  The C function with these texts is hidden inside each library."""

@@ -20,8 +20,8 @@ from aotc.runtime.forks import Turns
 from aotc.runtime.kernels import KernelLibrary
 from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs, require_none
 
+#: Bytes to which tensors are aligned.
 ALIGNMENT: Final = 64
-"""Bytes to which tensors are aligned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,19 +22,19 @@ from aotc.ir import AotcError, open_regular
 _PIECE: Final = 1 << 20
 _ELF_LOAD: Final = 1
 _PE: Final = int.from_bytes(b"PE\0\0", "little")
+#: The byte order of Mach-O files by how they begin, and whether they are for 64 bits.
 _MACH: Final = {
     b"\xfe\xed\xfa\xce": (">", False),
     b"\xfe\xed\xfa\xcf": (">", True),
     b"\xce\xfa\xed\xfe": ("<", False),
     b"\xcf\xfa\xed\xfe": ("<", True),
 }
-"""The byte order of Mach-O files by how they begin, and whether they are for 64 bits."""
+#: More bytes of load commands, and ...
 _COMMANDS: Final = 1 << 16
-"""More bytes of load commands, and ..."""
+#: ... more architectures than these no Mach-O file has: that is a file of another kind.
 _SLICES: Final = 16
-"""... more architectures than these no Mach-O file has: that is a file of another kind."""
+#: The bytes from an offset on, so many at most.
 Read = Callable[[int, int], bytes]
-"""The bytes from an offset on, so many at most."""
 
 
 def require_whole(path: Path) -> None:

@@ -24,8 +24,8 @@ from aotc.runtime.abi import interface_of
 from aotc.runtime.library import open_library
 from aotc.runtime.tensor import Array, TensorInfo, address, aligned, moves, transfer
 
+#: Bytes to which scratch memory is aligned.
 ALIGNMENT: Final = 64
-"""Bytes to which scratch memory is aligned."""
 
 
 _FFI: Final = interface_of("extern void (*const aotc_kernels[])(void *const *);")

@@ -21,11 +21,11 @@ from aotc.runtime.forks import Turns
 from aotc.runtime.image import require_checksum, require_whole
 from aotc.runtime.tensor import TensorInfo
 
+#: What tells of a project, in its directory.
 MARKER: Final = "metadata.json"
-"""What tells of a project, in its directory."""
 _FOLDERS: Final = ("lib", "build")
+#: Characters of a name that a message repeats.
 _MOST_SHOWN: Final = 80
-"""Characters of a name that a message repeats."""
 _SUFFIXES: Final = (".so", ".dylib", ".dll")
 
 

@@ -20,8 +20,8 @@ from aotc.runtime.image import require_checksum
 from aotc.runtime.library import Library, find_library, is_inside, require_contents, shown
 from aotc.runtime.session import Session
 
+#: What stands before the name that a user gave to `relay.build` in the C name of the model.
 PREFIX: Final = "aotcgen_"
-"""What stands before the name that a user gave to `relay.build` in the C name of the model."""
 _HOSTS: Final = frozenset({"llvm", "c", "cpu", "host"})
 
 

@@ -30,10 +30,10 @@ from aotc.runtime.library import Library, Threads, find_library, reopen, require
 from aotc.runtime.tensor import Array, TensorInfo, check_inputs, require_none, transfer
 
 _POINTERS: Final = ffi.typeof("void *[]")
+#: Flags of numpy arrays that are aligned and C-contiguous.
 _IN_PLACE: Final = 0x101
-"""Flags of numpy arrays that are aligned and C-contiguous."""
+#: An array's memory, as C sees it.
 _memory: Final = ffi.from_buffer
-"""An array's memory, as C sees it."""
 
 
 def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None, check: bool | str = False) -> Session:
@@ -78,8 +78,8 @@ def _require_mapping(value: object, role: str) -> None:
         raise AotcTypeError(f"{role}-type", text)
 
 
+#: Pointers to inputs, to outputs, to the workspace; the workspace's memory.
 _Frame: TypeAlias = tuple[Any, Any, Any, Array]
-"""Pointers to inputs, to outputs, to the workspace; the workspace's memory."""
 
 
 class Session:

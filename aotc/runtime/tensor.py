@@ -20,13 +20,13 @@ from aotc.ir import AotcError, Diagnostic, DType, nearest
 
 Array = np.ndarray[Any, Any]
 
+#: Spellings that are not the dtype's name without underscores.
 _ONNX_NAMES: Final = {
     "float32": "float",
     "float64": "double",
     "float8_e8m0fnu": "float8e8m0",
     "float4_e2m1fn": "float4e2m1",
 }
-"""Spellings that are not the dtype's name without underscores."""
 
 
 @dataclass(frozen=True, slots=True)

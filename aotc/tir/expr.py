@@ -17,17 +17,17 @@ from typing import Any, ClassVar, Final, TypeAlias
 from aotc.ir.dtype import DType
 from aotc.tir.instructions import INSTRUCTIONS
 
+#: The type of index arithmetic.
 INDEX: Final = DType("int64")
-"""The type of index arithmetic."""
 BOOL: Final = DType("bool")
 
+#: `div` is for floats; `floor*` round to minus infinity, `trunc*` to zero, both for integers.  `min` and
+#: `max` are NaN-propagating on floats, as numpy.minimum and numpy.maximum.
 ARITHMETIC: Final = frozenset(
     {"add", "sub", "mul", "div", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"}
 )
-"""`div` is for floats; `floor*` round to minus infinity, `trunc*` to zero, both for integers.  `min` and
-`max` are NaN-propagating on floats, as numpy.minimum and numpy.maximum."""
+#: Bitwise on integers, logical on bool.  A shift by the width or more gives 0 (sign fill for signed shr).
 BITWISE: Final = frozenset({"and", "or", "xor", "shl", "shr"})
-"""Bitwise on integers, logical on bool.  A shift by the width or more gives 0 (sign fill for signed shr)."""
 COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
@@ -259,11 +259,11 @@ def wrapped(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
+#: What operations on indices that are known are folded by.
 _OF_INTEGERS: Final[Mapping[str, Callable[[int, int], int]]] = {
     **{op: getattr(operator, op) for op in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge")},
     "floordiv": operator.floordiv, "floormod": operator.mod, "min": min, "max": max,
 }  # fmt: skip
-"""What operations on indices that are known are folded by."""
 
 
 def _alike(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
@@ -365,6 +365,7 @@ def _nothing(_: Any) -> tuple[()]:
 
 
 _Exprs: TypeAlias = "Callable[[Any], tuple[Expr, ...]]"
+#: For each kind of expression its operands, and how it is made of others, folded again.
 _PARTS: Final[dict[type, tuple[_Exprs, Callable[..., Any]]]] = {
     Var: (_nothing, lambda e: e),
     Const: (_nothing, lambda e: e),
@@ -377,7 +378,6 @@ _PARTS: Final[dict[type, tuple[_Exprs, Callable[..., Any]]]] = {
     Call: (lambda e: e.args, lambda e, *args: Call(e.name, args)),
     Element: (lambda e: e.indices, lambda e, *indices: Element(e.tensor, indices)),
 }
-"""For each kind of expression its operands, and how it is made of others, folded again."""
 KINDS: Final = tuple(_PARTS)
 
 

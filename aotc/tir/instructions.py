@@ -86,12 +86,12 @@ class Instruction:
         return next((f"{self.name} of {dtype}x{lanes}, not of {wanted}" for wanted, (dtype, lanes) in wrong), "")
 
 
+#: The types that "float", "integer" and "number" stand for.
 KINDS: Final[Mapping[str, frozenset[DType]]] = {
     "float": frozenset(d for d in DTYPES if d.is_float),
     "integer": frozenset(d for d in DTYPES if d.is_integer),
     "number": frozenset(d for d in DTYPES if d.is_float or d.is_integer),
 }
-"""The types that "float", "integer" and "number" stand for."""
 
 
 def split_type(text: str, lanes: int) -> tuple[DType, int]:
@@ -109,11 +109,11 @@ def _rows(takes: str, names: str, **facts: Any) -> list[Instruction]:
     return [Instruction(name=n, takes=kinds, meaning=numerics.FUNCTIONS[n], **facts) for n in names.split()]
 
 
+#: Functions of one float that libraries have.
 ELEMENTARY: Final = """
 exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
 tgamma lgamma floor ceil trunc round_even round_away
 """
-"""Functions of one float that libraries have."""
 _TABLE: Final = (
     *_rows("float", ELEMENTARY),
     *_rows("float", "rsqrt", texts=(Text(call="1.0{f} / sqrt{f}({0})", level=13, lanes="one"),)),
@@ -126,5 +126,5 @@ _TABLE: Final = (
     *_rows("number", "isinf", gives="bool"),
     Instruction(name="turn", takes=("number",), meaning=np.transpose, block=True),
 )
+#: By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width.
 INSTRUCTIONS: Final[dict[str, Instruction]] = {row.name: row for row in _TABLE}
-"""By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width."""

@@ -31,8 +31,8 @@ _ACCUMULATE: Final = {
     "add": "np.add", "mul": "np.multiply", "min": "np.minimum", "max": "np.maximum",
     "and": "np.logical_and", "or": "np.logical_or",
 }  # fmt: skip
+#: Loops of fewer iterations are not worth a numpy call.
 _FEW: Final = 4
-"""Loops of fewer iterations are not worth a numpy call."""
 
 
 def run_kernel(

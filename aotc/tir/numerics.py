@@ -20,8 +20,8 @@ import numpy as np
 
 from aotc.ir import DTYPES, AotcError, DType
 
+#: A numpy scalar or array; Python int and bool for index arithmetic.
 Value: TypeAlias = Any
-"""A numpy scalar or array; Python int and bool for index arithmetic."""
 
 _NUMPY: Final = {str(name): name.numpy for name in DTYPES}
 
@@ -272,6 +272,7 @@ _WIDE: Final[dict[str, Callable[..., Value]]] = {
     "round_away": _round_away,
 }
 
+#: Functions of values, by name.
 FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "pow": _pow,
     "abs": _abs,
@@ -282,7 +283,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "isinf": np.isinf,
     **{name: _rounded(function) for name, function in _WIDE.items()},
 }
-"""Functions of values, by name."""
+#: What the interpreter's generated code may call, besides FUNCTIONS.
 NAMESPACE: Final[dict[str, Any]] = {
     **{f.__name__[1:]: f for f in (_load, _load_lanes, _take, _store, _store_lanes, _put, _accumulate, _wrap64, _cast)},
     "dtypes": _NUMPY,
@@ -296,4 +297,3 @@ NAMESPACE: Final[dict[str, Any]] = {
     "op_shl": _shifted(operator.lshift, lambda a: a * 0),
     "op_shr": _shifted(operator.rshift, lambda a: a >> (_width(a) - 1) >> 1),
 }
-"""What the interpreter's generated code may call, besides FUNCTIONS."""

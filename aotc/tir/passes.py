@@ -84,8 +84,8 @@ class WidenFloats(ProgramPass):
         return widened(module, self.target)
 
 
+#: The tensor passes, by name, in the order in which they run.
 NAMES: Final = tuple(p.name for p in (TakeViews, WorkInPlace, PlanMemory, DivideAmongThreads, WidenFloats))
-"""The tensor passes, by name, in the order in which they run."""
 
 
 def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:

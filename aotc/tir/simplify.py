@@ -19,10 +19,10 @@ from aotc.tir import Binary, all_of, mentioned, operands, substitute, with_opera
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, binary, select, unary, walk
 from aotc.tir.stmt import Block, Comment, For, If, Stmt, changed, map_exprs, rebuilt, walk_stmts
 
+#: An int, or an infinity where nothing is known.
 Bound: TypeAlias = "int | float"
-"""An int, or an infinity where nothing is known."""
+#: Least and greatest value, both included.
 Interval: TypeAlias = "tuple[Bound, Bound]"
-"""Least and greatest value, both included."""
 Ranges: TypeAlias = "Mapping[Var, Interval]"
 
 _ALL: Interval = (-math.inf, math.inf)
@@ -329,6 +329,7 @@ def _comparison(expr: Binary, ranges: _Scope) -> Expr:
     return Const(always, BOOL) if always or never else binary(expr.op, a.expr(), b.expr())
 
 
+#: Whether `d op 0` holds for every d of [low, high], and whether for none.
 _SURE: Final[Mapping[str, Callable[[Bound, Bound], tuple[bool, bool]]]] = {
     "lt": lambda low, high: (high < 0, low >= 0),
     "le": lambda low, high: (high <= 0, low > 0),
@@ -337,7 +338,6 @@ _SURE: Final[Mapping[str, Callable[[Bound, Bound], tuple[bool, bool]]]] = {
     "eq": lambda low, high: (low == high == 0, low > 0 or high < 0),
     "ne": lambda low, high: (low > 0 or high < 0, low == high == 0),
 }
-"""Whether `d op 0` holds for every d of [low, high], and whether for none."""
 
 
 def conjuncts(cond: Expr) -> Iterator[Expr]:

@@ -15,13 +15,13 @@ from aotc.ir import DType, Form, Span, alike, remembered
 from aotc.tir import expr as values
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Operand, Var, as_expr, walk
 
+#: The number of a thread in its team, from 0.
 PART: Final = Var("part")
-"""The number of a thread in its team, from 0."""
+#: How many threads the team has.
 PARTS: Final = Var("parts")
-"""How many threads the team has."""
 TEAM: Final = (PART, PARTS)
+#: What a loop may say of its iterations.
 KINDS: Final = ("serial", "reduction", "independent")
-"""What a loop may say of its iterations."""
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
@@ -212,6 +212,7 @@ def _nothing(_: Any) -> tuple[()]:
 
 _Exprs: TypeAlias = Callable[[Any], tuple[Expr, ...]]
 _Stmts: TypeAlias = "Callable[[Any], tuple[Stmt, ...]]"
+#: For each kind of statement its expressions, the statements inside it, and how it is made of others.
 _PARTS: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
     For: (
         lambda s: (s.begin, s.end),
@@ -232,7 +233,6 @@ _PARTS: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
     Comment: (_nothing, _nothing, lambda s: s),
     Sync: (_nothing, _nothing, lambda s: s),
 }
-"""For each kind of statement its expressions, the statements inside it, and how it is made of others."""
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:

@@ -136,9 +136,9 @@ class Budget:
     index_nodes: int = 256
 
 
+#: What lies in one piece, and what it is made of: results on their way from kernel to kernel, together with what a
+#: kernel keeps during a call; the parameters.
 ROLES: Final = {"arena": ("arena", "scratch"), "parameters": ("parameters",)}
-"""What lies in one piece, and what it is made of: results on their way from kernel to kernel, together with what a
-kernel keeps during a call; the parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +156,8 @@ class Space:
     holds: tuple[str, ...] = ("arena", "scratch", "parameters")
 
 
+#: What sizes of caches can be true, in bytes.
 SIZES: Final = {"l1": (1 << 10, 1 << 26), "l2": (1 << 10, 1 << 32), "line": (8, 1 << 12)}
-"""What sizes of caches can be true, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +287,7 @@ _X86_64, _AARCH64, _RISCV64 = ("-march=x86-64",), ("-march=armv8-a",), ("-march=
 _SSE: Final = ("sse3", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "lzcnt")
 _V3: Final = (*_SSE, "avx", "f16c", "fma", "avx2", "bmi1", "bmi2")
 _V4: Final = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
+#: What processors with vectors have in common.
 _VECTORS: Final = Target(
     name="vectors",
     vector_bytes=16,
@@ -297,7 +298,6 @@ _VECTORS: Final = Target(
     budget=Budget(parameter_growth=2.5, parameter_room=1 << 20),
     dialect="gnu-c",
 )
-"""What processors with vectors have in common."""
 X86_64: Final = replace(_VECTORS, name="x86-64", machine="x86_64", cflags=_X86_64, base_cflags=_X86_64, level="v1")
 X86_64_V3: Final = replace(
     X86_64,
@@ -337,14 +337,14 @@ AARCH64: Final = replace(
     cflags=_AARCH64,
     base_cflags=_AARCH64,
 )
+#: Scalar: compilers with vectors of this architecture are not common yet.
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64
 )
-"""Scalar: compilers with vectors of this architecture are not common yet."""
 TARGETS: Final = {t.name: t for t in (C, X86_64, X86_64_V3, X86_64_V4, X86_64_MULTI, AARCH64, RISCV64)}
 
+#: Features that /proc/cpuinfo calls otherwise.
 _PROC_NAMES: Final = {"pni": "sse3", "abm": "lzcnt"}
-"""Features that /proc/cpuinfo calls otherwise."""
 
 
 def feature_names(cpu_flags: Iterable[str]) -> frozenset[str]:

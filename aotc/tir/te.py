@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 from aotc.ir.dtype import DType
 from aotc.tir import INDEX, Buffer, Element, Expr, Operand, Stmt, Target, Var, as_expr
 
+#: A loop variable and its extent; the loop runs from 0.
 Axis: TypeAlias = "tuple[Var, int]"
-"""A loop variable and its extent; the loop runs from 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)

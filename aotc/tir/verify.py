@@ -24,8 +24,8 @@ from aotc.tir.stmt import KINDS, PART, PARTS, Assign, Block, Comment, Declare, F
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
 
 
+#: No team is larger: shares of loops are computed without overflow.
 _MOST_PARTS = 1 << 16
-"""No team is larger: shares of loops are computed without overflow."""
 
 
 def verify(kernel: Kernel) -> None:

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import numpy as np
 
+#: The extent of the filters.
 TAPS: Final = 3
-"""The extent of the filters."""
+#: The output tiles that there are points for.
 TILES: Final = (2, 4)
-"""The output tiles that there are points for."""
 _ROOT: Final = math.sqrt(2.0)
+#: Finite points, a number and its negative side by side; infinity is always the last.
 _POINTS: Final = {2: (0.0, 1.0, -1.0), 4: (0.0, _ROOT, -_ROOT, 1 / _ROOT, -1 / _ROOT)}
-"""Finite points, a number and its negative side by side; infinity is always the last."""
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -27,8 +27,8 @@ from aotc.tir import Kernel, Target
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.plan.views import copy_step
 
+#: Where an expression's result lies: a view, or a tuple of values.
 Value: TypeAlias = "View | tuple[Any, ...]"
-"""Where an expression's result lies: a view, or a tuple of values."""
 
 
 def _short(node: Expr) -> str:

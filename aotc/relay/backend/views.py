@@ -21,11 +21,11 @@ from aotc.ir.budget import budget
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, Var
 from aotc.relay.visitor import post_order
 
+#: Larger arguments are copied rather than numbered, to bound the memory of the compiler.
 MOST_ELEMENTS: Final = 1 << 24
-"""Larger arguments are copied rather than numbered, to bound the memory of the compiler."""
 _MOVES: Final = (OpPattern.INJECTIVE, OpPattern.BROADCAST)
+#: Operators that are there for passes, and give their argument.
 _MARKS: Final = frozenset({"annotation.stop_fusion", "annotation.compiler_begin", "annotation.compiler_end"})
-"""Operators that are there for passes, and give their argument."""
 
 
 def _apply(node: Expr, values: dict[Expr, Any]) -> Any:

@@ -29,8 +29,8 @@ from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, 
 from aotc.relay.infer import infer_expr
 from aotc.relay.visitor import Mutator, bound_by, children, post_order, rebuild
 
+#: The attribute of the functions that partitioning makes: the operators inside, in order.
 PARTITIONED: Final = "PartitionedFromPattern"
-"""The attribute of the functions that partitioning makes: the operators inside, in order."""
 
 
 @dataclass(frozen=True, slots=True)

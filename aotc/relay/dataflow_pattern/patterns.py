@@ -20,8 +20,8 @@ from aotc.ir import AotcTypeError, DType, Op, Type, get_op
 from aotc.relay.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem
 from aotc.relay.visitor import depth_first
 
+#: The index of a TupleGetItemPattern that takes any field.
 ANY_INDEX: Final = -1
-"""The index of a TupleGetItemPattern that takes any field."""
 
 
 def _joined_by(op_name: str) -> Callable[[DFPattern, DFPattern], CallPattern]:
@@ -242,6 +242,9 @@ class DominatorPattern(DFPattern):
     child: DFPattern
 
 
+#: Patterns of a node and its children, with the kind of node: the parts of the one stand for the children of the other.
+#:
+#: Where the list among the parts is None, it stands for any children.
 NODES: Final[Mapping[type[DFPattern], type[Expr]]] = MappingProxyType(
     {
         CallPattern: Call,
@@ -252,10 +255,6 @@ NODES: Final[Mapping[type[DFPattern], type[Expr]]] = MappingProxyType(
         LetPattern: Let,
     }
 )
-"""Patterns of a node and its children, with the kind of node: the parts of the one stand for the children of the other.
-
-Where the list among the parts is None, it stands for any children.
-"""
 
 
 # --- constructors

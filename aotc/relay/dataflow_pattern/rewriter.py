@@ -26,8 +26,8 @@ from aotc.relay.structural import structural_equal
 from aotc.relay.visitor import Mutator, post_order
 
 _MOST_ROUNDS: Final = 100
+#: Rounds after which rules are taken to undo each other.
 _MOST_GROWTH: Final = 16
-"""Rounds after which rules are taken to undo each other."""
 
 
 class DFPatternCallback:

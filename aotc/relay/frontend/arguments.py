@@ -21,8 +21,8 @@ from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
 
 from aotc.relay.expr import Expr
 
+#: An input that may be left out.
 Maybe: TypeAlias = Expr | None
-"""An input that may be left out."""
 Axis: TypeAlias = Annotated[int, "an axis of the first input: from 0, whatever the model counts from"]
 
 

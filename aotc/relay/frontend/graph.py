@@ -50,10 +50,10 @@ from aotc.relay.op import REGISTRY
 Number: TypeAlias = "int | float | bool"
 Operand: TypeAlias = "Expr | int | float | bool"
 
+#: A call folds if neither an argument nor the result is larger than this.
 FOLD_BYTES: Final = 1 << 20
-"""A call folds if neither an argument nor the result is larger than this."""
+#: Tensors beyond this are refused: no machine holds them, and offsets inside them could overflow.
 MAX_TENSOR_BYTES: Final = 1 << 40
-"""Tensors beyond this are refused: no machine holds them, and offsets inside them could overflow."""
 
 
 # --- problems

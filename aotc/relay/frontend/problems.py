@@ -26,12 +26,12 @@ from aotc.ir.budget import budget
 
 _LOG: Final = logging.getLogger(__name__)
 
+#: What a converter may stumble over where a node is malformed.
 INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
-"""What a converter may stumble over where a node is malformed."""
 
 
+#: Ends of codes of problems that static shapes would solve.
 _AT_RUN_TIME: Final = ("-dynamic", "-runtime-shape")
-"""Ends of codes of problems that static shapes would solve."""
 
 
 class PoisonedError(Exception):

@@ -22,8 +22,8 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.op.recurrent import DTYPES
 
+#: Longer unrolled sequences are refused: each step becomes code of its own.
 MAX_STEPS: Final = 1024
-"""Longer unrolled sequences are refused: each step becomes code of its own."""
 
 State: TypeAlias = list[Expr]
 Exprs: TypeAlias = Sequence[Expr]

@@ -32,8 +32,8 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
 
+#: The layouts of data by the number of spatial axes.
 LAYOUTS: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-"""The layouts of data by the number of spatial axes."""
 
 
 @dataclass(frozen=True, slots=True)

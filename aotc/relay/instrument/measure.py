@@ -96,8 +96,8 @@ class RuleFigures(Protocol):
     seconds: float
 
 
+#: Collects the figures of the rules that are tried while the context is open, by name.
 RuleWatch: TypeAlias = "Callable[[], AbstractContextManager[Mapping[str, RuleFigures]]]"
-"""Collects the figures of the rules that are tried while the context is open, by name."""
 
 
 @dataclass(slots=True)

@@ -18,12 +18,12 @@ from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 
 Array = np.ndarray[Any, Any]
+#: What a difference may be, relative to the largest value of the result; integers and bools must be equal.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""What a difference may be, relative to the largest value of the result; integers and bools must be equal."""
+#: What a difference of 8- and 4-bit floats may be, relative to the largest value of the result.
 NARROW = 0.3
-"""What a difference of 8- and 4-bit floats may be, relative to the largest value of the result."""
+#: Programs whose verdict is kept: a pass gets what the one before gave.
 REMEMBERED = 8
-"""Programs whose verdict is kept: a pass gets what the one before gave."""
 
 
 class NumericCheck(PassInstrument):

@@ -17,8 +17,8 @@ _FAMILIES = (
     "elementwise fast_math binary cast reduce shape layout join pad slice index scatter create conv conv_transpose "
     "winograd dense pool adaptive_pool norm softmax resize depth batch_space grid sort scan recurrent dyn annotation"
 )
+#: The files of operators, in the order in which tables list them.
 FAMILIES = tuple(import_module(f"{__name__}.{family}") for family in _FAMILIES.split())
-"""The files of operators, in the order in which tables list them."""
 
 
 def operators_of(family: ModuleType) -> tuple[OpDef, ...]:
@@ -26,5 +26,5 @@ def operators_of(family: ModuleType) -> tuple[OpDef, ...]:
     return tuple(value for value in vars(family).values() if isinstance(value, OpDef))
 
 
+#: Every operator by name.
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in FAMILIES for op in operators_of(family)})
-"""Every operator by name."""

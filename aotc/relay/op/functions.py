@@ -23,8 +23,8 @@ from aotc.relay.op import REGISTRY, norm, reduce
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.signature import function_of, signature_of
 
+#: What a tensor may be given as.
 _NODES: Final = (Call, Constant, If, Let, TupleGetItem, Var)
-"""What a tensor may be given as."""
 
 
 def _shapes(static: OpDef, dynamic: OpDef) -> Mapping[str, np.dtype[Any]]:
@@ -73,8 +73,8 @@ def _function(op: OpDef) -> Callable[..., Any]:
     return function_of(op) if dynamic is None else _either(op, dynamic)
 
 
+#: The functions by the operator's name ("add", "nn.conv2d"), and those that are made of several operators.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {name: _function(op) for name, op in REGISTRY.items()}
     | {"nn.dropout": norm.dropout, "std": reduce.std, "logsumexp": reduce.logsumexp}
 )
-"""The functions by the operator's name ("add", "nn.conv2d"), and those that are made of several operators."""

@@ -31,8 +31,8 @@ from aotc.tir import all_of, maximum, minimum, select, te
 
 METHODS: Final = ("nearest", "bilinear", "bicubic")
 PADDINGS: Final = ("zeros", "border", "reflection")
+#: The parameter of Keys' kernel, as PyTorch and ONNX fix it.
 ALPHA: Final = -0.75
-"""The parameter of Keys' kernel, as PyTorch and ONNX fix it."""
 
 
 @attrs

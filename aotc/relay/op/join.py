@@ -26,8 +26,8 @@ from aotc.relay.op.samples import samples_of
 from aotc.relay.op.shape import product
 from aotc.tir import Block, Buffer, Load, Stmt, Store, Var, forall, select, te
 
+#: More tensors than this are joined by copying each, rather than by choosing among them for each element.
 _MANY = 16
-"""More tensors than this are joined by copying each, rather than by choosing among them for each element."""
 
 
 def _packed(data: Any, _: Any) -> Any:

@@ -24,12 +24,12 @@ from aotc.relay.op.signature import build
 from aotc.tir import Tensor, body_cost, domain, te, topological
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+#: An expression of one element, where `Expr` is one of the graph.
 Scalar: TypeAlias = tir.Expr
-"""An expression of one element, where `Expr` is one of the graph."""
+#: What `compute` gets, for arguments that are tensors.
 Tensors: TypeAlias = "Sequence[Tensor]"
-"""What `compute` gets, for arguments that are tensors."""
+#: What `compute` gets for one argument: a tensor, or a tuple of them for a tuple argument.
 TeArg: TypeAlias = "Tensor | tuple[Tensor, ...]"
-"""What `compute` gets for one argument: a tensor, or a tuple of them for a tuple argument."""
 
 
 class Accuracy(Enum):
@@ -95,10 +95,10 @@ class OpDef(Op):
         return least + sum(map(_operations, order))
 
 
+#: Operations that need not be counted exactly.
 SMALL: Final = 1 << 16
-"""Operations that need not be counted exactly."""
+#: Operations for each element of a program written by hand (sorting, scattering, filtering) that counts none.
 _BY_HAND: Final = 32
-"""Operations for each element of a program written by hand (sorting, scattering, filtering) that counts none."""
 
 
 def _placeholders(ty: Type) -> TeArg:

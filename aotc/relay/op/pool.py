@@ -182,10 +182,10 @@ def divided(total: Scalar, count: Scalar | int) -> Scalar:
     return total / count if total.dtype.is_float else binary("truncdiv", total, count)
 
 
+#: From this many taps on, a maximum over a box is taken axis by axis: k + k comparisons instead of k * k.
 SEPARATE_TAPS: Final = 25
-"""From this many taps on, a maximum over a box is taken axis by axis: k + k comparisons instead of k * k."""
+#: From this many taps on, where rows have at least LONG columns: loops over short rows cost more than they save.
 SEPARATE_TAPS_LONG: Final = 9
-"""From this many taps on, where rows have at least LONG columns: loops over short rows cost more than they save."""
 LONG: Final = 48
 
 

@@ -30,8 +30,8 @@ COORDINATES: Final = (
     "tf_half_pixel_for_nn", "tf_crop_and_resize",
 )  # fmt: skip
 ROUNDINGS: Final = ("", "round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+#: Factors and regions arrive as floats; the nearest fraction up to this denominator is what was meant.
 DENOMINATOR: Final = 1 << 16
-"""Factors and regions arrive as floats; the nearest fraction up to this denominator is what was meant."""
 
 
 @attrs

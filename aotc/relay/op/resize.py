@@ -33,10 +33,10 @@ from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, for_axes, laid_out, pick, positions, spread
 from aotc.tir import all_of, call, const, maximum, minimum, select, te
 
+#: Outputs along an axis that are looked at one by one, to find out whether they lie as simply as they seem to.
 SHORT: Final = 1 << 20
-"""Outputs along an axis that are looked at one by one, to find out whether they lie as simply as they seem to."""
+#: A value this close below a whole number is that number, off by rounding: truncation must not lose it.
 WHOLE: Final = 2.0**-10
-"""A value this close below a whole number is that number, off by rounding: truncation must not lose it."""
 
 
 def _scale() -> Any:

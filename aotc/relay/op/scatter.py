@@ -28,8 +28,8 @@ from aotc.relay.op.window import may_equal
 from aotc.tir import BOOL, INDEX, Block, Buffer, Const, Declare, If, Load, Stmt, Store, Var, binary, forall, select, te
 from aotc.tir.stmt import loops
 
+#: How an update combines with what is there: the tir operation, none for plain writing.
 REDUCTIONS: Final = {"update": "", "add": "add", "mul": "mul", "min": "min", "max": "max"}
-"""How an update combines with what is there: the tir operation, none for plain writing."""
 _UFUNC: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 

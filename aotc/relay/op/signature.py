@@ -44,6 +44,7 @@ def _pairs(value: Any, _: Any) -> tuple[tuple[int, int], ...]:
     return tuple((int(before), int(after)) for before, after in value)
 
 
+#: What the parameter of an attribute of some type accepts, and what turns it into the attribute.
 _KINDS: Final[Mapping[str, tuple[str, Takes | None]]] = {
     "bool": ("bool", lambda value, _: bool(value)),
     "tuple[int, ...]": ("int | Sequence[int]", ints),
@@ -51,7 +52,6 @@ _KINDS: Final[Mapping[str, tuple[str, Takes | None]]] = {
     "int | tuple[int, ...]": ("int | Sequence[int]", lambda value, _: value if isinstance(value, int) else ints(value)),
     "tuple[tuple[int, int], ...]": ("Sequence[Sequence[int]]", _pairs),
 }
-"""What the parameter of an attribute of some type accepts, and what turns it into the attribute."""
 
 
 @dataclass(frozen=True, slots=True)

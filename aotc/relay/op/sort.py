@@ -26,10 +26,10 @@ from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
 from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, call, forall, minimum, select, te
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, loops
 
+#: Up to so many results are kept in order while passing over the row; more are merge-sorted.
 _INSERTION: Final = 16
-"""Up to so many results are kept in order while passing over the row; more are merge-sorted."""
+#: The type of positions within a row.
 _PLACE: Final = DType("int32")
-"""The type of positions within a row."""
 
 
 @attrs

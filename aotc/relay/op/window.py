@@ -23,13 +23,13 @@ from aotc.relay.op.opdef import Array
 T = TypeVar("T")
 Ints = int | Sequence[int]
 
+#: Relay's data layout for 1 to 3 spatial axes.
 DATA_LAYOUT: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-"""Relay's data layout for 1 to 3 spatial axes."""
 KERNEL_LAYOUT: Final = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
+#: The spatial axes, as in a description of a shape.
 AXES: Final = {n: ", ".join(layout[2:]) for n, layout in DATA_LAYOUT.items()}
-"""The spatial axes, as in a description of a shape."""
+#: The spatial axes of a kernel.
 TAPS: Final = {n: ", ".join(f"K{axis}" for axis in layout[2:]) for n, layout in DATA_LAYOUT.items()}
-"""The spatial axes of a kernel."""
 TRANSPOSED_LAYOUT: Final = {1: "IOW", 2: "IOHW", 3: "IODHW"}
 
 

@@ -35,5 +35,5 @@ def get_net(
     return network(tanh(_double(body, "g5_deconv", channels)))
 
 
+#: The module of the network and its parameters; see `init.create_workload`.
 get_workload = workloads_of(get_net)
-"""The module of the network and its parameters; see `init.create_workload`."""

@@ -23,5 +23,5 @@ def get_net(
     return network(softmax(dense_add_bias(body, "fc3", num_classes)))
 
 
+#: The module of the network and its parameters; see `init.create_workload`.
 get_workload = workloads_of(get_net)
-"""The module of the network and its parameters; see `init.create_workload`."""

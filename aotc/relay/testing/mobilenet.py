@@ -12,12 +12,12 @@ from aotc.relay.op.builders import batch_flatten, global_avg_pool2d, relu, softm
 from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import batch_norm_infer, dense_add_bias, network, square_conv2d
 
+#: Output channels and stride of each separable block.
 _BLOCKS = (
     *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)),
     *((512, 2), (512, 1), (512, 1), (512, 1), (512, 1), (512, 1)),
     *((1024, 2), (1024, 1)),
 )
-"""Output channels and stride of each separable block."""
 
 
 def _separable(data: Expr, name: str, inputs: int, outputs: int, stride: int, layout: str) -> Expr:
@@ -49,5 +49,5 @@ def get_net(
     return network(softmax(dense_add_bias(flat, "fc", num_classes, axis=1)))
 
 
+#: The module of the network and its parameters; see `init.create_workload`.
 get_workload = workloads_of(get_net)
-"""The module of the network and its parameters; see `init.create_workload`."""

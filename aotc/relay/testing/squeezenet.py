@@ -14,11 +14,11 @@ from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import network, parameter, square_conv2d
 
 _POOL = 0
+#: The first convolution (channels, size, padding), then pools and squeezed channels of fire modules.
 _VERSIONS = {
     "1.0": ((96, 7, 3), (_POOL, 16, 16, 32, _POOL, 32, 48, 48, 64, _POOL, 64)),
     "1.1": ((64, 3, 1), (_POOL, 16, 16, _POOL, 32, 32, _POOL, 48, 48, 64, 64)),
 }
-"""The first convolution (channels, size, padding), then pools and squeezed channels of fire modules."""
 
 
 def _conv(data: Expr, name: str, channels: int, size: int, padding: int = 0, stride: int = 1) -> Expr:
@@ -61,5 +61,5 @@ def get_net(
     return network(softmax(builders.batch_flatten(builders.global_avg_pool2d(body))))
 
 
+#: The module of the network and its parameters; see `init.create_workload`.
 get_workload = workloads_of(get_net)
-"""The module of the network and its parameters; see `init.create_workload`."""

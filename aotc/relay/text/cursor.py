@@ -17,8 +17,8 @@ from aotc.ir import MOST_NESTED, AotcError, Dim, DType, FuncType, SymDim, Tensor
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import quoted
 
+#: Most characters of a number: any double has its value in fewer, and Python reads no whole number of many more.
 MOST_DIGITS: Final = 1000
-"""Most characters of a number: any double has its value in fewer, and Python reads no whole number of many more."""
 
 _NUMBER: Final = re.compile(r"(inf|nan|[\d.]+(?:[eE][+-]?\d+)?)(?:([fiu])(\d*))?")
 _KINDS: Final = {"f": "float", "i": "int", "u": "uint"}

@@ -26,14 +26,14 @@ import numpy as np
 
 from aotc.ir import AotcError, Dim, DType, Reader, Span, SymDim, Type, save_array, types
 
+#: The version of the text format.
 VERSION: Final = "0.0.5"
-"""The version of the text format."""
 
+#: A name that needs no quotes: words joined by dots or double colons.
 NAME: Final = r"[A-Za-z_]\w*(?:(?:\.|::)[A-Za-z_]\w*)*"
-"""A name that needs no quotes: words joined by dots or double colons."""
 
+#: Data types of scalars that are written as numbers, with the suffix that says which.
 SUFFIXES: Final = {"int16": "i16", "int32": "", "int64": "i64", "float16": "f16", "float32": "f", "float64": "f64"}
-"""Data types of scalars that are written as numbers, with the suffix that says which."""
 
 _BARE: Final = re.compile(NAME, re.ASCII)
 _PLAIN: Final = re.compile(r"\w*", re.ASCII)

@@ -29,6 +29,7 @@ from aotc.relay.text.literals import KEY, VERSION, load
 from aotc.relay.text.names import Names
 from aotc.relay.trampoline import Task, run
 
+#: Precedence (higher binds tighter; all associate to the left) and operator of each infix sign.
 _INFIX: Final = {
     "*": (12, "multiply"),
     "/": (12, "divide"),
@@ -41,7 +42,6 @@ _INFIX: Final = {
     "==": (7, "equal"),
     "!=": (7, "not_equal"),
 }
-"""Precedence (higher binds tighter; all associate to the left) and operator of each infix sign."""
 
 _RESERVED: Final = frozenset(
     {"def", "else", "extern", "free_var", "let", "match", "ref", "ref_read", "ref_write", "type"}

@@ -56,8 +56,8 @@ def to_text(x: IRModule | Expr) -> str:
 
 
 _DEEPER: Final = "\x1e"
+#: Marks around what is indented, in text that is not laid out yet; strings escape them, and spans leave them out.
 _BACK: Final = "\x1f"
-"""Marks around what is indented, in text that is not laid out yet; strings escape them, and spans leave them out."""
 
 
 def _indent(text: str) -> str:

@@ -11,7 +11,7 @@ from aotc.ir.lazy import lazy_names
 
 __getattr__, __dir__ = lazy_names(__name__)
 
+#: Every pass that the stub lists, by name.
 PASSES = MappingProxyType(
     {p.name: p for p in map(__getattr__, __getattr__("__all__")) if isinstance(p, type) and issubclass(p, Pass)}
 )
-"""Every pass that the stub lists, by name."""

@@ -192,8 +192,8 @@ class _Pack(GraphMutator):
 # --- Winograd's algorithm
 
 
+#: The share of the direct algorithm's time that the estimate must be below.
 WORTH: Final = 0.95
-"""The share of the direct algorithm's time that the estimate must be below."""
 
 
 @dataclass(frozen=True, slots=True)

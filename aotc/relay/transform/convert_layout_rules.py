@@ -86,8 +86,8 @@ def _ranks(*types: Type) -> list[int]:
 # --- desired layouts
 
 
+#: The operators whose layout can be chosen.
 CONVERTIBLE: Final = {name: op for name, op in REGISTRY.items() if op.layout_kind is Layout.CHOICE}
-"""The operators whose layout can be chosen."""
 
 
 def default_kernel(op: Op, data_layout: str, depthwise: bool) -> str:

@@ -34,8 +34,8 @@ from aotc.relay.visitor import post_order
 _ANCHORS: Final = (conv1d, conv2d, conv3d, dense)
 _POSITIVE: Final = ("nn.relu", "nn.leaky_relu")
 _SUMS: Final = ("add", "subtract")
+#: How many operators may lie between a multiplication and the weights.
 _REACH: Final = 32
-"""How many operators may lie between a multiplication and the weights."""
 
 
 @dataclass(frozen=True, slots=True)

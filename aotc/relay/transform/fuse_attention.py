@@ -28,8 +28,8 @@ from aotc.relay.visitor import post_order, rebuild
 from aotc.tir.schedule.contraction.by_lanes import PANEL_ROWS
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
+#: Operators between the products, and before each operand.
 MOST: Final = 32
-"""Operators between the products, and before each operand."""
 _PRODUCT: Final = "nn.batch_matmul"
 _SOFTMAX: Final = ("nn.softmax", "nn.fast_softmax")
 

@@ -28,8 +28,8 @@ from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass, is_finite
 from aotc.relay.visitor import children, mutated, post_order, rebuild, substitute
 
+#: Most nodes in one group.
 MAX_DEPTH: Final = 256
-"""Most nodes in one group."""
 
 _INLINE_DTYPES: Final = frozenset({"int32", "int64", "float32", "float64", "bool"})
 

@@ -31,10 +31,10 @@ from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import candidates
 
 _DESIRED: Final = {"nn.conv2d": ("NHWC", "OIHW")}
+#: The share of the time as it is that the estimate must be below.
 _WORTH: Final = 0.97
-"""The share of the time as it is that the estimate must be below."""
+#: Data of so many channels is read by a convolution as it lies.
 _FEW: Final = 4
-"""Data of so many channels is read by a convolution as it lies."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -32,8 +32,8 @@ from aotc.relay.op.elementwise import relu, rsqrt, sqrt
 from aotc.relay.op.shape import TransposeAttrs, permutation, reshape, transpose
 from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_uniform, op_call, recall, uniform_value
 
+#: Nodes that are looked at to see whether something can be negative.
 _LOOKS: Final = 16
-"""Nodes that are looked at to see whether something can be negative."""
 _ENLARGES: Final = WhyNot("the constant broadcasts the other operand")
 
 
@@ -219,14 +219,14 @@ _VALUES: Final = (
 # --- where elements lie
 
 
+#: Operators whose result is the argument's elements in the same order.
 VIEWS: Final = tuple(sorted(name for name, op in REGISTRY.items() if op.view))
-"""Operators whose result is the argument's elements in the same order."""
+#: Operators that broadcast their operands against each other, as numpy does.
 _BROADCASTS: Final = tuple(
     sorted(
         n for n, op in REGISTRY.items() if op.pattern is OpPattern.BROADCAST and op.arity > 1 and op.attrs is NoAttrs
     )
 )
-"""Operators that broadcast their operands against each other, as numpy does."""
 _DYNAMIC: Final = WhyNot("the shape is not static")
 
 

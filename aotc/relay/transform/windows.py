@@ -45,8 +45,8 @@ def _merged(pad: Any, layout: str, padding: tuple[int, ...]) -> tuple[int, ...] 
     return (*befores, *afters)
 
 
+#: (operator, pad value, padding of both) -> why the operator cannot do the padding; "" if it can.
 Check = Callable[[Call, float, "tuple[int, ...]"], str]
-"""(operator, pad value, padding of both) -> why the operator cannot do the padding; "" if it can."""
 
 
 def _folding(obstacle: Check, **changes: Any) -> Rewrite:

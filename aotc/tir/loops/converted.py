@@ -26,14 +26,14 @@ from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store, for
 
 HALF: Final = DType("float16")
 SINGLE: Final = DType("float32")
+#: Iterations that scratch is made for.
 CHUNK: Final = 256
-"""Iterations that scratch is made for."""
+#: Fewer iterations are not worth it.
 LEAST: Final = 4
-"""Fewer iterations are not worth it."""
+#: Pieces of scratch in a loop.
 MOST_SCRATCH: Final = 8
-"""Pieces of scratch in a loop."""
+#: The longest step from element to element that is read as a whole.
 FARTHEST: Final = 4
-"""The longest step from element to element that is read as a whole."""
 _EXACT: Final = frozenset({"min", "max"})
 
 

@@ -24,10 +24,10 @@ from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Intrinsic, Stmt,
 
 Ranges = dict[Var, Interval]
 
+#: Operations that reductions combine values by.
 ASSOCIATIVE: Final = frozenset({"add", "mul", "min", "max", "and", "or"})
-"""Operations that reductions combine values by."""
+#: Elements of scratch that are followed one by one.
 _MANY: Final = 1 << 16
-"""Elements of scratch that are followed one by one."""
 
 
 def loads(stmt: Stmt) -> Iterator[Load]:

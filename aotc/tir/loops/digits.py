@@ -16,8 +16,8 @@ from typing import NamedTuple
 from aotc.tir import Binary, Const, Expr, Interval, Linear, Var, binary, bounds, linear, linear_bounds
 
 Ranges = dict[Var, Interval]
+#: Whether a term has one value in all iterations.
 IsFixed = Callable[[Expr], bool]
-"""Whether a term has one value in all iterations."""
 
 
 class Access(NamedTuple):

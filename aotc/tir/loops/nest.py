@@ -19,19 +19,19 @@ from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, changed, forall, map_exprs, nodes, rebuilt
 from aotc.tir.target import Budget
 
+#: A loop is not cut into more pieces than this.
 _SEGMENT_LIMIT: Final = 128
-"""A loop is not cut into more pieces than this."""
+#: More pieces than this are cut off in halves: each is made from a body that knows the half that it is in.
 _MANY: Final = 8
-"""More pieces than this are cut off in halves: each is made from a body that knows the half that it is in."""
 _GROWTH: Final = 4
+#: Splitting may multiply the size of the code by the first, and add the second on top.
 _GROWTH_FREE: Final = 200
-"""Splitting may multiply the size of the code by the first, and add the second on top."""
 
+#: What is allowed where no target says otherwise.
 COMMON: Final = Budget()
-"""What is allowed where no target says otherwise."""
 _UNROLL: Final = 4
+#: Side of a transposed tile: a cache line of float32 each way.
 _TILE: Final = 16
-"""Side of a transposed tile: a cache line of float32 each way."""
 
 
 def const_extent(loop: For) -> tuple[int, int] | None:

@@ -18,12 +18,12 @@ from typing import Final, TypeAlias
 from aotc.tir import INDEX, PART, PARTS, Const, Declare, Expr, For, Unary, Var
 from aotc.tir.simplify import Interval, bounds, conjuncts, half_space, simplify
 
+#: A loop, a register that holds one value, or a condition.
 Around: TypeAlias = "For | Declare | Expr"
-"""A loop, a register that holds one value, or a condition."""
 Values: TypeAlias = dict[Var, Interval]
 
+#: Corners of one nest that are followed.
 _MOST: Final = 4096
-"""Corners of one nest that are followed."""
 
 
 def reached(around: Sequence[Around], index: Expr) -> Iterator[int]:

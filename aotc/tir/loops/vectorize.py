@@ -22,10 +22,10 @@ from aotc.tir.stmt import Assign, Block, Declare, Stmt, Store, nodes
 _FLOATS: Final = frozenset({"float16", "float32", "float64"})
 _WORK: Final = (Binary, Unary, Select, Call)
 _ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
+#: Narrow floats whose vectors become vectors of float32 in an instruction or a few.
 CONVERTED: Final = frozenset({"float16"})
-"""Narrow floats whose vectors become vectors of float32 in an instruction or a few."""
+#: Statements of more operations are left alone: they would be long, once for each vector of a tile.
 MOST: Final = 32
-"""Statements of more operations are left alone: they would be long, once for each vector of a tile."""
 
 
 class _ScalarError(Exception):

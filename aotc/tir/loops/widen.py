@@ -22,8 +22,8 @@ from aotc.tir.plan.program import Program
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, forall, rebuilt, remembered_kernel
 
+#: The shortest vectors.
 LEAST: Final = 4
-"""The shortest vectors."""
 ROOM: Final = Budget().widened_bytes
 
 

@@ -26,15 +26,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+#: Up to this many blocks every order is searched.
 EXACT_BLOCKS: Final = 9
-"""Up to this many blocks every order is searched."""
+#: Bound on block comparisons of the local search: a fraction of a second to a few seconds.
 LOCAL_SEARCH_WORK: Final = 4_000_000
-"""Bound on block comparisons of the local search: a fraction of a second to a few seconds."""
 
+#: Pairs of blocks that live at a common step, from which on a sweep is tried first ...
 SWEPT_PAIRS: Final = 1 << 15
-"""Pairs of blocks that live at a common step, from which on a sweep is tried first ..."""
+#: ... and from which on it is all that is done.
 COMPARED_PAIRS: Final = 1 << 20
-"""... and from which on it is all that is done."""
 
 
 @dataclass(frozen=True, slots=True)

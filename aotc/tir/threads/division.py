@@ -21,8 +21,8 @@ from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, mi
 from aotc.tir.loops.dependence import extent_of, is_innermost
 from aotc.tir.stmt import PART, PARTS, Block, Declare, For, If, Stmt
 
+#: Iterations of an innermost loop that stay together: whole vectors, which the C compiler rounds in its own way.
 _RUN: Final = 64
-"""Iterations of an innermost loop that stay together: whole vectors, which the C compiler rounds in its own way."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

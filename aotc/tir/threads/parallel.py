@@ -28,12 +28,12 @@ from aotc.tir.threads.division import Leaf, Nest, alone, divided, largest_share
 from aotc.tir.threads.uses import Use, Uses, stmts_of
 
 COMMON: Final = Threads()
+#: Units that any team can share evenly enough.
 _ENOUGH: Final = 64
-"""Units that any team can share evenly enough."""
+#: Units of different loops are told apart by this many times.
 _WEIGHTS: Final = 8
-"""Units of different loops are told apart by this many times."""
+#: Kernels of more statements in a row (hundreds of tensors joined) are not divided: proofs compare each with each.
 _MOST_STATEMENTS: Final = 256
-"""Kernels of more statements in a row (hundreds of tensors joined) are not divided: proofs compare each with each."""
 
 
 def for_teams(program: Program, threads: Threads) -> Program:

@@ -24,8 +24,8 @@ from aotc.tir import Interval, bounds, linear
 from aotc.tir import stmt as tir
 from aotc.tir.expr import Binary, Buffer, Expr, Load, Select, Var, operands, walk, with_operands
 
+#: The iterations of loops that gcc writes out in whole, at most.
 UNROLLED: Final = 16
-"""The iterations of loops that gcc writes out in whole, at most."""
 
 
 def prepared(kernel: tir.Kernel) -> tir.Stmt:

@@ -17,8 +17,8 @@ from aotc.tir.target import Target
 from aotc_codegen.c.templates import render
 
 _EAX, _EBX, _ECX, _EDX = range(4)
+#: Parts of the state that the system must save: bits of XCR0.
 _YMM, _ZMM = 0x6, 0xE6
-"""Parts of the state that the system must save: bits of XCR0."""
 _EXTENDED: Final = 0x80000001
 
 _WORDS: Final = {
@@ -28,14 +28,13 @@ _WORDS: Final = {
     (7, _EBX, _YMM): {"bmi1": 3, "avx2": 5, "bmi2": 8},
     (7, _EBX, _ZMM): {"avx512f": 16, "avx512dq": 17, "avx512cd": 28, "avx512bw": 30, "avx512vl": 31},
 }
+#: Where the CPUID instruction tells of a feature: leaf, register, bit; and the state that it needs.
+#:
+#: Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
+#: CPUID, and volume 1, chapter 13.
 CPUID: Final = {
     name: (leaf, register, bit, state) for (leaf, register, state), bits in _WORDS.items() for name, bit in bits.items()
 }
-"""Where the CPUID instruction tells of a feature: leaf, register, bit; and the state that it needs.
-
-Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
-CPUID, and volume 1, chapter 13.
-"""
 
 
 def isa_rows(targets: Sequence[Target], features: Sequence[str]) -> list[str]:

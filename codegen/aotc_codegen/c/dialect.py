@@ -127,6 +127,7 @@ class Dialect:
 
 
 C99: Final = Dialect(name="c99")
+#: C with the vectors of gcc and clang.
 GNU_C: Final = replace(
     C99,
     name="gnu-c",
@@ -144,6 +145,5 @@ GNU_C: Final = replace(
         convert="__builtin_convertvector({value}, {type})",
     ),
 )
-"""C with the vectors of gcc and clang."""
+#: The dialects by the names that targets give.
 DIALECTS: Final = {dialect.name: dialect for dialect in (C99, GNU_C)}
-"""The dialects by the names that targets give."""

@@ -11,8 +11,8 @@ from typing import Final
 
 from aotc.tir.target import Target
 
+#: No -ffast-math: results must be right for NaN and infinities.
 OPTIMISE: Final = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-"""No -ffast-math: results must be right for NaN and infinities."""
 
 
 def cflags(target: Target) -> tuple[str, ...]:

@@ -35,8 +35,8 @@ class Definition:
     uses: tuple[str, ...] = ()
 
 
+#: The definitions of a helper by the kind of the dtype: its name, "float" or "unsigned"; "" for all others.
 Row: TypeAlias = Mapping[str, Definition]
-"""The definitions of a helper by the kind of the dtype: its name, "float" or "unsigned"; "" for all others."""
 
 
 def _function(body: str, params: str, result: str, uses: str = "") -> Definition:
@@ -182,8 +182,8 @@ def _transpose(lanes: int) -> str:
     )
 
 
+#: The functions that do the work of instructions on square blocks of memory.
 BLOCKS: Final = {"turn": "transpose"}
-"""The functions that do the work of instructions on square blocks of memory."""
 
 
 def _definition(what: str, dtype: DType, lanes: int) -> Definition:

@@ -21,8 +21,8 @@ from aotc_codegen.c.project import Content, common_words, kernel_files, runtime_
 from aotc_codegen.c.templates import render
 
 PREFIX: Final = "aotc"
+#: The symbol of the table.
 TABLE: Final = "aotc_kernels"
-"""The symbol of the table."""
 
 
 def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) -> list[dict[str, str]]:

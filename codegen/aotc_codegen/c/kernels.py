@@ -21,12 +21,12 @@ from aotc_codegen.c.names import LONGEST, Names
 from aotc_codegen.c.printer import GUARD, PrintedKernel, origin, print_kernel, prototype
 from aotc_codegen.c.templates import render
 
+#: Kernels of this size have a file of their own; files compile in parallel.
 FILE_CHARACTERS: Final = 8_000
-"""Kernels of this size have a file of their own; files compile in parallel."""
+#: Digits of the hash that tells kernels of one name apart.
 HASH_DIGITS: Final = 6
-"""Digits of the hash that tells kernels of one name apart."""
+#: What a kernel is called in the text that its mark is made from.
 _ANY_NAME: Final = "KERNEL_NAME"
-"""What a kernel is called in the text that its mark is made from."""
 _PRINTED: Final = Form(PrintedKernel, [PrintedKernel, DType])
 
 

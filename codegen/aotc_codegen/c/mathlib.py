@@ -221,6 +221,7 @@ BITS: Final = _reinterpretation("", "uint32_t", "float")
 BITS64: Final = _wide(_reinterpretation("64", "uint64_t", "double"))
 
 _QUARTER: Final = "  return aotc_wave_f32(x, {}u, {});\n"
+#: The definition of each function, called aotc_NAME_f32, and the other functions that it calls.
 FUNCTIONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "exp": (_function("exp", EXP, kind="$inline"), ()),
     "exp_normal": (_function("exp_normal", EXP_NORMAL, "float y", kind="$inline"), ()),
@@ -235,14 +236,12 @@ FUNCTIONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "bits64": (BITS64, ()),
     "pow": (_or_library("pow", POW, "float x, float y"), ("bits64",)),
 }
-"""The definition of each function, called aotc_NAME_f32, and the other functions that it calls."""
 
 _BOUNDS: Final = {1.0: "log sin cos tan power", 1.5: "exp tanh rsqrt", 2.5: "erf sigmoid"}
+#: The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
+#:
+#: A unit is the distance of floats around the exact value; for subnormal ones it is
+#: the smallest subnormal.  Tests compare every float with the C library's functions in
+#: double. sigmoid uses exp.  Where sin, cos, tan and power are calls of the C library,
+#: their figures are those of glibc.
 ULP: Final = {name: bound for bound, names in _BOUNDS.items() for name in names.split()}
-"""The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
-
-A unit is the distance of floats around the exact value; for subnormal ones it is
-the smallest subnormal.  Tests compare every float with the C library's functions in
-double. sigmoid uses exp.  Where sin, cos, tan and power are calls of the C library,
-their figures are those of glibc.
-"""

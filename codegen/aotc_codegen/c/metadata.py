@@ -19,11 +19,11 @@ from aotc_codegen.c.names import nodes_of
 from aotc_codegen.c.params import Params
 from aotc_codegen.c.schedule import tensors_of
 
+#: Version of the layout of this file.
 FORMAT = 1
-"""Version of the layout of this file."""
+#: What the error of a float32 output may be, relative to the standard deviation of the exact one; the second with
+#: algorithms that round more than an operator's definition.
 BOUND, APPROXIMATE_BOUND = 1e-5, 1e-4
-"""What the error of a float32 output may be, relative to the standard deviation of the exact one; the second with
-algorithms that round more than an operator's definition."""
 
 
 def describe(

@@ -24,8 +24,8 @@ noexcept not not_eq nullptr operator or or_eq private protected public reinterpr
 static_cast template this thread_local throw try typeid typename typeof typeof_unqual using virtual wchar_t xor
 xor_eq unix linux main NULL
 """
+#: Words that C, C++ or a common platform header has taken.
 KEYWORDS: Final = frozenset(_WORDS.split())
-"""Words that C, C++ or a common platform header has taken."""
 _FILES: Final = """
 aio alloca argp argz assert byteswap complex cpio crypt ctype dirent dlfcn elf endian envz err errno error execinfo
 fcntl features fenv float fmtmsg fnmatch fstab ftw gconv getopt glob grp iconv ifaddrs immintrin intrin inttypes io
@@ -39,16 +39,16 @@ m c dl rt pthread gcc gcc_s stdc
 all all_build clean depend edit_cache help install list_install_components package package_source preinstall
 rebuild_cache run_tests test zero_check
 """
+#: Macros without arguments in the headers that emitted C includes.
 _MACROS: Final = re.compile(
     r"(U?INT(_LEAST|_FAST)?(8|16|32|64|PTR|MAX)|PTRDIFF|SIZE|SIG_ATOMIC|WCHAR|WINT)_(MAX|MIN|WIDTH)"
     r"|(FP|M|MATH|HUGE|SEEK|EXIT|TIME|L|AOTC)_\w+|NAN|INFINITY|DOMAIN|SING|OVERFLOW|UNDERFLOW|PLOSS|TLOSS"
     r"|EOF|BUFSIZ|(FILENAME|FOPEN|TMP|RAND|MB_CUR|MB_LEN)_MAX|CLOCKS_PER_SEC|P_tmpdir|std(in|out|err)|errno"
 )
-"""Macros without arguments in the headers that emitted C includes."""
+#: What a model cannot be called: headers, libraries and targets of build tools are named after it.
 MODEL_WORDS: Final = KEYWORDS | frozenset(_FILES.split())
-"""What a model cannot be called: headers, libraries and targets of build tools are named after it."""
+#: Characters kept of a name: linkers and readers have limits.
 LONGEST: Final = 48
-"""Characters kept of a name: linkers and readers have limits."""
 
 
 def identifier(text: str, fallback: str = "tensor") -> str:

@@ -48,8 +48,8 @@ FORMATS: Final = {
     "float4_e2m1fn": Format(1, 1, 0x7, 0x7, 0x0),  # has no NaN: it becomes zero
 }
 
+#: How the functions for one number begin.
 _HEADS: Final = {"load": "$inline float $name($T bits)", "store": "$inline $T $name(float value)"}
-"""How the functions for one number begin."""
 
 _LOAD: Final = Template("""\
   const uint32_t magnitude = bits & ${mask}u;

@@ -20,8 +20,8 @@ from aotc_codegen.c.ctypes import literal, memory_type
 
 ALIGN: Final = 64
 _LINE: Final = 110
+#: Bytes that tell most constants apart.
 _BEGIN: Final = 4096
-"""Bytes that tell most constants apart."""
 
 
 def packed(storage: Storage) -> np.ndarray[Any, Any]:

@@ -23,10 +23,10 @@ from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
 from aotc_codegen.c.names import Names, comment_text, nodes_of
 
+#: What is before functions that access memory under conditions, up to the end of a file.
 GUARD: Final = "AOTC_GUARD_ACCESSES"
-"""What is before functions that access memory under conditions, up to the end of a file."""
+#: Bytes of a stack array that is zero at first.
 SMALL_ARRAY: Final = 64
-"""Bytes of a stack array that is zero at first."""
 
 
 @dataclass(frozen=True, slots=True)

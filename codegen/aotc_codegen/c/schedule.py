@@ -17,8 +17,8 @@ from aotc_codegen.c.kernels import PrintedKernels
 from aotc_codegen.c.names import Names, comment_text, nodes_of, string_text
 from aotc_codegen.c.params import Params
 
+#: Threads do not write into each other's cache lines.
 TEAM_ALIGN = 64
-"""Threads do not write into each other's cache lines."""
 
 
 @dataclass(frozen=True, slots=True)

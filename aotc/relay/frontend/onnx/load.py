@@ -32,18 +32,18 @@ from aotc.relay.frontend import graph as g
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+#: Characters of a text from a model that a message repeats.
 MOST_SHOWN: Final = 80
-"""Characters of a text from a model that a message repeats."""
+#: Functions and subgraphs within each other.
 MAX_DEPTH: Final = 60
-"""Functions and subgraphs within each other."""
 
+#: Data types by ONNX's numbers; "" for strings and complex numbers.
 _DTYPES: Final = dict(enumerate((
     "", "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "", "bool", "float16",
     "float64", "uint32", "uint64", "", "", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz",
     "float8_e5m2", "float8_e5m2fnuz", "uint4", "int4", "float4_e2m1fn", "float8_e8m0fnu",
     "uint2", "int2",
 )))  # fmt: skip
-"""Data types by ONNX's numbers; "" for strings and complex numbers."""
 _ELEM_TYPES: Final = {name: code for code, name in _DTYPES.items()}
 
 
@@ -228,10 +228,10 @@ def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
     return opsets
 
 
+#: Fields that say nothing about what a model computes.
 _PROSE: Final = frozenset(
     {"doc_string", "producer_name", "producer_version", "metadata_props", "quantization_annotation", "denotation"}
 )
-"""Fields that say nothing about what a model computes."""
 
 
 def check_text(proto: Any, source: str) -> None:

@@ -32,8 +32,8 @@ from aotc.relay.frontend.onnx.load import Array
 
 Known: TypeAlias = Annotated[Array, "an input whose value is known at compile time"]
 Ints: TypeAlias = Annotated[list[int], "integers known at compile time"]
+#: Values that older versions of an operator have as attributes and newer ones as inputs are found in either.
 Int: TypeAlias = Annotated[int, "one integer known at compile time"]
-"""Values that older versions of an operator have as attributes and newer ones as inputs are found in either."""
 Items: TypeAlias = Annotated[list[Expr], "the tensors of a sequence"]
 
 
@@ -130,8 +130,8 @@ def _items(sequence: Expr) -> list[Expr]:
 
 
 Converted: TypeAlias = "Expr | Sequence[Expr | None]"
+#: What converts a node: one expression, or one per output (None for one that is not computed).
 Converter: TypeAlias = Callable[..., Converted]
-"""What converts a node: one expression, or one per output (None for one that is not computed)."""
 Table: TypeAlias = Mapping[str, Converter]
 
 
@@ -163,12 +163,12 @@ def apply(converter: Converter, node: Node) -> Converted:
 
 # --- attributes
 
+#: Where an attribute keeps its value, by its kind.
 _FIELDS: Final = {
     AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
     AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints",
     AttributeProto.STRINGS: "strings", AttributeProto.TENSORS: "tensors", AttributeProto.TYPE_PROTO: "tp",
 }  # fmt: skip
-"""Where an attribute keeps its value, by its kind."""
 
 
 def value_of(attribute: AttributeProto) -> Any:
@@ -194,8 +194,8 @@ def schema_of(op_type: str, domain: str, version: int) -> Any:
         return None
 
 
+#: Attributes of operator sets 1 to 5 that never changed a result.
 _LEGACY: Final = frozenset({"consumed_inputs"})
-"""Attributes of operator sets 1 to 5 that never changed a result."""
 
 
 def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
@@ -228,13 +228,14 @@ def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
 
 # --- inputs
 
+#: What the schema of an operator says for any number of inputs.
 _UNBOUNDED: Final = 2**31 - 1
-"""What the schema of an operator says for any number of inputs."""
 _VECTOR: Final = (1, None)
+#: Operators that have converters from some version on only.
 OLDEST: Final = {"Scan": 9, "Tile": 6}
-"""Operators that have converters from some version on only."""
 _RECURRENT: Final = ((3, 3), (3, 3), (3, 3), (2, 2), (1, 1), (3, 3), (3, 3), (2, 2))
 
+#: The least and the greatest rank (None: any) per input, where a converter reads axes one by one.
 RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _RECURRENT),
     **dict.fromkeys(("Gather", "Slice", "Split", "SplitToSequence", "TopK"), (_VECTOR,)),
@@ -248,7 +249,6 @@ RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
     "STFT": ((2, 3), (0, None), (1, 1)),
     "TensorScatter": ((2, None), (2, None), (1, 1)),
 }
-"""The least and the greatest rank (None: any) per input, where a converter reads axes one by one."""
 
 
 def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> None:

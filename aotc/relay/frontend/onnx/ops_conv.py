@@ -24,8 +24,8 @@ from aotc.relay.frontend.reductions import p_norm
 from aotc.relay.frontend.shapes import take
 from aotc.relay.frontend.windows import Window
 
+#: Values of `auto_pad` for which the padding does not depend on the data.
 _PLAIN = ("", "NOTSET", "VALID")
-"""Values of `auto_pad` for which the padding does not depend on the data."""
 
 
 def _stated(

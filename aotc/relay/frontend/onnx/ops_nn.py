@@ -190,6 +190,7 @@ def _qlinear_matmul(*given: Expr) -> Expr:
 # --- recurrent layers
 
 
+#: Activations by their names in lower case, with ONNX's defaults of their numbers.
 _FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
     "relu": lambda x: g.op("nn.relu", x),
     "tanh": g.tanh,
@@ -203,7 +204,6 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
     "softsign": softsign,
     "softplus": softplus,
 }
-"""Activations by their names in lower case, with ONNX's defaults of their numbers."""
 
 
 def _activation(name: str, alpha: Sequence[float], beta: Sequence[float]) -> Activation:
@@ -232,12 +232,12 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[t
     return [(low[k : k + step], found[k : k + step]) for k in range(0, len(found), step)]
 
 
+#: The gates that the operators expect, as places in those of ONNX, and the usual activations.
 _KINDS: Final = {
     "RNN": ((0,), ("Tanh",)),
     "GRU": ((1, 0, 2), ("Sigmoid", "Tanh")),
     "LSTM": ((0, 2, 3, 1), ("Sigmoid", "Tanh", "Tanh")),
 }
-"""The gates that the operators expect, as places in those of ONNX, and the usual activations."""
 
 
 def _weights(node: Node, gates: int, direction: int) -> Weights:

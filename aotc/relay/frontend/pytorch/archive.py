@@ -38,8 +38,8 @@ _SAVE_AGAIN: Final = (
 _LOAD_SCRIPT: Final = (
     "load it with torch.jit.load where you trust it, and pass the module to aotc.relay.frontend.from_pytorch"
 )
+#: torch's number for tensors that are neither sparse nor in a layout of a library.
 _STRIDED: Final = 7
-"""torch's number for tensors that are neither sparse nor in a layout of a library."""
 
 
 def load_exported(path: str | Path) -> Any:

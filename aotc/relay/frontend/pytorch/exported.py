@@ -30,8 +30,8 @@ from aotc.relay.frontend.pytorch.walk import POISON, call_operator, flattened, k
 from aotc.relay.module import IRModule
 
 _LOG: Final = logging.getLogger(__name__)
+#: How often what a decomposition leaves is decomposed again.
 _ROUNDS: Final = 4
-"""How often what a decomposition leaves is decomposed again."""
 _IGNORED: Final = {
     "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size",
 }  # fmt: skip

@@ -106,6 +106,7 @@ _OPERATORS = (
     *("eq", "floordiv", "ge", "gt", "le", "lt", "mul", "ne", "neg", "pow", "sub"),
     *("__and__", "__contains__", "__getitem__", "__not__", "__or__"),
 )
+#: What TorchScript computes on numbers and lists, by operator; only called where no tensor is involved.
 SCALARS: Final[dict[str, Callable[..., Value]]] = {
     **{name: getattr(operator, name) for name in _OPERATORS},
     **{name: getattr(math, name) for name in ("ceil", "floor", "sqrt")},
@@ -125,4 +126,3 @@ SCALARS: Final[dict[str, Callable[..., Value]]] = {
     "slice": lambda items, start=None, end=None, step=1: items[start:end:step],
     "warn": lambda *_: None,
 }
-"""What TorchScript computes on numbers and lists, by operator; only called where no tensor is involved."""

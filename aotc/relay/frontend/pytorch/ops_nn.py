@@ -26,8 +26,8 @@ from aotc.relay.frontend.pytorch.ops_shape import swap
 from aotc.relay.frontend.pytorch.values import Table, Value
 from aotc.relay.frontend.recurrent import State, Weights, gru_step, linear, lstm_step, whole_layer
 
+#: An argument that may be left out.
 Maybe: TypeAlias = Expr | None
-"""An argument that may be left out."""
 
 
 def _affine(weight: Maybe, bias: Maybe, count: int, dtype: str) -> tuple[Expr, Expr]:

@@ -34,8 +34,8 @@ from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.values import NUMERIC
 from aotc.relay.frontend.pytorch.walk import unsupported
 
+#: A value and where it stands in; a clean value out, or Refused.
 Check: TypeAlias = Callable[[Any, str], Any]
-"""A value and where it stands in; a clean value out, or Refused."""
 
 
 class Refused(Exception):
@@ -79,8 +79,8 @@ _NAME: Final = _fits(
 _DOTTED: Final = _fits(_matches(r"[\w.:/+\- ]{1,1000}"), "the name of a parameter")
 _PLAIN: Final = _fits(_matches(r"[\w.,:/+\- ]{0,1000}"), "a text without quotes")
 _TARGET: Final = _fits(_matches(r"[\w.:#]{1,1000}"), "the name of an operator")
+#: torch counts up to the number of a symbol u7 or zuf7, whose value nothing is known about.
 _SYMBOL: Final = re.compile(r"(?:u|zuf)[0-9]{1,4}|(?!u[0-9]|zuf[0-9])[A-Za-z_][A-Za-z0-9_]{0,200}")
-"""torch counts up to the number of a symbol u7 or zuf7, whose value nothing is known about."""
 
 
 def _float(value: Any, where: str) -> float:
@@ -237,8 +237,8 @@ def _source(value: Any, where: str) -> dict[str, str]:
     return {"stack_trace": lines[-1][:300]} if lines and lines[-1].isprintable() else {}
 
 
+#: Graphs within graphs; torch's messages about what is wrong with one grow exponentially with its depth.
 _DEEPEST: Final = 4
-"""Graphs within graphs; torch's messages about what is wrong with one grow exponentially with its depth."""
 
 
 def _nested_graph(value: Any, where: str) -> dict[str, Any]:
@@ -308,8 +308,8 @@ _PROGRAM: Final = _record(
     verifiers=_list(_DIALECT),
 )
 _PAYLOAD: Final = _record(path_name=_DOTTED, is_param=_FLAG, use_pickle=_FLAG, tensor_meta=_optional(TENSOR_META))
+#: Where the values of parameters lie in a file.
 PAYLOADS: Final = _table(_DOTTED, _PAYLOAD)
-"""Where the values of parameters lie in a file."""
 
 
 def checked_program(program: Any) -> dict[str, Any]:
@@ -353,10 +353,10 @@ def _graphs(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 _ON_NUMBERS: Final = frozenset(f"{function.__module__}.{function.__name__}" for function in NUMERIC)
+#: What torch inlines.
 _REGIONS: Final = frozenset(
     f"torch.ops.higher_order.{name}" for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 )
-"""What torch inlines."""
 
 
 def _check_operators(graph: dict[str, Any]) -> None:

@@ -48,8 +48,8 @@ class _View:
     certain: bool = True
 
 
+#: Operators that copy or do not, as the strides of their argument have it.
 _MAYBE_VIEWS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "ravel", "to", "type_as"}
-"""Operators that copy or do not, as the strides of their argument have it."""
 _UNCERTAIN: Final = Absent("tensors that may share memory with one that was changed in place, but need not,")
 
 
@@ -323,6 +323,7 @@ _PRIMS: Final[Mapping[str, Callable[[_Conversion, Any], None]]] = {
     "prim::RaiseException": _raise,
     "prim::TupleUnpack": _unpack,
 }
+#: Nodes that only compute a value from those of their inputs.
 _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
     "prim::DictConstruct": lambda *items: dict(zip(items[::2], items[1::2], strict=True)),
     "prim::ListConstruct": lambda *items: list(items),
@@ -339,7 +340,6 @@ _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
     "prim::min": min,
     "prim::unchecked_cast": lambda x: x,
 }
-"""Nodes that only compute a value from those of their inputs."""
 
 
 # --- the outside

@@ -14,6 +14,7 @@ from aotc.relay.frontend.pytorch.values import Converter, Table
 
 _FAMILIES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_shape)
 
+#: Names that torch has for one and the same operator.
 ALIASES: Final = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
     "arctan2": "atan2", "arctanh": "atanh", "clip": "clamp", "divide": "div", "fix": "trunc", "greater": "gt",
@@ -21,7 +22,6 @@ ALIASES: Final = {
     "special_expit": "sigmoid", "special_erf": "erf", "special_expm1": "expm1", "special_log1p": "log1p",
     "subtract": "sub", "true_divide": "div",
 }  # fmt: skip
-"""Names that torch has for one and the same operator."""
 
 CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in family.OPS.items()}
 

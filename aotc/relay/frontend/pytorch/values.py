@@ -28,36 +28,35 @@ from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, TupleGetIte
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
 
+#: An expression, a Python number, string, dtype or None, or a list or tuple of such.
 Value: TypeAlias = Any
-"""An expression, a Python number, string, dtype or None, or a list or tuple of such."""
+#: Takes arguments by their names in torch's schema (`self` and `input` are called x), gives
+#: the result or results.
 Converter: TypeAlias = Callable[..., Value]
-"""Takes arguments by their names in torch's schema (`self` and `input` are called x), gives
-the result or results.
-"""
 Table: TypeAlias = "dict[str, Converter]"
 
 _TENSORS: Final = (Var, Constant, Call, TupleGetItem, If, Let, Function)
 
+#: Arguments that say where and how to compute, or how to train, not what the result is.
 IGNORED: Final = {
     "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "implicit", "requires_grad",
     "benchmark", "deterministic", "cudnn_enabled", "cudnn_enable", "allow_tf32", "generator", "sparse",
     "scale_grad_by_freq", "padding_idx", "stable", "momentum", "half_to_float", "sorted", "sparse_grad", "check_errors",
 }  # fmt: skip
-"""Arguments that say where and how to compute, or how to train, not what the result is."""
 
+#: What programs compute on dimensions.
 NUMERIC: Final[tuple[Callable[..., Any], ...]] = (
     operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
     operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_,
     math.ceil, math.floor, math.trunc, round, torch.sym_int, torch.sym_float, torch.sym_max, torch.sym_min,
     torch.sym_not, torch.sym_ite,
 )  # fmt: skip
-"""What programs compute on dimensions."""
 
+#: The names of data types by their numbers in TorchScript.
 _DTYPE_NUMBERS: Final = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
     *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
 )
-"""The names of data types by their numbers in TorchScript."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,15 +26,15 @@ from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
 from aotc.relay.frontend.pytorch.values import Absent, Converter, Value, apply, is_tensor
 
 _LOG: Final = logging.getLogger(__name__)
+#: A caller's own converter: the values of the arguments and their TorchScript types.
 CustomConverter: TypeAlias = Callable[[list[Value], list[str]], Value]
-"""A caller's own converter: the values of the arguments and their TorchScript types."""
 
 _SHOWN: Final = 8
+#: How many elements of a list, and characters of a number or text, a message shows.
 _LONGEST: Final = 80
-"""How many elements of a list, and characters of a number or text, a message shows."""
 
+#: The value of what could not be converted: what depends on it is passed over without another report.
 POISON: Final = Absent("")
-"""The value of what could not be converted: what depends on it is passed over without another report."""
 
 
 def known(value: Value) -> Value:

@@ -33,10 +33,10 @@ from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
 from aotc.tir.stmt import Block, Intrinsic, Stmt, Store, forall, loops
 
+#: A strip takes one part in so many of the second-level cache.
 SHARE: Final = 8
-"""A strip takes one part in so many of the second-level cache."""
+#: Rows of a strip, however long they are.
 LEAST: Final = 16
-"""Rows of a strip, however long they are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,15 +26,15 @@ from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as
 from aotc.tir.loops.nest import copied
 from aotc.tir.stmt import forall, kept
 
+#: Rows of a register tile, at most.
 ROWS: Final = 6
-"""Rows of a register tile, at most."""
 
 Scalars: TypeAlias = "Sequence[Expr]"
+#: The new states of a unit, the output first, from its parts of x W + b, of h R, its states and its extra inputs.
 Cell: TypeAlias = Callable[[Scalars, Scalars, Scalars, Scalars], Sequence[Expr]]
-"""The new states of a unit, the output first, from its parts of x W + b, of h R, its states and its extra inputs."""
 Places: TypeAlias = Callable[[Expr], Expr]
+#: Stores a vector at a row and a column.
 StoreVector: TypeAlias = Callable[[Expr, Expr, Expr], Stmt]
-"""Stores a vector at a row and a column."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,12 @@ from aotc.tir.schedule.contraction.cost import computed_lanes
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.stmt import Block, If, Stmt, Store, forall, kept, loops
 
+#: Coefficients closer than this are equal.
 TINY: Final = 1e-12
-"""Coefficients closer than this are equal."""
+#: Second-level caches that a strip may fill where the weights do not fit one.
 BIG: Final = 4
-"""Second-level caches that a strip may fill where the weights do not fit one."""
+#: Output columns that are transformed back at a time, at most.
 COLUMNS: Final = 64
-"""Output columns that are transformed back at a time, at most."""
 
 
 def build_winograd(w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:

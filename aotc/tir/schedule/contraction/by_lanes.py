@@ -25,8 +25,8 @@ from aotc.tir.schedule.contraction.staging import Staging
 from aotc.tir.schedule.contraction.tile import written_out
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
 
+#: Weights that are read by as many rows are worth being copied into panels.
 PANEL_ROWS: Final = 16
-"""Weights that are read by as many rows are worth being copied into panels."""
 
 
 def by_lanes(req: Request) -> Iterator[Candidate]:

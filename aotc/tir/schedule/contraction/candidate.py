@@ -25,11 +25,11 @@ from aotc.tir.schedule.contraction.staging import CopyFn, Staging, stage
 from aotc.tir.schedule.contraction.tile import tiled_nest
 from aotc.tir.schedule.contraction.tiling import Tiling
 
+#: A trailing reduction axis up to this extent is written out where there is room.
 SHORT: Final = 8
-"""A trailing reduction axis up to this extent is written out where there is room."""
 MAX_SPLITS: Final = 4
+#: First-level caches that copies of operands may fill before they make everything slower.
 LARGE: Final = 2
-"""First-level caches that copies of operands may fill before they make everything slower."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

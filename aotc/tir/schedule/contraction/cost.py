@@ -16,12 +16,12 @@ from aotc.tir.loops.vectorize import CONVERTED
 from aotc.tir.schedule.contraction.tiling import Tiling
 from aotc.tir.target import Target
 
+#: Vectors of weights in a tile.
 VECTORS: Final = (1, 2, 3, 4)
-"""Vectors of weights in a tile."""
+#: Rows from which on tiles of three vectors and fewer rows are faster where rows compete for one set of the cache.
 MANY: Final = 32
-"""Rows from which on tiles of three vectors and fewer rows are faster where rows compete for one set of the cache."""
+#: Packing in halves of vectors must take no more than this share of the time.
 WORTH: Final = 0.9
-"""Packing in halves of vectors must take no more than this share of the time."""
 
 
 def tile_columns(target: Target, vectors: int, lanes: int = 0) -> int:

@@ -24,8 +24,8 @@ from aotc.tir.schedule.contraction.segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling
 from aotc.tir.stmt import forall
 
+#: For each partial sum the accumulators, by the numbers of the vector of `x` and the element of `y`.
 Accumulators: TypeAlias = "Sequence[Mapping[tuple[int, int], Var]]"
-"""For each partial sum the accumulators, by the numbers of the vector of `x` and the element of `y`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

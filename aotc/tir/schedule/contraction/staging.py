@@ -24,8 +24,8 @@ from aotc.tir.simplify import Linear, Ranges, bounds, simplify
 from aotc.tir.stmt import forall
 
 NONE: Final = Var("none")
+#: A copying statement, from the operands' names of the axes outside.
 CopyFn: TypeAlias = Callable[[dict[Var, Expr]], Stmt]
-"""A copying statement, from the operands' names of the axes outside."""
 
 
 @dataclass(frozen=True, slots=True)

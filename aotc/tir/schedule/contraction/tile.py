@@ -24,8 +24,8 @@ from aotc.tir.schedule.contraction.tiling import Tile, Tiling, operand_names
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block, Declare, For, If, Intrinsic, Stmt, Store, forall, kept, walk_stmts
 
+#: Accumulators of a small tile.
 FEW: Final = 8
-"""Accumulators of a small tile."""
 
 
 def tiled_nest(tiling: Tiling) -> tuple[Stmt, tuple[Buffer, ...]]:

@@ -19,8 +19,8 @@ from typing import Final
 from aotc.tir import Expr, as_expr, graph, linear, te
 from aotc.tir.schedule.stages.inline import Plan, Read
 
+#: The least extent of an output axis along which a reduction keeps a row of accumulators.
 ROW: Final = 8
-"""The least extent of an output axis along which a reduction keeps a row of accumulators."""
 
 
 @dataclass(slots=True, eq=False)

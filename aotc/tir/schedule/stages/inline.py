@@ -18,12 +18,12 @@ from typing import Final
 from aotc.tir import Expr, Target, Var, graph, operands, substitute, te, walk
 from aotc.tir.simplify import Ranges, simplify
 
+#: A tensor read at more places than this from one stage is stored.
 _INSTANCE_LIMIT: Final = 8
-"""A tensor read at more places than this from one stage is stored."""
+#: Indices nested deeper than this (an element of an element of ...) are read from memory instead.
 _INDEX_DEPTH: Final = 40
-"""Indices nested deeper than this (an element of an element of ...) are read from memory instead."""
+#: Chains of inlined tensors get registers so often: C compilers limit nested parentheses.
 _REGISTER_DEPTH: Final = 12
-"""Chains of inlined tensors get registers so often: C compilers limit nested parentheses."""
 
 
 @dataclass(frozen=True, slots=True)

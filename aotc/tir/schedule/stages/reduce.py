@@ -26,14 +26,14 @@ from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, forall, loops, rebuilt, walk_stmts
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
+#: Least results of a row whose accumulators are summed together, where neighbours read up to _ROW_STRIDE apart.
 _ROW_STRIDED: Final = 4
-"""Least results of a row whose accumulators are summed together, where neighbours read up to _ROW_STRIDE apart."""
 _ROW_STRIDE: Final = 4
+#: Reductions over so few elements are written out; over fewer if borders multiply the code.
 _WINDOW: Final = 32
-"""Reductions over so few elements are written out; over fewer if borders multiply the code."""
 _WINDOW_GUARDED: Final = 9
+#: Partial accumulators on targets without vectors: enough to hide the latency of an addition.
 _SCALAR_LANES: Final = 4
-"""Partial accumulators on targets without vectors: enough to hide the latency of an addition."""
 
 
 def identity(combiner: str, dtype: DType) -> Expr:

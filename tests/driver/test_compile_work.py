@@ -147,6 +147,12 @@ def test_work_grows_with_the_graph(build: Callable[[int], Function], size: int, 
     assert doubles(compiling(build, target), size)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("build", "size"), [(inputs, 1000), (branches, 250), (dilations, 32)])
+def test_work_grows_with_large_graphs(build: Callable[[int], Function], size: int) -> None:
+    assert doubles(compiling(build, "c"), size)
+
+
 LARGE = [
     (slices, 64),
     (harmonics, 64),

@@ -451,3 +451,21 @@ def test_only_one_keeps_dimensions(keepdims: int, shape: tuple[int, ...]) -> Non
         constants = {"axes": np.array([0])} if op == "ReduceSum" else {}
         model = model_of([node], {"x": (2, 3)}, ["y"], constants=constants, opset=13)
         assert run_model(from_onnx(model), {"x": floats(2, 3)})[0].shape == shape
+
+
+@pytest.mark.parametrize("op", ["GlobalLpPool", "LpPool"])
+def test_orders_of_norms_are_floats_in_the_first_version(op: str) -> None:
+    attributes = {} if op == "GlobalLpPool" else {"kernel_shape": [2, 3]}
+    node = helper.make_node(op, ["x"], ["y"], p=2.5, **attributes)
+    x = floats(1, 2, 2, 3)
+    (y,) = run_model(from_onnx(model_of([node], {"x": x.shape}, ["y"], opset=1)), {"x": x})
+    np.testing.assert_allclose(y, (abs(x) ** 2.5).sum((2, 3), keepdims=True) ** (1 / 2.5), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("inputs", "word"), [(["x", "", "two"], "axis"), (["x", "two"], "dft_length")])
+def test_transforms_have_one_axis_and_one_length(inputs: list[str], word: str) -> None:
+    node = helper.make_node("DFT", inputs, ["y"])
+    model = model_of([node], {"x": (1, 4, 4, 1)}, ["y"], constants={"two": np.array([1, 2], np.int64)})
+    with pytest.raises(AotcError, match=word) as caught:
+        from_onnx(model)
+    assert caught.value.diagnostics[0].code.startswith("onnx-")

@@ -125,6 +125,11 @@ class FarRow(nn.Module):
         return x.index_select(0, torch.tensor([2]))
 
 
+class FarWord(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding(torch.tensor([1, 2]), x)
+
+
 class CutToNothing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.pad(x, [-2, -2])
@@ -140,6 +145,7 @@ class UnevenShuffle(nn.Module):
     [
         (FarIndex, "torch-index", "a constant index is out of range"),
         (FarRow, "torch-index", "a constant index is out of range"),
+        (FarWord, "torch-index", "a constant index is out of range"),
         (CutToNothing, "torch-pad", "negative pads cut more than there is"),
         (UnevenShuffle, "torch-shape", "6 is not a multiple of the blocksize 4"),
     ],

@@ -20,10 +20,10 @@ from aotc.ir import Dim, DType, TensorType, TupleType, Type, Types, args, requir
 from aotc.ir.attrs import Attrs, attrs
 from aotc.relay.op.elementwise import logistic
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.rows import either, intrinsic
 from aotc.relay.op.rules import require_known, shape_text, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import call as intrinsic
 from aotc.tir import const, maximum, te
 from aotc.tir.schedule.algorithms.recurrence import Cell, Recurrence, Scalars, recurrence
 
@@ -49,65 +49,41 @@ class _Kind:
     """What differs between recurrent layers: RNN, GRU, LSTM.
 
     extras      vectors (hidden) beside weights and states
-    cell        the new states of an element, as tir and numpy have it: from its parts of x W + b, those of h R, its
-                states, and its extras
+    cell        the new states of an element, of scalar expressions or of arrays: from its parts of x W + b, those of
+                h R, its states, and its extras
     """
 
     gates: int
     states: int
     extras: int
     cell: Callable[[Any], Cell]
-    reference: Callable[[Any], Callable[..., Sequence[Array]]]
 
 
-def _tanh(x: Scalar) -> Scalar:
-    return intrinsic("tanh", x)
-
-
-def _sigmoid(x: Array) -> Any:
-    return 1 / (1 + np.exp(-x))
+_tanh: Final = either(intrinsic("tanh"), np.tanh)
+_sigmoid: Final = either(logistic, lambda x: 1 / (1 + np.exp(-x)))
+_ACTIVATIONS: Final = {"tanh": _tanh, "relu": either(lambda x: maximum(x, 0), lambda x: np.maximum(x, 0))}
 
 
 def _lstm(xs: Scalars, hs: Scalars, states: Scalars, extras: Scalars) -> Sequence[Scalar]:
     i, f, g, o = (x + h for x, h in zip(xs, hs, strict=True))
-    c = logistic(f) * states[1] + logistic(i) * _tanh(g)
-    return logistic(o) * _tanh(c), c
-
-
-def _lstm_reference(xs: Sequence[Array], hs: Sequence[Array], states: Sequence[Array], _: object) -> Sequence[Array]:
-    i, f, g, o = (x + h for x, h in zip(xs, hs, strict=True))
-    c = _sigmoid(f) * states[1] + _sigmoid(i) * np.tanh(g)
-    return _sigmoid(o) * np.tanh(c), c
+    c = _sigmoid(f) * states[1] + _sigmoid(i) * _tanh(g)
+    return _sigmoid(o) * _tanh(c), c
 
 
 def _gru(xs: Scalars, hs: Scalars, states: Scalars, extras: Scalars) -> Sequence[Scalar]:
-    r, z = logistic(xs[0] + hs[0]), logistic(xs[1] + hs[1])
+    r, z = _sigmoid(xs[0] + hs[0]), _sigmoid(xs[1] + hs[1])
     n = _tanh(xs[2] + r * (hs[2] + extras[0]))
     return ((1.0 - z) * n + z * states[0],)
 
 
-def _gru_reference(
-    xs: Sequence[Array], hs: Sequence[Array], states: Sequence[Array], extras: Sequence[Array]
-) -> Sequence[Array]:
-    r, z = _sigmoid(xs[0] + hs[0]), _sigmoid(xs[1] + hs[1])
-    n = np.tanh(xs[2] + r * (hs[2] + extras[0]))
-    return ((1 - z) * n + z * states[0],)
-
-
-_ACTIVATIONS: Final[dict[str, tuple[Any, Any]]] = {
-    "tanh": (_tanh, np.tanh),
-    "relu": (lambda x: maximum(x, 0), lambda x: np.maximum(x, 0)),
-}
-
-
-def _rnn(arrays: bool, a: RNNAttrs) -> Any:
-    activation = _ACTIVATIONS[a.activation][arrays]
+def _rnn(a: RNNAttrs) -> Cell:
+    activation = _ACTIVATIONS[a.activation]
     return lambda xs, hs, states, extras: (activation(xs[0] + hs[0]),)
 
 
-_LSTM: Final = _Kind(4, 2, 0, lambda _: _lstm, lambda _: _lstm_reference)
-_GRU: Final = _Kind(3, 1, 1, lambda _: _gru, lambda _: _gru_reference)
-_RNN: Final = _Kind(1, 1, 0, partial(_rnn, False), partial(_rnn, True))
+_LSTM: Final = _Kind(4, 2, 0, lambda _: _lstm)
+_GRU: Final = _Kind(3, 1, 1, lambda _: _gru)
+_RNN: Final = _Kind(1, 1, 0, _rnn)
 
 
 def _check_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: int, dtype: DType) -> None:
@@ -156,7 +132,8 @@ def _plain(weight: Array) -> Array:
 
 
 def _reference(kind: _Kind, a: RecurrentAttrs, x: Array, w: Array, r: Array, bias: Array, *rest: Array) -> Any:
-    cell, r = kind.reference(a), _plain(r)
+    cell: Any = kind.cell(a)
+    r = _plain(r)
     states, extras = list(rest[: kind.states]), rest[kind.states :]
     outputs = np.empty((*x.shape[:2], r.shape[0]), x.dtype)
     products = x @ _plain(w) + bias

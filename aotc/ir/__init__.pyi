@@ -10,6 +10,7 @@ from aotc.ir.attrs import Param as Param
 from aotc.ir.attrs import Takes as Takes
 from aotc.ir.attrs import param as param
 from aotc.ir.attrs import record as record
+from aotc.ir.attrs import variant as variant
 from aotc.ir.blob import Reader as Reader
 from aotc.ir.blob import save_array as save_array
 from aotc.ir.budget import Cost as Cost

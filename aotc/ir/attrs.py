@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed operator attributes: frozen dataclasses, printable and comparable.
 
-@attrs
 class SoftmaxAttrs(Attrs):
     axis: int = -1
 
@@ -50,15 +49,15 @@ def param(*, default: Any = dataclasses.MISSING, type: str = "", given: Any = ..
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(param,))
-def attrs(cls: type[T]) -> type[T]:
-    """Class decorator for attribute records: a frozen, keyword-only, slotted dataclass."""
-    make: Callable[[type[T]], type[T]] = dataclass(frozen=True, kw_only=True, slots=True)
-    return make(cls)
-
-
-@attrs
+@dataclass(frozen=True, kw_only=True)
 class Attrs:
-    """Base of all attribute records.  Field order and defaults are the text form's (Relay's)."""
+    """Base of all attribute records: each class that derives from it is a frozen, keyword-only dataclass.
+
+    Field order and defaults are the text form's (Relay's).
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """(name, value) of every field, in declaration order."""
@@ -98,10 +97,9 @@ def record(name: str, fields: Sequence[dataclasses.Field[Any]]) -> type[Attrs]:
 
 
 def _made(name: str, base: type[T], types: Mapping[str, Any], values: Mapping[str, Any]) -> type[T]:
-    return attrs(type(name, (base,), {"__annotations__": types, "__module__": base.__module__, **values}))
+    return type(name, (base,), {"__annotations__": types, "__module__": base.__module__, **values})
 
 
-@attrs
 class NoAttrs(Attrs):
     """The attributes of operators that have none."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aotc import relay
-from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
+from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Arg, args
 from aotc.ir.types import TensorType
@@ -23,7 +23,6 @@ from tests.ops.builders_stub import STUB, render
 X = Var("x", TensorType((2, 3), "float32"))
 
 
-@attrs
 class SampleAttrs(Attrs):
     axes: tuple[int, ...]
     size: tuple[int, ...] | None = None

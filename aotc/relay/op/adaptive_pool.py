@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import DType, TensorType, Type, Types, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, DType, TensorType, Type, Types, require
 from aotc.relay.op.contract import as_dtype, float_work, sum_type
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.pool import POOLED, divided, mean_of, pool_data, pool_layouts, pool_op
@@ -24,13 +23,11 @@ from aotc.relay.op.window import arrange, canonical, each_axis, for_axes, laid_o
 from aotc.tir import Const, all_of, const, te
 
 
-@attrs
 class GlobalPool2DAttrs(Attrs):
     layout: str = "NCHW"
     out_layout: str = ""
 
 
-@attrs
 class AdaptivePoolAttrs(Attrs):
     """Attributes of an adaptive pool; an empty `output_size` keeps the data's."""
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aotc.ir import Precision, Quantised, TensorType
-from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, attrs, param
+from aotc.ir import NO_ATTRS, REQUIRED, Attrs, Precision, Quantised, TensorType, param
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.op.rules import pointwise, same_type
 from aotc.relay.op.samples import exact, random_array
 from aotc.tir import te
 
 
-@attrs
 class CompilerAttrs(Attrs):
     compiler: str = param(default="", given=REQUIRED)
 

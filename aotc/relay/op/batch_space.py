@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, require
-from aotc.ir.attrs import Attrs, attrs, param
+from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, param, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import pad
 from aotc.relay.op import slice as slices
@@ -29,7 +28,6 @@ from aotc.relay.op.samples import exact, random_array
 Pairs = tuple[tuple[int, int], ...]
 
 
-@attrs
 class SpaceToBatchNDAttrs(Attrs):
     """(before, after) positions of `pad_value` around each blocked axis make it a multiple of the block."""
 
@@ -38,7 +36,6 @@ class SpaceToBatchNDAttrs(Attrs):
     pad_value: float = param(default=0.0, takes=lambda value, _: float(value))
 
 
-@attrs
 class BatchToSpaceNDAttrs(Attrs):
     """(before, after) positions of each blocked axis are left out of the result."""
 

@@ -13,8 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from aotc.ir import DType, OpPattern, Quantised, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, DType, OpPattern, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import along_axis, broadcast_compute, carrier
 from aotc.relay.op.rules import axis_of, float_tensor, pointwise, require_dtype, require_same_dtype, tensor
@@ -24,7 +23,6 @@ from aotc.tir import const, maximum, minimum, select, te
 # --- cast
 
 
-@attrs
 class CastAttrs(Attrs):
     """`data` converted to `dtype`."""
 
@@ -65,7 +63,6 @@ cast = OpDef(
 # --- clip
 
 
-@attrs
 class ClipAttrs(Attrs):
     """min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards."""
 
@@ -138,7 +135,6 @@ clip = OpDef(
 # --- leaky_relu, prelu
 
 
-@attrs
 class LeakyReluAttrs(Attrs):
     """x where x > 0, else alpha * x."""
 
@@ -172,7 +168,6 @@ leaky_relu = OpDef(
 )
 
 
-@attrs
 class PReluAttrs(Attrs):
     """x where x > 0, else alpha[channel] * x."""
 

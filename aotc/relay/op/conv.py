@@ -24,8 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, require
 from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Scalar, Tensors
@@ -35,7 +34,6 @@ from aotc.relay.op.window import KERNEL_LAYOUT, arrange, pick, positions, spread
 from aotc.tir import te
 
 
-@attrs
 class ConvAttrs(Attrs):
     """Attributes of a convolution.  `channels` and `kernel_size` let the kernel's type be inferred."""
 

@@ -23,8 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AxisMap, Dim, OpPattern, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.budget import budget
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, join, window
@@ -38,7 +37,6 @@ from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, may_equal, pick, spread, steps
 
 
-@attrs
 class ConvTransposeAttrs(Attrs):
     """Attributes of a transposed convolution; `output_padding` lengthens the result at its end."""
 

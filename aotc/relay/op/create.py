@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AotcError, AxisMap, DType, Infer, OpPattern, TensorType, Type, Types, args, require
-from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, attrs, param
+from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, param
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
@@ -25,12 +25,10 @@ from aotc.relay.op.shape import InitAttrs
 from aotc.tir import const, te, wrapped
 
 
-@attrs
 class FilledAttrs(InitAttrs):
     dtype: str = param(default="", given=REQUIRED)
 
 
-@attrs
 class FullAttrs(InitAttrs):
     shape: tuple[int, ...] = param(given=())
 
@@ -138,7 +136,6 @@ def _stop(value: Any, given: Mapping[str, Any]) -> float:
     return _known(given["start"] if value is None else value)
 
 
-@attrs
 class ArangeAttrs(Attrs):
     """start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None.
 

@@ -12,8 +12,7 @@ from functools import partial
 from operator import add
 from typing import Any, TypeVar
 
-from aotc.ir import AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs, param
+from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, param, require
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import along_axis
@@ -25,7 +24,6 @@ from aotc.tir import te
 D = TypeVar("D", int, Dim)
 
 
-@attrs
 class DenseAttrs(Attrs):
     """data (..., K) times the transpose of weight (N, K): (..., N)."""
 
@@ -33,7 +31,6 @@ class DenseAttrs(Attrs):
     out_dtype: str = ""
 
 
-@attrs
 class DensePackAttrs(Attrs):
     """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N."""
 
@@ -42,7 +39,6 @@ class DensePackAttrs(Attrs):
     weight_layout: str = "NC"
 
 
-@attrs
 class MatmulAttrs(Attrs):
     """tensor_a (..., M, K) times a matrix (K, N), either one transposed first."""
 
@@ -52,7 +48,6 @@ class MatmulAttrs(Attrs):
     transpose_b: bool = False
 
 
-@attrs
 class BatchMatmulAttrs(Attrs):
     """(B, M, K) times (B, N, K) transposed (or (B, K, N) if not `transpose_b`); a batch of 1 is repeated."""
 
@@ -61,7 +56,6 @@ class BatchMatmulAttrs(Attrs):
     transpose_b: bool = param(default=False, given=True)
 
 
-@attrs
 class BiasAddAttrs(Attrs):
     """data plus a vector along one axis."""
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from aotc.ir import AxisMap, Dim, Layout, OpPattern, TensorType, Type, Types, require
-from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
+from aotc.ir import REQUIRED, Attrs, AxisMap, Dim, Layout, OpPattern, TensorType, Type, Types, param, require
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, ranked, require_known, static_shape_of
@@ -19,7 +18,6 @@ from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import arrange, pick, positions
 
 
-@attrs
 class SubPixelAttrs(Attrs):
     """`mode`: whether a channel's number counts the pixel of the block first ("DCR") or last ("CRD")."""
 

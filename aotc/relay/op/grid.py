@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AxisMap, OpPattern, Precision, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, AxisMap, OpPattern, Precision, TensorType, Type, Types, args, require
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.resample import keys
@@ -35,7 +34,6 @@ PADDINGS: Final = ("zeros", "border", "reflection")
 ALPHA: Final = -0.75
 
 
-@attrs
 class GridSampleAttrs(Attrs):
     """`align_corners`: whether -1 and 1 are the centres of the outermost elements, or their outer edges."""
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
-from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
+from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import axis_of, broadcast_along, require_known, tensor
@@ -68,7 +68,6 @@ def numpy_from_end(index: Array, extent: int) -> Array:
 # --- take
 
 
-@attrs
 class TakeAttrs(Attrs):
     """The slices of `data` along `axis` (None: of the flattened data) that the indices name.
 
@@ -198,7 +197,6 @@ take = OpDef(
 # --- gather
 
 
-@attrs
 class GatherAttrs(Attrs):
     """out[i, j, ...] = data[i, indices[i, j, ...], ...]: along `axis` the index, elsewhere the own position."""
 
@@ -273,7 +271,6 @@ gather = OpDef(
 # --- gather_nd
 
 
-@attrs
 class GatherNDAttrs(Attrs):
     """The slices of `data` that index tuples name; the *first* axis of `indices` runs through a tuple.
 
@@ -364,7 +361,6 @@ gather_nd = OpDef(
 # --- one_hot
 
 
-@attrs
 class OneHotAttrs(Attrs):
     """`on_value` where a new axis of extent `depth` equals the index, `off_value` elsewhere.
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Dim, Shape, SymDim, TensorType, TupleType, Type
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, Dim, Shape, SymDim, TensorType, TupleType, Type
 from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.relay.expr import Expr, Tuple, TupleGetItem, tensor_type_of
 from aotc.relay.op import shape as views
@@ -65,7 +64,6 @@ def _total(dims: Sequence[Dim]) -> Dim:
 # --- concatenate
 
 
-@attrs
 class ConcatenateAttrs(Attrs):
     """The tensors one after the other along an axis that they have."""
 
@@ -147,7 +145,6 @@ concatenate = OpDef(
 # --- stack
 
 
-@attrs
 class StackAttrs(Attrs):
     """Tensors of one shape along a new axis."""
 
@@ -197,7 +194,6 @@ stack = OpDef(
 # --- split
 
 
-@attrs
 class SplitAttrs(Attrs):
     """A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices."""
 
@@ -271,7 +267,6 @@ split = OpDef(
 # --- tile, repeat
 
 
-@attrs
 class TileAttrs(Attrs):
     """The whole tensor repeated along its axes, as numpy.tile."""
 
@@ -326,7 +321,6 @@ tile = OpDef(
 )  # fmt: skip
 
 
-@attrs
 class RepeatAttrs(Attrs):
     """Each element repeated along an axis, as numpy.repeat; None flattens first."""
 

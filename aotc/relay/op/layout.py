@@ -16,15 +16,13 @@ from math import prod
 
 import numpy as np
 
-from aotc.ir import AxisMap, Dim, OpPattern, TensorType, Type, Types, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, require
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import extent_of, tensor
 from aotc.relay.op.samples import exact, random_array
 from aotc.tir import all_of, as_expr, const, select, te
 
 
-@attrs
 class LayoutTransformAttrs(Attrs):
     """`data` rearranged from one layout to another; incomplete blocks are filled up with zeros."""
 

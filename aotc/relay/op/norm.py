@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AxisMap, OpPattern, Precision, TensorType, TupleType, Type, Types, args, require
-from aotc.ir.attrs import REQUIRED, Attrs, attrs, param, variant
+from aotc.ir.attrs import REQUIRED, Attrs, param, variant
 from aotc.relay.expr import Expr, TupleGetItem
 from aotc.relay.op import rules
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
@@ -31,7 +31,6 @@ from aotc.relay.op.window import may_equal
 from aotc.tir import all_of, call, const, maximum, te
 
 
-@attrs
 class BatchNormAttrs(Attrs):
     """Inference with the moving statistics: a tuple of the normalised data, the mean, and the variance."""
 
@@ -45,7 +44,6 @@ LayerNormAttrs = variant(BatchNormAttrs, "LayerNormAttrs", axis=-1)
 InstanceNormAttrs = variant(BatchNormAttrs, "InstanceNormAttrs")
 
 
-@attrs
 class GroupNormAttrs(Attrs):
     num_groups: int = param(default=0, given=REQUIRED)
     axis: int = 1
@@ -54,7 +52,6 @@ class GroupNormAttrs(Attrs):
     scale: bool = True
 
 
-@attrs
 class L2NormalizeAttrs(Attrs):
     """data / sqrt(max(sum(data^2), eps)), the sum over `axis` (None: all axes)."""
 
@@ -62,7 +59,6 @@ class L2NormalizeAttrs(Attrs):
     axis: tuple[int, ...] | None = param(given=None)
 
 
-@attrs
 class LRNAttrs(Attrs):
     """data / (bias + alpha / size * sum of the squares of `size` neighbours along `axis`) ^ beta.
 
@@ -76,7 +72,6 @@ class LRNAttrs(Attrs):
     beta: float = 0.75
 
 
-@attrs
 class DropoutAttrs(Attrs):
     """The data unchanged: nothing is dropped at inference."""
 

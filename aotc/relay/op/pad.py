@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Arg, Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rules import extent_of, require_known, require_same_dtype, scalar, tensor
@@ -25,7 +24,6 @@ from aotc.tir import all_of, as_expr, minimum, select, te
 MODES: Final = ("constant", "edge", "reflect", "wrap")
 
 
-@attrs
 class PadAttrs(Attrs):
     """`data` with (before, after) elements added per axis.
 
@@ -37,7 +35,6 @@ class PadAttrs(Attrs):
     pad_mode: str = "constant"
 
 
-@attrs
 class MirrorPadAttrs(Attrs):
     """Padding by reflection, with the edge repeated ("SYMMETRIC") or not ("REFLECT")."""
 

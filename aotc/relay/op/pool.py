@@ -19,8 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from aotc.ir import AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types
 from aotc.relay.op import window
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
@@ -30,7 +29,6 @@ from aotc.relay.op.window import arrange, each_axis, pick, spread, steps
 from aotc.tir import Operand, all_of, binary, maximum, minimum, te
 
 
-@attrs
 class MaxPoolAttrs(Attrs):
     """Attributes of a sliding maximum; those of one dimensionality have one value for each axis."""
 
@@ -43,7 +41,6 @@ class MaxPoolAttrs(Attrs):
     ceil_mode: bool = False
 
 
-@attrs
 class AvgPoolAttrs(MaxPoolAttrs):
     """Attributes of a sliding mean."""
 

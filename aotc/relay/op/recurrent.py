@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, TensorType, TupleType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, Types, args, require
 from aotc.relay.op.elementwise import logistic
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import either, intrinsic
@@ -30,14 +29,12 @@ from aotc.tir.schedule.algorithms.recurrence import Cell, Recurrence, Scalars, r
 DTYPES: Final = ("float32", "float64")
 
 
-@attrs
 class RecurrentAttrs(Attrs):
     """`reverse`: from the last step to the first; outputs stay at the place of their step."""
 
     reverse: bool = False
 
 
-@attrs
 class RNNAttrs(RecurrentAttrs):
     """`activation`: "tanh" or "relu"."""
 

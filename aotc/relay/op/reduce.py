@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from aotc.ir import Arg, AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Arg, Attrs, AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
@@ -35,14 +34,12 @@ from aotc.tir import binary, call, const, select, te
 T = TypeVar("T")
 
 
-@attrs
 class ReduceAttrs(Attrs):
     axis: tuple[int, ...] | None = None
     keepdims: bool = False
     exclude: bool = False
 
 
-@attrs
 class ArgReduceAttrs(Attrs):
     axis: tuple[int, ...] | None = None
     keepdims: bool = False
@@ -50,7 +47,6 @@ class ArgReduceAttrs(Attrs):
     exclude: bool = False
 
 
-@attrs
 class VarianceAttrs(ReduceAttrs):
     """The mean squared distance from the mean; `unbiased` divides by one less than the count."""
 

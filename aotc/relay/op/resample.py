@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.attrs import Attrs, attrs, param
+from aotc.ir.attrs import Attrs, param
 from aotc.ir.op import require
 from aotc.relay.op.opdef import Array, Scalar
 from aotc.relay.op.window import spread
@@ -34,7 +34,6 @@ ROUNDINGS: Final = ("", "round", "round_prefer_floor", "round_prefer_ceil", "flo
 DENOMINATOR: Final = 1 << 16
 
 
-@attrs
 class ResizeAttrs(Attrs):
     """`size`, `scales`: one value per spatial axis; `roi`: all starts, then all ends, as parts of the extent."""
 

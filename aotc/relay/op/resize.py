@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AxisMap, DType, Layout, OpPattern, Quantised, TensorType, Type, Types, require
-from aotc.ir.attrs import REQUIRED, Attrs, attrs, param
+from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op import resample
 from aotc.relay.op.contract import as_dtype, convert
@@ -43,7 +43,6 @@ def _scale() -> Any:
     return param(given=1, takes=lambda value, _: float(value))
 
 
-@attrs
 class UpSamplingAttrs(Attrs):
     """Data enlarged by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
 

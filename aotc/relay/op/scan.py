@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import DType, Precision, TensorType, Type, Types
-from aotc.ir.attrs import Attrs, attrs, param
+from aotc.ir import Attrs, DType, Precision, TensorType, Type, Types, param
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
@@ -26,7 +25,6 @@ from aotc.relay.op.shape import product as elements
 from aotc.tir import Assign, Block, Buffer, Declare, For, Load, Stmt, Store, Var, binary, const, forall, te
 
 
-@attrs
 class ScanAttrs(Attrs):
     axis: int | None = None
     dtype: str = param(default="", given=None)

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AxisMap, DType, Precision, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, AxisMap, DType, Precision, TensorType, Type, Types, args, require
 from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import carrier, replaced
@@ -33,7 +32,6 @@ REDUCTIONS: Final = {"update": "", "add": "add", "mul": "mul", "min": "min", "ma
 _UFUNC: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
-@attrs
 class ScatterElementsAttrs(Attrs):
     """A copy of `data` with updates[i, j, ...] written to place indices[i, j, ...] along `axis`.
 
@@ -44,7 +42,6 @@ class ScatterElementsAttrs(Attrs):
     reduction: str = "update"
 
 
-@attrs
 class ScatterNDAttrs(Attrs):
     """A copy of `data` with slices written where index tuples say; the *first* axis of `indices` runs
     through a tuple.

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Dim, DType, Shape, SymDim, TensorType, Type, is_static, static_shape
-from aotc.ir.attrs import Attrs, NoAttrs, attrs, param
+from aotc.ir import Attrs, Dim, DType, NoAttrs, Shape, SymDim, TensorType, Type, is_static, param, static_shape
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
 from aotc.relay.op.opdef import OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import broadcast_at, literal
@@ -58,7 +57,6 @@ def _view_op(
 # --- reshape
 
 
-@attrs
 class ReshapeAttrs(Attrs):
     """The elements in the same order under another shape.
 
@@ -196,7 +194,6 @@ def _by_axes(row: Callable[[Any, Shape], Sequence[int | None]]) -> tuple[Any, An
     )
 
 
-@attrs
 class SqueezeAttrs(Attrs):
     """Without the axes (of extent 1) named, or without all such axes for None."""
 
@@ -230,7 +227,6 @@ squeeze = _view_op(
 )
 
 
-@attrs
 class ExpandDimsAttrs(Attrs):
     """With new axes of extent 1 before `axis` (negative: after)."""
 
@@ -275,7 +271,6 @@ batch_flatten = _view_op(
 # --- transpose
 
 
-@attrs
 class TransposeAttrs(Attrs):
     """Axis k of the result is axis axes[k] of the data; reversed for None."""
 
@@ -335,7 +330,6 @@ transpose = OpDef(
 # --- broadcast_to
 
 
-@attrs
 class InitAttrs(Attrs):
     """Shape and type of a new tensor; an empty `dtype` means the argument's."""
 
@@ -375,7 +369,6 @@ broadcast_to = OpDef(
 # --- shape_of, ndarray_size
 
 
-@attrs
 class ShapeOfAttrs(Attrs):
     dtype: str = "int32"
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs, param
+from aotc.ir.attrs import Attrs, param
 from aotc.relay.op.index import as_index
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import replaced
@@ -30,7 +30,6 @@ def _steps(strides: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
     return (1,) * len(ints(given["begin"])) if strides is None else ints(strides)
 
 
-@attrs
 class StridedSliceAttrs(Attrs):
     """data[begin:end:stride] along each of `axes` (None: the leading ones), as Python slices.
 
@@ -125,7 +124,6 @@ strided_slice = OpDef(
 # --- reverse
 
 
-@attrs
 class ReverseAttrs(Attrs):
     """`data` in the opposite order along an axis."""
 
@@ -159,7 +157,6 @@ reverse = OpDef(
 # --- reverse_sequence
 
 
-@attrs
 class ReverseSequenceAttrs(Attrs):
     """The first seq_lengths[b] elements of each batch b in the opposite order, the rest as it is."""
 
@@ -231,7 +228,6 @@ reverse_sequence = OpDef(
 # --- trilu
 
 
-@attrs
 class TriluAttrs(Attrs):
     """The upper (lower) triangle of each matrix from diagonal k on, zero elsewhere."""
 

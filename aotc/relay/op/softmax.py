@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import OpPattern
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, OpPattern
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.fast_math import clamped_exp, clamped_exp_numpy
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
@@ -24,7 +23,6 @@ from aotc.relay.op.samples import random_sample
 from aotc.tir import call, te
 
 
-@attrs
 class SoftmaxAttrs(Attrs):
     axis: int = -1
 

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, Precision, Quantised, TensorType, TupleType, Type, Types, require
-from aotc.ir.attrs import Attrs, attrs, param
+from aotc.ir import Attrs, Dim, DType, Precision, Quantised, TensorType, TupleType, Type, Types, param, require
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, tensor
@@ -32,7 +31,6 @@ _INSERTION: Final = 16
 _PLACE: Final = DType("int32")
 
 
-@attrs
 class SortAttrs(Attrs):
     """The elements along an axis in order."""
 
@@ -40,7 +38,6 @@ class SortAttrs(Attrs):
     is_ascend: bool = True
 
 
-@attrs
 class ArgsortAttrs(Attrs):
     """The indices that sort `data` along an axis."""
 
@@ -49,7 +46,6 @@ class ArgsortAttrs(Attrs):
     dtype: str = param(default="", given="int32")
 
 
-@attrs
 class TopkAttrs(Attrs):
     """The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.
 

@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from aotc.ir import Dim, SymDim, param, require
-from aotc.ir.attrs import variant
+from aotc.ir import Dim, SymDim, param, require, variant
 from aotc.relay.op.opdef import Array
 
 T = TypeVar("T")

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AxisMap, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, attrs
+from aotc.ir import Attrs, AxisMap, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op import conv
 from aotc.relay.op.contract import as_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
@@ -28,14 +27,12 @@ from aotc.relay.op.window import full_padding, pad_pairs, paddings, window_exten
 from aotc.tir import TAPS, TILES, matrices, te
 
 
-@attrs
 class ConvWinogradWeightTransformAttrs(Attrs):
     """tile_size   rows and columns of an output tile: 2 or 4"""
 
     tile_size: int
 
 
-@attrs
 class Conv2DWinogradAttrs(Attrs):
     """tile_size   of the output, for which the weights were transformed
     padding     top, left, bottom, right

@@ -74,7 +74,7 @@ def kind(op: OpDef, sample: Sample) -> Kind:
     """The fusion kind of one sample."""
     assert op.compute is not None
     types = [type_of_value(value) for value in sample.args]
-    outputs = op.compute(sample.attrs, [placeholders(t) for t in types])
+    outputs = op.compute(sample.attrs, *map(placeholders, types))
     order = topological(outputs if isinstance(outputs, tuple) else (outputs,))
     if any(isinstance(t, te.Extern) for t in order):
         return Kind.PROGRAM

@@ -39,7 +39,7 @@ def made(**facets: Any) -> OpDef:
         attrs=SampleAttrs,
         infer=same_type,
         reference=lambda _, x: x,
-        compute=lambda _, given: given[0],
+        compute=lambda _, x: x,
         samples=list,
         **facets,
     )

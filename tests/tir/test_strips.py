@@ -81,7 +81,7 @@ class Attention:
         whole = te.view(scores, self.whole)
         masked = te.compute(self.whole, lambda *i: self._masked(whole[i] * 0.25, inputs, i))
         assert softmax.compute is not None
-        soft = softmax.compute(SoftmaxAttrs(), [masked])
+        soft = softmax.compute(SoftmaxAttrs(), masked)
         result = te.contraction(
             (b * h, m, self.outputs),
             (t,),

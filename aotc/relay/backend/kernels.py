@@ -58,7 +58,7 @@ def _apply(node: Call, args: Sequence[Value]) -> Value:
         dynamic = isinstance(op, OpDef) and op.static is not None
         hint = "DynamicToStatic turns it into one that can where its shape is constant" if dynamic else ""
         raise AotcError("no-compute", f"operator {name} cannot be compiled to C", span=node.span, hint=hint)
-    return op.compute(node.attrs, args)
+    return op.compute(node.attrs, *args)
 
 
 def lower_function(function: Function, name: str, target: Target) -> Kernel:

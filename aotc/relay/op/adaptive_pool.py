@@ -16,7 +16,7 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, TensorType, Type, Types, require
 from aotc.relay.op.contract import as_dtype, float_work, sum_type
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.pool import POOLED, divided, mean_of, pool_data, pool_layouts, pool_op
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import arrange, canonical, each_axis, for_axes, laid_out, pick, spread
@@ -89,13 +89,11 @@ def _adaptive(n: int, a: AdaptivePoolAttrs, data: te.Tensor, combiner: str, dtyp
     return te.reduce(combiner, shape, [most for _, most in widths], body, name, guard=guard if uneven else None)
 
 
-def _compute_max(n: int, name: str, a: AdaptivePoolAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
+def _compute_max(n: int, name: str, a: AdaptivePoolAttrs, data: te.Tensor) -> te.Tensor:
     return _adaptive(n, a, data, "or" if data.dtype.is_bool else "max", data.dtype, name)
 
 
-def _compute_avg(n: int, name: str, a: AdaptivePoolAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
+def _compute_avg(n: int, name: str, a: AdaptivePoolAttrs, data: te.Tensor) -> te.Tensor:
     source, result = pool_layouts(n, a)
     total = _adaptive(n, a, data, "sum", sum_type(data.dtype), name)
     space = pick(data.shape, source)[2:]

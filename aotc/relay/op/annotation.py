@@ -35,7 +35,7 @@ stop_fusion = OpDef(
     infer=same_type,
     reference=lambda _, data: data,
     axes=pointwise,
-    compute=lambda _, args: _views(args[0]),
+    compute=lambda _, data: _views(data),
     precision=Precision.FOLLOW,
     quantised=Quantised.PASS,
     samples=_samples,
@@ -50,7 +50,7 @@ def _mark(name: str, does: str) -> OpDef:
         infer=lambda _, types: types[0],
         reference=lambda _, data: data,
         axes=lambda a, types: pointwise(a, types) if isinstance(types[0], TensorType) else None,
-        compute=lambda _, args: _views(args[0]),
+        compute=lambda _, data: _views(data),
         samples=lambda: _samples(CompilerAttrs(compiler="mine")),
     )
 

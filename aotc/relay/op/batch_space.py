@@ -115,15 +115,13 @@ def _to_space(a: BatchToSpaceNDAttrs, shape: Sequence[int]) -> tuple[Rearrangeme
     return move, [slice(low, d - high) for d, (low, high) in zip(move.whole[1:], a.crops, strict=False)]
 
 
-def _expand_to_batch(a: SpaceToBatchNDAttrs, args: Sequence[Expr]) -> Expr:
-    (data,) = args
+def _expand_to_batch(a: SpaceToBatchNDAttrs, data: Expr) -> Expr:
     widths, move = _to_batch(a, static_shape_of(data))
     value = int(a.pad_value) if tensor_type_of(data).dtype.is_integer else a.pad_value
     return move.expr(pad.pad(data, widths, value) if any(map(any, widths)) else data)
 
 
-def _expand_to_space(a: BatchToSpaceNDAttrs, args: Sequence[Expr]) -> Expr:
-    (data,) = args
+def _expand_to_space(a: BatchToSpaceNDAttrs, data: Expr) -> Expr:
     move, cuts = _to_space(a, static_shape_of(data))
     wide = move.expr(data)
     if not any(map(any, a.crops)):

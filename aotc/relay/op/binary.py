@@ -154,7 +154,7 @@ where = OpDef(
     reference=elementwise(np.where),
     pattern=OpPattern.BROADCAST,
     axes=pointwise,
-    compute=lambda _, args: broadcast_compute(select, args, "where"),
+    compute=lambda _, *args: broadcast_compute(select, args, "where"),
     quantised=Quantised.PASS,
     samples=_where_samples,
 )

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, Quantised, TensorType, Type, Types, args, require
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rows import along_axis, broadcast_compute, carrier
 from aotc.relay.op.rules import axis_of, float_tensor, pointwise, require_dtype, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, random_sample, special_values
@@ -55,7 +55,7 @@ cast = OpDef(
     reference=lambda a, x: x.astype(DType(a.dtype).numpy),
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
-    compute=lambda a, args: broadcast_compute(lambda x: x.astype(a.dtype), args, "cast"),
+    compute=lambda a, *args: broadcast_compute(lambda x: x.astype(a.dtype), args, "cast"),
     samples=_cast_samples,
 )
 
@@ -98,14 +98,14 @@ def _clip_reference(a: ClipAttrs, data: Array) -> Array:
     return np.asarray(work).astype(data.dtype)
 
 
-def _clip_compute(a: ClipAttrs, args: Tensors) -> te.Tensor:
-    low, high = _bounds(a, args[0].dtype)
+def _clip_compute(a: ClipAttrs, data: te.Tensor) -> te.Tensor:
+    low, high = _bounds(a, data.dtype)
 
     def clamped(x: Scalar) -> Scalar:
         x = x if low is None else maximum(x, low)
         return x if high is None else minimum(x, high)
 
-    return broadcast_compute(clamped, args, "clip")
+    return broadcast_compute(clamped, (data,), "clip")
 
 
 def _clip_samples() -> Iterator[Sample]:
@@ -163,7 +163,7 @@ leaky_relu = OpDef(
     reference=lambda a, x: _leaky_numpy(x, np.asarray(a.alpha).astype(x.dtype)),
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
-    compute=lambda a, args: broadcast_compute(lambda x: _leaky(x, const(a.alpha, x.dtype)), args, "leaky_relu"),
+    compute=lambda a, *args: broadcast_compute(lambda x: _leaky(x, const(a.alpha, x.dtype)), args, "leaky_relu"),
     samples=_leaky_samples,
 )
 

@@ -27,7 +27,7 @@ import numpy as np
 from aotc.ir import Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, require
 from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rules import ranked, shape_text, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import KERNEL_LAYOUT, arrange, pick, positions, spread, steps
@@ -198,8 +198,7 @@ def _axes(n: int, a: ConvAttrs, types: Types) -> AxisMap:
     return AxisMap((window.axes_kept(form.data, form.out, 1), (None,) * (n + 2)))
 
 
-def _compute(n: int, a: ConvAttrs, args: Tensors) -> te.Tensor:
-    data, weight = args
+def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     form = _form(n, a)
     outer, inner, *kernel = (int(d) for d in form.kernel_shape(weight.shape, a.channels) if isinstance(d, int))
     batch, _, *space = pick(data.shape, form.data)

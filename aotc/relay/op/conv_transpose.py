@@ -287,8 +287,7 @@ class _Weave:
         return result
 
 
-def _expand(n: int, a: ConvTransposeAttrs, args: Sequence[Expr]) -> Expr:
-    data, weight = args
+def _expand(n: int, a: ConvTransposeAttrs, data: Expr, weight: Expr) -> Expr:
     source, form, result = _layouts(n, a)
     types = [tensor_type_of(data), tensor_type_of(weight)]
     known = all(t.is_static for t in types)

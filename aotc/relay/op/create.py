@@ -18,7 +18,7 @@ import numpy as np
 from aotc.ir import AotcError, AxisMap, DType, Infer, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, param
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import InitAttrs
@@ -74,7 +74,7 @@ def _filled(name: str, doc: str, value: int | None, infer: Infer, **facets: Any)
         ty = result(a, args)
         return np.broadcast_to(np.asarray(args[-1] if value is None else value).astype(ty.dtype.numpy), ty.static_shape)
 
-    def compute(a: Any, args: Tensors) -> te.Tensor:
+    def compute(a: Any, *args: te.Tensor) -> te.Tensor:
         ty = result(a, args)
         filling = args[-1][()].astype(ty.dtype) if value is None else const(value, ty.dtype)
         return te.compute(ty.static_shape, lambda *_: filling, name)
@@ -181,7 +181,7 @@ def _arange_reference(a: ArangeAttrs) -> Array:
     return np.asarray(work.type(start) + steps * work.type(step)).astype(DType(a.dtype).numpy)
 
 
-def _arange_compute(a: ArangeAttrs, _: Sequence[te.Tensor]) -> te.Tensor:
+def _arange_compute(a: ArangeAttrs) -> te.Tensor:
     work = _arange_work(a)
     start, step = _arange_terms(a, work.numpy)
 

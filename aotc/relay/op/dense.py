@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, param, require
 from aotc.relay.op.contract import contract, dot, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rows import along_axis
 from aotc.relay.op.rules import axis_of, ranked, require_same_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_sample
@@ -111,9 +111,8 @@ def _leading_axes(_: Attrs, types: Types) -> AxisMap:
     return AxisMap(((*range(rank - 1), None), (None,) * rank))
 
 
-def _compute(name: str, a: Any, args: Tensors) -> te.Tensor:
+def _compute(name: str, a: Any, left: te.Tensor, right: te.Tensor) -> te.Tensor:
     """The rows of the left operand by the columns of the right one, which is a matrix or a batch of them."""
-    left, right = args
     first, second = _transposed(a)
     *batch, m = (*left.shape[:-2], left.shape[-1]) if first else left.shape[:-1] or (0,)
     lead = (*batch, m) if left.rank > 1 else ()
@@ -169,8 +168,7 @@ def _infer_pack(a: DensePackAttrs, types: Types) -> Type:
     return TensorType((*data.shape[:-1], units), result_dtype(data, weight, a.out_dtype))
 
 
-def _compute_pack(a: DensePackAttrs, args: Tensors) -> te.Tensor:
-    data, weight = args
+def _compute_pack(a: DensePackAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     block = _pack_block(a)
     units = a.units if a.units is not None else weight.shape[0] * block
     return contract(

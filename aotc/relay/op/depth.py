@@ -85,7 +85,7 @@ def _sub_pixel(name: str, doc: str, deeper: bool, shapes: Sequence[tuple[int, ..
         pattern=OpPattern.INJECTIVE,
         axes=_axes,
         layout=Layout.FOLLOW,
-        expand=lambda a, args: _move(deeper, a, static_shape_of(args[0])).expr(args[0]),
+        expand=lambda a, x: _move(deeper, a, static_shape_of(x)).expr(x),
         samples=samples,
     )
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, OpPattern, Precision, TensorType, Type, Types, args, require
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.resample import keys
 from aotc.relay.op.rows import either, intrinsic
 from aotc.relay.op.rules import require_known, tensor
@@ -131,8 +131,8 @@ def _reference(a: GridSampleAttrs, data: Array, grid: Array) -> Array:
     return as_dtype(total, data.dtype)
 
 
-def _compute(a: GridSampleAttrs, args: Tensors) -> te.Tensor:
-    data, grid = promoted(args[0]), convert(args[1], "float32")
+def _compute(a: GridSampleAttrs, data: te.Tensor, grid: te.Tensor) -> te.Tensor:
+    dtype, data, grid = data.dtype, promoted(data), convert(grid, "float32")
     n, space = data.rank - 2, data.shape[2:]
 
     def position(k: int) -> te.Tensor:
@@ -160,7 +160,7 @@ def _compute(a: GridSampleAttrs, args: Tensors) -> te.Tensor:
         taps = [_taps(a, p[where], e) for p, e in zip(positions, space, strict=True)]
         return reduce(add, (sampled(image, channel, combination) for combination in itertools.product(*taps)))
 
-    return convert(te.compute((*data.shape[:2], *grid.shape[2:]), body, "grid_sample"), args[0].dtype)
+    return convert(te.compute((*data.shape[:2], *grid.shape[2:]), body, "grid_sample"), dtype)
 
 
 def _samples() -> Iterable[Sample]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, param
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import axis_of, broadcast_along, require_known, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
@@ -136,9 +136,8 @@ def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
     return result
 
 
-def _take_compute(a: TakeAttrs, args: Tensors) -> te.Tensor:
-    data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
-    indices = args[1]
+def _take_compute(a: TakeAttrs, data: te.Tensor, indices: te.Tensor) -> te.Tensor:
+    data = data if a.axis is not None else te.view(data, (data.size,))
     axis, batch = _take_axes(a, data.rank, indices.rank)
     extent, added = data.shape[axis], indices.rank - batch
 
@@ -238,8 +237,7 @@ def _gather_axis_map(a: GatherAttrs, types: Types) -> AxisMap:
     return AxisMap((from_data, tuple(k if same[k] or k == axis else None for k in range(data.rank))))
 
 
-def _gather_compute(a: GatherAttrs, args: Tensors) -> te.Tensor:
-    data, indices = args
+def _gather_compute(a: GatherAttrs, data: te.Tensor, indices: te.Tensor) -> te.Tensor:
     axis = axis_of(a.axis, data.rank)
     extent = data.shape[axis]
     return te.compute(indices.shape, lambda *i: data[replaced(i, axis, from_end(indices[i], extent))], "gather")
@@ -322,8 +320,7 @@ def _gather_nd_axis_map(a: GatherNDAttrs, types: Types) -> AxisMap:
     return AxisMap((from_data, (*range(1, grid + 1), *(None,) * rest)))
 
 
-def _gather_nd_compute(a: GatherNDAttrs, args: Tensors) -> te.Tensor:
-    data, indices = args
+def _gather_nd_compute(a: GatherNDAttrs, data: te.Tensor, indices: te.Tensor) -> te.Tensor:
     depth, batch, grid = indices.shape[0], a.batch_dims, indices.rank - 1
 
     def body(*i: Scalar) -> Scalar:
@@ -395,8 +392,7 @@ def _one_hot_axis_map(a: OneHotAttrs, types: Types) -> AxisMap:
     return AxisMap(((*range(axis), None, *range(axis, rank)), (None,) * (rank + 1), (None,) * (rank + 1)))
 
 
-def _one_hot_compute(a: OneHotAttrs, args: Tensors) -> te.Tensor:
-    indices, on, off = args
+def _one_hot_compute(a: OneHotAttrs, indices: te.Tensor, on: te.Tensor, off: te.Tensor) -> te.Tensor:
     axis = axis_of(a.axis, indices.rank + 1)
 
     def body(*i: Scalar) -> Scalar:

@@ -18,7 +18,7 @@ from aotc.ir import Attrs, Dim, Shape, SymDim, TensorType, TupleType, Type
 from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.relay.expr import Expr, Tuple, TupleGetItem, tensor_type_of
 from aotc.relay.op import shape as views
-from aotc.relay.op.opdef import Array, OpDef, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import all_but_axis, all_but_axis_or_flat, axis_of, require_same_dtype, tensor, tensor_fields
 from aotc.relay.op.samples import samples_of
@@ -109,10 +109,9 @@ def _copies(tensors: Sequence[te.Tensor], axis: int, shape: Sequence[int]) -> te
     return te.extern("concatenate", [(shape, tensors[0].dtype)], tensors, build)[0]
 
 
-def _concatenate_compute(a: ConcatenateAttrs, args: Sequence[Sequence[te.Tensor]]) -> te.Tensor:
-    rank = args[0][0].rank
-    axis = axis_of(a.axis, rank)
-    tensors = [t for t in args[0] if t.shape[axis]] or [args[0][0]]
+def _concatenate_compute(a: ConcatenateAttrs, data: Sequence[te.Tensor]) -> te.Tensor:
+    axis = axis_of(a.axis, data[0].rank)
+    tensors = [t for t in data if t.shape[axis]] or [data[0]]
     first = tensors[0]
     starts = list(accumulate((t.shape[axis] for t in tensors), initial=0))
     shape = replaced(first.shape, axis, starts[-1])
@@ -165,8 +164,7 @@ def _stack_axes(a: StackAttrs, types: Types) -> AxisMap:
     return AxisMap(((*range(axis), None, *range(axis, rank)),))
 
 
-def _stack_expand(a: StackAttrs, args: Sequence[Expr]) -> Expr:
-    (data,) = args
+def _stack_expand(a: StackAttrs, data: Expr) -> Expr:
     assert isinstance(data.checked_type, TupleType)
     count = len(data.checked_type.fields)
     parts = data.fields if isinstance(data, Tuple) else [TupleGetItem(data, k) for k in range(count)]
@@ -237,8 +235,7 @@ def _split_reference(a: SplitAttrs, data: Array) -> tuple[Array, ...]:
     return tuple(np.split(data, [start for start, _ in split_bounds(a, data.shape[axis])[1:]], axis))
 
 
-def _split_compute(a: SplitAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
-    (data,) = args
+def _split_compute(a: SplitAttrs, data: te.Tensor) -> tuple[te.Tensor, ...]:
     axis = axis_of(a.axis, data.rank)
 
     def part(start: int, stop: int) -> te.Tensor:
@@ -295,9 +292,8 @@ def _tile_axes(a: TileAttrs, types: Types) -> AxisMap:
     return AxisMap((tuple(k - skip if r == 1 and k >= skip else None for k, r in enumerate(reps)),))
 
 
-def _tile_compute(a: TileAttrs, args: Tensors) -> te.Tensor:
+def _tile_compute(a: TileAttrs, data: te.Tensor) -> te.Tensor:
     """Over (repetition, element) pairs of axes: no remainders are needed."""
-    (data,) = args
     shape, reps = _tile_shapes(a, data.shape)
     extents = [int(d) for d in shape if isinstance(d, int)]
     skip = len(extents) - data.rank
@@ -336,8 +332,8 @@ def _repeat_infer(a: RepeatAttrs, types: Types) -> Type:
     return TensorType(replaced(shape, axis, _times(shape[axis], a.repeats)), data.dtype)
 
 
-def _repeat_compute(a: RepeatAttrs, args: Tensors) -> te.Tensor:
-    data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
+def _repeat_compute(a: RepeatAttrs, data: te.Tensor) -> te.Tensor:
+    data = data if a.axis is not None else te.view(data, (data.size,))
     axis = axis_of(a.axis or 0, data.rank)
     pairs = (*data.shape[: axis + 1], a.repeats, *data.shape[axis + 1 :])
     repeated = te.compute(pairs, lambda *i: data[i[: axis + 1] + i[axis + 2 :]], "repeat")

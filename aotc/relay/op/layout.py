@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, require
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rules import extent_of, tensor
 from aotc.relay.op.samples import exact, random_array
 from aotc.tir import all_of, as_expr, const, select, te
@@ -140,8 +140,7 @@ def _reference(a: LayoutTransformAttrs, data: Array) -> Array:
     return np.transpose(primal.reshape([shape[k] for k in flat]), np.argsort(flat))
 
 
-def _compute(a: LayoutTransformAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
+def _compute(a: LayoutTransformAttrs, data: te.Tensor) -> te.Tensor:
     source, target = _layouts(a)
     extents = {k: int(v) for k, v in source.extents(data.shape).items() if isinstance(v, int)}
 

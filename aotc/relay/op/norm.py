@@ -25,7 +25,7 @@ from aotc.ir.attrs import REQUIRED, Attrs, param, variant
 from aotc.relay.expr import Expr, TupleGetItem
 from aotc.relay.op import rules
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.samples import random_array, random_sample
 from aotc.relay.op.window import may_equal
 from aotc.tir import all_of, call, const, maximum, te
@@ -102,7 +102,7 @@ def _infer_batch(a: BatchNormAttrs, types: Types) -> Type:
     return TupleType((data, vector, vector))
 
 
-def _compute_batch(a: BatchNormAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
+def _compute_batch(a: BatchNormAttrs, *args: te.Tensor) -> tuple[te.Tensor, ...]:
     """data * factor + shift with one factor and shift per channel."""
     data, gamma, beta, mean, var = (promoted(x) for x in args)
     axis = rules.axis_of(a.axis, data.rank)
@@ -226,7 +226,7 @@ def _kept(whole: bool, axis: int, rank: int) -> list[int]:
     return [k for k in range(rank) if k != axis] if whole else [0, axis]
 
 
-def _compute_norm(whole: bool, a: Any, args: Tensors) -> te.Tensor:
+def _compute_norm(whole: bool, a: Any, *args: te.Tensor) -> te.Tensor:
     data, gamma, beta = (promoted(x) for x in args)
     axis = rules.axis_of(a.axis, data.rank)
     split = _split(a, data.shape, axis)
@@ -302,15 +302,15 @@ def _samples_group() -> Iterable[Sample]:
 # --- nn.l2_normalize
 
 
-def _compute_l2(a: L2NormalizeAttrs, args: Tensors) -> te.Tensor:
-    data = promoted(args[0])
+def _compute_l2(a: L2NormalizeAttrs, x: te.Tensor) -> te.Tensor:
+    data = promoted(x)
     axes = rules.axes_of(a.axis, data.rank)
     groups = _Groups(data, [k for k in range(data.rank) if k not in axes])
     total = groups.sum("squares", lambda x, _: x * x)
 
     scale = groups.inverse_root(lambda *v: maximum(total[v], a.eps))
     result = te.compute(data.shape, lambda *v: data[v] * scale[groups.of(v)], "l2_normalize")
-    return convert(result, args[0].dtype)
+    return convert(result, x.dtype)
 
 
 def _reference_l2(a: L2NormalizeAttrs, data: Array) -> Array:
@@ -334,8 +334,8 @@ def _infer_lrn(a: LRNAttrs, types: Types) -> Type:
     return data
 
 
-def _compute_lrn(a: LRNAttrs, args: Tensors) -> te.Tensor:
-    data = promoted(args[0])
+def _compute_lrn(a: LRNAttrs, x: te.Tensor) -> te.Tensor:
+    data = promoted(x)
     axis = rules.axis_of(a.axis, data.rank)
     extent, before = data.shape[axis], (a.size - 1) // 2
 
@@ -353,7 +353,7 @@ def _compute_lrn(a: LRNAttrs, args: Tensors) -> te.Tensor:
     def body(*v: Scalar) -> Scalar:
         return data[v] / call("pow", total[v] * (a.alpha / a.size) + a.bias, a.beta)
 
-    return convert(te.compute(data.shape, body, "lrn"), args[0].dtype)
+    return convert(te.compute(data.shape, body, "lrn"), x.dtype)
 
 
 def _reference_lrn(a: LRNAttrs, data: Array) -> Array:
@@ -380,8 +380,7 @@ def _infer_dropout(a: DropoutAttrs, types: Types) -> Type:
     return TupleType((data, data))
 
 
-def _compute_dropout(a: DropoutAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
-    (data,) = args
+def _compute_dropout(a: DropoutAttrs, data: te.Tensor) -> tuple[te.Tensor, ...]:
     kept = te.compute(data.shape, lambda *_: const(1, data.dtype), "mask")
     return _copy(data, "dropout"), kept
 

@@ -56,8 +56,8 @@ class Sample:
 class OpDef(Op):
     """An operator with all its facets.
 
-    compute   (attrs, arguments as te tensors) -> tensor, or a tuple of tensors for a tuple result
-    expand    (attrs, argument expressions) -> an expression of other operators
+    compute   (attrs, *arguments as te tensors) -> tensor, or a tuple of tensors for a tuple result
+    expand    (attrs, *argument expressions) -> an expression of other operators
     static    (attrs, argument expressions) -> the operator that has as attributes what are arguments here, None where
               they are not constants: for results whose shape depends on values.  Exactly one of the three is set
     samples   () -> samples; tests of every level are generated from them
@@ -67,8 +67,8 @@ class OpDef(Op):
     of numpy: NaN, infinities and numbers that wrap are as good as others.
     """
 
-    compute: Callable[[Any, Sequence[Any]], Tensor | tuple[Tensor, ...]] | None = None
-    expand: Callable[[Any, Sequence[Expr]], Expr] | None = None
+    compute: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
+    expand: Callable[..., Expr] | None = None
     static: Callable[[Any, Sequence[Expr]], Expr | None] | None = None
     samples: Callable[[], Iterable[Sample]]
     view: bool = False
@@ -90,7 +90,7 @@ class OpDef(Op):
             return most
         if self.compute is None:
             return most if self.expand is not None else least
-        outputs = self.compute(attributes, [_placeholders(ty) for ty in types])
+        outputs = self.compute(attributes, *map(_placeholders, types))
         order = topological(outputs if isinstance(outputs, tuple) else (outputs,))
         return least + sum(map(_operations, order))
 

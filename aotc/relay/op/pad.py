@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Arg, Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.relay.expr import tensor_type_of
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rules import extent_of, require_known, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.signature import number
@@ -137,8 +137,7 @@ def _mirrored(data: te.Tensor, widths: Sequence[tuple[int, int]], mode: str) -> 
     return te.compute(shape, body, "pad")
 
 
-def _pad_compute(a: PadAttrs, args: Tensors) -> te.Tensor:
-    data, value = args
+def _pad_compute(a: PadAttrs, data: te.Tensor, value: te.Tensor) -> te.Tensor:
     if a.pad_mode != "constant":
         return _mirrored(data, a.pad_width, a.pad_mode)
     shape = [d + sum(w) for d, w in zip(data.shape, a.pad_width, strict=True)]
@@ -212,6 +211,6 @@ mirror_pad = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=lambda a, _: _unpadded(a.pad_width, 0),
     moved=_moved,
-    compute=lambda a, args: _mirrored(args[0], a.pad_width, a.mode.lower()),
+    compute=lambda a, data: _mirrored(data, a.pad_width, a.mode.lower()),
     samples=_mirror_samples,
 )

@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from aotc.ir import Attrs, AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types
 from aotc.relay.op import window
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rules import ranked, require_dtype, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import arrange, each_axis, pick, spread, steps
@@ -201,8 +201,7 @@ def _along(n: int, a: MaxPoolAttrs, axis: int) -> MaxPoolAttrs:
     )
 
 
-def _compute_max(n: int, a: MaxPoolAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
+def _compute_max(n: int, a: MaxPoolAttrs, data: te.Tensor) -> te.Tensor:
     combiner = "or" if data.dtype.is_bool else "max"
     source, result = pool_layouts(n, a)
     wide = [k for k, size in enumerate(spread(a.pool_size, n)) if size > 1]
@@ -214,8 +213,7 @@ def _compute_max(n: int, a: MaxPoolAttrs, args: Tensors) -> te.Tensor:
     return data
 
 
-def _compute_avg(n: int, a: Any, args: Tensors) -> te.Tensor:
-    (data,) = args
+def _compute_avg(n: int, a: Any, data: te.Tensor) -> te.Tensor:
     source, result = pool_layouts(n, a)
     total = _sliding(n, a, data, "sum", sum_type(data.dtype))
     windows = _windows(n, a, pick(data.shape, source)[2:])

@@ -18,7 +18,7 @@ import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, Types, args, require
 from aotc.relay.op.elementwise import logistic
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Scalar
 from aotc.relay.op.rows import either, intrinsic
 from aotc.relay.op.rules import require_known, shape_text, tensor
 from aotc.relay.op.samples import random_array
@@ -141,7 +141,7 @@ def _reference(kind: _Kind, a: RecurrentAttrs, x: Array, w: Array, r: Array, bia
     return (outputs, *states)
 
 
-def _compute(kind: _Kind, a: RecurrentAttrs, args: Tensors) -> tuple[te.Tensor, ...]:
+def _compute(kind: _Kind, a: RecurrentAttrs, *args: te.Tensor) -> tuple[te.Tensor, ...]:
     x, w, r, *_ = args
     steps, batch, inputs = x.shape
     layer = Recurrence(

@@ -25,7 +25,7 @@ from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
 from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rows import carrier
 from aotc.relay.op.rules import axes_of, require_dtype, tensor
 from aotc.relay.op.samples import BOOL, FLOAT, NUMBER, Kind, accuracy, exact, random_array, special_values
@@ -151,23 +151,23 @@ def _numpy_mean(a: Any, data: Array) -> Array:
     return np.asarray(total / work.dtype.type(count)).astype(data.dtype)
 
 
-def _compute(combiner: str, a: Any, args: Tensors) -> te.Tensor:
-    x = promoted(args[0])
+def _compute(combiner: str, a: Any, data: te.Tensor) -> te.Tensor:
+    x = promoted(data)
     bool_combiner = {"max": "or", "min": "and"}.get(combiner, combiner) if x.dtype.is_bool else combiner
     space = _Space(a, x.shape)
-    return convert(space.reduce(bool_combiner, lambda *v: x[space.at(v)]), args[0].dtype)
+    return convert(space.reduce(bool_combiner, lambda *v: x[space.at(v)]), data.dtype)
 
 
-def _compute_mean(a: Any, args: Tensors) -> te.Tensor:
-    x = convert(args[0], sum_type(args[0].dtype))
+def _compute_mean(a: Any, data: te.Tensor) -> te.Tensor:
+    x = convert(data, sum_type(data.dtype))
     space = _Space(a, x.shape)
     total = space.reduce("sum", lambda *v: x[space.at(v)])
     count = _count(a, x.shape)
 
     def mean(*i: Scalar) -> Scalar:
         if x.dtype.is_float:
-            return (total[i] / count).astype(args[0].dtype)
-        return binary("truncdiv", total[i], builtins.max(count, 1)).astype(args[0].dtype)
+            return (total[i] / count).astype(data.dtype)
+        return binary("truncdiv", total[i], builtins.max(count, 1)).astype(data.dtype)
 
     return te.compute(space.result, mean, "mean")
 
@@ -258,9 +258,9 @@ def _stored(x: te.Tensor) -> te.Tensor:
     return te.compute(x.shape, lambda *i: x[i], "data", materialize=True)
 
 
-def _compute_arg(combiner: str, a: ArgReduceAttrs, args: Tensors) -> te.Tensor:
+def _compute_arg(combiner: str, a: ArgReduceAttrs, data: te.Tensor) -> te.Tensor:
     """First the greatest (least) value, then the first (last) place where it is."""
-    x = _stored(args[0])
+    x = _stored(data)
     space = _Space(a, x.shape)
     best = space.reduce(combiner, lambda *v: x[space.at(v)])
     absent = -1 if a.select_last_index else DType("int32").max
@@ -327,8 +327,8 @@ def _numpy_variance(a: VarianceAttrs, data: Array, mean: Array) -> Array:
     return np.asarray(total / work.dtype.type(_divisor(a, data.shape))).astype(data.dtype)
 
 
-def _compute_variance(a: VarianceAttrs, args: Tensors) -> te.Tensor:
-    x, mean = map(promoted, args)
+def _compute_variance(a: VarianceAttrs, data: te.Tensor, mean: te.Tensor) -> te.Tensor:
+    x, mean = promoted(data), promoted(mean)
     space = _Space(a, x.shape)
 
     def squared(*v: Scalar) -> Scalar:
@@ -338,7 +338,7 @@ def _compute_variance(a: VarianceAttrs, args: Tensors) -> te.Tensor:
 
     total = space.reduce("sum", squared)
     divisor = _divisor(a, x.shape)
-    return te.compute(space.result, lambda *i: (total[i] / divisor).astype(args[0].dtype), "variance")
+    return te.compute(space.result, lambda *i: (total[i] / divisor).astype(data.dtype), "variance")
 
 
 def _variance_samples() -> Iterator[Sample]:

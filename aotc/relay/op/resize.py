@@ -26,7 +26,7 @@ from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op import resample
 from aotc.relay.op.contract import as_dtype, convert
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, keys, pass_order, rounding, widened
 from aotc.relay.op.rules import ranked, require_known, tensor
 from aotc.relay.op.samples import random_sample
@@ -204,8 +204,7 @@ def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMappi
     return te.reduce("sum", shape, (taps,), body, "resize")
 
 
-def _compute(n: int, a: ResizeAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
+def _compute(n: int, a: ResizeAttrs, data: te.Tensor) -> te.Tensor:
     where = positions(a.layout, DATA_LAYOUT[n])
     axes = axes_of(n, a, pick(data.shape, where)[2:])
     if a.method == "nearest_neighbor":
@@ -359,6 +358,6 @@ upsampling = OpDef(
     axes=partial(_axes, 2),
     layout=Layout.FOLLOW,
     quantised=Quantised.RESCALE,
-    expand=lambda a, args: resize2d(args[0], **dict(_resized(a, tensor_type_of(args[0]).shape).items())),
+    expand=lambda a, x: resize2d(x, **dict(_resized(a, tensor_type_of(x).shape).items())),
     samples=_samples_upsampling,
 )

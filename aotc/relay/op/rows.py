@@ -156,7 +156,7 @@ def unary(
         reference=elementwise(reference, result),
         pattern=OpPattern.ELEMWISE,
         axes=pointwise,
-        compute=lambda _, args: broadcast_compute(expression, args, last),
+        compute=lambda _, *args: broadcast_compute(expression, args, last),
         samples=partial(_unary_samples, kind, exact or bool(result)),
         **facets,
     )
@@ -181,7 +181,7 @@ def binary(
         reference=elementwise(reference, result),
         pattern=OpPattern.BROADCAST,
         axes=pointwise,
-        compute=lambda _, args: broadcast_compute(expression, args, name),
+        compute=lambda _, *args: broadcast_compute(expression, args, name),
         samples=partial(_binary_samples, kind, exact or bool(result)),
         **facets,
     )
@@ -192,8 +192,7 @@ def along_axis(
 ) -> OpDef:
     """An elementwise operator of data and of a `vector` along `axis`, as functions of arrays and of scalars."""
 
-    def compute(a: Any, args: Tensors) -> te.Tensor:
-        data, values = args
+    def compute(a: Any, data: te.Tensor, values: te.Tensor) -> te.Tensor:
         axis = axis_of(a.axis, data.rank)
         return te.compute(data.shape, lambda *i: scalar(data[i], values[i[axis]]), name.rpartition(".")[2])
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Attrs, DType, Precision, TensorType, Type, Types, param
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import NUMBER, accuracy, random_array
@@ -93,8 +93,8 @@ class _Scan:
         return forall(o, self.outer, Block((start, rows)))
 
 
-def _compute(op: str, a: ScanAttrs, args: Tensors) -> te.Tensor:
-    data = args[0] if a.axis is not None else te.view(args[0], (args[0].size,))
+def _compute(op: str, a: ScanAttrs, data: te.Tensor) -> te.Tensor:
+    data = data if a.axis is not None else te.view(data, (data.size,))
     axis = axis_of(a.axis or 0, data.rank)
     outer, inner = prod(data.shape[:axis]), prod(data.shape[axis + 1 :])
     scan = _Scan(op, _dtype(a, data.dtype), outer, data.shape[axis], inner, a.exclusive)

@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, Precision, TensorType, Type, Types, args, require
 from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, NUMBER, accuracy, exact, random_array
@@ -149,8 +149,7 @@ def _elements_axes(a: ScatterElementsAttrs, types: Types) -> AxisMap:
     return AxisMap((row, row, row))
 
 
-def _elements_compute(a: ScatterElementsAttrs, args: Tensors) -> te.Tensor:
-    data, indices, updates = args
+def _elements_compute(a: ScatterElementsAttrs, data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> te.Tensor:
     axis = axis_of(a.axis, data.rank)
     extent = data.shape[axis]
 
@@ -232,8 +231,7 @@ def _nd_axes(_: ScatterNDAttrs, types: Types) -> AxisMap:
     return AxisMap(rows)
 
 
-def _nd_compute(a: ScatterNDAttrs, args: Tensors) -> te.Tensor:
-    data, indices, updates = args
+def _nd_compute(a: ScatterNDAttrs, data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> te.Tensor:
     depth, count = indices.shape[0], prod(indices.shape[1:])
     run = prod(data.shape[depth:])
     flat_updates = te.view(updates, (updates.size,)) if run == 1 else updates

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, NoAttrs, Shape, SymDim, TensorType, Type, is_static, param, static_shape
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
-from aotc.relay.op.opdef import OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import OpDef, Sample, Scalar
 from aotc.relay.op.rows import broadcast_at, literal
 from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
 from aotc.relay.op.samples import samples_of
@@ -47,7 +47,7 @@ def _view_op(
         reference=lambda a, x: x.reshape(known(a, x.shape)),
         pattern=pattern,
         axes=axes,
-        compute=lambda a, args: te.view(args[0], known(a, args[0].shape)),
+        compute=lambda a, x: te.view(x, known(a, x.shape)),
         samples=samples,
         view=True,
         **facets,
@@ -292,8 +292,7 @@ def _transpose_infer(a: TransposeAttrs, types: Types) -> Type:
     return TensorType((data.shape[k] for k in permutation(a, data.rank)), data.dtype)
 
 
-def _transpose_compute(a: TransposeAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
+def _transpose_compute(a: TransposeAttrs, data: te.Tensor) -> te.Tensor:
     axes = permutation(a, data.rank)
 
     def body(*i: Scalar) -> Scalar:
@@ -359,7 +358,7 @@ broadcast_to = OpDef(
     reference=lambda a, x: np.broadcast_to(x, a.shape),
     pattern=OpPattern.BROADCAST,
     axes=_broadcast_axes,
-    compute=lambda a, args: te.compute(a.shape, lambda *i: broadcast_at(args[0], i, a.shape), "broadcast_to"),
+    compute=lambda a, x: te.compute(a.shape, lambda *i: broadcast_at(x, i, a.shape), "broadcast_to"),
     samples=samples_of(
         InitAttrs, "shape", (((2, 1), (3, 2, 4)), ((), (2, 2)), ((), ()), ((3,), (3,)), ((1,), (0,)), ((1, 3), (2, 3)))
     ),
@@ -383,11 +382,11 @@ def _size_query(name: str, vector: bool, doc: str, rows: Sequence[Any]) -> OpDef
         require("shape_of.dtype", dtype.is_float or largest <= int(dtype.max), f"{largest} does not fit into {dtype}")
         return TensorType((data.rank,) if vector else (), dtype)
 
-    def compute(a: ShapeOfAttrs, args: Tensors) -> te.Tensor:
+    def compute(a: ShapeOfAttrs, x: te.Tensor) -> te.Tensor:
         return (
-            te.compute((args[0].rank,), lambda i: literal(args[0].shape or (0,), i, a.dtype), "shape_of")
+            te.compute((x.rank,), lambda i: literal(x.shape or (0,), i, a.dtype), "shape_of")
             if vector
-            else te.compute((), lambda: const(args[0].size, a.dtype), "size")
+            else te.compute((), lambda: const(x.size, a.dtype), "size")
         )
 
     return OpDef(

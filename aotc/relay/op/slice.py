@@ -16,7 +16,7 @@ import numpy as np
 from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, param
 from aotc.relay.op.index import as_index
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, row_but, tensor
 from aotc.relay.op.samples import exact, random_array, samples_of
@@ -88,8 +88,7 @@ def _slice_moved(a: StridedSliceAttrs, types: Types, now: Callable[[int], int]) 
     return a.replace(axes=tuple(map(now, axes)))
 
 
-def _slice_compute(a: StridedSliceAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
+def _slice_compute(a: StridedSliceAttrs, data: te.Tensor) -> te.Tensor:
     cuts = _cuts(a, data.rank)
     ranges = [range(*cuts[k].indices(d)) if k in cuts else range(d) for k, d in enumerate(data.shape)]
 
@@ -135,8 +134,7 @@ def _reverse_infer(a: ReverseAttrs, types: Types) -> Type:
     return types[0]
 
 
-def _reverse_compute(a: ReverseAttrs, args: Tensors) -> te.Tensor:
-    (data,) = args
+def _reverse_compute(a: ReverseAttrs, data: te.Tensor) -> te.Tensor:
     axis = axis_of(a.axis, data.rank)
     last = data.shape[axis] - 1
     return te.compute(data.shape, lambda *i: data[replaced(i, axis, last - i[axis])], "reverse")
@@ -193,8 +191,7 @@ def _sequence_axis_map(a: ReverseSequenceAttrs, types: Types) -> AxisMap:
     return AxisMap((row_but([sequence], rank), tuple(0 if k == batch else None for k in range(rank))))
 
 
-def _sequence_compute(a: ReverseSequenceAttrs, args: Tensors) -> te.Tensor:
-    data, lengths = args
+def _sequence_compute(a: ReverseSequenceAttrs, data: te.Tensor, lengths: te.Tensor) -> te.Tensor:
     sequence, batch = _sequence_axes(a, data.rank)
 
     def body(*i: Scalar) -> Scalar:
@@ -248,9 +245,7 @@ def _trilu_reference(a: TriluAttrs, data: Array, k: Array) -> Array:
     return np.where(kept, data, np.zeros((), data.dtype))
 
 
-def _trilu_compute(a: TriluAttrs, args: Tensors) -> te.Tensor:
-    data, k = args
-
+def _trilu_compute(a: TriluAttrs, data: te.Tensor, k: te.Tensor) -> te.Tensor:
     def body(*i: Scalar) -> Scalar:
         diagonal, offset = i[-1] - i[-2], as_index(k[()])
         kept = diagonal >= offset if a.upper else diagonal <= offset

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, Precision, Quantised, TensorType, TupleType, Type, Types, param, require
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
@@ -235,8 +235,7 @@ def _reference(a: Any, data: Array) -> Array | tuple[Array, ...]:
     return results if len(results) > 1 else results[0]
 
 
-def _compute(a: Any, args: Tensors) -> te.Tensor | tuple[te.Tensor, ...]:
-    (data,) = args
+def _compute(a: Any, data: te.Tensor) -> te.Tensor | tuple[te.Tensor, ...]:
     axis = axis_of(a.axis, data.rank)
     wanted = [(values, "" if values else str(_places(a))) for values in _wanted(a)]
     results = _sorted_rows(data, axis, _static_count(a, data.shape[axis]), a.is_ascend, wanted)

@@ -19,7 +19,7 @@ import numpy as np
 from aotc.ir import Attrs, AxisMap, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op import conv
 from aotc.relay.op.contract import as_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
 from aotc.relay.op.rows import literal
 from aotc.relay.op.rules import ranked, require_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_array, random_sample
@@ -69,8 +69,7 @@ def _reference_weights(a: ConvWinogradWeightTransformAttrs, weight: Array) -> Ar
     return as_dtype(squares.reshape(len(g), len(g), *weight.shape[:2]), "float32")
 
 
-def _compute_weights(a: ConvWinogradWeightTransformAttrs, args: Tensors) -> te.Tensor:
-    (weight,) = args
+def _compute_weights(a: ConvWinogradWeightTransformAttrs, weight: te.Tensor) -> te.Tensor:
     g = matrices(a.tile_size)[1]
 
     def factor(row: Scalar, tap: int) -> Scalar:
@@ -117,8 +116,7 @@ def _reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Any:
     return conv.conv2d.reference(plain, data, _plain(a, weight))
 
 
-def _compute(a: Conv2DWinogradAttrs, args: Tensors) -> te.Tensor:
-    data, weight = args
+def _compute(a: Conv2DWinogradAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     pads = pad_pairs(a.padding, 2)
     alpha = a.tile_size + TAPS - 1
     space = [d + sum(p) - TAPS + 1 for d, p in zip(data.shape[2:], pads, strict=True)]

@@ -47,7 +47,7 @@ def _expanded(_: Expr, new: Expr) -> Expr:
     if not isinstance(new, Call) or not isinstance(new.op, OpDef) or new.op.expand is None:
         return new
     with span_scope(new.span):
-        return new.op.expand(new.attrs, new.args)
+        return new.op.expand(new.attrs, *new.args)
 
 
 class ExpandOps(FunctionPass):

@@ -128,7 +128,7 @@ class _Estimate:
     def _best(self, attrs: Attrs, types: list[TensorType]) -> float:
         data, weight = (te.placeholder(t.static_shape, t.dtype, "x", finite=True) for t in types)
         assert conv2d.compute is not None
-        tensor = conv2d.compute(attrs, (data, weight))
+        tensor = conv2d.compute(attrs, data, weight)
         assert isinstance(tensor, te.Tensor)
         if not isinstance(tensor, te.Contraction):  # with a conversion of types, in any layout
             return 0.0

@@ -7,7 +7,7 @@ adaptive_avg_pool2d(x, (7, 7))         # (N, C, H, W) -> (N, C, 7, 7)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from math import gcd
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, TensorType, Type, Types, require
 from aotc.relay.op.contract import as_dtype, float_work, sum_type
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
 from aotc.relay.op.pool import POOLED, divided, mean_of, pool_data, pool_layouts, pool_op
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import arrange, canonical, each_axis, for_axes, laid_out, pick, spread
@@ -129,14 +129,14 @@ def _reference_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, data: Array) -
 # --- samples and the table
 
 
-def _global_samples() -> Iterable[Sample]:
+def _global_samples() -> Samples:
     yield random_sample(((2, 3, 5, 4),), GlobalPool2DAttrs())
     yield random_sample(((2, 5, 4, 3),), GlobalPool2DAttrs(layout="NHWC"))
     yield random_sample(((1, 3, 5, 4),), GlobalPool2DAttrs(), "int32")
     yield random_sample(((1, 3, 5, 4),), GlobalPool2DAttrs(), "float16")
 
 
-def _adaptive_samples(n: int, attributes: type[AdaptivePoolAttrs]) -> Iterable[Sample]:
+def _adaptive_samples(n: int, attributes: type[AdaptivePoolAttrs]) -> Samples:
     yield random_sample((POOLED[n],), attributes(output_size=(3,) * n))
     yield random_sample((POOLED[n],), attributes(output_size=(1,) * n))
     yield random_sample((POOLED[n],), attributes())

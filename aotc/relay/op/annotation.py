@@ -6,11 +6,10 @@ nn.relu(annotation.stop_fusion(add(x, y)))       # two kernels, where FuseOps wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from aotc.ir import NO_ATTRS, REQUIRED, Attrs, Precision, Quantised, TensorType, param
-from aotc.relay.op.opdef import OpDef, Sample
+from aotc.relay.op.opdef import OpDef, Samples
 from aotc.relay.op.rules import pointwise, same_type
 from aotc.relay.op.samples import exact, random_array
 from aotc.tir import te
@@ -20,7 +19,7 @@ class CompilerAttrs(Attrs):
     compiler: str = param(default="", given=REQUIRED)
 
 
-def _samples(attributes: Attrs = NO_ATTRS) -> Iterator[Sample]:
+def _samples(attributes: Attrs = NO_ATTRS) -> Samples:
     for shape, dtype in (((2, 3), "float32"), ((), "int8"), ((4, 1, 2), "float16"), ((0, 2), "int64")):
         yield exact(attributes, random_array(shape, dtype))
 

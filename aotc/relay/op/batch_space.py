@@ -11,7 +11,7 @@ row.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorTyp
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import pad
 from aotc.relay.op import slice as slices
-from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, static_shape_of, tensor
 from aotc.relay.op.samples import exact, random_array
@@ -146,7 +146,7 @@ def _axes(a: Any, types: Types) -> AxisMap:
     return AxisMap((tuple(k if k > n else None for k in range(rank)),))
 
 
-def _samples_to_batch() -> Iterator[Sample]:
+def _samples_to_batch() -> Samples:
     for shape, block, paddings, value, dtype in (
         ((2, 4, 6, 3), (2, 3), ((0, 0), (0, 0)), 0.0, "float32"),
         ((1, 3, 5, 2), (2, 2), ((1, 0), (0, 1)), 0.0, "float32"),
@@ -158,7 +158,7 @@ def _samples_to_batch() -> Iterator[Sample]:
         yield exact(attributes, random_array(shape, dtype))
 
 
-def _samples_to_space() -> Iterator[Sample]:
+def _samples_to_space() -> Samples:
     for shape, block, crops, dtype in (
         ((12, 2, 2, 3), (2, 3), ((0, 0), (0, 0)), "float32"),
         ((4, 2, 3, 2), (2, 2), ((1, 0), (0, 1)), "float32"),

@@ -8,13 +8,12 @@ Integers wrap.  Division and remainder by zero give 0; `divide` truncates intege
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
 from aotc.relay.op.rows import NumpyFn, ScalarFn, binary, broadcast_compute, elementwise, intrinsic, wide, wide_numpy
 from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, INTEGER, NUMBER, exact, random_array, special_values
@@ -137,7 +136,7 @@ def _infer_where(_: Any, types: Types) -> Type:
     return broadcast_rule()(None, (TensorType(condition.shape, x.dtype), chosen))
 
 
-def _where_samples() -> Iterator[Sample]:
+def _where_samples() -> Samples:
     condition = np.array([[True], [False]])
     for dtype in ANY.examples:
         values = special_values(dtype)

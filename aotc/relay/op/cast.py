@@ -8,13 +8,12 @@ clip(x, 0.0, 6.0)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, Quantised, TensorType, Type, Types, args, require
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import along_axis, broadcast_compute, carrier
 from aotc.relay.op.rules import axis_of, float_tensor, pointwise, require_dtype, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, random_sample, special_values
@@ -33,7 +32,7 @@ def _cast_infer(a: CastAttrs, types: Types) -> Type:
     return TensorType(tensor(types[0]).shape, DType(a.dtype))
 
 
-def _cast_samples() -> Iterator[Sample]:
+def _cast_samples() -> Samples:
     for source in ANY.examples:
         values = special_values(source)
         if DType(source).is_float:  # what numpy makes of NaN and of values out of range depends on the machine
@@ -108,7 +107,7 @@ def _clip_compute(a: ClipAttrs, data: te.Tensor) -> te.Tensor:
     return broadcast_compute(clamped, (data,), "clip")
 
 
-def _clip_samples() -> Iterator[Sample]:
+def _clip_samples() -> Samples:
     for dtype, (low, high) in product(NUMBER.examples, ((0.0, 6.0), (-1.0, 1.0))):
         yield exact(ClipAttrs(a_min=low, a_max=high), special_values(dtype))
     bounds = ((-math.inf, 1.0), (-math.inf, math.inf), (0.5, math.inf), (3.0, -3.0), (-1e30, 1e30))
@@ -149,7 +148,7 @@ def _leaky(x: Scalar, slope: Scalar) -> Scalar:
     return select(x > 0, x, x * slope)
 
 
-def _leaky_samples() -> Iterator[Sample]:
+def _leaky_samples() -> Samples:
     for dtype, alpha in product(FLOAT.examples, (0.25, 0.1, -1.5)):
         yield Sample(args=(special_values(dtype),), attrs=LeakyReluAttrs(alpha=alpha), accuracy=accuracy(dtype))
     for shape in ((), (2, 1, 3), (0, 4)):
@@ -183,7 +182,7 @@ def _prelu_infer(a: PReluAttrs, types: Types) -> Type:
     return data
 
 
-def _prelu_samples() -> Iterator[Sample]:
+def _prelu_samples() -> Samples:
     for shape, axis in (((2, 3, 4), 1), ((3,), 0), ((2, 3), -1), ((2, 0), 1)):
         yield random_sample((shape, (shape[axis],)), PReluAttrs(axis=axis))
 

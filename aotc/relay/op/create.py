@@ -8,7 +8,7 @@ arange(0, 10, 2, "int64")              # 0 2 4 6 8
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from numbers import Real
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from aotc.ir import AotcError, AxisMap, DType, Infer, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, param
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import InitAttrs
@@ -53,12 +53,12 @@ def _like_infer(_: Any, types: Types) -> Type:
     return data
 
 
-def _init_samples(make: type[InitAttrs], *arguments: Array) -> Iterator[Sample]:
+def _init_samples(make: type[InitAttrs], *arguments: Array) -> Samples:
     for shape, dtype in product(((2, 3), (), (0, 2), (1,)), (*ANY.examples, "")):
         yield exact(make(shape=shape, dtype=dtype), *arguments)
 
 
-def _like_samples(*values: int) -> Iterator[Sample]:
+def _like_samples(*values: int) -> Samples:
     floats = [random_array(shape) for shape in ((), (0, 2))]
     for data in (*(random_array((2, 3), "int8").astype(DType(d).numpy) for d in ANY.examples), *floats):
         yield exact(NO_ATTRS, data, *(np.asarray(value).astype(data.dtype) for value in values))
@@ -197,7 +197,7 @@ _RANGES: Any = (
 )  # fmt: skip
 
 
-def _arange_samples() -> Iterator[Sample]:
+def _arange_samples() -> Samples:
     for start, stop, step, dtype in _RANGES:
         yield Sample(args=(), attrs=ArangeAttrs(start=start, stop=stop, step=step, dtype=dtype))
 

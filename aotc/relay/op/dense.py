@@ -7,14 +7,14 @@ batch_matmul(a, b)                     # a (B, M, K), b (B, N, K) -> (B, M, N)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import add
 from typing import Any, TypeVar
 
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, param, require
 from aotc.relay.op.contract import contract, dot, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
 from aotc.relay.op.rows import along_axis
 from aotc.relay.op.rules import axis_of, ranked, require_same_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_sample
@@ -248,7 +248,7 @@ def _infer_bias(a: BiasAddAttrs, types: Types) -> Type:
 # --- samples
 
 
-def _samples_dense() -> Iterable[Sample]:
+def _samples_dense() -> Samples:
     yield random_sample(((3, 17), (5, 17)), DenseAttrs(units=5))
     yield random_sample(((2, 3, 8), (4, 8)), DenseAttrs(units=None))
     yield random_sample(((1, 33), (40, 33)), DenseAttrs(units=40))
@@ -256,12 +256,12 @@ def _samples_dense() -> Iterable[Sample]:
     yield random_sample(((2, 9), (3, 9)), DenseAttrs(units=3), "float16")
 
 
-def _samples_pack() -> Iterable[Sample]:
+def _samples_pack() -> Samples:
     yield random_sample(((3, 9), (2, 9, 4)), DensePackAttrs(units=6, weight_layout="NC4n"))
     yield random_sample(((1, 2, 9), (2, 9, 8)), DensePackAttrs(units=None, weight_layout="NC8n"))
 
 
-def _samples_matmul() -> Iterable[Sample]:
+def _samples_matmul() -> Samples:
     yield random_sample(((3, 4), (4, 5)), MatmulAttrs(units=None))
     yield random_sample(((4, 3), (5, 4)), MatmulAttrs(units=5, transpose_a=True, transpose_b=True))
     yield random_sample(((2, 3, 4), (4, 5)), MatmulAttrs(units=5))
@@ -269,7 +269,7 @@ def _samples_matmul() -> Iterable[Sample]:
     yield random_sample(((7, 4), (4, 5)), MatmulAttrs(units=5), "float64")
 
 
-def _samples_batch() -> Iterable[Sample]:
+def _samples_batch() -> Samples:
     yield random_sample(((2, 3, 4), (2, 4, 5)), BatchMatmulAttrs())
     yield random_sample(((2, 3, 4), (2, 5, 4)), BatchMatmulAttrs(transpose_b=True))
     yield random_sample(((1, 4, 3), (2, 4, 5)), BatchMatmulAttrs(transpose_a=True))
@@ -277,7 +277,7 @@ def _samples_batch() -> Iterable[Sample]:
     yield random_sample(((2, 3, 4), (2, 4, 5)), BatchMatmulAttrs(out_dtype="int32"), "int8")
 
 
-def _samples_bias() -> Iterable[Sample]:
+def _samples_bias() -> Samples:
     yield random_sample(((2, 3, 4), (3,)), BiasAddAttrs())
     yield random_sample(((2, 3, 4), (4,)), BiasAddAttrs(axis=-1))
     yield random_sample(((2, 3), (3,)), BiasAddAttrs(), "int32")

@@ -6,12 +6,12 @@ depth_to_space(x, 2)                   # (N, 4 * C, H, W) -> (N, C, 2 * H, 2 * W
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from aotc.ir import REQUIRED, Attrs, AxisMap, Dim, Layout, OpPattern, TensorType, Type, Types, param, require
-from aotc.relay.op.opdef import OpDef, Sample
+from aotc.relay.op.opdef import OpDef, Samples
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, ranked, require_known, static_shape_of
 from aotc.relay.op.samples import random_sample
@@ -71,7 +71,7 @@ def _axes(a: SubPixelAttrs, types: Types) -> AxisMap:
 def _sub_pixel(name: str, doc: str, deeper: bool, shapes: Sequence[tuple[int, ...]]) -> OpDef:
     """`deeper`: from space to channels."""
 
-    def samples() -> Iterable[Sample]:
+    def samples() -> Samples:
         fields: Any = ({"block_size": 2}, {"block_size": 3, "mode": "CRD"}, {"block_size": 2, "layout": "NHWC"})
         for shape, given, dtype in zip(shapes, fields, ("float32", "float32", "int8"), strict=True):
             yield random_sample((shape,), SubPixelAttrs(**given), dtype)

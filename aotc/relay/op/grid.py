@@ -11,7 +11,7 @@ to the even one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from typing import Any, Final
@@ -20,7 +20,7 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, OpPattern, Precision, TensorType, Type, Types, args, require
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.resample import keys
 from aotc.relay.op.rows import either, intrinsic
 from aotc.relay.op.rules import require_known, tensor
@@ -163,7 +163,7 @@ def _compute(a: GridSampleAttrs, data: te.Tensor, grid: te.Tensor) -> te.Tensor:
     return convert(te.compute((*data.shape[:2], *grid.shape[2:]), body, "grid_sample"), dtype)
 
 
-def _samples() -> Iterable[Sample]:
+def _samples() -> Samples:
     for method, padding, corners in itertools.product(METHODS, PADDINGS, (True, False)):
         data = random_array((2, 2, 4, 5))
         grid = np.clip(random_array((2, 2, 3, 4), seed=1) * 0.8, -2.1, 2.1)

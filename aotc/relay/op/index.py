@@ -11,7 +11,7 @@ end where negative and then clipped (`gather`, `gather_nd`), or match nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, param
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import axis_of, broadcast_along, require_known, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
@@ -164,7 +164,7 @@ def _index_array(shape: Sequence[int], extent: int, dtype: str = "int64", seed: 
     return rng.integers(low, extent + 2, tuple(shape)).astype(DType(dtype).numpy)
 
 
-def _take_samples() -> Iterator[Sample]:
+def _take_samples() -> Samples:
     cases: Any = (
         ((5, 3), (2, 2), 0, 0), ((2, 5, 3), (4,), 1, 0), ((2, 5, 3), (), -1, 0), ((2, 5), (3,), None, 0),
         ((2, 5, 3), (2, 4), 1, 1), ((2, 3, 5), (2, 3, 2), 2, 2), ((5,), (0,), 0, 0), ((0, 3), (2,), 1, 0),
@@ -243,7 +243,7 @@ def _gather_compute(a: GatherAttrs, data: te.Tensor, indices: te.Tensor) -> te.T
     return te.compute(indices.shape, lambda *i: data[replaced(i, axis, from_end(indices[i], extent))], "gather")
 
 
-def _gather_samples() -> Iterator[Sample]:
+def _gather_samples() -> Samples:
     cases: Any = (
         ((3, 5), (3, 2), 1), ((3, 5), (2, 5), 0), ((2, 3, 5), (2, 2, 7), -1), ((5,), (9,), 0), ((0, 5), (0, 2), 1),
     )  # fmt: skip
@@ -332,7 +332,7 @@ def _gather_nd_compute(a: GatherNDAttrs, data: te.Tensor, indices: te.Tensor) ->
     return te.compute((*indices.shape[1:], *data.shape[batch + depth :]), body, "gather_nd")
 
 
-def _gather_nd_samples() -> Iterator[Sample]:
+def _gather_nd_samples() -> Samples:
     cases: Any = (
         ((5, 5), (2, 3), 0), ((5, 5, 2), (1, 2, 2), 0), ((3, 5, 2), (1, 3, 4), 1), ((3, 2, 5), (1, 3, 2), 2),
         ((5,), (1, 0), 0), ((2, 3), (0, 2), 0), ((5, 5), (2,), 0),
@@ -403,7 +403,7 @@ def _one_hot_compute(a: OneHotAttrs, indices: te.Tensor, on: te.Tensor, off: te.
     return te.compute((*indices.shape[:axis], a.depth, *indices.shape[axis:]), body, "one_hot")
 
 
-def _one_hot_samples() -> Iterator[Sample]:
+def _one_hot_samples() -> Samples:
     cases = (((3,), -1, "float32"), ((2, 3), 0, "int32"), ((2, 3), 1, ""), ((), 0, "float32"), ((0, 2), -1, "bool"))
     for shape, axis, dtype in cases:
         values = (np.array(1, np.float32), np.array(0, np.float32))

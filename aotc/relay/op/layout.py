@@ -10,14 +10,14 @@ of several blocks of one axis the leftmost is the most significant.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, require
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
 from aotc.relay.op.rules import extent_of, tensor
 from aotc.relay.op.samples import exact, random_array
 from aotc.tir import all_of, as_expr, const, select, te
@@ -161,7 +161,7 @@ _CASES = (
 )  # fmt: skip
 
 
-def _samples() -> Iterator[Sample]:
+def _samples() -> Samples:
     for shape, source, target in _CASES:
         attributes = LayoutTransformAttrs(src_layout=source, dst_layout=target)
         for dtype in ("float32", "int8", "float16") if source == "NC" else ("float32",):

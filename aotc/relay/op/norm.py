@@ -11,7 +11,7 @@ the mean, never as a difference of squares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from math import prod
@@ -25,7 +25,7 @@ from aotc.ir.attrs import REQUIRED, Attrs, param, variant
 from aotc.relay.expr import Expr, TupleGetItem
 from aotc.relay.op import rules
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.samples import random_array, random_sample
 from aotc.relay.op.window import may_equal
 from aotc.tir import all_of, call, const, maximum, te
@@ -135,7 +135,7 @@ def _reference_batch(
     return result.astype(data.dtype), mean.copy(), var.copy()
 
 
-def _samples_batch() -> Iterable[Sample]:
+def _samples_batch() -> Samples:
     for a in (BatchNormAttrs(), BatchNormAttrs(axis=-1, epsilon=1e-3), BatchNormAttrs(scale=False, center=False)):
         n = 4 if a.axis == -1 else 3
         params = [random_array((n,), seed=k) for k in (1, 2, 3)]
@@ -282,18 +282,18 @@ def _batch_axis(_: Any, types: Types) -> AxisMap:
     return AxisMap(((0, *(None,) * (rank - 1)), *((None,) * rank for _ in types[1:])))
 
 
-def _samples_layer() -> Iterable[Sample]:
+def _samples_layer() -> Samples:
     yield random_sample(((2, 3, 16), (16,), (16,)), LayerNormAttrs())
     yield random_sample(((2, 3, 5), (3,), (3,)), LayerNormAttrs(axis=1, scale=False))
     yield random_sample(((2, 8), (8,), (8,)), LayerNormAttrs(center=False), "float16")
 
 
-def _samples_instance() -> Iterable[Sample]:
+def _samples_instance() -> Samples:
     yield random_sample(((2, 3, 5, 4), (3,), (3,)), InstanceNormAttrs())
     yield random_sample(((2, 5, 3), (3,), (3,)), InstanceNormAttrs(axis=-1, epsilon=1e-3))
 
 
-def _samples_group() -> Iterable[Sample]:
+def _samples_group() -> Samples:
     yield random_sample(((2, 6, 5, 4), (6,), (6,)), GroupNormAttrs(num_groups=3))
     yield random_sample(((2, 4, 6), (6,), (6,)), GroupNormAttrs(num_groups=2, axis=2))
     yield random_sample(((1, 4, 3), (4,), (4,)), GroupNormAttrs(num_groups=4, scale=False))
@@ -319,7 +319,7 @@ def _reference_l2(a: L2NormalizeAttrs, data: Array) -> Array:
     return as_dtype(x / np.sqrt(np.maximum(total, np.asarray(a.eps, x.dtype))), data.dtype)
 
 
-def _samples_l2() -> Iterable[Sample]:
+def _samples_l2() -> Samples:
     yield random_sample(((2, 3, 5),), L2NormalizeAttrs(eps=1e-12, axis=(1,)))
     yield random_sample(((2, 3, 5),), L2NormalizeAttrs(eps=1e-3, axis=(-1, 1)))
     yield Sample(args=(np.zeros((2, 3), np.float32),), attrs=L2NormalizeAttrs(eps=1e-6, axis=(1,)))
@@ -365,7 +365,7 @@ def _reference_lrn(a: LRNAttrs, data: Array) -> Array:
     return as_dtype(np.moveaxis(y, -1, a.axis), data.dtype)
 
 
-def _samples_lrn() -> Iterable[Sample]:
+def _samples_lrn() -> Samples:
     yield random_sample(((2, 7, 3, 2),), LRNAttrs(bias=1.0, alpha=0.5))
     yield random_sample(((2, 4, 6),), LRNAttrs(size=3, axis=-1, alpha=0.1))
     yield random_sample(((1, 5, 2),), LRNAttrs(size=2, alpha=0.1))
@@ -385,7 +385,7 @@ def _compute_dropout(a: DropoutAttrs, data: te.Tensor) -> tuple[te.Tensor, ...]:
     return _copy(data, "dropout"), kept
 
 
-def _samples_dropout() -> Iterable[Sample]:
+def _samples_dropout() -> Samples:
     yield random_sample(((2, 3),), DropoutAttrs())
     yield random_sample(((3,),), DropoutAttrs(rate=0.25), "int32")
 

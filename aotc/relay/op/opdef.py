@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -50,6 +50,9 @@ class Sample:
     args: tuple[Array | tuple[Array, ...], ...]
     attrs: Attrs = NO_ATTRS
     accuracy: Accuracy = Accuracy.ROUNDING
+
+
+Samples: TypeAlias = "Iterator[Sample]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,7 @@ pad(x, ((0, 0), (2, 1)), pad_mode="reflect")
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Arg, Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.relay.expr import tensor_type_of
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import extent_of, require_known, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.signature import number
@@ -157,7 +157,7 @@ _WIDTHS: Final[Any] = (
 )  # fmt: skip
 
 
-def _pad_samples() -> Iterator[Sample]:
+def _pad_samples() -> Samples:
     def sample(shape: Sequence[int], width: Any, mode: str = "constant", dtype: str = "float32") -> Sample:
         data = random_array(shape, dtype)
         return exact(PadAttrs(pad_width=width, pad_mode=mode), data, np.ones((), data.dtype))
@@ -197,7 +197,7 @@ def _mirror_infer(a: MirrorPadAttrs, types: Types) -> Type:
     return _infer(tensor(types[0]), a.pad_width, a.mode)
 
 
-def _mirror_samples() -> Iterator[Sample]:
+def _mirror_samples() -> Samples:
     for (shape, width), mode in product(_WIDTHS, ("SYMMETRIC", "REFLECT")):
         yield exact(MirrorPadAttrs(mode=mode, pad_width=width), random_array(shape))
 

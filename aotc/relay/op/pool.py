@@ -10,7 +10,7 @@ and its leading padding.  A mean divides by the elements seen, or, with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from aotc.ir import Attrs, AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types
 from aotc.relay.op import window
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import ranked, require_dtype, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import arrange, each_axis, pick, spread, steps
@@ -277,7 +277,7 @@ def _reference_avg(n: int, a: Any, data: Array) -> Array:
 POOLED: Final = {1: (2, 3, 9), 2: (1, 3, 8, 7), 3: (1, 2, 5, 6, 4)}
 
 
-def _samples(n: int, attributes: type[MaxPoolAttrs]) -> Iterable[Sample]:
+def _samples(n: int, attributes: type[MaxPoolAttrs]) -> Samples:
     def sample(dtype: str = "float32", **fields: Any) -> Sample:
         return random_sample((POOLED[n],), attributes(**fields), dtype)
 

@@ -9,7 +9,7 @@ blocks of units, (hidden / block, inputs, gates, block), as AlterOpLayout makes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -18,7 +18,7 @@ import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, Types, args, require
 from aotc.relay.op.elementwise import logistic
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import either, intrinsic
 from aotc.relay.op.rules import require_known, shape_text, tensor
 from aotc.relay.op.samples import random_array
@@ -164,7 +164,7 @@ def _compute(kind: _Kind, a: RecurrentAttrs, *args: te.Tensor) -> tuple[te.Tenso
     return te.extern_for("layer", shapes, args, lambda target: recurrence(layer, target), macs=layer.macs)
 
 
-def _samples(kind: _Kind, make: type[RecurrentAttrs]) -> Iterator[Sample]:
+def _samples(kind: _Kind, make: type[RecurrentAttrs]) -> Samples:
     def sample(
         steps: int, batch: int, inputs: int, hidden: int, block: int = 0, dtype: str = "float32", **rest: Any
     ) -> Sample:

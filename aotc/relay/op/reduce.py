@@ -25,7 +25,7 @@ from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
 from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import carrier
 from aotc.relay.op.rules import axes_of, require_dtype, tensor
 from aotc.relay.op.samples import BOOL, FLOAT, NUMBER, Kind, accuracy, exact, random_array, special_values
@@ -189,7 +189,7 @@ def _few(shape: Sequence[int], dtype: str) -> Array:
     return (random_array(shape, "int8") % 5 - (2 if DType(dtype).is_signed else 0)).astype(DType(dtype).numpy)
 
 
-def _samples(kind: Kind, make: Any, exact: bool, empty: bool = True) -> Iterator[Sample]:
+def _samples(kind: Kind, make: Any, exact: bool, empty: bool = True) -> Samples:
     for dtype in kind.examples:
         values = special_values(dtype)
         rows = np.stack([values, np.roll(values, 1), np.sort(values), values[:1].repeat(values.size)])
@@ -275,7 +275,7 @@ def _compute_arg(combiner: str, a: ArgReduceAttrs, data: te.Tensor) -> te.Tensor
     return space.reduce("max" if a.select_last_index else "min", place)
 
 
-def _arg_samples() -> Iterator[Sample]:
+def _arg_samples() -> Samples:
     yield from _samples(NUMBER, ArgReduceAttrs, exact=True, empty=False)
     for axis, last in product(((0,), (-1,), None), (False, True)):
         yield exact(ArgReduceAttrs(axis=axis, select_last_index=last), _few((6, 8), "float32"))
@@ -341,7 +341,7 @@ def _compute_variance(a: VarianceAttrs, data: te.Tensor, mean: te.Tensor) -> te.
     return te.compute(space.result, lambda *i: (total[i] / divisor).astype(data.dtype), "variance")
 
 
-def _variance_samples() -> Iterator[Sample]:
+def _variance_samples() -> Samples:
     def sample(data: Array, a: VarianceAttrs) -> Sample:
         args = (data, _numpy_mean(a.replace(keepdims=True), data))
         return Sample(args=args, attrs=a, accuracy=accuracy(str(data.dtype)))

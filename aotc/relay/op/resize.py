@@ -13,7 +13,7 @@ widened when shrinking).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 from math import floor, isfinite
 from operator import add
@@ -26,7 +26,7 @@ from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op import resample
 from aotc.relay.op.contract import as_dtype, convert
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, keys, pass_order, rounding, widened
 from aotc.relay.op.rules import ranked, require_known, tensor
 from aotc.relay.op.samples import random_sample
@@ -279,7 +279,7 @@ def _axes(n: int, a: ResizeAttrs, types: Types) -> AxisMap:
     return AxisMap((tuple(k if k in where[:2] else None for k in range(n + 2)),))
 
 
-def _samples(n: int, attributes: type[ResizeAttrs]) -> Iterable[Sample]:
+def _samples(n: int, attributes: type[ResizeAttrs]) -> Samples:
     shape, size = (1, 2, 4, 5, 3)[: n + 2], (8, 10, 6)[:n]
 
     def sample(dtype: str = "float32", **fields: Any) -> Sample:
@@ -336,7 +336,7 @@ def _resized(a: UpSamplingAttrs, shape: Sequence[Any]) -> ResizeAttrs:
     )
 
 
-def _samples_upsampling() -> Iterable[Sample]:
+def _samples_upsampling() -> Samples:
     yield random_sample(((1, 2, 3, 4),), UpSamplingAttrs(scale_h=2.0, scale_w=3.0))
     yield random_sample(((1, 3, 4, 2),), UpSamplingAttrs(scale_h=2.0, scale_w=1.5, layout="NHWC", method="bilinear"))
     corners = UpSamplingAttrs(scale_h=2.0, scale_w=2.0, method="bicubic", align_corners=True)

@@ -7,7 +7,7 @@ exp(x)                                 # the graph node
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, args
 from aotc.relay.op import rules
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar, Tensors
 from aotc.relay.op.rules import axis_of, broadcast_rule, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import Kind, accuracy, random_array, special_values
 from aotc.tir import call as intrinsic_call
@@ -108,13 +108,13 @@ def broadcast_compute(fn: ScalarFn, args: Tensors, name: str) -> te.Compute:
 # --- samples
 
 
-def _unary_samples(kind: Kind, exact: bool) -> Iterator[Sample]:
+def _unary_samples(kind: Kind, exact: bool) -> Samples:
     arrays = [special_values(dtype) for dtype in kind.examples]
     for data in (*arrays, *(random_array(shape, kind.examples[0]) for shape in ((), (3, 1, 5), (0, 2)))):
         yield Sample(args=(data,), accuracy=accuracy(str(data.dtype), exact))
 
 
-def _binary_samples(kind: Kind, exact: bool) -> Iterator[Sample]:
+def _binary_samples(kind: Kind, exact: bool) -> Samples:
     # every special value against every other, a column and a row
     arrays = [(values.reshape(-1, 1), values.reshape(1, -1)) for values in map(special_values, kind.examples)]
     shapes: Any = (((), ()), ((2, 3, 4), (3, 1)), ((4,), (2, 3, 1)), ((2, 3), (2, 3)), ((0, 3), (1, 3)), ((), (3,)))

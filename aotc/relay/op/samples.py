@@ -7,14 +7,14 @@ samples_of(ReverseAttrs, "axis", (((2, 3), 1), ((4,), 0)))     # data of a shape
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir import NO_ATTRS, Attrs, DType
-from aotc.relay.op.opdef import Accuracy, Array, Sample
+from aotc.relay.op.opdef import Accuracy, Array, Sample, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ def random_argument(shape: Sequence[Any], dtype: str = "float32") -> Array | tup
     return random_array(shape, dtype)
 
 
-def samples_of(make: type[Attrs], fields: str, rows: Sequence[Sequence[Any]]) -> Callable[[], Iterator[Sample]]:
+def samples_of(make: type[Attrs], fields: str, rows: Sequence[Sequence[Any]]) -> Callable[[], Samples]:
     """One exact sample per row: the shape of the data, then values of some of `fields`; the first with every type."""
 
-    def samples() -> Iterator[Sample]:
+    def samples() -> Samples:
         for k, (shape, *values) in enumerate(rows):
             attributes = make(**dict(zip(fields.split(), values, strict=False)))
             for dtype in ANY.examples if k == 0 else ("float32",):

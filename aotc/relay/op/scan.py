@@ -7,7 +7,6 @@ cumsum(x, axis=1, exclusive=True)      # without x[i, j]
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Attrs, DType, Precision, TensorType, Type, Types, param
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import NUMBER, accuracy, random_array
@@ -104,7 +103,7 @@ def _compute(op: str, a: ScanAttrs, data: te.Tensor) -> te.Tensor:
     return te.extern("scan", [(data.shape, scan.dtype)], [data], lambda i, o, _: program(i[0], o[0]))[0]
 
 
-def _samples() -> Iterator[Sample]:
+def _samples() -> Samples:
     for dtype, axis in product(NUMBER.examples, (0, 1)):
         yield Sample(args=(random_array((4, 3), dtype),), attrs=ScanAttrs(axis=axis), accuracy=accuracy(dtype))
     cases: Any = (((2, 4, 3), 1), ((2, 4, 3), -3), ((2, 3), None), ((5,), 0), ((1,), 0), ((0, 3), 1), ((), None))

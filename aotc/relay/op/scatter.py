@@ -10,7 +10,7 @@ indices count from the end; an update to a place that does not exist is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle, product
 from math import prod
 from typing import Any, Final
@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, Precision, TensorType, Type, Types, args, require
 from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, NUMBER, accuracy, exact, random_array
@@ -166,7 +166,7 @@ def _places(shape: Sequence[int], extent: int, dtype: str) -> Array:
     return np.random.default_rng(3).integers(-extent - 1, extent + 1, tuple(shape)).astype(dtype)
 
 
-def _elements_samples() -> Iterator[Sample]:
+def _elements_samples() -> Samples:
     cases: Any = (
         ((3, 5), (3, 2), 1), ((3, 5), (2, 5), 0), ((2, 3, 4), (2, 2, 9), -1), ((5,), (9,), 0), ((3, 5), (0, 5), 0),
         ((0, 5), (0, 2), 1),
@@ -248,7 +248,7 @@ def _nd_compute(a: ScatterNDAttrs, data: te.Tensor, indices: te.Tensor, updates:
     return _program("scatter_nd", data, indices, flat_updates, a.mode, place, run)
 
 
-def _nd_samples() -> Iterator[Sample]:
+def _nd_samples() -> Samples:
     cases: Any = (
         ((4, 4), (2, 3)), ((4, 3), (1, 5)), ((4, 4, 2), (2, 2, 2)), ((4,), (1, 9)), ((4, 3), (1, 0)), ((2, 3), (0, 2)),
         ((4, 4), (2,)),

@@ -8,14 +8,14 @@ transpose(x, (0, 2, 3, 1))
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, NoAttrs, Shape, SymDim, TensorType, Type, is_static, param, static_shape
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
-from aotc.relay.op.opdef import OpDef, Sample, Scalar
+from aotc.relay.op.opdef import OpDef, Samples, Scalar
 from aotc.relay.op.rows import broadcast_at, literal
 from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
 from aotc.relay.op.samples import samples_of
@@ -27,7 +27,7 @@ def _view_op(
     attributes: type[Attrs],
     result: Callable[[Any, Shape], Shape],
     axes: Callable[[Any, Types], AxisMap | None] | None,
-    samples: Callable[[], Iterator[Sample]],
+    samples: Callable[[], Samples],
     pattern: OpPattern = OpPattern.INJECTIVE,
     **facets: Any,
 ) -> OpDef:

@@ -7,7 +7,7 @@ reverse(x, axis=1)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, param
 from aotc.relay.op.index import as_index
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, row_but, tensor
 from aotc.relay.op.samples import exact, random_array, samples_of
@@ -201,7 +201,7 @@ def _sequence_compute(a: ReverseSequenceAttrs, data: te.Tensor, lengths: te.Tens
     return te.compute(data.shape, body, "reverse_sequence")
 
 
-def _sequence_samples() -> Iterator[Sample]:
+def _sequence_samples() -> Samples:
     cases: Any = (((3, 4), 1, 0), ((4, 3, 2), 0, 1), ((2, 3, 4), -1, 1), ((0, 2), 1, 0))
     for (shape, sequence, batch), dtype in product(cases, ("int32", "int64")):
         lengths = np.array([2, 0, 9, 1, 3][: shape[batch]], dtype)
@@ -254,7 +254,7 @@ def _trilu_compute(a: TriluAttrs, data: te.Tensor, k: te.Tensor) -> te.Tensor:
     return te.compute(data.shape, body, "trilu")
 
 
-def _trilu_samples() -> Iterator[Sample]:
+def _trilu_samples() -> Samples:
     for shape, k, upper in (
         ((3, 4), 0, True), ((3, 4), 1, False), ((2, 4, 3), -1, True), ((2, 2), 9, True), ((1, 3), -9, False),
         ((0, 3), 0, True),

@@ -7,7 +7,7 @@ fast_softmax(x, axis=1)                # softmax with fast_exp in the place of e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from aotc.ir import Attrs, OpPattern
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.fast_math import clamped_exp, clamped_exp_numpy
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import ScalarFn, intrinsic
 from aotc.relay.op.rules import all_but_axis, axis_of, float_along_axis
 from aotc.relay.op.samples import random_sample
@@ -91,7 +91,7 @@ def _reference_log_softmax(a: SoftmaxAttrs, data: Array) -> Array:
     return as_dtype(shifted - np.log(np.exp(shifted).sum(axis=a.axis, keepdims=True)), data.dtype)
 
 
-def _samples() -> Iterable[Sample]:
+def _samples() -> Samples:
     for shape, axis in (((3, 7), -1), ((2, 5, 3, 2), 1), ((4, 2, 3), 0), ((2, 1), -1)):
         yield random_sample((shape,), SoftmaxAttrs(axis=axis))
     yield random_sample(((5,),), SoftmaxAttrs(), "float64")

@@ -10,7 +10,7 @@ as the greatest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 from typing import Any, Final
@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, Precision, Quantised, TensorType, TupleType, Type, Types, param, require
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
@@ -180,7 +180,7 @@ def _sortable(ty: Type, axis: int) -> tuple[TensorType, int]:
     return data, position
 
 
-def _cases(make: Callable[..., Attrs]) -> Iterator[Sample]:
+def _cases(make: Callable[..., Attrs]) -> Samples:
     for dtype in NUMBER.examples:
         values = special_values(dtype)
         rows = np.stack([values, values[::-1], np.roll(values, 5)])
@@ -242,7 +242,7 @@ def _compute(a: Any, data: te.Tensor) -> te.Tensor | tuple[te.Tensor, ...]:
     return results if len(results) > 1 else results[0]
 
 
-def _topk_samples() -> Iterator[Sample]:
+def _topk_samples() -> Samples:
     def of(k: int, **rest: Any) -> Callable[..., Attrs]:
         return lambda **more: TopkAttrs(k=k, **{**rest, **more})
 
@@ -255,7 +255,7 @@ def _topk_samples() -> Iterator[Sample]:
         yield exact(TopkAttrs(k=k), random_array((2, 20)))
 
 
-def _sorting(name: str, attributes: type[Attrs], samples: Callable[[], Iterator[Sample]], **facets: Any) -> OpDef:
+def _sorting(name: str, attributes: type[Attrs], samples: Callable[[], Samples], **facets: Any) -> OpDef:
     return OpDef(
         name=name,
         attrs=attributes,

@@ -8,7 +8,6 @@ y = contrib_conv2d_winograd_without_weight_transform(x, u, 4, padding=(1, 1), ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import reduce
 from itertools import product
 from operator import add
@@ -19,7 +18,7 @@ import numpy as np
 from aotc.ir import Attrs, AxisMap, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op import conv
 from aotc.relay.op.contract import as_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import literal
 from aotc.relay.op.rules import ranked, require_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_array, random_sample
@@ -139,7 +138,7 @@ def _sample(tile: int, data: tuple[int, ...], channels: int, block: int, padding
     return Sample(args=(random_array(data), np.ascontiguousarray(np.moveaxis(packed, 3, 4))), attrs=attributes)
 
 
-def _samples() -> Iterable[Sample]:
+def _samples() -> Samples:
     yield _sample(2, (1, 3, 6, 7), 5, 4, (1, 1, 1, 1))
     yield _sample(4, (2, 2, 9, 5), 16, 16, (1, 0, 2, 1))
     yield _sample(4, (1, 3, 3, 3), 3, 4, (0, 0, 0, 0))

@@ -7,12 +7,12 @@ exp(x)                                 # Call(exp, [x]), typed like x
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir.op import Precision, Quantised
-from aotc.relay.op.opdef import Array, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rows import ScalarFn, intrinsic, unary, wide, wide_numpy
 from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, NUMBER, WITH_ZERO
 from aotc.tir import call, const, maximum, minimum, select
@@ -57,6 +57,16 @@ def _erf(x: Array) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
 
 
+#: Functions of floats that keep the digits of a narrow argument.
+_STEADY: Final = ("sqrt", "sin", "cos", "atan", "tanh")
+
+
+def _function(name: str) -> OpDef:
+    """The operator of floats that is an intrinsic, in numpy of that name, or with "arc" for inverse functions."""
+    numpy = getattr(np, f"arc{name[1:]}" if name.startswith("a") else name)
+    return unary(name, numpy, intrinsic(name), FLOAT, precision=None if name in _STEADY else Precision.NEVER)
+
+
 def _identity(x: Any) -> Any:
     return x
 
@@ -72,26 +82,10 @@ negative = unary("negative", np.negative, lambda x: -x, NUMBER, exact=True)
 relu = unary(
     "nn.relu", lambda x: np.maximum(x, x.dtype.type(0)), _relu, WITH_ZERO, exact=True, quantised=Quantised.PASS
 )
-exp = unary("exp", np.exp, intrinsic("exp"), FLOAT, precision=Precision.NEVER)
-expm1 = unary("expm1", np.expm1, intrinsic("expm1"), FLOAT, precision=Precision.NEVER)
-log = unary("log", np.log, intrinsic("log"), FLOAT, precision=Precision.NEVER)
-log2 = unary("log2", np.log2, intrinsic("log2"), FLOAT, precision=Precision.NEVER)
-log10 = unary("log10", np.log10, intrinsic("log10"), FLOAT, precision=Precision.NEVER)
-log1p = unary("log1p", np.log1p, intrinsic("log1p"), FLOAT, precision=Precision.NEVER)
-sqrt = unary("sqrt", np.sqrt, intrinsic("sqrt"), FLOAT)
+exp, expm1, log, log2, log10, log1p, sqrt = map(_function, ["exp", "expm1", "log", "log2", "log10", "log1p", "sqrt"])
 rsqrt = unary("rsqrt", wide_numpy(lambda x: 1 / np.sqrt(x)), intrinsic("rsqrt"), FLOAT, precision=Precision.NEVER)
-sin = unary("sin", np.sin, intrinsic("sin"), FLOAT)
-cos = unary("cos", np.cos, intrinsic("cos"), FLOAT)
-tan = unary("tan", np.tan, intrinsic("tan"), FLOAT, precision=Precision.NEVER)
-asin = unary("asin", np.arcsin, intrinsic("asin"), FLOAT, precision=Precision.NEVER)
-acos = unary("acos", np.arccos, intrinsic("acos"), FLOAT, precision=Precision.NEVER)
-atan = unary("atan", np.arctan, intrinsic("atan"), FLOAT)
-sinh = unary("sinh", np.sinh, intrinsic("sinh"), FLOAT, precision=Precision.NEVER)
-cosh = unary("cosh", np.cosh, intrinsic("cosh"), FLOAT, precision=Precision.NEVER)
-tanh = unary("tanh", np.tanh, intrinsic("tanh"), FLOAT)
-asinh = unary("asinh", np.arcsinh, intrinsic("asinh"), FLOAT, precision=Precision.NEVER)
-acosh = unary("acosh", np.arccosh, intrinsic("acosh"), FLOAT, precision=Precision.NEVER)
-atanh = unary("atanh", np.arctanh, intrinsic("atanh"), FLOAT, precision=Precision.NEVER)
+sin, cos, tan, asin, acos, atan = map(_function, ["sin", "cos", "tan", "asin", "acos", "atan"])
+sinh, cosh, tanh, asinh, acosh, atanh = map(_function, ["sinh", "cosh", "tanh", "asinh", "acosh", "atanh"])
 erf = unary("erf", wide_numpy(_erf), intrinsic("erf"), FLOAT, precision=Precision.NEVER)
 sigmoid = unary("sigmoid", wide_numpy(lambda x: 1 / (1 + np.exp(-x))), wide(logistic), FLOAT)
 logical_not = unary("logical_not", np.logical_not, lambda x: ~x, BOOL)

@@ -132,14 +132,9 @@ def _elements_infer(a: ScatterElementsAttrs, types: Types) -> Type:
 
 
 def _elements_reference(a: ScatterElementsAttrs, data: Array, indices: Array, updates: Array) -> Array:
-    axis = axis_of(a.axis, data.ndim)
-    inside, at = _numpy_wrapped(indices, data.shape[axis])
-    at = np.where(inside, at, 0)
-    grid = replaced(tuple(np.indices(indices.shape, sparse=True)), axis, at)
-    if not indices.size:
-        return np.array(data)
-    places = np.ravel_multi_index(np.broadcast_arrays(*grid), data.shape) if 0 not in data.shape else at
-    return _apply(data, places, inside, updates, a.reduction)
+    tuples = np.indices(indices.shape)
+    tuples[axis_of(a.axis, data.ndim)] = numpy_index(indices)
+    return _nd_reference(ScatterNDAttrs(mode=a.reduction), data, tuples, updates)
 
 
 def _elements_axes(a: ScatterElementsAttrs, types: Types) -> AxisMap:

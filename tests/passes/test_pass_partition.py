@@ -122,6 +122,15 @@ def test_several_outputs_and_tuples() -> None:
     )
 
 
+def test_one_output_that_is_a_tuple_with_a_tuple() -> None:
+    x = var("x", 2)
+    inner = compiler_begin(x, "one")
+    result = compiler_end(Tuple((exp(inner), Tuple((tanh(inner), negative(inner))))), "one")
+    module = InferType()(module_of(result, x))
+    parts = PartitionGraph()(module)
+    assert list(external(parts)) and parts.main.ret_type == module.main.ret_type
+
+
 @pytest.mark.parametrize("bind", [True, False])
 def test_constants(bind: bool) -> None:
     takes("one", "nn.dense", "add")

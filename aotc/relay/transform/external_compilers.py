@@ -290,6 +290,12 @@ class _Region:
     inputs: dict[Expr, None] = field(default_factory=dict)
     outputs: dict[Expr, None] = field(default_factory=dict)
 
+    @property
+    def gives_output(self) -> bool:
+        """Whether the function gives the only output as it is; others are taken apart into tensors."""
+        first, *others = map(type_of, self.outputs)
+        return not others and not any(isinstance(f, TupleType) for f in getattr(first, "fields", ()))
+
 
 def _regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
     """The region of each node that is in one; what enters and leaves them in the order of the graph.
@@ -374,17 +380,12 @@ class _Partition:
         span = merge_spans(m.span for m in region.members)
         target = GlobalVar(symbol, span, function.checked_type)
         call = Call(target, [self.new[i] for i in region.inputs], span=span, checked_type=function.body.checked_type)
-        if len(region.outputs) == 1 and not any(isinstance(f, TupleType) for f in _parts(call)):
+        if region.gives_output:
             self.new[next(iter(region.outputs))] = call
             return
         tensors = iter(_fields(call))
         for output in region.outputs:
             self.new[output] = _packed(output, tensors)
-
-
-def _parts(expr: Expr) -> tuple[object, ...]:
-    ty = type_of(expr)
-    return ty.fields if isinstance(ty, TupleType) else ()
 
 
 def _function(region: _Region, symbol: str) -> Function:
@@ -394,8 +395,7 @@ def _function(region: _Region, symbol: str) -> Function:
     for member in region.members:
         body[member] = rebuild(member, lambda c: body.get(unmarked(c), unmarked(c)))
     outputs = [body[o] for o in region.outputs]
-    single = len(outputs) == 1 and not any(isinstance(f, TupleType) for f in _parts(outputs[0]))
-    result = outputs[0] if single else Tuple([t for o in outputs for t in _fields(o)])
+    result = outputs[0] if region.gives_output else Tuple([t for o in outputs for t in _fields(o)])
     attrs = {"Compiler": region.compiler, "Primitive": 1, "Inline": 1, "global_symbol": symbol}
     return Function(params, result, result.checked_type, attrs, merge_spans(m.span for m in region.members))
 

@@ -11,17 +11,18 @@ changes.  Nodes whose types are right already stay the same objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Final, NoReturn, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
 from aotc.ir import Dim, FuncType, Op, Span, SymDim, TensorType, TupleType, Type, same_dim
-from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never, nearest
+from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
 from aotc.relay import expr as graph
 from aotc.relay.expr import Call, Callee, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import children, depth_first, with_children
+from aotc.relay.visitor import children, depth_first, kind_of, with_children
 
 
 class _Failed(Enum):
@@ -117,7 +118,7 @@ class _Inference:
         self.steps = list(_plan(root))
         self.types: dict[int, Known] = {}
         self.problems: list[Diagnostic] = []
-        self._signature = signature
+        self.signature = signature
         self._known = 0
 
     def callees(self) -> list[str]:
@@ -150,7 +151,7 @@ class _Inference:
         if step is _Step.FINISH:
             if self.types.get(id(node)) is None:
                 try:
-                    self._learn(node, self._result(node))
+                    self._learn(node, _TYPE_OF[kind_of(node).name](self, node))
                 except _Unsettled as stop:
                     self._learn(node, stop.known)
         elif isinstance(node, Let):
@@ -181,32 +182,7 @@ class _Inference:
             elif isinstance(target, Tuple) and isinstance(found, TupleType):
                 stack.extend(zip(target.fields, found.fields, strict=False))
 
-    def _result(self, node: Expr) -> Known:
-        match node:
-            case Var():
-                return node.annotation
-            case GlobalVar():
-                return self._signature(node)
-            case Constant():
-                return node.checked_type
-            case Op():
-                return None
-            case Call():
-                return self._call(node)
-            case Tuple():
-                return TupleType(self._settled(node.fields))
-            case TupleGetItem():
-                return self._field(node)
-            case Let():
-                return self.type_of(node.body)
-            case If():
-                return self._if(node)
-            case Function():
-                return self._function(node)
-            case _:
-                assert_never(node)
-
-    def _settled(self, nodes: Sequence[Expr]) -> list[Type]:
+    def settled(self, nodes: Sequence[Expr]) -> list[Type]:
         """The types of nodes; _Unsettled if one has failed, or else if one is unknown."""
         known = [self.type_of(n) for n in nodes]
         if _FAILED in known:
@@ -220,13 +196,13 @@ class _Inference:
         self.problems.append(Diagnostic("type", message, node.span))
         raise _Unsettled(_FAILED)
 
-    def _call(self, node: Call) -> Type:
+    def call(self, node: Call) -> Type:
         if not isinstance(node.op, Op):
             return self._apply(node, node.op)
         try:
             graph.check_arity(node.op, len(node.args))
             self._refine(node, node.op)
-            return graph.infer_op(node.op, node.attrs, self._settled(node.args), node.span)
+            return graph.infer_op(node.op, node.attrs, self.settled(node.args), node.span)
         except AotcError as error:
             self.problems.extend(error.at(node.span).diagnostics)
             raise _Unsettled(_FAILED) from None
@@ -242,27 +218,27 @@ class _Inference:
 
     def _apply(self, node: Call, function: Callee) -> Type:
         """A call of a function value."""
-        (callee,) = self._settled([function])
+        (callee,) = self.settled([function])
         if not isinstance(callee, FuncType):
             self._reject(node, f"a value of type {callee} is called as a function")
         if len(callee.arg_types) != len(node.args):
             self._reject(node, f"the function takes {len(callee.arg_types)} arguments, got {len(node.args)}")
         for arg, wanted in zip(node.args, callee.arg_types, strict=True):
             self._assign(arg, wanted)
-        for k, (have, wanted) in enumerate(zip(self._settled(node.args), callee.arg_types, strict=True)):
+        for k, (have, wanted) in enumerate(zip(self.settled(node.args), callee.arg_types, strict=True)):
             if merge_types(have, wanted) is None:
                 self._reject(node, f"argument {k} is {have}, the function takes {wanted}")
         return callee.ret_type
 
-    def _field(self, node: TupleGetItem) -> Type:
-        (ty,) = self._settled([node.tuple_value])
+    def field(self, node: TupleGetItem) -> Type:
+        (ty,) = self.settled([node.tuple_value])
         if not isinstance(ty, TupleType):
             self._reject(node, f"field {node.index} is taken of {ty}, which is no tuple")
         if not 0 <= node.index < len(ty.fields):
             self._reject(node, f"field {node.index} is outside the tuple {ty}")
         return ty.fields[node.index]
 
-    def _if(self, node: If) -> Known:
+    def choice(self, node: If) -> Known:
         cond = self.type_of(node.cond)
         if isinstance(cond, (TensorType, TupleType, FuncType)) and cond != TensorType((), "bool"):
             self._reject(node, f"the condition must be a bool scalar, got {cond}")
@@ -273,11 +249,11 @@ class _Inference:
             return yes or no  # a branch that recurses has the type of the one that does not
         return join_types(yes, no) or self._reject(node, f"the branches have types {yes} and {no}")
 
-    def _function(self, node: Function) -> Type:
+    def function(self, node: Function) -> Type:
         body = self.type_of(node.body)
         if isinstance(body, _Failed):
             raise _Unsettled(_FAILED)
-        params = self._settled(node.params)
+        params = self.settled(node.params)
         declared = node.ret_type
         if body is None or declared is None:
             if (result := body or declared) is None:
@@ -324,6 +300,23 @@ class _Inference:
             return graph.with_type(Function(params, fresh[-1], ty.ret_type, node.attrs, node.span), ty)
         new = node if same else with_children(node, fresh)
         return new if isinstance(new, (Op, Constant)) else graph.with_type(new, ty)  # type: ignore[type-var]
+
+
+#: The type of a node of each kind by the types of its children; None, or _Unsettled, while that is not known.
+_TYPE_OF: Final[Mapping[str, Callable[[_Inference, Any], Known]]] = MappingProxyType(
+    {
+        "var": lambda _, node: node.annotation,
+        "global_var": lambda inference, node: inference.signature(node),
+        "constant": lambda _, node: node.checked_type,
+        "op": lambda _, node: None,
+        "call": _Inference.call,
+        "tuple": lambda inference, node: TupleType(inference.settled(node.fields)),
+        "tuple_getitem": _Inference.field,
+        "let": lambda inference, node: inference.type_of(node.body),
+        "if": _Inference.choice,
+        "function": _Inference.function,
+    }
+)
 
 
 def _declared_type(expr: Expr) -> FuncType | None:
@@ -399,9 +392,6 @@ class _ModuleInference:
     def _callees(self, name: str) -> list[str]:
         return [callee for callee in self.functions[name].callees() if callee in self.functions]
 
-    def report(self) -> None:
-        _report(self.problems, self.functions.values())
-
 
 def _report(problems: Iterable[Diagnostic], inferences: Iterable[_Inference]) -> None:
     """Raise all errors; where there are none, what is unknown is the error."""
@@ -432,11 +422,8 @@ def reinfer_module(module: IRModule) -> IRModule:
     """infer_module that looks at every expression whatever is known of the module."""
     inference = _ModuleInference(module)
     inference.run()
-    inference.report()
-    updates: dict[str, Function] = {}
-    for name, solved in inference.functions.items():
-        updates[name] = graph.as_function(solved.rebuilt())
-    return module.with_functions(updates)
+    _report(inference.problems, inference.functions.values())
+    return module.with_functions({name: graph.as_function(f.rebuilt()) for name, f in inference.functions.items()})
 
 
 def infer_expr(expr: Expr, module: IRModule | None = None) -> Expr:

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, Op, assert_never
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Node, Tuple, TupleGetItem, Var
+from aotc.ir import AotcError, Attrs, Op
+from aotc.relay.expr import Constant, Expr, GlobalVar, Node, Var
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import bound_by, children, post_order
+from aotc.relay.visitor import bound_by, children, kind_of, post_order
 
 #: Leading elements of a constant that its hash covers; equality covers all of them.
 _HASHED_ELEMENTS: Final = 64
@@ -112,28 +113,26 @@ def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return bool((np.ascontiguousarray(a).view(raw) == np.ascontiguousarray(b).view(raw)).all())
 
 
+#: What nodes say besides their children, by the kind of node, with texts that tell of two that differ.
+_FACTS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = MappingProxyType(
+    {
+        "call": {"{} and {} arguments": lambda n: len(n.args), "attributes {} and {}": lambda n: n.attrs},
+        "tuple": {"{} and {} fields": lambda n: len(n.fields)},
+        "tuple_getitem": {"fields {} and {}": lambda n: n.index},
+        "function": {
+            "{} and {} parameters": lambda n: len(n.params),
+            "result types {} and {}": lambda n: n.ret_type,
+            "attributes {} and {}": lambda n: dict(n.attrs),
+        },
+        "global_var": {"@{} and @{}": lambda n: n.name},
+        "op": {"{} and {}": lambda n: n.name},
+        "constant": {"a constant of type {} and a constant of type {}": lambda n: n.checked_type},
+    }
+)
+
+
 def _facts(node: Expr) -> list[tuple[str, Any]]:
-    """What a node says besides its children, each with a text that tells of two that differ."""
-    match node:
-        case Call():
-            return [("{} and {} arguments", len(node.args)), ("attributes {} and {}", node.attrs)]
-        case Tuple():
-            return [("{} and {} fields", len(node.fields))]
-        case TupleGetItem():
-            return [("fields {} and {}", node.index)]
-        case Function():
-            own = [("{} and {} parameters", len(node.params)), ("result types {} and {}", node.ret_type)]
-            return [*own, ("attributes {} and {}", dict(node.attrs))]
-        case GlobalVar():
-            return [("@{} and @{}", node.name)]
-        case Op():
-            return [("{} and {}", node.name)]
-        case Constant():
-            return [("a constant of type {} and a constant of type {}", node.checked_type)]
-        case Let() | If() | Var():
-            return []
-        case _:
-            assert_never(node)
+    return [(text, fact(node)) for text, fact in _FACTS.get(kind_of(node).name, {}).items()]
 
 
 def _own_difference(a: Expr, b: Expr) -> str:

@@ -22,7 +22,7 @@ REQUIRED: Final = Parameter.empty
 Takes: TypeAlias = Callable[[Any, Mapping[str, Any]], Any]
 
 if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
+    from typing_extensions import dataclass_transform as dataclass_transform
 else:  # typing.dataclass_transform is Python 3.11
 
     def dataclass_transform(**_: Any) -> Callable[[T], T]:

@@ -87,14 +87,14 @@ class Matcher:
                 yield from self._solve(pattern.left, expr)
                 yield from self._solve(pattern.right, expr)
             case patterns.PropertyPattern():
-                if _has_property(pattern, expr):
+                if _fits(pattern, expr):
                     yield from self._solve(pattern.pattern, expr)
             case patterns.DominatorPattern():
                 yield from self._dominated(pattern, expr)
             case _ if type(pattern) in patterns.NODES:
                 yield from self._node(pattern, expr)
             case _:
-                if _is_leaf_match(pattern, expr):
+                if _fits(pattern, expr):
                     yield
 
     def _node(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
@@ -182,7 +182,9 @@ def _data(node: Expr) -> list[Expr]:
     return [c for c in reversed(children(node)) if not isinstance(c, (Op, GlobalVar, Function))]
 
 
-def _is_leaf_match(pattern: DFPattern, expr: Expr) -> bool:
+def _fits(pattern: DFPattern, expr: Expr) -> bool:
+    """Whether a node is what a pattern without parts stands for, or has the property that a pattern wants."""
+    ty = expr.checked_type
     match pattern:
         case patterns.ExprPattern(expr=wanted):
             return wanted is expr or (type(wanted) is type(expr) and structural_equal(wanted, expr))
@@ -192,13 +194,6 @@ def _is_leaf_match(pattern: DFPattern, expr: Expr) -> bool:
             return isinstance(expr, Constant)
         case patterns.WildcardPattern():
             return True
-        case _:
-            raise AotcTypeError("pattern", f"there is no matching for {type(pattern).__name__}")
-
-
-def _has_property(pattern: patterns.PropertyPattern, expr: Expr) -> bool:
-    ty = expr.checked_type
-    match pattern:
         case patterns.AttrPattern(attrs=wanted):
             have = _attributes(expr)
             return all(name in have and _plain(have[name]) == _plain(value) for name, value in wanted.items())

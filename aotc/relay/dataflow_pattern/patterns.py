@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from aotc.ir import AotcTypeError, DType, Op, Type, get_op
+from aotc.ir.attrs import dataclass_transform
 from aotc.relay.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem
 from aotc.relay.visitor import depth_first
 
@@ -29,9 +30,16 @@ def _joined_by(op_name: str) -> Callable[[DFPattern, DFPattern], CallPattern]:
     return lambda left, right: is_op(op_name)(left, right)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass_transform(frozen_default=True, eq_default=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DFPattern:
-    """What all patterns share.  `+ - * /` build patterns of calls, `|` is a choice, tried from left to right."""
+    """What all patterns share.  `+ - * /` build patterns of calls, `|` is a choice, tried from left to right.
+
+    Subclasses are frozen dataclasses, compared by identity.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False, repr=False)(cls)
 
     def __repr__(self) -> str:
         values = (getattr(self, field.name) for field in dataclasses.fields(self))
@@ -109,31 +117,26 @@ def _patterns(values: Iterable[object]) -> tuple[DFPattern, ...]:
     return tuple(map(_pattern, values))
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WildcardPattern(DFPattern):
     """Anything."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExprPattern(DFPattern):
     """An expression structurally equal to `expr`, or the operator `expr`; a variable only as itself."""
 
     expr: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class VarPattern(DFPattern):
     """A variable, called `name` unless that is empty."""
 
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ConstantPattern(DFPattern):
     """A constant."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallPattern(DFPattern):
     """A call; the arguments of `add` and `multiply` match in either order.  `args` None: any arguments."""
 
@@ -141,7 +144,6 @@ class CallPattern(DFPattern):
     args: tuple[DFPattern, ...] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, init=False)
 class FunctionPattern(DFPattern):
     """A function.  `params` None: any parameters."""
 
@@ -153,14 +155,12 @@ class FunctionPattern(DFPattern):
         object.__setattr__(self, "body", _pattern(body))
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TuplePattern(DFPattern):
     """A tuple.  `fields` None: any fields."""
 
     fields: tuple[DFPattern, ...] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TupleGetItemPattern(DFPattern):
     """Field `index` of a tuple, or any field (ANY_INDEX)."""
 
@@ -168,7 +168,6 @@ class TupleGetItemPattern(DFPattern):
     index: int = ANY_INDEX
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IfPattern(DFPattern):
     """A choice."""
 
@@ -177,7 +176,6 @@ class IfPattern(DFPattern):
     false_branch: DFPattern
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LetPattern(DFPattern):
     """A let."""
 
@@ -186,7 +184,6 @@ class LetPattern(DFPattern):
     body: DFPattern
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AltPattern(DFPattern):
     """`left`, or else `right`."""
 
@@ -194,42 +191,36 @@ class AltPattern(DFPattern):
     right: DFPattern
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PropertyPattern(DFPattern):
     """`pattern` with a property that subclasses name."""
 
     pattern: DFPattern
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AttrPattern(PropertyPattern):
     """`pattern` with attributes."""
 
     attrs: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TypePattern(PropertyPattern):
     """`pattern` with a type."""
 
     type: Type
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DataTypePattern(PropertyPattern):
     """`pattern`, a tensor of one dtype."""
 
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ShapePattern(PropertyPattern):
     """`pattern`, a tensor of one shape."""
 
     shape: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DominatorPattern(DFPattern):
     """A region: from `child` upwards, every node matches `path` until one node, which all ways lead to, is `parent`.
 

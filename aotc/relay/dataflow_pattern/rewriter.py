@@ -81,14 +81,10 @@ class _Round(Mutator):
         return result
 
 
-def _pattern_of(rule: DFPatternCallback) -> DFPattern:
-    if not isinstance(rule.pattern, DFPattern):
-        raise AotcTypeError("pattern", f"{type(rule).__name__} has no pattern", hint="set self.pattern in __init__")
-    return rule.pattern
-
-
 def _apply(rule: DFPatternCallback, expr: Expr, mod: IRModule | None) -> Expr:
-    pattern = _pattern_of(rule)
+    pattern = rule.pattern
+    if not isinstance(pattern, DFPattern):
+        raise AotcTypeError("pattern", f"{type(rule).__name__} has no pattern", hint="set self.pattern in __init__")
     typed = infer_expr(expr, mod) if rule.require_type or needs_types(pattern) else expr
     groups = find_groups(pattern, typed)
     if not groups:

@@ -105,7 +105,7 @@ def _conv_macs(a: Any, data: TensorType, weight: TensorType, out: TensorType) ->
 
 def _macs(call: Call) -> int:
     """Multiplications of one call: the size of the result times the number of products in each sum."""
-    if not isinstance(call.op, Op) or call.op.name not in _CONTRACTIONS:
+    if not isinstance(call.op, Op) or not (call.op.is_contraction or call.op.name == _WINOGRAD):
         return 0
     data, weight, out = (t for t in (call.args[0].checked_type, call.args[1].checked_type, call.checked_type))
     if not (isinstance(data, TensorType) and isinstance(weight, TensorType) and isinstance(out, TensorType)):
@@ -119,14 +119,6 @@ def _macs(call: Call) -> int:
 
 
 _WINOGRAD = "nn.contrib_conv2d_winograd_without_weight_transform"
-_CONTRACTIONS = frozenset(
-    f"nn.{name}"
-    for name in (
-        "contrib_conv2d_winograd_without_weight_transform",
-        "conv1d", "conv2d", "conv3d", "conv1d_transpose", "conv2d_transpose", "conv3d_transpose",
-        "dense", "contrib_dense_pack", "matmul", "batch_matmul",
-    )
-)  # fmt: skip
 
 
 def get_total_mac_number(expr: Expr) -> int:

@@ -100,13 +100,10 @@ def wrap(value: Any, ty: Type, origin: Expr) -> Expr:
     array = np.asarray(value)
     constant = Constant(array, origin.span)
     if constant.checked_type != ty:
-        message = f"evaluating {_name(origin)} gave {constant.checked_type} where {ty} is due"
+        name = origin.op if isinstance(origin, Call) else type(origin).__name__
+        message = f"evaluating {name} gave {constant.checked_type} where {ty} is due"
         raise AotcError("reference-type", message, span=origin.span)
     return constant
-
-
-def _name(expr: Expr) -> str:
-    return str(expr.op) if isinstance(expr, Call) else type(expr).__name__
 
 
 def _shown_bytes(expr: Expr) -> int:

@@ -13,28 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from aotc.ir import AotcError, Type
-from aotc.relay.expr import Expr, If, Let, Var
+from aotc.relay.blocks import Block
+from aotc.relay.expr import Expr, If, Var
 
 
-class _Scope:
-    """The lets of one block so far, and its result."""
+@dataclass(slots=True, eq=False)
+class _Scope(Block):
+    """A block so far, and its result."""
 
-    def __init__(self) -> None:
-        self.lets: list[tuple[Var, Expr]] = []
-        self.choice: tuple[Expr, Expr] | None = None
-        self.result: Expr | None = None
+    choice: tuple[Expr, Expr] | None = None
+    result: Expr | None = None
 
     def close(self, what: str) -> Expr:
         if self.choice is not None:
             raise AotcError("scope", f"{what} ends after an if_scope", hint="an else_scope must follow it")
         if self.result is None:
             raise AotcError("scope", f"{what} has no result", hint="give it one with ret")
-        body = self.result
-        for var, value in reversed(self.lets):
-            body = Let(var, value, body)
-        return body
+        return self.around(self.result)
 
 
 class ScopeBuilder:

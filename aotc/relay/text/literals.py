@@ -66,11 +66,6 @@ def global_name(name: str) -> str:
     return f"@{_name(name)}"
 
 
-def key_name(name: str) -> str:
-    """The name of a function's attribute."""
-    return _name(name)
-
-
 def _float_text(value: float, dtype: np.dtype[Any]) -> str:
     """The fewest digits, but at least six (C's %g), that read back as the same `dtype` value."""
     exact = dtype.type(value)
@@ -115,6 +110,11 @@ def value_text(value: object) -> str:
             return "{" + ", ".join(f"{quoted(str(k))}: {value_text(v)}" for k, v in value.items()) + "}"
         case _:
             raise AotcError("text", f"an attribute of type {type(value).__name__} has no text form")
+
+
+def key_values(attrs: Mapping[str, object]) -> list[str]:
+    """Attributes of a call or function."""
+    return [f"{_name(key)}={value_text(value)}" for key, value in attrs.items()]
 
 
 def dim_text(dim: Dim) -> str:

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aotc.ir import Attrs, Op, Span, assert_never
+from aotc.ir import Op, Span, assert_never
 from aotc.relay.blocks import Block, Blocks
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
@@ -203,7 +203,7 @@ class _Printer:
         """The text of a node whose operands have been visited."""
         match node:
             case Call():
-                items = [*map(self._refer, node.args), *self._call_attrs(node.attrs)]
+                items = [*map(self._refer, node.args), *literals.key_values(node.attrs.changed())]
                 return f"{self._refer(node.op)}({', '.join(items)})"
             case Tuple():
                 fields = list(map(self._refer, node.fields))
@@ -240,17 +240,12 @@ class _Printer:
                 assert_never(node)
         return text
 
-    @staticmethod
-    def _call_attrs(attrs: Attrs) -> list[str]:
-        return [f"{key}={literals.value_text(value)}" for key, value in attrs.changed().items()]
-
     def _constant(self, node: Constant) -> str:
         text = literals.scalar_text(node.data) if node.data.ndim == 0 else None
         return text if text is not None else f"meta[{KEY}][{self.meta.setdefault(node, len(self.meta))}]"
 
     def _function(self, prefix: str, node: Function) -> Task[str]:
-        params = [self._define(param) for param in node.params]
-        params += [f"{literals.key_name(key)}={literals.value_text(value)}" for key, value in node.attrs.items()]
+        params = [*map(self._define, node.params), *literals.key_values(node.attrs)]
         result = f"-> {literals.type_text(node.ret_type)} " if node.ret_type is not None else ""
         body = yield self._block(node.body, *self.scopes.opened[node])
         return f"{prefix}({', '.join(params)}) {result}{body}"

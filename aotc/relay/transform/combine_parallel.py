@@ -11,10 +11,9 @@ branches and functions of a function is not combined.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
@@ -74,35 +73,9 @@ class Group:
             yield from (arg for node in step.nodes for k, arg in enumerate(node.args) if k != step.position)
 
 
-class Combination(ABC):
-    """How calls of one operator are combined; `name` is the operator's."""
-
-    name: str
-
-    @abstractmethod
-    def key(self, node: Call) -> Hashable | None:
-        """Calls of equal keys on the same data can be combined; None if this one cannot be."""
-
-    @abstractmethod
-    def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
-        """The one call instead of the anchors, whose arguments have become `args`."""
-
-    @abstractmethod
-    def accepts(self, step: Step, group: Group) -> bool:
-        """Whether a step, checked for equal operators and shapes of branches, can be combined."""
-
-    @abstractmethod
-    def step(self, step: Step, group: Group, value: Expr, operands: Sequence[Sequence[Expr]]) -> Expr:
-        """The step on the combined value; `operands` are the new arguments of each branch."""
-
-    @abstractmethod
-    def parts(self, value: Expr, group: Group) -> list[Expr]:
-        """What each branch takes of the combined value."""
-
-
 @dataclass(frozen=True)
-class Concatenation(Combination):
-    """Results that lie one after the other along an axis.
+class Concatenation:
+    """How calls of one operator are combined: their results lie one after the other along an axis.
 
     name          the operator's
     alike         (attributes) -> what must be equal, besides the weights' other axes; None if it cannot be combined
@@ -118,6 +91,7 @@ class Concatenation(Combination):
     extent: str = ""
 
     def key(self, node: Call) -> Hashable | None:
+        """Calls of equal keys on the same data can be combined; None if this one cannot be."""
         alike, weight = self.alike(node.attrs), tensor_type_of(node.args[1])
         rest = without(weight.shape, self.weight_axis(node.attrs))
         return None if alike is None else (alike, rest, str(weight.dtype))
@@ -126,6 +100,7 @@ class Concatenation(Combination):
         return self.axis(node.attrs, tensor_type_of(node).rank)
 
     def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
+        """The one call instead of the anchors, whose arguments have become `args`."""
         first = group.anchors[0]
         weight = concatenate([a[1] for a in args], axis=self.weight_axis(first.attrs))
         changes = {self.extent: sum(self._extents(group))} if self.extent else {}
@@ -153,6 +128,7 @@ class Concatenation(Combination):
         return along if alike else -1
 
     def accepts(self, step: Step, group: Group) -> bool:
+        """Whether a step, checked for equal operators and shapes of branches, can be combined."""
         axis = self._axis(group.anchors[0])
         others = [k for k in range(len(step.nodes[0].args)) if k != step.position]
         if any(_axis_rows(node)[step.position][axis] not in (axis, None) for node in step.nodes):
@@ -160,6 +136,7 @@ class Concatenation(Combination):
         return all(self._operand_axis(step, axis, k) != -1 for k in others)
 
     def step(self, step: Step, group: Group, value: Expr, operands: Sequence[Sequence[Expr]]) -> Expr:
+        """The step on the combined value; `operands` are the new arguments of each branch."""
         axis = self._axis(group.anchors[0])
         args = list(operands[0])
         for k in range(len(args)):
@@ -170,10 +147,15 @@ class Concatenation(Combination):
         return recall(step.nodes[0], args)
 
     def parts(self, value: Expr, group: Group) -> list[Expr]:
+        """What each branch takes of the combined value."""
         extents = self._extents(group)
         axis = self._axis(group.anchors[0])
         ends = [sum(extents[: k + 1]) for k in range(len(extents))]
         return [strided_slice(value, (e - n,), (e,), axes=(axis,)) for n, e in zip(extents, ends, strict=True)]
+
+
+#: A way to make one call of several.
+Combination: TypeAlias = "Concatenation | _DenseBatch"
 
 
 def _axis_rows(node: Call) -> tuple[tuple[int | None, ...], ...]:
@@ -219,10 +201,8 @@ class _Search:
         return all(self.levels[id(a)] <= self.levels[id(data)] for a in args)
 
     def _extended(self, group: Group) -> Group:
-        step = self._next(group)
-        while step is not None:
+        while (step := self._next(group)) is not None:
             group.steps.append(step)
-            step = self._next(group)
         return group
 
     def _next(self, group: Group) -> Step | None:
@@ -319,8 +299,11 @@ _BATCH_MATMULS: Final = Concatenation(
 )
 
 
-class _DenseBatch(Combination):
-    """Dense products of equal sizes as the matrices of one batch: results of (M, N) become one of (B, M, N)."""
+class _DenseBatch:
+    """Dense products of equal sizes as the matrices of one batch: results of (M, N) become one of (B, M, N).
+
+    Its methods are those of `Concatenation`.
+    """
 
     name = "nn.dense"
 

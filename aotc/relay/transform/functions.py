@@ -125,11 +125,9 @@ def _order(module: IRModule) -> list[str]:
 
 def _beta_reduced(function: Function) -> Function:
     """Calls of literal functions applied, until none is left: an application may make new ones."""
-    while True:
-        result = _Inliner(lambda _: None, literal=True).visit_function(function)
-        if result is function:
-            return result
+    while (result := _Inliner(lambda _: None, literal=True).visit_function(function)) is not function:
         function = result
+    return result
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,10 +150,6 @@ class Inline(Pass[IRModule]):
         return bool(function.attrs.get("Inline")) or (self.everything and not _opaque(function))
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        with spending(ctx.config):
-            return self._inlined(module)
-
-    def _inlined(self, module: IRModule) -> IRModule:
         functions = dict(module.functions)
         order = _order(module)
         inlined = {name for name in order if self._wanted(functions[name])}
@@ -163,11 +157,12 @@ class Inline(Pass[IRModule]):
         def wanted(name: str) -> Function | None:
             return functions[name] if name in inlined else None
 
-        for name in [*order, *(n for n in functions if n not in set(order))]:
-            if not _opaque(functions[name]):
-                functions[name] = _Inliner(wanted, self.everything).visit_function(functions[name])
-                if self.everything:
-                    functions[name] = _beta_reduced(functions[name])
+        with spending(ctx.config):
+            for name in [*order, *(n for n in functions if n not in set(order))]:
+                if not _opaque(functions[name]):
+                    functions[name] = _Inliner(wanted, self.everything).visit_function(functions[name])
+                    if self.everything:
+                        functions[name] = _beta_reduced(functions[name])
         result = module.with_functions(functions)
         return result if result is module else infer_module(result)
 

@@ -133,24 +133,14 @@ class _Normalizer:
                 return rebuild(node, self._new)
 
 
-def to_a_normal_form(function: Function) -> Function:
-    """`function` with every node that is not an atom bound to a variable; primitive functions stay as they are."""
-    return _Normalizer(function, everything=True).run()
-
-
-def to_basic_block_normal_form(function: Function) -> Function:
-    """`function` with every node that several blocks use bound to a variable in the innermost common one."""
-    return _Normalizer(function, everything=False).run()
-
-
 class ToANormalForm(FunctionPass):
-    """Every step gets a name, in an order of evaluation.  Variables and constants are used as they are."""
+    """Every step gets a name, in an order of evaluation; variables, constants and fused functions stay as they are."""
 
     opt_level = 1
     required = ()
 
     def rewritten(self, function: Function) -> Function:
-        return to_a_normal_form(function)
+        return _Normalizer(function, everything=True).run()
 
 
 class ToBasicBlockNormalForm(FunctionPass):
@@ -160,7 +150,7 @@ class ToBasicBlockNormalForm(FunctionPass):
     required = ()
 
     def rewritten(self, function: Function) -> Function:
-        return to_basic_block_normal_form(function)
+        return _Normalizer(function, everything=False).run()
 
 
 # --- sharing instead of variables
@@ -171,28 +161,6 @@ def is_recursive(let: Let) -> bool:
     return isinstance(let.value, Function) and let.var in free_vars(let.value)
 
 
-def to_graph_normal_form(function: Function) -> Function:
-    """`function` without lets, but for those that define recursive functions."""
-    values: dict[Expr, Expr] = {}
-    memo: dict[Expr, Expr] = {}
-
-    def new(node: Expr) -> Expr:
-        while node in values:
-            node = values[node]
-        return memo[node]
-
-    order = list(post_order(function, outside_kernels))
-    values.update((n.var, n.value) for n in order if isinstance(n, Let) and not is_recursive(n))
-    for node in order:
-        if isinstance(node, Let) and node.var in values:
-            memo[node] = new(node.body)
-        elif isinstance(node, Var):
-            memo[node] = node
-        else:
-            memo[node] = rebuild(node, new) if outside_kernels(node) else node
-    return as_function(memo[function])
-
-
 class ToGraphNormalForm(FunctionPass):
     """Put the value of each let where its variable is used.  Lets of recursive functions stay."""
 
@@ -200,4 +168,21 @@ class ToGraphNormalForm(FunctionPass):
     required = ()
 
     def rewritten(self, function: Function) -> Function:
-        return to_graph_normal_form(function)
+        values: dict[Expr, Expr] = {}
+        memo: dict[Expr, Expr] = {}
+
+        def new(node: Expr) -> Expr:
+            while node in values:
+                node = values[node]
+            return memo[node]
+
+        order = list(post_order(function, outside_kernels))
+        values.update((n.var, n.value) for n in order if isinstance(n, Let) and not is_recursive(n))
+        for node in order:
+            if isinstance(node, Let) and node.var in values:
+                memo[node] = new(node.body)
+            elif isinstance(node, Var):
+                memo[node] = node
+            else:
+                memo[node] = rebuild(node, new) if outside_kernels(node) else node
+        return as_function(memo[function])

@@ -22,6 +22,7 @@ from aotc.tir.expr import maximum as maximum
 from aotc.tir.expr import mentioned as mentioned
 from aotc.tir.expr import minimum as minimum
 from aotc.tir.expr import operands as operands
+from aotc.tir.expr import private_buffer as private_buffer
 from aotc.tir.expr import select as select
 from aotc.tir.expr import substitute as substitute
 from aotc.tir.expr import walk as walk

@@ -238,6 +238,11 @@ class Buffer:
         return self.size * self.dtype.itemsize
 
 
+def private_buffer(name: str, dtype: DType, size: int, scope: str = "workspace") -> Buffer:
+    """Private scratch from a cache line on."""
+    return Buffer(name, dtype, size, scope, 64, private=True)
+
+
 def const(value: int | float | bool, dtype: str = INDEX, lanes: int = 1) -> Const:
     """A literal, its Python value normalised to the dtype (not wrapped)."""
     dt = DType(dtype)

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from aotc.ir.dtype import DType
-from aotc.tir import as_expr, operands, substitute, with_operands
+from aotc.tir import as_expr, operands, private_buffer, substitute, with_operands
 from aotc.tir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, cast, minimum, walk
 from aotc.tir.loops.dependence import loads, straight_line
 from aotc.tir.loops.nest import const_extent
@@ -96,7 +96,7 @@ class _Conversion:
             raise _Unfit
         for run in self.runs:
             size = (self.size - 1) * run.step + run.high - run.low + 1
-            run.scratch = Buffer(f"{run.buffer.name}_single", SINGLE, size, "stack", 64, private=True)
+            run.scratch = private_buffer(f"{run.buffer.name}_single", SINGLE, size, "stack")
         into = [self._copy(run, back=False) for run in self.runs if run.buffer not in buffers]
         back = [self._copy(run, back=True) for run in self.runs if run.buffer in buffers]
         made = forall(self.here, self.count, Block(self._statement(s) for s in stmts))

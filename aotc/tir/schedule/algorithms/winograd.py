@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.tir import TAPS, Matrix, Target, matrices, te
+from aotc.tir import TAPS, Matrix, Target, matrices, private_buffer, te
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
 from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction import build_contraction
@@ -179,12 +179,12 @@ class _Builder:
         self.width = w.b.shape[1] * w.block
         self.chunk = -(-self.columns // -(-self.columns * w.tile // COLUMNS))
         line = target.line // w.dtype.itemsize
-        self.phases = Buffer("phases", w.dtype, w.tile**2 * self.plane, "workspace", 64, private=True)
+        self.phases = private_buffer("phases", w.dtype, w.tile**2 * self.plane)
         self.layer = _layer(self.channels * self.places, line)
         self.step = _layer(self.rows * self.columns * self.width, line)
-        self.data = Buffer("data", w.dtype, self.alpha**2 * self.layer, "workspace", 64, private=True)
-        self.product = Buffer("product", w.dtype, self.alpha**2 * self.step, "workspace", 64, private=True)
-        self.tile = Buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes, "workspace", 64, private=True)
+        self.data = private_buffer("data", w.dtype, self.alpha**2 * self.layer)
+        self.product = private_buffer("product", w.dtype, self.alpha**2 * self.step)
+        self.tile = private_buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes)
 
     def nest(self) -> ContractionNest:
         """The whole nest, and its scratch."""

@@ -18,7 +18,7 @@ from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
-from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum
+from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum, private_buffer
 from aotc.tir.loops.vectorize import vectorized
 from aotc.tir.schedule.contraction.segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling
@@ -52,8 +52,8 @@ class Spill:
         if transposes:
             positions = -(-positions // vector.lanes) * vector.lanes
         size = positions * vector.width
-        transposed = Buffer("turned", dtype, size, "stack", 64, private=True) if transposes else None
-        return Spill(Buffer("tile", dtype, size, "stack", 64, private=True), transposed, positions)
+        transposed = private_buffer("turned", dtype, size, "stack") if transposes else None
+        return Spill(private_buffer("tile", dtype, size, "stack"), transposed, positions)
 
 
 def finished_tile(tile: Tile, accs: Accumulators, spill: Spill) -> list[Stmt]:

@@ -86,11 +86,7 @@ def single(var: Var, extent: int) -> TileAxis:
 
 def cut(extent: int, size: int) -> tuple[Segment, ...]:
     """Tiles of `size` positions, and a smaller last one if positions remain."""
-    count, left = divmod(extent, size)
-    found = [Segment(0, count, size, tuple(range(size)))] if count else []
-    if left:
-        found.append(Segment(count * size, 1, left, tuple(range(left))))
-    return tuple(found)
+    return vector_segments(extent, size, 1, padded=True, merge=False)
 
 
 def even_segments(extent: int, size: int) -> tuple[Segment, ...]:

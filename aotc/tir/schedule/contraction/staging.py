@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, as_expr, cast, maximum, minimum, substitute
+from aotc.tir.expr import private_buffer
 from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, variables
 from aotc.tir.simplify import Linear, Ranges, bounds, simplify
@@ -123,14 +125,10 @@ def stage(
         raise Irregular("nothing but one element at a time")
     staged.sort(key=lambda s: vector in s.inner.terms)
     size = math.prod(s.runs * s.phases for s in staged)
-    scratch = Buffer(name, dtype, size + slack, "workspace", 64, private=True)
-    strides = _strides(staged)
-    index = sum(map(_place, staged, strides, repeat(vector)), as_expr(0))
+    scratch = private_buffer(name, dtype, size + slack)
+    index = sum(map(_place, staged, _strides(staged), repeat(vector)), as_expr(0))
     fixed = sum((d.stride * _outer_part(d, inner)[0].expr() for d in dims), as_expr(0))
-
-    def copy(names: dict[Var, Expr]) -> Stmt:
-        return _copy(buffer, scratch, staged, strides, fixed, names)
-
+    copy = partial(_copy, buffer, scratch, staged, fixed)
     needs = frozenset(v for d in dims for v in variables(*_outer_part(d, inner)[0].terms))
     whole = slack == 0 and all(d.inside for d in dims) and all(s.extent == s.runs * s.phases for s in staged)
     zero = None if whole else lambda _: cleared(scratch)
@@ -153,14 +151,7 @@ def _place(s: _Staged, stride: int, vector: Var) -> Expr:
     return (vector + taps // s.phases) * stride + (taps % s.phases) * (s.runs * stride)
 
 
-def _copy(
-    source: Buffer,
-    scratch: Buffer,
-    staged: Sequence[_Staged],
-    strides: Sequence[int],
-    fixed: Expr,
-    names: Mapping[Var, Expr],
-) -> Stmt:
+def _copy(source: Buffer, scratch: Buffer, staged: Sequence[_Staged], fixed: Expr, names: Mapping[Var, Expr]) -> Stmt:
     """The nest that copies what is inside the source, one phase after the other."""
     loops = [Var("s") for _ in staged]
     stmts: list[Stmt] = []
@@ -168,7 +159,7 @@ def _copy(
         index: Expr = as_expr(0)
         at: Expr = substitute(fixed, names)
         shifts = [0] * (len(staged) - 1) + [phase]
-        for s, stride, var, shift in zip(staged, strides, loops, shifts, strict=True):
+        for s, stride, var, shift in zip(staged, _strides(staged), loops, shifts, strict=True):
             index = index + var * stride + shift * s.runs
             at = at + (s.low + s.step * (var * s.phases + shift)) * s.source.stride
         body: Stmt = Store(scratch, index, cast(Load(source, at), scratch.dtype))

@@ -79,15 +79,16 @@ def topological(outputs: Sequence[te.Tensor]) -> list[te.Tensor]:
     return order
 
 
+def axes(tensor: te.Tensor) -> tuple[te.Axis, ...]:
+    """The axes that the elements of a tensor are computed over, one by one."""
+    computed = (te.Compute, te.Reduce, te.Contraction, te.Winograd)
+    return tensor.axes if isinstance(tensor, computed) else ()
+
+
 def domain(tensor: te.Tensor) -> tuple[te.Axis, ...]:
     """The axes that the body of a tensor is evaluated over, reduction axes last."""
-    match tensor:
-        case te.Compute() | te.Winograd():
-            return tensor.axes
-        case te.Reduce() | te.Contraction():
-            return (*tensor.axes, *tensor.reduce_axes)
-        case _:
-            return ()
+    reduced = tensor.reduce_axes if isinstance(tensor, (te.Reduce, te.Contraction)) else ()
+    return (*axes(tensor), *reduced)
 
 
 def axis_ranges(axes: Sequence[te.Axis]) -> dict[Var, tuple[int, int]]:

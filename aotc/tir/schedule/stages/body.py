@@ -38,13 +38,12 @@ class Slot:
             return self.place(indices)
         return te.flat_index(tensor.shape[self.skip :], indices[self.skip :])
 
+    def load(self, tensor: te.Tensor, indices: Sequence[Expr], ranges: Ranges) -> Load:
+        """An element from the buffer."""
+        return Load(self.buffer, simplify(self.offset(tensor, indices), ranges))
+
 
 Memory: TypeAlias = "Mapping[te.Tensor, Slot]"
-
-
-def slot_index(slot: Slot, tensor: te.Tensor, indices: Sequence[Expr], ranges: Ranges) -> Expr:
-    """The flat index of an element in the memory of its tensor."""
-    return simplify(slot.offset(tensor, indices), ranges)
 
 
 @dataclass(slots=True)
@@ -85,10 +84,11 @@ class Body:
 
     def keep(self, tensor: te.Tensor, value: Expr) -> Expr:
         """Make `value` the element of `tensor` at this place, in a register if it is more than a name."""
-        if not isinstance(value, (Var, Const)):
-            value = kept(tensor.name, value, self.statements)
-        self.current[tensor] = value
+        value = self.current[tensor] = self._named(tensor, value)
         return value
+
+    def _named(self, tensor: te.Tensor, value: Expr) -> Expr:
+        return value if isinstance(value, (Var, Const)) else kept(tensor.name, value, self.statements)
 
     def _lower(self, expr: Expr, mapping: Mapping[Var, Expr]) -> _Task:
         match expr:
@@ -110,14 +110,13 @@ class Body:
         while isinstance(tensor, te.View):
             slot = self.memory.get(graph.base(tensor))
             if slot is not None and slot.skip == 0 and not slot.place and graph.base(tensor) not in self.current:
-                return Load(slot.buffer, slot_index(slot, tensor, indices, self.ranges))
+                return slot.load(tensor, indices, self.ranges)
             indices = graph.reindex(tensor, indices, tensor.source, self.ranges)
             tensor = tensor.source
         if tensor in self.current:
             return self.current[tensor]
         if tensor in self.memory:
-            slot = self.memory[tensor]
-            return Load(slot.buffer, slot_index(slot, tensor, indices, self.ranges))
+            return self.memory[tensor].load(tensor, indices, self.ranges)
         for scope in self._scopes:
             if (tensor, indices) in scope.values:
                 return scope.values[tensor, indices]
@@ -125,9 +124,7 @@ class Body:
             raise AssertionError(f"{tensor!r} has no memory")
         value = yield self._lower(tensor.body, graph.bind(tensor.axes, indices))
         if tensor in self.plan.registers:
-            if not isinstance(value, (Var, Const)):
-                value = kept(tensor.name, value, self.statements)
-            self._scopes[-1].values[tensor, indices] = value
+            value = self._scopes[-1].values[tensor, indices] = self._named(tensor, value)
         return value
 
     def _select(self, expr: Select, mapping: Mapping[Var, Expr]) -> _Task:

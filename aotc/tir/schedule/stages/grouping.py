@@ -14,11 +14,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Final
+from typing import Final, TypeAlias
 
 from aotc.tir import Expr, as_expr, graph, linear, te
 from aotc.tir.schedule.stages.inline import Plan, Read
 
+_Reads: TypeAlias = dict[te.Tensor, list[tuple[te.Tensor, Read]]]
 #: The least extent of an output axis along which a reduction keeps a row of accumulators.
 ROW: Final = 8
 
@@ -33,11 +34,7 @@ class Stage:
     @property
     def axes(self) -> tuple[te.Axis, ...]:
         """The loops over the elements."""
-        match self.anchor:
-            case te.Compute() | te.Reduce() | te.Contraction() | te.Winograd():
-                return self.anchor.axes
-            case _:
-                return ()
+        return graph.axes(self.anchor)
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -75,9 +72,9 @@ def form_stages(plan: Plan) -> list[Stage]:
     return stages
 
 
-def _reads_by_stage(plan: Plan) -> dict[te.Tensor, list[tuple[te.Tensor, Read]]]:
+def _reads_by_stage(plan: Plan) -> _Reads:
     """For each stage root: the stored tensors it reads, and how."""
-    found: dict[te.Tensor, list[tuple[te.Tensor, Read]]] = {}
+    found: _Reads = {}
     for tensor, reads in plan.reads.items():
         for read in reads:
             found.setdefault(read.stage, []).append((tensor, read))
@@ -139,19 +136,15 @@ def row_position(tensor: te.Reduce, plan: Plan) -> int | None:
     return position if contiguous else None
 
 
-def _shared_depth(group: Group, stage: Stage, reads: dict[te.Tensor, list[tuple[te.Tensor, Read]]], plan: Plan) -> int:
+def _shared_depth(group: Group, stage: Stage, reads: _Reads, plan: Plan) -> int:
     """How many outer loops `stage` can share with a group; 0 if it gains nothing by it."""
     depth = _common(min(group.depth, _own_depth(stage, plan)), group.stages[0].extents, stage.extents)
     links = [(root, read) for root in stage.roots for tensor, read in reads.get(root, []) if tensor in group.tensors]
     for root, read in links:
-        depth = _walked(depth, read.indices, _root_axes(root))
+        depth = _walked(depth, read.indices, graph.axes(root))
     for root in (*stage.roots, *group.tensors):
         depth = _common(depth, root.shape, stage.extents)
     return depth if links and math.prod(stage.extents[:depth]) > 1 else 0
-
-
-def _root_axes(root: te.Tensor) -> tuple[te.Axis, ...]:
-    return root.axes if isinstance(root, (te.Compute, te.Reduce)) else ()
 
 
 def _walked(depth: int, indices: Sequence[Expr], axes: Sequence[te.Axis]) -> int:

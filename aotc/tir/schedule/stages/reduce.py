@@ -96,10 +96,10 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, de
     builder, dtype = parts.builder, parts.acc.dtype
     lanes = max(builder.target.lanes(dtype), _SCALAR_LANES)
     row = _stride(parts.update, free[-1][0]) if free and not written(parts.update) else None
-    if row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED:
-        window = _window(parts.update)
-        if window is not None:
-            return loops(free, Block((Declare(parts.acc, parts.start), *window, *parts.finish)), "independent")
+    strided = row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED
+    window = _window(parts.update) if strided else None
+    if window is not None:
+        return loops(free, Block((Declare(parts.acc, parts.start), *window, *parts.finish)), "independent")
     if row is not None and row <= 1 and free[-1][1] >= ROW:
         if depth == 0 and (count := _parts_of_long(parts, free)):
             return loops(free[:-1], _in_parts(parts, *free[-1], count), "independent")
@@ -109,7 +109,7 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, de
         begin, end = const_extent(inner) or (0, 0)
         if begin == 0 and end >= 2 * lanes:
             return loops(free, _partial(parts, inner, end, lanes), "independent")
-    if row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED:
+    if strided:
         return loops(free[:-1], _rows(parts, *free[-1]), "independent")
     return loops(free, scalar, "independent")
 

@@ -23,6 +23,8 @@ from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Intrinsic, Stmt, Store, While, stmt_exprs, walk_stmts
 
 Ranges = dict[Var, Interval]
+#: Places in buffers.
+Accesses = dict[Buffer, list[Access]]
 
 #: Operations that reductions combine values by.
 ASSOCIATIVE: Final = frozenset({"add", "mul", "min", "max", "and", "or"})
@@ -104,15 +106,9 @@ def _window(accesses: Sequence[Access], row: int) -> Interval:
 
 
 def collect(
-    stmt: Stmt,
-    ranges: Ranges,
-    accesses: dict[Buffer, list[Access]],
-    *,
-    reads: bool = True,
-    stores: bool = True,
-    closely: bool = False,
+    stmt: Stmt, ranges: Ranges, found: Accesses, *, reads: bool = True, stores: bool = True, closely: bool = False
 ) -> None:
-    """Add to `accesses` all places where its buffers are written, and read.
+    """Add to `found` all places where its buffers are written, and read.
 
     closely   registers in indices and in the bounds of loops are replaced by their values, and loops that begin at
               what is no sum of terms (max(lo - 4 * i, 0)) only have a range
@@ -125,8 +121,8 @@ def collect(
         if closely and isinstance(s, Declare) and s.var.dtype == INDEX and s.var not in changing:
             places.registers[s.var] = substitute(s.value, places.registers)
         for buffer, index, lanes in _touched(s, reads=reads, stores=stores):
-            if buffer in accesses:
-                accesses[buffer].append(places.access(index, lanes))
+            if buffer in found:
+                found[buffer].append(places.access(index, lanes))
 
 
 def _touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator[tuple[Buffer, Expr, int]]:
@@ -266,7 +262,7 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[
     for register in dict.fromkeys(s.var for s in assigned):
         if not _accumulates(register, [s for s in assigned if s.var is register], reads):
             return f"iterations hand register {register.name} to each other"
-    accesses: dict[Buffer, list[Access]] = {buffer: [] for buffer in written(loop.body)}
+    accesses: Accesses = {buffer: [] for buffer in written(loop.body)}
     collect(loop.body, {**ranges, loop.var: (low, high)}, accesses, closely=True)
     for buffer, found in accesses.items():
         if buffer in unread or _differ(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):

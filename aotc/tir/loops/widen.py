@@ -32,8 +32,7 @@ def widened(program: Program, target: Target) -> Program:
     if not target.float16_vectors:
         return program
     lanes, room = target.lanes("float32"), target.budget.widened_bytes
-    made = {kernel: widen(kernel, lanes, room) for kernel in program.kernels}
-    return replace(program, steps=tuple(replace(step, kernel=made[step.kernel]) for step in program.steps))
+    return program.with_kernels({kernel: widen(kernel, lanes, room) for kernel in program.kernels})
 
 
 def widen(kernel: Kernel, lanes: int, room: int = ROOM) -> Kernel:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -140,6 +140,12 @@ class Program:
     @property
     def constants(self) -> tuple[Storage, ...]:
         return self.storages("constant")
+
+    def with_kernels(self, made: Mapping[Kernel, Kernel]) -> Program:
+        """The program that calls other kernels, of equal parameters, in place of its own."""
+        found = [(step, made[step.kernel]) for step in self.steps]
+        steps = (s if s.kernel is kernel else replace(s, kernel=kernel) for s, kernel in found)
+        return replace(self, steps=tuple(steps))
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -156,7 +156,7 @@ def _counted_through(nests: Sequence[Nest]) -> tuple[int, list[tuple[Nest, int, 
 def largest_share(parts: Sequence[Sequence[Nest]], threads: int) -> float:
     """The largest share of a thread in the weight of all units; 0.5 where two threads have equal shares."""
     most = max(sum(_weight_of_share(nests, part, threads) for nests in parts) for part in range(threads))
-    return most / sum(map(_total, parts))
+    return most / sum(nest.units * nest.weight for nests in parts for nest in nests)
 
 
 def _weight_of_share(nests: Sequence[Nest], part: int, threads: int) -> int:
@@ -167,10 +167,6 @@ def _weight_of_share(nests: Sequence[Nest], part: int, threads: int) -> int:
         low, high = (min(max((2 * x + weight) // (2 * weight), 0), nest.units) for x in limits)
         mine += (high - low) * nest.weight
     return mine
-
-
-def _total(nests: Sequence[Nest]) -> int:
-    return sum(nest.units * nest.weight for nest in nests)
 
 
 def _share(total: int, part: Expr) -> Expr:

@@ -22,7 +22,7 @@ from typing import Final
 
 from aotc.tir import PART, Block, Buffer, For, If, Kernel, Stmt, Sync, Threads, remembered_kernel
 from aotc.tir.loops.dependence import Ranges, extent_of, follows, is_innermost, range_of, read
-from aotc.tir.plan.program import Program, Step
+from aotc.tir.plan.program import Program
 from aotc.tir.threads.costs import Costs
 from aotc.tir.threads.division import Leaf, Nest, alone, divided, largest_share
 from aotc.tir.threads.uses import Use, Uses, stmts_of
@@ -42,12 +42,7 @@ def for_teams(program: Program, threads: Threads) -> Program:
     for step in program.steps:
         fixed = {b for b, v in zip(step.kernel.inputs, step.inputs, strict=True) if v.storage.kind == "constant"}
         constants[step.kernel] = constants.get(step.kernel, fixed) & fixed
-    made = {kernel: for_team(kernel, constants[kernel], threads) for kernel in program.kernels}
-    return replace(program, steps=tuple(_step(step, made[step.kernel]) for step in program.steps))
-
-
-def _step(step: Step, kernel: Kernel) -> Step:
-    return step if kernel is step.kernel else replace(step, kernel=kernel)
+    return program.with_kernels({kernel: for_team(kernel, fixed, threads) for kernel, fixed in constants.items()})
 
 
 def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset(), threads: Threads = COMMON) -> Kernel:

@@ -14,8 +14,7 @@ from functools import cached_property
 
 from aotc.tir import Block, Buffer, Declare, For, Intrinsic, Kernel, Stmt, Var, stmt_exprs, walk_stmts
 from aotc.tir.expr import mentioned
-from aotc.tir.loops.dependence import Ranges, collect, disjoint, is_filled_before_read, loads, outer_assigns
-from aotc.tir.loops.digits import Access
+from aotc.tir.loops.dependence import Accesses, Ranges, collect, disjoint, is_filled_before_read, loads, outer_assigns
 from aotc.tir.stmt import Store, stmt_children
 
 
@@ -31,8 +30,8 @@ class Use:
     single    one thread runs it alone
     """
 
-    reads: dict[Buffer, list[Access]]
-    writes: dict[Buffer, list[Access]]
+    reads: Accesses
+    writes: Accesses
     single: bool = False
 
     def conflicts(self, other: Use) -> bool:
@@ -84,8 +83,8 @@ class Uses:
         return self._known[key]
 
     def _found_use(self, stmt: Stmt, ranges: Ranges) -> Use:
-        reads: dict[Buffer, list[Access]] = {b: [] for b in self.buffers(stmt)[1] if not self.is_local(b)}
-        writes: dict[Buffer, list[Access]] = {b: [] for b in self.writes(stmt)}
+        reads: Accesses = {b: [] for b in self.buffers(stmt)[1] if not self.is_local(b)}
+        writes: Accesses = {b: [] for b in self.writes(stmt)}
         collect(stmt, ranges, reads, stores=False)
         collect(stmt, ranges, writes, reads=False)
         return Use(reads, writes)

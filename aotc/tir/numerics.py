@@ -217,13 +217,8 @@ def _round_away(x: Value) -> Value:
 
 
 def _pow(a: Value, b: Value) -> Value:
-    if np.issubdtype(np.asarray(a).dtype, np.integer) or _small_int(a):
-        return _integer_pow(a, b)
-    return _rounded(np.power)(a, b)
-
-
-def _small_int(a: Value) -> bool:
-    return not isinstance(a, int) and DType.of(np.asarray(a).dtype).is_integer
+    is_integer = DType.of(np.asarray(a).dtype).is_integer
+    return _integer_pow(a, b) if is_integer else _rounded(np.power)(a, b)
 
 
 def _integer_pow(a: Value, b: Value) -> Value:

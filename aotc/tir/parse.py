@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aotc.ir import DTYPES, AotcError, DType, Span
 from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Intrinsic
@@ -23,6 +24,9 @@ _TOKEN: Final = re.compile(
     |(?P<op>\.\.|//|<<|>>|<=|>=|==|!=|[-+*/%&|^<>!?:=,()\[\]{}])|(?P<space>\s+)|(?P<unknown>.)""",
     re.VERBOSE,
 )
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,11 @@ class _Reader:
             return True
         return False
 
+    def after(self, mark: str, read: Callable[[], T]) -> T:
+        """What `read` finds behind a mark."""
+        self.next(mark)
+        return read()
+
     def integer(self) -> int:
         return int(self.next("int"))
 
@@ -133,8 +142,8 @@ class _Parser(_Reader):
         facts: dict[str, Any] = {"workspace": workspace, "stack": stack, "inplace": (), "private": ()}
         while self.accept("inplace"):
             output = self.known_buffer()
-            self.next("=")
-            facts["inplace"] += ((outputs.index(output), inputs.index(self.known_buffer())),)
+            source = self.after("=", self.known_buffer)
+            facts["inplace"] += ((outputs.index(output), inputs.index(source)),)
         facts["macs"] = self.integer() if self.accept("macs") else 0
         facts["team"] = self.accept("team")
         if facts["team"]:
@@ -147,10 +156,8 @@ class _Parser(_Reader):
 
     def buffer(self, role: str) -> Buffer:
         name = self.next("name")
-        self.next(":")
-        dtype = self.type()[0]
-        self.next("[")
-        size = self.integer()
+        dtype, _ = self.after(":", self.type)
+        size = self.after("[", self.integer)
         self.next("]")
         align = self.integer() if self.accept("align") else 4
         scope = role if role in ("workspace", "stack") else "param"
@@ -186,8 +193,7 @@ class _Parser(_Reader):
         return stmts[0] if len(stmts) == 1 else Block(stmts)
 
     def nested(self) -> Stmt:
-        self.next("{")
-        return self.block()
+        return self.after("{", self.block)
 
     def stmt(self) -> Stmt:
         if self.token.kind == "comment":
@@ -205,48 +211,38 @@ class _Parser(_Reader):
         if self.token.text in INSTRUCTIONS and INSTRUCTIONS[self.token.text].block:
             return self.intrinsic(self.next())
         if self.token.text not in self.buffers:
-            var = self.variable()
-            self.next("=")
-            return Assign(var, self.expr())
+            return Assign(self.variable(), self.after("=", self.expr))
         buffer, index, _ = self.place()
-        self.next("=")
-        return Store(buffer, index, self.expr())
+        return Store(buffer, index, self.after("=", self.expr))
 
     def loop(self) -> Stmt:
         var = self.declared(self.next("name"), INDEX, 1)
-        self.next("in")
-        begin = self.expr()
-        self.next("..")
-        end = self.expr()
+        begin = self.after("in", self.expr)
+        end = self.after("..", self.expr)
         step = self.integer() if self.accept("step") else 1
         kind = self.next() if self.token.text in KINDS else "serial"
         return For(var, end, self.nested(), begin=begin, step=step, kind=kind)
 
     def declare(self) -> Stmt:
         name = self.next("name")
-        self.next(":")
-        dtype, lanes = self.type()
-        self.next("=")
-        value = self.expr()
+        dtype, lanes = self.after(":", self.type)
+        value = self.after("=", self.expr)
         return Declare(self.declared(name, dtype, lanes), value)
 
     def intrinsic(self, name: str) -> Stmt:
         buffer, index, _ = self.place()
-        self.next("step")
-        stride = self.integer()
+        stride = self.after("step", self.integer)
         self.next("=")
         token = self.token
         source = self.expr()
         if not isinstance(source, Load):
             raise self.fail("expected rows of a buffer", token)
-        self.next("step")
-        return Intrinsic(name, buffer, index, stride, source, self.integer())
+        return Intrinsic(name, buffer, index, stride, source, self.after("step", self.integer))
 
     def place(self) -> tuple[Buffer, Expr, int]:
         """A buffer, the index of an element of it, and how many follow one another from there on."""
         buffer = self.known_buffer()
-        self.next("[")
-        index = self.expr()
+        index = self.after("[", self.expr)
         lanes = self.integer() if self.accept(":") else 1
         self.next("]")
         return buffer, index, lanes
@@ -257,9 +253,7 @@ class _Parser(_Reader):
         cond = self.infix(1)
         if not self.accept("?"):
             return cond
-        a = self.infix(1)
-        self.next(":")
-        return Select(cond, a, self.expr())
+        return Select(cond, self.infix(1), self.after(":", self.expr))
 
     def infix(self, level: int) -> Expr:
         if level >= UNARY_LEVEL:
@@ -298,14 +292,12 @@ class _Parser(_Reader):
         behind = self.tokens[self.position + 2 : self.position + 3]
         if self.token.text != ":" or _type_of(self.following.text) is None or any(t.text == "(" for t in behind):
             return Const(value, dtype)  # what follows may be a conversion, `int32(x)`, behind a selection
-        self.next(":")
-        return Const(value, *self.type())
+        return Const(value, *self.after(":", self.type))
 
     def function(self) -> Expr:
         start = self.token
         name = self.next("name")
-        self.next("(")
-        args = [self.expr()]
+        args = [self.after("(", self.expr)]
         while self.accept(","):
             args.append(self.expr())
         self.next(")")

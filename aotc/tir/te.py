@@ -21,6 +21,8 @@ from aotc.tir import INDEX, Buffer, Element, Expr, Operand, Stmt, Target, Var, a
 
 #: A loop variable and its extent; the loop runs from 0.
 Axis: TypeAlias = "tuple[Var, int]"
+#: The shapes and dtypes of several tensors.
+Kinds: TypeAlias = Sequence[tuple[Sequence[int], str]]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -168,13 +170,16 @@ class ExternProgram:
     scratch: tuple[Scratch, ...] = ()
 
 
+ProgramFn: TypeAlias = Callable[[Target], ExternProgram]
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ExternGroup:
     """A tensor program for each target, written with the builder; `macs` are its multiply-accumulates."""
 
     name: str
     inputs: tuple[Tensor, ...]
-    program: Callable[[Target], ExternProgram]
+    program: ProgramFn
     macs: int = 0
     outputs: list[Extern] = field(default_factory=list)
 
@@ -277,26 +282,15 @@ def winograd(
 
 
 def extern(
-    name: str,
-    outputs: Sequence[tuple[Sequence[int], str]],
-    inputs: Sequence[Tensor],
-    build: BuildFn,
-    *,
-    scratch: Sequence[tuple[str, int]] = (),
-    macs: int = 0,
+    name: str, outputs: Kinds, inputs: Sequence[Tensor], build: BuildFn, *, scratch: Sequence[tuple[str, int]] = ()
 ) -> tuple[Extern, ...]:
     """Tensors of the given (shape, dtype) that the hand-written program `build` fills."""
     program = ExternProgram(build, tuple(Scratch(DType(d), n) for d, n in scratch))
-    return extern_for(name, outputs, inputs, lambda _: program, macs=macs)
+    return extern_for(name, outputs, inputs, lambda _: program)
 
 
 def extern_for(
-    name: str,
-    outputs: Sequence[tuple[Sequence[int], str]],
-    inputs: Sequence[Tensor],
-    program: Callable[[Target], ExternProgram],
-    *,
-    macs: int = 0,
+    name: str, outputs: Kinds, inputs: Sequence[Tensor], program: ProgramFn, *, macs: int = 0
 ) -> tuple[Extern, ...]:
     """Tensors of the given (shape, dtype) that a hand-written program fills: `program(target)`."""
     group = ExternGroup(name=name, inputs=tuple(inputs), program=program, macs=macs)

@@ -8,7 +8,7 @@ for i in 0..9: y[i] = i < 2 ? 0 : x[i - 2]                    ->  a loop to 2, o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -197,19 +197,17 @@ def substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
 
 def refreshed(stmt: Stmt) -> Stmt:
     """A copy with loop variables and registers of its own: two copies can stand in one block."""
-    mapping: dict[Var, Expr] = {
+    mapping = {
         s.var: Var(s.var.name, s.var.dtype, s.var.lanes) for s in walk_stmts(stmt) if isinstance(s, (For, Declare))
     }
     return _renamed(stmt, mapping)
 
 
-def _renamed(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
-    def name(var: Var) -> Var:
-        fresh = mapping.get(var, var)
-        return fresh if isinstance(fresh, Var) else var
-
+def _renamed(stmt: Stmt, mapping: Mapping[Var, Var]) -> Stmt:
     fresh = rebuilt(stmt, lambda s: _renamed(s, mapping), lambda e: substitute(e, mapping))
-    return replace(fresh, var=name(fresh.var)) if isinstance(fresh, (For, Declare, Assign)) else fresh
+    if not isinstance(fresh, (For, Declare, Assign)):
+        return fresh
+    return replace(fresh, var=mapping.get(fresh.var, fresh.var))
 
 
 def tile_transposes(stmt: Stmt) -> Stmt:

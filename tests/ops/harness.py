@@ -55,7 +55,7 @@ def expanded(expr: Expr) -> Expr:
             case Call(op=OpDef() as op):
                 args = [done[a] for a in node.args]
                 composite = op.expand is not None
-                done[node] = expanded(op.expand(node.attrs, args)) if composite else call(op, args, node.attrs)
+                done[node] = expanded(op.expand(node.attrs, *args)) if composite else call(op, args, node.attrs)
             case Tuple():
                 done[node] = Tuple(done[f] for f in node.fields)
             case TupleGetItem():

@@ -56,7 +56,7 @@ def test_expansion_means_the_same(n: int, seed: int) -> None:
     op, attributes = REGISTRY[f"nn.conv{n}d_transpose"], _attributes(n, window, groups)
     assert op.expand is not None
     variables = [Var(name, ty) for name, ty in zip("xw", types_of(x, w), strict=True)]
-    body = op.expand(attributes, variables)
+    body = op.expand(attributes, *variables)
     want = reference(op.name, attributes, x, w)
     assert tensor_type_of(body) == TensorType(want.shape)
     close(evaluate(body, dict(zip(variables, (x, w), strict=True))), want, 1e-5)
@@ -69,7 +69,7 @@ def test_infinity_stays_where_the_kernel_reaches() -> None:
     attributes = Conv2DTransposeAttrs(strides=(2, 2))
     variables = [Var(name, ty) for name, ty in zip("xw", types_of(x, w), strict=True)]
     assert op.expand is not None
-    got = evaluate(op.expand(attributes, variables), dict(zip(variables, (x, w), strict=True)))
+    got = evaluate(op.expand(attributes, *variables), dict(zip(variables, (x, w), strict=True)))
     assert np.isfinite(got).sum() == got.size - 9
 
 
@@ -97,4 +97,4 @@ def test_backward_inference_and_symbols() -> None:
     call = conv2d_transpose(x, w, strides=2)
     assert call.checked_type == TensorType((SymDim("n"), 3, 10, 10))
     expand = REGISTRY["nn.conv2d_transpose"].expand
-    assert error_code(expand, call.attrs, [x, w]) == "dynamic-shape"
+    assert error_code(expand, call.attrs, x, w) == "dynamic-shape"

@@ -78,12 +78,10 @@ def _moved(a: Any, _: Types, now: Callable[[int], int]) -> Any:
 def _pad_reference(a: PadAttrs, data: Array, value: Array) -> Array:
     if a.pad_mode != "constant":
         return _numpy_pad(data, a.pad_width, a.pad_mode)
-    source = tuple(slice(max(-b, 0), d - max(-e, 0)) for d, (b, e) in zip(data.shape, a.pad_width, strict=True))
-    shape = [d + b + e for d, (b, e) in zip(data.shape, a.pad_width, strict=True)]
-    result, kept = np.full(shape, value, data.dtype), data[source]
-    begins = (max(b, 0) for b, _ in a.pad_width)
-    result[tuple(slice(b, b + n) for b, n in zip(begins, kept.shape, strict=True))] = kept
-    return result
+    added = [(max(before, 0), max(after, 0)) for before, after in a.pad_width]
+    whole = np.pad(data, added, constant_values=value) if added else data
+    ends = zip(whole.shape, a.pad_width, strict=True)
+    return whole[tuple(slice(max(-before, 0), d - max(-after, 0)) for d, (before, after) in ends)]
 
 
 def _numpy_pad(data: Array, widths: Any, mode: Any) -> Array:
@@ -166,7 +164,7 @@ def _pad_samples() -> Samples:
         yield sample(shape, width, mode)
     for dtype in ANY.examples:
         yield sample((2, 3), ((1, 0), (0, 2)), "constant", dtype)
-    for width in (((-1, 1), (0, -2)), ((-1, -1), (0, 0)), ((0, 0), (-3, 1))):
+    for width in (((-1, 1), (0, -2)), ((-1, -1), (0, 0)), ((0, 0), (-3, 1)), ((5, -6), (-4, 2))):
         yield sample((4, 3), width)
     yield sample((0, 2), ((1, 0), (0, 0)))
 

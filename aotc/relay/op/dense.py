@@ -129,9 +129,7 @@ def _compute(name: str, a: Any, left: te.Tensor, right: te.Tensor) -> te.Tensor:
         return at if right.rank == 2 else (0 if right.shape[0] == 1 else v[0], *at)
 
     lane = None if second else len(lead)
-    return contract(
-        (*lead, n), (k,), left, a_index, right, b_index, out_dtype=a.out_dtype, name=name, lane=lane
-    )  # fmt: skip
+    return contract((*lead, n), (k,), left, a_index, right, b_index, out_dtype=a.out_dtype, name=name, lane=lane)
 
 
 def _reference(a: Any, left: Array, right: Array) -> Array:

@@ -342,19 +342,12 @@ pad = _dynamic(
     _infer_pad,
     (({}, (2, 3), [[1, 0], [0, 2]], 5.0), ({"pad_mode": "edge"}, (2, 3), [[1, 0], [0, 2]], 0.0)),
 )
+_CROP: Final = {"layout": "NHWC", "coordinate_transformation_mode": "tf_crop_and_resize"}
 resize2d = _dynamic(
     resize.resize2d,
     "size roi",
     _infer_resize,
-    (
-        ({}, (1, 2, 4, 5), [8, 3], np.zeros(0)),
-        (
-            {"layout": "NHWC", "coordinate_transformation_mode": "tf_crop_and_resize"},
-            (1, 4, 5, 2),
-            [3, 3],
-            np.array([0.1, 0.0, 0.9, 1.0]),
-        ),
-    ),
+    (({}, (1, 2, 4, 5), [8, 3], np.zeros(0)), (_CROP, (1, 4, 5, 2), [3, 3], np.array([0.1, 0.0, 0.9, 1.0]))),
     absent={"roi": np.zeros(0, np.float32)},
     fixed={"scales": None, "antialias": False},
 )

@@ -26,8 +26,6 @@ from aotc.tir import Tensor, body_cost, domain, te, topological
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: An expression of one element, where `Expr` is one of the graph.
 Scalar: TypeAlias = tir.Expr
-#: What `compute` gets, for arguments that are tensors.
-Tensors: TypeAlias = "Sequence[Tensor]"
 #: What `compute` gets for one argument: a tensor, or a tuple of them for a tuple argument.
 TeArg: TypeAlias = "Tensor | tuple[Tensor, ...]"
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, args
 from aotc.relay.op import rules
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar, Tensors
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import axis_of, broadcast_rule, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import Kind, accuracy, random_array, special_values
 from aotc.tir import call as intrinsic_call
@@ -95,7 +95,7 @@ def broadcast_at(x: te.Tensor, indices: Sequence[Any], shape: Sequence[int]) -> 
     return x[tuple(0 if extent == 1 else i for extent, i in zip(x.shape, own, strict=True))]
 
 
-def broadcast_compute(fn: ScalarFn, args: Tensors, name: str) -> te.Compute:
+def broadcast_compute(fn: ScalarFn, args: Sequence[te.Tensor], name: str) -> te.Compute:
     """The tensor of fn(elements), the arguments broadcast."""
     shape = np.broadcast_shapes(*(x.shape for x in args))
 

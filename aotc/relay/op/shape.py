@@ -311,19 +311,11 @@ transpose = OpDef(
     axes=lambda a, types: AxisMap((permutation(a, tensor(types[0]).rank),)),
     moved=lambda a, types, now: a.replace(axes=tuple(map(now, permutation(a, tensor(types[0]).rank)))),
     compute=_transpose_compute,
-    samples=samples_of(
-        TransposeAttrs,
-        "axes",
-        (
-            ((2, 3, 4), (2, 0, 1)),
-            ((2, 3), None),
-            ((1, 2, 3, 4), (0, -2, -1, 1)),
-            ((), None),
-            ((3,), (0,)),
-            ((0, 2), None),
-        ),
-    ),
-)
+    samples=samples_of(TransposeAttrs, "axes", (
+        ((2, 3, 4), (2, 0, 1)), ((2, 3), None), ((1, 2, 3, 4), (0, -2, -1, 1)), ((), None), ((3,), (0,)),
+        ((0, 2), None),
+    )),
+)  # fmt: skip
 
 
 # --- broadcast_to

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
-from aotc.ir import Dim, FuncType, Op, Span, SymDim, TensorType, TupleType, Type, same_dim
+from aotc.ir import Dim, FuncType, Op, SymDim, TensorType, TupleType, Type, same_dim
 from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
 from aotc.relay import expr as graph
 from aotc.relay.expr import Call, Callee, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
@@ -143,10 +143,6 @@ class _Inference:
             self.types[id(node)] = ty
             self._known += 1
 
-    def _fail(self, node: Expr, message: str, code: str = "type", span: Span | None = None) -> None:
-        self.problems.append(Diagnostic(code, message, span or node.span))
-        self._learn(node, _FAILED)
-
     def _take(self, step: _Step, node: Expr) -> None:
         if step is _Step.FINISH:
             if self.types.get(id(node)) is None:
@@ -168,7 +164,9 @@ class _Inference:
         elif isinstance(value, _Failed) or value is None:
             self._learn(node.var, value)
         elif declared is not None and merge_types(declared, value) is None:
-            self._fail(node, f"%{node.var.name} is declared as {declared}, its value is {value}")
+            text = f"%{node.var.name} is declared as {declared}, its value is {value}"
+            self.problems.append(Diagnostic("type", text, node.span))
+            self._learn(node, _FAILED)
         else:
             self._learn(node.var, value)
 

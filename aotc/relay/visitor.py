@@ -9,7 +9,7 @@ class Rename(Mutator):                           # bottom-up rebuild, unchanged 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -178,6 +178,7 @@ def mutated(
     return done[root]
 
 
+@dataclass(eq=False)
 class Mutator:
     """Bottom-up rewriting with a memo, as `mutated` does it.
 
@@ -185,8 +186,7 @@ class Mutator:
     `rewrite_call(old, new)`, `rewrite_var` and so on, by the names of `KINDS`.
     """
 
-    def __init__(self) -> None:
-        self.memo: dict[Expr, Expr] = {}
+    memo: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
     def enter(self, node: Expr) -> bool:
         """Whether to rewrite below `node`."""

@@ -13,6 +13,7 @@ class Square(DFPatternCallback):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir import AotcError, AotcTypeError, Op, merge_spans, span_scope
@@ -58,14 +59,13 @@ class DFPatternCallback:
         raise NotImplementedError(f"{type(self).__name__}.callback")
 
 
+@dataclass(eq=False)
 class _Round(Mutator):
     """One rule applied to all its matches."""
 
-    def __init__(self, rule: DFPatternCallback, groups: dict[Expr, Group]) -> None:
-        super().__init__()
-        self.rule = rule
-        self.groups = groups
-        self.retyped = False
+    rule: DFPatternCallback
+    groups: dict[Expr, Group]
+    retyped: bool = False
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         group = self.groups.get(old)

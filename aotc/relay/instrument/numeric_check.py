@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AotcError, DType, PassInfo, PassInstrument, TensorType, TupleType, Type
+from aotc.ir.types import leaves
 from aotc.relay.expr import type_of
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
@@ -69,7 +70,7 @@ class NumericCheck(PassInstrument):
         self._drawn = {p.name: _random(type_of(p), rng) for p in wanted}
         self._known = {}
         with np.errstate(all="ignore"):
-            self._expected = _flat(evaluate(module, params={**self._drawn, **self.inputs}))
+            self._expected = [*map(np.asarray, leaves(evaluate(module, params={**self._drawn, **self.inputs})))]
 
     def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
         problems = self._problems(module)
@@ -87,7 +88,7 @@ class NumericCheck(PassInstrument):
         values = {**self._drawn, **self.inputs}  # a pass may have bound some of them
         left = {p.name: values[p.name] for p in module.main.params if p.name in values}
         with np.errstate(all="ignore"):
-            return _flat(evaluate(module, params=left))
+            return [*map(np.asarray, leaves(evaluate(module, params=left)))]
 
     def _problems(self, module: IRModule) -> list[str]:
         """What is wrong with the results of a program; those of the last few are remembered."""
@@ -133,7 +134,3 @@ def _random(ty: Type, rng: np.random.Generator) -> Any:
             return rng.integers(0, 2 if ty.dtype.is_bool else 4, ty.static_shape).astype(ty.dtype.numpy)
         case _:
             raise AotcError("numeric-check", f"no random value of type {ty}", hint="give the input")
-
-
-def _flat(value: Any) -> list[Array]:
-    return [a for item in value for a in _flat(item)] if isinstance(value, tuple) else [np.asarray(value)]

@@ -123,12 +123,11 @@ def _settled(packed: Call) -> Expr:
     return packed if size <= MAX_BYTES else evaluate_call(packed, size) or packed
 
 
+@dataclass(eq=False)
 class _Pack(GraphMutator):
-    def __init__(self, target: Target, tiles: Mapping[Expr, int]) -> None:
-        super().__init__()
-        self.target = target
-        self.tiles = tiles
-        self.packed = _Packed()
+    target: Target
+    tiles: Mapping[Expr, int]
+    packed: _Packed = field(default_factory=_Packed)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if not isinstance(new.op, Op) or len(new.args) < 2 or not isinstance(new.args[1], Constant):

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AxisMap, Op, Pass, PassContext, PassInfo, Type, decorated, merge_spans, span_scope
+from aotc.ir import AxisMap, Op, Pass, PassContext, PassInfo, decorated, merge_spans, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, type_of
 from aotc.relay.infer import infer_module, merge_types
 from aotc.relay.module import IRModule
@@ -289,16 +289,14 @@ class Rewriter:
 
 def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
     """The replacement, its span naming all that it replaces; a RuntimeError if the rule changed the type."""
-    if old.checked_type is not None and not _same_type(old.checked_type, new.checked_type):
-        raise RuntimeError(f"rule `{rule.name}` made {new.checked_type} of {old.checked_type}")
+    before, after = old.checked_type, new.checked_type
+    if before is not None and (after is None or merge_types(before, after) is None):
+        raise RuntimeError(f"rule `{rule.name}` made {after} of {before}")
     if not isinstance(new, Call) or new.span is not old.span:
         return new  # something that was there before
-    span = merge_spans([old.span, *(n.span for n in _replaced(old, new))])
+    replaced = _near(old, frozenset(map(id, _near(new))))  # calls that the new expression does without
+    span = merge_spans([old.span, *(n.span for n in replaced)])
     return new if span == new.span else Call(new.op, new.args, new.attrs, span, new.checked_type)
-
-
-def _same_type(old: Type, new: Type | None) -> bool:
-    return new is not None and merge_types(old, new) is not None
 
 
 def _near(root: Expr, stop: frozenset[int] = frozenset()) -> list[Expr]:
@@ -309,12 +307,6 @@ def _near(root: Expr, stop: frozenset[int] = frozenset()) -> list[Expr]:
         found += layer
         layer = [c for n in layer for c in children(n) if id(c) not in stop and isinstance(c, (Call, TupleGetItem))]
     return found
-
-
-def _replaced(old: Call, new: Call) -> list[Expr]:
-    """Calls of the old expression that the new one does without."""
-    kept = frozenset(id(n) for n in _near(new))
-    return _near(old, kept)
 
 
 class RulePass(FunctionPass):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,8 +30,10 @@ from aotc.relay.op.window import full_padding, spread
 from aotc.relay.transform.base import FunctionPass, axis_map, op_call, recall
 from aotc.relay.visitor import children, depth_first, post_order, rebuild
 
+T = TypeVar("T")
 
-def without(items: Sequence[object], position: int) -> tuple[object, ...]:
+
+def without(items: Sequence[T], position: int) -> tuple[T, ...]:
     """`items` but one."""
     return (*items[:position], *items[position + 1 :])
 
@@ -70,7 +72,7 @@ class Group:
         """What the combined call and its steps read."""
         yield from (arg for node in self.anchors for arg in node.args)
         for step in self.steps:
-            yield from (arg for node in step.nodes for k, arg in enumerate(node.args) if k != step.position)
+            yield from (arg for node in step.nodes for arg in without(node.args, step.position))
 
 
 @dataclass(frozen=True)
@@ -226,12 +228,10 @@ class _Search:
     def _follows(self, step: Step, group: Group) -> bool:
         data = group.anchors[0].args[0]
         for node, end in zip(step.nodes, group.ends, strict=True):
-            others = [a for k, a in enumerate(node.args) if k != step.position]
-            if tensor_type_of(node).shape != tensor_type_of(end).shape or not all(
-                tensor_type_of(o).is_static for o in others
-            ):
-                return False
-            if not self._independent(others, data):
+            others = without(node.args, step.position)
+            static = all(tensor_type_of(o).is_static for o in others)
+            same = tensor_type_of(node).shape == tensor_type_of(end).shape
+            if not (same and static and self._independent(others, data)):
                 return False
         return True
 

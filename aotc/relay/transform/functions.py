@@ -91,13 +91,12 @@ def applied(function: Function, args: Sequence[Expr]) -> Expr:
     return memo[function.body]
 
 
+@dataclass(eq=False)
 class _Inliner(Mutator):
     """Applies functions where they are called: the global ones that `wanted` names, literal ones if `literal`."""
 
-    def __init__(self, wanted: Callable[[str], Function | None], literal: bool) -> None:
-        super().__init__()
-        self.wanted = wanted
-        self.literal = literal
+    wanted: Callable[[str], Function | None]
+    literal: bool
 
     def enter(self, node: Expr) -> bool:
         return not (isinstance(node, Function) and _opaque(node))

@@ -151,12 +151,11 @@ def _size(expr: Expr) -> int | None:
     return math.prod(d for d in shape if isinstance(d, int)) if is_static(shape) else None
 
 
+@dataclass(eq=False)
 class _Fuse(GraphMutator):
     """Puts regions, given by their last operators, into functions."""
 
-    def __init__(self, regions: dict[Expr, list[Call]]) -> None:
-        super().__init__()
-        self.regions = regions
+    regions: dict[Expr, list[Call]]
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if old not in self.regions:

@@ -99,15 +99,14 @@ class _Leaf:
     expr: Expr | None
 
 
+@dataclass(eq=False)
 class _Reduce(GraphMutator):
     """Rewrites an expression; `memo` values may have another precision than what they stand for."""
 
-    def __init__(self, low: DType, conversions: Mapping[str, Precision]) -> None:
-        super().__init__()
-        self.low = low
-        self.conversions = conversions
-        self.missing: dict[str, Span | None] = {}
-        self.casts: dict[tuple[Expr, Type], Expr] = {}
+    low: DType
+    conversions: Mapping[str, Precision]
+    missing: dict[str, Span | None] = field(default_factory=dict)
+    casts: dict[tuple[Expr, Type], Expr] = field(default_factory=dict)
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         match new:

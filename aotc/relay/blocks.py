@@ -52,6 +52,11 @@ def left_alone(node: Expr) -> bool:
     return isinstance(node, Function) and (node.is_primitive or "Compiler" in node.attrs)
 
 
+def outside_scopes(expr: Expr) -> bool:
+    """Whether regions may lie below `expr`: what branches, lets and closures hold stays where it is."""
+    return not isinstance(expr, (Function, If, Let))
+
+
 def is_atom(node: Expr) -> bool:
     """Whether a node is used as it is, needing no name."""
     return isinstance(node, (Var, GlobalVar, Constant, Op))

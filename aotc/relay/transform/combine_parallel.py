@@ -19,7 +19,8 @@ import numpy as np
 
 from aotc.ir import NO_ATTRS, Op, OpPattern, merge_spans, span_scope
 from aotc.relay.analysis import users
-from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, as_function, op_of, tensor_type_of
+from aotc.relay.blocks import outside_scopes
+from aotc.relay.expr import Call, Constant, Expr, Function, as_function, op_of, tensor_type_of
 from aotc.relay.op.binary import add
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.dense import BiasAddAttrs, batch_matmul
@@ -166,10 +167,6 @@ def _axis_rows(node: Call) -> tuple[tuple[int | None, ...], ...]:
     return axes.inputs if axes is not None else ((None,) * rank,) * len(node.args)
 
 
-def _is_region(node: Expr, root: Expr) -> bool:
-    return node is root or not isinstance(node, (Let, If, Function))
-
-
 class _Search:
     """The groups of a function.
 
@@ -188,7 +185,7 @@ class _Search:
 
     def groups(self) -> list[Group]:
         found: dict[Hashable, list[Call]] = {}
-        region = list(post_order(self.function, lambda n: _is_region(n, self.function)))
+        region = list(post_order(self.function.body, outside_scopes))
         self.region = {id(node) for node in region}
         for node in region:
             call = op_call(node, self.how.name)

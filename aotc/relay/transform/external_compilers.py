@@ -34,9 +34,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aotc.ir import Op, Pass, PassContext, TupleType, get_op_attr, merge_spans
+from aotc.relay.blocks import outside_scopes
 from aotc.relay.dataflow_pattern.groups import is_free, partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.op.annotation import compiler_begin, compiler_end
@@ -60,11 +61,6 @@ def unmarked(expr: Expr) -> Expr:
         if call is None:
             return expr
         expr = call.args[0]
-
-
-def outside_scopes(expr: Expr) -> bool:
-    """Whether regions may lie below `expr`: what branches, lets and closures hold stays where it is."""
-    return not isinstance(expr, (Function, If, Let))
 
 
 def marked(root: Expr) -> dict[Expr, str]:
@@ -207,8 +203,6 @@ class AnnotateTarget(FunctionPass):
     makes graphs of lets.  Marks that are there stay.
     """
 
-    opt_level = 0
-
     targets: str | Sequence[str] = ()
     include_non_call_ops: bool = True
 
@@ -240,8 +234,6 @@ class AnnotateTarget(FunctionPass):
 class MergeCompilerRegions(FunctionPass):
     """Merge regions of one compiler where one gives another its inputs, unless a path between them leaves both."""
 
-    opt_level = 0
-
     def rewritten(self, function: Function) -> Function:
         root = function.body
         labels = marked(root)
@@ -254,10 +246,6 @@ class MergeCompilerRegions(FunctionPass):
 # --- composites
 
 
-def _always(_: Expr) -> bool:
-    return True
-
-
 @dataclass(frozen=True, repr=False)
 class MergeComposite(FunctionPass):
     """Make composite functions of the matches of patterns, those of the first entries first.
@@ -266,15 +254,11 @@ class MergeComposite(FunctionPass):
              is "COMPILER.WHAT" for AnnotateTarget("COMPILER") to take the function
     """
 
-    opt_level = 0
-
     table: Sequence[tuple[str, DFPattern] | tuple[str, DFPattern, Callable[[Any], bool]]] = ()
 
     def rewritten(self, function: Function) -> Function:
-        for entry in self.table:
-            name, pattern = entry[:2]
-            check = entry[2] if len(entry) == 3 else _always
-            body = partition(pattern, function.body, {"Composite": name}, check)
+        for name, pattern, *check in self.table:
+            body = partition(pattern, function.body, {"Composite": name}, *check)
             if body is not function.body:
                 function = function.with_body(body)
         return function
@@ -409,8 +393,6 @@ class PartitionGraph(Pass[IRModule]):
 
     A region that would need its own results becomes several.  All marks outside of branches, lets and closures go.
     """
-
-    opt_level = 0
 
     mod_name: str = "default"
     bind_constants: bool = True

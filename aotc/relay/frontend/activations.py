@@ -51,6 +51,26 @@ def swish(x: Expr, *, alpha: float = 1.0) -> Expr:
     return g.mul(x, g.sigmoid(x if alpha == 1.0 else g.mul(x, alpha)))
 
 
+def stretched(x: Expr, alpha: float) -> Expr:
+    """(exp(x) - 1) * alpha."""
+    return g.mul(g.sub(g.exp(x), 1.0), alpha)
+
+
+def elu(x: Expr, *, alpha: float = 1.0) -> Expr:
+    """x, and (exp(x) - 1) * alpha where it is negative."""
+    return g.where(g.less(x, 0.0), stretched(x, alpha), x)
+
+
+def hard_sigmoid(x: Expr, *, alpha: float = 0.2, beta: float = 0.5) -> Expr:
+    """x * alpha + beta, between 0 and 1."""
+    return g.clip(g.add(g.mul(x, alpha), beta), 0.0, 1.0)
+
+
+def leaky_relu(x: Expr, *, alpha: float = 0.01) -> Expr:
+    """x, times a number where it is negative."""
+    return g.op("nn.leaky_relu", x, alpha=alpha)
+
+
 def prelu(x: Expr, slope: Expr) -> Expr:
     """x, times a slope that broadcasts where it is negative."""
     return g.where(g.less(x, 0), g.mul(x, slope), x)

@@ -7,8 +7,7 @@ call whose arguments are small constants becomes a constant through
 the operator's reference, which is what makes shape arithmetic
 disappear.
 
-    from aotc.ir import require
-from aotc.relay.frontend import graph as g
+    from aotc.relay.frontend import graph as g
 
     y = g.op("nn.softmax", x, axis=-1)
     z = g.add(g.mul(x, 2.0), y)             # numbers take the data type of the tensor beside them

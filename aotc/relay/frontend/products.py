@@ -137,10 +137,8 @@ def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
         name = next(a for a in axes if axes.count(a) > 1)
         first = axes.index(name)
         second = axes.index(name, first + 1)
-        shape = g.shape(x)
-        row = g.reshape(g.iota(shape[first]), [shape[first] if k == first else 1 for k in range(len(shape))])
-        column = g.reshape(g.iota(shape[second]), [shape[second] if k == second else 1 for k in range(len(shape))])
-        mask = g.cast(g.binary("equal", row, column), g.dtype(x))
+        row, column = (g.along(g.iota(g.dim(x, k)), k, len(axes)) for k in (first, second))
+        mask = g.cast(g.equal(row, column), g.dtype(x))
         x = g.reduce("sum", g.mul(x, mask), (second,), False)
         del axes[second]
     return x, axes

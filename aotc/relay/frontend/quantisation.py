@@ -62,12 +62,11 @@ def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
     """A scale or zero point as it meets `x`: one value, one per
     element of an axis, or one per block.
     """
-    rank = g.rank(v)
-    if rank == 0 or g.dims(v) == (1,):
+    if g.rank(v) == 0 or g.dims(v) == (1,):
         return g.reshape(v, ())
-    if rank == 1 and not block_size:
-        return laid(v, g.axis(axis, g.rank(x)), g.rank(x))
-    return _blocks(v, g.shape(x), g.axis(axis, rank), block_size)
+    if g.rank(v) == 1 and not block_size:
+        return g.along(v, g.axis(axis, g.rank(x)), g.rank(x))
+    return _blocks(v, g.shape(x), g.axis(axis, g.rank(v)), block_size)
 
 
 def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:

@@ -26,9 +26,7 @@ from aotc.relay.op.recurrent import DTYPES
 MAX_STEPS: Final = 1024
 
 State: TypeAlias = list[Expr]
-Exprs: TypeAlias = Sequence[Expr]
 Activation: TypeAlias = Callable[[Expr], Expr]
-Functions: TypeAlias = Sequence[Activation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,42 +83,7 @@ def whole_layer(
     return y, last
 
 
-# --- single steps
-
-
-def _same(x: Expr) -> Expr:
-    return x
-
-
-def lstm_step(
-    gates: Exprs, c: Expr, act: Functions, clipped: Activation = _same, peepholes: Exprs = (), coupled: bool = False
-) -> State:
-    """The new h and c of an LSTM.
-
-    gates       input, forget, cell and output, before their activations
-    act         the activations of gates, of the cell's input, and of its output
-    clipped     what is done before an activation
-    peepholes   weights with which the input, output and forget gates see the state
-    coupled     the forget gate is 1 - the input gate
-    """
-    i, f, new, o = gates
-    if peepholes:
-        i, f = g.add(i, g.mul(peepholes[0], c)), g.add(f, g.mul(peepholes[2], c))
-    i, new = act[0](clipped(i)), act[1](clipped(new))
-    f = g.sub(1.0, i) if coupled else act[0](clipped(f))
-    c = g.add(g.mul(f, c), g.mul(i, new))
-    if peepholes:
-        o = g.add(o, g.mul(peepholes[1], c))
-    return [g.mul(act[0](clipped(o)), act[2](c)), c]
-
-
-def gru_step(reset: Expr, update: Expr, new: Activation, h: Expr, act: Functions, clipped: Activation = _same) -> State:
-    """The new h of a GRU; gates before their activations, the new
-    one as a function of the reset gate.
-    """
-    r, z = act[0](clipped(reset)), act[0](clipped(update))
-    candidate = act[1](clipped(new(r)))
-    return [g.add(g.mul(g.sub(1.0, z), candidate), g.mul(z, h))]
+# --- layers, step by step
 
 
 def linear(x: Expr, weight: Expr, bias: Maybe) -> Expr:
@@ -129,18 +92,16 @@ def linear(x: Expr, weight: Expr, bias: Maybe) -> Expr:
     return y if bias is None else g.op("nn.bias_add", y, bias, axis=-1)
 
 
-# --- layers, step by step
-
-
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """One direction of a layer as arithmetic for each step, with
-    one product for the inputs of all steps.
+    """One direction of a layer as arithmetic for each step, with one product for the inputs of all steps.
 
+    act           the activations of gates, of what is new, and of the output of an LSTM
     order         where the gates that the steps expect stand in the weights
-    reset_after   the reset gate of a GRU scales the product of the last state, not the state
     clip          bounds the inputs of activations
-    others        as of `lstm_step`
+    peepholes     weights with which the input, output and forget gates of an LSTM see its state
+    coupled       the forget gate of an LSTM is 1 - the input gate
+    reset_after   the reset gate of a GRU scales the product of the last state, not the state
     """
 
     kind: str
@@ -167,7 +128,7 @@ class Unrolled:
         steps = list(enumerate(self._inputs(x)))
         outputs: list[Expr] = []
         for t, part in reversed(steps) if reverse else steps:
-            new = self._step(part, state)
+            new = self.step(part, state)
             output = new[0]
             if lengths is not None:
                 running = g.greater(lengths, t)
@@ -185,27 +146,41 @@ class Unrolled:
         products = linear(g.reshape(x, (steps * batch, features)), self.weights.w, self.weights.wb)
         return g.split(products, [batch] * steps, 0)
 
-    def _clipped(self, x: Expr) -> Expr:
-        return x if self.clip is None else g.clip(x, -self.clip, self.clip)
+    def step(self, x: Expr, state: State) -> State:
+        """The states after a step, from those before it and the products (batch, gates * hidden) of its inputs."""
+        if self.kind == "gru":
+            return self._gru(x, state[0])
+        sums = g.add(x, linear(state[0], self.weights.r, self.weights.rb))
+        return [self._act(0, sums)] if self.kind == "rnn" else self._lstm(sums, state[1])
 
-    def _step(self, x: Expr, state: State) -> State:
-        weight, bias, h = self.weights.r, self.weights.rb, state[0]
-        assert bias is not None
-        hidden = g.shape(weight)[1]
-        if self.kind == "rnn":
-            return [self.act[0](self._clipped(g.add(x, linear(h, weight, bias))))]
-        parts = g.split(x if self.kind == "gru" else g.add(x, linear(h, weight, bias)), [hidden] * len(self.order), 1)
-        gates = [parts[k] for k in self.order]
-        if self.kind == "lstm":
-            return lstm_step(gates, state[1], self.act, self._clipped, self.peepholes, self.coupled)
-        sizes = [2 * hidden, hidden]
-        (first, last), (first_bias, last_bias) = g.split(weight, sizes, 0), g.split(bias, sizes, 0)
-        recurrence = g.split(linear(h, first, first_bias), [hidden] * 2, 1)
-        reset, update = (g.add(gates[k], recurrence[self.order[k]]) for k in (0, 1))
+    def _act(self, place: int, x: Expr) -> Expr:
+        return self.act[place](x if self.clip is None else g.clip(x, -self.clip, self.clip))
 
-        def new(r: Expr) -> Expr:
-            if self.reset_after:
-                return g.add(gates[2], g.mul(r, linear(h, last, last_bias)))
-            return g.add(gates[2], linear(g.mul(r, h), last, last_bias))
+    def _gates(self, x: Expr, order: Sequence[int]) -> list[Expr]:
+        parts = g.split(x, [g.shape(self.weights.r)[1]] * len(order), 1)
+        return [parts[k] for k in order]
 
-        return gru_step(reset, update, new, h, self.act, self._clipped)
+    def _lstm(self, sums: Expr, c: Expr) -> State:
+        i, f, new, o = self._gates(sums, self.order)
+        if self.peepholes:
+            i, f = g.add(i, g.mul(self.peepholes[0], c)), g.add(f, g.mul(self.peepholes[2], c))
+        i, new = self._act(0, i), self._act(1, new)
+        f = g.sub(1.0, i) if self.coupled else self._act(0, f)
+        c = g.add(g.mul(f, c), g.mul(i, new))
+        if self.peepholes:
+            o = g.add(o, g.mul(self.peepholes[1], c))
+        return [g.mul(self._act(0, o), self.act[2](c)), c]
+
+    def _gru(self, x: Expr, h: Expr) -> State:
+        weight, bias, gates = self.weights.r, self.weights.rb, self._gates(x, self.order)
+        if self.reset_after:
+            *recurrence, last = self._gates(linear(h, weight, bias), self.order)
+        else:  # what is new waits for the reset gate: a product of its own
+            assert bias is not None
+            hidden = g.shape(weight)[1]
+            (first, rest), (first_bias, rest_bias) = (g.split(v, [2 * hidden, hidden], 0) for v in (weight, bias))
+            recurrence = self._gates(linear(h, first, first_bias), self.order[:2])
+        r, z = (self._act(0, g.add(*sums)) for sums in zip(gates, recurrence, strict=False))
+        inner = g.mul(r, last) if self.reset_after else linear(g.mul(r, h), rest, rest_bias)
+        candidate = self._act(1, g.add(gates[2], inner))
+        return [g.add(g.mul(g.sub(1.0, z), candidate), g.mul(z, h))]

@@ -24,16 +24,17 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from aotc.ir import AotcError, TensorType, TupleType, require
+from aotc.ir import AotcError, DType, TensorType, TupleType, require
 from aotc.relay.expr import Expr, known_data, type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
-from aotc.relay.frontend.onnx.load import Array
+from aotc.relay.frontend.onnx.load import Array, dtype_of_elem
 
 Known: TypeAlias = Annotated[Array, "an input whose value is known at compile time"]
 Ints: TypeAlias = Annotated[list[int], "integers known at compile time"]
 #: Values that older versions of an operator have as attributes and newer ones as inputs are found in either.
 Int: TypeAlias = Annotated[int, "one integer known at compile time"]
+Stated: TypeAlias = Annotated[DType | None, "a data type whose code is 0 where it is left to the converter"]
 Items: TypeAlias = Annotated[list[Expr], "the tensors of a sequence"]
 
 
@@ -111,15 +112,19 @@ class Node:
         return numbers[0]
 
     def attribute(self, parameter: Parameter) -> Any:
-        """What a converter gets for a parameter that is given by
-        keyword: an attribute, or the node.
+        """What a converter gets for a parameter that is given by keyword: an attribute, or the node.
+
+        Data types are stated as codes, and by names in operator sets 1 to 5.
         """
         if parameter.name == "node":
             return self
-        value = self.attrs.get(parameter.name, parameter.default)
-        if parameter.annotation == Axis:
+        value, wanted = self.attrs.get(parameter.name, parameter.default), parameter.annotation
+        if wanted == Axis:
             return g.axis(value, g.rank(self[0]))
-        return bool(value) if parameter.annotation is bool else value
+        if wanted in (DType, Stated) and type(value) in (int, str) and (value or wanted is DType):
+            code = value if isinstance(value, int) else TensorProto.DataType.Value(value)
+            return dtype_of_elem(code, f"`{parameter.name}` of {self.op_type}")
+        return bool(value) if wanted is bool else value
 
 
 def _items(sequence: Expr) -> list[Expr]:

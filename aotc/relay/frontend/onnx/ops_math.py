@@ -19,14 +19,12 @@ from functools import partial
 from functools import reduce as fold
 
 import numpy as np
-from onnx import TensorProto
 
-from aotc.ir import AotcError
+from aotc.ir import AotcError, DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, Maybe
-from aotc.relay.frontend.onnx.load import dtype_of_elem
 from aotc.relay.frontend.onnx.node import Converted, Converter, Int, Ints, Known, Node, Table, named
 from aotc.relay.frontend.quantisation import converted
 from aotc.relay.frontend.reductions import Axes, Reduction, plain
@@ -113,14 +111,8 @@ def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
     return g.where(inside, shifted, beyond)
 
 
-def _cast(x: Expr, *, to: int | str, saturate: bool = True) -> Expr:
-    """`to` is a code, and a name in operator sets 1 to 5."""
-    code = to if isinstance(to, int) else TensorProto.DataType.Value(to)
-    return converted(x, dtype_of_elem(code, "the result of Cast"), saturate)
-
-
-def _cast_like(x: Expr, like: Expr, *, saturate: bool = True) -> Expr:
-    return converted(x, g.dtype(like), saturate)
+def _cast(x: Expr, *, to: DType, saturate: bool = True) -> Expr:
+    return converted(x, to, saturate)
 
 
 def _clip(
@@ -158,24 +150,8 @@ def _dropout(x: Expr, ratio: Maybe = None, training_mode: Known | None = None, *
 # --- activation functions
 
 
-def _expm1(x: Expr) -> Expr:
-    return g.sub(g.exp(x), 1.0)
-
-
 def _celu(x: Expr, *, alpha: float) -> Expr:
-    return g.add(g.maximum(x, 0.0), g.minimum(g.mul(_expm1(g.div(x, alpha)), alpha), 0.0))
-
-
-def _elu(x: Expr, *, alpha: float) -> Expr:
-    return g.where(g.less(x, 0.0), g.mul(_expm1(x), alpha), x)
-
-
-def _hard_sigmoid(x: Expr, *, alpha: float, beta: float) -> Expr:
-    return g.clip(g.add(g.mul(x, alpha), beta), 0.0, 1.0)
-
-
-def _hard_swish(x: Expr) -> Expr:
-    return g.mul(x, _hard_sigmoid(x, alpha=1.0 / 6.0, beta=0.5))
+    return g.add(g.maximum(x, 0.0), g.minimum(activations.stretched(g.div(x, alpha), alpha), 0.0))
 
 
 def _prelu(x: Expr, slope: Expr, *, node: Node) -> Expr:
@@ -185,7 +161,7 @@ def _prelu(x: Expr, slope: Expr, *, node: Node) -> Expr:
 
 
 def _selu(x: Expr, *, alpha: float, gamma: float) -> Expr:
-    return g.mul(g.where(g.greater(x, 0.0), x, g.mul(_expm1(x), alpha)), gamma)
+    return g.mul(g.where(g.greater(x, 0.0), x, activations.stretched(x, alpha)), gamma)
 
 
 def _shrink(x: Expr, *, bias: float, lambd: float) -> Expr:
@@ -284,15 +260,18 @@ def _top_k(x: Expr, k: Int, *, axis: Axis = -1, largest: int = 1) -> list[Expr]:
 
 
 OPS: Table = {
-    **named(_bit_shift, _cast, _cast_like, _celu, _clip, _dropout, _elu, _hard_sigmoid, _hard_swish, _is_inf),
-    **named(_pow, _selu, _shrink, _top_k),
+    **named(_bit_shift, _cast, _celu, _clip, _dropout, _is_inf, _pow, _selu, _shrink, _top_k),
     **{name: partial(g.op, op) for name, op in _UNARY.items()},
     **{name: partial(_binary, op) for name, op in _BINARY.items()},
     **{name: partial(_variadic, op) for name, op in _VARIADIC.items()},
+    "CastLike": lambda x, like, *, saturate=True: converted(x, g.dtype(like), bool(saturate)),
+    "Elu": activations.elu,
     "Gelu": activations.gelu,
+    "HardSigmoid": activations.hard_sigmoid,
+    "HardSwish": lambda x: g.mul(x, activations.hard_sigmoid(x, alpha=1.0 / 6.0)),
     "Hardmax": partial(_flat, _hardmax),
     "Identity": lambda x: x,
-    "LeakyRelu": lambda x, *, alpha: g.op("nn.leaky_relu", x, alpha=alpha),
+    "LeakyRelu": activations.leaky_relu,
     "LogSoftmax": partial(_flat, lambda x, axis: g.op("nn.log_softmax", x, axis=axis)),
     "Mean": lambda *parts: g.div(_variadic("add", *parts), float(len(parts))),
     "Mish": activations.mish,

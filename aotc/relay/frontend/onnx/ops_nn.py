@@ -17,18 +17,20 @@ from typing import Any, Final
 
 from aotc.ir import DType, require
 from aotc.relay.expr import Constant, Expr
+from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.activations import softplus, softsign
 from aotc.relay.frontend.arguments import Axis, Maybe, parameters
 from aotc.relay.frontend.normalisation import batch_norm, batch_norm_in, moments, per_channel, standardized
-from aotc.relay.frontend.onnx.load import dtype_of_elem
-from aotc.relay.frontend.onnx.node import Converted, Node, Table, named
+from aotc.relay.frontend.onnx.node import Converted, Node, Stated, Table, named
 from aotc.relay.frontend.onnx.ops_conv import convolve
 from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.quantisation import centred, dequantize, dynamic_range, laid, quantize, requantize
 from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, whole_layer
 from aotc.relay.frontend.reductions import p_norm
 from aotc.relay.frontend.shapes import element
+
+_FLOAT32: Final = DType("float32")
+_UINT8: Final = DType("uint8")
 
 
 def _gemm(a: Expr, b: Expr, c: Maybe = None, *, transA: int, transB: int, alpha: float, beta: float) -> Expr:
@@ -53,11 +55,6 @@ def _gemm(a: Expr, b: Expr, c: Maybe = None, *, transA: int, transB: int, alpha:
 # --- normalisation
 
 
-def _stash(code: int) -> DType:
-    """The data type of statistics."""
-    return dtype_of_elem(code, "the stash type")
-
-
 def _batch_normalization(
     x: Expr, scale: Expr, bias: Expr, mean: Expr, var: Expr, *, epsilon: float, momentum: float = 0.9, node: Node
 ) -> Converted:
@@ -79,34 +76,34 @@ def _batch_normalization(
 
 
 def _layer_normalization(
-    x: Expr, scale: Expr, bias: Maybe = None, *, axis: Axis = -1, epsilon: float, stash_type: int, node: Node
+    x: Expr, scale: Expr, bias: Maybe = None, *, axis: Axis = -1, epsilon: float, stash_type: DType, node: Node
 ) -> Converted:
-    rank, stash = g.rank(x), _stash(stash_type)
-    plain = axis == rank - 1 and g.rank(scale) == 1 and g.dtype(x) == stash and g.dims(scale) == g.dims(x)[-1:]
+    rank = g.rank(x)
+    plain = axis == rank - 1 and g.rank(scale) == 1 and g.dtype(x) == stash_type and g.dims(scale) == g.dims(x)[-1:]
     if plain and not node.wants(1) and not node.wants(2) and (bias is None or g.dims(bias) == g.dims(scale)):
         beta = bias if bias is not None else g.filled(0, g.shape(scale), g.dtype(x))
         y = g.op("nn.layer_norm", x, scale, beta, axis=-1, epsilon=epsilon, center=bias is not None)
         return [y, None, None]
-    mean, centred, var = moments(g.cast(x, stash), range(axis, rank))
+    mean, centred, var = moments(g.cast(x, stash_type), range(axis, rank))
     inverse = g.div(1.0, g.sqrt(g.add(var, epsilon)))
     y = g.mul(g.cast(g.mul(centred, inverse), g.dtype(x)), scale)
     return [y if bias is None else g.add(y, bias), mean, inverse]
 
 
-def _rms_normalization(x: Expr, scale: Expr, *, axis: Axis = -1, epsilon: float, stash_type: int) -> Expr:
-    data = g.cast(x, _stash(stash_type))
+def _rms_normalization(x: Expr, scale: Expr, *, axis: Axis = -1, epsilon: float, stash_type: DType) -> Expr:
+    data = g.cast(x, stash_type)
     root = g.sqrt(g.add(g.reduce("mean", g.mul(data, data), range(axis, g.rank(x)), True), epsilon))
     return g.mul(g.cast(g.div(data, root), g.dtype(scale)), scale)
 
 
 def _group_normalization(
-    x: Expr, scale: Expr, bias: Expr, *, num_groups: int, epsilon: float, stash_type: int = 1, node: Node
+    x: Expr, scale: Expr, bias: Expr, *, num_groups: int, epsilon: float, stash_type: DType = _FLOAT32, node: Node
 ) -> Expr:
     """Scale and bias are per group up to version 18, per channel after."""
     shape = g.shape(x)
     fits = num_groups >= 1 and shape[1] % num_groups == 0
     require("onnx-norm", fits, f"{shape[1]} channels cannot form {num_groups} groups")
-    data = g.cast(g.reshape(x, (shape[0], num_groups, -1)), _stash(stash_type))
+    data = g.cast(g.reshape(x, (shape[0], num_groups, -1)), stash_type)
     y = g.cast(standardized(data, (2,), epsilon), g.dtype(x))
     if node.since < 21 and g.dim(scale, 0) == num_groups:
         return g.reshape(per_channel(y, scale, bias), shape)
@@ -126,8 +123,6 @@ def _mean_variance_normalization(x: Expr, *, axes: list[int] | None = None) -> E
 
 # --- quantised tensors
 
-_UINT8 = DType("uint8")
-
 
 def _division(x: Expr, scale: Expr) -> DType:
     """The type of the division: the scale's (the data's up to
@@ -136,30 +131,23 @@ def _division(x: Expr, scale: Expr) -> DType:
     dtype = g.dtype(scale)
     if dtype.is_float and dtype.bits >= 16:
         return dtype
-    return g.dtype(x) if g.dtype(x).is_float else DType("float32")
-
-
-def _stated(code: int, otherwise: DType, what: str) -> DType:
-    """The data type that an attribute states."""
-    return dtype_of_elem(code, what) if code else otherwise
+    return g.dtype(x) if g.dtype(x).is_float else _FLOAT32
 
 
 def _quantize(
-    x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: int = 0, precision: int = 0, **attributes: Any
+    x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: Stated = None, precision: Stated = None, **others: Any
 ) -> Expr:
-    dtype = _stated(output_dtype, _UINT8, "the output of QuantizeLinear") if zero is None else g.dtype(zero)
-    work = _stated(precision, _division(x, scale), "the precision")
-    return quantize(x, scale, zero, dtype, work=work, **attributes)
+    dtype = (output_dtype or _UINT8) if zero is None else g.dtype(zero)
+    return quantize(x, scale, zero, dtype, work=precision or _division(x, scale), **others)
 
 
-def _dequantize(x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: int = 0, **places: int) -> Expr:
-    dtype = _stated(output_dtype, g.dtype(scale), "the output of DequantizeLinear")
-    return dequantize(x, scale, zero, dtype, **places)
+def _dequantize(x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: Stated = None, **places: int) -> Expr:
+    return dequantize(x, scale, zero, output_dtype or g.dtype(scale), **places)
 
 
 def _dynamic_quantize(x: Expr) -> list[Expr]:
     scale, zero = dynamic_range(x, _UINT8)
-    return [quantize(x, scale, zero, _UINT8, work=DType("float32")), scale, zero]
+    return [quantize(x, scale, zero, _UINT8, work=_FLOAT32), scale, zero]
 
 
 def _conv_integer(x: Expr, w: Expr, x_zero: Maybe = None, w_zero: Maybe = None, *, node: Node) -> Expr:
@@ -196,13 +184,13 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
     "tanh": g.tanh,
     "sigmoid": g.sigmoid,
     "affine": lambda x, alpha=1.0, beta=0.0: g.add(g.mul(x, alpha), beta),
-    "leakyrelu": lambda x, alpha=0.01: g.op("nn.leaky_relu", x, alpha=alpha),
+    "leakyrelu": activations.leaky_relu,
     "thresholdedrelu": lambda x, alpha=1.0: g.where(g.less(x, alpha), 0.0, x),
     "scaledtanh": lambda x, alpha=1.0, beta=1.0: g.mul(g.tanh(g.mul(x, beta)), alpha),
-    "hardsigmoid": lambda x, alpha=0.2, beta=0.5: g.clip(g.add(g.mul(x, alpha), beta), 0.0, 1.0),
-    "elu": lambda x, alpha=1.0: g.where(g.less(x, 0.0), g.mul(g.sub(g.exp(x), 1.0), alpha), x),
-    "softsign": softsign,
-    "softplus": softplus,
+    "hardsigmoid": activations.hard_sigmoid,
+    "elu": activations.elu,
+    "softsign": activations.softsign,
+    "softplus": activations.softplus,
 }
 
 

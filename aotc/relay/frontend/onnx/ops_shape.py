@@ -24,7 +24,6 @@ from aotc.ir import AotcError, Dim, DType, is_static, require
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, Maybe
-from aotc.relay.frontend.onnx.load import dtype_of_elem
 from aotc.relay.frontend.onnx.node import Int, Ints, Known, Node, Table, named
 from aotc.relay.frontend.shapes import checked_indices, cropped, depth_to_space, from_start, space_to_depth, take
 from aotc.relay.op.rules import broadcast_shape
@@ -224,12 +223,11 @@ def _range(start: Known, limit: Known, delta: Known) -> Expr:
     return Constant((first + np.arange(count, dtype=work) * step).astype(dtype.numpy))
 
 
-def _eye_like(x: Expr, *, k: int = 0, node: Node) -> Expr:
-    code = node.attrs.get("dtype")
-    dtype = g.dtype(x) if code is None else dtype_of_elem(code, "the result of EyeLike")
-    g.check_materialized(g.shape(x), dtype, "the result of EyeLike")
+def _eye_like(x: Expr, *, k: int = 0, dtype: DType | None = None) -> Expr:
+    wanted = dtype or g.dtype(x)
+    g.check_materialized(g.shape(x), wanted, "the result of EyeLike")
     rows, columns = g.shape(x)
-    return Constant(np.eye(rows, columns, k).astype(dtype.numpy))
+    return g.constant(np.eye(rows, columns, k), wanted)
 
 
 def _trilu(x: Expr, k: Maybe = None, *, upper: bool = True) -> Expr:

@@ -28,7 +28,7 @@ from aotc.relay.frontend import windows
 from aotc.relay.frontend.onnx.load import Array
 from aotc.relay.frontend.onnx.node import Int, Ints, Node, Table, named
 from aotc.relay.frontend.products import matmul
-from aotc.relay.frontend.shapes import take
+from aotc.relay.frontend.shapes import padded, take
 
 # --- resizing
 
@@ -183,30 +183,21 @@ def _positions(count: int, align_corners: bool) -> Array:
 
 
 def _matrix(length: int, bins: int, inverse: bool, dtype: str) -> Expr:
-    """(2 * length, 2 * bins): takes interleaved real and imaginary
-    parts to those of the transform.
-    """
+    """(2 * length, 2 * bins): takes interleaved real and imaginary parts to those of the transform."""
     g.check_materialized((2 * length, 2 * bins), dtype, "the matrix of a Fourier transform")
-    turns = np.outer(np.arange(length), np.arange(bins)) % length  # exact angles, however long the signal
-    angle = turns * (2 * math.pi / length) * (1 if inverse else -1)
-    scale = 1 / length if inverse else 1.0
-    c, s = np.cos(angle) * scale, np.sin(angle) * scale
-    matrix = np.empty((length, 2, bins, 2))
-    matrix[:, 0, :, 0], matrix[:, 0, :, 1] = c, s
-    matrix[:, 1, :, 0], matrix[:, 1, :, 1] = -s, c
-    return g.constant(matrix.reshape(2 * length, 2 * bins), dtype)
+    spectra = (np.fft.ifft if inverse else np.fft.fft)(_units(length))[:, :bins]
+    return g.constant(np.ascontiguousarray(spectra).view(np.float64), dtype)
 
 
 def _real_matrix(bins: int, length: int, dtype: str) -> Expr:
-    """(2 * bins, length): takes the one-sided spectrum of a real
-    signal back to the signal.
-    """
-    full = np.zeros((bins, 2, length))
-    for k, n in itertools.product(range(bins), range(length)):
-        weight = 1.0 if k == 0 or 2 * k == length else 2.0
-        angle = 2 * math.pi * (k * n % length) / length
-        full[k, 0, n], full[k, 1, n] = weight * math.cos(angle) / length, -weight * math.sin(angle) / length
-    return g.constant(full.reshape(2 * bins, length), dtype)
+    """(2 * bins, length): takes the one-sided spectrum of a real signal back to the signal."""
+    g.check_materialized((2 * bins, length), dtype, "the matrix of a Fourier transform")
+    return g.constant(np.fft.irfft(_units(bins), length), dtype)
+
+
+def _units(count: int) -> Array:
+    """(2 * count, count): the complex vectors that are 1 or i in one place, in the order of interleaved parts."""
+    return np.stack([np.eye(count), 1j * np.eye(count)], 1).reshape(2 * count, count)
 
 
 def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
@@ -221,7 +212,6 @@ def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
         x = _fitted(x, size, bins, len(lead))
         if parts == 1:
             x = g.pad(x, [(0, 0)] * (len(lead) + 1) + [(0, 1)])
-        g.check_materialized((2 * bins, length), dtype, "the matrix of a Fourier transform")
         return g.reshape(matmul(g.reshape(x, (*lead, 2 * bins)), _real_matrix(bins, length, dtype)), (*lead, length, 1))
     bins = length // 2 + 1 if onesided else length
     matrix = _matrix(length, bins, inverse, dtype)
@@ -233,9 +223,7 @@ def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
 
 def _fitted(x: Expr, size: int, length: int, axis: int) -> Expr:
     """A signal cut, or filled up with zeros, to `length`."""
-    if size >= length:
-        return g.cut(x, [0], [length], [axis]) if size > length else x
-    return g.pad(x, [(0, length - size) if k == axis else (0, 0) for k in range(g.rank(x))])
+    return padded(x, [(0, length - size) if k == axis else (0, 0) for k in range(g.rank(x))])
 
 
 def _dft(x: Expr, dft_length: Int | None = None, axis: Int = -2, *, inverse: bool, onesided: bool) -> Expr:

@@ -31,17 +31,21 @@ def _scaled(value: Value, alpha: Value) -> Value:
 
 
 def _add(x: Value, other: Value, alpha: Value = 1) -> Expr:
-    a, b = tv.promoted(x, _scaled(other, alpha))
-    return g.op("logical_or", a, b) if g.dtype(a).is_bool else g.add(a, b)
+    return _either("logical_or", "add", x, _scaled(other, alpha))
 
 
 def _sub(x: Value, other: Value, alpha: Value = 1) -> Expr:
     return g.sub(*tv.promoted(x, _scaled(other, alpha)))
 
 
-def _mul(x: Value, other: Value) -> Expr:
+def _either(logical: str, name: str, x: Value, other: Value) -> Expr:
+    """An operator that is another one on truth values."""
     a, b = tv.promoted(x, other)
-    return g.op("logical_and", a, b) if g.dtype(a).is_bool else g.mul(a, b)
+    return g.op(logical if g.dtype(a).is_bool else name, a, b)
+
+
+_mul = partial(_either, "logical_and", "multiply")
+_BITWISE = {name: partial(_either, f"logical_{name}", f"bitwise_{name}") for name in ("and", "or", "xor")}
 
 
 def _div(x: Value, other: Value, rounding_mode: str | None = None) -> Expr:
@@ -74,11 +78,6 @@ def _floating(name: str, x: Expr) -> Expr:
 def as_bool(x: Expr) -> Expr:
     """Whether each element is not zero."""
     return x if g.dtype(x).is_bool else g.binary("not_equal", x, 0)
-
-
-def _bitwise(name: str, x: Value, other: Value) -> Expr:
-    a, b = tv.promoted(x, other)
-    return g.op(f"logical_{name}" if g.dtype(a).is_bool else f"bitwise_{name}", a, b)
 
 
 def _round(x: Expr, decimals: int = 0) -> Expr:
@@ -281,13 +280,13 @@ def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> E
 
 
 OPS: Table = {
-    **tv.named(_add, _div, _elu, _glu, _hardshrink, _mul, _pow, _prelu, _round, _softplus),
+    **tv.named(_add, _div, _elu, _glu, _hardshrink, _pow, _prelu, _round, _softplus),
     **tv.named(_softshrink, _sub),
     **{name: partial(_floating, name) for name in _FLOATING},
     **{name: partial(_binary, relay) for name, relay in _BINARY.items()},
     **{f"logical_{name}": partial(_logical, f"logical_{name}") for name in ("and", "or", "xor")},
-    **{f"bitwise_{name}": partial(_bitwise, name) for name in ("and", "or", "xor")},
-    **{f"__{name}__": partial(_bitwise, name) for name in ("and", "or", "xor")},
+    **{f"bitwise_{name}": converter for name, converter in _BITWISE.items()},
+    **{f"__{name}__": converter for name, converter in _BITWISE.items()},
     **{name: partial(_rounding, name) for name in ("ceil", "floor", "trunc")},
     **{name: partial(_finite, name) for name in ("isfinite", "isinf", "isnan")},
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _clamp),
@@ -309,6 +308,7 @@ OPS: Table = {
     "logical_not": lambda x: g.op("logical_not", as_bool(x)),
     "masked_fill": lambda x, mask, value: g.op("where", as_bool(mask), tv.as_tensor(value, g.dtype(x)), x),
     "mish": activations.mish,
+    "mul": _mul,
     "neg": lambda x: g.negative(x),
     "_prelu_kernel": lambda x, weight: activations.prelu(x, weight),
     "reciprocal": lambda x: g.div(1.0, tv.floating(x)),

@@ -9,7 +9,7 @@ OPS["lstm.input"](x=a, hx=[h, c], params=[...], ...)    # outputs, last h, last 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.ops_shape import swap
 from aotc.relay.frontend.pytorch.values import Table, Value
-from aotc.relay.frontend.recurrent import State, Weights, gru_step, linear, lstm_step, whole_layer
+from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, linear, whole_layer
 
 #: An argument that may be left out.
 Maybe: TypeAlias = Expr | None
@@ -209,35 +209,12 @@ def _encoder_layer(
 # --- recurrent layers
 
 
-_Step: TypeAlias = Callable[[Expr, Expr, State], State]
-
-
-def _gates(x: Expr, count: int) -> list[Expr]:
-    return g.split(x, [tv.shape(x)[1] // count] * count, 1)
-
-
-def _lstm_cell(x: Expr, h: Expr, state: State) -> State:
-    return lstm_step(_gates(g.add(x, h), 4), state[1], (g.sigmoid, g.tanh, g.tanh))
-
-
-def _gru_cell(x: Expr, h: Expr, state: State) -> State:
-    (xr, xz, xn), (hr, hz, hn) = _gates(x, 3), _gates(h, 3)
-    act = (g.sigmoid, g.tanh)
-    return gru_step(g.add(xr, hr), g.add(xz, hz), lambda r: g.add(xn, g.mul(r, hn)), state[0], act)
-
-
-def _rnn_cell(activation: str, x: Expr, h: Expr, state: State) -> State:
-    return [g.op(activation, g.add(x, h))]
-
-
-def _cell(
-    step: _Step, x: Expr, hx: Any, w_ih: Expr, w_hh: Expr, b_ih: Maybe = None, b_hh: Maybe = None
-) -> list[Expr] | Expr:
-    """One step, from the products of input and last state with
-    their weights and the last state.
-    """
+def _cell(kind: str, act: Sequence[Activation], x: Expr, hx: Value, w_ih: Expr, w_hh: Expr, **biases: Maybe) -> Value:
+    """One step of a layer, from its input and its last state or states."""
     state = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-    new = step(linear(x, w_ih, b_ih), linear(state[0], w_hh, b_hh), state)
+    order = range(tv.size(w_hh, 0) // tv.size(w_hh, 1))
+    weights = Weights(w_ih, w_hh, biases.get("b_ih"), biases.get("b_hh"))
+    new = Unrolled(kind, weights, act, order, reset_after=True).step(linear(x, w_ih, weights.wb), state)
     return new if len(new) > 1 else new[0]
 
 
@@ -292,15 +269,15 @@ OPS: Table = {
     "dot": lambda x, tensor: matmul(x, tensor),
     "einsum": lambda equation, tensors: einsum(equation, tv.promoted(*tensors)),
     "gru.input": partial(_recurrent, "gru", {}),
-    "gru_cell": partial(_cell, _gru_cell),
+    "gru_cell": partial(_cell, "gru", (g.sigmoid, g.tanh)),
     "lstm.input": partial(_recurrent, "lstm", {}),
-    "lstm_cell": partial(_cell, _lstm_cell),
+    "lstm_cell": partial(_cell, "lstm", (g.sigmoid, g.tanh, g.tanh)),
     "mv": lambda x, vec: matmul(x, vec),
     "native_group_norm": tv.with_absent(_grouped, "the statistics of group_norm", 2),
     "native_layer_norm": tv.with_absent(_layer_norm, "the statistics of layer_norm", 2),
     "rnn_relu.input": partial(_recurrent, "rnn", {"activation": "relu"}),
-    "rnn_relu_cell": partial(_cell, partial(_rnn_cell, "nn.relu")),
+    "rnn_relu_cell": partial(_cell, "rnn", (partial(g.op, "nn.relu"),)),
     "rnn_tanh.input": partial(_recurrent, "rnn", {"activation": "tanh"}),
-    "rnn_tanh_cell": partial(_cell, partial(_rnn_cell, "tanh")),
+    "rnn_tanh_cell": partial(_cell, "rnn", (g.tanh,)),
     "scaled_dot_product_attention": _attention,
 }

@@ -216,7 +216,7 @@ def _broadcast_tensors(tensors: Sequence[Expr]) -> list[Expr]:
 
 def _meshgrid(tensors: Sequence[Expr], indexing: str = "ij") -> list[Expr]:
     counts = [math.prod(tv.shape(t)) for t in tensors]
-    grids = [g.broadcast(tv.row(t, k, len(counts)), counts) for k, t in enumerate(tensors)]
+    grids = [g.broadcast(g.along(t, k, len(counts)), counts) for k, t in enumerate(tensors)]
     return [swap(g, 0, 1) for g in grids] if indexing == "xy" and len(grids) > 1 else grids
 
 
@@ -377,7 +377,7 @@ def _slice_scatter(x: Expr, src: Expr, dim: Axis = 0, start: Value = None, end: 
     update = g.broadcast(g.cast(src, g.dtype(x)), wanted)
     if len(taken) == tv.size(x, dim):
         return update
-    row = tv.row(g.constant(list(taken), "int64"), dim, g.rank(x))
+    row = g.along(g.constant(list(taken), "int64"), dim, g.rank(x))
     return g.op("scatter_elements", x, g.broadcast(row, wanted), update, axis=dim, reduction="update")
 
 

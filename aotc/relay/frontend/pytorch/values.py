@@ -198,9 +198,7 @@ def axis_in(place: int, rank: int) -> int:
     """A possibly negative axis from 0; tensors without dimensions
     have the axis 0, too.
     """
-    if not -max(rank, 1) <= place < max(rank, 1):
-        raise AotcError("torch-axis", f"dimension {place} is outside a tensor of {rank} dimensions")
-    return place % max(rank, 1)
+    return g.axis(place, max(rank, 1))
 
 
 def axis(place: int, x: Expr) -> int:
@@ -226,11 +224,6 @@ def size(x: Expr, place: int) -> int:
 def shape(x: Expr) -> tuple[int, ...]:
     """The static shape."""
     return tuple(size(x, k) for k in range(g.rank(x)))
-
-
-def row(vector: Expr, place: int, rank: int) -> Expr:
-    """The elements of a tensor along one of `rank` axes."""
-    return g.reshape(vector, [-1 if k == place else 1 for k in range(rank)])
 
 
 # --- calls

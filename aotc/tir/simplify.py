@@ -191,15 +191,15 @@ def _extreme(op: str, a: Linear, b: Linear, ranges: _Scope) -> Linear:
     return _atom(binary(op, a.expr(), b.expr()))
 
 
-def _recombined(a: Linear) -> Linear:
-    """x // c * (k * c) + x % c * k == x * k."""
+def recombined(a: Linear, ranges: Ranges) -> Linear:
+    """x // c * (k * c) + x % c * k == x * k; known ranges show that more quotients are x // c."""
     for atom, k in a.terms.items():
-        if not (isinstance(atom, Binary) and atom.op == "floormod" and isinstance(atom.b, Const)):
-            continue
-        partner = binary("floordiv", atom.a, atom.b)
-        if a.terms.get(partner) == k * int(atom.b.value):
-            rest = Linear({t: c for t, c in a.terms.items() if t is not atom and t != partner}, a.const)
-            return _recombined(rest.plus(linear(atom.a, {}), k))
+        match atom:
+            case Binary(op="floormod", a=x, b=Const(value=c)) if int(c) * k in a.terms.values():
+                whole = Linear({atom: 1}).plus(linear(binary("floordiv", x, c), ranges), int(c))
+                found = all(a.terms.get(t) == k * factor for t, factor in whole.terms.items())
+                if found and len(whole.terms) == 2:
+                    return recombined(a.plus(whole, -k).plus(linear(x, ranges), k), ranges)
     return a
 
 
@@ -232,7 +232,7 @@ def _exact(a: Linear, ranges: _Scope) -> bool:
 def _difference(a: Linear, b: Linear, ranges: _Scope) -> Interval:
     """The least and greatest value of a - b as integers without end; anything where a sum may wrap around."""
     exact = _exact(a, ranges) and _exact(b, ranges)
-    difference = _recombined(a.plus(b, -1))
+    difference = recombined(a.plus(b, -1), {})
     return linear_bounds(difference, ranges) if exact or (not difference.terms and not difference.const) else _ALL
 
 
@@ -304,7 +304,7 @@ def simplify(expr: Expr, ranges: Ranges) -> Expr:
     """
     ranges = _scope(ranges)
     if expr.dtype == INDEX and expr.lanes == 1:
-        return _recombined(linear(expr, ranges)).expr()
+        return recombined(linear(expr, ranges), {}).expr()
     return _rebuilt(expr, ranges)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from aotc.tir import Binary, Const, Expr, Interval, Linear, Var, binary, bounds, linear, linear_bounds
+from aotc.tir.simplify import recombined
 
 Ranges = dict[Var, Interval]
 #: Whether a term has one value in all iterations.
@@ -51,7 +52,7 @@ def plain(access: Access) -> Access:
     found = Linear(const=access.form.const)
     for atom, factor in access.form.terms.items():
         found = found.plus(_reduced(atom, access), factor)
-    return access._replace(form=_joined(found, access.ranges))
+    return access._replace(form=recombined(found, access.ranges))
 
 
 def _reduced(atom: Expr, access: Access) -> Linear:
@@ -70,22 +71,6 @@ def _reduced(atom: Expr, access: Access) -> Linear:
             return linear(binary("floordiv", whole.expr(), divisor // unit), access.ranges)
         return low.plus(linear(binary("floormod", whole.expr(), divisor // unit), access.ranges), unit)
     return Linear({atom: 1})
-
-
-def _joined(form: Linear, ranges: Ranges) -> Linear:
-    """A sum with x for x // 3 * 3 + x % 3, wherever both are in it with such factors."""
-    for atom, factor in form.terms.items():
-        division = _division(atom)
-        if division is None or _is_quotient(atom):
-            continue
-        operand, divisor = division
-        quotient = linear(binary("floordiv", operand, divisor), ranges)
-        if len(quotient.terms) == 1 and all(
-            c == 1 and form.terms.get(a) == factor * divisor for a, c in quotient.terms.items()
-        ):
-            rest = form.plus(Linear({atom: 1}), -factor).plus(quotient, -factor * divisor)
-            return _joined(rest.plus(linear(operand, ranges), factor), ranges)
-    return form
 
 
 def _division(atom: Expr) -> tuple[Expr, int] | None:

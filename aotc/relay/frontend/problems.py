@@ -80,6 +80,10 @@ class Problems:
             _LOG.debug("conversion of %s failed", span, exc_info=True)
             self.found.append(Diagnostic(self.code, unfit(), span, notes))
 
+    def add(self, code: str, text: str, span: Span | None, hint: str = "") -> None:
+        """Record a problem."""
+        self.found.append(Diagnostic(code, text, span, hint=hint))
+
     def check(self) -> None:
         """AotcError with all problems, if there are any."""
         if self.found:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from aotc.ir import AotcError, Diagnostic, Span, TensorType, current_span, require, span_scope
+from aotc.ir import AotcError, Span, TensorType, current_span, require, span_scope
 from aotc.ir.budget import budget, spending
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
@@ -238,10 +238,9 @@ def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
             _check_output(value, outputs[-1])
             continue
         if not problems.found:
-            text = f"output {value.name!r} is never computed"
-            problems.found.append(Diagnostic("onnx-undefined", text, span))
+            problems.add("onnx-undefined", f"output {value.name!r} is never computed", span)
     if not graph.output:
-        problems.found.append(Diagnostic("onnx-output", "the graph has no outputs", span))
+        problems.add("onnx-output", "the graph has no outputs", span)
     problems.check()
     return outputs[0] if len(outputs) == 1 else Tuple(outputs)
 

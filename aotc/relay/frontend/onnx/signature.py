@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from aotc.ir import AotcError, Diagnostic, Dim, Span, SymDim, TensorType, is_static, nearest, static_shape
+from aotc.ir import AotcError, Dim, Span, SymDim, TensorType, is_static, nearest, static_shape
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem
 from aotc.relay.frontend.problems import Problems
@@ -70,21 +70,19 @@ def _bindings(declared: _Shapes, shape: _Given, dims: _Pins, problems: Problems,
     symbols = {d.name for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name}
     for name in dims:
         if name not in symbols:
-            text = f"no input has a dimension called {name!r}"
             hint = nearest(name, symbols) or (f"dimensions: {', '.join(sorted(symbols))}" if symbols else "")
-            problems.found.append(Diagnostic("onnx-dim", text, span, hint=hint))
+            problems.add("onnx-dim", f"no input has a dimension called {name!r}", span, hint)
         elif dims[name] < 0:
-            problems.found.append(Diagnostic("onnx-dim", f"dimension {name!r} cannot be {dims[name]}", span))
+            problems.add("onnx-dim", f"dimension {name!r} cannot be {dims[name]}", span)
     bound = dict(dims)
     for name, given in shape.items():
         if name not in declared:
-            text = f"the model has no input {name!r}"
-            problems.found.append(Diagnostic("onnx-input", text, span, hint=nearest(name, declared)))
+            problems.add("onnx-input", f"the model has no input {name!r}", span, nearest(name, declared))
             continue
         for dim, value in zip(declared[name] or (), given, strict=False):
             if isinstance(dim, SymDim) and dim.name and bound.setdefault(dim.name, int(value)) != value:
                 text = f"dimension {dim.name!r} is pinned to both {bound[dim.name]} and {value}"
-                problems.found.append(Diagnostic("onnx-dim", text, span))
+                problems.add("onnx-dim", text, span)
     return bound
 
 

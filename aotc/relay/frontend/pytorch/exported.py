@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from aotc.ir import AotcError, AotcTypeError, Diagnostic, Span, SymDim, TensorType, nearest, require, spending
+from aotc.ir import AotcError, AotcTypeError, Span, SymDim, TensorType, nearest, require, spending
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
@@ -174,7 +174,7 @@ def _check_outputs(program: Any, problems: Problems) -> None:
             what = "buffer" if spec.kind == OutputKind.BUFFER_MUTATION else "input"
             hint = "call .eval() on the module before exporting it, or return the new value as an output"
             text = f"the program changes its {what} {spec.target!r}: compiled models keep no state"
-            problems.found.append(Diagnostic("torch-mutation", text, Span("exported program"), (), hint))
+            problems.add("torch-mutation", text, Span("exported program"), hint)
 
 
 def _read(arg: Any, values: Mapping[str, Value]) -> Value:

@@ -252,17 +252,10 @@ def _is_plain(node: Node, names: list[str], lengths: Maybe) -> bool:
 
 def _unrolled(node: Node, direction: int, weights: Weights, act: Sequence[Activation]) -> Unrolled:
     peephole = node.optional(7) if node.op_type == "LSTM" else None
-    hidden = g.shape(weights.r)[1]
-    return Unrolled(
-        node.op_type.lower(),
-        weights,
-        act,
-        _KINDS[node.op_type][0],
-        node.attrs.get("clip"),
-        g.split(element(peephole, 0, direction), [hidden] * 3, 0) if peephole is not None else (),
-        bool(node.attrs.get("input_forget")),
-        bool(node.attrs.get("linear_before_reset")),
-    )
+    peepholes = () if peephole is None else g.split(element(peephole, 0, direction), [g.shape(weights.r)[1]] * 3, 0)
+    flags = (bool(node.attrs.get(name)) for name in ("input_forget", "linear_before_reset"))
+    order, clip = _KINDS[node.op_type][0], node.attrs.get("clip")
+    return Unrolled(node.op_type.lower(), weights, act, order, clip, peepholes, *flags)
 
 
 _DIRECTIONS: Final = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -320,7 +313,5 @@ OPS: Table = {
     "QLinearMatMul": _qlinear_matmul,
     "QuantizeLinear": _quantize,
     "RMSNormalization": _rms_normalization,
-    "GRU": _recurrent,
-    "LSTM": _recurrent,
-    "RNN": _recurrent,
+    **dict.fromkeys(_KINDS, _recurrent),
 }

@@ -104,8 +104,14 @@ def _matmul(x: Expr, other: Expr) -> Expr:
     return matmul(a, b)
 
 
-def _addmm(x: Expr, mat1: Expr, mat2: Expr, beta: Value = 1, alpha: Value = 1) -> Expr:
-    product = g.scaled(matmul(mat1, mat2), alpha)
+def _product(**factors: Expr) -> Expr:
+    """The product of two tensors, by whatever names an operator has for them."""
+    a, b = factors.values()
+    return matmul(a, b)
+
+
+def _added(x: Expr, beta: Value = 1, alpha: Value = 1, **factors: Expr) -> Expr:
+    product = g.scaled(_product(**factors), alpha)
     return product if beta == 0 else g.add(product, g.scaled(x, beta))
 
 
@@ -118,24 +124,19 @@ def _outer(x: Expr, vec2: Expr) -> Expr:
 
 
 def _attention(
-    query: Expr,
-    key: Expr,
-    value: Expr,
-    attn_mask: Maybe = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    query: Expr, key: Expr, value: Expr, attn_mask: Maybe = None, is_causal: bool = False, **options: Any
 ) -> Expr:
     """softmax(query key^T * scale + mask) value; masks are True
     where attention is allowed, or are added.
+
+    options   `dropout_p`, `scale` and `enable_gqa`
     """
-    if dropout_p:
+    if options.get("dropout_p"):
         raise tv.training("scaled_dot_product_attention with dropout")
-    if enable_gqa:
+    if options.get("enable_gqa"):
         key, value = (_repeated_heads(t, tv.size(query, -3)) for t in (key, value))
-    factor = scale if scale is not None else 1.0 / math.sqrt(tv.size(query, -1))
-    scores = g.mul(matmul(query, swap(key, -2, -1)), factor)
+    scale = options.get("scale")
+    scores = g.mul(matmul(query, swap(key, -2, -1)), 1.0 / math.sqrt(tv.size(query, -1)) if scale is None else scale)
     if is_causal:
         allowed = g.constant(np.tri(tv.size(query, -2), tv.size(key, -2)), "bool")
         scores = g.where(allowed, scores, -math.inf)
@@ -255,7 +256,7 @@ def _grouped(x: Expr, weight: Maybe, bias: Maybe, group: int, eps: float) -> Exp
 
 
 OPS: Table = {
-    **tv.named(_addmm, _batch_norm, _group_norm, _instance_norm, _layer_norm, _linear, _matmul),
+    **tv.named(_batch_norm, _group_norm, _instance_norm, _layer_norm, _linear, _matmul),
     **tv.named(_outer, _rms_norm),
     "_native_batch_norm_legit_no_training": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
     "_native_batch_norm_legit.no_stats": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
@@ -263,21 +264,16 @@ OPS: Table = {
     "_transformer_encoder_layer_fwd": _encoder_layer,
     **dict.fromkeys(("log_softmax", "_log_softmax"), partial(_softmax, "nn.log_softmax")),
     **dict.fromkeys(("softmax", "_softmax"), partial(_softmax, "nn.softmax")),
-    **dict.fromkeys(("bmm", "mm"), lambda x, mat2: matmul(x, mat2)),
-    "addmv": lambda x, mat, vec, beta=1, alpha=1: _addmm(x, mat, vec, beta, alpha),
-    "baddbmm": lambda x, batch1, batch2, beta=1, alpha=1: _addmm(x, batch1, batch2, beta, alpha),
-    "dot": lambda x, tensor: matmul(x, tensor),
+    **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added),
+    **dict.fromkeys(("bmm", "dot", "mm", "mv"), _product),
     "einsum": lambda equation, tensors: einsum(equation, tv.promoted(*tensors)),
-    "gru.input": partial(_recurrent, "gru", {}),
+    **{f"{kind}.input": partial(_recurrent, kind, {}) for kind in ("gru", "lstm")},
+    **{f"rnn_{name}.input": partial(_recurrent, "rnn", {"activation": name}) for name in ("relu", "tanh")},
     "gru_cell": partial(_cell, "gru", (g.sigmoid, g.tanh)),
-    "lstm.input": partial(_recurrent, "lstm", {}),
     "lstm_cell": partial(_cell, "lstm", (g.sigmoid, g.tanh, g.tanh)),
-    "mv": lambda x, vec: matmul(x, vec),
     "native_group_norm": tv.with_absent(_grouped, "the statistics of group_norm", 2),
     "native_layer_norm": tv.with_absent(_layer_norm, "the statistics of layer_norm", 2),
-    "rnn_relu.input": partial(_recurrent, "rnn", {"activation": "relu"}),
     "rnn_relu_cell": partial(_cell, "rnn", (partial(g.op, "nn.relu"),)),
-    "rnn_tanh.input": partial(_recurrent, "rnn", {"activation": "tanh"}),
     "rnn_tanh_cell": partial(_cell, "rnn", (g.tanh,)),
     "scaled_dot_product_attention": _attention,
 }

@@ -198,7 +198,9 @@ def axis_in(place: int, rank: int) -> int:
     """A possibly negative axis from 0; tensors without dimensions
     have the axis 0, too.
     """
-    return g.axis(place, max(rank, 1))
+    if not -max(rank, 1) <= place < max(rank, 1):
+        raise AotcError("torch-axis", f"dimension {place} is outside a tensor of {rank} dimensions")
+    return place % max(rank, 1)
 
 
 def axis(place: int, x: Expr) -> int:

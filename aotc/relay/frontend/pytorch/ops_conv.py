@@ -88,13 +88,23 @@ def _adaptive(kind: str, rank: int, x: Expr, output_size: Value) -> Expr:
 # --- resizing
 
 
-def _upsample(rank: int, method: str, mode: str, x: Expr, output_size: Value = None, **options: Value) -> Expr:
+def _upsample(
+    rank: int,
+    method: str,
+    mode: str,
+    x: Expr,
+    output_size: Value = None,
+    align_corners: bool = False,
+    scale_factors: Value = None,
+    **scales: Value,
+) -> Expr:
     """torch computes positions with a given factor, and with the
     ratio of the extents where there is none.
     """
     names = ["scales"] if rank == 1 else [f"scales_{axis}" for axis in "dhw"[3 - rank :]]
-    extents, mode = tv.shape(x)[2:], "align_corners" if options.get("align_corners") else mode
-    factors = [float(f or 0.0) for f in options.get("scale_factors") or map(options.get, names)]
+    require("torch-argument", scales.keys() <= set(names), "a factor of an axis that is not there")
+    extents, mode = tv.shape(x)[2:], "align_corners" if align_corners else mode
+    factors = [float(f or 0.0) for f in scale_factors or map(scales.get, names)]
     if output_size is None:
         output_size = [math.floor(n * f) for n, f in zip(extents, factors, strict=True)]
     target = tv.ints(output_size)

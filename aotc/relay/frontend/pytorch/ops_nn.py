@@ -104,14 +104,8 @@ def _matmul(x: Expr, other: Expr) -> Expr:
     return matmul(a, b)
 
 
-def _product(**factors: Expr) -> Expr:
-    """The product of two tensors, by whatever names an operator has for them."""
-    a, b = factors.values()
-    return matmul(a, b)
-
-
-def _added(x: Expr, beta: Value = 1, alpha: Value = 1, **factors: Expr) -> Expr:
-    product = g.scaled(_product(**factors), alpha)
+def _addmm(x: Expr, mat1: Expr, mat2: Expr, beta: Value = 1, alpha: Value = 1) -> Expr:
+    product = g.scaled(matmul(mat1, mat2), alpha)
     return product if beta == 0 else g.add(product, g.scaled(x, beta))
 
 
@@ -124,19 +118,24 @@ def _outer(x: Expr, vec2: Expr) -> Expr:
 
 
 def _attention(
-    query: Expr, key: Expr, value: Expr, attn_mask: Maybe = None, is_causal: bool = False, **options: Any
+    query: Expr,
+    key: Expr,
+    value: Expr,
+    attn_mask: Maybe = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Expr:
     """softmax(query key^T * scale + mask) value; masks are True
     where attention is allowed, or are added.
-
-    options   `dropout_p`, `scale` and `enable_gqa`
     """
-    if options.get("dropout_p"):
+    if dropout_p:
         raise tv.training("scaled_dot_product_attention with dropout")
-    if options.get("enable_gqa"):
+    if enable_gqa:
         key, value = (_repeated_heads(t, tv.size(query, -3)) for t in (key, value))
-    scale = options.get("scale")
-    scores = g.mul(matmul(query, swap(key, -2, -1)), 1.0 / math.sqrt(tv.size(query, -1)) if scale is None else scale)
+    factor = scale if scale is not None else 1.0 / math.sqrt(tv.size(query, -1))
+    scores = g.mul(matmul(query, swap(key, -2, -1)), factor)
     if is_causal:
         allowed = g.constant(np.tri(tv.size(query, -2), tv.size(key, -2)), "bool")
         scores = g.where(allowed, scores, -math.inf)
@@ -220,20 +219,26 @@ def _cell(kind: str, act: Sequence[Activation], x: Expr, hx: Value, w_ih: Expr, 
 
 
 def _recurrent(
-    kind: str, attributes: dict[str, str], x: Expr, hx: Any, params: Sequence[Expr], num_layers: int, **options: Any
+    kind: str,
+    attributes: dict[str, str],
+    x: Expr,
+    hx: Any,
+    params: Sequence[Expr],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
 ) -> list[Expr]:
-    """All layers; states hold (layers * directions, batch,
-    features).
-
-    options   `has_biases`, `bidirectional`, `batch_first`, `train`, `dropout`
-    """
-    directions = 2 if options["bidirectional"] else 1
-    per, biases = (4, ()) if options["has_biases"] else (2, (None, None))
+    """All layers; states hold (layers * directions, batch, features)."""
+    directions = 2 if bidirectional else 1
+    per, biases = (4, ()) if has_biases else (2, (None, None))
     fits = len(params) == per * num_layers * directions
     require("torch-op", fits, "recurrent layers with projections are not supported")
-    if options["train"] and options["dropout"]:
+    if train and dropout:
         raise tv.training("a recurrent layer")
-    y = swap(x, 0, 1) if options["batch_first"] else x
+    y = swap(x, 0, 1) if batch_first else x
     require("torch-op", tv.shape(y)[0] > 0, "a sequence of no steps is not supported")
     weights = [Weights(*params[k : k + per], *biases) for k in range(0, len(params), per)]
     states = list(hx) if kind == "lstm" else [hx]
@@ -248,7 +253,7 @@ def _recurrent(
             finals.append(final)
         y = g.concat(columns, 2)
     last = [g.stack(ends, 0) for ends in zip(*finals, strict=True)]
-    return [swap(y, 0, 1) if options["batch_first"] else y, *last]
+    return [swap(y, 0, 1) if batch_first else y, *last]
 
 
 def _grouped(x: Expr, weight: Maybe, bias: Maybe, group: int, eps: float) -> Expr:
@@ -256,7 +261,7 @@ def _grouped(x: Expr, weight: Maybe, bias: Maybe, group: int, eps: float) -> Exp
 
 
 OPS: Table = {
-    **tv.named(_batch_norm, _group_norm, _instance_norm, _layer_norm, _linear, _matmul),
+    **tv.named(_addmm, _batch_norm, _group_norm, _instance_norm, _layer_norm, _linear, _matmul),
     **tv.named(_outer, _rms_norm),
     "_native_batch_norm_legit_no_training": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
     "_native_batch_norm_legit.no_stats": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
@@ -264,8 +269,11 @@ OPS: Table = {
     "_transformer_encoder_layer_fwd": _encoder_layer,
     **dict.fromkeys(("log_softmax", "_log_softmax"), partial(_softmax, "nn.log_softmax")),
     **dict.fromkeys(("softmax", "_softmax"), partial(_softmax, "nn.softmax")),
-    **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added),
-    **dict.fromkeys(("bmm", "dot", "mm", "mv"), _product),
+    **dict.fromkeys(("bmm", "mm"), lambda x, mat2: matmul(x, mat2)),
+    "addmv": lambda x, mat, vec, beta=1, alpha=1: _addmm(x, mat, vec, beta, alpha),
+    "baddbmm": lambda x, batch1, batch2, beta=1, alpha=1: _addmm(x, batch1, batch2, beta, alpha),
+    "dot": lambda x, tensor: matmul(x, tensor),
+    "mv": lambda x, vec: matmul(x, vec),
     "einsum": lambda equation, tensors: einsum(equation, tv.promoted(*tensors)),
     **{f"{kind}.input": partial(_recurrent, kind, {}) for kind in ("gru", "lstm")},
     **{f"rnn_{name}.input": partial(_recurrent, "rnn", {"activation": name}) for name in ("relu", "tanh")},

@@ -282,11 +282,17 @@ def winograd(
 
 
 def extern(
-    name: str, outputs: Kinds, inputs: Sequence[Tensor], build: BuildFn, *, scratch: Sequence[tuple[str, int]] = ()
+    name: str,
+    outputs: Kinds,
+    inputs: Sequence[Tensor],
+    build: BuildFn,
+    *,
+    scratch: Sequence[tuple[str, int]] = (),
+    macs: int = 0,
 ) -> tuple[Extern, ...]:
     """Tensors of the given (shape, dtype) that the hand-written program `build` fills."""
     program = ExternProgram(build, tuple(Scratch(DType(d), n) for d, n in scratch))
-    return extern_for(name, outputs, inputs, lambda _: program)
+    return extern_for(name, outputs, inputs, lambda _: program, macs=macs)
 
 
 def extern_for(

@@ -27,7 +27,6 @@ from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay_api.executor import with_flat_inputs
 from tests.ops.harness import assert_agrees, flat, type_of_value
-from tests.share import share
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 STATIC = ("graph", "aot")
@@ -124,7 +123,7 @@ def samples_of(part: int) -> list[tuple[OpDef, Sample]]:
     return [(op, sample) for op in compiled[part::PARTS] for sample in spread(list(op.samples()))]
 
 
-@pytest.mark.parametrize(("part", "target"), share([(k, t) for k in range(PARTS) for t in ("c", "llvm")], 3))
+@pytest.mark.parametrize(("part", "target"), [(k, t) for k in range(PARTS) for t in ("c", "llvm")])
 def test_samples_of_every_operator(part: int, target: str) -> None:
     cases = samples_of(part)
     mod, args = program_of(cases)

@@ -39,7 +39,7 @@ def verified(module: IRModule, target: str, **options: Any) -> list[Program]:
     return list(chosen.compilation(module).programs)
 
 
-@pytest.mark.parametrize(("name", "target"), share([(n, t) for n in NETWORKS for t in TARGETS], 3))
+@pytest.mark.parametrize(("name", "target"), share([(n, t) for n in NETWORKS for t in TARGETS], 6))
 def test_networks(name: str, target: str) -> None:
     module, params = NETWORKS[name].get_workload(batch_size=1)
     assert verified(CompileOptions(params=params).imported(module), target)
@@ -53,7 +53,7 @@ def operand(value: Any, params: list[Var]) -> Expr:
     return params[-1]
 
 
-@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 8))
+@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 12))
 def test_samples_of_operators(group: int, target: str) -> None:
     """All samples of some operators as the outputs of one program."""
     params: list[Var] = []

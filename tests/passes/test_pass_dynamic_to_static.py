@@ -130,6 +130,28 @@ def test_types() -> None:
         module_of(wrong, x)
 
 
+def test_what_is_known_of_results() -> None:
+    """Ranks, and the extents along axes that no value touches."""
+    x, s, k = var("x", 2, 1, 4), var("s", 2, dtype="int64"), Var("k", TensorType((), "int64"))
+    scalar, image, any_extent = Var("y", TensorType(())), var("i", 1, 4, 5, 3), SymDim()
+    for result, shape in (
+        (dyn.reshape(scalar, s), (any_extent,) * 2),
+        (dyn.squeeze(x, s), (any_extent,)),
+        (dyn.expand_dims(x, k, num_newaxis=2), (any_extent,) * 5),
+        (dyn.broadcast_to(var("z", 2, 3), s), (any_extent,) * 2),
+        (dyn.tile(x, s), (any_extent,) * 3),
+        (dyn.one_hot(s, const(1.0), const(0.0), k, axis=0), (any_extent, 2)),
+        (dyn.topk(x, k, axis=1, ret_type="values"), (2, any_extent, 4)),
+        (dyn.resize2d(image, s, layout="NHWC"), (1, any_extent, any_extent, 3)),
+        (dyn.pad(x, var("w", 3, 2, dtype="int64")), (any_extent,) * 3),
+    ):
+        assert result.checked_type == TensorType(shape)
+    with pytest.raises(AotcError, match="rank 3"):
+        dyn.squeeze(x, var("axes", 4, dtype="int64"))
+    with pytest.raises(AotcError, match="does not broadcast"):
+        dyn.broadcast_to(x, s)
+
+
 @pytest.mark.parametrize("values", [(5, 5), (-2, 1)])
 def test_values_that_do_not_fit(values: tuple[int, ...]) -> None:
     """Wrong sizes, and a -2 that would change the rank, at compile time and in the interpreter."""

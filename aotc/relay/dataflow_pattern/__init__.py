@@ -14,9 +14,9 @@ import importlib
 from aotc.ir.lazy import lazy_names
 from aotc.relay.dataflow_pattern import groups as _groups
 from aotc.relay.dataflow_pattern import matcher as _matcher
-from aotc.relay.dataflow_pattern.patterns import install_search as _install_search
+from aotc.relay.dataflow_pattern.patterns import DFPattern as _DFPattern
 
-_install_search(_matcher.match, _groups.partition)
+_DFPattern.match, _DFPattern.partition = _matcher.match, _groups.partition
 
 
 def _no_more() -> dict[str, object]:

@@ -11,10 +11,10 @@ conv.optional(is_op("nn.relu")).match(expr)                  # True or False
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcTypeError, DType, Op, Type, get_op
 from aotc.ir.attrs import dataclass_transform
@@ -35,11 +35,25 @@ def _joined_by(op_name: str) -> Callable[[DFPattern, DFPattern], CallPattern]:
 class DFPattern:
     """What all patterns share.  `+ - * /` build patterns of calls, `|` is a choice, tried from left to right.
 
-    Subclasses are frozen dataclasses, compared by identity.
+    Subclasses are frozen dataclasses, compared by identity.  Raises AotcTypeError where a part is no pattern.
     """
+
+    #: Whether an expression looks like this; package `aotc.relay.dataflow_pattern` takes it from `matcher`.
+    match: ClassVar[Callable[[DFPattern, Expr], bool]]
+    #: An expression with matches in functions of their own; the package takes it from `groups`.
+    partition: ClassVar[Callable[..., Expr]]
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if f.type == "DFPattern":
+                _check(value)
+            elif f.type == "Sequence[DFPattern] | None" and value is not None:
+                object.__setattr__(self, f.name, tuple(value))
+                _check(*getattr(self, f.name))
 
     def __repr__(self) -> str:
         values = (getattr(self, field.name) for field in dataclasses.fields(self))
@@ -47,10 +61,10 @@ class DFPattern:
 
     def __call__(self, *args: Any) -> CallPattern:
         """A call of this pattern with arguments; `pattern(None)` takes any arguments, however many."""
-        return CallPattern(self, None if args == (None,) else _patterns(args))
+        return CallPattern(self, None if args == (None,) else args)
 
     def __or__(self, other: DFPattern) -> AltPattern:
-        return AltPattern(self, _pattern(other))
+        return AltPattern(self, other)
 
     __add__, __sub__ = _joined_by("add"), _joined_by("subtract")
     __mul__, __truediv__ = _joined_by("multiply"), _joined_by("divide")
@@ -77,44 +91,14 @@ class DFPattern:
 
     def dominates(self, parent: DFPattern, path: DFPattern | None = None) -> DominatorPattern:
         """This pattern, fed by `parent` through `path` alone; see DominatorPattern."""
-        return DominatorPattern(_pattern(parent), wildcard() if path is None else _pattern(path), self)
-
-    def match(self, expr: Expr) -> bool:
-        """Whether `expr` looks like this; see `aotc.relay.dataflow_pattern.matcher.match`."""
-        return _SEARCH.match(self, expr)
-
-    def partition(
-        self, expr: Expr, attrs: Mapping[str, Any] | None = None, check: Callable[[Expr], bool] = lambda _: True
-    ) -> Expr:
-        """`expr` with matches in functions of their own; see `aotc.relay.dataflow_pattern.groups.partition`."""
-        return _SEARCH.partition(self, expr, attrs, check)
+        return DominatorPattern(parent, wildcard() if path is None else path, self)
 
 
-@dataclass(slots=True)
-class _Search:
-    """What is done with patterns; package `aotc.relay.dataflow_pattern` installs it, since it imports this file."""
-
-    match: Callable[[DFPattern, Expr], bool] = field(init=False)
-    partition: Callable[..., Expr] = field(init=False)
-
-
-_SEARCH: Final = _Search()
-
-
-def install_search(match: Callable[[DFPattern, Expr], bool], partition: Callable[..., Expr]) -> None:
-    """Make these what the methods of patterns call."""
-    _SEARCH.match, _SEARCH.partition = match, partition
-
-
-def _pattern(value: object) -> DFPattern:
-    if not isinstance(value, DFPattern):
-        hint = "is_expr(...) matches one expression, is_constant() any constant"
-        raise AotcTypeError("pattern", f"expected a pattern, not {type(value).__name__}", hint=hint)
-    return value
-
-
-def _patterns(values: Iterable[object]) -> tuple[DFPattern, ...]:
-    return tuple(map(_pattern, values))
+def _check(*values: object) -> None:
+    for value in values:
+        if not isinstance(value, DFPattern):
+            hint = "is_expr(...) matches one expression, is_constant() any constant"
+            raise AotcTypeError("pattern", f"expected a pattern, not {type(value).__name__}", hint=hint)
 
 
 class WildcardPattern(DFPattern):
@@ -141,24 +125,20 @@ class CallPattern(DFPattern):
     """A call; the arguments of `add` and `multiply` match in either order.  `args` None: any arguments."""
 
     op: DFPattern
-    args: tuple[DFPattern, ...] | None
+    args: Sequence[DFPattern] | None
 
 
 class FunctionPattern(DFPattern):
     """A function.  `params` None: any parameters."""
 
-    params: tuple[DFPattern, ...] | None
+    params: Sequence[DFPattern] | None
     body: DFPattern
-
-    def __init__(self, params: Iterable[DFPattern] | None, body: DFPattern) -> None:
-        object.__setattr__(self, "params", None if params is None else _patterns(params))
-        object.__setattr__(self, "body", _pattern(body))
 
 
 class TuplePattern(DFPattern):
     """A tuple.  `fields` None: any fields."""
 
-    fields: tuple[DFPattern, ...] | None
+    fields: Sequence[DFPattern] | None
 
 
 class TupleGetItemPattern(DFPattern):
@@ -251,9 +231,14 @@ NODES: Final[Mapping[type[DFPattern], type[Expr]]] = MappingProxyType(
 # --- constructors
 
 
-def wildcard() -> WildcardPattern:
-    """Anything."""
-    return WildcardPattern()
+wildcard: Final = WildcardPattern
+is_expr: Final = ExprPattern
+is_var: Final = VarPattern
+is_constant: Final = ConstantPattern
+is_tuple: Final = TuplePattern
+is_if: Final = IfPattern
+is_let: Final = LetPattern
+dominates: Final = DominatorPattern
 
 
 def is_op(op_name: str) -> ExprPattern:
@@ -261,39 +246,9 @@ def is_op(op_name: str) -> ExprPattern:
     return ExprPattern(get_op(op_name))
 
 
-def is_expr(expr: Expr) -> ExprPattern:
-    """An expression that is structurally equal to `expr`."""
-    return ExprPattern(expr)
-
-
-def is_var(name: str = "") -> VarPattern:
-    """A variable, of any name if `name` is empty."""
-    return VarPattern(name)
-
-
-def is_constant() -> ConstantPattern:
-    """A constant."""
-    return ConstantPattern()
-
-
-def is_tuple(fields: Iterable[DFPattern] | None) -> TuplePattern:
-    """A tuple of these fields, or of any (None)."""
-    return TuplePattern(None if fields is None else _patterns(fields))
-
-
 def is_tuple_get_item(tuple_value: DFPattern, index: int | None = None) -> TupleGetItemPattern:
     """Field `index` of a tuple value, or any field (None)."""
-    return TupleGetItemPattern(_pattern(tuple_value), ANY_INDEX if index is None else index)
-
-
-def is_if(cond: DFPattern, true_branch: DFPattern, false_branch: DFPattern) -> IfPattern:
-    """A choice."""
-    return IfPattern(*_patterns((cond, true_branch, false_branch)))
-
-
-def is_let(var: DFPattern, value: DFPattern, body: DFPattern) -> LetPattern:
-    """A let."""
-    return LetPattern(*_patterns((var, value, body)))
+    return TupleGetItemPattern(tuple_value, ANY_INDEX if index is None else index)
 
 
 def has_type(ttype: Type, pattern: DFPattern | None = None) -> TypePattern:
@@ -314,11 +269,6 @@ def has_shape(shape: Iterable[Any], pattern: DFPattern | None = None) -> ShapePa
 def has_attr(attrs: Mapping[str, Any], pattern: DFPattern | None = None) -> AttrPattern:
     """What has attributes, and matches `pattern`."""
     return (pattern or wildcard()).has_attr(attrs)
-
-
-def dominates(parent: DFPattern, path: DFPattern, child: DFPattern) -> DominatorPattern:
-    """A region from `parent` through `path` to `child`; see DominatorPattern."""
-    return DominatorPattern(*_patterns((parent, path, child)))
 
 
 # --- questions

@@ -5,4 +5,10 @@ In: a model in any form, and `CompileOptions`.  Out: a graph, programs, a C proj
 
     model = compile("net.onnx", output="build/net")
     CompileOptions(target="x86-64-v3").compilation("net.onnx").programs
+
+Whoever imports a part of it can look up operators and passes by name.
 """
+
+from aotc.driver.wiring import install
+
+install()

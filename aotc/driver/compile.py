@@ -24,7 +24,6 @@ from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
 from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
-from aotc.driver.wiring import install
 from aotc.ir import AotcError, AotcTypeError, nearest, spending
 from aotc.ir.transform import PassContext
 from aotc.relay.frontend.onnx import from_onnx
@@ -122,7 +121,6 @@ class CompileOptions:
 
     def imported(self, model: Model) -> IRModule:
         """A model in any accepted form as a graph module, its parameters bound."""
-        install()
         if not isinstance(model, (str, Path, IRModule)) and not hasattr(model, "graph"):
             kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
             raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aotc.driver.wiring import install
 from aotc.ir import AotcError, open_regular
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.module import IRModule
@@ -28,7 +27,6 @@ def pytorch_front_end() -> Any:
     except ImportError as error:
         hint = "pip install torch"
         raise AotcError("torch-missing", f"PyTorch models need torch, which is missing: {error}", hint=hint) from error
-    install()
     return importlib.import_module("aotc.relay.frontend.pytorch")
 
 
@@ -58,7 +56,6 @@ def is_relay_text(model: object) -> bool:
 
 def read_relay_text(path: str | Path) -> IRModule:
     """The module in a file of Relay text; AotcError where it cannot be read or parsed."""
-    install()
     try:
         with open_regular(path, "relay-file") as file:
             text = io.TextIOWrapper(file, encoding="utf-8").read()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from aotc.driver.wiring import install
 from aotc.ir import ALL_LEVELS, AotcError, PassInstrument, nearest
 from aotc.ir.transform import PassInfo, installed_passes
 from aotc.relay.instrument.dump import dump_ir as dump_ir
@@ -42,7 +41,6 @@ class PassList(PassInstrument):
 
 def require_passes(names: Iterable[str]) -> None:
     """AotcError (code "unknown-pass") with the nearest names for names that no pass has, all at once."""
-    install()
     known = [*installed_passes(), *NAMES, "optimize"]
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -23,7 +23,6 @@ from typing import Any, Final
 
 from aotc.driver.cache import digest
 from aotc.driver.scratch import written
-from aotc.driver.wiring import install
 from aotc.ir import AotcError, DType, Failure, Form, Precision, failure_of, open_regular, spending
 from aotc.ir.transform import Pass, PassContext, get_pass
 from aotc.relay.backend.kernels import lower_function
@@ -131,7 +130,6 @@ def replay(path: str | Path) -> str:
 
     Raises what the step raises; AotcError (code "replay") for a file that is damaged.
     """
-    install()
     data = read_replay(path)
     try:
         config = data["context"]

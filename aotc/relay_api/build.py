@@ -22,7 +22,6 @@ from aotc_codegen.c.names import model_identifier
 from aotc.driver.compilation import Compilation, CompiledModel
 from aotc.driver.importing import with_params
 from aotc.driver.scratch import output_file
-from aotc.driver.wiring import install
 from aotc.ir import AotcError, AotcTypeError, NDArray
 from aotc.ir.transform import PassContext
 from aotc.relay.module import IRModule
@@ -162,7 +161,6 @@ def build(
     c_name = f"{PREFIX}{mod_name}"
     if not isinstance(mod_name, str) or not mod_name or model_identifier(c_name) != c_name:
         raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")
-    install()
     module = with_params(ir_mod, params)
     _require_names(module)
     work, made = compile_static(module, machine, c_name)

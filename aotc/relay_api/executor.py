@@ -23,7 +23,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.driver.importing import with_params
-from aotc.driver.wiring import install
 from aotc.ir import AotcError, Device, as_tensors, nearest, require_device
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
@@ -128,7 +127,6 @@ def create_executor(
         raise AotcError("executor", f"unknown kind of executor {kind!r}", hint=hint)
     module = mod if mod is not None else IRModule()
     require_module(module, "executor")
-    install()
     return Executor(kind, with_params(module, params), require_device(device), Target(target))
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aotc.driver.importing import pytorch_front_end
-from aotc.driver.wiring import install
 from aotc.ir.ndarray import NDArray, array
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
 from aotc.relay.module import IRModule
@@ -32,7 +31,6 @@ def from_onnx(
 
     Arguments and errors as in `aotc.relay.frontend.onnx.convert.from_onnx`.
     """
-    install()
     return convert_onnx(model, shape=shape, dims=dims), {}
 
 

@@ -21,7 +21,6 @@ import numpy as np
 
 from aotc.driver.compilation import Compilation
 from aotc.driver.importing import with_params
-from aotc.driver.wiring import install
 from aotc.ir import AotcError, DType, FuncType, TensorType, TupleType, Type, leaves, nested, tensor_types
 from aotc.ir.transform import PassContext
 from aotc.relay.backend.kernels import anchor_name
@@ -59,7 +58,6 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
     require_module(mod, "vm")
     if not PassContext.current().pass_enabled(FuseOps().info):
         raise AotcError("vm", "the pass context leaves out FuseOps, which makes the kernels")
-    install()
     machine = Target(target)
     work = Compilation(with_params(mod, params), machine, "main", PassContext.current())
     with work.running():

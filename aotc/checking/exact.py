@@ -9,6 +9,7 @@ shares no code with this compiler or with ONNX Runtime.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,49 +48,39 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and those in its nodes' attributes."""
-    stack = [graph]
+def _messages(root: Any) -> Iterator[Any]:
+    """A message of protobuf and all inside it."""
+    stack = [root]
     while stack:
         current = stack.pop()
         yield current
-        for node in current.node:
-            for attribute in node.attribute:
-                stack.extend([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs)
-
-
-def _widen_tensor(tensor: TensorProto) -> None:
-    if tensor.data_type == TensorProto.FLOAT:
-        array = numpy_helper.to_array(tensor).astype(np.float64)
-        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+        for field, value in current.ListFields():
+            if field.message_type is not None:
+                stack.extend([value] if hasattr(value, "ListFields") else value)
 
 
 def _widen_node(node: onnx.NodeProto) -> None:
     for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.TENSOR:
-            _widen_tensor(attribute.t)
         to_dtype = node.op_type in ("Cast", "EyeLike") and attribute.name in ("to", "dtype")
         if to_dtype and attribute.i == TensorProto.FLOAT:
             attribute.i = TensorProto.DOUBLE
         if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
-            values = [attribute.f] if attribute.name == "value_float" else list(attribute.floats)
-            array = np.asarray(values if attribute.name == "value_floats" else values[0], np.float64)
+            array = np.asarray(helper.get_attribute_value(attribute), np.float64)
             attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
 
 
 def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model with every float32 turned into float64."""
-    wide = onnx.ModelProto()
-    wide.CopyFrom(model)
-    for graph in _graphs(wide.graph):
-        for tensor in graph.initializer:
-            _widen_tensor(tensor)
-        for node in graph.node:
-            _widen_node(node)
-        for value in [*graph.input, *graph.output]:
-            if value.type.tensor_type.elem_type == TensorProto.FLOAT:
-                value.type.tensor_type.elem_type = TensorProto.DOUBLE
-        del graph.value_info[:]
+    wide = copy.deepcopy(model)
+    for message in list(_messages(wide)):
+        match message:
+            case onnx.NodeProto():
+                _widen_node(message)
+            case TensorProto(data_type=TensorProto.FLOAT):
+                array = numpy_helper.to_array(message).astype(np.float64)
+                message.CopyFrom(numpy_helper.from_array(array, message.name))
+            case onnx.TypeProto.Tensor(elem_type=TensorProto.FLOAT):
+                message.elem_type = TensorProto.DOUBLE
     return wide
 
 

@@ -7,6 +7,7 @@ report.ok, report.cases[0].outputs[0].relative
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -112,8 +113,7 @@ def _exact_results(exact_run: ExactRun, runs: Sequence[Run]) -> list[Arrays] | N
 
 def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> onnx.ModelProto:
     """A copy whose inputs declare the pinned shapes, so that the reference sees the same model."""
-    pinned = onnx.ModelProto()
-    pinned.CopyFrom(model)
+    pinned = copy.deepcopy(model)
     for value in pinned.graph.input:
         if value.name in types and value.type.HasField("tensor_type"):
             dims = [onnx.TensorShapeProto.Dimension(dim_value=d) for d in types[value.name].static_shape]
@@ -199,8 +199,7 @@ def _compared(
 
 def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto:
     """A copy in which every intermediate of known type is an output too."""
-    exposed = onnx.ModelProto()
-    exposed.CopyFrom(model)
+    exposed = copy.deepcopy(model)
     inferred = onnx.shape_inference.infer_shapes(model)
     types = {v.name: v for v in inferred.graph.value_info if v.type.HasField("tensor_type")}
     made = dict.fromkeys(name for node in model.graph.node for name in node.output)

@@ -121,7 +121,7 @@ def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) 
     return pinned
 
 
-def _reference(model: Model, types: Mapping[str, TensorType], names: Sequence[str]) -> Reference:
+def reference_of(model: Model, types: Mapping[str, TensorType], names: Sequence[str]) -> Reference:
     """The implementation that a loaded model is compared with; `names` are those of the outputs."""
     if isinstance(model, IRModule):
         return relay_reference(infer_module(model), names)
@@ -132,7 +132,7 @@ def _reference(model: Model, types: Mapping[str, TensorType], names: Sequence[st
     return onnx_reference(with_static_inputs(model, types))
 
 
-def _loaded(model: str | Path | Model) -> Model:
+def loaded(model: str | Path | Model) -> Model:
     """A model in memory, of whatever kind the file is."""
     if isinstance(model, IRModule):
         return model
@@ -159,7 +159,7 @@ def verify(
     """
     chosen = CompileOptions(**options)
     require_cpu(chosen.machine)
-    model = _loaded(path)
+    model = loaded(path)
     if bisect and not isinstance(model, onnx.ModelProto):
         hint = "`aotc compile --check-passes` names the first pass that changes a result"
         raise AotcError("verify", "only the nodes of ONNX models are compared one by one", hint=hint)
@@ -189,7 +189,7 @@ def _compared(
     """A compiled model and its reference on sets of inputs with the names of their sources."""
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
-    reference = _reference(model, types, names)
+    reference = reference_of(model, types, names)
     runs = [
         Run(source, arrays, dict(zip(names, session.run(None, arrays), strict=True)), reference.run(arrays))
         for source, arrays in inputs

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -31,8 +30,7 @@ import onnx
 from aotc_codegen.c.metadata import APPROXIMATE_BOUND
 
 from aotc.checking.inputs import session_inputs, session_types
-from aotc.checking.reference import onnx_reference
-from aotc.checking.verify import Run, judged, with_static_inputs
+from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_inputs
 from aotc.driver.compilation import CompiledModel, Progress
 from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text
@@ -40,7 +38,7 @@ from aotc.driver.toolchain import compiler_version, require_cpu
 from aotc.driver.tuning_store import cpu_model
 from aotc.ir import AotcError
 from aotc.measuring.contestants import RIVALS, Contestant, Entrant, ours, prepare, require_rivals, started
-from aotc.measuring.run import milliseconds
+from aotc.measuring.timing import milliseconds, summary, turns
 from aotc.relay.frontend.onnx import load_model
 from aotc.runtime.library import find_library
 
@@ -60,20 +58,13 @@ def _turn(contestant: Contestant) -> list[float]:
     if contestant.threads > 1:
         time.sleep(PAUSE_SECONDS)
     contestant.run()
-    times: list[float] = []
-    begin = time.perf_counter()
-    while not times or time.perf_counter() - begin < TURN_SECONDS:
-        times.append(milliseconds(contestant.run))
-    return times
+    return [milliseconds(contestant.run) for _ in turns(1, TURN_SECONDS)]
 
 
 def take_turns(contestants: Sequence[Contestant], repeat: int, seconds: float) -> list[list[float]]:
     """Milliseconds of each contestant's timed runs in `repeat` turns, or as many as `seconds` allow."""
     times: list[list[float]] = [[] for _ in contestants]
-    begin = time.perf_counter()
-    for k in range(repeat):
-        if k >= LEAST_TURNS and time.perf_counter() - begin > seconds:
-            break
+    for _ in turns(LEAST_TURNS, seconds, repeat):
         for contestant, record in zip(contestants, times, strict=True):
             record.extend(_turn(contestant))
     return times
@@ -88,22 +79,16 @@ def machine() -> dict[str, Any]:
 class Judge:
     """Whether a contestant's outputs agree with an independent implementation, as in `aotc verify`."""
 
-    def __init__(self, entrant: Entrant) -> None:
-        self._inputs = entrant.inputs
-        self._model = load_model(entrant.path) if entrant.is_onnx else None
-        if self._model is not None:
-            found = onnx_reference(self._model)
-            self.reference, self._expected = found.name, found.run(entrant.inputs)
-            self._exact = cache(lambda: found.exact(entrant.inputs))  # slow, and one result for all contestants
-        else:
-            made = prepare("torch", entrant, 1)
-            self.reference, self._expected = made.name, {str(k): a.copy() for k, a in enumerate(made.outputs())}
-            self._exact = cache(lambda: None)
+    def __init__(self, entrant: Entrant, outputs: Sequence[str]) -> None:
+        self._inputs, self._model = entrant.inputs, loaded(entrant.path)
+        found = reference_of(self._model, {}, outputs)
+        self.reference, self._expected = found.name, found.run(entrant.inputs)
+        self._exact = cache(lambda: found.exact(entrant.inputs))  # slow, and one result for all contestants
 
     @property
     def bound(self) -> float:
         """What the error of a rival may be: it may use any algorithm."""
-        nodes = self._model.graph.node if self._model is not None else ()
+        nodes = self._model.graph.node if isinstance(self._model, onnx.ModelProto) else ()
         return QUANTISED_BOUND if any(_QUANTISED.search(n.op_type) for n in nodes) else APPROXIMATE_BOUND
 
     def __call__(self, contestant: Contestant, bound: float) -> dict[str, Any]:
@@ -170,11 +155,9 @@ class _Bench:
     def _row(self, contestant: Contestant, times: list[float], own: float) -> dict[str, Any]:
         is_own = contestant.name == "aotc"
         verdict = self.judge(contestant, self.compiled.metadata["error_bound"] if is_own else self.judge.bound)
-        least = min(times)
-        median, spent = statistics.median(times), {"load": contestant.load, "first": contestant.first}
         head = {key: getattr(contestant, key) for key in ("name", "version", "threads", "memory")}
-        figures = {"min": least, "median": median, "all": times, **spent}
-        return head | {"milliseconds": figures, "ratio": None if is_own else own / least} | verdict
+        figures = {**summary(times), "all": times, "load": contestant.load, "first": contestant.first}
+        return head | {"milliseconds": figures, "ratio": None if is_own else own / min(times)} | verdict
 
 
 def bench(
@@ -211,7 +194,7 @@ def bench(
     compiled = chosen.compiled(path)
     build_seconds = time.perf_counter() - start
     with _entrant(path, compiled, inputs) as entrant:
-        judge = Judge(entrant)
+        judge = Judge(entrant, [tensor["name"] for tensor in compiled.metadata["outputs"]])
         work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
         rounds = [work.round(n) for n in threads]
     compiler, python = compiler_version(chosen.cc), platform.python_version()

@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ import numpy as np
 
 from aotc.checking.inputs import Arrays
 from aotc.driver.importing import load_exported
+from aotc.driver.process import run
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.runtime.session import load
 
@@ -125,15 +125,14 @@ class Entrant:
         (folder / "m.onnx").write_bytes(self.path.read_bytes())
         command = (sys.executable, "-c", "import pnnx; pnnx.pnnx()", "m.onnx", "fp16=0")
         try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=CONVERSION_SECONDS
-            )
-        except subprocess.TimeoutExpired:
+            done = run(command, cwd=folder, seconds=CONVERSION_SECONDS)
+        except TimeoutError:
             return f"pnnx took longer than {CONVERSION_SECONDS} s"
-        if done.returncode == 0 and (folder / "m_pnnx.py").exists():
+        if done.code == 0 and (folder / "m_pnnx.py").exists():
             return ""
-        said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip() and line[0] not in "#│┏┡├└"]
-        return f"pnnx cannot convert the model (exit code {done.returncode}){': ' + said[-1] if said else ''}"
+        lines = (done.errors + done.output).decode("utf-8", "replace").splitlines()
+        said = [line for line in lines if line.strip() and line[0] not in "#│┏┡├└"]
+        return f"pnnx cannot convert the model (exit code {done.code}){': ' + said[-1] if said else ''}"
 
 
 def ours(library: Path, inputs: Arrays, threads: int) -> Contestant:
@@ -143,9 +142,8 @@ def ours(library: Path, inputs: Arrays, threads: int) -> Contestant:
     return Contestant("aotc", session.version, threads, binding.run, lambda: list(binding.outputs.values()))
 
 
-def _onnxruntime(entrant: Entrant, threads: int) -> Contestant:
+def _onnxruntime(ort: Any, entrant: Entrant, threads: int) -> Contestant:
     """Bound inputs and outputs; workers stop spinning after each run, as they would be in the others' way."""
-    ort = importlib.import_module("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
@@ -160,9 +158,8 @@ def _onnxruntime(entrant: Entrant, threads: int) -> Contestant:
     return Contestant("onnxruntime", ort.__version__, threads, run, binding.copy_outputs_to_cpu)
 
 
-def _openvino(entrant: Entrant, threads: int) -> Contestant:
+def _openvino(openvino: Any, entrant: Entrant, threads: int) -> Contestant:
     """Pinned to float32, tuned for latency; inputs are shared with the request."""
-    openvino = importlib.import_module("openvino")
     core, path = openvino.Core(), entrant.path
     model = core.read_model(path) if entrant.is_onnx else openvino.convert_model(load_exported(path))
     config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
@@ -183,9 +180,8 @@ def _batch_axes(script: str, call: str) -> list[int]:
     return [int(axis[1]) if axis else 233 for axis in found]
 
 
-def _ncnn(entrant: Entrant, threads: int) -> Contestant:
+def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Contestant:
     """ncnn's own float32 (with its Winograd), a new extractor for each run, as it wants to be used."""
-    ncnn = importlib.import_module("ncnn")
     folder = entrant.pnnx
     net = ncnn.Net()
     net.opt.num_threads = threads
@@ -228,9 +224,8 @@ def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
     return namespace["Model"]().float().eval(), " through pnnx"
 
 
-def _torch(entrant: Entrant, threads: int) -> Contestant:
+def _torch(torch: Any, entrant: Entrant, threads: int) -> Contestant:
     """Eager PyTorch in inference mode."""
-    torch = importlib.import_module("torch")
     module, through = _torch_program(entrant)
     torch.set_num_threads(threads)
     tensors = [torch.from_numpy(a) for a in entrant.inputs.values()]
@@ -247,8 +242,8 @@ def _torch(entrant: Entrant, threads: int) -> Contestant:
     return Contestant("torch", torch.__version__ + through, threads, run, outputs)
 
 
-#: The contestants, by the name of the package that each needs.
-RIVALS: Final[Mapping[str, Callable[[Entrant, int], Contestant]]] = {
+#: What makes the contestants of a package, the model and a number of threads, by the name of the package.
+RIVALS: Final[Mapping[str, Callable[[Any, Entrant, int], Contestant]]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
     "ncnn": _ncnn,
@@ -270,12 +265,12 @@ def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
     if importlib.util.find_spec(name) is None:
         raise AotcError("rival", f"not installed (pip install {name})")
     try:
-        importlib.import_module(name)
+        package = importlib.import_module(name)
         if name in _ONNX_ALONE and not entrant.is_onnx:
             raise AotcError("rival", "it reads ONNX models only")
         if name in _THROUGH_PNNX and entrant.is_onnx:
             _ = entrant.pnnx
-        return started(lambda: RIVALS[name](entrant, threads))
+        return started(lambda: RIVALS[name](package, entrant, threads))
     except AotcError:
         raise
     except Exception as error:  # whatever a rival raises: it cannot take part, and the user is told why

@@ -11,7 +11,6 @@ The program also has a clock for the steps of a schedule, `step_function`.
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +22,7 @@ from aotc_codegen.c.dialect import GNU_C
 from aotc.driver.build import build_library
 from aotc.driver.toolchain import Toolchain, require_cpu
 from aotc.ir.dtype import DType
+from aotc.measuring.timing import turns
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.tensor import aligned
 from aotc.tir.target import Target
@@ -92,8 +92,4 @@ class Probe:
 
 def _least(measure: Callable[[], float]) -> float:
     """The least of what `measure` gives within a moment, three times at least."""
-    found = [measure()]
-    end = time.perf_counter() + MEASURE_SECONDS
-    while len(found) < 3 or time.perf_counter() < end:
-        found.append(measure())
-    return max(1.0, min(found))
+    return max(1.0, min(measure() for _ in turns(3, MEASURE_SECONDS)))

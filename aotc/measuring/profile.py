@@ -11,7 +11,6 @@ bytes at the bandwidth with which as much memory as a run touches can be read.  
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from aotc.checking.inputs import session_inputs
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.measuring.probe import Probe
-from aotc.measuring.run import milliseconds
+from aotc.measuring.timing import milliseconds, summary
 from aotc.runtime.library import MARKER, find_library, read_metadata
 from aotc.runtime.session import Binding, load
 
@@ -163,7 +162,7 @@ def profile(
         "model": session.name,
         "target": target.name,
         "repeat": repeat,
-        "milliseconds": {"min": min(plain), "median": statistics.median(plain), "watched": watched},
+        "milliseconds": {**summary(plain), "watched": watched},
         "machine": {"peak_gflops": peak / 1e9, "bandwidth_gbytes_per_s": bandwidth / 1e9, "touched_bytes": touched},
         "steps": steps,
         "kernels": _by_kernel(steps, peak, bandwidth),

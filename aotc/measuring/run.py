@@ -6,25 +6,16 @@ run_library("build/net", inputs="in.npz", outputs="out.npz", repeat=20)["millise
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from aotc.checking.inputs import save_arrays, session_inputs
 from aotc.driver.scratch import output_file
+from aotc.measuring.timing import milliseconds, summary
 from aotc.runtime.session import load
 
 #: How many values of an output are shown.
 PREVIEW = 6
-
-
-def milliseconds(function: Callable[[], object]) -> float:
-    """How long a call takes."""
-    start = time.perf_counter()
-    function()
-    return 1e3 * (time.perf_counter() - start)
 
 
 def run_library(
@@ -47,4 +38,4 @@ def run_library(
         {"name": n, "dtype": str(r.dtype), "shape": list(r.shape), "preview": r.reshape(-1)[:PREVIEW].tolist()}
         for n, r in zip(names, results, strict=True)
     ]
-    return {"outputs": rows, "repeat": repeat, "milliseconds": {"min": min(times), "median": statistics.median(times)}}
+    return {"outputs": rows, "repeat": repeat, "milliseconds": summary(times)}

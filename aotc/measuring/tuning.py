@@ -31,6 +31,7 @@ from aotc.driver.compile import CompileOptions
 from aotc.driver.toolchain import FindToolchain, require_cpu
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
 from aotc.ir.diagnostics import AotcError
+from aotc.measuring.timing import milliseconds, turns
 from aotc.runtime.tensor import Array
 from aotc.tir import Buffer, Expr, Kernel, Stmt, Store, Target, drop_dead, simplify_stmt, te
 from aotc.tir.loops.nest import hoist_invariants
@@ -161,10 +162,7 @@ def _times(calls: Mapping[str, Call]) -> dict[str, float]:
     """The least seconds of each call, sampled in turns."""
     repeats = {name: max(1, int(SAMPLE_SECONDS / max(_sample(call, 1), 1e-7))) for name, call in calls.items()}
     best = dict.fromkeys(calls, float("inf"))
-    end = time.perf_counter() + JOB_SECONDS
-    for turn in range(TURNS):
-        if turn >= 2 and time.perf_counter() > end:
-            break
+    for _ in turns(2, JOB_SECONDS, TURNS):
         for name, call in calls.items():
             best[name] = min(best[name], _sample(call, repeats[name]))
     return best
@@ -172,10 +170,7 @@ def _times(calls: Mapping[str, Call]) -> dict[str, float]:
 
 def _sample(call: Call, repeat: int) -> float:
     call()
-    begin = time.perf_counter()
-    for _ in range(repeat):
-        call()
-    return (time.perf_counter() - begin) / repeat
+    return milliseconds(call, repeat) / 1e3
 
 
 def run_here(jobs: Sequence[Job], compiler: FindToolchain) -> Results:

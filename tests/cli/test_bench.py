@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from aotc.driver.process import Finished
 from aotc.ir.diagnostics import AotcError
 from aotc.measuring import contestants
 from aotc.measuring.bench import take_turns
@@ -54,13 +54,13 @@ def test_missing_rivals_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_model_that_cannot_be_converted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls = []
 
-    def fail(*command: Any, **_: Any) -> subprocess.CompletedProcess[str]:
+    def fail(*command: Any, **_: Any) -> Finished:
         calls.append(command)
-        return subprocess.CompletedProcess(command, 139, "############# pass_ncnn\n", "no such operator\n\n")
+        return Finished(139, b"############# pass_ncnn\n", b"no such operator\n\n")
 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *p: True if n == "pnnx" else find(n, *p))
-    monkeypatch.setattr(contestants.subprocess, "run", fail)
+    monkeypatch.setattr(contestants, "run", fail)
     entrant = contestants.Entrant(DIGITS, {}, tmp_path)
     for _ in range(2):
         with pytest.raises(AotcError, match=r"cannot convert the model \(exit code 139\): no such operator"):
@@ -75,7 +75,7 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], output
 
 
 def _rival(run: Callable[[], object], outputs: Callable[[], list[Any]]) -> Callable[..., Contestant]:
-    return lambda entrant, threads: Contestant("torch", "0", threads, run, outputs)
+    return lambda package, entrant, threads: Contestant("torch", "0", threads, run, outputs)
 
 
 def test_failing_rival_is_named_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from aotc.ir import Attrs, DType, OpPattern, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import along_axis, broadcast_compute, carrier
-from aotc.relay.op.rules import axis_of, float_tensor, pointwise, require_dtype, require_same_dtype, tensor
-from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, random_sample, special_values
+from aotc.relay.op.rules import float_tensor, pointwise, require_dtype, tensor
+from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, special_values
 from aotc.tir import const, maximum, minimum, select, te
 
 # --- cast
@@ -173,18 +173,10 @@ class PReluAttrs(Attrs):
     axis: int = 1
 
 
-def _prelu_infer(a: PReluAttrs, types: Types) -> Type:
-    data, alpha = float_tensor(types[0]), tensor(types[1], "alpha")
-    channels = data.shape[axis_of(a.axis, data.rank)]
-    fits = alpha.rank == 1 and (alpha.shape[0] == channels or not isinstance(channels, int))
-    require("prelu.alpha", fits, lambda: f"alpha must have shape ({channels},), got {alpha}")
-    require_same_dtype(data, alpha)
-    return data
-
-
-def _prelu_samples() -> Samples:
-    for shape, axis in (((2, 3, 4), 1), ((3,), 0), ((2, 3), -1), ((2, 0), 1)):
-        yield random_sample((shape, (shape[axis],)), PReluAttrs(axis=axis))
-
-
-prelu = along_axis("nn.prelu", PReluAttrs, "alpha", _leaky_numpy, _leaky, infer=_prelu_infer, samples=_prelu_samples)
+_PRELU = [
+    (((2, 3, 4), (3,)), {"axis": 1}),
+    (((3,), (3,)), {"axis": 0}),
+    (((2, 3), (3,)), {"axis": -1}),
+    (((2, 0), (0,)), {"axis": 1}),
+]
+prelu = along_axis("nn.prelu", PReluAttrs, "alpha", _leaky_numpy, _leaky, "prelu.alpha", _PRELU, float_tensor)

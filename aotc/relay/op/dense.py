@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from operator import add
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, param, require
 from aotc.relay.op.contract import contract, dot, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rows import along_axis
-from aotc.relay.op.rules import axis_of, ranked, require_same_dtype, shape_text, tensor
-from aotc.relay.op.samples import random_sample
+from aotc.relay.op.rules import ranked, tensor
+from aotc.relay.op.samples import cases
 from aotc.relay.op.window import blocked, may_equal
 from aotc.tir import te
-
-D = TypeVar("D", int, Dim)
 
 
 class DenseAttrs(Attrs):
@@ -62,17 +60,17 @@ class BiasAddAttrs(Attrs):
     axis: int = 1
 
 
+def _swapped(shape: Sequence[Any], swap: bool) -> tuple[Any, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if swap else tuple(shape)
+
+
+def _transposed(a: Any) -> tuple[bool, bool]:
+    """Which of the operands are transposed first."""
+    return (False, True) if isinstance(a, DenseAttrs) else (a.transpose_a, a.transpose_b)
+
+
 def _check_inner(a: Dim, b: Dim) -> None:
     require("matmul.inner", may_equal(a, b), lambda: f"the summed dimensions differ: {a} and {b}")
-
-
-def _check_units(units: int | None, n: Dim) -> None:
-    require("matmul.units", units is None or may_equal(units, n), f"units is {units}, the weight has {n}")
-
-
-def _swapped(shape: Sequence[D], swap: bool) -> tuple[D, ...]:
-    *outer, rows, columns = shape
-    return (*outer, columns, rows) if swap else (*outer, rows, columns)
 
 
 def _at_least(ty: Type, rank: int, what: str) -> TensorType:
@@ -81,20 +79,27 @@ def _at_least(ty: Type, rank: int, what: str) -> TensorType:
     return data
 
 
-# --- nn.dense
+# --- nn.dense, nn.matmul, nn.batch_matmul
 
 
-def _infer_dense(a: DenseAttrs, types: Types) -> Type:
-    data = _at_least(types[0], 1, "data")
-    weight = ranked("dense.weight-rank", types[1], 2, "weight")
-    _check_inner(data.shape[-1], weight.shape[1])
-    _check_units(a.units, weight.shape[0])
-    return TensorType((*data.shape[:-1], weight.shape[0]), result_dtype(data, weight, a.out_dtype))
-
-
-def _transposed(a: Any) -> tuple[bool, bool]:
-    """Which of the operands are transposed first."""
-    return (False, True) if isinstance(a, DenseAttrs) else (a.transpose_a, a.transpose_b)
+def _infer(names: str, code: str, a: Any, types: Types) -> Type:
+    """Rows of any number of axes times a matrix, or a batch of matrices times another."""
+    batched = isinstance(a, BatchMatmulAttrs)
+    swap, other = _transposed(a)
+    first, second = names.split()
+    left = ranked(code, types[0], 3, first) if batched else _at_least(types[0], 1 + swap, first)
+    right = ranked(code, types[1], 2 + batched, second)
+    *outer, summed = _swapped(left.shape, swap)
+    *batch, inner, columns = _swapped(right.shape, other)
+    _check_inner(summed, inner)
+    if batch:
+        fits = outer[0] == 1 or batch[0] == 1 or may_equal(outer[0], batch[0])
+        require("batch_matmul.batch", fits, f"batches {outer[0]} and {batch[0]} do not broadcast")
+        outer[0] = batch[0] if outer[0] == 1 else outer[0]
+    else:
+        given = a.units is None or may_equal(a.units, columns)
+        require("matmul.units", given, f"units is {a.units}, the weight has {columns}")
+    return TensorType((*outer, columns), result_dtype(left, right, a.out_dtype))
 
 
 def _refine(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
@@ -136,6 +141,22 @@ def _reference(a: Any, left: Array, right: Array) -> Array:
     first, second = _transposed(a)
     x, y = left.swapaxes(-1, -2) if first else left, right.swapaxes(-1, -2) if second else right
     return dot(x, y, a.out_dtype or str(left.dtype))
+
+
+def _axes_matmul(a: MatmulAttrs, types: Types) -> AxisMap:
+    rank, right = tensor(types[0]).rank, 0 if a.transpose_b else 1
+    left = (*range(rank - 2), rank - 1) if a.transpose_a else tuple(range(rank - 1))
+    column = right if a.units is None else None  # with `units` given the columns are pinned
+    return AxisMap(((*left, None), (*(None for _ in left), column)))
+
+
+def _axes_batch(a: BatchMatmulAttrs, types: Types) -> AxisMap:
+    left, right = tensor(types[0]), tensor(types[1])
+    shared = left.shape[0] == right.shape[0]
+    rows, columns = 2 if a.transpose_a else 1, 1 if a.transpose_b else 2
+    first = (0 if shared or right.shape[0] == 1 else None, rows, None)
+    second = (0 if shared or left.shape[0] == 1 else None, None, columns)
+    return AxisMap((first, second))
 
 
 # --- nn.contrib_dense_pack
@@ -189,125 +210,67 @@ def _reference_pack(a: DensePackAttrs, data: Array, weight: Array) -> Array:
     return dot(data, plain[:, :units], a.out_dtype or str(data.dtype))
 
 
-# --- nn.matmul
+_SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
+    "dense": (
+        (((3, 17), (5, 17)), {"units": 5}),
+        (((2, 3, 8), (4, 8)), {"units": None}),
+        (((1, 33), (40, 33)), {"units": 40}),
+        (((2, 9), (3, 9)), {"units": 3, "out_dtype": "int32"}, "int8"),
+        (((2, 9), (3, 9)), {"units": 3}, "float16"),
+    ),
+    "contrib_dense_pack": (
+        (((3, 9), (2, 9, 4)), {"units": 6, "weight_layout": "NC4n"}),
+        (((1, 2, 9), (2, 9, 8)), {"units": None, "weight_layout": "NC8n"}),
+    ),
+    "matmul": (
+        (((3, 4), (4, 5)), {"units": None}),
+        (((4, 3), (5, 4)), {"units": 5, "transpose_a": True, "transpose_b": True}),
+        (((2, 3, 4), (4, 5)), {"units": 5}),
+        (((4,), (4, 5)), {"units": 5}),
+        (((7, 4), (4, 5)), {"units": 5}, "float64"),
+    ),
+    "batch_matmul": (
+        (((2, 3, 4), (2, 4, 5)), {}),
+        (((2, 3, 4), (2, 5, 4)), {"transpose_b": True}),
+        (((1, 4, 3), (2, 4, 5)), {"transpose_a": True}),
+        (((3, 2, 4), (1, 4, 5)), {}),
+        (((2, 3, 4), (2, 4, 5)), {"out_dtype": "int32"}, "int8"),
+    ),
+}
+_BIASED: Any = ((((2, 3, 4), (3,)), {}), (((2, 3, 4), (4,)), {"axis": -1}), (((2, 3), (3,)), {}, "int32"))
 
 
-def _infer_matmul(a: MatmulAttrs, types: Types) -> Type:
-    left = _at_least(types[0], 2 if a.transpose_a else 1, "tensor_a")
-    right = ranked("matmul.rank", types[1], 2, "tensor_b")
-    *outer, inner = _swapped(left.shape, True) if a.transpose_a else left.shape
-    k, n = _swapped(right.shape, a.transpose_b)
-    _check_inner(inner, k)
-    _check_units(a.units, n)
-    return TensorType((*outer, n), result_dtype(left, right, a.out_dtype))
+def _product(name: str, attributes: type[Attrs], names: str, axes: Any, code: str = "", **facets: Any) -> OpDef:
+    """`code`: that of the diagnostic where an operand has another number of axes."""
+    shared: dict[str, Any] = {
+        "infer": partial(_infer, names, code),
+        "reference": _reference,
+        "compute": partial(_compute, name),
+    }
+    return OpDef(
+        name=f"nn.{name}",
+        attrs=attributes,
+        args=args(*names.split()),
+        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+        axes=axes,
+        samples=cases(attributes, _SAMPLES[name]),
+        **shared | facets,
+    )
 
 
-def _axes_matmul(a: MatmulAttrs, types: Types) -> AxisMap:
-    rank, right = tensor(types[0]).rank, 0 if a.transpose_b else 1
-    left = (*range(rank - 2), rank - 1) if a.transpose_a else tuple(range(rank - 1))
-    column = right if a.units is None else None  # with `units` given the columns are pinned
-    return AxisMap(((*left, None), (*(None for _ in left), column)))
-
-
-# --- nn.batch_matmul
-
-
-def _infer_batch(a: BatchMatmulAttrs, types: Types) -> Type:
-    left, right = (ranked("batch_matmul.rank", ty, 3, "operands") for ty in types)
-    batch, m, k = _swapped(left.shape, a.transpose_a)
-    other, inner, n = _swapped(right.shape, a.transpose_b)
-    _check_inner(k, inner)
-    fits = batch == 1 or other == 1 or may_equal(batch, other)
-    require("batch_matmul.batch", fits, f"batches {batch} and {other} do not broadcast")
-    return TensorType((other if batch == 1 else batch, m, n), result_dtype(left, right, a.out_dtype))
-
-
-def _axes_batch(a: BatchMatmulAttrs, types: Types) -> AxisMap:
-    left, right = tensor(types[0]), tensor(types[1])
-    shared = left.shape[0] == right.shape[0]
-    rows, columns = 2 if a.transpose_a else 1, 1 if a.transpose_b else 2
-    first = (0 if shared or right.shape[0] == 1 else None, rows, None)
-    second = (0 if shared or left.shape[0] == 1 else None, None, columns)
-    return AxisMap((first, second))
-
-
-# --- nn.bias_add
-
-
-def _infer_bias(a: BiasAddAttrs, types: Types) -> Type:
-    data, bias = tensor(types[0], "data"), tensor(types[1], "bias")
-    axis = axis_of(a.axis, data.rank)
-    fits = bias.rank == 1 and may_equal(bias.shape[0], data.shape[axis])
-    require("bias_add.bias", fits, lambda: f"bias {shape_text(bias.shape)} does not fit axis {axis} of {data}")
-    require_same_dtype(data, bias)
-    return data
-
-
-# --- samples
-
-
-def _samples_dense() -> Samples:
-    yield random_sample(((3, 17), (5, 17)), DenseAttrs(units=5))
-    yield random_sample(((2, 3, 8), (4, 8)), DenseAttrs(units=None))
-    yield random_sample(((1, 33), (40, 33)), DenseAttrs(units=40))
-    yield random_sample(((2, 9), (3, 9)), DenseAttrs(units=3, out_dtype="int32"), "int8")
-    yield random_sample(((2, 9), (3, 9)), DenseAttrs(units=3), "float16")
-
-
-def _samples_pack() -> Samples:
-    yield random_sample(((3, 9), (2, 9, 4)), DensePackAttrs(units=6, weight_layout="NC4n"))
-    yield random_sample(((1, 2, 9), (2, 9, 8)), DensePackAttrs(units=None, weight_layout="NC8n"))
-
-
-def _samples_matmul() -> Samples:
-    yield random_sample(((3, 4), (4, 5)), MatmulAttrs(units=None))
-    yield random_sample(((4, 3), (5, 4)), MatmulAttrs(units=5, transpose_a=True, transpose_b=True))
-    yield random_sample(((2, 3, 4), (4, 5)), MatmulAttrs(units=5))
-    yield random_sample(((4,), (4, 5)), MatmulAttrs(units=5))
-    yield random_sample(((7, 4), (4, 5)), MatmulAttrs(units=5), "float64")
-
-
-def _samples_batch() -> Samples:
-    yield random_sample(((2, 3, 4), (2, 4, 5)), BatchMatmulAttrs())
-    yield random_sample(((2, 3, 4), (2, 5, 4)), BatchMatmulAttrs(transpose_b=True))
-    yield random_sample(((1, 4, 3), (2, 4, 5)), BatchMatmulAttrs(transpose_a=True))
-    yield random_sample(((3, 2, 4), (1, 4, 5)), BatchMatmulAttrs())
-    yield random_sample(((2, 3, 4), (2, 4, 5)), BatchMatmulAttrs(out_dtype="int32"), "int8")
-
-
-def _samples_bias() -> Samples:
-    yield random_sample(((2, 3, 4), (3,)), BiasAddAttrs())
-    yield random_sample(((2, 3, 4), (4,)), BiasAddAttrs(axis=-1))
-    yield random_sample(((2, 3), (3,)), BiasAddAttrs(), "int32")
-
-
-def _product(name: str, attributes: type[Attrs], names: str, infer: Any, axes: Any, **facets: Any) -> OpDef:
-    own: dict[str, Any] = {"reference": _reference, "compute": partial(_compute, name)} | facets
-    pattern = OpPattern.OUT_ELEMWISE_FUSABLE
-    inputs = args(*names.split())
-    return OpDef(name=f"nn.{name}", attrs=attributes, args=inputs, infer=infer, pattern=pattern, axes=axes, **own)
-
-
-dense = _product(
-    "dense", DenseAttrs, "data weight", _infer_dense, _leading_axes, refine=_refine, layout="NC", samples=_samples_dense
-)
+dense = _product("dense", DenseAttrs, "data weight", _leading_axes, "dense.weight-rank", refine=_refine, layout="NC")
 contrib_dense_pack = _product(
     "contrib_dense_pack",
     DensePackAttrs,
     "data weight",
-    _infer_pack,
     _leading_axes,
     order="data weight weight_layout units out_dtype",
+    infer=_infer_pack,
     reference=_reference_pack,
     compute=_compute_pack,
-    samples=_samples_pack,
 )
-matmul = _product(
-    "matmul", MatmulAttrs, "tensor_a tensor_b", _infer_matmul, _axes_matmul, refine=_refine, samples=_samples_matmul
-)
-batch_matmul = _product(
-    "batch_matmul", BatchMatmulAttrs, "tensor_a tensor_b", _infer_batch, _axes_batch, samples=_samples_batch
-)
+matmul = _product("matmul", MatmulAttrs, "tensor_a tensor_b", _axes_matmul, "matmul.rank", refine=_refine)
+batch_matmul = _product("batch_matmul", BatchMatmulAttrs, "tensor_a tensor_b", _axes_batch, "batch_matmul.rank")
 bias_add = along_axis(
-    "nn.bias_add", BiasAddAttrs, "bias", add, add, infer=_infer_bias, quantised=Quantised.RESCALE, samples=_samples_bias
+    "nn.bias_add", BiasAddAttrs, "bias", add, add, "bias_add.bias", _BIASED, quantised=Quantised.RESCALE
 )

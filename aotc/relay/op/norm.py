@@ -12,22 +12,20 @@ the mean, never as a difference of squares.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
-from math import prod
 from operator import add
 from typing import Any
 
 import numpy as np
 
 from aotc.ir import AxisMap, OpPattern, Precision, TensorType, TupleType, Type, Types, args, require
-from aotc.ir.attrs import REQUIRED, Attrs, param, variant
+from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.relay.expr import Expr, TupleGetItem
 from aotc.relay.op import rules
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.samples import random_array, random_sample
-from aotc.relay.op.window import may_equal
+from aotc.relay.op.reduce import Reduction
+from aotc.relay.op.samples import cases, random_array, random_sample
 from aotc.tir import all_of, call, const, maximum, te
 
 
@@ -40,11 +38,19 @@ class BatchNormAttrs(Attrs):
     scale: bool = True
 
 
-LayerNormAttrs = variant(BatchNormAttrs, "LayerNormAttrs", axis=-1)
-InstanceNormAttrs = variant(BatchNormAttrs, "InstanceNormAttrs")
+class LayerNormAttrs(BatchNormAttrs):
+    """Normalise along one axis, then scale by gamma and shift by beta."""
+
+    axis: int = -1
+
+
+class InstanceNormAttrs(BatchNormAttrs):
+    """Normalise each channel (along `axis`) of each batch item over all other axes."""
 
 
 class GroupNormAttrs(Attrs):
+    """Normalise each group of channels of each batch item; gamma and beta are per channel."""
+
     num_groups: int = param(default=0, given=REQUIRED)
     axis: int = 1
     epsilon: float = 1e-5
@@ -78,15 +84,6 @@ class DropoutAttrs(Attrs):
     rate: float = 0.5
 
 
-def _check_params(data: TensorType, axis: int, params: Sequence[Type]) -> None:
-    """One value per element of `axis`, in the data's type."""
-    for vector in params:
-        ty = rules.tensor(vector, "parameter")
-        fits = ty.rank == 1 and may_equal(ty.shape[0], data.shape[axis])
-        require("norm.params", fits, f"parameter {ty} does not fit axis {axis} of {data}")
-        rules.require_same_dtype(data, ty)
-
-
 def _copy(x: te.Tensor, name: str) -> te.Tensor:
     return te.compute(x.shape, lambda *v: x[v], name)
 
@@ -96,9 +93,8 @@ def _copy(x: te.Tensor, name: str) -> te.Tensor:
 
 def _infer_batch(a: BatchNormAttrs, types: Types) -> Type:
     data = rules.float_tensor(types[0])
-    axis = rules.axis_of(a.axis, data.rank)
-    _check_params(data, axis, types[1:])
-    vector = TensorType((data.shape[axis],), data.dtype)
+    rules.check_vectors("norm.params", a, data, types[1:], "parameter")
+    vector = TensorType((data.shape[a.axis],), data.dtype)
     return TupleType((data, vector, vector))
 
 
@@ -145,65 +141,32 @@ def _samples_batch() -> Samples:
 # --- normalisation of groups of elements: layer, instance, group norm
 
 
-@dataclass(frozen=True, slots=True)
-class _Groups:
-    """The elements of `data` that have the indices along the axes `kept` in common."""
-
-    data: te.Tensor
-    kept: Sequence[int]
-
-    @property
-    def rest(self) -> list[int]:
-        return [k for k in range(self.data.rank) if k not in self.kept]
-
-    @property
-    def outer(self) -> list[int]:
-        return [self.data.shape[k] for k in self.kept]
-
-    @property
-    def extents(self) -> list[int]:
-        return [self.data.shape[k] for k in self.rest]
-
-    def of(self, v: Sequence[Scalar]) -> tuple[Scalar, ...]:
-        """The group to which the element at `v` belongs."""
-        return tuple(v[k] for k in self.kept)
-
-    def sum(self, name: str, body: Callable[[Scalar, Sequence[Scalar]], Scalar]) -> te.Tensor:
-        """For each group, the sum of body(element, group)."""
-
-        def term(*v: Scalar) -> Scalar:
-            where = dict(zip([*self.kept, *self.rest], v, strict=True))
-            return body(self.data[tuple(where[k] for k in range(self.data.rank))], v[: len(self.kept)])
-
-        return te.reduce("sum", self.outer, self.extents, term, name)
-
-    def inverse_root(self, of: Callable[..., Scalar]) -> te.Tensor:
-        """For each group, 1 / sqrt(of(group))."""
-        return te.compute(self.outer, lambda *v: 1.0 / call("sqrt", of(*v)), "scale", materialize=True)
-
-
 # As expressions of other operators, each reduction is a kernel.  On one core with AVX-512, in microseconds: layer norm
 # of (128, 768) 31 here, 40 composed; instance norm of (1, 64, 56, 56) 50 and 73; group norm of that, 8 groups, 46 and
 # 64; l2_normalize of (128, 768) 16 and 18.  So they keep tensor programs of their own.
-def _normalised(groups: _Groups, epsilon: float) -> te.Tensor:
-    """(data - mean) / sqrt(variance + epsilon), the statistics of each group."""
-    count = float(max(prod(groups.extents), 1))
-    total = groups.sum("sum", lambda x, _: x)
-    mean = te.compute(groups.outer, lambda *v: total[v] / count, "mean", materialize=True)
+def _normalised(data: te.Tensor, axes: Sequence[int], epsilon: float) -> te.Tensor:
+    """(data - mean) / sqrt(variance + epsilon), the statistics of the elements that differ along `axes` only."""
+    group = Reduction(data.shape, tuple(axes))
+    count = float(max(group.count, 1))
+    total = group.reduce("sum", data.__getitem__)
+    mean = te.compute(group.result, lambda *v: total[v] / count, "mean", materialize=True)
 
-    def square(x: Scalar, group: Sequence[Scalar]) -> Scalar:
-        difference = x - mean[tuple(group)]
+    def square(index: tuple[Scalar, ...]) -> Scalar:
+        difference = data[index] - mean[group.at(index)]
         return difference * difference
 
-    squares = groups.sum("squares", square)
-
-    scale = groups.inverse_root(lambda *v: squares[v] / count + epsilon)
+    squares = group.reduce("sum", square, "squares")
+    scale = _inverse_root(group, lambda *v: squares[v] / count + epsilon)
 
     def body(*v: Scalar) -> Scalar:
-        group = groups.of(v)
-        return (groups.data[v] - mean[group]) * scale[group]
+        return (data[v] - mean[group.at(v)]) * scale[group.at(v)]
 
-    return te.compute(groups.data.shape, body, "normalised")
+    return te.compute(data.shape, body, "normalised")
+
+
+def _inverse_root(group: Reduction, of: Callable[..., Scalar]) -> te.Tensor:
+    """For each group, 1 / sqrt(of(group))."""
+    return te.compute(group.result, lambda *v: 1.0 / call("sqrt", of(*v)), "scale", materialize=True)
 
 
 def _affine(a: Any, x: te.Tensor, axis: int, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
@@ -221,9 +184,9 @@ def _split(a: Any, shape: Sequence[int], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], a.num_groups, shape[axis] // a.num_groups, *shape[axis + 1 :])
 
 
-def _kept(whole: bool, axis: int, rank: int) -> list[int]:
-    """The axes whose indices make a group: but for `axis`, or the batch's and the channels'."""
-    return [k for k in range(rank) if k != axis] if whole else [0, axis]
+def _within(whole: bool, axis: int, rank: int) -> tuple[int, ...]:
+    """The axes along which the elements of a group lie: `axis`, or all but the batch's and the channels'."""
+    return (axis,) if whole else tuple(k for k in range(1, rank) if k != axis)
 
 
 def _compute_norm(whole: bool, a: Any, *args: te.Tensor) -> te.Tensor:
@@ -231,7 +194,7 @@ def _compute_norm(whole: bool, a: Any, *args: te.Tensor) -> te.Tensor:
     axis = rules.axis_of(a.axis, data.rank)
     split = _split(a, data.shape, axis)
     x = te.view(data, split) if split != data.shape else data
-    x = _normalised(_Groups(x, _kept(whole, axis, x.rank)), a.epsilon)
+    x = _normalised(x, _within(whole, axis, x.rank), a.epsilon)
     x = te.view(x, data.shape) if split != data.shape else x
     return convert(_affine(a, x, axis, gamma, beta), args[0].dtype)
 
@@ -239,7 +202,7 @@ def _compute_norm(whole: bool, a: Any, *args: te.Tensor) -> te.Tensor:
 def _reference_norm(whole: bool, a: Any, data: Array, gamma: Array, beta: Array) -> Array:
     axis = a.axis % data.ndim
     x = float_work(data).reshape(_split(a, data.shape, axis))
-    axes = tuple(k for k in range(x.ndim) if k not in _kept(whole, axis, x.ndim))
+    axes = _within(whole, axis, x.ndim)
     mean = x.mean(axis=axes, keepdims=True)
     variance = np.square(x - mean).mean(axis=axes, keepdims=True)
     y = ((x - mean) / np.sqrt(variance + np.asarray(a.epsilon, x.dtype))).reshape(data.shape)
@@ -252,7 +215,7 @@ def _reference_norm(whole: bool, a: Any, data: Array, gamma: Array, beta: Array)
 
 def _infer_norm(a: Any, types: Types) -> Type:
     data = rules.float_tensor(types[0])
-    _check_params(data, rules.axis_of(a.axis, data.rank), types[1:])
+    rules.check_vectors("norm.params", a, data, types[1:], "parameter")
     return data
 
 
@@ -282,21 +245,17 @@ def _batch_axis(_: Any, types: Types) -> AxisMap:
     return AxisMap(((0, *(None,) * (rank - 1)), *((None,) * rank for _ in types[1:])))
 
 
-def _samples_layer() -> Samples:
-    yield random_sample(((2, 3, 16), (16,), (16,)), LayerNormAttrs())
-    yield random_sample(((2, 3, 5), (3,), (3,)), LayerNormAttrs(axis=1, scale=False))
-    yield random_sample(((2, 8), (8,), (8,)), LayerNormAttrs(center=False), "float16")
-
-
-def _samples_instance() -> Samples:
-    yield random_sample(((2, 3, 5, 4), (3,), (3,)), InstanceNormAttrs())
-    yield random_sample(((2, 5, 3), (3,), (3,)), InstanceNormAttrs(axis=-1, epsilon=1e-3))
-
-
-def _samples_group() -> Samples:
-    yield random_sample(((2, 6, 5, 4), (6,), (6,)), GroupNormAttrs(num_groups=3))
-    yield random_sample(((2, 4, 6), (6,), (6,)), GroupNormAttrs(num_groups=2, axis=2))
-    yield random_sample(((1, 4, 3), (4,), (4,)), GroupNormAttrs(num_groups=4, scale=False))
+_LAYER: Any = (
+    (((2, 3, 16), (16,), (16,)), {}),
+    (((2, 3, 5), (3,), (3,)), {"axis": 1, "scale": False}),
+    (((2, 8), (8,), (8,)), {"center": False}, "float16"),
+)
+_INSTANCE: Any = ((((2, 3, 5, 4), (3,), (3,)), {}), (((2, 5, 3), (3,), (3,)), {"axis": -1, "epsilon": 1e-3}))
+_GROUP: Any = (
+    (((2, 6, 5, 4), (6,), (6,)), {"num_groups": 3}),
+    (((2, 4, 6), (6,), (6,)), {"num_groups": 2, "axis": 2}),
+    (((1, 4, 3), (4,), (4,)), {"num_groups": 4, "scale": False}),
+)
 
 
 # --- nn.l2_normalize
@@ -304,12 +263,10 @@ def _samples_group() -> Samples:
 
 def _compute_l2(a: L2NormalizeAttrs, x: te.Tensor) -> te.Tensor:
     data = promoted(x)
-    axes = rules.axes_of(a.axis, data.rank)
-    groups = _Groups(data, [k for k in range(data.rank) if k not in axes])
-    total = groups.sum("squares", lambda x, _: x * x)
-
-    scale = groups.inverse_root(lambda *v: maximum(total[v], a.eps))
-    result = te.compute(data.shape, lambda *v: data[v] * scale[groups.of(v)], "l2_normalize")
+    group = Reduction(data.shape, rules.axes_of(a.axis, data.rank))
+    total = group.reduce("sum", lambda index: data[index] * data[index], "squares")
+    scale = _inverse_root(group, lambda *v: maximum(total[v], a.eps))
+    result = te.compute(data.shape, lambda *v: data[v] * scale[group.at(v)], "l2_normalize")
     return convert(result, x.dtype)
 
 
@@ -365,10 +322,11 @@ def _reference_lrn(a: LRNAttrs, data: Array) -> Array:
     return as_dtype(np.moveaxis(y, -1, a.axis), data.dtype)
 
 
-def _samples_lrn() -> Samples:
-    yield random_sample(((2, 7, 3, 2),), LRNAttrs(bias=1.0, alpha=0.5))
-    yield random_sample(((2, 4, 6),), LRNAttrs(size=3, axis=-1, alpha=0.1))
-    yield random_sample(((1, 5, 2),), LRNAttrs(size=2, alpha=0.1))
+_LRN: Any = (
+    (((2, 7, 3, 2),), {"bias": 1.0, "alpha": 0.5}),
+    (((2, 4, 6),), {"size": 3, "axis": -1, "alpha": 0.1}),
+    (((1, 5, 2),), {"size": 2, "alpha": 0.1}),
+)
 
 
 # --- nn.dropout
@@ -383,11 +341,6 @@ def _infer_dropout(a: DropoutAttrs, types: Types) -> Type:
 def _compute_dropout(a: DropoutAttrs, data: te.Tensor) -> tuple[te.Tensor, ...]:
     kept = te.compute(data.shape, lambda *_: const(1, data.dtype), "mask")
     return _copy(data, "dropout"), kept
-
-
-def _samples_dropout() -> Samples:
-    yield random_sample(((2, 3),), DropoutAttrs())
-    yield random_sample(((3,),), DropoutAttrs(rate=0.25), "int32")
 
 
 batch_norm = OpDef(
@@ -405,11 +358,10 @@ batch_norm = OpDef(
 )
 
 
-def _norm(name: str, doc: str, attributes: type[Attrs], infer: Any, samples: Any, whole: bool = False) -> OpDef:
+def _norm(name: str, attributes: type[Attrs], infer: Any, samples: Any, whole: bool = False) -> OpDef:
     """`whole`: an element's group runs along `axis` only; else along all axes but the batch's and the channels'."""
     return OpDef(
         name=name,
-        doc=doc,
         attrs=attributes,
         args=args("data", "gamma", "beta"),
         infer=infer,
@@ -419,32 +371,13 @@ def _norm(name: str, doc: str, attributes: type[Attrs], infer: Any, samples: Any
         axes=rules.all_but_axis if whole else _batch_axis,
         moved=None if whole else _moved,
         compute=partial(_compute_norm, whole),
-        samples=samples,
+        samples=cases(attributes, samples),
     )
 
 
-layer_norm = _norm(
-    "nn.layer_norm",
-    "Normalise along one axis, then scale by gamma and shift by beta.",
-    LayerNormAttrs,
-    _infer_norm,
-    _samples_layer,
-    whole=True,
-)
-instance_norm = _norm(
-    "nn.instance_norm",
-    "Normalise each channel (along `axis`) of each batch item over all other axes.",
-    InstanceNormAttrs,
-    _infer_instance,
-    _samples_instance,
-)
-group_norm = _norm(
-    "nn.group_norm",
-    "Normalise each group of channels of each batch item; gamma and beta are per channel.",
-    GroupNormAttrs,
-    _infer_group,
-    _samples_group,
-)
+layer_norm = _norm("nn.layer_norm", LayerNormAttrs, _infer_norm, _LAYER, whole=True)
+instance_norm = _norm("nn.instance_norm", InstanceNormAttrs, _infer_instance, _INSTANCE)
+group_norm = _norm("nn.group_norm", GroupNormAttrs, _infer_group, _GROUP)
 l2_normalize = OpDef(
     name="nn.l2_normalize",
     attrs=L2NormalizeAttrs,
@@ -463,7 +396,7 @@ lrn = OpDef(
     axes=rules.all_but_axis,
     compute=_compute_lrn,
     precision=Precision.NEVER,
-    samples=_samples_lrn,
+    samples=cases(LRNAttrs, _LRN),
 )
 DROPOUT = OpDef(
     name="nn.dropout",
@@ -473,7 +406,7 @@ DROPOUT = OpDef(
     compute=_compute_dropout,
     precision=Precision.FOLLOW,
     axes=rules.pointwise,
-    samples=_samples_dropout,
+    samples=cases(DropoutAttrs, ((((2, 3),), {}), (((3,),), {"rate": 0.25}, "int32"))),
 )
 
 

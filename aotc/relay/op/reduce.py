@@ -53,71 +53,72 @@ class VarianceAttrs(ReduceAttrs):
     unbiased: bool = False
 
 
-def reduced_axes(a: Any, rank: int) -> tuple[int, ...]:
-    """The axes that a reduction removes, ascending."""
-    named = axes_of(a.axis, rank)
-    return tuple(k for k in range(rank) if k not in named) if a.exclude and a.axis is not None else named
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction of a tensor of some shape over some axes, which ascend."""
+
+    shape: tuple[Any, ...]
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    @property
+    def extents(self) -> tuple[Any, ...]:
+        return tuple(self.shape[k] for k in self.axes)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.extents)
+
+    @property
+    def result(self) -> tuple[Any, ...]:
+        """The shape of the result."""
+        return self.of(self.shape, 1)
+
+    def of(self, items: Sequence[T], one: T) -> tuple[T, ...]:
+        """What is said of the data's axes, of those of the result; `one` of an axis that is reduced and kept."""
+        inner = self.axes
+        return tuple(one if k in inner else item for k, item in enumerate(items) if self.keepdims or k not in inner)
+
+    def at(self, index: Sequence[Scalar]) -> tuple[Scalar | int, ...]:
+        """The element of the result in which an element of the data is."""
+        return self.of(index, 0)
+
+    def reduce(self, combiner: str, term: Callable[[tuple[Scalar, ...]], Scalar], name: str = "") -> te.Reduce:
+        """For each element of the result the terms of all elements of the data, by their indices, combined."""
+        order = [*self.of(range(len(self.shape)), -1), *self.axes]
+
+        def body(*v: Scalar) -> Scalar:
+            index = dict(zip(order, v, strict=True))
+            return term(tuple(index[k] for k in range(len(self.shape))))
+
+        return te.reduce(combiner, self.result, self.extents, body, name or combiner)
 
 
-def _kept(a: Any, items: Sequence[T], one: T) -> tuple[T, ...]:
-    """What is said of the data's axes, of those of the result; `one` of an axis that is reduced and kept."""
-    axes = reduced_axes(a, len(items))
-    return tuple(one if k in axes else item for k, item in enumerate(items) if a.keepdims or k not in axes)
+def _space(a: Any, shape: Sequence[Any]) -> Reduction:
+    """What the attributes say of data of that shape."""
+    named = axes_of(a.axis, len(shape))
+    removed = tuple(k for k in range(len(shape)) if k not in named) if a.exclude and a.axis is not None else named
+    return Reduction(tuple(shape), removed, a.keepdims)
 
 
 def _axis_map(a: Any, types: Types) -> AxisMap:
     axes: Sequence[int | None] = range(tensor(types[0]).rank)
-    return AxisMap((_kept(a, axes, None),) * len(types))
+    return AxisMap((_space(a, axes).of(axes, None),) * len(types))
 
 
 def _moved(a: Any, types: Types, now: Callable[[int], int]) -> Any:
-    return a.replace(axis=tuple(sorted(map(now, reduced_axes(a, tensor(types[0]).rank)))), exclude=False)
+    return a.replace(axis=tuple(sorted(map(now, _space(a, tensor(types[0]).shape).axes))), exclude=False)
 
 
 def _moved_arg(a: ArgReduceAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:
     """The position of an extremum over several axes depends on their order."""
-    return _moved(a, types, now) if len(reduced_axes(a, tensor(types[0]).rank)) == 1 else None
+    return _moved(a, types, now) if len(_space(a, tensor(types[0]).shape).axes) == 1 else None
 
 
 def _infer(kind: Kind, a: Any, types: Types) -> Type:
     data = tensor(types[0])
     require_dtype(data.dtype, kind.accepts(data.dtype))
-    return TensorType(_kept(a, data.shape, 1), data.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class _Space:
-    """The index arithmetic of a reduction."""
-
-    a: Any
-    shape: tuple[int, ...]
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        return reduced_axes(self.a, len(self.shape))
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        return tuple(self.shape[k] for k in self.axes)
-
-    @property
-    def result(self) -> tuple[int, ...]:
-        return _kept(self.a, self.shape, 1)
-
-    def at(self, v: Sequence[Scalar]) -> tuple[Scalar, ...]:
-        """The element of the data for (*result axes, *reduction axes)."""
-        rank = len(self.result)
-        outer, inner = list(v[:rank]), list(v[rank:])
-        if self.a.keepdims:
-            outer = [i for k, i in enumerate(outer) if k not in self.axes]
-        return tuple(inner.pop(0) if k in self.axes else outer.pop(0) for k in range(len(self.shape)))
-
-    def flat(self, v: Sequence[Scalar]) -> Scalar:
-        """The row-major position among the reduced elements."""
-        return te.flat_index(self.extents, v[len(self.result) :])
-
-    def reduce(self, combiner: str, body: Callable[..., Scalar]) -> te.Reduce:
-        return te.reduce(combiner, self.result, self.extents, body, combiner)
+    return TensorType(_space(a, data.shape).result, data.dtype)
 
 
 # --- sum, prod, max, min, all, any, mean
@@ -125,8 +126,7 @@ class _Space:
 
 def _numpy(ufunc: Any, a: Any, data: Array, **kwargs: Any) -> Array:
     work = float_work(data.astype(carrier(DType.of(data)) or data.dtype))
-    axes = reduced_axes(a, data.ndim)
-    value = ufunc.reduce(work, axis=axes, keepdims=a.keepdims, dtype=work.dtype, **kwargs)
+    value = ufunc.reduce(work, axis=_space(a, data.shape).axes, keepdims=a.keepdims, dtype=work.dtype, **kwargs)
     return np.asarray(value).astype(data.dtype)
 
 
@@ -138,14 +138,10 @@ def _numpy_min(a: Any, data: Array) -> Array:
     return _numpy(np.minimum, a, data, initial=DType.of(float_work(data)).highest)
 
 
-def _count(a: Any, shape: Sequence[int]) -> int:
-    return math.prod(shape[k] for k in reduced_axes(a, len(shape)))
-
-
 def _numpy_mean(a: Any, data: Array) -> Array:
     work = data.astype(sum_type(DType.of(data)).numpy)
     total = _numpy(np.add, a, work)
-    count = _count(a, data.shape)
+    count = _space(a, data.shape).count
     if not DType.of(work).is_float:
         return truncated_quotient(total, builtins.max(count, 1)).astype(data.dtype)
     return np.asarray(total / work.dtype.type(count)).astype(data.dtype)
@@ -154,20 +150,18 @@ def _numpy_mean(a: Any, data: Array) -> Array:
 def _compute(combiner: str, a: Any, data: te.Tensor) -> te.Tensor:
     x = promoted(data)
     bool_combiner = {"max": "or", "min": "and"}.get(combiner, combiner) if x.dtype.is_bool else combiner
-    space = _Space(a, x.shape)
-    return convert(space.reduce(bool_combiner, lambda *v: x[space.at(v)]), data.dtype)
+    return convert(_space(a, x.shape).reduce(bool_combiner, x.__getitem__), data.dtype)
 
 
 def _compute_mean(a: Any, data: te.Tensor) -> te.Tensor:
     x = convert(data, sum_type(data.dtype))
-    space = _Space(a, x.shape)
-    total = space.reduce("sum", lambda *v: x[space.at(v)])
-    count = _count(a, x.shape)
+    space = _space(a, x.shape)
+    total = space.reduce("sum", x.__getitem__)
 
     def mean(*i: Scalar) -> Scalar:
         if x.dtype.is_float:
-            return (total[i] / count).astype(data.dtype)
-        return binary("truncdiv", total[i], builtins.max(count, 1)).astype(data.dtype)
+            return (total[i] / space.count).astype(data.dtype)
+        return binary("truncdiv", total[i], builtins.max(space.count, 1)).astype(data.dtype)
 
     return te.compute(space.result, mean, "mean")
 
@@ -233,10 +227,10 @@ any = _reduction("any", BOOL, partial(_numpy, np.logical_or), partial(_compute, 
 
 
 def _numpy_arg(find: Any, a: ArgReduceAttrs, data: Array) -> Array:
-    space = _Space(a, data.shape)
+    space = _space(a, data.shape)
     kept = [k for k in range(data.ndim) if k not in space.axes]
     rows = float_work(data).transpose(*kept, *space.axes)
-    rows = rows.reshape(*(data.shape[k] for k in kept), math.prod(space.extents))
+    rows = rows.reshape(*(data.shape[k] for k in kept), space.count)
     index = rows.shape[-1] - 1 - find(rows[..., ::-1], axis=-1) if a.select_last_index else find(rows, axis=-1)
     return np.asarray(index, np.int32).reshape(space.result)
 
@@ -244,11 +238,11 @@ def _numpy_arg(find: Any, a: ArgReduceAttrs, data: Array) -> Array:
 def _infer_arg(a: ArgReduceAttrs, types: Types) -> Type:
     data = tensor(types[0])
     require_dtype(data.dtype, NUMBER.accepts(data.dtype))
-    reduced = [data.shape[k] for k in reduced_axes(a, data.rank)]
-    require("argreduce.empty", 0 not in reduced, "there is no greatest or least of no elements")
-    count = math.prod(d for d in reduced if isinstance(d, int))
+    space = _space(a, data.shape)
+    require("argreduce.empty", 0 not in space.extents, "there is no greatest or least of no elements")
+    count = math.prod(d for d in space.extents if isinstance(d, int))
     require("argreduce.size", count <= DType("int32").max, f"{count} positions do not fit int32")
-    return TensorType(_kept(a, data.shape, 1), "int32")
+    return TensorType(space.result, "int32")
 
 
 def _stored(x: te.Tensor) -> te.Tensor:
@@ -261,16 +255,17 @@ def _stored(x: te.Tensor) -> te.Tensor:
 def _compute_arg(combiner: str, a: ArgReduceAttrs, data: te.Tensor) -> te.Tensor:
     """First the greatest (least) value, then the first (last) place where it is."""
     x = _stored(data)
-    space = _Space(a, x.shape)
-    best = space.reduce(combiner, lambda *v: x[space.at(v)])
+    space = _space(a, x.shape)
+    best = space.reduce(combiner, x.__getitem__)
     absent = -1 if a.select_last_index else DType("int32").max
 
-    def place(*v: Scalar) -> Scalar:
-        value, wanted = x[space.at(v)], best[v[: len(space.result)]]
+    def place(index: tuple[Scalar, ...]) -> Scalar:
+        value, wanted = x[index], best[space.at(index)]
         found = value.equal(wanted)
         if x.dtype.is_float:
             found = found | (call("isnan", value) & call("isnan", wanted))
-        return select(found, space.flat(v).astype("int32"), const(absent, "int32"))
+        flat = te.flat_index(space.extents, [index[k] for k in space.axes])
+        return select(found, flat.astype("int32"), const(absent, "int32"))
 
     return space.reduce("max" if a.select_last_index else "min", place)
 
@@ -307,13 +302,13 @@ argmin = _arg_reduction("argmin", "min", np.argmin)
 
 def _infer_variance(a: VarianceAttrs, types: Types) -> Type:
     data, mean = tensor(types[0], "data"), tensor(types[1], "mean")
-    kept = TensorType(_kept(a.replace(keepdims=True), data.shape, 1), data.dtype)
+    kept = TensorType(_space(a.replace(keepdims=True), data.shape).result, data.dtype)
     require("variance.mean", mean == kept, lambda: f"the mean must be {kept}, got {mean}")
     return _infer(FLOAT, a, types)
 
 
 def _divisor(a: VarianceAttrs, shape: Sequence[int]) -> int:
-    return _count(a, shape) - (1 if a.unbiased else 0)
+    return _space(a, shape).count - (1 if a.unbiased else 0)
 
 
 def _variance_axes(a: VarianceAttrs, types: Types) -> AxisMap:
@@ -329,11 +324,10 @@ def _numpy_variance(a: VarianceAttrs, data: Array, mean: Array) -> Array:
 
 def _compute_variance(a: VarianceAttrs, data: te.Tensor, mean: te.Tensor) -> te.Tensor:
     x, mean = promoted(data), promoted(mean)
-    space = _Space(a, x.shape)
+    space, kept = (_space(b, x.shape) for b in (a, a.replace(keepdims=True)))
 
-    def squared(*v: Scalar) -> Scalar:
-        at = space.at(v)
-        difference = x[at] - mean[tuple(0 if k in space.axes else i for k, i in enumerate(at))]
+    def squared(index: tuple[Scalar, ...]) -> Scalar:
+        difference = x[index] - mean[kept.at(index)]
         return difference * difference
 
     total = space.reduce("sum", squared)

@@ -17,7 +17,7 @@ from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, args
 from aotc.relay.op import rules
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import axis_of, broadcast_rule, pointwise, require_dtype, tensor
-from aotc.relay.op.samples import Kind, accuracy, random_array, special_values
+from aotc.relay.op.samples import Kind, accuracy, cases, random_array, special_values
 from aotc.tir import call as intrinsic_call
 from aotc.tir import const, select, te
 
@@ -188,9 +188,27 @@ def binary(
 
 
 def along_axis(
-    name: str, attributes: type[Attrs], vector: str, numpy: NumpyFn, scalar: ScalarFn, **facets: Any
+    name: str,
+    attributes: type[Attrs],
+    vector: str,
+    numpy: NumpyFn,
+    scalar: ScalarFn,
+    code: str,
+    samples: Sequence[Any],
+    accepts: Callable[[Type], TensorType] = tensor,
+    **facets: Any,
 ) -> OpDef:
-    """An elementwise operator of data and of a `vector` along `axis`, as functions of arrays and of scalars."""
+    """An elementwise operator of data and of a `vector` along `axis`, as functions of arrays and of scalars.
+
+    code     of the diagnostic where the vector does not fit
+    samples  as `samples.cases` takes them
+    accepts  the data's type, if it is one that the operator takes
+    """
+
+    def infer(a: Any, types: Types) -> Type:
+        data = accepts(types[0])
+        rules.check_vectors(code, a, data, types[1:], vector)
+        return data
 
     def compute(a: Any, data: te.Tensor, values: te.Tensor) -> te.Tensor:
         axis = axis_of(a.axis, data.rank)
@@ -200,10 +218,12 @@ def along_axis(
         name=name,
         attrs=attributes,
         args=args("data", vector),
+        infer=infer,
         refine=rules.vectors_along_axis,
         reference=lambda a, x, v: numpy(x, rules.broadcast_along(v, a.axis, x.ndim)),
         pattern=OpPattern.BROADCAST,
         axes=rules.elements_and_vectors,
         compute=compute,
+        samples=cases(attributes, samples),
         **facets,
     )

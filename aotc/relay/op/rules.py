@@ -13,6 +13,7 @@ from typing import Any
 from aotc.ir import AxisMap, Dim, DType, Infer, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op.opdef import Array
+from aotc.relay.op.window import may_equal
 
 
 def tensor(ty: Type, what: str = "argument") -> TensorType:
@@ -180,6 +181,16 @@ def all_but_axis_or_flat(a: Any, types: Types) -> AxisMap:
 
 
 # --- data and vectors along one of its axes: nn.bias_add, nn.prelu, normalisations
+
+
+def check_vectors(code: str, a: Any, data: TensorType, vectors: Types, what: str) -> None:
+    """Raises AotcError (`code`) unless each of `vectors` has an element of the data's type for each along `a.axis`."""
+    axis = axis_of(a.axis, data.rank)
+    for given in vectors:
+        vector = tensor(given, what)
+        fits = vector.rank == 1 and may_equal(vector.shape[0], data.shape[axis])
+        require(code, fits, f"{what} {shape_text(vector.shape)} does not fit axis {axis} of {data}")
+        require_same_dtype(data, vector)
 
 
 def vectors_along_axis(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:

@@ -74,6 +74,11 @@ def random_sample(shapes: Sequence[Sequence[int]], attributes: Attrs = NO_ATTRS,
     return Sample(args=args, attrs=attributes, accuracy=accuracy(dtype))
 
 
+def cases(make: type[Attrs], rows: Sequence[Any]) -> Callable[[], Samples]:
+    """A random sample per row: the shapes of the arguments, the attributes, and the data type if it is not float32."""
+    return lambda: (random_sample(shapes, make(**given), *dtype) for shapes, given, *dtype in rows)
+
+
 def exact(attributes: Attrs, *args: Array | tuple[Array, ...]) -> Sample:
     """A sample on which results agree bit for bit."""
     return Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)

@@ -7,7 +7,7 @@ fast_softmax(x, axis=1)                # softmax with fast_exp in the place of e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 from aotc.ir import Attrs, OpPattern
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.fast_math import clamped_exp, clamped_exp_numpy
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
+from aotc.relay.op.reduce import Reduction
 from aotc.relay.op.rows import ScalarFn, intrinsic
 from aotc.relay.op.rules import all_but_axis, axis_of, float_along_axis
 from aotc.relay.op.samples import random_sample
@@ -30,49 +31,31 @@ class SoftmaxAttrs(Attrs):
 _EXP = intrinsic("exp")
 
 
-class _Rows:
-    """The stages over the rows along `axis`: every row statistic keeps the axis, with extent 1."""
+def _stages(x: te.Tensor, a: SoftmaxAttrs, exp: ScalarFn) -> tuple[Reduction, te.Tensor, te.Tensor, te.Tensor]:
+    """The rows along the axis; of each the greatest element, and exp(x - greatest), with their sum.
 
-    def __init__(self, x: te.Tensor, axis: int) -> None:
-        self.x, self.axis = x, axis
-        self.outer = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-
-    def at(self, v: Sequence[Scalar], index: Scalar | int) -> tuple[Scalar | int, ...]:
-        return (*v[: self.axis], index, *v[self.axis + 1 : self.x.rank])
-
-    def reduce(self, combiner: str, of: te.Tensor) -> te.Tensor:
-        extents = (self.x.shape[self.axis],)
-        return te.reduce(combiner, self.outer, extents, lambda *v: of[self.at(v, v[-1])], combiner)
-
-    def shifted(self, greatest: te.Tensor, exp: ScalarFn) -> te.Compute:
-        """exp(x - max): no overflow, and at least one term of 1."""
-        x = self.x
-        return te.compute(x.shape, lambda *v: exp(x[v] - greatest[self.at(v, 0)]), "exp", materialize=True)
+    No exponential overflows, and at least one is 1.
+    """
+    row = Reduction(x.shape, (axis_of(a.axis, x.rank),), keepdims=True)
+    greatest = row.reduce("max", x.__getitem__)
+    terms = te.compute(x.shape, lambda *v: exp(x[v] - greatest[row.at(v)]), "exp", materialize=True)
+    return row, greatest, terms, row.reduce("sum", terms.__getitem__)
 
 
 def _compute_softmax(a: SoftmaxAttrs, data: te.Tensor, exp: ScalarFn = _EXP) -> te.Tensor:
-    x = promoted(data)
-    rows = _Rows(x, axis_of(a.axis, x.rank))
-    terms = rows.shifted(rows.reduce("max", x), exp)
-    total = rows.reduce("sum", terms)
+    row, _, terms, total = _stages(promoted(data), a, exp)
     scale = te.compute(total.shape, lambda *v: 1.0 / total[v], "scale", materialize=True)
-    result = te.compute(x.shape, lambda *v: terms[v] * scale[rows.at(v, 0)], "softmax")
-    return convert(result, data.dtype)
+    return convert(te.compute(data.shape, lambda *v: terms[v] * scale[row.at(v)], "softmax"), data.dtype)
 
 
 # composed of other operators, (64, 1000) takes 37 microseconds instead of 33 (one core, AVX-512)
 def _compute_log_softmax(a: SoftmaxAttrs, data: te.Tensor) -> te.Tensor:
     x = promoted(data)
-    rows = _Rows(x, axis_of(a.axis, x.rank))
-    greatest = rows.reduce("max", x)
-    total = rows.reduce("sum", rows.shifted(greatest, _EXP))
+    row, greatest, _, total = _stages(x, a, _EXP)
     # the logarithm apart from the maximum: their sum would lose the digits of a small logarithm
     log = te.compute(total.shape, lambda *v: call("log", total[v]), "log", materialize=True)
-
-    def body(*v: Scalar) -> Scalar:
-        return x[v] - greatest[rows.at(v, 0)] - log[rows.at(v, 0)]
-
-    return convert(te.compute(x.shape, body, "log_softmax"), data.dtype)
+    result = te.compute(x.shape, lambda *v: x[v] - greatest[row.at(v)] - log[row.at(v)], "log_softmax")
+    return convert(result, data.dtype)
 
 
 def _reference_softmax(a: SoftmaxAttrs, data: Array, exp: Callable[[Any], Any] = np.exp) -> Array:

@@ -12,7 +12,6 @@ decoded on demand, external data from the model's own folder only.
 
 from __future__ import annotations
 
-import heapq
 import math
 import os
 from collections import Counter
@@ -348,17 +347,11 @@ def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
         if index not in needed:
             needed.add(index)
             stack.extend(reads[index])
-    sorter = TopologicalSorter({index: reads[index] for index in needed})
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        names = " -> ".join(node_label(graph.node[i], i) for i in error.args[1][:8])
-        raise AotcError("onnx-cycle", f"the graph has a cycle: {names}", span=Span(source)) from None
-    order: list[int] = []
-    ready: list[int] = []
-    while sorter.is_active():
-        for index in sorter.get_ready():
-            heapq.heappush(ready, index)
-        order.append(heapq.heappop(ready))
-        sorter.done(order[-1])
+    order = sorted(needed)
+    if any(read >= index for index in order for read in reads[index]):
+        try:
+            order = list(TopologicalSorter({index: reads[index] for index in order}).static_order())
+        except CycleError as error:
+            names = " -> ".join(node_label(graph.node[i], i) for i in error.args[1][:8])
+            raise AotcError("onnx-cycle", f"the graph has a cycle: {names}", span=Span(source)) from None
     return [(i, graph.node[i]) for i in order]

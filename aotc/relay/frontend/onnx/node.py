@@ -14,7 +14,7 @@ is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import Parameter
@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 from aotc.ir import AotcError, DType, TensorType, TupleType, require
 from aotc.relay.expr import Expr, known_data, type_of
@@ -168,20 +168,11 @@ def apply(converter: Converter, node: Node) -> Converted:
 
 # --- attributes
 
-#: Where an attribute keeps its value, by its kind.
-_FIELDS: Final = {
-    AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
-    AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints",
-    AttributeProto.STRINGS: "strings", AttributeProto.TENSORS: "tensors", AttributeProto.TYPE_PROTO: "tp",
-}  # fmt: skip
-
 
 def value_of(attribute: AttributeProto) -> Any:
     """The Python value of an attribute; tensors and graphs stay protos."""
-    if attribute.type not in _FIELDS:
-        raise AotcError("onnx-attribute", f"attribute {attribute.name!r} has a kind that is not supported")
-    value = getattr(attribute, _FIELDS[attribute.type])
-    return [_text(v) for v in value] if isinstance(value, MutableSequence) else _text(value)
+    value = helper.get_attribute_value(attribute)
+    return [_text(v) for v in value] if isinstance(value, list) else _text(value)
 
 
 def _text(value: Any) -> Any:

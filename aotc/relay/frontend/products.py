@@ -20,33 +20,33 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.op.rules import broadcast_shape
 
 
-def matmul(a: Expr, b: Expr, out_dtype: str = "") -> Expr:
+def matmul(a: Expr, b: Expr) -> Expr:
     """numpy's matmul: vectors are promoted, leading axes broadcast."""
     if not g.rank(a) or not g.rank(b):
         raise AotcError("graph-matmul", "a matrix product needs operands of rank 1 or more")
     if g.rank(b) == 1:
-        product = matmul(a, g.unsqueeze(b, [1]), out_dtype)
+        product = matmul(a, g.unsqueeze(b, [1]))
         return g.op("squeeze", product, axis=(g.rank(product) - 1,))
     if g.rank(a) == 1:
-        product = matmul(g.unsqueeze(a, [0]), b, out_dtype)
+        product = matmul(g.unsqueeze(a, [0]), b)
         return g.op("squeeze", product, axis=(g.rank(product) - 2,))
     if g.dims(a)[-1] != g.dims(b)[-2] and is_static((g.dims(a)[-1], g.dims(b)[-2])):
         raise AotcError("graph-matmul", f"shapes {g.dims(a)} and {g.dims(b)} do not fit a matrix product")
     if g.rank(b) == 2:
-        return g.op("nn.matmul", a, b, units=None, out_dtype=out_dtype)
-    return _batched(a, b, out_dtype)
+        return g.op("nn.matmul", a, b, units=None)
+    return _batched(a, b)
 
 
-def _batched(a: Expr, b: Expr, out_dtype: str) -> Expr:
+def _batched(a: Expr, b: Expr) -> Expr:
     lead = broadcast_shape(g.dims(a)[:-2], g.dims(b)[:-2])
     if g.rank(a) == g.rank(b) == 3:
-        return _batch_matmul(a, b, out_dtype)
+        return _batch_matmul(a, b)
     if not is_static(lead):
         g.shape(a, "an operand of MatMul")
         g.shape(b, "an operand of MatMul")
     left, right = _flat_batch(a, lead), _flat_batch(b, lead)
     rows, columns = g.dims(a)[-2], g.dims(b)[-1]
-    product = _batch_matmul(left, right, out_dtype)
+    product = _batch_matmul(left, right)
     return g.reshape(product, [d for d in (*lead, rows, columns) if isinstance(d, int)])
 
 
@@ -64,8 +64,8 @@ def _flat_batch(x: Expr, lead: Sequence[Dim]) -> Expr:
     return g.reshape(x, (math.prod(full), *shape[-2:]))
 
 
-def _batch_matmul(a: Expr, b: Expr, out_dtype: str) -> Expr:
-    return g.op("nn.batch_matmul", a, b, out_dtype=out_dtype, transpose_a=False, transpose_b=False)
+def _batch_matmul(a: Expr, b: Expr) -> Expr:
+    return g.op("nn.batch_matmul", a, b, transpose_a=False, transpose_b=False)
 
 
 def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
@@ -165,7 +165,7 @@ def _contract(
     rows, columns = [a for a in left if a not in shared], [a for a in right if a not in shared]
     a = _matrix(x, left, (batch, rows, inner), sizes)
     b = _matrix(y, right, (batch, inner, columns), sizes)
-    product = g.op("nn.batch_matmul", a, b, transpose_a=False, transpose_b=False)
+    product = _batch_matmul(a, b)
     axes = [*batch, *rows, *columns]
     return g.reshape(product, [sizes[a] for a in axes]), axes
 

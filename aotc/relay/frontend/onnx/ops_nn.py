@@ -307,7 +307,7 @@ OPS: Table = {
     "Einsum": lambda *operands, equation: einsum(equation, operands),
     "InstanceNormalization": lambda *given, epsilon: g.op("nn.instance_norm", *given, axis=1, epsilon=epsilon),
     "LRN": lambda x, **attributes: g.op("nn.lrn", x, axis=1, **attributes),
-    "MatMul": lambda a, b: matmul(a, b),
+    "MatMul": matmul,
     "MatMulInteger": _matmul_integer,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,

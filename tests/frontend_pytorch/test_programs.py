@@ -54,6 +54,29 @@ class Uniform(nn.Module):
         return self.inner(x) + torch.arange(6)
 
 
+class Listed(nn.Module):
+    """Operators whose overloads call their arguments differently."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        head, tail = x.swapaxes(0, 1).split([1, 3])
+        return head * torch.tensor(3) + tail.sum()
+
+
+def test_overloads_name_their_arguments_differently() -> None:
+    data = torch.randn(3, 4)
+    module, params = relay.frontend.from_pytorch(torch.jit.script(Listed()), [("x", (3, 4))])
+    compare(values(module, [data], params), leaves(Listed()(data)))
+
+
+def test_decomposed_normalisations() -> None:
+    """What a decomposition leaves of them says the sizes of the data once more."""
+    net = nn.Sequential(nn.GroupNorm(2, 4), nn.BatchNorm2d(4), nn.LayerNorm(5)).eval()
+    data = torch.randn(1, 4, 5, 5)
+    program = torch.export.export(net, (data,)).run_decompositions()
+    module, _ = relay.frontend.from_exported_program(program)
+    compare(values(module, [data], {}), leaves(net(data)))
+
+
 def test_scripted_module_with_static_control_flow() -> None:
     net = Uniform().eval()
     data = torch.randn(3, 4)

@@ -71,7 +71,7 @@ def leaky_relu(x: Expr, *, alpha: float = 0.01) -> Expr:
     return g.op("nn.leaky_relu", x, alpha=alpha)
 
 
-def prelu(x: Expr, slope: Expr) -> Expr:
+def prelu(x: Expr, slope: Expr, /) -> Expr:
     """x, times a slope that broadcasts where it is negative."""
     return g.where(g.less(x, 0), g.mul(x, slope), x)
 

@@ -65,7 +65,7 @@ def _exact(value: int, divisor: int) -> int:
     return value // divisor
 
 
-def depth_to_space(x: Expr, size: int, spatial: int = 2, blocks_first: bool = False) -> Expr:
+def depth_to_space(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool = False) -> Expr:
     """Channels as blocks of the spatial axes, which are the last
     ones: (..., depth * size**spatial, *extents).
 
@@ -81,7 +81,7 @@ def depth_to_space(x: Expr, size: int, spatial: int = 2, blocks_first: bool = Fa
     return g.reshape(y, (*lead, depth, *(d * size for d in extents)))
 
 
-def space_to_depth(x: Expr, size: int, spatial: int = 2, blocks_first: bool = False) -> Expr:
+def space_to_depth(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool = False) -> Expr:
     """Blocks of the spatial axes as channels: the inverse of
     `depth_to_space`.
     """

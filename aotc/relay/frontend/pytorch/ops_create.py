@@ -28,7 +28,7 @@ def _full(size: Value, fill_value: Value, dtype: str | None = None) -> Expr:
     return g.broadcast(tv.as_tensor(fill_value, wanted), tv.ints(size))
 
 
-def _full_like(x: Expr, fill_value: Value, dtype: str | None = None) -> Expr:
+def _full_like(x: Expr, fill_value: Value, /, dtype: str | None = None) -> Expr:
     return _full(tv.shape(x), fill_value, dtype or g.dtype(x))
 
 
@@ -36,10 +36,8 @@ def _new_full(x: Expr, size: Value, fill_value: Value, dtype: str | None = None)
     return _full(size, fill_value, dtype or g.dtype(x))
 
 
-def _number(value: Value) -> Any:
+def _number(value: Value, /) -> Any:
     """A number, or the number that a constant holds."""
-    if isinstance(value, SymDim):
-        raise tv.dynamic(value)
     if isinstance(value, Constant):
         return value.data.reshape(-1)[0].item()
     if tv.is_tensor(value):
@@ -49,8 +47,15 @@ def _number(value: Value) -> Any:
     return value
 
 
+def _static(value: Value, /) -> Any:
+    """A number that is no dynamic dimension."""
+    if isinstance(value, SymDim):
+        raise tv.dynamic(value)
+    return _number(value)
+
+
 def _arange(end: Value, start: Value = 0, step: Value = 1, dtype: str | None = None) -> Expr:
-    first, last, by = map(_number, (start, end, step))
+    first, last, by = map(_static, (start, end, step))
     wanted = dtype or ("int64" if all(isinstance(v, int) for v in (first, last, by)) else "float32")
     count = max(math.ceil((last - first) / by), 0)
     g.check_materialized((count,), wanted, "a range")
@@ -60,7 +65,7 @@ def _arange(end: Value, start: Value = 0, step: Value = 1, dtype: str | None = N
 def _linspace(start: Value, end: Value, steps: int, dtype: str | None = None) -> Expr:
     wanted = dtype or "float32"
     g.check_materialized((steps,), wanted, "a range")
-    return g.constant(np.linspace(_number(start), _number(end), steps), wanted)
+    return g.constant(np.linspace(_static(start), _static(end), steps), wanted)
 
 
 def _eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
@@ -69,7 +74,7 @@ def _eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
     return g.constant(np.eye(n, columns), dtype or "float32")
 
 
-def _tensor(data: Value, dtype: str | None = None) -> Expr:
+def _tensor(data: Value, /, dtype: str | None = None) -> Expr:
     """torch.tensor of numbers and lists of them."""
     values = np.asarray(data)
     kinds = {"b": "bool", "i": "int64", "f": "float32"}
@@ -79,24 +84,23 @@ def _tensor(data: Value, dtype: str | None = None) -> Expr:
 
 
 OPS: Table = {
-    **tv.named(_arange, _eye, _full, _full_like, _linspace, _new_full, _tensor),
+    **tv.named(_arange, _eye, _full, _linspace, _new_full, _tensor),
+    **dict.fromkeys(("fill", "full_like"), _full_like),
     "_shape_as_tensor": lambda x: g.constant(list(tv.shape(x)), "int64"),
-    "fill": lambda x, value: _full_like(x, value),
     "scalar_tensor": lambda s, dtype=None: tv.as_tensor(s, dtype or "float32"),
     **dict.fromkeys(("empty", "zeros"), partial(_full, fill_value=0.0)),
-    **dict.fromkeys(("empty_like", "zero", "zeros_like"), partial(_full_like, fill_value=0)),
+    **dict.fromkeys(("empty_like", "zero", "zeros_like"), lambda x, dtype=None: _full_like(x, 0, dtype)),
     **dict.fromkeys(("new_empty", "new_zeros"), partial(_new_full, fill_value=0)),
     "ones": partial(_full, fill_value=1.0),
-    "ones_like": partial(_full_like, fill_value=1),
+    "ones_like": lambda x, dtype=None: _full_like(x, 1, dtype),
     "new_ones": partial(_new_full, fill_value=1),
-    # facts about tensors, which are numbers
-    **dict.fromkeys(("_local_scalar_dense", "item"), lambda x: _number(x)),
-    **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(_number(a))),
-    **dict.fromkeys(("Int", "IntImplicit"), lambda a: int(_number(a))),
+    # numbers, and facts about tensors, which are numbers
+    **dict.fromkeys(("ScalarImplicit", "_local_scalar_dense", "item"), _number),
+    **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(_static(a))),
+    **dict.fromkeys(("Int", "IntImplicit"), lambda a: a if isinstance(a, SymDim) else int(_number(a))),
     **dict.fromkeys(("numel", "sym_numel"), lambda x: math.prod(tv.shape(x))),
     **dict.fromkeys(("size", "sym_size"), lambda x, dim=None: list(g.dims(x)) if dim is None else g.dims(x)[dim]),
-    "Bool": lambda a: bool(_number(a)),
-    "ScalarImplicit": lambda a: _number(a),
+    "Bool": lambda a: bool(_static(a)),
     "dim": lambda x: len(g.dims(x)),
     "is_floating_point": lambda x: g.dtype(x).is_float,
     "len": lambda t: g.dims(t)[0],
@@ -110,12 +114,7 @@ _OPERATORS = (
 SCALARS: Final[dict[str, Callable[..., Value]]] = {
     **{name: getattr(operator, name) for name in _OPERATORS},
     **{name: getattr(math, name) for name in ("ceil", "floor", "sqrt")},
-    **dict.fromkeys(("ScalarImplicit", "item"), lambda v: v),
     **dict.fromkeys(("div", "truediv"), lambda a, b: float(a / b)),
-    **dict.fromkeys(("Float", "FloatImplicit"), float),
-    "Bool": bool,
-    "Int": lambda value: value if isinstance(value, SymDim) else int(value),
-    "IntImplicit": int,
     "__is__": operator.is_,
     "__isnot__": operator.is_not,
     "add": lambda a, b, alpha=1: a + b * alpha if alpha != 1 else a + b,

@@ -176,14 +176,13 @@ def reduced(body: Reduction, x: Expr, dim: Value, keepdim: bool) -> Expr:
     return body(x, tuple(tv.axes(dim, g.rank(x))), keepdim)
 
 
+def _widened(x: Expr, dtype: str | None) -> Expr:
+    """`x` as it is added up: integers as int64."""
+    return g.cast(x, dtype or (g.dtype(x) if g.dtype(x).is_float else "int64"))
+
+
 def _summing(name: str, x: Expr, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    """Sums and products: integers are added up as int64."""
-    wanted = dtype or (g.dtype(x) if g.dtype(x).is_float else "int64")
-    return reduced(plain(name), g.cast(x, wanted), dim, keepdim)
-
-
-def _mean(x: Expr, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    return reduced(plain("mean"), g.cast(x, dtype) if dtype is not None else x, dim, keepdim)
+    return reduced(plain(name), _widened(x, dtype), dim, keepdim)
 
 
 def _extreme(name: str, x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
@@ -227,10 +226,10 @@ def _std(x: Expr, **options: Value) -> Expr:
 
 
 def _with_mean(body: Converter, x: Expr, dim: Value = None, keepdim: bool = False, **options: Value) -> list[Expr]:
-    return [body(x, dim=dim, keepdim=keepdim, **options), _mean(x, dim, keepdim)]
+    return [body(x, dim=dim, keepdim=keepdim, **options), _summing("mean", x, dim, keepdim)]
 
 
-def _norm(x: Expr, p: Value = 2, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
+def _norm(x: Expr, p: Value = 2, dim: Value = None, keepdim: bool = False, /, dtype: str | None = None) -> Expr:
     y = tv.floating(x) if dtype is None else g.cast(x, dtype)
     order = 2.0 if p is None or p == "fro" else float(p)
     if math.isinf(order):
@@ -250,9 +249,8 @@ def _linalg_norm(
 
 
 def _running(name: str, x: Expr, dim: Axis, dtype: str | None = None) -> Expr:
-    wanted = dtype or (g.dtype(x) if g.dtype(x).is_float else "int64")
-    y = g.cast(x, wanted)
-    return g.op(name, y, axis=dim, dtype=str(wanted)) if g.rank(x) else y
+    y = _widened(x, dtype)
+    return g.op(name, y, axis=dim, dtype=str(g.dtype(y))) if g.rank(x) else y
 
 
 def _argsort(x: Expr, dim: Axis = -1, descending: bool = False) -> Expr:
@@ -310,7 +308,7 @@ OPS: Table = {
     "mish": activations.mish,
     "mul": _mul,
     "neg": lambda x: g.negative(x),
-    "_prelu_kernel": lambda x, weight: activations.prelu(x, weight),
+    "_prelu_kernel": activations.prelu,
     "reciprocal": lambda x: g.div(1.0, tv.floating(x)),
     "relu": lambda x: g.op("nn.relu", x),
     "relu6": activations.relu_up_to(6.0),
@@ -323,14 +321,14 @@ OPS: Table = {
     "tanhshrink": lambda x: g.sub(x, g.tanh(x)),
     "threshold": lambda x, threshold, value: g.where(g.binary("less_equal", x, threshold), value, x),
     "where": _where,
-    **tv.named(_argsort, _cosine_similarity, _linalg_norm, _mean, _median, _norm, _sort, _std, _var),
+    **tv.named(_argsort, _cosine_similarity, _linalg_norm, _median, _sort, _std, _var),
+    **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
     **{name: partial(_arg, name) for name in ("argmax", "argmin")},
     **{f"{a}{name}": partial(_extreme, name) for a in ("", "a") for name in ("max", "min")},
     **{f"{name}.dim": partial(_extreme_with_place, name) for name in ("max", "min")},
     **{name: partial(_running, name) for name in ("cumprod", "cumsum")},
-    **{name: partial(_summing, name) for name in ("prod", "sum")},
+    **{name: partial(_summing, name) for name in ("mean", "prod", "sum")},
     **{name: partial(_truth, name) for name in ("all", "any")},
-    "linalg_vector_norm": lambda x, ord=2, dim=None, keepdim=False, dtype=None: _norm(x, ord, dim, keepdim, dtype),
     "logsumexp": lambda x, dim, keepdim=False: reduced(log_sum_exp, tv.floating(x), dim, keepdim),
     "std_mean": partial(_with_mean, _std),
     "topk": lambda x, k, dim=-1, largest=True: top_k(x, k, tv.axis(dim, x), not largest),

@@ -58,9 +58,11 @@ def _instance_norm(x: Expr, weight: Maybe, bias: Maybe, use_input_stats: bool, e
     return g.op("nn.instance_norm", x, scale, offset, axis=1, epsilon=eps)
 
 
-def _group_norm(x: Expr, num_groups: int, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5) -> Expr:
+def _group_norm(x: Expr, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5, **groups: int) -> Expr:
+    """One argument more is the number of groups, whose name depends on the overload."""
     scale, offset = _affine(weight, bias, tv.size(x, 1), g.dtype(x))
-    return g.op("nn.group_norm", x, scale, offset, num_groups=num_groups, axis=1, epsilon=eps)
+    (count,) = groups.values()
+    return g.op("nn.group_norm", x, scale, offset, num_groups=count, axis=1, epsilon=eps)
 
 
 def _layer_norm(x: Expr, normalized_shape: Value, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5) -> Expr:
@@ -99,12 +101,11 @@ def _linear(x: Expr, weight: Expr, bias: Maybe = None) -> Expr:
     return y if g.rank(x) == 2 else g.reshape(y, tv.target_shape([*g.dims(x)[:-1], tv.size(weight, 0)]))
 
 
-def _matmul(x: Expr, other: Expr) -> Expr:
-    a, b = tv.promoted(x, other)
-    return matmul(a, b)
+def _matmul(x: Expr, other: Expr, /) -> Expr:
+    return matmul(*tv.promoted(x, other))
 
 
-def _addmm(x: Expr, mat1: Expr, mat2: Expr, beta: Value = 1, alpha: Value = 1) -> Expr:
+def _addmm(x: Expr, mat1: Expr, mat2: Expr, /, beta: Value = 1, alpha: Value = 1) -> Expr:
     product = g.scaled(matmul(mat1, mat2), alpha)
     return product if beta == 0 else g.add(product, g.scaled(x, beta))
 
@@ -136,13 +137,9 @@ def _attention(
         key, value = (_repeated_heads(t, tv.size(query, -3)) for t in (key, value))
     factor = scale if scale is not None else 1.0 / math.sqrt(tv.size(query, -1))
     scores = g.mul(matmul(query, swap(key, -2, -1)), factor)
-    if is_causal:
-        allowed = g.constant(np.tri(tv.size(query, -2), tv.size(key, -2)), "bool")
-        scores = g.where(allowed, scores, -math.inf)
-    if attn_mask is not None and g.dtype(attn_mask).is_bool:
-        scores = g.where(attn_mask, scores, -math.inf)
-    elif attn_mask is not None:
-        scores = g.add(scores, attn_mask)
+    masks = [g.constant(np.tri(tv.size(query, -2), tv.size(key, -2)), "bool")] if is_causal else []
+    for mask in masks if attn_mask is None else [*masks, attn_mask]:
+        scores = g.where(mask, scores, -math.inf) if g.dtype(mask).is_bool else g.add(scores, mask)
     return matmul(g.op("nn.softmax", scores, axis=-1), value)
 
 
@@ -256,30 +253,22 @@ def _recurrent(
     return [swap(y, 0, 1) if batch_first else y, *last]
 
 
-def _grouped(x: Expr, weight: Maybe, bias: Maybe, group: int, eps: float) -> Expr:
-    return _group_norm(x, group, weight, bias, eps)
-
-
 OPS: Table = {
-    **tv.named(_addmm, _batch_norm, _group_norm, _instance_norm, _layer_norm, _linear, _matmul),
-    **tv.named(_outer, _rms_norm),
+    **tv.named(_batch_norm, _group_norm, _instance_norm, _layer_norm, _linear, _outer, _rms_norm),
     "_native_batch_norm_legit_no_training": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
     "_native_batch_norm_legit.no_stats": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
     "_native_multi_head_attention": _multi_head,
     "_transformer_encoder_layer_fwd": _encoder_layer,
     **dict.fromkeys(("log_softmax", "_log_softmax"), partial(_softmax, "nn.log_softmax")),
     **dict.fromkeys(("softmax", "_softmax"), partial(_softmax, "nn.softmax")),
-    **dict.fromkeys(("bmm", "mm"), lambda x, mat2: matmul(x, mat2)),
-    "addmv": lambda x, mat, vec, beta=1, alpha=1: _addmm(x, mat, vec, beta, alpha),
-    "baddbmm": lambda x, batch1, batch2, beta=1, alpha=1: _addmm(x, batch1, batch2, beta, alpha),
-    "dot": lambda x, tensor: matmul(x, tensor),
-    "mv": lambda x, vec: matmul(x, vec),
+    **dict.fromkeys(("addmm", "addmv", "baddbmm"), _addmm),
+    **dict.fromkeys(("bmm", "dot", "matmul", "mm", "mv"), _matmul),
     "einsum": lambda equation, tensors: einsum(equation, tv.promoted(*tensors)),
     **{f"{kind}.input": partial(_recurrent, kind, {}) for kind in ("gru", "lstm")},
     **{f"rnn_{name}.input": partial(_recurrent, "rnn", {"activation": name}) for name in ("relu", "tanh")},
     "gru_cell": partial(_cell, "gru", (g.sigmoid, g.tanh)),
     "lstm_cell": partial(_cell, "lstm", (g.sigmoid, g.tanh, g.tanh)),
-    "native_group_norm": tv.with_absent(_grouped, "the statistics of group_norm", 2),
+    "native_group_norm": tv.with_absent(_group_norm, "the statistics of group_norm", 2),
     "native_layer_norm": tv.with_absent(_layer_norm, "the statistics of layer_norm", 2),
     "rnn_relu_cell": partial(_cell, "rnn", (partial(g.op, "nn.relu"),)),
     "rnn_tanh_cell": partial(_cell, "rnn", (g.tanh,)),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def _solved(dims: Sequence[Dim], size: Sequence[Value]) -> Sequence[Value]:
     return [whole // given if v == -1 else v for v in size] if given and whole % given == 0 else size
 
 
-def _view(x: Expr, size: Sequence[Value]) -> Expr:
+def _view(x: Expr, size: Sequence[Value], /) -> Expr:
     return g.reshape(x, tv.target_shape(_solved(g.dims(x), size)))
 
 
@@ -58,7 +59,7 @@ def _unflatten(x: Expr, dim: Axis, sizes: Sequence[Value]) -> Expr:
     return _view(x, [*dims[:dim], *sizes, *dims[dim + 1 :]])
 
 
-def swap(x: Expr, dim0: int, dim1: int) -> Expr:
+def swap(x: Expr, dim0: int, dim1: int, /) -> Expr:
     """Two axes exchanged."""
     a, b, order = tv.axis(dim0, x), tv.axis(dim1, x), list(range(g.rank(x)))
     if order:
@@ -93,7 +94,7 @@ def expand(x: Expr, size: Sequence[Value]) -> Expr:
     return g.broadcast(x, [tv.int_of(t) for t in target])
 
 
-def _repeat(x: Expr, repeats: Sequence[Value]) -> Expr:
+def _repeat(x: Expr, repeats: Sequence[Value], /) -> Expr:
     counts = tv.ints(repeats)
     counts = [1] * (g.rank(x) - len(counts)) + counts
     y = g.unsqueeze(x, range(len(counts) - g.rank(x)))
@@ -115,14 +116,10 @@ def _stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
     return g.stack(tv.promoted(*tensors), axis)
 
 
-def _split(x: Expr, split_size: Value, dim: Axis = 0) -> list[Expr]:
-    if isinstance(split_size, (list, tuple)):
-        return g.split(x, tv.ints(split_size), dim)
-    return g.split(x, g.equal_parts(tv.size(x, dim), tv.int_of(split_size)) or [0], dim)
-
-
-def _split_sizes(x: Expr, split_sizes: Value, dim: Axis = 0) -> list[Expr]:
-    return _split(x, split_sizes, dim)
+def _split(x: Expr, sizes: Value, /, dim: Axis = 0) -> list[Expr]:
+    if isinstance(sizes, (list, tuple)):
+        return g.split(x, tv.ints(sizes), dim)
+    return g.split(x, g.equal_parts(tv.size(x, dim), tv.int_of(sizes)) or [0], dim)
 
 
 def _chunk(x: Expr, chunks: int, dim: Axis = 0) -> list[Expr]:
@@ -150,9 +147,14 @@ def _slice(x: Expr, dim: Axis = 0, start: Value = None, end: Value = None, step:
     return g.cut(x, [first], [max(first, last)], [dim], [stride])
 
 
+def _place(x: Expr, dim: int, index: Value) -> int:
+    """A possibly negative position on an axis, from its start."""
+    place = tv.int_of(index)
+    return place + tv.size(x, dim) if place < 0 else place
+
+
 def _narrow(x: Expr, dim: Axis, start: Value, length: Value) -> Expr:
-    first = tv.int_of(start)
-    first += tv.size(x, dim) if first < 0 else 0
+    first = _place(x, dim, start)
     return _slice(x, dim, first, first + tv.int_of(length))
 
 
@@ -160,7 +162,7 @@ def _select(x: Expr, dim: Axis, index: Value) -> Expr:
     place, total = tv.int_of(index), g.dims(x)[dim]
     fits = not isinstance(total, int) or -total <= place < total
     require("torch-index", fits, f"index {place} is outside the {total} elements of dimension {dim}")
-    return element(x, dim, place + (tv.size(x, dim) if place < 0 else 0))
+    return element(x, dim, _place(x, dim, index))
 
 
 def _flip(x: Expr, dims: Value) -> Expr:
@@ -182,18 +184,13 @@ def _roll(x: Expr, shifts: Value, dims: Value = None) -> Expr:
     return x
 
 
-def _pads(pads: Value, rank: int) -> list[tuple[int, int]]:
-    """torch counts axes from the last one."""
-    flat = tv.ints(pads)
-    widths = [(flat[k], flat[k + 1]) for k in range(0, len(flat), 2)]
-    return [(0, 0)] * (rank - len(widths)) + widths[::-1]
-
-
-def _padded(x: Expr, pad: Value, mode: str = "constant", value: Value = None) -> Expr:
+def _padded(x: Expr, pad: Value, /, mode: str = "constant", value: Value = None) -> Expr:
     """torch's padding: from the last axis on; negative counts cut."""
     modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     require("torch-pad", mode in modes, f"padding mode {mode!r} is not known")
-    return padded(x, _pads(pad, g.rank(x)), value if value is not None else 0, modes[mode])
+    flat = tv.ints(pad)
+    widths = [(flat[k], flat[k + 1]) for k in range(0, len(flat), 2)]
+    return padded(x, [(0, 0)] * (g.rank(x) - len(widths)) + widths[::-1], value or 0, modes[mode])
 
 
 def _channel_shuffle(x: Expr, groups: int) -> Expr:
@@ -267,26 +264,23 @@ def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
     return g.op("gather", data, index, axis=axis)
 
 
-def _scatter(x: Expr, dim: Axis, index: Expr, src: Value = None, value: Value = None, reduce: Value = None) -> Expr:
-    modes = {None: "update", "add": "add", "multiply": "mul"}
-    require("torch-op", reduce in modes, f"scatter with reduce={reduce!r} is not supported")
-    return _scattered(x, dim, index, src if src is not None else value, modes[reduce])
+#: What torch's names for reductions are called by the graph's operator.
+_REDUCTIONS: Final = {
+    None: "update", "add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min",
+}  # fmt: skip
 
 
-def _scattered(x: Expr, axis: int, index: Expr, source: Value, mode: str) -> Expr:
+def _scatter(
+    x: Expr, dim: Axis, index: Expr, source: Value, /, reduce: str | None = None, include_self: bool = True
+) -> Expr:
+    text = f"scatter with reduce={reduce!r} and include_self={include_self} is not supported"
+    require("torch-op", reduce in _REDUCTIONS and bool(include_self), text)
     wanted, dtype = tv.shape(index), g.dtype(x)
     if tv.is_tensor(source) and g.rank(source):
         update = g.cut(g.cast(source, dtype), [0] * len(wanted), wanted, range(len(wanted)))
     else:
         update = g.broadcast(tv.as_tensor(source, dtype), wanted)
-    return g.op("scatter_elements", x, index, update, axis=axis, reduction=mode)
-
-
-def _scatter_reduce(x: Expr, dim: Axis, index: Expr, src: Expr, reduce: str, include_self: bool = True) -> Expr:
-    modes = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
-    text = f"scatter_reduce {reduce!r} with include_self={include_self} is not supported"
-    require("torch-op", reduce in modes and bool(include_self), text)
-    return _scattered(x, dim, index, src, modes[reduce])
+    return g.op("scatter_elements", x, index, update, axis=dim, reduction=_REDUCTIONS[reduce])
 
 
 # --- x[i, :, j]
@@ -382,8 +376,7 @@ def _slice_scatter(x: Expr, src: Expr, dim: Axis = 0, start: Value = None, end: 
 
 
 def _select_scatter(x: Expr, src: Expr, dim: Axis, index: Value) -> Expr:
-    place = tv.int_of(index)
-    place += tv.size(x, dim) if place < 0 else 0
+    place = _place(x, dim, index)
     wanted = [n for k, n in enumerate(tv.shape(x)) if k != dim]
     return _slice_scatter(x, g.unsqueeze(g.broadcast(src, wanted), [dim]), dim, place, place + 1)
 
@@ -428,7 +421,7 @@ def _bucket(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
 
 
 OPS: Table = {
-    **tv.named(_broadcast_tensors, _flip, _meshgrid, _repeat, _roll, _squeeze, _stack, _unbind),
+    **tv.named(_broadcast_tensors, _flip, _meshgrid, _roll, _squeeze, _stack, _unbind),
     **tv.named(_narrow, _select, _slice, _unflatten, _unfold),
     **dict.fromkeys(_IDENTITIES, lambda x: x),
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), _dropout),
@@ -441,27 +434,24 @@ OPS: Table = {
     **dict.fromkeys(("expand", "broadcast_to"), expand),
     **dict.fromkeys(("flatten", "ravel"), _flatten),
     **dict.fromkeys(("mT", "t"), lambda x: swap(x, -2, -1) if g.rank(x) > 1 else x),
-    **dict.fromkeys(("split", "unsafe_split"), _split),
-    **dict.fromkeys(("split_with_sizes", "unsafe_split_with_sizes"), _split_sizes),
-    **dict.fromkeys(("view", "_unsafe_view"), _view),
+    **dict.fromkeys(("repeat", "tile"), _repeat),
+    **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), _split),
+    **dict.fromkeys(("view", "reshape", "_unsafe_view"), _view),
     **dict.fromkeys(("view_as", "reshape_as"), lambda x, other: _view(x, g.dims(other))),
-    **{f"reflection_pad{k}d": lambda x, padding: _padded(x, padding, "reflect") for k in (1, 2, 3)},
-    **{f"replication_pad{k}d": lambda x, padding: _padded(x, padding, "replicate") for k in (1, 2, 3)},
-    "constant_pad_nd": lambda x, pad, value=0: _padded(x, pad, "constant", value),
+    **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
+    **{f"reflection_pad{k}d": partial(_padded, mode="reflect") for k in (1, 2, 3)},
+    **{f"replication_pad{k}d": partial(_padded, mode="replicate") for k in (1, 2, 3)},
     "expand_as": lambda x, other: expand(x, g.dims(other)),
     "numpy_T": lambda x: g.transpose(x, range(g.rank(x))[::-1]),
-    "pad": _padded,
     "permute": lambda x, dims: g.transpose(x, [tv.axis(d, x) for d in dims]),
-    "pixel_shuffle": lambda x, upscale_factor: depth_to_space(x, upscale_factor),
-    "pixel_unshuffle": lambda x, downscale_factor: space_to_depth(x, downscale_factor),
+    "pixel_shuffle": depth_to_space,
+    "pixel_unshuffle": space_to_depth,
     "repeat_interleave.self_int": _repeat_interleave,
-    "reshape": lambda x, shape: _view(x, shape),
     "tensor_split.sections": _tensor_split,
-    "tile": lambda x, dims: _repeat(x, dims),
     "unsqueeze": lambda x, dim: g.unsqueeze(x, [tv.axis_in(dim, g.rank(x) + 1)]),
     "view.dtype": _reinterpreted,
-    **tv.named(_copy, _diagonal, _gather, _one_hot, _scatter, _scatter_reduce, _select_scatter),
-    **tv.named(_slice_scatter, _take_along_dim),
+    **tv.named(_copy, _diagonal, _gather, _one_hot, _select_scatter, _slice_scatter, _take_along_dim),
+    **dict.fromkeys(("scatter", "scatter_reduce"), _scatter),
     **dict.fromkeys(("index", "_unsafe_index"), _index),
     **dict.fromkeys(("index_put", "_unsafe_index_put"), _index_put),
     "bucketize": _bucket,
@@ -470,7 +460,7 @@ OPS: Table = {
     "index_copy": partial(_along, False),
     "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * tv.axis(dim, x), index], value),
     "index_select": lambda x, dim, index: take(x, g.reshape(index, (-1,)), tv.axis(dim, x)),
-    "scatter_add": lambda x, dim, index, src: _scattered(x, tv.axis(dim, x), index, src, "add"),
+    "scatter_add": partial(_scatter, reduce="add"),
     "take": lambda x, index: _index(g.reshape(x, (-1,)), [index]),
     "tril": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=False),
     "triu": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=True),

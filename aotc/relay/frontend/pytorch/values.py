@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from aotc.ir import AotcError, Dim, DType, SymDim
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, TupleGetItem, Var
@@ -37,11 +38,12 @@ Table: TypeAlias = "dict[str, Converter]"
 
 _TENSORS: Final = (Var, Constant, Call, TupleGetItem, If, Let, Function)
 
-#: Arguments that say where and how to compute, or how to train, not what the result is.
+#: Arguments that say where and how to compute, or how to train, or repeat a shape, not what the result is.
 IGNORED: Final = {
     "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "implicit", "requires_grad",
     "benchmark", "deterministic", "cudnn_enabled", "cudnn_enable", "allow_tf32", "generator", "sparse",
     "scale_grad_by_freq", "padding_idx", "stable", "momentum", "half_to_float", "sorted", "sparse_grad", "check_errors",
+    "N", "C", "HxW",
 }  # fmt: skip
 
 #: What programs compute on dimensions.
@@ -105,35 +107,16 @@ def array_of(tensor: Any) -> np.ndarray[Any, Any]:
 # --- promotion
 
 
-def _category(dtype: str) -> int:
-    return 0 if dtype == "bool" else 2 if DType(dtype).is_float else 1
-
-
-def promote(a: str, b: str) -> str:
-    """The data type that holds both."""
-    return str(torch.promote_types(getattr(torch, a), getattr(torch, b))).removeprefix("torch.")
+def _example(x: Expr) -> torch.Tensor:
+    """A tensor of the data type of `x` that takes no memory, with dimensions if `x` has any."""
+    return torch.empty((1,) * g.rank(x), dtype=getattr(torch, g.dtype(x)), device="meta")
 
 
 def result_type(*values: Value) -> str:
-    """The data type of an operation on tensors and numbers
-    (torch.result_type).
-    """
-    tiers: list[str | None] = [None, None, None]
-    for value in values:
-        if is_tensor(value):
-            tier, dtype = 0 if g.rank(value) else 1, str(g.dtype(value))
-        elif isinstance(value, (bool, int, float)):
-            tier, dtype = 2, {bool: "bool", int: "int64", float: "float32"}[type(value)]
-        else:
-            continue
-        known = tiers[tier]
-        tiers[tier] = dtype if known is None else promote(known, dtype)
-    best: str | None = None
-    for found in tiers:
-        if found is not None and (best is None or _category(found) > _category(best)):
-            best = found if best is None else promote(best, found)
-    assert best is not None
-    return best
+    """The data type of an operation on tensors and numbers (torch.result_type, for any number of them)."""
+    known = [_example(v) if is_tensor(v) else v for v in values if is_tensor(v) or isinstance(v, (int, float))]
+    _, dtype = elementwise_dtypes(*known, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
+    return str(dtype).removeprefix("torch.")
 
 
 def as_tensor(value: Value, dtype: str) -> Expr:
@@ -235,24 +218,29 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
     """The result of a converter on the arguments of a call, which
     are named by torch's schema.
 
-    A parameter that is an `Axis` gets one of x from 0; `**rest`
-    gets all that has no parameter. Raises AotcError for an argument
-    that the converter does not know and that is not at its default.
+    Positional-only parameters get the first arguments, whatever
+    their names. A parameter that is an `Axis` gets one of x from 0;
+    `**rest` gets all that has no parameter. Raises AotcError for an
+    argument that the converter does not know and that is not at its
+    default.
     """
     takes = {p.name: p for p in parameters(converter)}
+    first = [name for name, p in takes.items() if p.kind is p.POSITIONAL_ONLY]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in takes.values())
     bound: dict[str, Value] = {}
     for position, formal in enumerate(schema.arguments):
         given = position < len(args) or formal.name in kwargs
         value = args[position] if position < len(args) else kwargs.get(formal.name, formal.default_value)
         name = "x" if formal.name in ("self", "input") else formal.name
+        name = first[position] if position < len(first) else name
         if name in takes and takes[name].annotation == Axis:
             bound[name] = axis(value, bound["x"])
         elif name in takes or (open_ended and name not in IGNORED):
             bound[name] = dtype_name(value) if name == "dtype" else value
         elif given and name not in IGNORED and value is not None and value != formal.default_value:
             raise AotcError("torch-argument", f"the argument {formal.name}={value!r} is not supported")
-    return converter(**bound)
+    in_order = [bound.pop(name) for name in first if name in bound]
+    return converter(*in_order, **bound)
 
 
 def named(*converters: Converter) -> Table:

@@ -12,29 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from aotc.ir import AotcError, open_regular
 
 _PIECE: Final = 1 << 20
-_ELF_LOAD: Final = 1
-_PE: Final = int.from_bytes(b"PE\0\0", "little")
-#: The byte order of Mach-O files by how they begin, and whether they are for 64 bits.
-_MACH: Final = {
-    b"\xfe\xed\xfa\xce": (">", False),
-    b"\xfe\xed\xfa\xcf": (">", True),
-    b"\xce\xfa\xed\xfe": ("<", False),
-    b"\xcf\xfa\xed\xfe": ("<", True),
-}
 #: More bytes of load commands, and ...
 _COMMANDS: Final = 1 << 16
 #: ... more architectures than these no Mach-O file has: that is a file of another kind.
 _SLICES: Final = 16
-#: The bytes from an offset on, so many at most.
-Read = Callable[[int, int], bytes]
 
 
 def require_whole(path: Path) -> None:
@@ -44,13 +32,8 @@ def require_whole(path: Path) -> None:
     """
     with open_regular(path, "load") as file:
         size = os.fstat(file.fileno()).st_size
-
-        def read(at: int, count: int) -> bytes:
-            file.seek(min(at, size))
-            return file.read(count)
-
         try:
-            stated = _stated_size(read)
+            stated = _stated_size(_Headers(file, size))
         except OSError as error:
             raise AotcError("load", f"cannot load {path}: {error.strerror}") from error
     if stated > size:
@@ -58,91 +41,97 @@ def require_whole(path: Path) -> None:
         raise AotcError("load", text, hint="the file was cut short: copy it again, or compile the model again")
 
 
-def _stated_size(read: Read) -> int:
-    """How many bytes the headers of a library say that its file has, at least; 0 where they say nothing."""
-    match magic := read(0, 4):
-        case b"\x7fELF":
-            return _elf(read)
-        case b"\xca\xfe\xba\xbe" | b"\xca\xfe\xba\xbf":
-            return _fat(read, wide=magic[3] == 0xBF)
-        case _:
-            return _pe(read) if magic[:2] == b"MZ" else _mach(read, 0)
-
-
-def _rows(read: Read, at: int, layout: str, count: int = 1, stride: int = 0) -> list[tuple[int, ...]]:
-    """What each row of a table begins with; none where the file ends before the table.
-
-    stride    bytes from one row to the next; 0 where a row has no more than is looked at
+@dataclass(frozen=True, slots=True)
+class _Headers:
+    """The headers of a library that begins at `base` of a file, and how they write numbers: the highest byte first, or
+    the lowest; those of offsets and sizes have `width` bytes.
     """
-    row = struct.Struct(layout)
-    size = count * (stride or row.size)
-    data = read(at, size)
-    return [row.unpack_from(data, k) for k in range(0, size, stride or row.size)] if len(data) == size else []
+
+    file: IO[bytes]
+    file_bytes: int
+    big: bool = True
+    width: int = 4
+    base: int = 0
+
+    def number(self, at: int, size: int) -> int:
+        """The number at an offset of the file; 0 where the file ends before."""
+        self.file.seek(min(at, self.file_bytes))
+        data = self.file.read(size)
+        return int.from_bytes(data, "big" if self.big else "little") if len(data) == size else 0
+
+    def address(self, at: int) -> int:
+        """The offset or size that is stated at an offset of the file."""
+        return self.number(at, self.width)
+
+    def table_end(self, start: int, count: int, stride: int, offset: int, size: int, kind: int = 0) -> int:
+        """Where a table and the parts of the file that it tells of end.
+
+        offset, size    where a row states those of a part
+        kind            what the rows that count begin with; 0 where each does
+        """
+        end = start + count * stride
+        for row in (start + k * stride for k in range(count if end <= self.file_bytes else 0)):
+            part = self.address(row + size)  # an empty one may be said to be anywhere
+            if part and kind in (0, self.number(row, 4)):
+                end = max(end, self.base + self.address(row + offset) + part)
+        return end
 
 
-def _row(read: Read, at: int, layout: str) -> tuple[int, ...] | None:
-    """One row of numbers; None where the file ends before."""
-    return next(iter(_rows(read, at, layout)), None)
+def _stated_size(raw: _Headers) -> int:
+    """How many bytes the headers of a library say that its file has, at least; 0 where they say nothing."""
+    match raw.number(0, 4):
+        case 0x7F454C46:
+            return _elf(raw)
+        case 0xCAFEBABE:
+            return _fat(raw)
+        case 0xCAFEBABF:
+            return _fat(replace(raw, width=8))
+        case _:
+            return _pe(replace(raw, big=False)) if raw.number(0, 2) == 0x4D5A else _mach(raw, 0)
 
 
-def _elf(read: Read) -> int:
-    wide, order = read(4, 1) == b"\2", ">" if read(5, 1) == b"\2" else "<"
-    start, layout, least = (32, "QQ6xHHHH", 64) if wide else (28, "II6xHHHH", 52)
-    fields = _row(read, start, order + layout)
-    if fields is None:
-        return least
-    segments, sections, segment_bytes, segment_count, section_bytes, section_count = fields
-    ends = [least, segments + segment_bytes * segment_count, sections + section_bytes * section_count]
-    if segment_bytes == (56 if wide else 32):  # else the dynamic linker refuses the file
-        rows = _rows(read, segments, order + ("I4xQ16xQ" if wide else "II8xI"), segment_count, segment_bytes)
-        ends += [offset + size for kind, offset, size in rows if kind == _ELF_LOAD and size]
-    return max(ends)
+def _elf(raw: _Headers) -> int:
+    width = 8 if raw.number(4, 1) == 2 else 4
+    headers = replace(raw, big=raw.number(5, 1) == 2, width=width)
+    segments, sections = headers.address(24 + width), headers.address(24 + 2 * width)
+    counts = 30 + 3 * width
+    stride, count, section_bytes, section_count = (headers.number(counts + at, 2) for at in (0, 2, 4, 6))
+    loaded = headers.table_end(segments, count, stride, width, 4 * width, kind=1)
+    return max(counts + 10, sections + section_bytes * section_count, loaded)
 
 
-def _pe(read: Read) -> int:
-    place = _row(read, 0x3C, "<I")
-    if place is None:
-        return 64
-    (start,) = place
-    fields = _row(read, start, "<I2xH12xH")
-    if fields is None:
-        return start + 24
-    magic, count, optional = fields
-    if magic != _PE:
-        return 0
-    table = start + 24 + optional
-    rows = _rows(read, table, "<16xII", count, 40)
-    return max([table + 40 * count, *(offset + size for size, offset in rows if size)])
+def _pe(headers: _Headers) -> int:
+    start = headers.number(60, 4)
+    if headers.number(start, 4) != 0x4550:
+        return max(64, start + 24)
+    first = start + 24 + headers.number(start + 20, 2)
+    return max(64, headers.table_end(first, headers.number(start + 6, 2), 40, 20, 16))
 
 
-def _fat(read: Read, *, wide: bool) -> int:
+def _fat(headers: _Headers) -> int:
     """Libraries for several architectures in one file."""
-    (count,) = _row(read, 4, ">I") or (1,)
+    count, width = headers.number(4, 4), headers.width
     if count > _SLICES:
         return 0
-    stride, layout = (32, ">8xQQ") if wide else (20, ">8xII")
-    rows = _rows(read, 8, layout, count, stride)
-    inner = [_mach(read, offset) for offset, _ in rows]
-    return max([8 + stride * count, *inner, *(offset + size for offset, size in rows if size)])
+    stride = 8 + 3 * width
+    ends = [_mach(headers, headers.address(16 + k * stride)) for k in range(count)]
+    return max([headers.table_end(8, count, stride, 8, 8 + width), *ends])
 
 
-def _mach(read: Read, base: int) -> int:
+def _mach(raw: _Headers, base: int) -> int:
     """The end of a library that begins at an offset."""
-    if (magic := read(base, 4)) not in _MACH:
+    headers = replace(raw, big=raw.number(base, 1) == 0xFE, base=base)
+    magic, length = headers.number(base, 4), headers.number(base + 20, 4)
+    if magic not in (0xFEEDFACE, 0xFEEDFACF) or length > _COMMANDS:
         return 0
-    order, wide = _MACH[magic]
-    start, kind, layout = (32, 0x19, "40xQQ") if wide else (28, 0x1, "32xII")
-    (length,) = _row(read, base + 20, order + "I") or (0,)
-    if length > _COMMANDS:
-        return 0
-    at, end = base + start, base + start + length
-    ends = [end]
-    while at < end and (command := _row(read, at, order + "II")) is not None and command[1] >= 8:
-        segment = _row(read, at, order + layout) if command[0] == kind else None
-        if segment is not None and segment[1]:
-            ends.append(base + sum(segment))
-        at += command[1]
-    return max(ends)
+    width, kind = (8, 0x19) if magic == 0xFEEDFACF else (4, 0x1)
+    headers = replace(headers, width=width)
+    at, offset = base + 24 + width, 24 + 2 * width
+    end = last = at + length
+    while at < last and (step := headers.number(at + 4, 4)) >= 8:
+        end = max(end, headers.table_end(at, 1, 8, offset, offset + width, kind))
+        at += step
+    return end
 
 
 def require_checksum(path: Path, expected: str) -> None:

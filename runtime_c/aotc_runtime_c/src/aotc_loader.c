@@ -128,20 +128,30 @@ static size_t source_read(const source *s, uint64_t at, void *to, size_t n) {
 
 enum { MAX_SLICES = 16, MAX_COMMANDS = 1 << 16 };
 
-/* Where rows of a table hold the extent of a part of the file: numbers of
- * `width` bytes. */
-typedef struct extents {
-  int big; /* bytes in this order */
-  int width;
-  int offset;
-  int size;
-} extents;
+/* The headers of a library that begins at `base` of a file, and how they write
+ * numbers: those of offsets and sizes have `width` bytes. */
+typedef struct headers {
+  const source *file;
+  uint64_t base;
+  int big; /* the highest byte comes first */
+  unsigned width;
+} headers;
 
-static uint64_t number(const unsigned char *from, int bytes, int big) {
+/* A table whose rows tell where parts of the file lie, by numbers at two
+ * places in a row: the rows that begin with `kind`; all of them if it is 0. */
+typedef struct table {
+  uint64_t start, count, stride, kind;
+  unsigned offset, size;
+} table;
+
+/* The number at an offset of the file; 0 where the file ends before. */
+static uint64_t number(const headers *h, uint64_t at, unsigned bytes) {
+  unsigned char from[8];
   uint64_t value = 0;
-  int k;
+  unsigned k;
+  if (source_read(h->file, at, from, bytes) != bytes) return 0;
   for (k = 0; k < bytes; ++k)
-    value = value << 8 | from[big ? k : bytes - 1 - k];
+    value = value << 8 | from[h->big ? k : bytes - 1 - k];
   return value;
 }
 
@@ -153,117 +163,86 @@ static uint64_t larger(uint64_t a, uint64_t b) {
   return a > b ? a : b;
 }
 
-/* Reads `n` bytes of a header; 0 where the file ends before. */
-static int header(const source *s, uint64_t at, unsigned char *to, size_t n) {
-  return at < s->size && s->size - at >= n && source_read(s, at, to, n) == n;
-}
-
-/* The end of a part; 0 of an empty one, wherever that is said to be. */
-static uint64_t extent(const unsigned char *row, const extents *e) {
-  const uint64_t size = number(row + e->size, e->width, e->big);
-  return size == 0 ? 0 : sum(number(row + e->offset, e->width, e->big), size);
-}
-
-static uint64_t elf_size(const source *s, const unsigned char *head) {
-  const int wide = head[4] == 2;
-  const extents rows = {head[5] == 2, wide ? 8 : 4, wide ? 8 : 4,
-                        wide ? 32 : 16};
-  const unsigned char *const counts = head + (wide ? 54 : 42);
-  const unsigned char *const tables = head + (wide ? 32 : 28);
-  const uint64_t segments = number(tables, rows.width, rows.big);
-  const uint64_t sections = number(tables + rows.width, rows.width, rows.big);
-  const uint64_t stride = number(counts, 2, rows.big);
-  const uint64_t count = number(counts + 2, 2, rows.big);
-  unsigned char row[56];
+/* Where a table and the parts that it tells of end. */
+static uint64_t table_end(const headers *h, const table *t) {
+  uint64_t end = sum(t->start, t->stride * t->count);
   uint64_t k;
-  uint64_t end =
-      number(counts + 4, 2, rows.big) * number(counts + 6, 2, rows.big);
-  end = larger(sum(sections, end), sum(segments, stride * count));
-  if (end > s->size || stride != (wide ? 56u : 32u)) return end;
-  for (k = 0; k < count; ++k) {
-    if (!header(s, segments + k * stride, row, (size_t)stride)) return end;
-    if (number(row, 4, rows.big) == 1) /* is loaded */
-      end = larger(end, extent(row, &rows));
+  if (end > h->file->size) return end;
+  for (k = 0; k < t->count; ++k) {
+    const uint64_t row = t->start + k * t->stride;
+    const uint64_t offset = number(h, row + t->offset, h->width);
+    const uint64_t size = number(h, row + t->size, h->width);
+    /* an empty part may be said to be anywhere */
+    if (size > 0 && (t->kind == 0 || number(h, row, 4) == t->kind))
+      end = larger(end, sum(sum(h->base, offset), size));
   }
   return end;
 }
 
-static uint64_t pe_size(const source *s, const unsigned char *head) {
-  static const extents rows = {0, 4, 20, 16};
-  const uint64_t start = number(head + 60, 4, 0);
-  unsigned char row[40];
-  uint64_t at, count, k, end;
-  if (!header(s, start, row, 24)) return start + 24;
-  if (memcmp(row, "PE\0\0", 4) != 0) return 0;
-  at = start + 24 + number(row + 20, 2, 0);
-  count = number(row + 6, 2, 0);
-  end = at + count * sizeof row;
-  for (k = 0; k < count; ++k) {
-    if (!header(s, at + k * sizeof row, row, sizeof row)) return end;
-    end = larger(end, extent(row, &rows));
-  }
-  return end;
+static uint64_t elf_size(const headers *raw) {
+  const unsigned width = number(raw, 4, 1) == 2 ? 8 : 4;
+  const headers h = {raw->file, 0, number(raw, 5, 1) == 2, width};
+  const unsigned counts = 30 + 3 * width;
+  const uint64_t stride = number(&h, counts, 2);
+  const uint64_t count = number(&h, counts + 2, 2);
+  const uint64_t bytes = number(&h, counts + 4, 2) * number(&h, counts + 6, 2);
+  const uint64_t start = number(&h, 24 + width, width);
+  const uint64_t sections = number(&h, 24 + 2 * width, width);
+  const table loaded = {start, count, stride, 1, width, 4 * width};
+  const uint64_t end = larger(counts + 10, sum(sections, bytes));
+  return larger(end, table_end(&h, &loaded));
+}
+
+static uint64_t pe_size(const headers *raw) {
+  const headers h = {raw->file, 0, 0, 4};
+  const uint64_t start = number(&h, 60, 4), count = number(&h, start + 6, 2);
+  const uint64_t first = start + 24 + number(&h, start + 20, 2);
+  const table sections = {first, count, 40, 0, 20, 16};
+  const int known = number(&h, start, 4) == 0x4550;
+  return larger(64, known ? table_end(&h, &sections) : start + 24);
 }
 
 /* The end of a Mach-O library that begins at `base`. */
-static uint64_t mach_size(const source *s, uint64_t base) {
-  unsigned char row[56] = {0};
-  const int known = header(s, base, row, 28);
-  const int big = row[0] == 0xfe;
-  const int wide = row[big ? 3 : 0] == 0xcf;
-  const uint64_t magic = number(row, 4, big);
-  const extents rows = {big, wide ? 8 : 4, wide ? 40 : 32, wide ? 48 : 36};
-  uint64_t at = base + (wide ? 32 : 28);
-  const uint64_t bytes = number(row + 20, 4, big);
+static uint64_t mach_size(const headers *raw, uint64_t base) {
+  headers h = {raw->file, base, number(raw, base, 1) == 0xfe, 4};
+  const uint64_t magic = number(&h, base, 4), bytes = number(&h, base + 20, 4);
+  const unsigned width = magic == 0xfeedfacf ? 8 : 4;
+  const unsigned kind = width == 8 ? 0x19 : 0x1;
+  const unsigned offset = 24 + 2 * width, size = offset + width;
+  uint64_t at = base + 24 + width, step;
   const uint64_t last = at + bytes;
   uint64_t end = last;
-  if (!known) return sum(base, 28);
-  if ((magic != 0xfeedface && magic != 0xfeedfacf) || bytes > MAX_COMMANDS)
-    return 0;
-  while (at < last && header(s, at, row, 8)) {
-    const uint64_t kind = number(row, 4, big);
-    const uint64_t step = number(row + 4, 4, big);
-    if (kind == (wide ? 0x19u : 0x1u) && header(s, at, row, wide ? 56 : 40))
-      end = larger(end, sum(base, extent(row, &rows)));
-    if (step < 8) break;
-    at += step;
+  if ((magic | 1) != 0xfeedfacf || bytes > MAX_COMMANDS) return 0;
+  h.width = width;
+  for (; at < last && (step = number(&h, at + 4, 4)) >= 8; at += step) {
+    const table segment = {at, 1, 8, kind, offset, size};
+    end = larger(end, table_end(&h, &segment));
   }
   return end;
 }
 
 /* Libraries for several architectures in one file. */
-static uint64_t fat_size(const source *s, const unsigned char *head) {
-  const int wide = head[3] == 0xbf;
-  const extents rows = {1, wide ? 8 : 4, 8, wide ? 16 : 12};
-  const size_t stride = wide ? 32 : 20;
-  const uint64_t count = number(head + 4, 4, 1);
-  unsigned char row[32];
+static uint64_t fat_size(const headers *raw, unsigned w) {
+  const headers h = {raw->file, 0, 1, w};
+  const table slices = {8, number(&h, 4, 4), 8 + 3 * w, 0, 8, 8 + w};
   uint64_t k, end;
-  if (count > MAX_SLICES) return 0;
-  end = 8 + stride * count;
-  for (k = 0; k < count; ++k) {
-    if (!header(s, 8 + k * stride, row, stride)) return end;
-    end = larger(end, extent(row, &rows));
-    end = larger(end, mach_size(s, number(row + 8, rows.width, 1)));
-  }
+  if (slices.count > MAX_SLICES) return 0;
+  end = table_end(&h, &slices);
+  for (k = 0; k < slices.count; ++k)
+    end = larger(end, mach_size(&h, number(&h, 16 + k * slices.stride, w)));
   return end;
 }
 
 /* How many bytes the file has at least, as its headers say; 0 where they say
  * nothing, and the linker will refuse it. */
-static uint64_t stated_size(const source *s) {
-  unsigned char head[64] = {0};
-  const size_t got = source_read(s, 0, head, sizeof head);
-  if (memcmp(head, "\177ELF", 4) == 0)
-    return got < (head[4] == 2 ? 64u : 52u) ? 64 : elf_size(s, head);
-  if (head[0] == 'M' && head[1] == 'Z')
-    return got < sizeof head ? sizeof head : pe_size(s, head);
-  if (memcmp(head, "\312\376\272", 3) == 0 && (head[3] & 0xfe) == 0xbe)
-    return fat_size(s, head);
-  return memcmp(head, "\376\355\372", 3) == 0 ||
-                 memcmp(head + 1, "\372\355\376", 3) == 0
-             ? mach_size(s, 0)
-             : 0;
+static uint64_t stated_size(const source *file) {
+  const headers h = {file, 0, 1, 4};
+  switch (number(&h, 0, 4)) {
+  case 0x7f454c46: return elf_size(&h);
+  case 0xcafebabe: return fat_size(&h, 4);
+  case 0xcafebabf: return fat_size(&h, 8);
+  }
+  return number(&h, 0, 2) == 0x4d5a ? pe_size(&h) : mach_size(&h, 0);
 }
 
 /* Whether the file is as long as its headers say.  Where it cannot be read,

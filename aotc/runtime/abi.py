@@ -18,7 +18,7 @@ import cffi
 from aotc_runtime_c import sources
 
 from aotc.ir.dtype import DType
-from aotc.runtime.forks import renew_in_children
+from aotc.runtime.forks import own_lock
 
 _HEADER, _SOURCE = (path.read_text(encoding="utf-8") for path in sources())
 _DEFINED: Final = dict(re.findall(r'^#define AOTC_(\w+) "?(\w+)', _HEADER, re.MULTILINE))
@@ -35,9 +35,9 @@ void aotc_model_threads_destroy(const aotc_threads *threads);
 
 def interface_of(declarations: str) -> Any:
     """A cffi interface; its lock, which is held while a library is opened, is new in forked children."""
-    interface = cffi.FFI()
+    interface: Any = cffi.FFI()
     interface.cdef(declarations)
-    renew_in_children(interface)
+    interface._lock = own_lock(interface)
     return interface
 
 

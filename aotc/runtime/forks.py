@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a forked child must not take over from its parent as it is: locks, and the removal of files.
 
-renew_in_children(self)                     # children get a new `self._lock`
+self._lock = own_lock(self)                 # forked children get another one
 folder = ScratchDirectory("aotc-")          # folder.name; removed by this process, not by its children
 """
 
@@ -17,12 +17,13 @@ from typing import Any, Final
 _OWNERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
-def renew_in_children(owner: Any) -> None:
-    """Give the attribute `_lock` of an object a new lock in forked children.
+def own_lock(owner: Any) -> threading.Lock:
+    """A lock for the attribute `_lock` of an object, which is a new one in forked children.
 
     A thread that held the old one when the process forked does not exist there, so nobody would release it.
     """
     _OWNERS.add(owner)
+    return threading.Lock()
 
 
 def _renew() -> None:
@@ -38,8 +39,7 @@ class Turns:
     """One thread after the other: `with turns: ...`; a lock that is free in forked children."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        renew_in_children(self)
+        self._lock = own_lock(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()

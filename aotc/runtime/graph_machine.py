@@ -13,15 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from aotc.ir import Span
 from aotc.runtime.forks import Turns
-from aotc.runtime.kernels import KernelLibrary
+from aotc.runtime.kernels import ALIGNMENT, KernelLibrary
 from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs, require_none
-
-#: Bytes to which tensors are aligned.
-ALIGNMENT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

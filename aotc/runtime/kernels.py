@@ -24,7 +24,7 @@ from aotc.runtime.abi import interface_of
 from aotc.runtime.library import open_library
 from aotc.runtime.tensor import Array, TensorInfo, address, aligned, moves, transfer
 
-#: Bytes to which scratch memory is aligned.
+#: Bytes to which tensors and scratch memory are aligned.
 ALIGNMENT: Final = 64
 
 
@@ -84,13 +84,11 @@ class KernelLibrary:
             pointers[k] = _FFI.cast("void *", address(buffer))
 
         def run() -> None:
-            for buffer, array in loads:
-                transfer(buffer, array)
+            transfer(loads)
             for k, start in enumerate(self._scratch(info.workspace), len(arrays)):
                 pointers[k] = _FFI.cast("void *", start)
             function(pointers)
-            for array, buffer in stores:
-                transfer(array, buffer)
+            transfer(stores)
 
         return run
 

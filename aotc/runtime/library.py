@@ -216,7 +216,7 @@ def _tensors(path: Path, pointer: Any, number: int) -> tuple[TensorInfo, ...]:
 
 
 class Library:
-    """An open library; it is closed when nothing refers to it any more.
+    """An open library; it is closed when nothing refers to it any more.  Pickled, it is its path.
 
     path, absolute                           as given, and whatever the working directory becomes
     name, version                            of the model, and of the compiler that made it
@@ -248,6 +248,9 @@ class Library:
         self.weights_bytes = int(model.weights_bytes)
         self.thread_workspace_bytes = int(model.thread_workspace_bytes)
         self.run: Any = model.run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (str(self.absolute),)
 
     def choose_isa(self, name: str | None) -> str:
         """The instruction set of runs: `name`, else what the environment variable AOTC_ISA says to libraries that
@@ -290,7 +293,7 @@ class Threads:
 
     count   how many share a run, the calling thread included
 
-    Forked children have threads of their own.  Pickled, they are the path of the library and their number.
+    Forked children have threads of their own.  Pickled, they are the library and their number.
     """
 
     def __init__(self, library: Library, count: int, pointer: Any) -> None:
@@ -305,15 +308,11 @@ class Threads:
         self._destroy(self.pointer)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _threads, (str(self._library.absolute), self.count)
+        return Library.start_threads, (self._library, self.count)
 
 
-def _threads(path: str, count: int) -> Threads | None:
-    return reopen(path).start_threads(count)
-
-
-def reopen(path: str) -> Library:
-    """The library of an object that was pickled; AotcError (code "load") where it is gone."""
+def _reopened(path: str) -> Library:
+    """A library that was pickled; AotcError (code "load") where it is gone."""
     if not Path(path).exists():
         hint = "where it lay in a temporary directory, that went with its process: compile with an output directory"
         raise AotcError("load", f"the library of what was pickled is gone: {path}", hint=hint)

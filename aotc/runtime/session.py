@@ -13,7 +13,6 @@ they are loaded again from their path, with the same options.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -25,9 +24,9 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.runtime import tensor as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
-from aotc.runtime.forks import renew_in_children
-from aotc.runtime.library import Library, Threads, find_library, reopen, require_contents
-from aotc.runtime.tensor import Array, TensorInfo, check_inputs, require_none, transfer
+from aotc.runtime.forks import own_lock
+from aotc.runtime.library import Library, Threads, find_library, require_contents
+from aotc.runtime.tensor import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
 
 _POINTERS: Final = ffi.typeof("void *[]")
 #: Flags of numpy arrays that are aligned and C-contiguous.
@@ -68,10 +67,6 @@ def _pointers(arrays: Sequence[Any], count: int = 1) -> Any:
     return pointers
 
 
-def _restored(path: str, threads: int | Threads, isa: str | None) -> Session:
-    return Session(reopen(path), threads, isa)
-
-
 def _require_mapping(value: object, role: str) -> None:
     if not isinstance(value, Mapping):
         text = f"{role}s must be a mapping from names to arrays, not {type(value).__name__}"
@@ -105,8 +100,7 @@ class Session:
         self._arguments = self.threads or threads, isa
         self._options = self._options_with(ffi.NULL, ffi.NULL)
         self._call = library.run
-        self._lock = threading.Lock()
-        renew_in_children(self)
+        self._lock = own_lock(self)
         self._calls = 0
         self._frames: list[_Frame] = []
         self._expected = [(i.name, i.dtype.numpy, tuple(i.shape)) for i in library.inputs]
@@ -126,7 +120,7 @@ class Session:
         return f"<Session of {self.name!r} from {str(self.path)!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (str(self._library.absolute), *self._arguments)
+        return Session, (self._library, *self._arguments)
 
     @property
     def calls(self) -> int:
@@ -200,8 +194,9 @@ class Session:
         arrays, problems = check_inputs(inputs, self._library.inputs)
         wanted = list(names or ()) or list(self._places)
         require_none([*problems, *tensors.unknown_names("output", wanted, self._library.outputs)])
-        sources = [_memory(tensors.in_memory(a, i)) for a, i in zip(arrays, self._library.inputs, strict=True)]
-        return sources, [self._places[name] for name in wanted]
+        buffers = own_memory(arrays, self._library.inputs)
+        transfer(moves(buffers, arrays))
+        return list(map(_memory, buffers)), [self._places[name] for name in wanted]
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
         """Fix the buffers of repeated runs; change the contents of the arrays between them.
@@ -260,14 +255,13 @@ class Binding:
         infos_in, infos_out = session.get_inputs(), session.get_outputs()
         results = [outputs[i.name] if i.name in outputs else np.empty(i.shape, i.dtype.numpy) for i in infos_out]
         self._session = session
-        self._lock = threading.Lock()
-        renew_in_children(self)
+        self._lock = own_lock(self)
         self.inputs: Mapping[str, Array] = _by_name(infos_in, inputs)
         self.outputs: Mapping[str, Array] = _by_name(infos_out, results)
-        sources, targets = _own_memory(inputs, infos_in), _own_memory(results, infos_out)
+        sources, targets = own_memory(inputs, infos_in), own_memory(results, infos_out)
         if outputs:
             _require_apart(dict(self.outputs), dict(zip(self.inputs, sources, strict=True)))
-        self._loads, self._stores = tensors.moves(sources, inputs), tensors.moves(results, targets)
+        self._loads, self._stores = moves(sources, inputs), moves(results, targets)
         self._memory, workspace = session._new_workspace()
         self._keep = sources, targets
         self._arguments = _pointers(sources), _pointers(targets), workspace
@@ -290,16 +284,9 @@ class Binding:
 
     def _run(self, options: Any) -> None:
         with self._lock:
-            for buffer, array in self._loads:
-                transfer(buffer, array)
+            transfer(self._loads)
             self._session._invoke(*self._arguments, options)
-            for array, buffer in self._stores:
-                transfer(array, buffer)
-
-
-def _own_memory(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
-    """The arrays themselves where C can work on them, else memory in C's form."""
-    return [a if tensors.is_direct(a, i) else tensors.empty(i) for a, i in zip(arrays, infos, strict=True)]
+            transfer(self._stores)
 
 
 def _by_name(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> Mapping[str, Array]:

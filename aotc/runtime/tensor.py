@@ -4,7 +4,7 @@
 info = TensorInfo("x", [1, 3], DType("float32"))
 info.type                                     # "tensor(float)", as ONNX Runtime spells it
 mismatches("input", info, np.zeros(3))        # two diagnostics: the dtype and the shape
-in_memory(array, info)                        # the array itself where its bytes are what C reads, else a copy
+own_memory([array], [info])                   # the array itself where its bytes are what C reads, else memory for it
 """
 
 from __future__ import annotations
@@ -63,19 +63,13 @@ class TensorInfo:
         return self.dtype.numpy
 
 
-def is_direct(array: Array, info: TensorInfo) -> bool:
-    """Whether C can work on the array's own bytes."""
+def own_memory(arrays: Iterable[Array], infos: Iterable[TensorInfo]) -> list[Array]:
+    """The arrays themselves where C can work on their bytes, else fresh memory in C's form."""
+    return [a if _is_direct(a, i) else np.empty(i.shape, i.memory) for a, i in zip(arrays, infos, strict=True)]
+
+
+def _is_direct(array: Array, info: TensorInfo) -> bool:
     return array.dtype == info.memory and array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned
-
-
-def empty(info: TensorInfo) -> Array:
-    """Fresh memory for one tensor as C sees it."""
-    return np.empty(info.shape, info.memory)
-
-
-def transfer(target: Array, source: Array) -> None:
-    """Copy between the two forms of a tensor: in numpy and in C's memory."""
-    np.copyto(target, source, casting="unsafe")
 
 
 def moves(targets: Iterable[Array], sources: Iterable[Array]) -> list[tuple[Array, Array]]:
@@ -83,13 +77,10 @@ def moves(targets: Iterable[Array], sources: Iterable[Array]) -> list[tuple[Arra
     return [(t, s) for t, s in zip(targets, sources, strict=False) if t is not s]
 
 
-def in_memory(array: Array, info: TensorInfo) -> Array:
-    """The array itself where that is possible, else a copy in C's form."""
-    if is_direct(array, info):
-        return array
-    buffer = empty(info)
-    transfer(buffer, array)
-    return buffer
+def transfer(pairs: Iterable[tuple[Array, Array]]) -> None:
+    """Copy from the second array of each pair to the first: the forms of a tensor in numpy and in C's memory."""
+    for target, source in pairs:
+        np.copyto(target, source, casting="unsafe")
 
 
 def address(array: Array) -> int:

@@ -22,29 +22,17 @@ from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc_codegen.c.ctypes import carrier, suffix
+from aotc_codegen.c.definitions import Definition, function
 from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.mathlib import BITS, FUNCTIONS
-from aotc_codegen.c.narrow import ODD, ROUND_F16, lanes_text, narrow_text
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A function's text, and the rows that it calls: of its dtype and lanes, or "scalar ..." of one lane."""
-
-    text: str
-    uses: tuple[str, ...] = ()
-
+from aotc_codegen.c.narrow import ROWS, lanes_text, words
 
 #: The definitions of a helper by the kind of the dtype: its name, "float" or "unsigned"; "" for all others.
 Row: TypeAlias = Mapping[str, Definition]
 
 
-def _function(body: str, params: str, result: str, uses: str = "") -> Definition:
-    return Definition(f"$inline {result} $name({params}) {{\n  {body}\n}}\n", tuple(uses.split()))
-
-
 def _row(body: str, params: str = "$V a, $V b", result: str = "$V", uses: str = "", **kinds: str) -> Row:
-    return {kind: _function(text, params, result, uses) for kind, text in {**kinds, "": body}.items()}
+    return {kind: function(text, params, result, uses) for kind, text in {**kinds, "": body}.items()}
 
 
 def _index(body: str) -> Row:
@@ -81,7 +69,7 @@ def _vector_extremes(name: str, symbol: str) -> dict[str, Definition]:
     either = f"const $vector m = $blend(($M)(a {symbol} b), a, b);\n  return $blend(($M)(a != a), a, m);"
     number = f"return $blend(($M)(b {symbol} a), b, a);"
     params = "$vector a, $vector b"
-    return {key: _function(t, params, "$vector", "blend") for key, t in ((name, either), (f"{name}c", number))}
+    return {key: function(t, params, "$vector", "blend") for key, t in ((name, either), (f"{name}c", number))}
 
 
 _DIVIDE: Final = "if (b == 0) return 0;\n  return ($T)(a / b);"
@@ -100,7 +88,9 @@ _NEGATIVE: Final = "if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a 
 _HALF: Final = f"{2.0**63!r}$f"
 
 _SCALARS: Final[Mapping[str, Row]] = {
-    **{name: {"": Definition(text, ("bits", *calls))} for name, (text, calls) in FUNCTIONS.items()},
+    **{name: {"": definition} for name, definition in FUNCTIONS.items()},
+    **ROWS,
+    "bits": {"": BITS},
     **_extremes("max", ">"),
     **_extremes("min", "<"),
     "truncdiv": _row(f"{_GUARD}return ($T)(a / b);", unsigned=_DIVIDE),
@@ -118,7 +108,7 @@ _SCALARS: Final[Mapping[str, Row]] = {
     "shr": _row("return ($T)(a >> (b < 0 || b >= $W ? $last : b));", unsigned="return b >= $W ? 0 : ($T)(a >> b);"),
     "pow": {
         **_row(f"$U r = 1, x = ($U)a;\n  {_NEGATIVE}{_POWER}", unsigned=f"$U r = 1, x = ($U)a;\n  {_POWER}"),
-        "float": Definition(FUNCTIONS["pow"][0], ("bits", *FUNCTIONS["pow"][1])),
+        "float": FUNCTIONS["pow"],
     },
     "abs": _unary("return a < 0 ? ($T)(0u - ($U)a) : a;"),
     "popcount": _counted("0", "x & (x - 1u)", "++n"),
@@ -135,19 +125,14 @@ _SCALARS: Final[Mapping[str, Row]] = {
     "wrap": _row(
         "return (int8_t)(((a & $mask) ^ $top) - $top);", "int64_t a", "$T", unsigned="return (uint8_t)(a & $mask);"
     ),
-    "round": {
-        **_row("return $load($store(x));", "float x", "float", "load store"),
-        "float16": Definition(ROUND_F16, ("bits",)),
-    },
-    "odd": {"": Definition(ODD, ("bits",))},
 }
 
 _VECTORS: Final[Mapping[str, Definition]] = {
-    "splat": _function("const $vector v = {$copies};\n  return v;", "$T x", "$vector"),
-    "blend": _function("return ($vector)((($M)a & m) | (($M)b & ~m));", "$M m, $vector a, $vector b", "$vector"),
+    "splat": function("const $vector v = {$copies};\n  return v;", "$T x", "$vector"),
+    "blend": function("return ($vector)((($M)a & m) | (($M)b & ~m));", "$M m, $vector a, $vector b", "$vector"),
     **_vector_extremes("max", ">"),
     **_vector_extremes("min", "<"),
-    "round": _function(
+    "round": function(
         "$T bits[$lanes];\n  $store(bits, v);\n  return $load(bits);", "$vector v", "$vector", "load store"
     ),
 }
@@ -188,14 +173,10 @@ BLOCKS: Final = {"turn": "transpose"}
 
 def _definition(what: str, dtype: DType, lanes: int) -> Definition:
     """The definition of a helper function for a dtype."""
-    if what == "bits":
-        return Definition(BITS)
     if what == "transpose":
         return Definition(_transpose(lanes))
-    if what in ("load", "store"):
-        if lanes > 1:
-            return Definition(lanes_text(what, dtype, lanes), (f"scalar {what}",))
-        return Definition(narrow_text(what, dtype), ("bits",))
+    if lanes > 1 and what in ("load", "store"):
+        return Definition(lanes_text(what, dtype, lanes), (f"scalar {what}",))
     if lanes > 1:
         return _VECTORS[what]
     row, kind = _SCALARS[what], "float" if dtype.is_float else "" if dtype.is_signed else "unsigned"
@@ -221,8 +202,8 @@ class Helpers:
             for use in row.uses:  # which come first
                 scalar, _, called = use.rpartition(" ")
                 names[scalar or called] = self.use(called, dtype, 1 if scalar else lanes)
-            words = self._words(dtype) if lanes == 1 else self._words(dtype) | self._vector_words(dtype, lanes)
-            self.definitions[name] = Template(row.text).substitute(words, name=name, **names)
+            vector = self._vector_words(dtype, lanes) if lanes > 1 else {}
+            self.definitions[name] = Template(row.text).substitute(self._words(dtype) | vector, name=name, **names)
         return name
 
     def add(self, name: str, text: str) -> None:
@@ -244,6 +225,7 @@ class Helpers:
             "f": dialect.ending(dtype),
             "mask": (1 << dtype.bits) - 1,
             "top": 1 << (dtype.bits - 1),
+            **words(dtype),
         }
 
     def _vector_words(self, dtype: DType, lanes: int) -> dict[str, object]:

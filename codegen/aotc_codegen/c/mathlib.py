@@ -6,7 +6,7 @@ longer ones because they must. `ULP` states how far off they are.  Infinities, N
 and subnormal results are those of C99 Annex F.  Polynomials are Lawson-weighted
 least-squares fits on Chebyshev nodes, those in double of Remez's algorithm.
 
-    text, calls = FUNCTIONS["tanh"]               # $inline float aotc_tanh_f32(float x) ..., ("exp_normal",)
+    FUNCTIONS["tanh"]                             # the definition of aotc_tanh_f32
 
 Below, each function is its body; the table at the end says what is around it.
 """
@@ -15,23 +15,24 @@ from __future__ import annotations
 
 from typing import Final
 
-
-def _function(
-    name: str, body: str, params: str = "float x", result: str = "float", kind: str = "$always_inline"
-) -> str:
-    return f"{kind} {result} aotc_{name}_f32({params}) {{\n{body}}}\n"
+from aotc_codegen.c.definitions import Definition, function
 
 
-def _wide(text: str, otherwise: str = "") -> str:
+def _float(body: str, uses: str = "", params: str = "float x", kind: str = "$inline") -> Definition:
+    return function(body, params, "float", f"bits {uses}", kind)
+
+
+def _wide(made: Definition, otherwise: str = "") -> Definition:
     """A definition where vectors of double and shifts by lanes are instructions."""
-    other = f"#else\n{otherwise}" if otherwise else ""
-    return f"#if defined(__AVX2__) || defined(__aarch64__)\n{text}{other}#endif\n"
+    text = f"#if defined(__AVX2__) || defined(__aarch64__)\n{made.text}{otherwise}#endif\n"
+    return Definition(text, made.uses)
 
 
-def _or_library(name: str, body: str, params: str = "float x") -> str:
+def _or_library(name: str, body: str, uses: str, params: str = "float x") -> Definition:
     """Such a definition, and elsewhere the C library's function, whose calls are faster there."""
-    call = f"  return {name}f({params.replace('float ', '')});\n"
-    return _wide(_function(name, body, params), _function(name, call, params))
+    call = f"return {name}f({params.replace('float ', '')});"
+    ours, theirs = (_float(text, uses, params, "$always_inline") for text in (body, call))
+    return _wide(ours, f"#else\n{theirs.text}")
 
 
 def _horner(value: str, x: str, coefficients: str) -> str:
@@ -208,33 +209,34 @@ POW: Final = f"""\
 
 
 def _copied(made: str, name: str, given: str, x: str, u: str) -> str:
-    body = f"  {made} {u};\n  memcpy(&{u}, &{x}, sizeof {u});\n  return {u};\n"
-    return f"$inline {made} aotc_{name}({given} {x}) {{\n{body}}}\n"
+    body = f"{made} {u};\n  memcpy(&{u}, &{x}, sizeof {u});\n  return {u};"
+    return function(body, f"{given} {x}", made).text.replace("$name", f"aotc_{name}")
 
 
-def _reinterpretation(kind: str, whole: str, number: str) -> str:
+def _reinterpretation(kind: str, whole: str, number: str) -> Definition:
     """Functions from a number to its bits and back."""
-    return _copied(whole, f"bits{kind}", number, "x", "u") + _copied(number, f"from_bits{kind}", whole, "u", "x")
+    to_bits = _copied(whole, f"bits{kind}", number, "x", "u")
+    return Definition(to_bits + _copied(number, f"from_bits{kind}", whole, "u", "x"))
 
 
 BITS: Final = _reinterpretation("", "uint32_t", "float")
-BITS64: Final = _wide(_reinterpretation("64", "uint64_t", "double"))
 
-_QUARTER: Final = "  return aotc_wave_f32(x, {}u, {});\n"
-#: The definition of each function, called aotc_NAME_f32, and the other functions that it calls.
-FUNCTIONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "exp": (_function("exp", EXP, kind="$inline"), ()),
-    "exp_normal": (_function("exp_normal", EXP_NORMAL, "float y", kind="$inline"), ()),
-    "log": (_function("log", LOG, kind="$inline"), ()),
-    "tanh": (_function("tanh", TANH, kind="$inline"), ("exp_normal",)),
-    "erf": (_function("erf", ERF), ("exp_normal",)),
-    "turn": (_wide(_function("turn", TURN, "float x, double *rest", "uint32_t")), ()),
-    "wave": (_wide(_function("wave", WAVE, "float x, uint32_t quarter, uint32_t sign")), ("turn",)),
-    "sin": (_or_library("sin", _QUARTER.format(0, "(aotc_bits(x) & 0x80000000u)")), ("wave",)),
-    "cos": (_or_library("cos", _QUARTER.format(1, "0u")), ("wave",)),
-    "tan": (_or_library("tan", TAN), ("turn",)),
-    "bits64": (BITS64, ()),
-    "pow": (_or_library("pow", POW, "float x, float y"), ("bits64",)),
+_QUARTER: Final = "return aotc_wave_f32(x, {}u, {});"
+_WAVES: Final = "float x, uint32_t quarter, uint32_t sign"
+#: The definition of each function, which is called aotc_NAME_f32.
+FUNCTIONS: Final = {
+    "exp": _float(EXP),
+    "exp_normal": _float(EXP_NORMAL, params="float y"),
+    "log": _float(LOG),
+    "tanh": _float(TANH, "exp_normal"),
+    "erf": _float(ERF, "exp_normal", kind="$always_inline"),
+    "turn": _wide(function(TURN, "float x, double *rest", "uint32_t", "bits", "$always_inline")),
+    "wave": _wide(_float(WAVE, "turn", _WAVES, "$always_inline")),
+    "sin": _or_library("sin", _QUARTER.format(0, "(aotc_bits(x) & 0x80000000u)"), "wave"),
+    "cos": _or_library("cos", _QUARTER.format(1, "0u"), "wave"),
+    "tan": _or_library("tan", TAN, "turn"),
+    "bits64": _wide(_reinterpretation("64", "uint64_t", "double")),
+    "pow": _or_library("pow", POW, "bits64", "float x, float y"),
 }
 
 _BOUNDS: Final = {1.0: "log sin cos tan power", 1.5: "exp tanh rsqrt", 2.5: "erf sigmoid"}

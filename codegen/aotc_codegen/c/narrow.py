@@ -5,7 +5,8 @@
 (ties to even).  Overflow, NaN and signed zeros are ml_dtypes'.  The code has no
 branches, so that compilers vectorise it.
 
-    narrow_text("load", DType("float8_e5m2"))    # $inline float $name($T bits) ...
+    ROWS["load"]["float16"]                      # $inline float $name($T bits) ...
+    words(DType("float16"))["first_normal"]      # "0x400", which these texts say of a format
 
 Vectors of them are vectors of float32: `lanes_text` has what loads and stores these.
 """
@@ -13,11 +14,12 @@ Vectors of them are vectors of float32: `lanes_text` has what loads and stores t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from string import Template
 from typing import Final
 
 from aotc.ir.dtype import DType
+from aotc_codegen.c.definitions import Definition, function
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +50,33 @@ FORMATS: Final = {
     "float4_e2m1fn": Format(1, 1, 0x7, 0x7, 0x0),  # has no NaN: it becomes zero
 }
 
-#: How the functions for one number begin.
-_HEADS: Final = {"load": "$inline float $name($T bits)", "store": "$inline $T $name(float value)"}
-
-_LOAD: Final = Template("""\
-  const uint32_t magnitude = bits & ${mask}u;
+#: The bodies of the functions by dtype; "" for all others.
+_LOADS: Final = {
+    "bfloat16": "return aotc_from_bits((uint32_t)bits << 16);",
+    "float8_e8m0fnu": "return bits == 255 ? NAN : aotc_from_bits(bits == 0 ? 0x00400000u : (uint32_t)bits << 23);",
+    "": """
+  const uint32_t magnitude = bits & ${digits}u;
   const float small = (float)(int32_t)magnitude * $unit;
-  const float normal = aotc_from_bits((magnitude << $shift) + ${rebias}u);
+  const float normal = aotc_from_bits((magnitude << $shift) + ${added}u);
   const float finite = magnitude < ${first_normal}u ? small : normal;
 $special  return $result;
-""")
-
-# Small values are rounded by adding a number whose last place is the format's smallest step.
-_STORE: Final = Template("""\
+""",
+}
+# float8_e8m0fnu is a power of two without sign or zero: exponents of float32, ties away from zero, 255 is NaN.  Like
+# ml_dtypes, it rounds what is between the two least values up.  Others round small values by adding a number whose last
+# place is the format's smallest step.
+_STORES: Final = {
+    "bfloat16": """
+  const uint32_t u = aotc_bits(value);
+  const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
+""",
+    "float8_e8m0fnu": """
+  const uint32_t u = aotc_bits(value);
+  const uint32_t code = u < 0x00800000u ? (u > 0x00400000u ? 1u : 0u) : (u + 0x00400000u) >> 23;
+  return (uint8_t)(u == 0u || u >= 0x7f800000u ? 255u : code);
+""",
+    "": """
   const uint32_t u = aotc_bits(value);
   const uint32_t a = u & 0x7fffffffu;
   const uint32_t sign = (u >> 31) << $sign_bit;
@@ -69,51 +85,25 @@ _STORE: Final = Template("""\
   uint32_t code = a < ${least}u ? small : normal;
   code = code > ${largest}u ? ${overflow}u : code;
   code = a > 0x7f800000u ? ${nan}u : code;
-$join""")
-
-# float8_e8m0fnu is a power of two without sign or zero: exponents of float32, ties away from zero, 255 is NaN.  Like
-# ml_dtypes, it rounds what is between the two least values up.
-_OWN: Final = {
-    "bfloat16": {
-        "load": """\
-  return aotc_from_bits((uint32_t)bits << 16);
+  return ($T)($signed);
 """,
-        "store": """\
-  const uint32_t u = aotc_bits(value);
-  const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
-""",
-    },
-    "float8_e8m0fnu": {
-        "load": """\
-  return bits == 255 ? NAN : aotc_from_bits(bits == 0 ? 0x00400000u : (uint32_t)bits << 23);
-""",
-        "store": """\
-  const uint32_t u = aotc_bits(value);
-  const uint32_t code = u < 0x00800000u ? (u > 0x00400000u ? 1u : 0u) : (u + 0x00400000u) >> 23;
-  return (uint8_t)(u == 0u || u >= 0x7f800000u ? 255u : code);
-""",
-    },
 }
-
-_HAS_HALF: Final = "defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))"
-_HALF: Final = {
-    "load": """\
+# What is so where C has a type for float16.
+_LOAD_HALF: Final = """
   __extension__ _Float16 value;
   memcpy(&value, &bits, sizeof value);
   return (float)value;
-""",
-    "store": """\
+"""
+_STORE_HALF: Final = """
   __extension__ const _Float16 narrow = (_Float16)value;
   uint16_t bits;
   memcpy(&bits, &narrow, sizeof bits);
   return bits;
-""",
-}
+"""
+_HAS_HALF: Final = "defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))"
 
 # float32 to the nearest float16 as float32: compilers vectorise it, which they do not with instructions of one number.
-ROUND_F16: Final = """\
-$inline float $name(float value) {
+_ROUND_F16: Final = """\
   const uint32_t u = aotc_bits(value);
   const uint32_t a = u & 0x7fffffffu;
   const uint32_t small = aotc_bits((aotc_from_bits(a) + 0.5f) - 0.5f);
@@ -122,12 +112,10 @@ $inline float $name(float value) {
   rounded = rounded > 0x477fe000u ? 0x7f800000u : rounded;
   rounded = a > 0x7f800000u ? 0x7fc00000u : rounded;
   return aotc_from_bits(rounded | (u & 0x80000000u));
-}
 """
 
 # Rounding twice is exact if the first rounding leaves an odd last digit wherever it is inexact.
-ODD: Final = """\
-$inline float $name(double value) {
+_ODD: Final = """\
   const float nearest = (float)value;
   const uint32_t u = aotc_bits(nearest);
   const double error = (double)nearest - value;
@@ -135,20 +123,25 @@ $inline float $name(double value) {
     return nearest;
   }
   return aotc_from_bits((nearest > 0.0f && error > 0.0) || (nearest < 0.0f && error < 0.0) ? u - 1u : u + 1u);
-}
 """
 
 
-def narrow_text(what: str, dtype: DType) -> str:
-    """The definition of the function that does `what` ("load" or "store") for a type."""
-    if dtype in _OWN:
-        return _function(what, _OWN[dtype][what])
-    text = _function(what, (_load if what == "load" else _store)(dtype, FORMATS[dtype]))
-    return f"#if {_HAS_HALF}\n{_function(what, _HALF[what])}#else\n{text}#endif\n" if dtype == "float16" else text
+def _row(bodies: Mapping[str, str], half: str, params: str, result: str) -> dict[str, Definition]:
+    made = {name: function(body, params, result, "bits") for name, body in bodies.items()}
+    text = f"#if {_HAS_HALF}\n{function(half, params, result).text}#else\n{made[''].text}#endif\n"
+    return made | {"float16": Definition(text, ("bits",))}
 
 
-def _function(what: str, body: str) -> str:
-    return f"{_HEADS[what]} {{\n{body}}}\n"
+#: The definitions of functions on one number by dtype; "" for all others.
+ROWS: Final = {
+    "load": _row(_LOADS, _LOAD_HALF, "$T bits", "float"),
+    "store": _row(_STORES, _STORE_HALF, "float value", "$T"),
+    "round": {
+        "float16": function(_ROUND_F16, "float value", "float", "bits"),
+        "": function("return $load($store(x));", "float x", "float", "load store"),
+    },
+    "odd": {"": function(_ODD, "double value", "float", "bits")},
+}
 
 
 _LANES: Final = {
@@ -237,8 +230,11 @@ def lanes_text(what: str, dtype: DType, lanes: int) -> str:
     return _LANES[what].safe_substitute(hardware=hardware, end="#endif\n" if hardware else "")
 
 
-def _load(dtype: DType, f: Format) -> str:
-    sign = 1 << (dtype.bits - 1)
+def words(dtype: DType) -> dict[str, str]:
+    """What the definitions of `load` and `store` say of a format; nothing where they are the dtype's own."""
+    if dtype not in FORMATS:
+        return {}
+    f, sign = FORMATS[dtype], 1 << (dtype.bits - 1)
     special = ""
     if f.overflow != f.nan and f.nan:
         special = f"  const float beyond = magnitude > {f.overflow:#x}u ? NAN : INFINITY;\n"
@@ -246,24 +242,13 @@ def _load(dtype: DType, f: Format) -> str:
     elif f.nan and not f.unsigned_zero:
         special = f"  const float absolute = magnitude == {f.nan:#x}u ? NAN : finite;\n"
     name = "absolute" if special else "finite"
-    result = f"(bits & {sign:#x}u) != 0u ? -{name} : {name}"
+    result, signed = f"(bits & {sign:#x}u) != 0u ? -{name} : {name}", "code | sign"
     if f.unsigned_zero:
         result = f"bits == {f.nan:#x}u ? -NAN : {result}"
-    codes = {"mask": sign - 1, "rebias": (127 - f.bias) << 23, "first_normal": 1 << f.mantissa}
-    unit = f"{2.0 ** (1 - f.bias - f.mantissa)!r}f"
-    return _LOAD.safe_substitute(_hex(codes), unit=unit, shift=23 - f.mantissa, special=special, result=result)
-
-
-def _store(dtype: DType, f: Format) -> str:
-    join = "  return ($T)(code | sign);\n"
-    if f.unsigned_zero:
-        join = "  return (uint8_t)(code == 0u || code == 0x80u ? code : code | sign);\n"
-    shift = 23 - f.mantissa
-    codes = {"largest": f.largest, "overflow": f.overflow, "nan": f.nan, "half": (1 << (shift - 1)) - 1}
-    codes |= {"rebias": (127 - f.bias) << f.mantissa, "least": (128 - f.bias) << 23}
-    magic = f"{2.0 ** (1 - f.bias - f.mantissa + 23)!r}f"
-    return _STORE.safe_substitute(_hex(codes), sign_bit=dtype.bits - 1, magic=magic, shift=shift, join=join)
-
-
-def _hex(codes: Mapping[str, int]) -> dict[str, str]:
-    return {name: f"{code:#x}" for name, code in codes.items()}
+        signed = f"code == 0u || code == {f.nan:#x}u ? code : {signed}"
+    shift, least = 23 - f.mantissa, 2.0 ** (1 - f.bias - f.mantissa)
+    codes = {"digits": sign - 1, "added": (127 - f.bias) << 23, "first_normal": 1 << f.mantissa}
+    codes |= {"half": (1 << (shift - 1)) - 1, "rebias": (127 - f.bias) << f.mantissa, "least": (128 - f.bias) << 23}
+    texts = {"special": special, "result": result, "signed": signed, "sign_bit": str(dtype.bits - 1)}
+    texts |= {"unit": f"{least!r}f", "magic": f"{least * 2**23!r}f", "shift": str(shift)}
+    return {name: f"{code:#x}" for name, code in (asdict(f) | codes).items()} | texts

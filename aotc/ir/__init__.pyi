@@ -46,6 +46,7 @@ from aotc.ir.instrument import DumpIR as DumpIR
 from aotc.ir.instrument import PassInstrument as PassInstrument
 from aotc.ir.instrument import PassTimingInstrument as PassTimingInstrument
 from aotc.ir.instrument import PrintAfterAll as PrintAfterAll
+from aotc.ir.instrument import Watch as Watch
 from aotc.ir.machine import architecture as architecture
 from aotc.ir.machine import elf_architecture as elf_architecture
 from aotc.ir.memo import alike as alike

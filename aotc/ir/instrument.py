@@ -14,7 +14,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,6 +103,47 @@ def pass_instrument(cls: C | None = None) -> Any:
     return type(cls.__name__, (cls, PassInstrument), body)
 
 
+class Watch(PassInstrument):
+    """An instrument that follows each pass from its beginning to its end.  A subclass gives `watch`, and `restart`."""
+
+    def __init__(self) -> None:
+        #: What follows the passes that run, the innermost last.
+        self.running: list[Generator[None, Any, None]] = []
+        self._contexts = 0
+
+    def restart(self) -> None:
+        """The outermost of the contexts that are inside of each other is about to be entered."""
+
+    def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
+        """What is due before a pass runs on `module`; after a `yield`, which gives what the pass made, what follows.
+
+        If the pass fails, the generator is closed where it waits.
+        """
+        raise NotImplementedError(type(self).__name__)
+
+    def enter_pass_ctx(self) -> None:
+        if self._contexts == 0:
+            self.running = []
+            self.restart()
+        self._contexts += 1
+
+    def exit_pass_ctx(self) -> None:
+        self._contexts = max(0, self._contexts - 1)
+
+    def run_before_pass(self, module: Any, info: PassInfo) -> None:
+        watch = self.watch(module, info)
+        next(watch)
+        self.running.append(watch)
+
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
+        with suppress(StopIteration):
+            self.running.pop().send(module)
+
+    def pass_failed(self, info: PassInfo) -> None:
+        if self.running:
+            self.running.pop().close()
+
+
 # --- timing
 
 
@@ -116,7 +157,7 @@ class PassProfile:
     children: list[PassProfile] = field(default_factory=list)
 
 
-class PassTimingInstrument(PassInstrument):
+class PassTimingInstrument(Watch):
     """Measures every pass.
 
     The profile belongs to the instrument; it stays readable when the context is left, and starts afresh
@@ -127,32 +168,22 @@ class PassTimingInstrument(PassInstrument):
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         """`clock` gives seconds."""
+        super().__init__()
         self._clock = clock
+        self.restart()
+
+    def restart(self) -> None:
         self._roots: list[PassProfile] = []
-        self._open: list[PassProfile] = []
-        self._contexts = 0
+        self._siblings = self._roots  # of the pass that begins next
 
-    def enter_pass_ctx(self) -> None:
-        if self._contexts == 0:
-            self._roots, self._open = [], []
-        self._contexts += 1
-
-    def exit_pass_ctx(self) -> None:
-        self._contexts = max(0, self._contexts - 1)
-        if self._contexts == 0:
-            self._open = []
-
-    def run_before_pass(self, module: Any, info: PassInfo) -> None:
+    def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
         profile = PassProfile(info.name, self._clock())
-        (self._open[-1].children if self._open else self._roots).append(profile)
-        self._open.append(profile)
-
-    def run_after_pass(self, module: Any, info: PassInfo) -> None:
-        self.pass_failed(info)
-
-    def pass_failed(self, info: PassInfo) -> None:
-        if self._open:
-            profile = self._open.pop()
+        siblings, self._siblings = self._siblings, profile.children
+        siblings.append(profile)
+        try:
+            yield
+        finally:
+            self._siblings = siblings
             profile.duration = (self._clock() - profile.start) * 1e6
 
     @property
@@ -165,7 +196,7 @@ class PassTimingInstrument(PassInstrument):
 
         Raises AotcError while a pass runs.
         """
-        if self._open:
+        if self.running:
             raise AotcError("timing", "cannot print pass profile while still in a pass!")
         if not self._roots:
             warnings.warn("no passes have been profiled, did you enable pass profiling?", stacklevel=2)

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Protocol, TypeAlias
 
-from aotc.ir import FuncType, Op, PassContext, PassInfo, PassInstrument, TensorType, tensor_types
+from aotc.ir import FuncType, Op, PassContext, PassInfo, TensorType, Watch, tensor_types
 from aotc.relay.analysis import get_total_mac_number, list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
 from aotc.relay.instrument.dump import text_of
+from aotc.relay.instrument.op_difference import changes
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import children, post_order
 
@@ -128,13 +129,10 @@ class PassRecord:
     @property
     def change(self) -> dict[str, int]:
         """By how many calls each operator became more."""
-        after = self.before if self.after is None else self.after
-        names = sorted({*self.before.operators, *after.operators})
-        found = {n: after.operators[n] - self.before.operators[n] for n in names}
-        return {n: count for n, count in found.items() if count}
+        return {} if self.after is None else changes(self.before.operators, self.after.operators)
 
 
-class PassRecords(PassInstrument):
+class PassRecords(Watch):
     """Records every pass, and the stages of a compilation around them.
 
     What the instrument itself does is not part of any time.  Records start afresh when a context is entered.
@@ -144,26 +142,24 @@ class PassRecords(PassInstrument):
         self, clock: Callable[[], float] = time.perf_counter, watch_rules: RuleWatch = lambda: nullcontext({})
     ) -> None:
         """`clock` gives seconds."""
+        super().__init__()
         self._clock = clock
         self._watch_rules = watch_rules
-        self.passes: list[PassRecord] = []
         self.stages: list[tuple[str, float]] = []
-        self.context: PassContext | None = None
-        """The context of the first pass."""
-        self._open: list[tuple[PassRecord, float, ExitStack]] = []
         self._hidden = 0.0
-        self._contexts = 0
         self._measures: dict[Function, Measure] = {}
         self._texts: dict[tuple[object, ...], tuple[str, Any]] = {}
         self._stage: tuple[str, float] | None = None
+        self.restart()
 
-    def enter_pass_ctx(self) -> None:
-        if self._contexts == 0:
-            self.passes, self._open, self.context = [], [], None
-        self._contexts += 1
+    def restart(self) -> None:
+        self.passes: list[PassRecord] = []
+        #: The context of the first pass.
+        self.context: PassContext | None = None
+        self._innermost: PassRecord | None = None  # of those that run
 
     def exit_pass_ctx(self) -> None:
-        self._contexts = max(0, self._contexts - 1)
+        super().exit_pass_ctx()
         if self._contexts == 0:
             self._measures, self._texts = {}, {}
 
@@ -174,34 +170,30 @@ class PassRecords(PassInstrument):
             self.stages.append((self._stage[0], now - self._stage[1]))
         self._stage = (name, now) if name else None
 
-    def run_before_pass(self, module: Any, info: PassInfo) -> None:
+    def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
         with self._hiding():
-            record = PassRecord(info.name, len(self._open), self.measured(module), *self._shown(module))
-        watching = ExitStack()
-        record.rules = watching.enter_context(self._watch_rules())
+            record = PassRecord(info.name, len(self.running), self.measured(module), *self._shown(module))
         self.context = self.context or PassContext.current()
         self.passes.append(record)
-        self._open.append((record, self._now(), watching))
-
-    def run_after_pass(self, module: Any, info: PassInfo) -> None:
-        record = self._close()
+        with self._watch_rules() as record.rules, self._timing(record):
+            made = yield
         with self._hiding():
-            record.after = self.measured(module)
-            text, record.drawn_after = self._shown(module)
+            record.after = self.measured(made)
+            text, record.drawn_after = self._shown(made)
             record.text_after = None if text == record.text_before else text
 
-    def pass_failed(self, info: PassInfo) -> None:
-        if self._open:
-            self._close()
-
-    def _close(self) -> PassRecord:
-        record, start, watching = self._open.pop()
-        record.seconds = self._now() - start
-        watching.close()
-        record.own += record.seconds
-        if self._open:
-            self._open[-1][0].own -= record.seconds
-        return record
+    @contextmanager
+    def _timing(self, record: PassRecord) -> Iterator[None]:
+        start, outer = self._now(), self._innermost
+        self._innermost = record
+        try:
+            yield
+        finally:
+            self._innermost = outer
+            record.seconds = self._now() - start
+            record.own += record.seconds
+            if outer is not None:
+                outer.own -= record.seconds
 
     def _now(self) -> float:
         """The time, without what was spent on looking."""

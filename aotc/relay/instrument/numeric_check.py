@@ -7,12 +7,12 @@ with PassContext(opt_level=3, instruments=[NumericCheck({"x": x})]):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, DType, PassInfo, PassInstrument, TensorType, TupleType, Type
+from aotc.ir import AotcError, DType, PassInfo, TensorType, TupleType, Type, Watch
 from aotc.ir.types import leaves
 from aotc.relay.expr import type_of
 from aotc.relay.interp import evaluate
@@ -27,7 +27,7 @@ NARROW = 0.3
 REMEMBERED = 8
 
 
-class NumericCheck(PassInstrument):
+class NumericCheck(Watch):
     """Compares the result of @main after every pass with that of the program that the first pass got.
 
     A program that is not what the pass before it gave begins anew, so that one context may compile several.
@@ -40,28 +40,31 @@ class NumericCheck(PassInstrument):
     """
 
     def __init__(self, inputs: Mapping[str, Any] | None = None, *, seed: int = 0, tolerance: float | None = None):
+        super().__init__()
         self.inputs = dict(inputs or {})
         self.seed = seed
         self.tolerance = tolerance
         self._drawn: dict[str, Any] = {}
         self._expected: list[Array] = []
-        self._last: IRModule | None = None  # what the last of the outermost passes gave
-        self._entries: list[bool] = []  # of each pass that runs: whether it got a right program
         self._known: dict[int, tuple[IRModule, list[str]]] = {}
-        self._contexts = 0
+        self.restart()
 
-    def enter_pass_ctx(self) -> None:
-        if self._contexts == 0:
-            self._entries, self._last = [], None
-        self._contexts += 1
+    def restart(self) -> None:
+        self._last: IRModule | None = None  # what the last of the outermost passes gave
 
-    def exit_pass_ctx(self) -> None:
-        self._contexts = max(0, self._contexts - 1)
-
-    def run_before_pass(self, module: IRModule, info: PassInfo) -> None:
-        if not self._entries and (self._last is None or module is not self._last):
+    def watch(self, module: IRModule, info: PassInfo) -> Generator[None, IRModule, None]:
+        outermost = not self.running
+        if outermost and module is not self._last:
             self._start(module)
-        self._entries.append(not self._problems(module))
+        right = not self._problems(module)
+        made = yield
+        problems = self._problems(made)
+        if right and problems:
+            text = f"{info.name} changes the result: {'; '.join(problems)}"
+            hint = f"dump_ir shows the program before and after it; inputs not given are random, of seed {self.seed}"
+            raise AotcError("numeric-check", text, hint=hint)
+        if outermost:
+            self._last = made
 
     def _start(self, module: IRModule) -> None:
         """Take the results of a program that comes from elsewhere for right."""
@@ -71,18 +74,6 @@ class NumericCheck(PassInstrument):
         self._known = {}
         with np.errstate(all="ignore"):
             self._expected = [*map(np.asarray, leaves(evaluate(module, params={**self._drawn, **self.inputs})))]
-
-    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
-        problems = self._problems(module)
-        if self._entries.pop() and problems:
-            text = f"{info.name} changes the result: {'; '.join(problems)}"
-            hint = f"dump_ir shows the program before and after it; inputs not given are random, of seed {self.seed}"
-            raise AotcError("numeric-check", text, hint=hint)
-        if not self._entries:
-            self._last = module
-
-    def pass_failed(self, info: PassInfo) -> None:
-        self._entries.pop()
 
     def _result(self, module: IRModule) -> list[Array]:
         values = {**self._drawn, **self.inputs}  # a pass may have bound some of them

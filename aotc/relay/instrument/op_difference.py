@@ -10,9 +10,10 @@ counter.get_pass_to_op_diff()                    # [(0, "FoldConstant", {"expand
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
-from aotc.ir import PassInfo, PassInstrument
+from aotc.ir import PassInfo, Watch
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.module import IRModule
 
@@ -28,13 +29,16 @@ class OpChange:
 
 def count_ops(module: IRModule) -> Counter[str]:
     """Calls of each operator in all functions of a module, those inside fused functions included."""
-    counts: Counter[str] = Counter()
-    for function in module.functions.values():
-        counts.update(list_op_freqs(function))
-    return counts
+    return sum((Counter(list_op_freqs(f)) for f in module.functions.values()), Counter())
 
 
-class OpDifference(PassInstrument):
+def changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """By how much counts that have changed became more, in the order of their names."""
+    differences = {name: after.get(name, 0) - before.get(name, 0) for name in sorted({*before, *after})}
+    return {name: count for name, count in differences.items() if count}
+
+
+class OpDifference(Watch):
     """Counts operators before and after each pass.
 
     Passes are listed when they end, an inner one before the outer one; those that change no count are left
@@ -42,24 +46,17 @@ class OpDifference(PassInstrument):
     """
 
     def __init__(self) -> None:
+        super().__init__()
+        self.restart()
+
+    def restart(self) -> None:
         self._changes: list[OpChange] = []
-        self._open: list[Counter[str]] = []
 
-    def enter_pass_ctx(self) -> None:
-        if not self._open:
-            self._changes = []
-
-    def run_before_pass(self, module: IRModule, info: PassInfo) -> None:
-        self._open.append(count_ops(module))
-
-    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
-        before, after = self._open.pop(), count_ops(module)
-        change = {name: after[name] - before[name] for name in sorted({*before, *after}) if after[name] != before[name]}
+    def watch(self, module: IRModule, info: PassInfo) -> Generator[None, IRModule, None]:
+        before, depth = count_ops(module), len(self.running)
+        change = changes(before, count_ops((yield)))
         if change:
-            self._changes.append(OpChange(len(self._open), info.name, change))
-
-    def pass_failed(self, info: PassInfo) -> None:
-        self._open.pop()
+            self._changes.append(OpChange(depth, info.name, change))
 
     @property
     def changes(self) -> tuple[OpChange, ...]:

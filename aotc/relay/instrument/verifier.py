@@ -7,10 +7,10 @@ with PassContext(instruments=[Verifier()]):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator
 from graphlib import CycleError, TopologicalSorter
 
-from aotc.ir import AotcError, Diagnostic, PassInfo, PassInstrument
+from aotc.ir import AotcError, Diagnostic, PassInfo, Watch
 from aotc.relay.expr import Expr, Function, GlobalVar, Var
 from aotc.relay.infer import reinfer_module
 from aotc.relay.module import IRModule
@@ -65,33 +65,21 @@ def check_module(module: IRModule) -> list[Diagnostic]:
     return problems or list(_check_types(module))
 
 
-class Verifier(PassInstrument):
+class Verifier(Watch):
     """Checks modules after every pass (and the first one before): see `check_module`.
 
     Raises AotcError (code "verify") naming the pass, its problems as notes.
     """
 
-    def __init__(self) -> None:
-        self._inputs: list[tuple[IRModule, Mapping[str, Function]]] = []
-
-    def enter_pass_ctx(self) -> None:
-        self._inputs = []
-
-    def run_before_pass(self, module: IRModule, info: PassInfo) -> None:
-        if not self._inputs:
+    def watch(self, module: IRModule, info: PassInfo) -> Generator[None, IRModule, None]:
+        if not self.running:
             self._complain(f"the module given to {info.name} is malformed", check_module(module))
-        self._inputs.append((module, dict(module.functions)))
-
-    def run_after_pass(self, module: IRModule, info: PassInfo) -> None:
-        given, functions = self._inputs.pop()
-        if dict(given.functions) != functions:
+        functions = dict(module.functions)
+        made = yield
+        if dict(module.functions) != functions:
             raise AotcError("verify", f"{info.name} changed the module that it was given")
-        if module is not given:  # what came in has been checked
-            self._complain(f"{info.name} made a malformed module", check_module(module))
-
-    def pass_failed(self, info: PassInfo) -> None:
-        if self._inputs:
-            self._inputs.pop()
+        if made is not module:  # what came in has been checked
+            self._complain(f"{info.name} made a malformed module", check_module(made))
 
     @staticmethod
     def _complain(message: str, problems: list[Diagnostic]) -> None:

@@ -28,6 +28,7 @@ class _Facts:
     numpy: np.dtype[Any]
     min: int | float
     max: int | float
+    digits: int = 1
     has_infinity: bool = False
 
 
@@ -40,8 +41,9 @@ def _facts(name: str) -> _Facts:
     if kind == "float":
         limits = ml_dtypes.finfo(numpy)
         infinite = bool(np.isinf(np.array(np.inf, np.float32).astype(numpy)))  # others make it NaN, or their greatest
-        return _Facts(kind, bits, numpy, float(limits.min), float(limits.max), infinite)
-    return _Facts(kind, bits, numpy, int(ml_dtypes.iinfo(numpy).min), int(ml_dtypes.iinfo(numpy).max))
+        return _Facts(kind, bits, numpy, float(limits.min), float(limits.max), limits.nmant + 1, infinite)
+    least, greatest = int(ml_dtypes.iinfo(numpy).min), int(ml_dtypes.iinfo(numpy).max)
+    return _Facts(kind, bits, numpy, least, greatest, greatest.bit_length())
 
 
 _NAMES: Final = """
@@ -117,6 +119,11 @@ class DType(str):
     def has_zero(self) -> bool:
         """Whether 0 is a value: float8_e8m0fnu has positive powers of two only."""
         return self != "float8_e8m0fnu"
+
+    @property
+    def digits(self) -> int:
+        """Significant bits of a number, the leading one of a float included."""
+        return _FACTS[self].digits
 
     @property
     def min(self) -> int | float:

@@ -11,7 +11,7 @@ changes.  Nodes whose types are right already stay the same objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
@@ -47,8 +47,7 @@ class _Unsettled(Exception):
 class _Step(Enum):
     """What to do at a node: some things are due before its children, or between them."""
 
-    VISIT = auto()
-    FINISH = auto()
+    FINISH = auto()  # its own type follows from those of its children
     DECLARE = auto()  # a let: a recursive function's own type comes from its annotations
     BIND_LET = auto()  # a let: its variable has the type of the value, from here on
     BIND_CALL = auto()  # a call of a function literal: its parameters have the types of the arguments
@@ -115,7 +114,7 @@ class _Inference:
 
     def __init__(self, root: Expr, signature: Signature) -> None:
         self.root = root
-        self.steps = list(_plan(root))
+        self.steps = list(depth_first([(_Step.FINISH, root)], _due_before))
         self.types: dict[int, Known] = {}
         self.problems: list[Diagnostic] = []
         self.signature = signature
@@ -289,7 +288,7 @@ class _Inference:
             return node if node.annotation is not None and node.checked_type == ty else Var(node.name, ty, node.span)
         old = children(node)
         fresh = tuple(memo[id(c)] for c in old)
-        same = all(a is b for a, b in zip(old, fresh, strict=True))
+        same = fresh == old
         if isinstance(node, Function):
             assert isinstance(ty, FuncType)
             if same and node.ret_type == ty.ret_type and node.checked_type == ty:
@@ -337,29 +336,18 @@ def _mention(node: Expr) -> str:
             return f"a {type(node).__name__}"
 
 
-def _plan(root: Expr) -> Iterator[tuple[_Step, Expr]]:
-    """All steps below `root` in the order in which types become known; each node once."""
-    seen: set[int] = set()
-    stack: list[tuple[_Step, Expr]] = [(_Step.VISIT, root)]
-    while stack:
-        step, node = stack.pop()
-        if step is not _Step.VISIT:
-            yield step, node
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((_Step.FINISH, node))
-            stack.extend(reversed(_before_finish(node)))
-
-
-def _before_finish(node: Expr) -> list[tuple[_Step, Expr]]:
-    match node:
-        case Let():
+def _due_before(task: tuple[_Step, Expr]) -> list[tuple[_Step, Expr]]:
+    """The steps that are due before one, in the order in which types become known."""
+    match task:
+        case _Step.FINISH, Let() as node:
             declare, bind = (_Step.DECLARE, node), (_Step.BIND_LET, node)
-            return [(_Step.VISIT, node.var), declare, (_Step.VISIT, node.value), bind, (_Step.VISIT, node.body)]
-        case Call() if isinstance(node.op, Function):
-            return [*((_Step.VISIT, a) for a in node.args), (_Step.BIND_CALL, node), (_Step.VISIT, node.op)]
+            return [(_Step.FINISH, node.var), declare, (_Step.FINISH, node.value), bind, (_Step.FINISH, node.body)]
+        case _Step.FINISH, Call(op=Function() as function) as node:
+            return [*((_Step.FINISH, a) for a in node.args), (_Step.BIND_CALL, node), (_Step.FINISH, function)]
+        case _Step.FINISH, node:
+            return [(_Step.FINISH, c) for c in children(node)]
         case _:
-            return [(_Step.VISIT, c) for c in children(node)]
+            return []
 
 
 # --- modules

@@ -142,9 +142,7 @@ def rebuild(node: Expr, new: Callable[[Expr], Expr]) -> Expr:
     """
     old = children(node)
     fresh = tuple(new(c) for c in old)
-    if all(a is b for a, b in zip(old, fresh, strict=True)):
-        return node
-    return with_children(node, fresh)
+    return node if fresh == old else with_children(node, fresh)
 
 
 def with_children(node: Expr, fresh: tuple[Expr, ...]) -> Expr:

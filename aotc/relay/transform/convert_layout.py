@@ -129,6 +129,10 @@ class _LaidTuple:
     expr: Expr
     fields: tuple[_Laid, ...]
 
+    def over(self, exprs: list[Expr]) -> Expr:
+        """The tuple with other expressions for its fields."""
+        return self.expr if exprs == [f.expr for f in self.fields] else Tuple(exprs)
+
 
 _Value = _Laid | _LaidTuple
 
@@ -164,8 +168,8 @@ class _Converter:
         laid = tuple(f for f in fields if isinstance(f, _Laid))
         if len(laid) != len(fields) or not all(isinstance(f.checked_type, TensorType) for f in node.fields):
             return _Laid(rebuild(node, self._restored))
-        same = all(a.expr is b for a, b in zip(laid, node.fields, strict=True))
-        return _LaidTuple(node if same else Tuple([f.expr for f in laid], node.span), laid)
+        exprs = tuple(f.expr for f in laid)
+        return _LaidTuple(node if exprs == node.fields else Tuple(exprs, node.span), laid)
 
     def _field(self, node: TupleGetItem) -> _Value:
         whole = self.values[id(node.tuple_value)]
@@ -207,25 +211,20 @@ class _Converter:
         return rules.plan_call(node, orders)
 
     def _desired(self, node: Call, name: str, layouts: Sequence[str]) -> Plan:
-        if len(layouts) == 1:
-            return rules.plan_layout(node, layouts[0])
         a: Any = node.attrs
-        data, kernel = layouts
+        data, *kernels = layouts
+        kernel = "".join(kernels)
         if kernel == "default":
             channels = tensor_type_of(node.args[0]).shape[a.data_layout.index("C")]
             kernel = rules.default_kernel(CONVERTIBLE[name], data, depthwise=a.groups > 1 and a.groups == channels)
-        return rules.plan_conv(node, data, kernel)
+        return rules.plan_layouts(node, data, kernel)
 
     def _arguments(self, arguments: Sequence[_Value], plan: Plan) -> list[Expr]:
         orders = iter(plan.inputs)
         found: list[Expr] = []
         for value in arguments:
             exprs = [self._in_order(f, next(orders)) for f in _flat(value)]
-            if isinstance(value, _Laid):
-                found += exprs
-            else:
-                same = all(a is f.expr for a, f in zip(exprs, value.fields, strict=True))
-                found.append(value.expr if same else Tuple(exprs))
+            found += exprs if isinstance(value, _Laid) else [value.over(exprs)]
         return found
 
     # --- transforms
@@ -258,8 +257,7 @@ class _Converter:
         value = self.values[id(node)]
         if isinstance(value, _Laid):
             return self._as_it_was(value)
-        fields = [self._as_it_was(f) for f in value.fields]
-        return value.expr if all(a is f.expr for a, f in zip(fields, value.fields, strict=True)) else Tuple(fields)
+        return value.over([self._as_it_was(f) for f in value.fields])
 
     def _transform(self, expr: Expr, source: str, target: str) -> Expr:
         """`expr` with its axes in another order; a transform that was there before is not undone but replaced."""
@@ -295,7 +293,7 @@ def _flat(value: _Value) -> Iterator[_Laid]:
 
 def _recalled(node: Call, args: Sequence[Expr], attrs: Any) -> Call:
     """The operator of `node` on these arguments: `node` itself if nothing changes."""
-    if attrs == node.attrs and all(a is b for a, b in zip(args, node.args, strict=True)):
+    if attrs == node.attrs and (*args,) == node.args:
         return node
     return call(op_of(node), args, attrs, node.span)
 

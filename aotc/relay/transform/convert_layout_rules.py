@@ -98,35 +98,34 @@ def default_kernel(op: Op, data_layout: str, depthwise: bool) -> str:
     return kernel[2:] + ("OI" if depthwise and kernel == KERNEL_LAYOUT[2] else "IO")
 
 
-def plan_conv(call: Call, data_layout: str, kernel_layout: str) -> Plan:
-    """A convolution in the given layouts, which may be the ones that it has."""
+def plan_layouts(call: Call, layout: str, kernel_layout: str = "") -> Plan:
+    """An operator whose attributes name a layout, and perhaps a kernel's, in these, which may be those that it has."""
     a: Any = call.attrs
-    changes: dict[str, Any] = {}
-    if not a.kernel_layout.isalpha():  # packed already
-        kernel_layout = a.kernel_layout
-    elif not kernel_layout.isalpha():  # to be packed: blocks hide how many channels there are
-        extent = dict(zip(a.kernel_layout, tensor_type_of(call.args[1]).static_shape, strict=True))
-        spatial = tuple(extent[c] for c in op_of(call).named_layouts[1][2:])
-        changes = {"channels": extent["O"], "kernel_size": spatial}
-    out = Order(a.out_layout or a.data_layout, data_layout)
-    if data_layout == a.data_layout:
-        out = Order(out.old, out.old)
-    else:
+    name = "data_layout" if kernel_layout else "layout"
+    out = getattr(a, "out_layout", "") or a[name]
+    changes: dict[str, Any] = {name: layout}
+    inputs = [Order(a[name], layout)]
+    if kernel_layout:
+        changes |= _kernel_changes(call, kernel_layout)
+        inputs.append(Order(a.kernel_layout, changes["kernel_layout"]))
+    if layout == a[name]:
+        return Plan(tuple(inputs), (Order(out, out),), a.replace(**changes))
+    if hasattr(a, "out_layout"):
         changes["out_layout"] = ""
-    inputs = (Order(a.data_layout, data_layout), Order(a.kernel_layout, kernel_layout))
-    return Plan(inputs, (out,), a.replace(data_layout=data_layout, kernel_layout=kernel_layout, **changes))
+    return Plan(tuple(inputs), (Order(out, layout),), a.replace(**changes))
 
 
-def plan_layout(call: Call, layout: str) -> Plan:
-    """An operator with the attribute `layout`, in this layout."""
+def _kernel_changes(call: Call, layout: str) -> dict[str, Any]:
+    """The attributes of a convolution that change with the layout of its kernel."""
     a: Any = call.attrs
-    out_layout = getattr(a, "out_layout", "")
-    if layout == a.layout:
-        out = out_layout or layout
-        return Plan((Order(layout, layout),), (Order(out, out),), a)
-    changes = {"out_layout": ""} if out_layout else {}
-    attrs = a.replace(layout=layout, **changes)
-    return Plan((Order(a.layout, layout),), (Order(out_layout or a.layout, layout),), attrs)
+    if not a.kernel_layout.isalpha():  # packed already
+        return {"kernel_layout": a.kernel_layout}
+    if layout.isalpha():
+        return {"kernel_layout": layout}
+    # to be packed: blocks hide how many channels there are
+    extent = dict(zip(a.kernel_layout, tensor_type_of(call.args[1]).static_shape, strict=True))
+    spatial = tuple(extent[c] for c in op_of(call).named_layouts[1][2:])
+    return {"kernel_layout": layout, "channels": extent["O"], "kernel_size": spatial}
 
 
 # --- plans
@@ -137,10 +136,10 @@ def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
     op, a = op_of(call), call.attrs
     kind = op.layout_kind
     if op.named_layouts[1]:  # without a desired layout a convolution keeps its own
-        return plan_conv(call, a["data_layout"], a["kernel_layout"])
+        return plan_layouts(call, a["data_layout"], a["kernel_layout"])
     if kind in (Layout.CHOICE, Layout.FOLLOW):
         layout: str = a["layout"]
-        return plan_layout(call, orders[0].called(layout).new if orders[0].is_known else layout)
+        return plan_layouts(call, orders[0].called(layout).new if orders[0].is_known else layout)
     if kind is Layout.BARRIER:
         return None
     if isinstance(op.layout, str):

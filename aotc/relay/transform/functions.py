@@ -200,8 +200,7 @@ class EtaExpand(FunctionPass):
             fresh = [_expanded(c, module) if isinstance(c, GlobalVar) else memo[c] for c in old]
             if isinstance(node, Call):
                 fresh[0] = node.op if isinstance(node.op, GlobalVar) else memo[node.op]
-            same = all(a is b for a, b in zip(old, fresh, strict=True))
-            memo[node] = node if same else with_children(node, tuple(fresh))
+            memo[node] = node if fresh == [*old] else with_children(node, tuple(fresh))
         return as_function(memo[function])
 
 

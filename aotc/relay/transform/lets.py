@@ -24,33 +24,32 @@ let %a = nn.relu(%x); let %b = exp(%a); add(%a, %b)
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from aotc.relay.analysis import free_vars
 from aotc.relay.blocks import Blocks, is_atom, left_alone
 from aotc.relay.expr import Expr, Function, If, Let, Var, as_function
 from aotc.relay.transform.base import FunctionPass, outside_kernels, rewrite_nodes
-from aotc.relay.visitor import children, post_order, rebuild, with_children
+from aotc.relay.visitor import children, depth_first, post_order, rebuild, with_children
 
 
-def live_vars(root: Function) -> set[Var]:
-    """The variables that the result needs: a let's value is looked at once its variable is used."""
-    values: dict[Var, Expr] = {}
-    live: set[Var] = set()
-    seen: set[int] = set()
-    stack: list[Expr] = [root.body]
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, Var):
-            live.add(node)
-            stack.extend([values[node]] if node in values else [])
-        elif isinstance(node, Let):
-            values[node.var] = node.value
-            stack.extend([node.body, node.value] if node.var in live else [node.body])
-        else:
-            stack.extend(children(node)[len(node.params) :] if isinstance(node, Function) else children(node))
-    return live
+def _meant(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:
+    """What stands for a let or a variable where `values` has the variable's value; None for other nodes."""
+    if isinstance(node, Let):
+        return node.body if node.var in values else None
+    return values.get(node)
+
+
+def _meanings_first(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
+    """What `root` needs, each node after those that it needs itself: the values of those variables that are used."""
+
+    def below(node: Expr) -> tuple[Expr, ...]:
+        meant = _meant(node, values)
+        if meant is not None:
+            return (meant,)
+        return children(node) if outside_kernels(node) else ()
+
+    return depth_first([root], below)
 
 
 class DeadCodeElimination(FunctionPass):
@@ -59,7 +58,8 @@ class DeadCodeElimination(FunctionPass):
     opt_level = 1
 
     def rewritten(self, function: Function) -> Function:
-        live = live_vars(function)
+        values: dict[Expr, Expr] = {n.var: n.value for n in post_order(function) if isinstance(n, Let)}
+        live = {*_meanings_first(function, values)}
 
         def kept(_: Expr, new: Expr) -> Expr:
             return new.body if isinstance(new, Let) and new.var not in live else new
@@ -168,21 +168,13 @@ class ToGraphNormalForm(FunctionPass):
     required = ()
 
     def rewritten(self, function: Function) -> Function:
-        values: dict[Expr, Expr] = {}
+        lets = (n for n in post_order(function, outside_kernels) if isinstance(n, Let) and not is_recursive(n))
+        values: dict[Expr, Expr] = {let.var: let.value for let in lets}
         memo: dict[Expr, Expr] = {}
-
-        def new(node: Expr) -> Expr:
-            while node in values:
-                node = values[node]
-            return memo[node]
-
-        order = list(post_order(function, outside_kernels))
-        values.update((n.var, n.value) for n in order if isinstance(n, Let) and not is_recursive(n))
-        for node in order:
-            if isinstance(node, Let) and node.var in values:
-                memo[node] = new(node.body)
-            elif isinstance(node, Var):
-                memo[node] = node
+        for node in _meanings_first(function, values):
+            meant = _meant(node, values)
+            if meant is not None:
+                memo[node] = memo[meant]
             else:
-                memo[node] = rebuild(node, new) if outside_kernels(node) else node
+                memo[node] = rebuild(node, memo.__getitem__) if outside_kernels(node) else node
         return as_function(memo[function])

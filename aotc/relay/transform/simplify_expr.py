@@ -111,10 +111,7 @@ def _divide_by_power_of_two(node: Call) -> Outcome:
     value = uniform_value(divisor)
     if value is None or not tensor_type_of(node).dtype.is_float or isinstance(x, Constant):
         return None
-    if not isinstance(divisor, Constant) or math.frexp(abs(float(value)))[0] != 0.5:
-        return None
-    inverse = reciprocal(divisor)
-    return WhyNot("the reciprocal is out of range") if inverse is None else multiply(x, inverse)
+    return _by_reciprocal(node) if math.frexp(abs(float(value)))[0] == 0.5 else None
 
 
 def _regroup(node: Call) -> Outcome:
@@ -147,21 +144,9 @@ def lossless(source: str, target: str) -> bool:
         return True
     if a.is_bool:
         return b.has_zero
-    if b.is_bool or (a.is_float and not b.is_float):
+    if b.is_bool or (a.is_float and not b.is_float) or any(d.is_float and d.bits < 16 for d in (a, b)):
         return False
-    if not b.is_float:
-        return b.bits - b.is_signed >= a.bits - a.is_signed and (b.is_signed or not a.is_signed)
-    if not a.is_float:
-        return _mantissa(b) >= a.bits - a.is_signed and float(b.max) >= float(a.max)
-    widths = ("float16", "float32", "float64")
-    if a == "bfloat16":
-        return b in widths[1:]
-    return a in widths and b in widths[widths.index(a) :]
-
-
-def _mantissa(dtype: DType) -> int:
-    """Significant bits of a float type, the implicit one included."""
-    return {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}.get(dtype, 0)
+    return a.digits <= b.digits and a.min >= b.min and a.max <= b.max
 
 
 def _cast(node: Call) -> Outcome:
@@ -306,7 +291,7 @@ def _broadcast_operands(node: Call) -> Outcome:
         if inner is not None:
             trial = [*args[:k], inner.args[0], *args[k + 1 :]]
             args = trial if _result_shape(trial) == tensor_type_of(node).shape else args
-    return None if all(a is b for a, b in zip(args, node.args, strict=True)) else recall(node, args)
+    return None if (*args,) == node.args else recall(node, args)
 
 
 def _result_shape(args: Sequence[Expr]) -> Any:
@@ -369,20 +354,12 @@ def reciprocal(constant: Constant) -> Constant | None:
         values = np.asarray(1.0 / one.astype(np.float64)).astype(dtype)
         exact = values.astype(np.float64) * one.astype(np.float64)
     # a subnormal reciprocal may have too few digits: the quotient is then off by more than rounding
-    if not np.all(np.isfinite(values.astype(np.float64))) or not np.all(np.abs(exact - 1.0) <= _epsilon(dtype)):
+    close = np.abs(exact - 1.0) <= 2.0 ** (1 - DType.of(values).digits)
+    if not np.all(np.isfinite(values.astype(np.float64)) & close):
         return None
     if constant.is_splat:
         return splat(values[0], constant.data.shape, str(DType.of(values)), constant.span)
     return Constant(values.reshape(constant.data.shape), constant.span)
-
-
-def _epsilon(dtype: Any) -> float:
-    """The distance from 1 to the next number of a floating type."""
-    one = np.ones((), dtype)
-    step = 1.0
-    while float((one + np.asarray(step / 2, dtype)).astype(np.float64)) != 1.0:
-        step /= 2
-    return step
 
 
 def _by_reciprocal(call: Call) -> Outcome:

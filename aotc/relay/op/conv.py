@@ -15,10 +15,9 @@ whose window holds it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import starmap
 from math import prod
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rules import ranked, shape_text, tensor
-from aotc.relay.op.samples import random_sample
+from aotc.relay.op.samples import cases
 from aotc.relay.op.window import KERNEL_LAYOUT, arrange, pick, positions, spread, steps
 from aotc.tir import te
 
@@ -105,8 +104,8 @@ def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
     _check_channels(a, channels, outer, inner)
     _check_packed(form, a, outer, weight.shape)
     sizes = kernel_sizes(n, a, weight, kernel)
-    result = (batch, outer, *starmap(window.window_extent, zip(space, sizes, *steps(n, a), strict=True)))
-    return TensorType(arrange(result, form.out), result_dtype(data, weight, a.out_dtype))
+    extents = window.window_extents(n, a, space, sizes)
+    return TensorType(arrange((batch, outer, *extents), form.out), result_dtype(data, weight, a.out_dtype))
 
 
 def kernel_sizes(n: int, a: Any, weight: TensorType, kernel: Sequence[Dim]) -> list[int]:
@@ -130,16 +129,12 @@ def _check_channels(a: ConvAttrs, channels: Dim, outer: Dim, inner: Dim) -> None
         require("conv.out-channels", given, f"channels is {a.channels}, the weight has {outer}")
 
 
-def _refine(n: int, a: ConvAttrs, types: Sequence[Type | None]) -> Sequence[Type | None]:
-    data, weight = types
-    if weight is not None or not isinstance(data, TensorType) or a.channels is None or a.kernel_size is None:
-        return types
+def _kernel_shape(n: int, a: ConvAttrs, data: TensorType, sizes: Sequence[int]) -> tuple[Dim, ...] | None:
     form = _form(n, a)
     channels = pick(data.shape, form.data)[1]
     if form.block or not isinstance(channels, int):
-        return types
-    shape = (a.channels, channels // a.groups, *spread(a.kernel_size, n))
-    return [data, TensorType(arrange(shape, form.kernel), data.dtype)]
+        return None
+    return arrange((a.channels or 0, channels // a.groups, *sizes), form.kernel)
 
 
 def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
@@ -152,26 +147,39 @@ def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
 
 
 def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
-    """Every tap of the kernel adds its share to the results whose window has data there, group by group."""
     form = _form(n, a)
     x, w = window.canonical(float_work(data), form.data), _unpacked(form, a, float_work(weight))
-    batch, space, out_dtype = x.shape[0], x.shape[2:], a.out_dtype or str(data.dtype)
+    out_dtype = a.out_dtype or str(data.dtype)
+    extents = window.window_extents(n, a, x.shape[2:], w.shape[2:])
+    kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:])
+    images = x.reshape(x.shape[0], a.groups, w.shape[1], *x.shape[2:])
+    total = summed_by_taps(n, a, images, kernels, extents, accumulator(DType.of(x), out_dtype))
+    return window.laid_out(as_dtype(total.reshape(x.shape[0], w.shape[0], *extents), out_dtype), form.out)
+
+
+def summed_by_taps(
+    n: int, a: Any, x: Array, kernels: Array, extents: Sequence[int], dtype: DType, transposed: bool = False
+) -> Array:
+    """Data (N, groups, I, space...) by kernels (groups, O, I, taps...): (N, groups, O, extents...).
+
+    Every tap adds its share to the results whose window has data there; in a transposed convolution, where results and
+    data have changed places, to the results in whose window there is data.
+    """
     strides, dilation, pads = steps(n, a)
-    extents = window.static_extents(space, w.shape[2:], strides, dilation, pads)
-    rows = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:])
-    acc = accumulator(DType.of(x), out_dtype)
-    total = np.zeros((batch, *rows.shape[:2], *extents), acc.numpy)
+    total = np.zeros((len(x), *kernels.shape[:2], *extents), dtype.numpy)
     every = (slice(None),) * 3
-    for taps in np.ndindex(*w.shape[2:]):
+    sizes = (extents, x.shape[3:]) if transposed else (x.shape[3:], extents)
+    for taps in np.ndindex(*kernels.shape[3:]):
         offsets = [k * d - p[0] for k, d, p in zip(taps, dilation, pads, strict=True)]
-        spans = [_span(*axis) for axis in zip(offsets, space, extents, strides, strict=True)]
-        reads, writes = zip(*spans, strict=True)
-        source, tap, target = (every[:2] + reads, (None, *every, *taps), every + writes)
+        spans = [_span(*axis) for axis in zip(offsets, *sizes, strides, strict=True)]
+        reads, writes = zip(*(reversed(s) if transposed else s for s in spans), strict=True)
+        source, target = every + reads, every + writes
         part = x[source]
-        columns = part.reshape(batch, a.groups, w.shape[1], prod(part.shape[2:]))
-        share = dot(rows[tap], columns, str(acc))
-        total[target] += share.reshape(*total.shape[:3], *part.shape[2:])
-    return window.laid_out(as_dtype(total.reshape(batch, w.shape[0], *extents), out_dtype), form.out)
+        columns = part.reshape(*part.shape[:3], prod(part.shape[3:]))
+        tap = (None, *every, *taps)
+        share = dot(kernels[tap], columns, str(dtype))
+        total[target] += share.reshape(*total.shape[:3], *part.shape[3:])
+    return total
 
 
 def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice]:
@@ -182,28 +190,12 @@ def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice
     return slice(begin, begin + (last - first) * stride, stride), slice(first, last)
 
 
-def _scratch(n: int, a: ConvAttrs, types: Types) -> int:
-    """The columns: for each output position of an image, all that the windows of all groups see there."""
-    form, data = _form(n, a), tensor(types[0])
-    out = pick(tensor(_infer(n, a, types)).static_shape, form.out)
-    batch, channels, *space = pick(data.static_shape, form.data)
-    kernel = pick(tensor(types[1]).static_shape, form.kernel)[2:]
-    padded = prod(s + sum(p) for s, p in zip(space, steps(n, a)[2], strict=True))
-    return batch * channels * (prod(kernel) * prod(out[2:]) + padded)
-
-
-def _axes(n: int, a: ConvAttrs, types: Types) -> AxisMap:
-    """Only the batch axis: channels and windows are summed."""
-    form = _form(n, a)
-    return AxisMap((window.axes_kept(form.data, form.out, 1), (None,) * (n + 2)))
-
-
 def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     form = _form(n, a)
     outer, inner, *kernel = (int(d) for d in form.kernel_shape(weight.shape, a.channels) if isinstance(d, int))
     batch, _, *space = pick(data.shape, form.data)
     strides, dilation, pads = steps(n, a)
-    extents = window.static_extents(space, kernel, strides, dilation, pads)
+    extents = window.window_extents(n, a, space, kernel)
     per_group = outer // a.groups
 
     # the channels innermost where they are in the data
@@ -238,27 +230,27 @@ def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Ten
 
 
 _PACKED: Final = {"padding": (1, 1), "channels": 6, "kernel_size": (3, 3), "kernel_layout": "OIHW4o"}
-_SAMPLES: Final[dict[int, tuple[tuple[Any, ...], ...]]] = {  # data, weight, attributes; their data type
+_SAMPLES: Final[dict[int, tuple[tuple[Any, ...], ...]]] = {  # shapes of data and weight, attributes; their data type
     1: (
-        ((2, 3, 9), (4, 3, 3), {"strides": (2,), "padding": (0, 2), "dilation": (2,)}),
-        ((1, 4, 5), (4, 1, 5), {"groups": 4, "padding": (2, 2)}),
+        (((2, 3, 9), (4, 3, 3)), {"strides": (2,), "padding": (0, 2), "dilation": (2,)}),
+        (((1, 4, 5), (4, 1, 5)), {"groups": 4, "padding": (2, 2)}),
     ),
     2: (
-        ((1, 3, 8, 9), (5, 3, 3, 3), {"padding": (1, 1, 1, 1), "channels": 5, "kernel_size": (3, 3)}),
-        ((2, 4, 7, 6), (6, 2, 3, 2), {"groups": 2, "strides": (2, 1), "padding": (1, 0, 2, 1)}),
-        ((1, 3, 9, 9), (2, 3, 3, 3), {"dilation": (2, 3), "padding": (2, 2)}),
-        ((1, 6, 5, 5), (12, 1, 3, 3), {"groups": 6, "padding": (1,)}),
-        ((1, 8, 4, 4), (3, 8, 1, 1), {}),
-        ((1, 5, 6, 3), (3, 3, 3, 4), {"padding": (1, 1), "data_layout": "NHWC", "kernel_layout": "HWIO"}),
-        ((1, 3, 6, 5), (3, 3, 4, 3), {"data_layout": "NCHW", "out_layout": "NHWC", "kernel_layout": "HWOI"}),
-        ((1, 3, 5, 5), (2, 3, 3, 3, 4), _PACKED),
-        ((1, 4, 5, 5), (2, 2, 3, 3, 4), _PACKED | {"groups": 2, "channels": 8, "strides": (2, 2)}),
-        ((1, 3, 5, 5), (4, 3, 3, 3), {"out_dtype": "int32", "padding": (1, 1)}, "int8"),
-        ((1, 3, 5, 5), (4, 3, 3, 3), {"padding": (1, 1)}, "float16"),
+        (((1, 3, 8, 9), (5, 3, 3, 3)), {"padding": (1, 1, 1, 1), "channels": 5, "kernel_size": (3, 3)}),
+        (((2, 4, 7, 6), (6, 2, 3, 2)), {"groups": 2, "strides": (2, 1), "padding": (1, 0, 2, 1)}),
+        (((1, 3, 9, 9), (2, 3, 3, 3)), {"dilation": (2, 3), "padding": (2, 2)}),
+        (((1, 6, 5, 5), (12, 1, 3, 3)), {"groups": 6, "padding": (1,)}),
+        (((1, 8, 4, 4), (3, 8, 1, 1)), {}),
+        (((1, 5, 6, 3), (3, 3, 3, 4)), {"padding": (1, 1), "data_layout": "NHWC", "kernel_layout": "HWIO"}),
+        (((1, 3, 6, 5), (3, 3, 4, 3)), {"data_layout": "NCHW", "out_layout": "NHWC", "kernel_layout": "HWOI"}),
+        (((1, 3, 5, 5), (2, 3, 3, 3, 4)), _PACKED),
+        (((1, 4, 5, 5), (2, 2, 3, 3, 4)), _PACKED | {"groups": 2, "channels": 8, "strides": (2, 2)}),
+        (((1, 3, 5, 5), (4, 3, 3, 3)), {"out_dtype": "int32", "padding": (1, 1)}, "int8"),
+        (((1, 3, 5, 5), (4, 3, 3, 3)), {"padding": (1, 1)}, "float16"),
     ),
     3: (
-        ((1, 2, 4, 5, 6), (3, 2, 2, 3, 3), {"padding": (1, 0, 1, 0, 1, 2), "strides": (1, 2, 1)}),
-        ((1, 4, 3, 4, 5), (4, 2, 2, 2, 2), {"groups": 2, "dilation": (1, 2, 2)}),
+        (((1, 2, 4, 5, 6), (3, 2, 2, 3, 3)), {"padding": (1, 0, 1, 0, 1, 2), "strides": (1, 2, 1)}),
+        (((1, 4, 3, 4, 5), (4, 2, 2, 2, 2)), {"groups": 2, "dilation": (1, 2, 2)}),
     ),
 }
 
@@ -269,21 +261,53 @@ _DOC = """{n}-D convolution of data (N, C, {axes}) by weight (O, C/groups, {taps
     """
 
 
-def _conv(n: int, attributes: type[ConvAttrs]) -> OpDef:
-    return OpDef(
-        name=f"nn.conv{n}d",
-        doc=_DOC.format(n=n, axes=window.AXES[n], taps=window.TAPS[n]),
-        attrs=attributes,
-        args=args("data", "weight"),
-        infer=partial(_infer, n),
-        refine=partial(_refine, n),
-        reference=partial(_reference, n),
-        scratch=partial(_scratch, n),
-        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-        axes=partial(_axes, n),
-        compute=partial(_compute, n),
-        samples=lambda: (random_sample((x, w), attributes(**a), *dtype) for x, w, a, *dtype in _SAMPLES[n]),
-    )
+def operators(
+    name: str,
+    doc: str,
+    attributes: Sequence[type[Attrs]],
+    kernel_shape: Any,
+    samples: Any,
+    order: str = "",
+    **facets: Any,
+) -> Iterator[OpDef]:
+    """Convolutions of some kind over one, two and three axes, the number of which all `facets` take first.
+
+    name, doc     with `n` for that number; with the spatial `axes`, and the `taps` of the kernel
+    kernel_shape  (n, attributes that give the channels, the data's type, the kernel's sizes) -> shape; None if open
+    """
+
+    def refine(n: int, a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
+        data, weight = types
+        if weight is not None or not isinstance(data, TensorType) or a.channels is None or a.kernel_size is None:
+            return types
+        shape = kernel_shape(n, a, data, spread(a.kernel_size, n))
+        return [data, shape and TensorType(shape, data.dtype)]
+
+    def scratch(n: int, a: Any, types: Types) -> int:
+        """The columns and the share of one tap, and the sums."""
+        return tensor(types[0]).numel + 2 * tensor(facets["infer"](n, a, types)).numel
+
+    def axes(n: int, a: Any, _: Types) -> AxisMap:
+        """Only the batch axis: channels and windows are summed."""
+        kept = window.axes_kept(*window.layouts(n, a.data_layout, a.out_layout), 1)
+        return AxisMap((kept, (None,) * (n + 2)))
+
+    counted = {"refine": refine, "scratch": scratch, "axes": axes} | facets
+    for n, made in enumerate(attributes, 1):
+        bound: dict[str, Any] = {facet: partial(function, n) for facet, function in counted.items()}
+        yield OpDef(
+            name=name.format(n=n),
+            doc=doc.format(n=n, axes=window.AXES[n], taps=window.TAPS[n]),
+            attrs=made,
+            args=args("data", "weight"),
+            order=order,
+            pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+            samples=cases(made, samples[n]),
+            **bound,
+        )
 
 
-conv1d, conv2d, conv3d = map(_conv, (1, 2, 3), (Conv1DAttrs, Conv2DAttrs, Conv3DAttrs))
+_ATTRIBUTES = (Conv1DAttrs, Conv2DAttrs, Conv3DAttrs)
+conv1d, conv2d, conv3d = operators(
+    "nn.conv{n}d", _DOC, _ATTRIBUTES, _kernel_shape, _SAMPLES, infer=_infer, reference=_reference, compute=_compute
+)

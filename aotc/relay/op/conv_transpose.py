@@ -17,23 +17,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import gcd, prod
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, args, require
+from aotc.ir import Attrs, Dim, DType, TensorType, Type, Types, require
 from aotc.ir.budget import budget
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, join, window
 from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
-from aotc.relay.op.contract import accumulator, as_dtype, result_dtype
-from aotc.relay.op.opdef import Array, OpDef
+from aotc.relay.op.contract import accumulator, as_dtype, float_work, result_dtype
+from aotc.relay.op.opdef import Array
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, ranked, tensor
-from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, may_equal, pick, spread, steps
 
 
@@ -101,65 +99,26 @@ def _check_channels(a: ConvTransposeAttrs, channels: Dim, inner: Dim, outer: Dim
     return total
 
 
-def _refine(n: int, a: ConvTransposeAttrs, types: Sequence[Type | None]) -> Sequence[Type | None]:
-    data, weight = types
-    if weight is not None or not isinstance(data, TensorType) or a.channels is None or a.kernel_size is None:
-        return types
+def _kernel_shape(n: int, a: ConvTransposeAttrs, data: TensorType, sizes: Sequence[int]) -> tuple[Dim, ...]:
     source, form, _ = _layouts(n, a)
-    shape = (pick(data.shape, source)[1], a.channels // a.groups, *spread(a.kernel_size, n))
-    return [data, TensorType(arrange(shape, form), data.dtype)]
+    return arrange((pick(data.shape, source)[1], (a.channels or 0) // a.groups, *sizes), form)
 
 
 def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Array:
-    """Every tap of the kernel adds its share, a stride apart, to the uncropped result."""
+    """Taps move a stride apart over the result."""
     source, form, result = _layouts(n, a)
-    x, w = window.canonical(data, source), window.canonical(weight, form)
-    strides, dilation, pads = steps(n, a)
+    x, w = window.canonical(float_work(data), source), window.canonical(float_work(weight), form)
     made = tensor(_infer(n, a, [_type(data), _type(weight)]))
-    if 0 in (data.size, weight.size):
-        return np.zeros(made.static_shape, made.dtype.numpy)
-    out = [int(e) for e in pick(made.static_shape, result)[2:]]
-    batch, g = x.shape[0], a.groups
-    acc = accumulator(str(data.dtype), a.out_dtype or str(data.dtype)).numpy
-    full = _uncropped(n, a, x.shape[2:], w.shape[2:], out)
-    x = x.reshape(batch, g, -1, prod(x.shape[2:])).astype(acc)
-    w = w.reshape(g, w.shape[0] // g, *w.shape[1:]).astype(acc)
-    space = pick(data.shape, source)[2:]
-    total = np.zeros((batch, g * w.shape[2], *full), acc)
-    for taps in np.ndindex(*w.shape[3:]):
-        tap = (slice(None), slice(None), slice(None), *taps)
-        kernel = np.swapaxes(w[tap], 1, 2)
-        share = (kernel[None] @ x).reshape(batch, -1, *space)
-        moves = zip(taps, dilation, space, strides, strict=True)
-        where = (slice(None), slice(None), *(slice(k * d, k * d + (s - 1) * t + 1, t) for k, d, s, t in moves))
-        total[where] += share
-    crop = (slice(None), slice(None), *(slice(p[0], p[0] + o) for p, o in zip(pads, out, strict=True)))
-    return window.laid_out(as_dtype(total[crop], a.out_dtype or str(data.dtype)), result)
-
-
-def _uncropped(
-    n: int, a: ConvTransposeAttrs, space: Sequence[int], kernel: Sequence[int], out: Sequence[int]
-) -> list[int]:
-    """The extents of the result before its edges are cut off."""
-    sizes = zip(space, kernel, out, *steps(n, a), strict=True)
-    return [max(p[0] + o, (s - 1) * t + (k - 1) * d + 1) for s, k, o, t, d, p in sizes]
-
-
-def _scratch(n: int, a: ConvTransposeAttrs, types: Types) -> int:
-    """The uncropped result."""
-    data, weight = (tensor(t).static_shape for t in types)
-    source, form, result = _layouts(n, a)
-    batch, channels, *out = pick(tensor(_infer(n, a, types)).static_shape, result)
-    return batch * channels * prod(_uncropped(n, a, pick(data, source)[2:], pick(weight, form)[2:], out))
+    batch, channels, *extents = pick(made.static_shape, result)
+    kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:]).swapaxes(1, 2)
+    images = x.reshape(batch, a.groups, w.shape[0] // a.groups, *x.shape[2:])
+    acc = accumulator(DType.of(x), made.dtype)
+    total = conv.summed_by_taps(n, a, images, kernels, extents, acc, transposed=True)
+    return window.laid_out(as_dtype(total.reshape(batch, channels, *extents), made.dtype), result)
 
 
 def _type(x: Array) -> TensorType:
     return TensorType(x.shape, str(x.dtype))
-
-
-def _axes(n: int, a: ConvTransposeAttrs, types: Types) -> AxisMap:
-    source, _, result = _layouts(n, a)
-    return AxisMap((window.axes_kept(source, result, 1), (None,) * (n + 2)))
 
 
 # --- expansion
@@ -308,25 +267,25 @@ def _ordered(x: Expr, order: Sequence[int]) -> Expr:
 # --- samples and the table
 
 
-_SAMPLES: Final[dict[int, tuple[tuple[Any, ...], ...]]] = {  # data, weight, attributes; their data type
+_SAMPLES: Final[dict[int, tuple[tuple[Any, ...], ...]]] = {  # shapes of data and weight, attributes; their data type
     1: (
-        ((2, 3, 5), (3, 4, 3), {"strides": (2,), "padding": (1, 0)}),
-        ((1, 4, 5), (4, 1, 4), {"strides": (2,), "groups": 4, "output_padding": (1,)}),
-        ((1, 2, 4), (2, 3, 3), {"strides": (4,), "dilation": (2,)}),
+        (((2, 3, 5), (3, 4, 3)), {"strides": (2,), "padding": (1, 0)}),
+        (((1, 4, 5), (4, 1, 4)), {"strides": (2,), "groups": 4, "output_padding": (1,)}),
+        (((1, 2, 4), (2, 3, 3)), {"strides": (4,), "dilation": (2,)}),
     ),
     2: (
-        ((1, 3, 4, 5), (3, 2, 2, 2), {"strides": (2, 2), "channels": 2, "kernel_size": (2, 2)}),
-        ((2, 3, 4, 5), (3, 2, 3, 3), {"strides": (2, 2), "padding": (1, 1), "output_padding": (1, 0)}),
-        ((1, 4, 4, 3), (4, 2, 4, 4), {"strides": (2, 2), "padding": (1, 1), "groups": 2}),
-        ((1, 2, 3, 4), (2, 3, 3, 2), {"padding": (1, 0), "dilation": (2, 3)}),
-        ((1, 2, 3, 4), (2, 3, 3, 2), {"strides": (2, 3), "dilation": (2, 1), "padding": (0, 1, 2, 0)}),
-        ((1, 2, 3, 3), (2, 3, 1, 1), {"strides": (2, 2)}),
-        ((1, 4, 3, 2), (2, 2, 2, 3), {"strides": (2, 1), "data_layout": "NHWC", "kernel_layout": "HWIO"}),
-        ((1, 2, 3, 3), (2, 2, 2, 2), {"strides": (2, 2), "out_dtype": "int32"}, "int8"),
+        (((1, 3, 4, 5), (3, 2, 2, 2)), {"strides": (2, 2), "channels": 2, "kernel_size": (2, 2)}),
+        (((2, 3, 4, 5), (3, 2, 3, 3)), {"strides": (2, 2), "padding": (1, 1), "output_padding": (1, 0)}),
+        (((1, 4, 4, 3), (4, 2, 4, 4)), {"strides": (2, 2), "padding": (1, 1), "groups": 2}),
+        (((1, 2, 3, 4), (2, 3, 3, 2)), {"padding": (1, 0), "dilation": (2, 3)}),
+        (((1, 2, 3, 4), (2, 3, 3, 2)), {"strides": (2, 3), "dilation": (2, 1), "padding": (0, 1, 2, 0)}),
+        (((1, 2, 3, 3), (2, 3, 1, 1)), {"strides": (2, 2)}),
+        (((1, 4, 3, 2), (2, 2, 2, 3)), {"strides": (2, 1), "data_layout": "NHWC", "kernel_layout": "HWIO"}),
+        (((1, 2, 3, 3), (2, 2, 2, 2)), {"strides": (2, 2), "out_dtype": "int32"}, "int8"),
     ),
     3: (
-        ((1, 2, 2, 3, 3), (2, 2, 2, 2, 3), {"strides": (2, 2, 1)}),
-        ((1, 2, 2, 3, 2), (2, 1, 3, 2, 2), {"strides": (2, 1, 2), "groups": 2}),
+        (((1, 2, 2, 3, 3), (2, 2, 2, 2, 3)), {"strides": (2, 2, 1)}),
+        (((1, 2, 2, 3, 2), (2, 1, 3, 2, 2)), {"strides": (2, 1, 2), "groups": 2}),
     ),
 }
 
@@ -336,27 +295,20 @@ _ORDER = (
 )
 
 
-def _conv_transpose(n: int, attributes: type[ConvTransposeAttrs]) -> OpDef:
-    return OpDef(
-        name=f"nn.conv{n}d_transpose",
-        doc=f"""{n}-D transposed convolution of data (N, C, {window.AXES[n]}) by weight (C, O/groups, {window.TAPS[n]}).
+_DOC = """{n}-D transposed convolution of data (N, C, {axes}) by weight (C, O/groups, {taps}).
 
     The result is 0 where no input reaches.
-    """,
-        attrs=attributes,
-        args=args("data", "weight"),
-        order=_ORDER,
-        infer=partial(_infer, n),
-        refine=partial(_refine, n),
-        reference=partial(_reference, n),
-        scratch=partial(_scratch, n),
-        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-        axes=partial(_axes, n),
-        expand=partial(_expand, n),
-        samples=lambda: (random_sample((x, w), attributes(**a), *dtype) for x, w, a, *dtype in _SAMPLES[n]),
-    )
+    """
 
 
-conv1d_transpose, conv2d_transpose, conv3d_transpose = map(
-    _conv_transpose, (1, 2, 3), (Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs)
+conv1d_transpose, conv2d_transpose, conv3d_transpose = conv.operators(
+    "nn.conv{n}d_transpose",
+    _DOC,
+    (Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs),
+    _kernel_shape,
+    _SAMPLES,
+    order=_ORDER,
+    infer=_infer,
+    reference=_reference,
+    expand=_expand,
 )

@@ -134,17 +134,16 @@ class _Window:
 
 
 def _windows(n: int, a: MaxPoolAttrs, space: Sequence[int]) -> list[_Window]:
-    size, (strides, dilation, pads) = spread(a.pool_size, n), steps(n, a)
-    counts = window.static_extents(space, size, strides, dilation, pads, a.ceil_mode)
-    return [_Window(*w) for w in zip(space, size, strides, dilation, pads, counts, strict=True)]
+    size = spread(a.pool_size, n)
+    counts = window.window_extents(n, a, space, size, a.ceil_mode)
+    return [_Window(*w) for w in zip(space, size, *steps(n, a), counts, strict=True)]
 
 
 def _infer(n: int, mean: bool, a: MaxPoolAttrs, types: Types) -> Type:
     data = pool_data(n, types[0], mean)
     source, result = pool_layouts(n, a)
     batch, channels, *space = pick(data.shape, source)
-    windows = zip(space, spread(a.pool_size, n), *steps(n, a), strict=True)
-    extents = [window.window_extent(*w, a.ceil_mode) for w in windows]
+    extents = window.window_extents(n, a, space, spread(a.pool_size, n), a.ceil_mode)
     return TensorType(arrange((batch, channels, *extents), result), data.dtype)
 
 

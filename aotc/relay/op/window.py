@@ -20,6 +20,7 @@ from aotc.ir import Dim, SymDim, param, require, variant
 from aotc.relay.op.opdef import Array
 
 T = TypeVar("T")
+D = TypeVar("D", int, Dim)
 Ints = int | Sequence[int]
 
 #: Relay's data layout for 1 to 3 spatial axes.
@@ -147,8 +148,8 @@ def _extent(size: int, kernel: int, stride: int, dilation: int, pad: tuple[int, 
 
 
 def window_extent(
-    dim: Dim, kernel: int, stride: int = 1, dilation: int = 1, pad: tuple[int, int] = (0, 0), ceil: bool = False
-) -> Dim:
+    dim: D, kernel: int, stride: int = 1, dilation: int = 1, pad: tuple[int, int] = (0, 0), ceil: bool = False
+) -> D:
     """How many windows fit along an axis; `ceil` also counts the last, partial one.
 
     Raises AotcError (code "window") where not a single one does.
@@ -164,14 +165,7 @@ def window_extent(
     return count
 
 
-def static_extents(
-    space: Sequence[int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilation: Sequence[int],
-    pads: Sequence[tuple[int, int]],
-    ceil: bool = False,
-) -> tuple[int, ...]:
-    """The number of windows along each axis of a known extent."""
-    windows = zip(space, kernel, strides, dilation, pads, strict=True)
-    return tuple(_extent(*window, ceil) for window in windows)
+def window_extents(n: int, a: Any, space: Sequence[D], sizes: Sequence[int], ceil: bool = False) -> list[D]:
+    """How many windows of these sizes fit along each of `n` axes with the steps that the attributes give."""
+    windows = zip(space, sizes, *steps(n, a), strict=True)
+    return [window_extent(*window, ceil) for window in windows]

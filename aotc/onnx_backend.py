@@ -21,7 +21,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, Array
 from aotc.runtime.session import Session
 
 _OPTIONS: Final = ("target", "opt_level", "cc", "cflags", "dims", "input_shapes")
@@ -59,7 +59,7 @@ class AotcRep(BackendRep):  # type: ignore[misc]
         self.calls += session.calls - before
         return namedtupledict("Outputs", self.output_names)(*outputs)  # type: ignore[no-any-return]
 
-    def _feeds(self, inputs: Any) -> dict[str, np.ndarray[Any, Any]]:
+    def _feeds(self, inputs: Any) -> dict[str, Array]:
         if isinstance(inputs, Mapping):
             return {name: _array(value) for name, value in inputs.items()}
         items = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
@@ -83,7 +83,7 @@ def _is_static(value: Any) -> bool:
     return bool(tensor.HasField("shape")) and all(d.HasField("dim_value") for d in tensor.shape.dim)
 
 
-def _array(value: Any) -> np.ndarray[Any, Any]:
+def _array(value: Any) -> Array:
     if isinstance(value, TensorProto):
         return np.asarray(numpy_helper.to_array(value))
     if isinstance(value, (list, tuple)) or value is None:

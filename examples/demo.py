@@ -35,7 +35,6 @@ from aotc.checking.inputs import random_inputs, read_inputs
 from aotc.checking.reference import onnx_reference
 from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import PATH, SHAPES, TARGET, option
-from aotc.cli.tables import count, size
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import model_name
 from aotc.driver.toolchain import find_toolchain
@@ -47,6 +46,7 @@ from aotc.ir.types import TensorType
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import resnet
+from aotc.reporting.text import unit
 from aotc.runtime.session import Session
 
 ROOT = Path(__file__).parents[1]
@@ -232,10 +232,10 @@ def show_facts(console: Console, compiled: CompiledModel, library: Path, c: CRun
     memory = facts["memory"]
     console.print(f"project      {compiled.path}", markup=False)
     console.print(
-        f"library      {library.name}, {size(library.stat().st_size)}, weights {size(facts['weights_bytes'])}"
+        f"library      {library.name}, {unit(library.stat().st_size, 'B')}, weights {unit(facts['weights_bytes'], 'B')}"
     )
-    console.print(f"arena        {size(memory['peak'])} (lower bound {size(memory['lower_bound'])})")
-    console.print(f"work         {count(facts['macs'])} multiply-accumulates, {facts['kernels']} kernels")
+    console.print(f"arena        {unit(memory['peak'], 'B')} (lower bound {unit(memory['lower_bound'], 'B')})")
+    console.print(f"work         {unit(facts['macs'])} multiply-accumulates, {facts['kernels']} kernels")
     console.print(f"from C       {c.milliseconds:.3f} ms (one thread, fastest run, processor time)")
     median = statistics.median(python)
     console.print(

@@ -12,9 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from aotc.ir.dtype import DType
+from aotc.ir import Array, DType
 
-Array = np.ndarray[Any, Any]
 #: What the error relative to the reference's standard deviation may be, by dtype of the output; that of float32
 #: depends on the algorithms that were chosen, and stands in the metadata.
 BOUNDS = {"float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}

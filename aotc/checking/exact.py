@@ -10,7 +10,7 @@ shares no code with this compiler or with ONNX Runtime.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-Arrays = dict[str, "np.ndarray[Any, Any]"]
+from aotc.checking.inputs import Arrays
 
 
 class Upsample(OpRun):  # type: ignore[misc]
@@ -84,7 +84,7 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     return wide
 
 
-def run_in_double(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+def run_in_double(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
     """The outputs by name of `model` in double precision; raises whatever the evaluator does."""
     values = ReferenceEvaluator(in_double(model), new_ops=[GlobalMaxPool, Upsample]).run(None, dict(inputs))
     return {o.name: np.asarray(v) for o, v in zip(model.graph.output, values, strict=True)}

@@ -9,16 +9,16 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, TensorType, nearest, open_regular
+from aotc.ir import AotcError, Array, TensorType, nearest, open_regular
 from aotc.relay.expr import type_of
 from aotc.relay.module import IRModule
 from aotc.runtime.session import Session
 
-Arrays: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
+Arrays: TypeAlias = dict[str, Array]
 
 
 def input_types(module: IRModule) -> dict[str, TensorType]:
@@ -50,7 +50,7 @@ def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:
     return arrays
 
 
-def _random(rng: np.random.Generator, ty: TensorType) -> np.ndarray[Any, Any]:
+def _random(rng: np.random.Generator, ty: TensorType) -> Array:
     if ty.dtype.is_float:
         return np.asarray(rng.standard_normal(ty.static_shape))
     return rng.integers(0, 2 if ty.dtype.is_bool else min(8, int(ty.dtype.max) + 1), ty.static_shape)
@@ -74,7 +74,7 @@ def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
     return found
 
 
-def _of_type(array: np.ndarray[Any, Any], ty: TensorType) -> np.ndarray[Any, Any]:
+def _of_type(array: Array, ty: TensorType) -> Array:
     """The array, with the type that is wanted where .npz files know no name for it (bfloat16 and its like)."""
     nameless = array.dtype.kind == "V" and array.dtype.names is None
     return array.view(ty.dtype.numpy) if nameless and array.dtype.itemsize == ty.dtype.itemsize else array

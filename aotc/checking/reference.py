@@ -10,12 +10,13 @@ relay_reference(module, ["output"]).exact({"x": array})["output"]
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aotc.checking.inputs import Arrays
 from aotc.ir import AotcError, Attrs, DType, FuncType, TensorType, TupleType, Type, leaves
 from aotc.relay.expr import Call, Constant, Expr, Function, Var
 from aotc.relay.infer import reinfer_module
@@ -25,8 +26,6 @@ from aotc.relay.visitor import Mutator
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-Arrays = dict[str, "np.ndarray[Any, Any]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def or_none(run: Callable[[Arrays], Arrays]) -> Callable[[Arrays], Arrays | None
     return attempt
 
 
-def in_float64(inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+def in_float64(inputs: Arrays) -> Arrays:
     """The inputs of a model in double precision."""
     return {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
 

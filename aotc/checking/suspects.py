@@ -21,8 +21,8 @@ from aotc_codegen.c.kernels import print_kernels
 from aotc.checking.compare import Comparison, bound_for, compare
 from aotc.checking.inputs import Arrays
 from aotc.driver.compile import CompileOptions
+from aotc.ir import Array
 from aotc.runtime.kernels import KernelLibrary
-from aotc.runtime.tensor import Array
 from aotc.tir import Buffer, CompiledKernel, Kernel, compile_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
 

@@ -35,6 +35,7 @@ from aotc.measuring.tuning import cluster_runner, run_here, tune
 from aotc.reporting.inspect import inspect_model, inspect_project
 from aotc.reporting.report import PassReport
 from aotc.reporting.support import support_table
+from aotc.reporting.text import unit
 
 
 class _Program(click.Group):
@@ -133,7 +134,7 @@ def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None
     memory = result.metadata["memory"]
     console.print(f"project      {result.path}", markup=False)
     if result.library is not None:
-        console.print(f"library      {result.library} ({tables.size(result.library.stat().st_size)})", markup=False)
+        console.print(f"library      {result.library} ({unit(result.library.stat().st_size, 'B')})", markup=False)
     console.print(f"arena        {tables.arena(memory)}")
 
 
@@ -179,8 +180,7 @@ def run_command(
     def show(console: Console) -> None:
         for row in result["outputs"]:
             console.print(f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}", markup=False)
-        times = result["milliseconds"]
-        console.print(f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms")
+        console.print(tables.runs(result))
 
     out.result(result, show)
 
@@ -302,8 +302,8 @@ def cache_command(out: Reporter, info: bool, clear: bool) -> None:
     data = {"folder": str(cache.folder), "entries": entries, "bytes": used, "limit": cache.limit, "cleared": clear}
 
     def show(console: Console) -> None:
-        amount = f"{entries} objects, {tables.size(used)}"
-        text = f"removed {amount}" if clear else f"{amount} of at most {tables.size(cache.limit)}"
+        amount = f"{entries} objects, {unit(used, 'B')}"
+        text = f"removed {amount}" if clear else f"{amount} of at most {unit(cache.limit, 'B')}"
         console.print(f"{cache.folder}: {text}", markup=False)
 
     out.result(data, show)

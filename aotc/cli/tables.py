@@ -3,50 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from aotc.checking.verify import Report
-
-
-def _with_unit(number: float, units: Sequence[str]) -> str:
-    """A number in the unit in which it is below 1000; with two decimals but in the first one."""
-    for unit in units[:-1]:
-        if number < 1000:
-            return f"{number:.0f}{unit}" if unit == units[0] else f"{number:.2f}{unit}"
-        number /= 1000
-    return f"{number:.2f}{units[-1]}"
-
-
-def size(count: float) -> str:
-    """Bytes with a unit: 4.01 MB."""
-    return _with_unit(count, (" B", " kB", " MB", " GB"))
+from aotc.reporting.text import grid, unit
 
 
 def arena(memory: Mapping[str, Any]) -> str:
     """The memory of a run, and the least that it needs at once."""
-    return f"{size(memory['peak'])} (lower bound {size(memory['lower_bound'])})"
-
-
-def count(number: float) -> str:
-    """A number with a unit: 1.82 G."""
-    return _with_unit(number, ("", " k", " M", " G"))
-
-
-def _grid(*headers: str, rows: Iterable[Sequence[str | Text]], figures: slice = slice(0)) -> Table:
-    """A table of texts; the columns of figures are set to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in headers:
-        table.add_column(header, overflow="fold")
-    for column in table.columns[figures]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return f"{unit(memory['peak'], 'B')} (lower bound {unit(memory['lower_bound'], 'B')})"
 
 
 def show_model(console: Console, report: Mapping[str, Any]) -> None:
@@ -58,25 +27,26 @@ def show_model(console: Console, report: Mapping[str, Any]) -> None:
         return
     tensors = [(kind, tensor) for kind in ("input", "output") for tensor in report[f"{kind}s"]]
     rows = [(kind, str(t["name"]), f"{t['dtype']} {'x'.join(map(str, t['shape'])) or 'scalar'}") for kind, t in tensors]
-    console.print(_grid("", "name", "type", rows=rows))
-    console.print(f"parameters   {count(report['parameters'])} ({size(report['parameter_bytes'])})")
-    console.print(f"MACs         {count(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels")
+    console.print(grid("", "name", "type", rows=rows))
+    console.print(f"parameters   {unit(report['parameters'])} ({unit(report['parameter_bytes'], 'B')})")
+    console.print(f"MACs         {unit(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels")
     console.print(f"arena        {arena(report['arena'])}")
     operators = ", ".join(f"{name} {n}" for name, n in sorted(report["operators"].items(), key=lambda r: -r[1]))
     console.print(f"operators    {operators}", markup=False)
-    kernels = [(row["kernel"], count(row["macs"]), ", ".join(row["nodes"][:4])) for row in report["largest"]]
-    console.print(_grid("largest kernels", "MACs", "nodes", rows=kernels))
+    kernels = [(row["kernel"], unit(row["macs"]), ", ".join(row["nodes"][:4])) for row in report["largest"]]
+    console.print(grid("largest kernels", "MACs", "nodes", rows=kernels))
 
 
 def show_report(console: Console, report: Report) -> None:
     """The report of `verify`."""
     rows = []
     for source, o in [(case.source, o) for case in report.cases for o in case.outputs]:
-        verdict = "[green]ok[/]" if o.ok else f"[red]{o.reason}[/]"
+        verdict = Text("ok", "green") if o.ok else Text(o.reason, "red")
         if o.ok and o.exact is not None:
-            verdict += f" (from the exact result: {o.exact:.1e}, the reference: {o.reference_exact:.1e})"
+            more = f" (from the exact result: {o.exact:.1e}, the reference: {o.reference_exact:.1e})"
+            verdict = Text.assemble(verdict, more)
         rows.append((source, o.name, f"{o.max_abs:.2e}", f"{o.relative:.2e}", str(o.max_ulp), verdict))
-    console.print(_grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows))
+    console.print(grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows))
     console.print(f"compared with {report.reference}: {'all outputs agree' if report.ok else 'outputs DIFFER'}")
     if report.first_difference:
         console.print(f"first difference: {report.first_difference}", markup=False)
@@ -87,7 +57,7 @@ def show_report(console: Console, report: Report) -> None:
 def show_operators(console: Console, support: Mapping[str, Any]) -> None:
     """The support table."""
     rows = [(r["name"], r["fusion"], r["compiled"], ", ".join(r["attributes"])) for r in support["operators"]]
-    console.print(_grid("operator", "fusion", "compiled", "attributes", rows=rows))
+    console.print(grid("operator", "fusion", "compiled", "attributes", rows=rows))
     for domain, names in support["onnx"].items():
         console.print(f"\n{len(names)} operators of {domain}: {', '.join(names)}", markup=False)
 
@@ -101,12 +71,12 @@ def _known(number: float | None, form: str) -> str:
     return "" if number is None else format(number, form)
 
 
-def _bench_row(row: Mapping[str, Any], threads: int) -> list[str]:
+def _bench_row(row: Mapping[str, Any], threads: int) -> list[str | Text]:
     times, memory = row["milliseconds"], row["memory"]
     name = row["name"] if row["threads"] == threads else f"{row['name']} ({_threads(row['threads'])})"
     figures = [f"{times[key]:.3f}" for key in ("min", "median", "first")]
     figures += [f"{times['load']:.1f}", _known(memory and memory / 1e6, ".1f"), _known(row["ratio"], ".2f")]
-    error = _known(row["relative"], ".1e") if row["agrees"] else "[red]differs[/]"
+    error = _known(row["relative"], ".1e") if row["agrees"] else Text("differs", "red")
     return [name, row["version"].split()[0], *figures, error]
 
 
@@ -119,15 +89,20 @@ def show_bench(console: Console, result: Mapping[str, Any]) -> None:
         console.print()
         head = (_threads(turn["threads"]), "version", "min ms", "median", "first", "load", "MB", "ratio", "error")
         rows = [_bench_row(row, turn["threads"]) for row in turn["contestants"]]
-        table = _grid(*head, rows=rows, figures=slice(2, None))
-        table.padding = (0, 1, 0, 0)  # nine columns in 80 characters
-        console.print(table)
+        narrow = (0, 1, 0, 0)  # nine columns in 80 characters
+        console.print(grid(*head, rows=rows, figures=slice(2, None), padding=narrow))
         for row in (row for row in turn["contestants"] if not row["agrees"]):
             console.print(f"differs: {row['name']}: {row['reason']}", markup=False)
         for rival in turn["skipped"]:
             console.print(f"left out: {rival['name']}: {rival['reason']}", markup=False)
         if turn["ratio"] is not None:
             console.print(f"aotc takes {turn['ratio']:.2f} of the time of the fastest rival, {turn['fastest_rival']}")
+
+
+def runs(result: Mapping[str, Any]) -> str:
+    """How many runs were timed, and what came of it."""
+    times = result["milliseconds"]
+    return f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms"
 
 
 #: Nodes of the model that a row of a profile names.
@@ -149,17 +124,11 @@ def show_profile(console: Console, result: Mapping[str, Any]) -> None:
     head = ("ms", "share", "calls", "GFLOP/s", "peak", "GB/s", "roof", "kernel and nodes")
     times, machine = result["milliseconds"], result["machine"]
     rows = [_profile_row(row, times["watched"], result["model"]) for row in result["kernels"]]
-    table = _grid(*head, rows=rows, figures=slice(7))
-    for column in table.columns[:7]:
-        column.no_wrap = True
-    console.print(table)
-    console.print(
-        f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms; with the clock "
-        f"between steps {times['watched']:.3f} ms"
-    )
+    console.print(grid(*head, rows=rows, figures=slice(7)))
+    console.print(f"{runs(result)}; with the clock between steps {times['watched']:.3f} ms")
     console.print(
         f"now, on one core: {machine['peak_gflops']:.1f} GFLOP/s, and {machine['bandwidth_gbytes_per_s']:.1f} GB/s "
-        f"over the {size(machine['touched_bytes'])} of a run"
+        f"over the {unit(machine['touched_bytes'], 'B')} of a run"
     )
     if any(row["of_roofline"] > 1 for row in result["kernels"]):
         console.print(
@@ -175,7 +144,7 @@ def show_tuning(console: Console, report: Mapping[str, Any]) -> None:
         for row in report["rows"]
     ]
     if rows:
-        console.print(_grid("contraction", "fastest tiling", "time", "gain", rows=rows, figures=slice(2, None)))
+        console.print(grid("contraction", "fastest tiling", "time", "gain", rows=rows, figures=slice(2, None)))
     known = {what: report[what] for what in ("measured", "known", "failed")}
     known["left"] = report["contractions"] - sum(known.values())
     shown = [what for what in ("measured", "known", "left", "failed") if known[what] or what == "measured"]

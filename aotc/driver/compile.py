@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
 
-import numpy as np
 from aotc_codegen.c.names import model_identifier
 
 from aotc.driver.compilation import IMPORTING, Compilation, CompiledModel, Progress, Tilings
@@ -24,7 +23,7 @@ from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
 from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
-from aotc.ir import AotcError, AotcTypeError, nearest, spending
+from aotc.ir import AotcError, AotcTypeError, Array, nearest, spending
 from aotc.ir.transform import PassContext
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
@@ -76,7 +75,7 @@ class CompileOptions:
     output: str | Path | None = None
     target: str | Target = "host"
     name: str | None = None
-    params: Mapping[str, np.ndarray[Any, Any]] | None = None
+    params: Mapping[str, Array] | None = None
     opt_level: int = 3
     accuracy: str = "fast"
     disabled_pass: Sequence[str] = ()

@@ -52,6 +52,7 @@ from aotc.ir.machine import elf_architecture as elf_architecture
 from aotc.ir.memo import alike as alike
 from aotc.ir.memo import remembered as remembered
 from aotc.ir.memo import remembering as remembering
+from aotc.ir.ndarray import Array as Array
 from aotc.ir.ndarray import NDArray as NDArray
 from aotc.ir.ndarray import array as array
 from aotc.ir.ndarray import as_tensors as as_tensors

@@ -30,10 +30,8 @@ import numpy as np
 from aotc.checking.inputs import Arrays
 from aotc.driver.importing import load_exported
 from aotc.driver.process import run
-from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir import AotcError, Array, nearest
 from aotc.runtime.session import load
-
-Array = np.ndarray[Any, Any]
 
 #: How long pnnx may take.
 CONVERSION_SECONDS: Final = 180

@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.checking.inputs import session_inputs
 from aotc.driver.toolchain import find_toolchain, resolve_target
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, Array
 from aotc.measuring.probe import Probe
 from aotc.measuring.timing import milliseconds, summary
 from aotc.runtime.library import MARKER, find_library, read_metadata
@@ -73,7 +73,7 @@ def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
     return [{**row, "kernel": name} for row, name in zip(rows, names, strict=True)]
 
 
-def _step_times(binding: Binding, probe: Probe, steps: int, repeat: int) -> np.ndarray[Any, Any]:
+def _step_times(binding: Binding, probe: Probe, steps: int, repeat: int) -> Array:
     """Milliseconds of each step in each run: (repeat, steps)."""
     marks = np.zeros(steps + 2, np.int64)
     times = np.empty((repeat, steps))

@@ -30,9 +30,8 @@ from aotc.driver.compilation import compile_table
 from aotc.driver.compile import CompileOptions
 from aotc.driver.toolchain import FindToolchain, require_cpu
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, Array
 from aotc.measuring.timing import milliseconds, turns
-from aotc.runtime.tensor import Array
 from aotc.tir import Buffer, Expr, Kernel, Stmt, Store, Target, drop_dead, simplify_stmt, te
 from aotc.tir.loops.nest import hoist_invariants
 from aotc.tir.schedule.contraction import candidates

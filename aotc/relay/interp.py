@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, DType, FuncType, Op, TensorType, TupleType, Type, fits, nearest
+from aotc.ir import AotcError, Array, DType, FuncType, Op, TensorType, TupleType, Type, fits, nearest
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
@@ -114,17 +114,28 @@ def _input(var: Var, value: Any, dims: dict[str, int]) -> Value:
 
 
 def _as_value(value: Any, ty: Type | None) -> Value:
-    """Arrays as they are; bare numbers and lists in the data type that is wanted."""
-    if isinstance(value, (Closure, Op)):
-        return value
-    if isinstance(value, tuple):
-        types: Sequence[Type | None] = ty.fields if isinstance(ty, TupleType) else (None,) * len(value)
-        if len(types) == len(value):
-            return tuple(map(_as_value, value, types))
-        return tuple(_as_value(item, None) for item in value)
-    if isinstance(value, (np.ndarray, np.generic)) or not isinstance(ty, TensorType):
-        return np.asarray(value)
-    return np.asarray(value, ty.dtype.numpy)
+    """An argument as the interpreter takes it."""
+    match value:
+        case Closure() | Op():
+            return value
+        case tuple() | list() if isinstance(ty, TupleType) and len(value) == len(ty.fields):
+            return tuple(map(_as_value, value, ty.fields))
+        case tuple():
+            return tuple(_as_value(item, None) for item in value)
+        case _:
+            return as_array(value, ty)
+
+
+def as_array(value: Any, ty: Type | None) -> Array:
+    """Arrays as they are; numbers, and lists of them, in the dtype wanted if it can hold them."""
+    array = np.asarray(value)
+    if hasattr(value, "__array__") or not isinstance(ty, TensorType):
+        return array
+    kinds = {"b": ty.dtype.is_bool, "i": not ty.dtype.is_bool, "f": ty.dtype.is_float}
+    if not kinds.get(array.dtype.kind, False):
+        return array
+    result = array.astype(ty.dtype.numpy)
+    return result if ty.dtype.is_float or np.array_equal(result, array) else array
 
 
 def _fits(value: Value, ty: Type, dims: dict[str, int]) -> bool:

@@ -16,11 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
-
-import numpy as np
 
 from aotc.driver.importing import with_params
 from aotc.ir import AotcError, Device, as_tensors, nearest, require_device
@@ -28,7 +25,7 @@ from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, type_of
 from aotc.relay.infer import infer_module
-from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
+from aotc.relay.interp import Closure, apply, as_array, bind_arguments, evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import Mutator, substitute
 from aotc.relay_api.build import compile_static, executor_threads, require_module
@@ -163,7 +160,7 @@ def _with_entry(module: IRModule, expr: Expr) -> IRModule:
 def _expression(var: Var, value: Any) -> Expr:
     """What a variable is bound to: an expression, or a constant of a value."""
     data = hasattr(value, "__array__") or isinstance(value, (bool, int, float, list))
-    return Constant(_as_array(value, var.checked_type)) if data else value
+    return Constant(as_array(value, var.checked_type)) if data else value
 
 
 # --- values
@@ -182,37 +179,19 @@ class FunctionValue:
     sequence: type[list[Any]] | type[tuple[Any, ...]] = tuple
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
-        ordered = [p.checked_type for p in self.params]
-        given = [_as_value(value, ty) for value, ty in zip_longest(args, ordered[: len(args)])]
-        types = {p.name: p.checked_type for p in self.params}
-        by_name = {name: _as_value(value, types.get(name)) for name, value in named.items()}
-        return as_tensors(self.run(bind_arguments(self.params, given, by_name)), self.sequence)
+        named = {name: _inside(value) for name, value in named.items()}
+        return as_tensors(self.run(bind_arguments(self.params, _inside(args), named)), self.sequence)
 
     def __repr__(self) -> str:
         return f"<function of ({', '.join(p.name for p in self.params)})>"
 
 
-def _as_value(value: Any, ty: Type | None) -> Any:
-    """An argument as the interpreter takes it."""
-    match ty:
-        case TupleType() if isinstance(value, (tuple, list)) and len(value) == len(ty.fields):
-            return tuple(map(_as_value, value, ty.fields))
-        case FuncType() if isinstance(value, FunctionValue):
-            return value.closure
-        case _:
-            return value if isinstance(value, tuple) else _as_array(value, ty)
-
-
-def _as_array(value: Any, ty: Type | None) -> np.ndarray[Any, Any]:
-    """Arrays as they are; numbers, and lists of them, in the dtype wanted if it can hold them."""
-    array = np.asarray(value)
-    if hasattr(value, "__array__") or not isinstance(ty, TensorType):
-        return array
-    kinds = {"b": ty.dtype.is_bool, "i": not ty.dtype.is_bool, "f": ty.dtype.is_float}
-    if not kinds.get(array.dtype.kind, False):
-        return array
-    result = array.astype(ty.dtype.numpy)
-    return result if ty.dtype.is_float or np.array_equal(result, array) else array
+def _inside(value: Any) -> Any:
+    """An argument with the interpreter's functions in the place of those of Python."""
+    if isinstance(value, (tuple, list)):
+        kind = tuple if isinstance(value, tuple) else list
+        return kind(map(_inside, value))
+    return value.closure if isinstance(value, FunctionValue) else value
 
 
 # --- the kinds

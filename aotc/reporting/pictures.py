@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from aotc.reporting.text import unit
 from aotc.tir.target import get_target
 
 #: The size of a diagram, what is left for the names of its axes, and at the other sides.
@@ -85,15 +86,6 @@ class Picture:
         left = max(0, min(self.focus[0] - width / 2, self.width - width))
         top = max(0, min(self.focus[1] - height / 2, self.height - height))
         return left, top, *SEEN
-
-
-def unit(number: float, name: str) -> str:
-    """1234567 -> 1.23 M, with three digits."""
-    for prefix in ("", "k", "M", "G"):
-        if abs(number) < 1000:
-            return f"{number:.3g} {prefix}{name}".strip()
-        number /= 1000
-    return f"{number:.3g} T{name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ report.save_html("report.html")
 from __future__ import annotations
 
 import difflib
-import io
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +19,6 @@ from typing import Any, ClassVar, Final
 
 import jinja2
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from aotc.driver.compilation import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
 from aotc.driver.scratch import output_file
@@ -29,7 +26,8 @@ from aotc.ir import ALL_LEVELS
 from aotc.relay.instrument.measure import Measure, PassRecord, PassRecords, RuleFigures
 from aotc.relay.transform.base import rewrite_report
 from aotc.reporting.graphs import difference, nodes_of
-from aotc.reporting.pictures import Picture, arena_picture, roofline_picture, unit
+from aotc.reporting.pictures import Picture, arena_picture, roofline_picture
+from aotc.reporting.text import grid, unit
 from aotc.tir.plan.program import Program
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
@@ -109,44 +107,43 @@ class PassReport(PassRecords):
     def _name(self, record: PassRecord) -> str:
         return record.name + (f" ({self.unfinished})" if record.after is None else "")
 
+    def _stages(self) -> list[tuple[str, str, str, str]]:
+        """Of each stage its name, milliseconds, what came out, and its time as a part of the longest."""
+        longest = max((seconds for _, seconds in self.stages), default=0.0)
+        return [(n, f"{1e3 * s:.1f}", self._results.get(n, ""), _share(s, longest)) for n, s in self.stages]
+
     def render(self, width: int = 140) -> str:
         """Facts, stages, passes and rewrite rules as tables of plain text, at most so many columns wide."""
-        facts = _table("", "")
-        for fact in self._facts():
-            facts.add_row(*map(Text, fact))
-        stages = _table("stage", "ms", "result")
-        for name, seconds in self.stages:
-            stages.add_row(name, f"{1e3 * seconds:.1f}", self._results.get(name, ""))
-        passes = _table("pass", "ms", "own", "calls", "parameters", "FLOPs", "live", "operators")
+        passes, rules = list[tuple[str, ...]](), list[tuple[str, ...]]()
         for record in self.passes:
             operators = ", ".join(f"{op} {count:+d}" for op, count in record.change.items())
             times = f"{1e3 * record.seconds:.2f}", f"{1e3 * record.own:.2f}"
-            figures = _figures(record.after or record.before)
-            passes.add_row(*map(Text, ("  " * record.depth + self._name(record), *times, *figures, operators)))
-        rules = _table("rules of", "hits", "tried", "ms", "rule")
-        for record in self.passes:
-            for row in _rules(record):
-                rules.add_row(*map(Text, (record.name, row["hits"], row["tried"], row["ms"], row["name"])))
-        console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-        for k, table in enumerate(t for t in (facts, stages, passes, rules) if t.row_count):
-            console.print(*([] if k == 0 else [""]), table)
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue()
+            figures = (unit(*figure) for figure in _figures(record.after or record.before))
+            passes.append(("  " * record.depth + self._name(record), *times, *figures, operators))
+            rules += [(record.name, row["hits"], row["tried"], row["ms"], row["name"]) for row in _rules(record)]
+        tables: dict[tuple[str, ...], Sequence[Sequence[str]]] = {
+            ("", ""): self._facts(),
+            ("stage", "ms", "result"): [stage[:3] for stage in self._stages()],
+            ("pass", "ms", "own", "calls", "parameters", "FLOPs", "live", "operators"): passes,
+            ("rules of", "hits", "tried", "ms", "rule"): rules,
+        }
+        shown = [grid(*headers, rows=rows, figures=slice(1, -1)) for headers, rows in tables.items() if rows]
+        console = Console(width=width, color_system=None, legacy_windows=False)
+        with console.capture() as text:
+            for k, table in enumerate(shown):
+                console.print(*([] if k == 0 else [""]), table)
+        return text.get()
 
     def to_html(self) -> str:
         """The whole report as one page that needs nothing else."""
         loader = jinja2.FileSystemLoader(TEMPLATES)
         environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
         longest = max((r.own for r in self.passes), default=0.0)
-        stages = max((seconds for _, seconds in self.stages), default=0.0)
         return environment.get_template("report.html.j2").render(
             title=self.title or "compilation",
             facts=self._facts(),
             unfinished=self.unfinished,
-            stages=[
-                {"name": n, "ms": f"{1e3 * s:.1f}", "share": _share(s, stages), "result": self._results.get(n, "")}
-                for n, s in self.stages
-            ],
+            stages=self._stages(),
             pictures=self._pictures,
             passes=[_row(k, r, longest) for k, r in enumerate(self.passes, 1)],
         )
@@ -156,16 +153,6 @@ class PassReport(PassRecords):
         text = self.to_html()
         with output_file(Path(path), "report") as file:
             file.write(text.encode("utf-8", "backslashreplace"))
-
-
-def _table(first: str, *headers: str) -> Table:
-    """A table whose first and last columns are texts, those between them figures."""
-    table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(first))
-    table.add_column(first, no_wrap=True)
-    for header in headers[:-1]:
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column(headers[-1], overflow="fold")
-    return table
 
 
 def _rules(record: PassRecord) -> list[dict[str, str]]:
@@ -191,19 +178,14 @@ def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 0:.1f}"
 
 
-def _figures(m: Measure) -> tuple[str, str, str, str]:
-    return str(m.operators.total()), unit(m.parameters, "B"), unit(m.flops, ""), unit(m.live, "B")
+def _figures(m: Measure) -> tuple[tuple[int, str], ...]:
+    """Calls, parameters, FLOPs and live memory, each with its unit."""
+    return (m.operators.total(), ""), (m.parameters, "B"), (m.flops, ""), (m.live, "B")
 
 
 def _row(number: int, record: PassRecord, longest: float) -> dict[str, Any]:
     """What the template wants to know of a pass."""
     after = record.after or record.before
-    pairs = (
-        (record.before.operators.total(), after.operators.total(), ""),
-        (record.before.parameters, after.parameters, "B"),
-        (record.before.flops, after.flops, ""),
-        (record.before.live, after.live, "B"),
-    )
     diff = list(_difference(record))
     added, removed = (sum(line["kind"] == kind for line in diff) for kind in ("add", "del"))
     return {
@@ -215,7 +197,7 @@ def _row(number: int, record: PassRecord, longest: float) -> dict[str, Any]:
         "ms": f"{1e3 * record.seconds:.2f}",
         "own": f"{1e3 * record.own:.2f}",
         "share": _share(record.own, longest),
-        "cells": [_cell(*pair) for pair in pairs],
+        "cells": [_cell(old, *new) for (old, _), new in zip(_figures(record.before), _figures(after), strict=True)],
         "operators": [{"name": n, "change": f"{c:+d}", "kind": _kind(c)} for n, c in record.change.items()],
         "rules": _rules(record),
         "hits": sum(figures.hits for figures in record.rules.values()),

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures and tables as text, for terminals and pages.
+
+unit(1234567, "B")                                   # "1.235 MB"
+grid("kernel", "ms", rows=[("conv2d", "0.12")], figures=slice(1, None))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Column, Table
+from rich.text import Text
+
+
+def unit(number: float, name: str = "") -> str:
+    """A number of at most four digits, with a prefix of its unit: 1234567 is 1.235 M."""
+    for prefix in ("", "k", "M", "G"):
+        if abs(number) < 1000:
+            return f"{number:.4g} {prefix}{name}".strip()
+        number /= 1000
+    return f"{number:.4g} T{name}"
+
+
+def grid(*headers: str, rows: Iterable[Sequence[str | Text]], figures: slice = slice(0), **more: Any) -> Table:
+    """A table without lines; the columns of figures are set to the right, and stay in one piece.
+
+    rows    of texts, which are shown as they stand
+    more    as `rich.table.Table` takes it
+    """
+    columns = [Column(header, overflow="fold") for header in headers]
+    for column in columns[figures]:
+        column.justify, column.no_wrap = "right", True
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold", show_header=any(headers), **more)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table

@@ -256,24 +256,29 @@ static int is_whole(const char *path) {
   return whole;
 }
 
-/* The model behind an open handle: AOTC_OK, AOTC_ERROR_SYMBOL or _ABI. */
-static int find_model(void *handle, const aotc_model **model, char *message,
-                      size_t bytes) {
-  const symbol_t symbol = find_symbol(handle, AOTC_ENTRY_SYMBOL);
-  aotc_entry_fn entry;
-  int status = AOTC_ERROR_SYMBOL;
-  if (symbol == NULL) {
+/* A status, and what is told of it: a text, or for NULL the system's words. */
+static int failed(int status, const char *text, char *message, size_t bytes) {
+  if (text == NULL)
     tell_system_error(message, bytes);
-    return status;
-  }
-  memcpy(&entry, &symbol, sizeof entry); /* ISO C has no such cast */
-  *model = entry();
-  /* the version comes first: another one says nothing about the rest */
-  if (*model != NULL)
-    status =
-        (*model)->abi_version == AOTC_ABI_VERSION ? AOTC_OK : AOTC_ERROR_ABI;
-  if (status != AOTC_OK) tell(message, bytes, aotc_status_message(status));
+  else
+    tell(message, bytes, text);
   return status;
+}
+
+/* The model behind an open handle: AOTC_OK, AOTC_ERROR_SYMBOL or _ABI. */
+static int find_model(aotc_library *library, char *message, size_t bytes) {
+  const symbol_t symbol = find_symbol(library->handle, AOTC_ENTRY_SYMBOL);
+  aotc_entry_fn entry;
+  int status = AOTC_ERROR_ABI;
+  if (symbol == NULL) return failed(AOTC_ERROR_SYMBOL, NULL, message, bytes);
+  memcpy(&entry, &symbol, sizeof entry); /* ISO C has no such cast */
+  library->model = entry();
+  /* the version comes first: another one says nothing about the rest */
+  if (library->model == NULL)
+    status = AOTC_ERROR_SYMBOL;
+  else if (library->model->abi_version == AOTC_ABI_VERSION)
+    return AOTC_OK;
+  return failed(status, aotc_status_message(status), message, bytes);
 }
 
 /* AOTC_OK where the processor has what the model needs. */
@@ -300,11 +305,6 @@ static void with_isa(aotc_run_options *made, const aotc_run_options *given,
 
 static const aotc_library none = {NULL, NULL, NULL};
 
-static int failed(int status, const char *text, char *message, size_t bytes) {
-  tell(message, bytes, text);
-  return status;
-}
-
 int aotc_library_open(aotc_library *library, const char *path, char *message,
                       size_t message_bytes) {
   int status;
@@ -318,11 +318,9 @@ int aotc_library_open(aotc_library *library, const char *path, char *message,
     return failed(AOTC_ERROR_OPEN, "the file was cut short", message,
                   message_bytes);
   library->handle = open_handle(path);
-  if (library->handle == NULL) {
-    tell_system_error(message, message_bytes);
-    return AOTC_ERROR_OPEN;
-  }
-  status = find_model(library->handle, &library->model, message, message_bytes);
+  if (library->handle == NULL)
+    return failed(AOTC_ERROR_OPEN, NULL, message, message_bytes);
+  status = find_model(library, message, message_bytes);
   if (status == AOTC_OK) status = choose_isa(library, message, message_bytes);
   if (status != AOTC_OK) aotc_library_close(library);
   return status;

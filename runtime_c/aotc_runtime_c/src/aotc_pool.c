@@ -179,12 +179,9 @@ static int watch_forks(void) {
 
 enum { LOOKS = 4000 }; /* about 50 microseconds */
 
-struct pool;
-
 typedef struct worker {
-  struct pool *pool;
   thread_t thread;
-  aotc_team team;
+  aotc_team team; /* its context is the pool */
 } worker;
 
 typedef struct pool {
@@ -239,7 +236,7 @@ static void meet(void *context) {
 
 static THREAD_RESULT work(void *argument) {
   worker *const self = (worker *)argument;
-  pool *const p = self->pool;
+  pool *const p = (pool *)self->team.context;
   int32_t seen = 0;
   for (;;) {
     await_change(p, &p->runs, seen);
@@ -254,7 +251,6 @@ static int start_workers(pool *p) {
   int32_t k;
   for (k = 0; k < p->threads.parts; ++k) {
     worker *const w = &p->workers[k];
-    w->pool = p;
     w->team.part = k;
     w->team.parts = p->threads.parts;
     w->team.wait = meet;

@@ -46,12 +46,13 @@ static void append(text *to, const char *part) {
   *to->next = '\0';
 }
 
-/* The first instruction set that is called `isa`, or that the processor has;
- * num_isas if there is none. */
+/* The instruction set that is called `isa`, num_isas if there is none; for
+ * NULL the first that the processor has, or the last, which needs least. */
 static int32_t find_isa(const aotc_model *model, const char *isa,
                         uint32_t lacks) {
+  const int32_t count = model->num_isas - (isa == NULL ? 1 : 0);
   int32_t k;
-  for (k = 0; k < model->num_isas; ++k) {
+  for (k = 0; k < count; ++k) {
     const aotc_isa *const one = &model->isas[k];
     if (isa != NULL ? strcmp(one->name, isa) == 0 : (one->needs & lacks) == 0)
       break;
@@ -90,16 +91,13 @@ int aotc_model_check(const aotc_model *model, const char *isa, int *chosen,
                      char *message, size_t message_bytes) {
   const uint32_t lacks = model->num_isas > 0 ? model->cpu_missing() : 0;
   const int32_t k = find_isa(model, isa, lacks);
-  text to;
-  to.next = message;
-  to.left = message == NULL ? 0 : message_bytes;
+  text to = {message, message == NULL ? 0 : message_bytes};
   append(&to, "");
   if (chosen != NULL) *chosen = -1;
-  if (k == model->num_isas && isa != NULL) return tell_isas(model, isa, &to);
-  if (k == model->num_isas && k > 0) /* the last one needs least */
-    return tell_missing(model, &model->isas[k - 1], lacks, &to);
-  if (k < model->num_isas && (model->isas[k].needs & lacks) != 0)
+  if (k == model->num_isas)
+    return isa != NULL ? tell_isas(model, isa, &to) : AOTC_OK;
+  if ((model->isas[k].needs & lacks) != 0)
     return tell_missing(model, &model->isas[k], lacks, &to);
-  if (chosen != NULL && k < model->num_isas) *chosen = k;
+  if (chosen != NULL) *chosen = k;
   return AOTC_OK;
 }

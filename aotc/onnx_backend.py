@@ -108,11 +108,6 @@ class AotcBackend(Backend):  # type: ignore[misc]
         return AotcRep(model, {k: v for k, v in kwargs.items() if k in _OPTIONS})
 
     @classmethod
-    def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs of a model that is run once."""
-        return cls.prepare(model, device, **kwargs).run(inputs)
-
-    @classmethod
     def run_node(
         cls,
         node: NodeProto,
@@ -132,7 +127,7 @@ class AotcBackend(Backend):  # type: ignore[misc]
         graph = helper.make_graph([node], node.op_type or "node", values, results)
         version = int(kwargs.get("opset_version", onnx.defs.onnx_opset_version()))
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
-        return cls.run_model(model, arrays, device, **kwargs)
+        return cls.run_model(model, arrays, device, **kwargs)  # type: ignore[no-any-return]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

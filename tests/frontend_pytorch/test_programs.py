@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import aotc
 from aotc import relay
 from aotc.ir.dims import SymDim
+from aotc.relay.frontend.pytorch import CONVERTERS, converter_of
 from aotc.relay.interp import evaluate
 from tests.frontend_pytorch.both import as_module, check, compare, exported, leaves, values
 from tests.frontend_pytorch.cases import all_cases
@@ -66,6 +67,18 @@ def test_overloads_name_their_arguments_differently() -> None:
     data = torch.randn(3, 4)
     module, params = relay.frontend.from_pytorch(torch.jit.script(Listed()), [("x", (3, 4))])
     compare(values(module, [data], params), leaves(Listed()(data)))
+
+
+@pytest.mark.parametrize(
+    ("variant", "plain"),
+    [
+        *[("arcsin_", "asin"), ("arctan2", "atan2"), ("special_expit", "sigmoid"), ("special_erfc", "erfc")],
+        *[("_to_copy", "to"), ("_softmax", "softmax"), ("sym_size", "size"), ("_unsafe_index_put", "index_put")],
+    ],
+)
+def test_names_of_variants_lead_to_the_plain_operator(variant: str, plain: str) -> None:
+    assert converter_of(variant, "") is CONVERTERS[plain]
+    assert converter_of(f"{variant}_somewhat", "") is None
 
 
 def test_decomposed_normalisations() -> None:

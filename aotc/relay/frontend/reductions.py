@@ -10,7 +10,7 @@ In: a tensor, axes from 0, and whether reduced axes stay with size
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from aotc.ir.diagnostics import AotcError
@@ -26,6 +26,15 @@ _ON_BOOL: Final = {"max": "any", "min": "all"}
 def plain(name: str) -> Reduction:
     """The reduction of an operator."""
     return lambda x, axes, keepdims: g.reduce(name, x, axes, keepdims)
+
+
+def over(body: Reduction, x: Expr, axes: Iterable[int], keepdims: bool) -> Expr:
+    """A reduction over axes in any order; a tensor without
+    dimensions counts as one element along an axis.
+    """
+    if not g.rank(x):
+        return body(g.reshape(x, (1,)), (0,), False)
+    return body(x, tuple(sorted(set(axes))), keepdims)
 
 
 def _is_empty(x: Expr, axes: Axes) -> bool:

@@ -24,6 +24,7 @@ from aotc.ir import AotcError, DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.activations import elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish
 from aotc.relay.frontend.arguments import Axis, Maybe
 from aotc.relay.frontend.onnx.node import Converted, Converter, Int, Ints, Known, Node, Table, named
 from aotc.relay.frontend.quantisation import converted
@@ -66,11 +67,10 @@ def _variadic(name: str, *parts: Expr) -> Expr:
 
 def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> Expr:
     found = g.op("isinf", x)
-    if detect_negative and detect_positive:
-        return found
-    if not detect_negative and not detect_positive:
-        return g.op("logical_and", found, g.constant(False))
-    return g.op("logical_and", found, g.less(x, 0.0) if detect_negative else g.greater(x, 0.0))
+    for wanted, others in ((detect_negative, g.greater), (detect_positive, g.less)):
+        if not wanted:
+            found = g.op("logical_and", found, others(x, 0.0))
+    return found
 
 
 def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:
@@ -204,13 +204,10 @@ def _reduction(body: Reduction, prepare: Callable[[Expr], Expr] = _same) -> Conv
     """
 
     def convert(x: Expr, axes: Ints | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Expr:
-        rank = g.rank(x)
         if not axes and noop_with_empty_axes:
             return prepare(x)
-        places = sorted({g.axis(a, rank) for a in axes or range(rank)})
-        if not places:  # rank 0: a reduction over no axes is one over a single element
-            return body(g.unsqueeze(x, [0]), (0,), False)
-        return body(x, tuple(places), keepdims == 1)
+        places = [g.axis(a, g.rank(x)) for a in axes or range(g.rank(x))]
+        return reductions.over(body, x, places, keepdims == 1)
 
     return convert
 
@@ -261,27 +258,20 @@ def _top_k(x: Expr, k: Int, *, axis: Axis = -1, largest: int = 1) -> list[Expr]:
 
 OPS: Table = {
     **named(_bit_shift, _cast, _celu, _clip, _dropout, _is_inf, _pow, _selu, _shrink, _top_k),
+    **named(elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish),
     **{name: partial(g.op, op) for name, op in _UNARY.items()},
     **{name: partial(_binary, op) for name, op in _BINARY.items()},
     **{name: partial(_variadic, op) for name, op in _VARIADIC.items()},
     "CastLike": lambda x, like, *, saturate=True: converted(x, g.dtype(like), bool(saturate)),
-    "Elu": activations.elu,
-    "Gelu": activations.gelu,
-    "HardSigmoid": activations.hard_sigmoid,
-    "HardSwish": lambda x: g.mul(x, activations.hard_sigmoid(x, alpha=1.0 / 6.0)),
+    "HardSwish": lambda x: g.mul(x, hard_sigmoid(x, alpha=1.0 / 6.0)),
     "Hardmax": partial(_flat, _hardmax),
     "Identity": lambda x: x,
-    "LeakyRelu": activations.leaky_relu,
     "LogSoftmax": partial(_flat, lambda x, axis: g.op("nn.log_softmax", x, axis=axis)),
     "Mean": lambda *parts: g.div(_variadic("add", *parts), float(len(parts))),
-    "Mish": activations.mish,
     "Mod": lambda a, b, *, fmod=0: g.op("trunc_mod" if fmod else "floor_mod", a, b),
     "PRelu": _prelu,
     "Reciprocal": lambda x: g.div(1.0, x),
     "Softmax": partial(_flat, lambda x, axis: g.op("nn.softmax", x, axis=axis)),
-    "Softplus": activations.softplus,
-    "Softsign": activations.softsign,
-    "Swish": activations.swish,
     "ThresholdedRelu": lambda x, *, alpha: g.where(g.greater(x, alpha), x, 0.0),
     "Where": g.where,
     **{f"Arg{name}": partial(_arg, f"arg{name.lower()}") for name in ("Max", "Min")},

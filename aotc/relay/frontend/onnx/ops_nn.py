@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from aotc.ir import DType, require
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.activations import elu, hard_sigmoid, leaky_relu, softplus, softsign
 from aotc.relay.frontend.arguments import Axis, Maybe, parameters
 from aotc.relay.frontend.normalisation import batch_norm, batch_norm_in, moments, per_channel, standardized
 from aotc.relay.frontend.onnx.node import Converted, Node, Stated, Table, named
@@ -134,18 +134,18 @@ def _division(x: Expr, scale: Expr) -> DType:
     return g.dtype(x) if g.dtype(x).is_float else _FLOAT32
 
 
-def _quantize(
+def _quantize_linear(
     x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: Stated = None, precision: Stated = None, **others: Any
 ) -> Expr:
     dtype = (output_dtype or _UINT8) if zero is None else g.dtype(zero)
     return quantize(x, scale, zero, dtype, work=precision or _division(x, scale), **others)
 
 
-def _dequantize(x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: Stated = None, **places: int) -> Expr:
+def _dequantize_linear(x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: Stated = None, **places: int) -> Expr:
     return dequantize(x, scale, zero, output_dtype or g.dtype(scale), **places)
 
 
-def _dynamic_quantize(x: Expr) -> list[Expr]:
+def _dynamic_quantize_linear(x: Expr) -> list[Expr]:
     scale, zero = dynamic_range(x, _UINT8)
     return [quantize(x, scale, zero, _UINT8, work=_FLOAT32), scale, zero]
 
@@ -183,14 +183,10 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
     "relu": lambda x: g.op("nn.relu", x),
     "tanh": g.tanh,
     "sigmoid": g.sigmoid,
+    **{f.__name__.replace("_", ""): f for f in (elu, hard_sigmoid, leaky_relu, softplus, softsign)},
     "affine": lambda x, alpha=1.0, beta=0.0: g.add(g.mul(x, alpha), beta),
-    "leakyrelu": activations.leaky_relu,
     "thresholdedrelu": lambda x, alpha=1.0: g.where(g.less(x, alpha), 0.0, x),
     "scaledtanh": lambda x, alpha=1.0, beta=1.0: g.mul(g.tanh(g.mul(x, beta)), alpha),
-    "hardsigmoid": activations.hard_sigmoid,
-    "elu": activations.elu,
-    "softsign": activations.softsign,
-    "softplus": activations.softplus,
 }
 
 
@@ -302,8 +298,7 @@ def _lengths(given: Maybe, length: int, batch: int) -> Maybe:
 OPS: Table = {
     **named(_batch_normalization, _conv_integer, _gemm, _group_normalization, _layer_normalization),
     **named(_lp_normalization, _mean_variance_normalization),
-    "DequantizeLinear": _dequantize,
-    "DynamicQuantizeLinear": _dynamic_quantize,
+    **named(_dequantize_linear, _dynamic_quantize_linear, _quantize_linear),
     "Einsum": lambda *operands, equation: einsum(equation, operands),
     "InstanceNormalization": lambda *given, epsilon: g.op("nn.instance_norm", *given, axis=1, epsilon=epsilon),
     "LRN": lambda x, **attributes: g.op("nn.lrn", x, axis=1, **attributes),
@@ -311,7 +306,6 @@ OPS: Table = {
     "MatMulInteger": _matmul_integer,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
-    "QuantizeLinear": _quantize,
     "RMSNormalization": _rms_normalization,
     **dict.fromkeys(_KINDS, _recurrent),
 }

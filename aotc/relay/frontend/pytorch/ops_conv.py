@@ -138,13 +138,12 @@ def _valued(name: str, pool: Converter) -> Converter:
 
 
 OPS: Table = {
-    **dict.fromkeys(("_convolution", "convolution", "_convolution_mode"), _convolution),
+    **dict.fromkeys(("convolution", "_convolution_mode"), _convolution),
     **{f"conv{r}d": _convolution for r in (1, 2, 3)},
     **{f"conv_transpose{r}d": _transposed for r in (1, 2, 3)},
     **{f"{kind}_pool{r}d": partial(_pool, kind, r) for kind in ("avg", "max") for r in (1, 2, 3)},
     **{f"max_pool{r}d_with_indices": _valued("max_pool", partial(_pool, "max", r)) for r in (1, 2, 3)},
     **{f"adaptive_avg_pool{r}d": partial(_adaptive, "avg", r) for r in (1, 2, 3)},
-    **{f"_adaptive_avg_pool{r}d": partial(_adaptive, "avg", r) for r in (2, 3)},
     **{f"adaptive_max_pool{r}d": _valued("adaptive_max_pool", partial(_adaptive, "max", r)) for r in (1, 2, 3)},
     **{f"upsample_nearest{r}d": partial(_upsample, r, "nearest_neighbor", "asymmetric") for r in (1, 2, 3)},
     **{f"_upsample_nearest_exact{r}d": partial(_upsample, r, "nearest_neighbor", "half_pixel") for r in (1, 2, 3)},

@@ -98,12 +98,12 @@ OPS: Table = {
     **dict.fromkeys(("ScalarImplicit", "_local_scalar_dense", "item"), _number),
     **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(_static(a))),
     **dict.fromkeys(("Int", "IntImplicit"), lambda a: a if isinstance(a, SymDim) else int(_number(a))),
-    **dict.fromkeys(("numel", "sym_numel"), lambda x: math.prod(tv.shape(x))),
-    **dict.fromkeys(("size", "sym_size"), lambda x, dim=None: list(g.dims(x)) if dim is None else g.dims(x)[dim]),
     "Bool": lambda a: bool(_static(a)),
     "dim": lambda x: len(g.dims(x)),
     "is_floating_point": lambda x: g.dtype(x).is_float,
     "len": lambda t: g.dims(t)[0],
+    "numel": lambda x: math.prod(tv.shape(x)),
+    "size": lambda x, dim=None: list(g.dims(x)) if dim is None else g.dims(x)[dim],
 }
 
 _OPERATORS = (

@@ -20,7 +20,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.values import Converter, Table, Value
-from aotc.relay.frontend.reductions import Reduction, extreme, log_sum_exp, p_norm, plain, top_k
+from aotc.relay.frontend.reductions import Reduction, extreme, log_sum_exp, over, p_norm, plain, top_k
 
 
 def _scaled(value: Value, alpha: Value) -> Value:
@@ -44,6 +44,7 @@ def _either(logical: str, name: str, x: Value, other: Value) -> Expr:
     return g.op(logical if g.dtype(a).is_bool else name, a, b)
 
 
+_relu6 = activations.relu_up_to(6.0)
 _mul = partial(_either, "logical_and", "multiply")
 _BITWISE = {name: partial(_either, f"logical_{name}", f"bitwise_{name}") for name in ("and", "or", "xor")}
 
@@ -171,9 +172,8 @@ def reduced(body: Reduction, x: Expr, dim: Value, keepdim: bool) -> Expr:
     """A reduction over axes (None, or none at all: over all of
     them); one number counts as an axis of one element.
     """
-    if not g.rank(x):
-        return body(g.reshape(x, (1,)), (0,), False)
-    return body(x, tuple(tv.axes(dim, g.rank(x))), keepdim)
+    places = range(g.rank(x)) if dim is None or dim == [] else [tv.axis(a, x) for a in tv.ints(dim)]
+    return over(body, x, places, keepdim)
 
 
 def _widened(x: Expr, dtype: str | None) -> Expr:
@@ -278,8 +278,8 @@ def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> E
 
 
 OPS: Table = {
-    **tv.named(_add, _div, _elu, _glu, _hardshrink, _pow, _prelu, _round, _softplus),
-    **tv.named(_softshrink, _sub),
+    **tv.named(_add, _div, _elu, _glu, _hardshrink, _pow, _prelu, _round, _softplus, _softshrink, _sub, _where),
+    **tv.named(activations.gelu, activations.mish, activations.softsign),
     **{name: partial(_floating, name) for name in _FLOATING},
     **{name: partial(_binary, relay) for name, relay in _BINARY.items()},
     **{f"logical_{name}": partial(_logical, f"logical_{name}") for name in ("and", "or", "xor")},
@@ -296,31 +296,27 @@ OPS: Table = {
     "celu": lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1.0 / float(alpha)),
     "floor_divide": partial(_div, rounding_mode="floor"),
     "erfc": lambda x: g.sub(1.0, g.op("erf", tv.floating(x))),
-    "gelu": activations.gelu,
-    "hardsigmoid": lambda x: g.div(g.clip(g.add(x, 3.0), 0.0, 6.0), 6.0),
-    "hardswish": lambda x: g.div(g.mul(x, g.clip(g.add(x, 3.0), 0.0, 6.0)), 6.0),
+    "hardsigmoid": lambda x: g.div(_relu6(g.add(x, 3.0)), 6.0),
+    "hardswish": lambda x: g.div(g.mul(x, _relu6(g.add(x, 3.0))), 6.0),
     "hardtanh": lambda x, min_val=-1.0, max_val=1.0: g.clip(x, float(min_val), float(max_val)),
     "leaky_relu": lambda x, negative_slope=0.01: g.op("nn.leaky_relu", x, alpha=float(negative_slope)),
     "lerp": lambda x, end, weight: _add(x, _mul(_sub(end, x), weight)),
     "log_sigmoid": lambda x: g.negative(activations.softplus(g.negative(x))),
     "logical_not": lambda x: g.op("logical_not", as_bool(x)),
     "masked_fill": lambda x, mask, value: g.op("where", as_bool(mask), tv.as_tensor(value, g.dtype(x)), x),
-    "mish": activations.mish,
     "mul": _mul,
     "neg": lambda x: g.negative(x),
     "_prelu_kernel": activations.prelu,
     "reciprocal": lambda x: g.div(1.0, tv.floating(x)),
     "relu": lambda x: g.op("nn.relu", x),
-    "relu6": activations.relu_up_to(6.0),
+    "relu6": _relu6,
     "rsub": lambda x, other, alpha=1: _sub(other, x, alpha),
     "selu": lambda x: _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
     "sign": lambda x: g.op("sign", x),
     "silu": activations.swish,
-    "softsign": activations.softsign,
     "square": lambda x: g.mul(x, x),
     "tanhshrink": lambda x: g.sub(x, g.tanh(x)),
     "threshold": lambda x, threshold, value: g.where(g.binary("less_equal", x, threshold), value, x),
-    "where": _where,
     **tv.named(_argsort, _cosine_similarity, _linalg_norm, _median, _sort, _std, _var),
     **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
     **{name: partial(_arg, name) for name in ("argmax", "argmin")},

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,13 @@ from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.normalisation import batch_norm, per_channel, standardized
 from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.ops_shape import swap
 from aotc.relay.frontend.pytorch.values import Table, Value
 from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, linear, whole_layer
-
-#: An argument that may be left out.
-Maybe: TypeAlias = Expr | None
 
 
 def _affine(weight: Maybe, bias: Maybe, count: int, dtype: str) -> tuple[Expr, Expr]:
@@ -259,8 +257,7 @@ OPS: Table = {
     "_native_batch_norm_legit.no_stats": tv.with_absent(_batch_norm, "the statistics of batch_norm", 2),
     "_native_multi_head_attention": _multi_head,
     "_transformer_encoder_layer_fwd": _encoder_layer,
-    **dict.fromkeys(("log_softmax", "_log_softmax"), partial(_softmax, "nn.log_softmax")),
-    **dict.fromkeys(("softmax", "_softmax"), partial(_softmax, "nn.softmax")),
+    **{name: partial(_softmax, f"nn.{name}") for name in ("log_softmax", "softmax")},
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _addmm),
     **dict.fromkeys(("bmm", "dot", "matmul", "mm", "mv"), _matmul),
     "einsum": lambda equation, tensors: einsum(equation, tv.promoted(*tensors)),

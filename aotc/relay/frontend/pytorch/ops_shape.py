@@ -234,8 +234,7 @@ def _dropout(x: Expr, p: float = 0.5, train: bool = False) -> Expr:
 
 
 _IDENTITIES = (
-    *("clone", "contiguous", "detach", "alias", "lift_fresh", "lift_fresh_copy", "lift"),
-    *("positive", "resolve_conj", "resolve_neg", "cpu"),
+    *("clone", "contiguous", "detach", "alias", "lift_fresh", "lift", "positive", "resolve_conj", "resolve_neg", "cpu"),
 )
 
 
@@ -428,15 +427,14 @@ OPS: Table = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     **dict.fromkeys(("transpose", "swapaxes", "swapdims"), swap),
     **dict.fromkeys(("movedim", "moveaxis"), _movedim),
-    **dict.fromkeys(("to", "_to_copy", "type_as"), _to),
+    **dict.fromkeys(("to", "type_as"), _to),
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _channel_shuffle),
-    **dict.fromkeys(("chunk", "unsafe_chunk"), _chunk),
     **dict.fromkeys(("expand", "broadcast_to"), expand),
     **dict.fromkeys(("flatten", "ravel"), _flatten),
     **dict.fromkeys(("mT", "t"), lambda x: swap(x, -2, -1) if g.rank(x) > 1 else x),
     **dict.fromkeys(("repeat", "tile"), _repeat),
-    **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), _split),
-    **dict.fromkeys(("view", "reshape", "_unsafe_view"), _view),
+    **dict.fromkeys(("split", "split_with_sizes"), _split),
+    **dict.fromkeys(("view", "reshape"), _view),
     **dict.fromkeys(("view_as", "reshape_as"), lambda x, other: _view(x, g.dims(other))),
     **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
     **{f"reflection_pad{k}d": partial(_padded, mode="reflect") for k in (1, 2, 3)},
@@ -450,10 +448,9 @@ OPS: Table = {
     "tensor_split.sections": _tensor_split,
     "unsqueeze": lambda x, dim: g.unsqueeze(x, [tv.axis_in(dim, g.rank(x) + 1)]),
     "view.dtype": _reinterpreted,
-    **tv.named(_copy, _diagonal, _gather, _one_hot, _select_scatter, _slice_scatter, _take_along_dim),
+    **tv.named(_chunk, _copy, _diagonal, _gather, _index, _index_put, _one_hot),
+    **tv.named(_select_scatter, _slice_scatter, _take_along_dim),
     **dict.fromkeys(("scatter", "scatter_reduce"), _scatter),
-    **dict.fromkeys(("index", "_unsafe_index"), _index),
-    **dict.fromkeys(("index_put", "_unsafe_index_put"), _index_put),
     "bucketize": _bucket,
     "embedding": lambda weight, indices: take(weight, indices, 0),
     "index_add": partial(_along, True),

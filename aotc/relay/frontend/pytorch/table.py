@@ -7,6 +7,7 @@ converter_of("add_", "Tensor")          # in place or not, all overloads: the co
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_math, ops_nn, ops_shape
@@ -16,12 +17,12 @@ _FAMILIES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_shape)
 
 #: Names that torch has for one and the same operator.
 ALIASES: Final = {
-    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
-    "arctan2": "atan2", "arctanh": "atanh", "clip": "clamp", "divide": "div", "fix": "trunc", "greater": "gt",
+    "absolute": "abs", "clip": "clamp", "divide": "div", "expit": "sigmoid", "fix": "trunc", "greater": "gt",
     "greater_equal": "ge", "less": "lt", "less_equal": "le", "multiply": "mul", "negative": "neg", "not_equal": "ne",
-    "special_expit": "sigmoid", "special_erf": "erf", "special_expm1": "expm1", "special_log1p": "log1p",
     "subtract": "sub", "true_divide": "div",
 }  # fmt: skip
+#: What stands before the name of an operator in others that compute what it computes: `_unsafe_view`, `arcsin`.
+_VARIANTS: Final = re.compile(r"^(special_|sym_|_?unsafe_|_(?!_))|(?<=^a)rc(?=cos|sin|tan)")
 
 CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in family.OPS.items()}
 
@@ -34,5 +35,7 @@ def converter_of(name: str, overload: str) -> Converter | None:
     ones do; None for unknown operators.
     """
     plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
-    plain = ALIASES.get(plain, plain).removesuffix("_copy") if plain not in CONVERTERS else plain
+    if plain not in CONVERTERS:
+        plain = _VARIANTS.sub("", plain).removesuffix("_copy")
+        plain = ALIASES.get(plain, plain)
     return CONVERTERS.get(f"{plain}.{overload}") or CONVERTERS.get(plain)

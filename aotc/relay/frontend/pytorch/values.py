@@ -191,13 +191,6 @@ def axis(place: int, x: Expr) -> int:
     return axis_in(place, g.rank(x))
 
 
-def axes(places: Value, rank: int) -> list[int]:
-    """Axes from 0, ascending; all of them for None or an empty list."""
-    if places is None or places == []:
-        return list(range(rank))
-    return sorted({axis_in(a, rank) for a in ints(places)})
-
-
 def size(x: Expr, place: int) -> int:
     """A static dimension."""
     dim = g.dims(x)[place]
@@ -244,10 +237,8 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
 
 
 def named(*converters: Converter) -> Table:
-    """Converters by the names of their operators, which they bear
-    after an underscore.
-    """
-    return {converter.__name__[1:]: converter for converter in converters}
+    """Converters by the names of their operators, which they bear, perhaps after an underscore."""
+    return {converter.__name__.removeprefix("_"): converter for converter in converters}
 
 
 def with_absent(converter: Converter, what: str, count: int = 1) -> Converter:

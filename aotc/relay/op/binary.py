@@ -14,7 +14,7 @@ import numpy as np
 
 from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
-from aotc.relay.op.rows import NumpyFn, ScalarFn, binary, broadcast_compute, elementwise, intrinsic, wide, wide_numpy
+from aotc.relay.op.rows import NumpyFn, ScalarFn, binary, broadcast, elementwise, intrinsic, wide, wide_numpy
 from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, INTEGER, NUMBER, exact, random_array, special_values
 from aotc.tir import binary as scalar
@@ -153,7 +153,7 @@ where = OpDef(
     reference=elementwise(np.where),
     pattern=OpPattern.BROADCAST,
     axes=pointwise,
-    compute=lambda _, *args: broadcast_compute(select, args, "where"),
+    element=broadcast(select),
     quantised=Quantised.PASS,
     samples=_where_samples,
 )

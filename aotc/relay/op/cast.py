@@ -13,8 +13,8 @@ from itertools import product
 import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, Quantised, TensorType, Type, Types, args, require
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import along_axis, broadcast_compute, carrier
+from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
+from aotc.relay.op.rows import along_axis, broadcast_at, carrier
 from aotc.relay.op.rules import float_tensor, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, special_values
 from aotc.tir import const, maximum, minimum, select, te
@@ -54,7 +54,7 @@ cast = OpDef(
     reference=lambda a, x: x.astype(DType(a.dtype).numpy),
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
-    compute=lambda a, *args: broadcast_compute(lambda x: x.astype(a.dtype), args, "cast"),
+    element=lambda a, i, x: broadcast_at(x, i).astype(a.dtype),
     samples=_cast_samples,
 )
 
@@ -97,14 +97,11 @@ def _clip_reference(a: ClipAttrs, data: Array) -> Array:
     return np.asarray(work).astype(data.dtype)
 
 
-def _clip_compute(a: ClipAttrs, data: te.Tensor) -> te.Tensor:
+def _clip_element(a: ClipAttrs, i: Index, data: te.Tensor) -> Scalar:
     low, high = _bounds(a, data.dtype)
-
-    def clamped(x: Scalar) -> Scalar:
-        x = x if low is None else maximum(x, low)
-        return x if high is None else minimum(x, high)
-
-    return broadcast_compute(clamped, (data,), "clip")
+    x = broadcast_at(data, i)
+    x = x if low is None else maximum(x, low)
+    return x if high is None else minimum(x, high)
 
 
 def _clip_samples() -> Samples:
@@ -125,7 +122,7 @@ clip = OpDef(
     reference=_clip_reference,
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
-    compute=_clip_compute,
+    element=_clip_element,
     quantised=Quantised.RESCALE,
     samples=_clip_samples,
 )
@@ -162,7 +159,7 @@ leaky_relu = OpDef(
     reference=lambda a, x: _leaky_numpy(x, np.asarray(a.alpha).astype(x.dtype)),
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
-    compute=lambda a, *args: broadcast_compute(lambda x: _leaky(x, const(a.alpha, x.dtype)), args, "leaky_relu"),
+    element=lambda a, i, x: _leaky(broadcast_at(x, i), const(a.alpha, x.dtype)),
     samples=_leaky_samples,
 )
 

@@ -18,7 +18,7 @@ import numpy as np
 from aotc.ir import AotcError, AxisMap, DType, Infer, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, param
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
+from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import InitAttrs
@@ -181,14 +181,10 @@ def _arange_reference(a: ArangeAttrs) -> Array:
     return np.asarray(work.type(start) + steps * work.type(step)).astype(DType(a.dtype).numpy)
 
 
-def _arange_compute(a: ArangeAttrs) -> te.Tensor:
+def _arange_element(a: ArangeAttrs, i: Index) -> Scalar:
     work = _arange_work(a)
     start, step = _arange_terms(a, work.numpy)
-
-    def body(i: Scalar) -> Scalar:
-        return (i.astype(work) * const(step, work) + const(start, work)).astype(a.dtype)
-
-    return te.compute((_arange_count(a),), body, "arange")
+    return (i[0].astype(work) * const(step, work) + const(start, work)).astype(a.dtype)
 
 
 _RANGES: Any = (
@@ -209,6 +205,6 @@ arange = OpDef(
     infer=_arange_infer,
     reference=_arange_reference,
     axes=lambda _, types: AxisMap(()),
-    compute=_arange_compute,
+    element=_arange_element,
     samples=_arange_samples,
 )

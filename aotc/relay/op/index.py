@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, param
-from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
+from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import axis_of, broadcast_along, require_known, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
@@ -136,20 +136,16 @@ def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
     return result
 
 
-def _take_compute(a: TakeAttrs, data: te.Tensor, indices: te.Tensor) -> te.Tensor:
+def _take_element(a: TakeAttrs, i: Index, data: te.Tensor, indices: te.Tensor) -> Scalar:
     data = data if a.axis is not None else te.view(data, (data.size,))
     axis, batch = _take_axes(a, data.rank, indices.rank)
-    extent, added = data.shape[axis], indices.rank - batch
-
-    def body(*i: Scalar) -> Scalar:
-        place = (*i[:batch], *i[axis : axis + added])
-        index = indices[place]
-        wide = index if index.dtype == "uint64" else index.astype(INDEX)
-        at = (wide % extent).astype(INDEX) if a.mode == "wrap" else clipped(index, extent)
-        where = (*i[:axis], at, *i[axis + added :])
-        return data[where]
-
-    return te.compute(_taken(data.shape, indices.shape, axis, batch), body, "take")
+    extent, behind = data.shape[axis], axis + indices.rank - batch
+    place = (*i[:batch], *i[axis:behind])
+    index = indices[place]
+    wide = index if index.dtype == "uint64" else index.astype(INDEX)
+    at = (wide % extent).astype(INDEX) if a.mode == "wrap" else clipped(index, extent)
+    where = (*i[:axis], at, *i[behind:])
+    return data[where]
 
 
 def _take_moved(a: TakeAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:
@@ -187,7 +183,7 @@ take = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_take_axis_map,
     moved=_take_moved,
-    compute=_take_compute,
+    element=_take_element,
     quantised=Quantised.PASS,
     samples=_take_samples,
 )
@@ -237,10 +233,9 @@ def _gather_axis_map(a: GatherAttrs, types: Types) -> AxisMap:
     return AxisMap((from_data, tuple(k if same[k] or k == axis else None for k in range(data.rank))))
 
 
-def _gather_compute(a: GatherAttrs, data: te.Tensor, indices: te.Tensor) -> te.Tensor:
+def _gather_element(a: GatherAttrs, i: Index, data: te.Tensor, indices: te.Tensor) -> Scalar:
     axis = axis_of(a.axis, data.rank)
-    extent = data.shape[axis]
-    return te.compute(indices.shape, lambda *i: data[replaced(i, axis, from_end(indices[i], extent))], "gather")
+    return data[replaced(i, axis, from_end(indices[i], data.shape[axis]))]
 
 
 def _gather_samples() -> Samples:
@@ -260,7 +255,7 @@ gather = OpDef(
     reference=_gather_reference,
     pattern=OpPattern.INJECTIVE,
     axes=_gather_axis_map,
-    compute=_gather_compute,
+    element=_gather_element,
     quantised=Quantised.PASS,
     samples=_gather_samples,
 )
@@ -320,16 +315,12 @@ def _gather_nd_axis_map(a: GatherNDAttrs, types: Types) -> AxisMap:
     return AxisMap((from_data, (*range(1, grid + 1), *(None,) * rest)))
 
 
-def _gather_nd_compute(a: GatherNDAttrs, data: te.Tensor, indices: te.Tensor) -> te.Tensor:
-    depth, batch, grid = indices.shape[0], a.batch_dims, indices.rank - 1
-
-    def body(*i: Scalar) -> Scalar:
-        places = [(m, *i[:grid]) for m in range(depth)]
-        at = [from_end(indices[p], data.shape[batch + m]) for m, p in enumerate(places)]
-        where = (*i[:batch], *at, *i[grid:])
-        return data[where]
-
-    return te.compute((*indices.shape[1:], *data.shape[batch + depth :]), body, "gather_nd")
+def _gather_nd_element(a: GatherNDAttrs, i: Index, data: te.Tensor, indices: te.Tensor) -> Scalar:
+    batch, grid = a.batch_dims, indices.rank - 1
+    places = [(m, *i[:grid]) for m in range(indices.shape[0])]
+    at = [from_end(indices[p], data.shape[batch + m]) for m, p in enumerate(places)]
+    where = (*i[:batch], *at, *i[grid:])
+    return data[where]
 
 
 def _gather_nd_samples() -> Samples:
@@ -349,7 +340,7 @@ gather_nd = OpDef(
     reference=_gather_nd_reference,
     pattern=OpPattern.INJECTIVE,
     axes=_gather_nd_axis_map,
-    compute=_gather_nd_compute,
+    element=_gather_nd_element,
     quantised=Quantised.PASS,
     samples=_gather_nd_samples,
 )
@@ -392,15 +383,11 @@ def _one_hot_axis_map(a: OneHotAttrs, types: Types) -> AxisMap:
     return AxisMap(((*range(axis), None, *range(axis, rank)), (None,) * (rank + 1), (None,) * (rank + 1)))
 
 
-def _one_hot_compute(a: OneHotAttrs, indices: te.Tensor, on: te.Tensor, off: te.Tensor) -> te.Tensor:
-    axis = axis_of(a.axis, indices.rank + 1)
-
-    def body(*i: Scalar) -> Scalar:
-        place = (*i[:axis], *i[axis + 1 :])
-        chosen = as_index(indices[place]).equal(i[axis])
-        return select(chosen, on[()], off[()]).astype(a.dtype or on.dtype)
-
-    return te.compute((*indices.shape[:axis], a.depth, *indices.shape[axis:]), body, "one_hot")
+def _one_hot_element(a: OneHotAttrs, i: Index, indices: te.Tensor, on: te.Tensor, off: te.Tensor) -> Scalar:
+    axis = axis_of(a.axis, len(i))
+    place = (*i[:axis], *i[axis + 1 :])
+    chosen = as_index(indices[place]).equal(i[axis])
+    return select(chosen, on[()], off[()]).astype(a.dtype or on.dtype)
 
 
 def _one_hot_samples() -> Samples:
@@ -420,7 +407,7 @@ one_hot = OpDef(
     reference=_one_hot_reference,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
     axes=_one_hot_axis_map,
-    compute=_one_hot_compute,
+    element=_one_hot_element,
     precision=Precision.FOLLOW,
     samples=_one_hot_samples,
 )

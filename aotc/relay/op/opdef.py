@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc import tir
-from aotc.ir import NO_ATTRS, Attrs, Op, TensorType, TupleType, Type, Types, tensor_types
+from aotc.ir import NO_ATTRS, Attrs, Infer, Op, TensorType, Type, Types, nested, tensor_types
 from aotc.relay.expr import Call, Expr
 from aotc.relay.op.signature import build
 from aotc.tir import Tensor, body_cost, domain, te, topological
@@ -26,6 +26,8 @@ from aotc.tir import Tensor, body_cost, domain, te, topological
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: An expression of one element, where `Expr` is one of the graph.
 Scalar: TypeAlias = tir.Expr
+#: Where an element lies: an expression for each axis.
+Index: TypeAlias = "tuple[Scalar, ...]"
 #: What `compute` gets for one argument: a tensor, or a tuple of them for a tuple argument.
 TeArg: TypeAlias = "Tensor | tuple[Tensor, ...]"
 
@@ -57,10 +59,11 @@ Samples: TypeAlias = "Iterator[Sample]"
 class OpDef(Op):
     """An operator with all its facets.
 
+    element   (attrs, index, *arguments as te tensors) -> the result's element there, which makes `compute`
     compute   (attrs, *arguments as te tensors) -> tensor, or a tuple of tensors for a tuple result
     expand    (attrs, *argument expressions) -> an expression of other operators
     static    (attrs, argument expressions) -> the operator that has as attributes what are arguments here, None where
-              they are not constants: for results whose shape depends on values.  Exactly one of the three is set
+              they are not constants: for results whose shape depends on values.  Exactly one of these is given
     samples   () -> samples; tests of every level are generated from them
     view      True if the result is the first argument's memory in row-major order (reshape and its kin)
 
@@ -68,6 +71,7 @@ class OpDef(Op):
     of numpy: NaN, infinities and numbers that wrap are as good as others.
     """
 
+    element: Callable[..., Scalar] | None = None
     compute: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
     expand: Callable[..., Expr] | None = None
     static: Callable[[Any, Sequence[Expr]], Expr | None] | None = None
@@ -77,6 +81,8 @@ class OpDef(Op):
     def __post_init__(self) -> None:
         object.__setattr__(self, "doc", self.doc or inspect.cleandoc(self.attrs.__doc__ or ""))
         object.__setattr__(self, "reference", np.errstate(all="ignore")(self.reference))
+        if self.element is not None:
+            object.__setattr__(self, "compute", each_element(self.name, self.infer, self.element))
 
     def __call__(self, *args: Any, **attributes: Any) -> Call:
         """A call of the operator, as its function under Relay's name builds it; see `aotc.relay.op.signature`."""
@@ -96,6 +102,17 @@ class OpDef(Op):
         return least + sum(map(_operations, order))
 
 
+def each_element(name: str, infer: Infer, element: Callable[..., Scalar]) -> Callable[..., Tensor]:
+    """The tensor expression of a result whose elements are `element(attributes, index, *arguments)`."""
+
+    def compute(attributes: Any, *args: Tensor) -> Tensor:
+        result = infer(attributes, [TensorType(x.shape, x.dtype) for x in args])
+        assert isinstance(result, TensorType)
+        return te.compute(result.static_shape, lambda *i: element(attributes, i, *args), name.rpartition(".")[2])
+
+    return compute
+
+
 #: Operations that need not be counted exactly.
 SMALL: Final = 1 << 16
 #: Operations for each element of a program written by hand (sorting, scattering, filtering) that counts none.
@@ -103,10 +120,7 @@ _BY_HAND: Final = 32
 
 
 def _placeholders(ty: Type) -> TeArg:
-    if isinstance(ty, TupleType):
-        return tuple(_placeholders(field) for field in ty.fields)  # type: ignore[misc]
-    assert isinstance(ty, TensorType)
-    return te.placeholder(ty.static_shape, ty.dtype, "p")
+    return nested(ty, (te.placeholder(t.static_shape, t.dtype, "p") for t in tensor_types(ty)))
 
 
 def _operations(tensor: Tensor) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Arg, Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.relay.expr import tensor_type_of
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
+from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, each_element
 from aotc.relay.op.rules import extent_of, require_known, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.signature import number
@@ -126,27 +126,17 @@ def _choice(at: Scalar, extent: int, width: tuple[int, int], before: Scalar, aft
     return select(at < 0, before, inside) if width[0] > 0 else inside
 
 
-def _mirrored(data: te.Tensor, widths: Sequence[tuple[int, int]], mode: str) -> te.Tensor:
-    shape = [d + sum(w) for d, w in zip(data.shape, widths, strict=True)]
-
-    def body(*i: Scalar) -> Scalar:
-        return data[tuple(_source(k, d, w, mode) for k, d, w in zip(i, data.shape, widths, strict=True))]
-
-    return te.compute(shape, body, "pad")
+def _repeated(data: te.Tensor, i: Index, widths: Sequence[tuple[int, int]], mode: str) -> Scalar:
+    return data[tuple(_source(k, d, w, mode) for k, d, w in zip(i, data.shape, widths, strict=True))]
 
 
-def _pad_compute(a: PadAttrs, data: te.Tensor, value: te.Tensor) -> te.Tensor:
+def _pad_element(a: PadAttrs, i: Index, data: te.Tensor, value: te.Tensor) -> Scalar:
     if a.pad_mode != "constant":
-        return _mirrored(data, a.pad_width, a.pad_mode)
-    shape = [d + sum(w) for d, w in zip(data.shape, a.pad_width, strict=True)]
-
-    def body(*i: Scalar) -> Scalar:
-        at = tuple(k - w[0] for k, w in zip(i, a.pad_width, strict=True))
-        bounds = zip(at, data.shape, a.pad_width, strict=True)
-        inside = [c for k, d, w in bounds for c, on in ((k >= 0, w[0] > 0), (k < d, w[1] > 0)) if on]
-        return select(all_of(*inside), data[at], value[()])
-
-    return te.compute(shape, body, "pad")
+        return _repeated(data, i, a.pad_width, a.pad_mode)
+    at = tuple(k - w[0] for k, w in zip(i, a.pad_width, strict=True))
+    bounds = zip(at, data.shape, a.pad_width, strict=True)
+    inside = [c for k, d, w in bounds for c, on in ((k >= 0, w[0] > 0), (k < d, w[1] > 0)) if on]
+    return select(all_of(*inside), data[at], value[()])
 
 
 _WIDTHS: Final[Any] = (
@@ -182,7 +172,7 @@ pad = OpDef(
     axes=lambda a, _: _unpadded(a.pad_width, 1),
     moved=_moved,
     quantised=Quantised.PASS,
-    compute=_pad_compute,
+    element=_pad_element,
     samples=_pad_samples,
 )
 
@@ -209,6 +199,6 @@ mirror_pad = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=lambda a, _: _unpadded(a.pad_width, 0),
     moved=_moved,
-    compute=lambda a, data: _mirrored(data, a.pad_width, a.mode.lower()),
+    compute=each_element("pad", _mirror_infer, lambda a, i, data: _repeated(data, i, a.pad_width, a.mode.lower())),
     samples=_mirror_samples,
 )

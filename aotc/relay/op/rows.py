@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, args
 from aotc.relay.op import rules
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
+from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import axis_of, broadcast_rule, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import Kind, accuracy, cases, random_array, special_values
 from aotc.tir import call as intrinsic_call
@@ -89,20 +89,15 @@ def replaced(items: Sequence[T], position: int, item: T) -> tuple[T, ...]:
     return (*items[:position], item, *items[position + 1 :])
 
 
-def broadcast_at(x: te.Tensor, indices: Sequence[Any], shape: Sequence[int]) -> Scalar:
-    """The element of `x` that lies at `indices` of the `shape` that it is broadcast to."""
-    own = indices[len(shape) - x.rank :]
+def broadcast_at(x: te.Tensor, indices: Sequence[Any]) -> Scalar:
+    """The element of `x` that lies at `indices` of what it is broadcast to."""
+    own = indices[len(indices) - x.rank :]
     return x[tuple(0 if extent == 1 else i for extent, i in zip(x.shape, own, strict=True))]
 
 
-def broadcast_compute(fn: ScalarFn, args: Sequence[te.Tensor], name: str) -> te.Compute:
-    """The tensor of fn(elements), the arguments broadcast."""
-    shape = np.broadcast_shapes(*(x.shape for x in args))
-
-    def body(*i: Scalar) -> Scalar:
-        return fn(*(broadcast_at(x, i, shape) for x in args))
-
-    return te.compute(shape, body, name)
+def broadcast(fn: ScalarFn) -> ScalarFn:
+    """The element of the result, which is fn(elements of the arguments, which are broadcast)."""
+    return lambda _, i, *args: fn(*(broadcast_at(x, i) for x in args))
 
 
 # --- samples
@@ -156,7 +151,7 @@ def unary(
         reference=elementwise(reference, result),
         pattern=OpPattern.ELEMWISE,
         axes=pointwise,
-        compute=lambda _, *args: broadcast_compute(expression, args, last),
+        element=broadcast(expression),
         samples=partial(_unary_samples, kind, exact or bool(result)),
         **facets,
     )
@@ -181,7 +176,7 @@ def binary(
         reference=elementwise(reference, result),
         pattern=OpPattern.BROADCAST,
         axes=pointwise,
-        compute=lambda _, *args: broadcast_compute(expression, args, name),
+        element=broadcast(expression),
         samples=partial(_binary_samples, kind, exact or bool(result)),
         **facets,
     )
@@ -210,9 +205,8 @@ def along_axis(
         rules.check_vectors(code, a, data, types[1:], vector)
         return data
 
-    def compute(a: Any, data: te.Tensor, values: te.Tensor) -> te.Tensor:
-        axis = axis_of(a.axis, data.rank)
-        return te.compute(data.shape, lambda *i: scalar(data[i], values[i[axis]]), name.rpartition(".")[2])
+    def element(a: Any, i: Index, data: te.Tensor, values: te.Tensor) -> Scalar:
+        return scalar(data[i], values[i[axis_of(a.axis, data.rank)]])
 
     return OpDef(
         name=name,
@@ -223,7 +217,7 @@ def along_axis(
         reference=lambda a, x, v: numpy(x, rules.broadcast_along(v, a.axis, x.ndim)),
         pattern=OpPattern.BROADCAST,
         axes=rules.elements_and_vectors,
-        compute=compute,
+        element=element,
         samples=cases(attributes, samples),
         **facets,
     )

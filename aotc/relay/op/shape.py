@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, NoAttrs, Shape, SymDim, TensorType, Type, is_static, param, static_shape
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
-from aotc.relay.op.opdef import OpDef, Samples, Scalar
+from aotc.relay.op.opdef import Index, OpDef, Samples, Scalar
 from aotc.relay.op.rows import broadcast_at, literal
 from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
 from aotc.relay.op.samples import samples_of
@@ -292,14 +292,9 @@ def _transpose_infer(a: TransposeAttrs, types: Types) -> Type:
     return TensorType((data.shape[k] for k in permutation(a, data.rank)), data.dtype)
 
 
-def _transpose_compute(a: TransposeAttrs, data: te.Tensor) -> te.Tensor:
-    axes = permutation(a, data.rank)
-
-    def body(*i: Scalar) -> Scalar:
-        at = dict(zip(axes, i, strict=True))
-        return data[tuple(at[k] for k in range(data.rank))]
-
-    return te.compute([data.shape[k] for k in axes], body, "transpose")
+def _transpose_element(a: TransposeAttrs, i: Index, data: te.Tensor) -> Scalar:
+    at = dict(zip(permutation(a, data.rank), i, strict=True))
+    return data[tuple(at[k] for k in range(data.rank))]
 
 
 transpose = OpDef(
@@ -310,7 +305,7 @@ transpose = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=lambda a, types: AxisMap((permutation(a, tensor(types[0]).rank),)),
     moved=lambda a, types, now: a.replace(axes=tuple(map(now, permutation(a, tensor(types[0]).rank)))),
-    compute=_transpose_compute,
+    element=_transpose_element,
     samples=samples_of(TransposeAttrs, "axes", (
         ((2, 3, 4), (2, 0, 1)), ((2, 3), None), ((1, 2, 3, 4), (0, -2, -1, 1)), ((), None), ((3,), (0,)),
         ((0, 2), None),
@@ -350,7 +345,7 @@ broadcast_to = OpDef(
     reference=lambda a, x: np.broadcast_to(x, a.shape),
     pattern=OpPattern.BROADCAST,
     axes=_broadcast_axes,
-    compute=lambda a, x: te.compute(a.shape, lambda *i: broadcast_at(x, i, a.shape), "broadcast_to"),
+    element=lambda _, i, x: broadcast_at(x, i),
     samples=samples_of(
         InitAttrs, "shape", (((2, 1), (3, 2, 4)), ((), (2, 2)), ((), ()), ((3,), (3,)), ((1,), (0,)), ((1, 3), (2, 3)))
     ),

@@ -16,7 +16,7 @@ import numpy as np
 from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import Attrs, param
 from aotc.relay.op.index import as_index
-from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
+from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, each_element
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, row_but, tensor
 from aotc.relay.op.samples import exact, random_array, samples_of
@@ -88,14 +88,10 @@ def _slice_moved(a: StridedSliceAttrs, types: Types, now: Callable[[int], int]) 
     return a.replace(axes=tuple(map(now, axes)))
 
 
-def _slice_compute(a: StridedSliceAttrs, data: te.Tensor) -> te.Tensor:
+def _slice_element(a: StridedSliceAttrs, i: Index, data: te.Tensor) -> Scalar:
     cuts = _cuts(a, data.rank)
-    ranges = [range(*cuts[k].indices(d)) if k in cuts else range(d) for k, d in enumerate(data.shape)]
-
-    def body(*i: Scalar) -> Scalar:
-        return data[tuple(k * r.step + r.start for k, r in zip(i, ranges, strict=True))]
-
-    return te.compute([len(r) for r in ranges], body, "slice")
+    ranges = (range(*cuts[k].indices(d)) if k in cuts else range(d) for k, d in enumerate(data.shape))
+    return data[tuple(k * r.step + r.start for k, r in zip(i, ranges, strict=True))]
 
 
 _BIG = 2**31 - 1
@@ -110,7 +106,7 @@ strided_slice = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_slice_axes,
     moved=_slice_moved,
-    compute=_slice_compute,
+    compute=each_element("slice", _slice_infer, _slice_element),
     samples=samples_of(StridedSliceAttrs, "begin end strides axes slice_mode", (
         ((4, 6), (1, 2), (3, 6), (1, 1), None), ((4, 6), (3, -1), (-5, -7), (-1, -2), None),
         ((4, 6), (-2,), (_BIG,), (1,), (-1,)), ((4, 6), (0, 0), (_BIG, _BIG), (1,), None),
@@ -134,10 +130,9 @@ def _reverse_infer(a: ReverseAttrs, types: Types) -> Type:
     return types[0]
 
 
-def _reverse_compute(a: ReverseAttrs, data: te.Tensor) -> te.Tensor:
+def _reverse_element(a: ReverseAttrs, i: Index, data: te.Tensor) -> Scalar:
     axis = axis_of(a.axis, data.rank)
-    last = data.shape[axis] - 1
-    return te.compute(data.shape, lambda *i: data[replaced(i, axis, last - i[axis])], "reverse")
+    return data[replaced(i, axis, data.shape[axis] - 1 - i[axis])]
 
 
 reverse = OpDef(
@@ -147,7 +142,7 @@ reverse = OpDef(
     reference=lambda a, x: np.flip(x, a.axis),
     pattern=OpPattern.INJECTIVE,
     axes=all_but_axis,
-    compute=_reverse_compute,
+    element=_reverse_element,
     samples=samples_of(ReverseAttrs, "axis", (((2, 3), 1), ((2, 3), 0), ((2, 1, 3), -2), ((4,), 0), ((0, 2), 0))),
 )
 
@@ -191,14 +186,10 @@ def _sequence_axis_map(a: ReverseSequenceAttrs, types: Types) -> AxisMap:
     return AxisMap((row_but([sequence], rank), tuple(0 if k == batch else None for k in range(rank))))
 
 
-def _sequence_compute(a: ReverseSequenceAttrs, data: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+def _sequence_element(a: ReverseSequenceAttrs, i: Index, data: te.Tensor, lengths: te.Tensor) -> Scalar:
     sequence, batch = _sequence_axes(a, data.rank)
-
-    def body(*i: Scalar) -> Scalar:
-        at, length = i[sequence], minimum(as_index(lengths[i[batch]]), data.shape[sequence])
-        return data[replaced(i, sequence, select(at < length, length - 1 - at, at))]
-
-    return te.compute(data.shape, body, "reverse_sequence")
+    at, length = i[sequence], minimum(as_index(lengths[i[batch]]), data.shape[sequence])
+    return data[replaced(i, sequence, select(at < length, length - 1 - at, at))]
 
 
 def _sequence_samples() -> Samples:
@@ -216,7 +207,7 @@ reverse_sequence = OpDef(
     reference=_sequence_reference,
     pattern=OpPattern.INJECTIVE,
     axes=_sequence_axis_map,
-    compute=_sequence_compute,
+    element=_sequence_element,
     quantised=Quantised.PASS,
     samples=_sequence_samples,
 )
@@ -245,13 +236,10 @@ def _trilu_reference(a: TriluAttrs, data: Array, k: Array) -> Array:
     return np.where(kept, data, np.zeros((), data.dtype))
 
 
-def _trilu_compute(a: TriluAttrs, data: te.Tensor, k: te.Tensor) -> te.Tensor:
-    def body(*i: Scalar) -> Scalar:
-        diagonal, offset = i[-1] - i[-2], as_index(k[()])
-        kept = diagonal >= offset if a.upper else diagonal <= offset
-        return select(kept, data[i], const(0, data.dtype))
-
-    return te.compute(data.shape, body, "trilu")
+def _trilu_element(a: TriluAttrs, i: Index, data: te.Tensor, k: te.Tensor) -> Scalar:
+    diagonal, offset = i[-1] - i[-2], as_index(k[()])
+    kept = diagonal >= offset if a.upper else diagonal <= offset
+    return select(kept, data[i], const(0, data.dtype))
 
 
 def _trilu_samples() -> Samples:
@@ -271,6 +259,6 @@ trilu = OpDef(
     reference=_trilu_reference,
     pattern=OpPattern.ELEMWISE,
     axes=lambda _, types: AxisMap(((*range(tensor(types[0]).rank - 2), None, None), (None,) * tensor(types[0]).rank)),
-    compute=_trilu_compute,
+    element=_trilu_element,
     samples=_trilu_samples,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aotc.ir import NO_ATTRS, REQUIRED, Attrs, Precision, Quantised, TensorType, param
+from aotc.ir import NO_ATTRS, REQUIRED, Attrs, Infer, Precision, Quantised, TensorType, param
 from aotc.relay.op.opdef import OpDef, Samples
 from aotc.relay.op.rules import pointwise, same_type
 from aotc.relay.op.samples import exact, random_array
@@ -19,7 +19,7 @@ class CompilerAttrs(Attrs):
     compiler: str = param(default="", given=REQUIRED)
 
 
-def _samples(attributes: Attrs = NO_ATTRS) -> Samples:
+def _samples(attributes: Attrs) -> Samples:
     for shape, dtype in (((2, 3), "float32"), ((), "int8"), ((4, 1, 2), "float16"), ((0, 2), "int64")):
         yield exact(attributes, random_array(shape, dtype))
 
@@ -28,31 +28,31 @@ def _views(data: Any) -> Any:
     return tuple(map(_views, data)) if isinstance(data, tuple) else te.view(data, data.shape)
 
 
-stop_fusion = OpDef(
-    name="annotation.stop_fusion",
-    doc="`data` itself, which no kernel computes together with what uses it.",
-    infer=same_type,
-    reference=lambda _, data: data,
-    axes=pointwise,
-    compute=lambda _, data: _views(data),
-    precision=Precision.FOLLOW,
-    quantised=Quantised.PASS,
-    samples=_samples,
-)
-
-
-def _mark(name: str, does: str) -> OpDef:
+def _mark(
+    name: str, doc: str, attributes: Attrs = NO_ATTRS, infer: Infer = lambda _, types: types[0], **facets: Any
+) -> OpDef:
+    """An operator that gives its argument; `attributes` are those of its samples."""
     return OpDef(
         name=f"annotation.{name}",
-        doc=f"`data` itself, which {does} a region for the external compiler `compiler`.",
-        attrs=CompilerAttrs,
-        infer=lambda _, types: types[0],
+        doc=f"`data` itself, which {doc}.",
+        attrs=type(attributes),
+        infer=infer,
         reference=lambda _, data: data,
         axes=lambda a, types: pointwise(a, types) if isinstance(types[0], TensorType) else None,
         compute=lambda _, data: _views(data),
-        samples=lambda: _samples(CompilerAttrs(compiler="mine")),
+        samples=lambda: _samples(attributes),
+        **facets,
     )
 
 
-compiler_begin = _mark("compiler_begin", "enters")
-compiler_end = _mark("compiler_end", "leaves")
+_MINE = CompilerAttrs(compiler="mine")
+
+stop_fusion = _mark(
+    "stop_fusion",
+    "no kernel computes together with what uses it",
+    infer=same_type,
+    precision=Precision.FOLLOW,
+    quantised=Quantised.PASS,
+)
+compiler_begin = _mark("compiler_begin", "enters a region for the external compiler `compiler`", _MINE)
+compiler_end = _mark("compiler_end", "leaves a region for the external compiler `compiler`", _MINE)

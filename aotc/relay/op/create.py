@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, AxisMap, DType, Infer, OpPattern, TensorType, Type, Types, args, require
-from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, param
+from aotc.ir import AotcError, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
+from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, NoAttrs, param
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
@@ -53,19 +54,22 @@ def _like_infer(_: Any, types: Types) -> Type:
     return data
 
 
-def _init_samples(make: type[InitAttrs], *arguments: Array) -> Samples:
-    for shape, dtype in product(((2, 3), (), (0, 2), (1,)), (*ANY.examples, "")):
-        yield exact(make(shape=shape, dtype=dtype), *arguments)
-
-
-def _like_samples(*values: int) -> Samples:
+def _samples(attributes: type[Attrs], given: bool) -> Samples:
+    """With a value as the last argument where it is `given`."""
+    if issubclass(attributes, InitAttrs):
+        for shape, dtype in product(((2, 3), (), (0, 2), (1,)), (*ANY.examples, "")):
+            yield exact(attributes(shape=shape, dtype=dtype), *[np.array(3, np.int32)] * given)
+        return
     floats = [random_array(shape) for shape in ((), (0, 2))]
     for data in (*(random_array((2, 3), "int8").astype(DType(d).numpy) for d in ANY.examples), *floats):
-        yield exact(NO_ATTRS, data, *(np.asarray(value).astype(data.dtype) for value in values))
+        yield exact(NO_ATTRS, data, *[np.ones((), data.dtype)] * given)
 
 
-def _filled(name: str, doc: str, value: int | None, infer: Infer, **facets: Any) -> OpDef:
-    """A tensor of `value`, or of the last argument for None, of the shape and type that `infer` gives."""
+def _filled(name: str, doc: str, value: int | None = None) -> OpDef:
+    """A tensor of `value`, or of the last argument for None, like the first argument or of a given shape."""
+    like, given = name.endswith("_like"), value is None
+    infer = _like_infer if like else _init_infer
+    attributes = NoAttrs if like else FullAttrs if given else FilledAttrs
 
     def result(a: Any, args: Sequence[Any]) -> TensorType:
         return tensor(infer(a, [TensorType(x.shape, str(x.dtype)) for x in args]))
@@ -74,46 +78,29 @@ def _filled(name: str, doc: str, value: int | None, infer: Infer, **facets: Any)
         ty = result(a, args)
         return np.broadcast_to(np.asarray(args[-1] if value is None else value).astype(ty.dtype.numpy), ty.static_shape)
 
-    def compute(a: Any, *args: te.Tensor) -> te.Tensor:
-        ty = result(a, args)
-        filling = args[-1][()].astype(ty.dtype) if value is None else const(value, ty.dtype)
-        return te.compute(ty.static_shape, lambda *_: filling, name)
+    def element(a: Any, _: Index, *args: te.Tensor) -> Scalar:
+        dtype = result(a, args).dtype
+        return args[-1][()].astype(dtype) if value is None else const(value, dtype)
 
-    pattern = OpPattern.ELEMWISE
-    return OpDef(name=name, doc=doc, infer=infer, reference=reference, pattern=pattern, compute=compute, **facets)
+    return OpDef(
+        name=name,
+        doc=doc,
+        attrs=attributes,
+        args=args(*["data"] * like, *["fill_value"] * given),
+        infer=infer,
+        reference=reference,
+        pattern=OpPattern.ELEMWISE,
+        axes=pointwise if like else _no_axes,
+        element=element,
+        samples=partial(_samples, attributes, given),
+    )
 
 
-def _constant(name: str, value: int) -> OpDef:
-    facets: Any = {"attrs": FilledAttrs, "args": (), "axes": _no_axes, "samples": lambda: _init_samples(FilledAttrs)}
-    return _filled(name, f"A tensor of {name}.", value, _init_infer, **facets)
-
-
-def _constant_like(name: str, value: int) -> OpDef:
-    doc = f"{name.removesuffix('_like').capitalize()} in the shape and type of `data`."
-    return _filled(name, doc, value, _like_infer, axes=pointwise, samples=_like_samples)
-
-
-zeros, ones = _constant("zeros", 0), _constant("ones", 1)
-zeros_like, ones_like = _constant_like("zeros_like", 0), _constant_like("ones_like", 1)
-full = _filled(
-    "full",
-    "A tensor of one value, converted to `dtype` if that is given.",
-    None,
-    _init_infer,
-    attrs=FullAttrs,
-    args=args("fill_value"),
-    axes=_no_axes,
-    samples=lambda: _init_samples(FullAttrs, np.array(3, np.int32)),
-)
-full_like = _filled(
-    "full_like",
-    "One value in the shape of `data`.",
-    None,
-    _like_infer,
-    args=args("data", "fill_value"),
-    axes=pointwise,
-    samples=lambda: _like_samples(1),
-)
+zeros, ones = _filled("zeros", "A tensor of zeros.", 0), _filled("ones", "A tensor of ones.", 1)
+zeros_like = _filled("zeros_like", "Zeros in the shape and type of `data`.", 0)
+ones_like = _filled("ones_like", "Ones in the shape and type of `data`.", 1)
+full = _filled("full", "A tensor of one value, converted to `dtype` if that is given.")
+full_like = _filled("full_like", "One value in the shape of `data`.")
 
 
 # --- arange

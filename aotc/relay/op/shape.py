@@ -103,66 +103,47 @@ def quotient(dims: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
     return total // known
 
 
-class _Reshape:
-    """Relay's special values, read from left to right beside the dimensions of the data."""
-
-    def __init__(self, a: ReshapeAttrs, shape: Shape) -> None:
-        self.a, self.shape = a, shape
-        self.specs = list(a.newshape)
-        self.source = 0
-        self.out: list[Dim | None] = []
-
-    def take(self) -> Dim:
-        some = self.source < len(self.shape)
-        require("reshape.rank", some, f"{self.a.newshape} asks for too many dimensions")
-        self.source += 1
-        return self.shape[self.source - 1]
-
-    def run(self) -> Shape:
-        while self.specs:
-            self.step(self.specs.pop(0))
-        require("reshape.one-unknown", self.out.count(None) <= 1, f"more than one -1 in {self.a.newshape}")
-        known = [d for d in self.out if d is not None]
-        if None in self.out:
-            return tuple(quotient(self.shape, known) if d is None else d for d in self.out)
-        same = not (is_static(known) and is_static(self.shape)) or product(known) == product(self.shape)
-        require("reshape.size", same, lambda: f"{shape_text(self.shape)} cannot become {shape_text(tuple(known))}")
-        return tuple(known)
-
-    def step(self, spec: int) -> None:
-        match spec:
-            case 0 if not self.a.allowzero:
-                self.out.append(self.take())
-            case -1:
-                self.out.append(None)
-                self.source += 1
-            case -2:
-                self.out.extend(self.shape[self.source :])
-                self.source = len(self.shape)
-            case -3:
-                self.out.append(product((self.take(), self.take())))
-            case -4:
-                self.split()
-            case _:
-                require("reshape.value", spec >= 0, f"{spec} in {self.a.newshape} has no meaning")
-                self.out.append(spec)
-                self.source += 1
-
-    def split(self) -> None:
-        """-4, a, b: one dimension becomes two, one of which may be -1."""
-        require("reshape.value", len(self.specs) >= 2, "-4 must be followed by two values")
-        whole, parts = self.take(), [self.specs.pop(0), self.specs.pop(0)]
-        require("reshape.value", parts.count(-1) <= 1, "-4 may be followed by one -1 only")
-        fixed = [p for p in parts if p != -1]
-        rest = quotient((whole,), fixed)
-        same = -1 in parts or rest == 1 or isinstance(rest, SymDim)
-        require("reshape.size", same, lambda: f"dimension {whole} is not {parts[0]} x {parts[1]}")
-        self.out.extend(rest if p == -1 else p for p in parts)
+def _halves(whole: Dim, parts: Sequence[int]) -> list[Dim]:
+    """What one dimension is split into by -4, a, b, one of which may be -1."""
+    require("reshape.value", parts.count(-1) <= 1, "-4 may be followed by one -1 only")
+    rest = quotient((whole,), [p for p in parts if p != -1])
+    fits = -1 in parts or rest == 1 or isinstance(rest, SymDim)
+    require("reshape.size", fits, lambda: f"dimension {whole} is not {parts[0]} x {parts[1]}")
+    return [rest if p == -1 else p for p in parts]
 
 
 def reshaped(a: ReshapeAttrs, shape: Shape) -> Shape:
-    """The shape that `newshape` says, given the data's."""
-    return _Reshape(a, shape).run()
+    """The shape that `newshape` says, its values read from left to right beside the dimensions of the data."""
+    values, source = list(a.newshape), list(shape)
+    found: list[Dim | None] = []
+
+    def take() -> Dim:
+        require("reshape.rank", len(source) > 0, f"{a.newshape} asks for too many dimensions")
+        return source.pop(0)
+
+    while values:
+        match values.pop(0):
+            case 0 if not a.allowzero:
+                found.append(take())
+            case -2:
+                found.extend(source)
+                source.clear()
+            case -3:
+                found.append(product((take(), take())))
+            case -4:
+                require("reshape.value", len(values) >= 2, "-4 must be followed by two values")
+                found.extend(_halves(take(), (values.pop(0), values.pop(0))))
+            case value:
+                require("reshape.value", value >= -1, f"{value} in {a.newshape} has no meaning")
+                found.append(None if value == -1 else value)
+                del source[:1]
+    require("reshape.one-unknown", found.count(None) <= 1, f"more than one -1 in {a.newshape}")
+    known = [d for d in found if d is not None]
+    if None in found:
+        return tuple(quotient(shape, known) if d is None else d for d in found)
+    fits = not (is_static(known) and is_static(shape)) or product(known) == product(shape)
+    require("reshape.size", fits, lambda: f"{shape_text(shape)} cannot become {shape_text(tuple(known))}")
+    return tuple(known)
 
 
 def _reshape_axes(a: ReshapeAttrs, types: Types) -> AxisMap | None:

@@ -8,11 +8,10 @@ In: a primitive Function.  Out: a Kernel whose inputs are the function's paramet
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from aotc.ir import AotcError, DType, Op, SymDim, TensorType, TupleType, Type, leaves, tensor_types
+from aotc.ir import AotcError, DType, Op, SymDim, Type, leaves, nested, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.visitor import post_order
@@ -31,13 +30,6 @@ def require_static(ty: Type, expr: Expr, what: str) -> None:
             text = f"{what} has a shape that is not known at compile time: {tensor}"
             hint = f"pin it, e.g. {dims} or --input-shape NAME:1,3,224,224"
             raise AotcError("dynamic-shape", text, span=expr.span, hint=hint)
-
-
-def _placeholders(ty: Type, names: itertools.count[int], finite: bool) -> Value:
-    if isinstance(ty, TupleType):
-        return tuple(_placeholders(field, names, finite) for field in ty.fields)
-    assert isinstance(ty, TensorType)
-    return te.placeholder(ty.static_shape, ty.dtype, f"p{next(names)}", finite=finite)
 
 
 def _constant(node: Constant) -> te.Tensor:
@@ -66,13 +58,14 @@ def lower_function(function: Function, name: str, target: Target) -> Kernel:
 
     Raises AotcError for a shape that is not static and for an operator without a tensor program.
     """
-    names = itertools.count()
     values: dict[Expr, Value] = {}
     inputs: list[te.Placeholder] = []
     for k, param in enumerate(function.params):
         require_static(type_of(param), param, f"{name}: an input")
-        values[param] = _placeholders(type_of(param), names, k in function.attrs.get("Finite", ()))
-        inputs.extend(t for t in leaves(values[param]) if isinstance(t, te.Placeholder))
+        first, finite = len(inputs), k in function.attrs.get("Finite", ())
+        for ty in tensor_types(type_of(param)):
+            inputs.append(te.placeholder(ty.static_shape, ty.dtype, f"p{len(inputs)}", finite=finite))
+        values[param] = nested(type_of(param), iter(inputs[first:]))
     for node in post_order(function.body):
         if node in values or isinstance(node, Op):
             continue

@@ -16,7 +16,7 @@ import numpy as np
 from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, args
 from aotc.relay.op import rules
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rules import axis_of, broadcast_rule, pointwise, require_dtype, tensor
+from aotc.relay.op.rules import axis_of, broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import Kind, accuracy, cases, random_array, special_values
 from aotc.tir import call as intrinsic_call
 from aotc.tir import const, select, te
@@ -121,13 +121,8 @@ def _binary_samples(kind: Kind, exact: bool) -> Samples:
 # --- rows
 
 
-def _infer_unary(kind: Kind, result: str, _: Any, types: Types) -> Type:
-    data = tensor(types[0])
-    require_dtype(data.dtype, kind.accepts(data.dtype))
-    return TensorType(data.shape, result or data.dtype)
-
-
-def unary(
+def _row(
+    arguments: str,
     name: str,
     reference: NumpyFn,
     expression: ScalarFn,
@@ -137,49 +132,33 @@ def unary(
     exact: bool = False,
     **facets: Any,
 ) -> OpDef:
-    """An operator of one tensor, element by element.
+    """An operator of the elements of tensors, which are broadcast.
 
-    result   the result's dtype where it is not the argument's
+    result   the result's dtype where it is not the arguments'
     exact    no rounding occurs
     facets   what else the operator states
     """
-    last = name.rpartition(".")[2]
+    pair = arguments != "data"
+    of = "the elements of two tensors, which are broadcast" if pair else "each element"
+    samples = _binary_samples if pair else _unary_samples
     return OpDef(
         name=name,
-        doc=f"`{last}` of each element.",
-        infer=partial(_infer_unary, kind, result),
-        reference=elementwise(reference, result),
-        pattern=OpPattern.ELEMWISE,
-        axes=pointwise,
-        element=broadcast(expression),
-        samples=partial(_unary_samples, kind, exact or bool(result)),
-        **facets,
-    )
-
-
-def binary(
-    name: str,
-    reference: NumpyFn,
-    expression: ScalarFn,
-    kind: Kind,
-    *,
-    result: str = "",
-    exact: bool = False,
-    **facets: Any,
-) -> OpDef:
-    """A broadcasting operator of two tensors; `result` and `exact` as in `unary`."""
-    return OpDef(
-        name=name,
-        doc=f"`{name}` of the elements of two tensors, which are broadcast.",
-        args=args("lhs", "rhs"),
+        doc=f"`{name.rpartition('.')[2]}` of {of}.",
+        args=args(*arguments.split()),
         infer=broadcast_rule(result or None, lambda t: kind.accepts(t.dtype)),
         reference=elementwise(reference, result),
-        pattern=OpPattern.BROADCAST,
+        pattern=OpPattern.BROADCAST if pair else OpPattern.ELEMWISE,
         axes=pointwise,
         element=broadcast(expression),
-        samples=partial(_binary_samples, kind, exact or bool(result)),
+        samples=partial(samples, kind, exact or bool(result)),
         **facets,
     )
+
+
+#: An operator of one tensor, element by element: name, numpy function, tir expression, types; for more see `_row`.
+unary = partial(_row, "data")
+#: A broadcasting operator of two tensors, said like one of one tensor.
+binary = partial(_row, "lhs rhs")
 
 
 def along_axis(

@@ -103,25 +103,20 @@ def _source(i: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar
         return at
     if extent == 1:
         return as_expr(0)
-    period = 2 * (extent - 1)
-    near = max(width) < extent
-    match mode:
-        case "edge":
-            return _choice(at, extent, width, as_expr(0), as_expr(extent - 1))
-        case "wrap":
-            return _choice(at, extent, width, at + extent, at - extent) if near else at % extent
-        case "reflect":
-            return _choice(at, extent, width, -at, period - at) if near else _folded(at % period, period)
-        case _:  # symmetric
-            last = 2 * extent - 1
-            return _choice(at, extent, width, -1 - at, last - at) if near else _folded(at % (last + 1), last)
-
-
-def _folded(at: Scalar, last: int) -> Scalar:
-    return minimum(at, last - at)
-
-
-def _choice(at: Scalar, extent: int, width: tuple[int, int], before: Scalar, after: Scalar) -> Scalar:
+    doubled = mode == "symmetric"  # the outermost elements
+    last = 2 * extent - (1 if doubled else 2)
+    wide = max(width) >= extent
+    if wide and mode == "wrap":
+        return at % extent
+    if wide and mode != "edge":
+        folded = at % (last + doubled)
+        return minimum(folded, last - folded)
+    before, after = {
+        "edge": (as_expr(0), as_expr(extent - 1)),
+        "wrap": (at + extent, at - extent),
+        "reflect": (-at, last - at),
+        "symmetric": (-1 - at, last - at),
+    }[mode]
     inside = select(at >= extent, after, at) if width[1] > 0 else at
     return select(at < 0, before, inside) if width[0] > 0 else inside
 

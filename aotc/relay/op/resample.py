@@ -22,7 +22,9 @@ import numpy as np
 from aotc.ir.attrs import Attrs, param
 from aotc.ir.op import require
 from aotc.relay.op.opdef import Array, Scalar
+from aotc.relay.op.rows import either
 from aotc.relay.op.window import spread
+from aotc.tir import maximum, select
 
 METHODS: Final = ("nearest_neighbor", "linear", "cubic")
 COORDINATES: Final = (
@@ -145,12 +147,23 @@ def rounding(a: ResizeAttrs) -> str:
 # --- filters: written once for numpy arrays and for expressions
 
 
+_max, _where = either(maximum, np.maximum), either(select, np.where)
+
+
 def keys(d: Any, alpha: float) -> tuple[Any, Any]:
     """Keys' cubic convolution kernel at a distance up to 1, and from 1 to 2."""
     # factored at the roots, where sums of powers would cancel
     near = (d - 1.0) * (((alpha + 2) * d - 1.0) * d - 1.0)
     far = (d - 1.0) * (d - 2.0) * (d - 2.0) * alpha
     return near, far
+
+
+def falloff(a: ResizeAttrs, d: Any) -> Any:
+    """The weight of a tap at any distance."""
+    if a.method == "linear":
+        return _max(1.0 - d, 0.0)
+    near, far = keys(d, a.cubic_alpha)
+    return _where(d <= 1.0, near, _where(d < 2.0, far, 0.0))
 
 
 def weights(a: ResizeAttrs, f: Any) -> list[Any]:
@@ -181,12 +194,7 @@ def tap_table(a: ResizeAttrs, axis: AxisMapping) -> tuple[Array, Array]:
     start, taps = first_tap(a, axis)
     index = (at // axis.r)[:, None] + start + np.arange(taps)
     if widened(a, axis):
-        d = np.abs(np.arange(start, start + taps) - f[:, None]) * float(axis.scale)
-        if a.method == "linear":
-            weight = np.maximum(1 - d, 0)
-        else:
-            near, far = keys(d, a.cubic_alpha)
-            weight = np.where(d <= 1, near, np.where(d < 2, far, 0))
+        weight = falloff(a, np.abs(np.arange(start, start + taps) - f[:, None]) * float(axis.scale))
     else:
         weight = np.stack(np.broadcast_arrays(*weights(a, f)), axis=1)
     if a.cubic_exclude:

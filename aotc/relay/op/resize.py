@@ -27,7 +27,7 @@ from aotc.relay.expr import tensor_type_of
 from aotc.relay.op import resample
 from aotc.relay.op.contract import as_dtype, convert
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, keys, pass_order, rounding, widened
+from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, pass_order, rounding, widened
 from aotc.relay.op.rules import ranked, require_known, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, for_axes, laid_out, pick, positions, spread
@@ -183,12 +183,7 @@ def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMappi
 
     def raw(o: Scalar, k: Scalar) -> Scalar:
         distance = (k + start).astype(x.dtype) - _fraction_at(axis, o, x.dtype)
-        d = call("abs", distance) * float(axis.scale)
-        if a.method == "linear":
-            weight = maximum(1.0 - d, 0.0)
-        else:
-            near, far = keys(d, a.cubic_alpha)
-            weight = select(d <= 1.0, near, select(d < 2.0, far, 0.0))
+        weight: Scalar = resample.falloff(a, call("abs", distance) * float(axis.scale))
         at = position(o, k)
         return select(all_of(at >= 0, at < axis.extent), weight, 0.0) if a.cubic_exclude else weight
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, Precision, Quantised, TensorType, TupleType, Type, Types, param, require
+from aotc.ir import Dim, DType, Precision, Quantised, TensorType, TupleType, Type, Types, require, tensor_types
+from aotc.ir.attrs import Attrs, param
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, tensor
@@ -144,10 +145,10 @@ class _Row:
 
 
 def _sorted_rows(
-    data: te.Tensor, axis: int, count: int, ascend: bool, results: Sequence[tuple[bool, str]]
+    data: te.Tensor, axis: int, ascend: bool, results: Sequence[tuple[bool, TensorType]]
 ) -> tuple[te.Tensor, ...]:
-    """The first `count` of each row: for each of `results` the values (True) or the positions as a dtype."""
-    shape = replaced(data.shape, axis, count)
+    """The first of each row: for each of `results` the values (True) or the positions, as many as its type has."""
+    count = results[0][1].static_shape[axis]
     outer, extent, inner = prod(data.shape[:axis]), data.shape[axis], prod(data.shape[axis + 1 :])
     insertion = count <= _INSERTION and count < extent
 
@@ -156,13 +157,13 @@ def _sorted_rows(
         row = _Row(inputs[0], o * (extent * inner) + j, inner, extent, ascend)
         order = row.first(count, scratch[0]) if insertion else row.sorted(scratch[0], scratch[1])
         stores: list[Stmt] = [Declare(place, Load(scratch[0], i))]
-        for (values, dtype), out in zip(results, outputs, strict=True):
-            value = row.key(place) if values else place.astype(dtype)
+        for (values, ty), out in zip(results, outputs, strict=True):
+            value = row.key(place) if values else place.astype(ty.dtype)
             stores.append(Store(out, o * (count * inner) + i * inner + j, value))
         write = forall(i, count, Block(stores))
         return loops([(o, outer), (j, inner)], Block((order, write)))  # one after the other: they share the scratch
 
-    kinds = [(shape, data.dtype if values else dtype) for values, dtype in results]
+    kinds = [(ty.static_shape, ty.dtype) for _, ty in results]
     sizes = [count] if insertion else [extent, extent]
     return te.extern("sort", kinds, [data], build, scratch=[(_PLACE, max(s, 1)) for s in sizes])
 
@@ -201,10 +202,6 @@ def _wanted(a: Any) -> tuple[bool, ...]:
     return _RETURNS[a.ret_type] if isinstance(a, TopkAttrs) else (isinstance(a, SortAttrs),)
 
 
-def _places(a: Any) -> DType:
-    return DType(a.dtype or "int32")
-
-
 def _count(a: Any, extent: Dim) -> Dim:
     k = a.k if isinstance(a, TopkAttrs) else None
     if k is None or k < 1:
@@ -213,32 +210,31 @@ def _count(a: Any, extent: Dim) -> Dim:
     return int(k)
 
 
-def _static_count(a: Any, extent: int) -> int:
-    count = _count(a, extent)
-    return count if isinstance(count, int) else extent
-
-
 def _infer(a: Any, types: Types) -> Type:
     data, axis = _sortable(types[0], a.axis)
     if isinstance(a, TopkAttrs):
         require_known("topk.ret_type", "ret_type", a.ret_type, _RETURNS)
     shape = replaced(data.shape, axis, _count(a, data.shape[axis]))
-    results = [TensorType(shape, data.dtype if values else _places(a)) for values in _wanted(a)]
+    results = [TensorType(shape, data.dtype if values else a.dtype or "int32") for values in _wanted(a)]
     return TupleType(results) if len(results) > 1 else results[0]
 
 
+def _results(a: Any, data: Any) -> list[tuple[bool, TensorType]]:
+    """The results for an array or a tensor: whether each is the values, and its type."""
+    types = tensor_types(_infer(a, [TensorType(data.shape, str(data.dtype))]))
+    return list(zip(_wanted(a), types, strict=True))
+
+
 def _reference(a: Any, data: Array) -> Array | tuple[Array, ...]:
-    axis = axis_of(a.axis, data.ndim)
-    order = _numpy_order(data, axis, a.is_ascend).take(range(_static_count(a, data.shape[axis])), axis)
+    axis, wanted = axis_of(a.axis, data.ndim), _results(a, data)
+    order = _numpy_order(data, axis, a.is_ascend).take(range(wanted[0][1].static_shape[axis]), axis)
     values = np.take_along_axis(data, order, axis)
-    results = tuple(values if kind else order.astype(_places(a).numpy) for kind in _wanted(a))
+    results = tuple(values if kind else order.astype(ty.dtype.numpy) for kind, ty in wanted)
     return results if len(results) > 1 else results[0]
 
 
 def _compute(a: Any, data: te.Tensor) -> te.Tensor | tuple[te.Tensor, ...]:
-    axis = axis_of(a.axis, data.rank)
-    wanted = [(values, "" if values else str(_places(a))) for values in _wanted(a)]
-    results = _sorted_rows(data, axis, _static_count(a, data.shape[axis]), a.is_ascend, wanted)
+    results = _sorted_rows(data, axis_of(a.axis, data.rank), a.is_ascend, _results(a, data))
     return results if len(results) > 1 else results[0]
 
 

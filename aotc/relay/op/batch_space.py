@@ -20,10 +20,10 @@ from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorTyp
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import pad
 from aotc.relay.op import slice as slices
-from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.opdef import Array, OpDef
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, static_shape_of, tensor
-from aotc.relay.op.samples import exact, random_array
+from aotc.relay.op.samples import samples_of
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -146,30 +146,6 @@ def _axes(a: Any, types: Types) -> AxisMap:
     return AxisMap((tuple(k if k > n else None for k in range(rank)),))
 
 
-def _samples_to_batch() -> Samples:
-    for shape, block, paddings, value, dtype in (
-        ((2, 4, 6, 3), (2, 3), ((0, 0), (0, 0)), 0.0, "float32"),
-        ((1, 3, 5, 2), (2, 2), ((1, 0), (0, 1)), 0.0, "float32"),
-        ((2, 3), (4,), ((3, 2),), 7.0, "int8"),
-        ((1, 2, 2, 2, 3), (1, 2, 1), ((0, 0), (1, 1), (0, 1)), -1.5, "float32"),
-        ((1, 0, 2), (2,), ((2, 0),), 1.0, "float32"),
-    ):
-        attributes = SpaceToBatchNDAttrs(block_shape=block, paddings=paddings, pad_value=value)
-        yield exact(attributes, random_array(shape, dtype))
-
-
-def _samples_to_space() -> Samples:
-    for shape, block, crops, dtype in (
-        ((12, 2, 2, 3), (2, 3), ((0, 0), (0, 0)), "float32"),
-        ((4, 2, 3, 2), (2, 2), ((1, 0), (0, 1)), "float32"),
-        ((8, 2), (4,), ((3, 2),), "int8"),
-        ((2, 2, 2, 2, 3), (1, 2, 1), ((0, 0), (1, 1), (0, 1)), "float32"),
-        ((2, 1, 2), (2,), ((1, 1),), "float32"),
-    ):
-        attributes = BatchToSpaceNDAttrs(block_shape=block, crops=crops)
-        yield exact(attributes, random_array(shape, dtype))
-
-
 space_to_batch_nd = OpDef(
     name="nn.space_to_batch_nd",
     doc="Data (N, S..., rest) as (N * prod(block), S / block..., rest), each S padded first.",
@@ -180,8 +156,12 @@ space_to_batch_nd = OpDef(
     axes=_axes,
     quantised=Quantised.RESCALE,
     expand=_expand_to_batch,
-    samples=_samples_to_batch,
-)
+    samples=samples_of(SpaceToBatchNDAttrs, "block_shape paddings pad_value", (
+        ((2, 4, 6, 3), (2, 3), ((0, 0), (0, 0))), ((1, 3, 5, 2), (2, 2), ((1, 0), (0, 1))),
+        (("int8", 2, 3), (4,), ((3, 2),), 7.0), ((1, 2, 2, 2, 3), (1, 2, 1), ((0, 0), (1, 1), (0, 1)), -1.5),
+        ((1, 0, 2), (2,), ((2, 0),), 1.0),
+    ), ("float32",)),
+)  # fmt: skip
 batch_to_space_nd = OpDef(
     name="nn.batch_to_space_nd",
     doc="The inverse of `space_to_batch_nd`: data (N, S..., rest) as (N / prod(block), S * block - crops..., rest).",
@@ -191,5 +171,9 @@ batch_to_space_nd = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
     expand=_expand_to_space,
-    samples=_samples_to_space,
-)
+    samples=samples_of(BatchToSpaceNDAttrs, "block_shape crops", (
+        ((12, 2, 2, 3), (2, 3), ((0, 0), (0, 0))), ((4, 2, 3, 2), (2, 2), ((1, 0), (0, 1))),
+        (("int8", 8, 2), (4,), ((3, 2),)), ((2, 2, 2, 2, 3), (1, 2, 1), ((0, 0), (1, 1), (0, 1))),
+        ((2, 1, 2), (2,), ((1, 1),)),
+    ), ("float32",)),
+)  # fmt: skip

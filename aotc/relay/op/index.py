@@ -160,6 +160,16 @@ def _index_array(shape: Sequence[int], extent: int, dtype: str = "int64", seed: 
     return rng.integers(low, extent + 2, tuple(shape)).astype(DType(dtype).numpy)
 
 
+def _hostile(make: type[Attrs], field: str, rows: Any) -> Callable[[], Samples]:
+    """For each row data of a shape and indices of another, of two types; a value of `field`."""
+
+    def samples() -> Samples:
+        for (shape, places, value), dtype in product(rows, ("int64", "int32")):
+            yield exact(make(**{field: value}), random_array(shape), _index_array(places, 5, dtype))
+
+    return samples
+
+
 def _take_samples() -> Samples:
     cases: Any = (
         ((5, 3), (2, 2), 0, 0), ((2, 5, 3), (4,), 1, 0), ((2, 5, 3), (), -1, 0), ((2, 5), (3,), None, 0),
@@ -238,14 +248,6 @@ def _gather_element(a: GatherAttrs, i: Index, data: te.Tensor, indices: te.Tenso
     return data[replaced(i, axis, from_end(indices[i], data.shape[axis]))]
 
 
-def _gather_samples() -> Samples:
-    cases: Any = (
-        ((3, 5), (3, 2), 1), ((3, 5), (2, 5), 0), ((2, 3, 5), (2, 2, 7), -1), ((5,), (9,), 0), ((0, 5), (0, 2), 1),
-    )  # fmt: skip
-    for (shape, places, axis), dtype in product(cases, ("int64", "int32")):
-        yield exact(GatherAttrs(axis=axis), random_array(shape), _index_array(places, shape[axis], dtype))
-
-
 gather = OpDef(
     name="gather",
     attrs=GatherAttrs,
@@ -257,8 +259,10 @@ gather = OpDef(
     axes=_gather_axis_map,
     element=_gather_element,
     quantised=Quantised.PASS,
-    samples=_gather_samples,
-)
+    samples=_hostile(GatherAttrs, "axis", (
+        ((3, 5), (3, 2), 1), ((3, 5), (2, 5), 0), ((2, 3, 5), (2, 2, 7), -1), ((5,), (9,), 0), ((0, 5), (0, 2), 1),
+    )),
+)  # fmt: skip
 
 
 # --- gather_nd
@@ -323,15 +327,6 @@ def _gather_nd_element(a: GatherNDAttrs, i: Index, data: te.Tensor, indices: te.
     return data[where]
 
 
-def _gather_nd_samples() -> Samples:
-    cases: Any = (
-        ((5, 5), (2, 3), 0), ((5, 5, 2), (1, 2, 2), 0), ((3, 5, 2), (1, 3, 4), 1), ((3, 2, 5), (1, 3, 2), 2),
-        ((5,), (1, 0), 0), ((2, 3), (0, 2), 0), ((5, 5), (2,), 0),
-    )  # fmt: skip
-    for (shape, places, batch), dtype in product(cases, ("int64", "int32")):
-        yield exact(GatherNDAttrs(batch_dims=batch), random_array(shape), _index_array(places, 5, dtype))
-
-
 gather_nd = OpDef(
     name="gather_nd",
     attrs=GatherNDAttrs,
@@ -342,8 +337,11 @@ gather_nd = OpDef(
     axes=_gather_nd_axis_map,
     element=_gather_nd_element,
     quantised=Quantised.PASS,
-    samples=_gather_nd_samples,
-)
+    samples=_hostile(GatherNDAttrs, "batch_dims", (
+        ((5, 5), (2, 3), 0), ((5, 5, 2), (1, 2, 2), 0), ((3, 5, 2), (1, 3, 4), 1), ((3, 2, 5), (1, 3, 2), 2),
+        ((5,), (1, 0), 0), ((2, 3), (0, 2), 0), ((5, 5), (2,), 0),
+    )),
+)  # fmt: skip
 
 
 # --- one_hot

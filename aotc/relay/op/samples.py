@@ -85,19 +85,23 @@ def exact(attributes: Attrs, *args: Array | tuple[Array, ...]) -> Sample:
 
 
 def random_argument(shape: Sequence[Any], dtype: str = "float32") -> Array | tuple[Array, ...]:
-    """A random array of a shape, or one of each of a tuple of shapes."""
+    """A random array of a shape, which may begin with a data type, or one of each of a tuple of shapes."""
+    if shape and isinstance(shape[0], str):
+        return random_array(shape[1:], shape[0])
     if shape and isinstance(shape[0], tuple):
         return tuple(random_array(own, dtype, seed) for seed, own in enumerate(shape))
     return random_array(shape, dtype)
 
 
-def samples_of(make: type[Attrs], fields: str, rows: Sequence[Sequence[Any]]) -> Callable[[], Samples]:
-    """One exact sample per row: the shape of the data, then values of some of `fields`; the first with every type."""
+def samples_of(
+    make: type[Attrs], fields: str, rows: Sequence[Sequence[Any]], dtypes: Sequence[str] = ANY.examples
+) -> Callable[[], Samples]:
+    """One exact sample per row: the shape of the data, then values of some of `fields`; the first with each type."""
 
     def samples() -> Samples:
         for k, (shape, *values) in enumerate(rows):
             attributes = make(**dict(zip(fields.split(), values, strict=False)))
-            for dtype in ANY.examples if k == 0 else ("float32",):
+            for dtype in dtypes if k == 0 else ("float32",):
                 yield exact(attributes, random_argument(shape, dtype))
 
     return samples

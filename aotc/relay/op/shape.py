@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, NoAttrs, Shape, SymDim, TensorType, Type, is_static, param, static_shape
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
-from aotc.relay.op.opdef import Index, OpDef, Samples, Scalar
+from aotc.relay.op.opdef import Index, OpDef, Samples, Scalar, each_element
 from aotc.relay.op.rows import broadcast_at, literal
 from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
 from aotc.relay.op.samples import samples_of
@@ -350,12 +350,8 @@ def _size_query(name: str, vector: bool, doc: str, rows: Sequence[Any]) -> OpDef
         require("shape_of.dtype", dtype.is_float or largest <= int(dtype.max), f"{largest} does not fit into {dtype}")
         return TensorType((data.rank,) if vector else (), dtype)
 
-    def compute(a: ShapeOfAttrs, x: te.Tensor) -> te.Tensor:
-        return (
-            te.compute((x.rank,), lambda i: literal(x.shape or (0,), i, a.dtype), "shape_of")
-            if vector
-            else te.compute((), lambda: const(x.size, a.dtype), "size")
-        )
+    def element(a: ShapeOfAttrs, i: Index, x: te.Tensor) -> Scalar:
+        return literal(x.shape or (0,), i[0], a.dtype) if vector else const(x.size, a.dtype)
 
     return OpDef(
         name=name,
@@ -364,21 +360,13 @@ def _size_query(name: str, vector: bool, doc: str, rows: Sequence[Any]) -> OpDef
         infer=infer,
         reference=lambda a, x: np.array(x.shape if vector else x.size, DType(a.dtype).numpy),
         axes=lambda *_: AxisMap(((None,) if vector else (),)),
-        compute=compute,
+        compute=each_element("shape_of" if vector else "size", infer, element),
         precision=Precision.FOLLOW,
         samples=samples_of(ShapeOfAttrs, "dtype", rows),
     )
 
 
-shape_of = _size_query(
-    "shape_of",
-    True,
-    "The shape as a vector of integers.",
-    (((2, 1, 3), "int32"), ((4,), "int64"), ((), "int64"), ((0, 2), "int32")),
-)
-ndarray_size = _size_query(
-    "ndarray_size",
-    False,
-    "The number of elements, as a scalar.",
-    (((2, 1, 3), "int32"), ((), "int64"), ((0, 2), "int64")),
-)
+_SHAPES = (((2, 1, 3), "int32"), ((), "int64"), ((0, 2), "int32"), ((0, 2), "int64"), ((4,), "int64"))
+
+shape_of = _size_query("shape_of", True, "The shape as a vector of integers.", _SHAPES)
+ndarray_size = _size_query("ndarray_size", False, "The number of elements, as a scalar.", _SHAPES)

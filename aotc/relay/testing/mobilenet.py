@@ -6,6 +6,8 @@ mod, params = get_workload()                     # width multiplier 1, 224 x 224
 
 from __future__ import annotations
 
+from typing import Any
+
 from aotc.ir import TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import batch_flatten, global_avg_pool2d, relu, softmax
@@ -20,13 +22,16 @@ _BLOCKS = (
 )
 
 
+def _layer(data: Expr, name: str, norm: str, channels: int, size: int, layout: str, **attributes: Any) -> Expr:
+    """A convolution called `name`, normalised under the name `norm`, and relu."""
+    body = square_conv2d(data, name, channels, size, data_layout=layout, **attributes)
+    return relu(batch_norm_infer(body, norm, axis=layout.index("C")))
+
+
 def _separable(data: Expr, name: str, inputs: int, outputs: int, stride: int, layout: str) -> Expr:
     """A 3 x 3 convolution of each channel on its own, then a 1 x 1 convolution across channels."""
-    axis = layout.index("C")
-    body = square_conv2d(data, name, inputs, 3, stride, 1, groups=inputs, data_layout=layout)
-    body = relu(batch_norm_infer(body, f"{name}_bn1", axis=axis))
-    body = square_conv2d(body, f"{name}_conv2", outputs, 1, data_layout=layout)
-    return relu(batch_norm_infer(body, f"{name}_bn2", axis=axis))
+    body = _layer(data, name, f"{name}_bn1", inputs, 3, layout, stride=stride, padding=1, groups=inputs)
+    return _layer(body, f"{name}_conv2", f"{name}_bn2", outputs, 1, layout)
 
 
 def get_net(
@@ -38,9 +43,7 @@ def get_net(
 ) -> Function:
     """The network as a function of `data` (batch_size, *image_shape, in the order of `layout`) and its parameters."""
     body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
-    name = "conv_block_1"
-    body = square_conv2d(body, f"{name}_conv", 32, 3, 2, 1, data_layout=layout)
-    body = relu(batch_norm_infer(body, f"{name}_bn", axis=layout.index("C")))
+    body = _layer(body, "conv_block_1_conv", "conv_block_1_bn", 32, 3, layout, stride=2, padding=1)
     channels = 32
     for number, (outputs, stride) in enumerate(_BLOCKS, 1):
         body = _separable(body, f"separable_conv_block_{number}", channels, outputs, stride, layout)

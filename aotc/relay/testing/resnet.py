@@ -66,14 +66,12 @@ class _Builder:
 
     def unit(self, data: Expr, name: str, channels: int, stride: int, first: bool, bottleneck: bool) -> Expr:
         """A residual unit; the first of a stage projects its shortcut."""
+        inner = channels // 4
+        layers = [(inner, 1), (inner, 3), (channels, 1)] if bottleneck else [(channels, 3)] * 2
         active = relu(self.norm(data, f"{name}_bn1"))
-        if bottleneck:
-            body = self.conv(active, f"{name}_conv1", channels // 4, 1, stride)
-            body = self.conv(relu(self.norm(body, f"{name}_bn2")), f"{name}_conv2", channels // 4, 3)
-            body = self.conv(relu(self.norm(body, f"{name}_bn3")), f"{name}_conv3", channels, 1)
-        else:
-            body = self.conv(active, f"{name}_conv1", channels, 3, stride)
-            body = self.conv(relu(self.norm(body, f"{name}_bn2")), f"{name}_conv2", channels, 3)
+        body = self.conv(active, f"{name}_conv1", *layers[0], stride)
+        for number, layer in enumerate(layers[1:], 2):
+            body = self.conv(relu(self.norm(body, f"{name}_bn{number}")), f"{name}_conv{number}", *layer)
         return add(body, self.conv(active, f"{name}_sc", channels, 1, stride) if first else data)
 
 

@@ -24,18 +24,14 @@ _HEADS: Final = ("Node Name", "Ops", "Time(us)", "Time(%)", "Shape", "Inputs", "
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One call of a kernel: its node, the kernel, what it gives, seconds per call for each repetition."""
+    """One call of a kernel: its node, the kernel, what it gives, how long it took."""
 
     name: str
     kernel: str
     shape: tuple[int, ...]
     num_inputs: int
     num_outputs: int
-    seconds: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        return sum(self.seconds) / len(self.seconds)
+    times: BenchmarkResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +43,14 @@ class Profile:
     @property
     def total(self) -> float:
         """Seconds of all calls together."""
-        return sum(row.mean for row in self.rows)
+        return float(sum(row.times.mean for row in self.rows))
 
     def __str__(self) -> str:
         lines = [_HEADS, tuple("-" * len(head) for head in _HEADS)]
-        for row in sorted(self.rows, key=lambda r: -r.mean):
-            share = 100 * row.mean / self.total if self.total else 0.0
-            times = ", ".join(f"{1e6 * s:.3f}" for s in row.seconds)
-            numbers = (f"{1e6 * row.mean:.3f}", f"{share:.3f}", str(row.shape), row.num_inputs, row.num_outputs)
+        for row in sorted(self.rows, key=lambda r: -r.times.mean):
+            share = 100 * row.times.mean / self.total if self.total else 0.0
+            times = ", ".join(f"{1e6 * s:.3f}" for s in row.times.results)
+            numbers = (f"{1e6 * row.times.mean:.3f}", f"{share:.3f}", str(row.shape), row.num_inputs, row.num_outputs)
             lines.append((row.name, row.kernel, *map(str, numbers), f"[{times}]"))
         lines.append(("Total_time", "-", f"{1e6 * self.total:.3f}", *"-" * 5))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -124,7 +120,8 @@ class GraphModuleDebug(GraphModule):
     def _row(self, index: int, seconds: Sequence[float]) -> ProfileRow:
         node, outputs = self._nodes[index], self._memory.node_outputs(index)
         kernel = node.kernel.partition(":")[2]
-        return ProfileRow(node.name, kernel, outputs[0].shape, len(node.inputs), len(outputs), tuple(seconds))
+        times = BenchmarkResult(tuple(seconds))
+        return ProfileRow(node.name, kernel, outputs[0].shape, len(node.inputs), len(outputs), times)
 
     def display_debug_result(self) -> None:
         """Print the times of the last run."""

@@ -29,17 +29,23 @@ _MOST_SHOWN: Final = 80
 _SUFFIXES: Final = (".so", ".dylib", ".dll")
 
 
-def find_library(path: Path) -> Path:
+def find_library(path: Path, check: bool | str = False) -> Path:
     """The library file that `path` is, or that lies in the emitted project `path`.
 
-    Raises AotcError (code "load") if there is none, or more than one to choose from.
+    check    compare the whole library with its SHA-256: this one, or for True that in its project's metadata
+
+    Raises AotcError: code "load" if there is none, or more than one to choose from; code "checksum" where the sums
+    differ, and where the metadata state none.
     """
     try:
         if not path.exists():
             raise AotcError("load", f"no such file or directory: {path}")
-        return _library_of(path) if path.is_dir() else path
+        library = _library_of(path) if path.is_dir() else path
     except OSError as error:
         raise AotcError("load", f"cannot look at {path}: {error.strerror}") from error
+    if check:
+        require_checksum(library, check if isinstance(check, str) else _stated_checksum(library))
+    return library
 
 
 def _library_of(path: Path) -> Path:
@@ -90,56 +96,41 @@ def read_metadata(project: Path) -> dict[str, Any]:
     return read_table(path, "load") if path.is_file() else {}
 
 
-def require_contents(library: Path, check: bool | str) -> None:
-    """Compare the whole library with its SHA-256: the one given, or for True that in its project's metadata.
-
-    Raises AotcError (code "checksum") where they differ, and where the metadata state none.
-    """
-    if isinstance(check, str):
-        require_checksum(library, check)
-        return
+def _stated_checksum(library: Path) -> str:
+    """The SHA-256 of a library in its project's metadata; AotcError (code "checksum") where they state none."""
     file = library.absolute()
     for project in file.parents[:2]:
         stated = read_metadata(project).get("sha256")
         found = stated.get(file.relative_to(project).as_posix()) if isinstance(stated, dict) else None
         if isinstance(found, str):
-            require_checksum(library, found)
-            return
+            return found
     hint = "it is in the metadata.json of the project that `aotc compile` built; or give the SHA-256 itself"
     raise AotcError("checksum", f"no checksum of {library} is stated", hint=hint)
 
 
-class _Spellings:
-    """Names under which files are opened.
+_TURNS: Final = Turns()
+#: The files that were ever seen at a path.
+_SEEN: Final[dict[Path, dict[tuple[int, int], str]]] = {}
+
+
+def _spelling(path: Path) -> str:
+    """A name of the file that is at an absolute path now, and of no other one.
 
     The dynamic linker of glibc takes a name that it has open for the same library, even if another file has
     taken its place since.  Each file that was ever seen at a path has a spelling of its own: one more slash.
     """
-
-    def __init__(self) -> None:
-        self._turns = Turns()
-        self._seen: dict[Path, list[tuple[int, int]]] = {}
-
-    def of(self, path: Path) -> str:
-        """A name of the file that is at an absolute path now."""
-        stat = path.stat()
-        identity = stat.st_dev, stat.st_ino
-        with self._turns:
-            seen = self._seen.setdefault(path, [])
-            if identity not in seen:
-                seen.append(identity)
-            slashes = "/" * (1 + seen.index(identity))
-        return f"{path.parent}{slashes}{path.name}"
-
-
-_SPELLINGS: Final = _Spellings()
+    stat = path.stat()
+    with _TURNS:
+        seen = _SEEN.setdefault(path, {})
+        slashes = seen.setdefault((stat.st_dev, stat.st_ino), "/" * (1 + len(seen)))
+    return f"{path.parent}{slashes}{path.name}"
 
 
 def open_library(path: Path, interface: Any = ffi) -> Any:
     """The handle of a shared library, for a cffi interface; AotcError (code "load")."""
     require_whole(path)
     try:
-        return interface.dlopen(_SPELLINGS.of(path.resolve()), interface.RTLD_NOW | interface.RTLD_LOCAL)
+        return interface.dlopen(_spelling(path.resolve()), interface.RTLD_NOW | interface.RTLD_LOCAL)
     except OSError as error:
         raise _unloadable(path, error) from error
 

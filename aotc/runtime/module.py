@@ -17,7 +17,7 @@ from aotc.ir import AotcError, Device, nearest, open_regular, require_device
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.image import require_checksum
-from aotc.runtime.library import Library, find_library, is_inside, require_contents, shown
+from aotc.runtime.library import Library, find_library, is_inside, shown
 from aotc.runtime.session import Session
 
 #: What stands before the name that a user gave to `relay.build` in the C name of the model.
@@ -93,21 +93,14 @@ def load_module(path: str | Path, *, check: bool | str = False) -> CompiledLibra
         require_checksum(file, check)
         check = False
     if file.suffix != ".tar" or not file.is_file():
-        return _checked(file, check)
+        return CompiledLibrary(find_library(file, check))
     folder = ScratchDirectory("aotc-load-")
     try:
         _extract(file, Path(folder.name))
-        return _checked(Path(folder.name), check, folder)
+        return CompiledLibrary(find_library(Path(folder.name), check), folder)
     except BaseException:
         folder.remove()
         raise
-
-
-def _checked(path: Path, check: bool | str, keep_alive: object = None) -> CompiledLibrary:
-    library = find_library(path)
-    if check:
-        require_contents(library, check)
-    return CompiledLibrary(library, keep_alive)
 
 
 def _extract(archive: Path, folder: Path) -> None:

@@ -14,7 +14,7 @@ they are loaded again from their path, with the same options.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
@@ -25,7 +25,7 @@ from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.runtime import tensor as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
 from aotc.runtime.forks import own_lock
-from aotc.runtime.library import Library, Threads, find_library, require_contents
+from aotc.runtime.library import Library, Threads, find_library
 from aotc.runtime.tensor import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
 
 _POINTERS: Final = ffi.typeof("void *[]")
@@ -53,10 +53,7 @@ def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None
     where the processor lacks instructions, "isa" for kernels that the library does not have; code "checksum" for other
     contents than those that were written, and where nothing states these.
     """
-    library = find_library(Path(path))
-    if check:
-        require_contents(library, check)
-    return Session(Library(library), threads, isa)
+    return Session(Library(find_library(Path(path), check)), threads, isa)
 
 
 def _pointers(arrays: Sequence[Any], count: int = 1) -> Any:
@@ -65,12 +62,6 @@ def _pointers(arrays: Sequence[Any], count: int = 1) -> Any:
     for k, array in enumerate(arrays):
         pointers[k] = _memory(array)
     return pointers
-
-
-def _require_mapping(value: object, role: str) -> None:
-    if not isinstance(value, Mapping):
-        text = f"{role}s must be a mapping from names to arrays, not {type(value).__name__}"
-        raise AotcTypeError(f"{role}-type", text)
 
 
 #: Pointers to inputs, to outputs, to the workspace; the workspace's memory.
@@ -188,10 +179,9 @@ class Session:
 
     def _prepared(self, names: Iterable[str] | None, inputs: Mapping[str, Any]) -> tuple[list[Any], Iterable[int]]:
         """The inputs' memory, copies where C cannot read them as they are, and the numbers of the outputs named."""
-        _require_mapping(inputs, "input")
+        arrays, problems = check_inputs(inputs, self._library.inputs)
         if isinstance(names, str):
             raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{names!r}]")
-        arrays, problems = check_inputs(inputs, self._library.inputs)
         wanted = list(names or ()) or list(self._places)
         require_none([*problems, *tensors.unknown_names("output", wanted, self._library.outputs)])
         buffers = own_memory(arrays, self._library.inputs)
@@ -208,9 +198,7 @@ class Session:
 
         Raises AotcError with one diagnostic for each thing that is wrong.
         """
-        _require_mapping(inputs, "input")
         given = {} if outputs is None else outputs
-        _require_mapping(given, "output")
         arrays, problems = check_inputs(inputs, self._library.inputs)
         require_none([*problems, *tensors.check_outputs(given, self._library.outputs)])
         return Binding(self, arrays, given)
@@ -295,13 +283,8 @@ def _by_name(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> Mapping[st
 
 def _require_apart(outputs: Mapping[str, Array], inputs: Mapping[str, Array]) -> None:
     """Raise AotcError if an output shares bytes with another one or with an input that is read in place."""
-    pairs = [(f"output {a!r}", f"output {b!r}", outputs[a], outputs[b]) for a, b in combinations(outputs, 2)]
-    pairs += [(f"output {o!r}", f"input {i!r}", outputs[o], inputs[i]) for o in outputs for i in inputs]
-    hint = "give each its own array"
-    require_none(
-        [
-            Diagnostic("output-overlap", f"{first} and {second} share memory", hint=hint)
-            for first, second, a, b in pairs
-            if np.may_share_memory(a, b)
-        ]
-    )
+    written = [(f"output {name!r}", array) for name, array in outputs.items()]
+    read = [(f"input {name!r}", array) for name, array in inputs.items()]
+    pairs = chain(combinations(written, 2), product(written, read))
+    shared = [f"{first} and {second} share memory" for (first, a), (second, b) in pairs if np.may_share_memory(a, b)]
+    require_none([Diagnostic("output-overlap", text, hint="give each its own array") for text in shared])

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Diagnostic, DType, nearest
+from aotc.ir import AotcError, AotcTypeError, Diagnostic, DType, nearest
 
 Array = np.ndarray[Any, Any]
 
@@ -116,8 +116,18 @@ def unknown_names(role: str, names: Iterable[Any], infos: Sequence[TensorInfo]) 
             yield Diagnostic(f"{role}-unknown", f"the model has no {role} {name!r}", hint=hint)
 
 
+def _require_mapping(role: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        text = f"{role}s must be a mapping from names to arrays, not {type(value).__name__}"
+        raise AotcTypeError(f"{role}-type", text)
+
+
 def check_inputs(inputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tuple[list[Array], list[Diagnostic]]:
-    """The arrays in the model's order, and everything that is wrong with them."""
+    """The arrays in the model's order, and everything that is wrong with them.
+
+    Raises AotcTypeError for what is no mapping.
+    """
+    _require_mapping("input", inputs)
     arrays: list[Array] = []
     problems = list(unknown_names("input", inputs, infos))
     for info in infos:
@@ -133,7 +143,8 @@ def check_inputs(inputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tupl
 
 
 def check_outputs(outputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Diagnostic]:
-    """Everything that is wrong with arrays that the model is to write into."""
+    """Everything that is wrong with arrays that the model is to write into; AotcTypeError for what is no mapping."""
+    _require_mapping("output", outputs)
     problems = list(unknown_names("output", outputs, infos))
     for info, value in ((i, outputs[i.name]) for i in infos if i.name in outputs):
         if not isinstance(value, np.ndarray):

@@ -8,17 +8,19 @@ Integers wrap.  Division and remainder by zero give 0; `divide` truncates intege
 
 from __future__ import annotations
 
+from functools import partial
+from operator import truediv
 from typing import Any
 
 import numpy as np
 
 from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
-from aotc.relay.op.rows import NumpyFn, ScalarFn, binary, broadcast, elementwise, intrinsic, wide, wide_numpy
+from aotc.relay.op.rows import NumpyFn, binary, broadcast, choose, either, elementwise, intrinsic, wide
 from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
-from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, INTEGER, NUMBER, exact, random_array, special_values
+from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, INTEGER, NUMBER, Kind, exact, random_array, special_values
 from aotc.tir import binary as scalar
-from aotc.tir import call, const, select
+from aotc.tir import const, select
 
 
 def _by_kind(floats: NumpyFn, integers: NumpyFn) -> Any:
@@ -26,7 +28,7 @@ def _by_kind(floats: NumpyFn, integers: NumpyFn) -> Any:
     return lambda a, b: (floats if DType(str(a.dtype)).is_float else integers)(a, b)
 
 
-def _safe(op: str, by_minus_one: ScalarFn) -> ScalarFn:
+def _safe(op: str, by_minus_one: NumpyFn) -> NumpyFn:
     """Integer division `op` that is defined everywhere: by zero it gives 0, and the least value by -1 wraps."""
 
     def apply(a: Scalar, b: Scalar) -> Scalar:
@@ -54,23 +56,18 @@ def _numpy_trunc_divide(a: Array, b: Array) -> Any:
     return quotient + inexact.astype(quotient.dtype)
 
 
-def _rounded(rounding: str) -> ScalarFn:
-    return wide(lambda x, y: call(rounding, x / y))
+_floor, _trunc, _fmod = map(intrinsic, ("floor", "trunc", "fmod"))
+_nonzero = either(lambda x: x.not_equal(0), lambda x: x != 0)
+_floored = wide(lambda x, y: _floor(x / y))
+_truncated = wide(lambda x, y: _trunc(x / y))
 
 
-def _float_mod(a: Scalar, b: Scalar) -> Scalar:
-    rest = call("fmod", a, b)
-    return select(rest.not_equal(0) & ((rest < 0) ^ (b < 0)), rest + b, rest)
+def _float_mod(a: Any, b: Any) -> Any:
+    rest = _fmod(a, b)
+    return choose(_nonzero(rest) & ((rest < 0) ^ (b < 0)), rest + b, rest)
 
 
-def _numpy_float_mod(a: Array, b: Array) -> Any:
-    rest = np.fmod(a, b)
-    return np.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
-
-
-_NUMPY_FLOOR = _by_kind(wide_numpy(lambda x, y: np.floor(x / y)), np.floor_divide)
-_NUMPY_TRUNC = _by_kind(wide_numpy(lambda x, y: np.trunc(x / y)), _numpy_trunc_divide)
-_TRUNC_MOD = _by_kind(intrinsic("fmod"), _trunc_rem)
+_TRUNC_MOD = _by_kind(_fmod, _trunc_rem)
 
 
 def _numpy_power(a: Array, b: Array) -> Any:
@@ -91,39 +88,37 @@ def _numpy_shift(fn: Any) -> Any:
     return apply
 
 
-def _op(name: str) -> ScalarFn:
-    return lambda a, b: scalar(name, a, b)
+def _plain(name: str, operation: str, kind: Kind, **facets: Any) -> OpDef:
+    """The operator that has one name in numpy and here, and that of an `operation` in tir."""
+    return binary(name, getattr(np, name), partial(scalar, operation), kind, **facets)
 
 
-add = binary("add", np.add, _op("add"), NUMBER, quantised=Quantised.RESCALE)
-subtract = binary("subtract", np.subtract, _op("sub"), NUMBER, quantised=Quantised.RESCALE)
-multiply = binary("multiply", np.multiply, _op("mul"), NUMBER, quantised=Quantised.RESCALE)
-divide = binary("divide", _by_kind(np.true_divide, _numpy_trunc_divide), _by_kind(_op("div"), _trunc_div), NUMBER)
-floor_divide = binary("floor_divide", _NUMPY_FLOOR, _by_kind(_rounded("floor"), _floor_div), NUMBER)
-trunc_divide = binary("trunc_divide", _NUMPY_TRUNC, _by_kind(_rounded("trunc"), _trunc_div), NUMBER)
+def _compared(name: str, operation: str, kind: Kind = NUMBER) -> OpDef:
+    return _plain(name, operation, kind, result="bool")
+
+
+add = _plain("add", "add", NUMBER, quantised=Quantised.RESCALE)
+subtract = _plain("subtract", "sub", NUMBER, quantised=Quantised.RESCALE)
+multiply = _plain("multiply", "mul", NUMBER, quantised=Quantised.RESCALE)
+divide = binary("divide", _by_kind(truediv, _numpy_trunc_divide), _by_kind(truediv, _trunc_div), NUMBER)
+floor_divide = binary("floor_divide", _by_kind(_floored, np.floor_divide), _by_kind(_floored, _floor_div), NUMBER)
+trunc_divide = binary(
+    "trunc_divide", _by_kind(_truncated, _numpy_trunc_divide), _by_kind(_truncated, _trunc_div), NUMBER
+)
 mod = binary("mod", np.fmod, _TRUNC_MOD, NUMBER)
 trunc_mod = binary("trunc_mod", np.fmod, _TRUNC_MOD, NUMBER)
-floor_mod = binary(
-    "floor_mod", wide_numpy(_by_kind(_numpy_float_mod, np.mod)), _by_kind(wide(_float_mod), _floor_rem), NUMBER
-)
+floor_mod = binary("floor_mod", _by_kind(wide(_float_mod), np.mod), _by_kind(wide(_float_mod), _floor_rem), NUMBER)
 power = binary("power", _by_kind(np.power, _numpy_power), intrinsic("pow"), NUMBER, precision=Precision.NEVER)
 atan2 = binary("atan2", np.arctan2, intrinsic("atan2"), FLOAT)
-maximum = binary("maximum", np.maximum, _op("max"), NUMBER, exact=True, quantised=Quantised.PASS)
-minimum = binary("minimum", np.minimum, _op("min"), NUMBER, exact=True, quantised=Quantised.PASS)
-equal = binary("equal", np.equal, _op("eq"), ANY, result="bool")
-not_equal = binary("not_equal", np.not_equal, _op("ne"), ANY, result="bool")
-less = binary("less", np.less, _op("lt"), NUMBER, result="bool")
-less_equal = binary("less_equal", np.less_equal, _op("le"), NUMBER, result="bool")
-greater = binary("greater", np.greater, _op("gt"), NUMBER, result="bool")
-greater_equal = binary("greater_equal", np.greater_equal, _op("ge"), NUMBER, result="bool")
-logical_and = binary("logical_and", np.logical_and, _op("and"), BOOL)
-logical_or = binary("logical_or", np.logical_or, _op("or"), BOOL)
-logical_xor = binary("logical_xor", np.logical_xor, _op("xor"), BOOL)
-bitwise_and = binary("bitwise_and", np.bitwise_and, _op("and"), BITS)
-bitwise_or = binary("bitwise_or", np.bitwise_or, _op("or"), BITS)
-bitwise_xor = binary("bitwise_xor", np.bitwise_xor, _op("xor"), BITS)
-left_shift = binary("left_shift", _numpy_shift(np.left_shift), _op("shl"), INTEGER)
-right_shift = binary("right_shift", _numpy_shift(np.right_shift), _op("shr"), INTEGER)
+maximum = _plain("maximum", "max", NUMBER, exact=True, quantised=Quantised.PASS)
+minimum = _plain("minimum", "min", NUMBER, exact=True, quantised=Quantised.PASS)
+equal, not_equal = _compared("equal", "eq", ANY), _compared("not_equal", "ne", ANY)
+less, less_equal = _compared("less", "lt"), _compared("less_equal", "le")
+greater, greater_equal = _compared("greater", "gt"), _compared("greater_equal", "ge")
+logical_and, logical_or, logical_xor = (_plain(f"logical_{op}", op, BOOL) for op in ("and", "or", "xor"))
+bitwise_and, bitwise_or, bitwise_xor = (_plain(f"bitwise_{op}", op, BITS) for op in ("and", "or", "xor"))
+left_shift = binary("left_shift", _numpy_shift(np.left_shift), partial(scalar, "shl"), INTEGER)
+right_shift = binary("right_shift", _numpy_shift(np.right_shift), partial(scalar, "shr"), INTEGER)
 
 
 # --- where

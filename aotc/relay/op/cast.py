@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, Quantised, TensorType, Type, Types, args, require
-from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import along_axis, broadcast_at, carrier
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
+from aotc.relay.op.rows import along_axis, carrier, choose, greater, lesser
 from aotc.relay.op.rules import float_tensor, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, special_values
-from aotc.tir import const, maximum, minimum, select, te
+from aotc.tir import const
 
 # --- cast
 
@@ -54,7 +55,7 @@ cast = OpDef(
     reference=lambda a, x: x.astype(DType(a.dtype).numpy),
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
-    element=lambda a, i, x: broadcast_at(x, i).astype(a.dtype),
+    element=lambda a, i, x: x[i].astype(a.dtype),
     samples=_cast_samples,
 )
 
@@ -86,22 +87,15 @@ def _bounds(a: ClipAttrs, dtype: DType) -> tuple[int | float | None, int | float
     return low, None if a.a_max > dtype.max else max(a.a_max, dtype.min)
 
 
+def _clamped(a: ClipAttrs, dtype: DType, x: Any) -> Any:
+    low, high = _bounds(a, dtype)
+    x = x if low is None else greater(x, low)
+    return x if high is None else lesser(x, high)
+
+
 def _clip_reference(a: ClipAttrs, data: Array) -> Array:
     dtype = DType.of(data)
-    low, high = _bounds(a, dtype)
-    work = data.astype(carrier(dtype) or data.dtype)
-    if low is not None:
-        work = np.maximum(work, np.asarray(low, work.dtype))
-    if high is not None:
-        work = np.minimum(work, np.asarray(high, work.dtype))
-    return np.asarray(work).astype(data.dtype)
-
-
-def _clip_element(a: ClipAttrs, i: Index, data: te.Tensor) -> Scalar:
-    low, high = _bounds(a, data.dtype)
-    x = broadcast_at(data, i)
-    x = x if low is None else maximum(x, low)
-    return x if high is None else minimum(x, high)
+    return np.asarray(_clamped(a, dtype, data.astype(carrier(dtype) or data.dtype))).astype(data.dtype)
 
 
 def _clip_samples() -> Samples:
@@ -122,7 +116,7 @@ clip = OpDef(
     reference=_clip_reference,
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
-    element=_clip_element,
+    element=lambda a, i, data: _clamped(a, data.dtype, data[i]),
     quantised=Quantised.RESCALE,
     samples=_clip_samples,
 )
@@ -137,12 +131,8 @@ class LeakyReluAttrs(Attrs):
     alpha: float = 0.25
 
 
-def _leaky_numpy(data: Array, slope: Array) -> Array:
-    return np.where(data > 0, data, data * slope).astype(data.dtype)
-
-
-def _leaky(x: Scalar, slope: Scalar) -> Scalar:
-    return select(x > 0, x, x * slope)
+def _leaky(x: Any, slope: Any) -> Any:
+    return choose(x > 0, x, x * slope)
 
 
 def _leaky_samples() -> Samples:
@@ -156,10 +146,10 @@ leaky_relu = OpDef(
     name="nn.leaky_relu",
     attrs=LeakyReluAttrs,
     infer=lambda _, types: float_tensor(types[0]),
-    reference=lambda a, x: _leaky_numpy(x, np.asarray(a.alpha).astype(x.dtype)),
+    reference=lambda a, x: _leaky(x, np.asarray(a.alpha).astype(x.dtype)),
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
-    element=lambda a, i, x: _leaky(broadcast_at(x, i), const(a.alpha, x.dtype)),
+    element=lambda a, i, x: _leaky(x[i], const(a.alpha, x.dtype)),
     samples=_leaky_samples,
 )
 
@@ -176,4 +166,4 @@ _PRELU = [
     (((2, 3), (3,)), {"axis": -1}),
     (((2, 0), (0,)), {"axis": 1}),
 ]
-prelu = along_axis("nn.prelu", PReluAttrs, "alpha", _leaky_numpy, _leaky, "prelu.alpha", _PRELU, float_tensor)
+prelu = along_axis("nn.prelu", PReluAttrs, "alpha", _leaky, "prelu.alpha", _PRELU, float_tensor)

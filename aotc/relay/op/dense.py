@@ -271,6 +271,4 @@ contrib_dense_pack = _product(
 )
 matmul = _product("matmul", MatmulAttrs, "tensor_a tensor_b", _axes_matmul, "matmul.rank", refine=_refine)
 batch_matmul = _product("batch_matmul", BatchMatmulAttrs, "tensor_a tensor_b", _axes_batch, "batch_matmul.rank")
-bias_add = along_axis(
-    "nn.bias_add", BiasAddAttrs, "bias", add, add, "bias_add.bias", _BIASED, quantised=Quantised.RESCALE
-)
+bias_add = along_axis("nn.bias_add", BiasAddAttrs, "bias", add, "bias_add.bias", _BIASED, quantised=Quantised.RESCALE)

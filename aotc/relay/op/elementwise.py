@@ -11,20 +11,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.op import Precision, Quantised
+from aotc.ir import DType, Precision, Quantised
 from aotc.relay.op.opdef import Array, OpDef, Scalar
-from aotc.relay.op.rows import ScalarFn, intrinsic, unary, wide, wide_numpy
+from aotc.relay.op.rows import NumpyFn, either, intrinsic, unary, wide
 from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, NUMBER, WITH_ZERO
 from aotc.tir import call, const, maximum, minimum, select
 
 
-def _for_floats(name: str) -> ScalarFn:
-    """An intrinsic that leaves integers as they are."""
-    return lambda x: call(name, x) if x.dtype.is_float else x
+def _rounded(name: str, fn: NumpyFn) -> OpDef:
+    """The operator that rounds floats by `fn`, and leaves integers as they are."""
 
+    def rounded(x: Any) -> Any:
+        return fn(x) if DType(str(x.dtype)).is_float else x
 
-def _keep_integers(fn: Any) -> Any:
-    return lambda x: x if np.issubdtype(x.dtype, np.integer) else fn(x)
+    return unary(name, rounded, rounded, NUMBER, exact=True)
 
 
 def _abs(x: Scalar) -> Scalar:
@@ -73,24 +73,21 @@ def _identity(x: Any) -> Any:
 
 # abs, round: Relay's names, wanted as attributes of this module
 abs = unary("abs", np.abs, _abs, NUMBER, exact=True)
-ceil = unary("ceil", _keep_integers(np.ceil), _for_floats("ceil"), NUMBER, exact=True)
-floor = unary("floor", _keep_integers(np.floor), _for_floats("floor"), NUMBER, exact=True)
-trunc = unary("trunc", _keep_integers(np.trunc), _for_floats("trunc"), NUMBER, exact=True)
-round = unary("round", _keep_integers(np.rint), _for_floats("round_even"), NUMBER, exact=True)
+ceil, floor, trunc = (_rounded(name, intrinsic(name)) for name in ("ceil", "floor", "trunc"))
+round = _rounded("round", either(intrinsic("round_even"), np.rint))
 sign = unary("sign", np.sign, _sign, WITH_ZERO, exact=True)
 negative = unary("negative", np.negative, lambda x: -x, NUMBER, exact=True)
 relu = unary(
     "nn.relu", lambda x: np.maximum(x, x.dtype.type(0)), _relu, WITH_ZERO, exact=True, quantised=Quantised.PASS
 )
 exp, expm1, log, log2, log10, log1p, sqrt = map(_function, ["exp", "expm1", "log", "log2", "log10", "log1p", "sqrt"])
-rsqrt = unary("rsqrt", wide_numpy(lambda x: 1 / np.sqrt(x)), intrinsic("rsqrt"), FLOAT, precision=Precision.NEVER)
+rsqrt = unary("rsqrt", wide(lambda x: 1 / np.sqrt(x)), intrinsic("rsqrt"), FLOAT, precision=Precision.NEVER)
 sin, cos, tan, asin, acos, atan = map(_function, ["sin", "cos", "tan", "asin", "acos", "atan"])
 sinh, cosh, tanh, asinh, acosh, atanh = map(_function, ["sinh", "cosh", "tanh", "asinh", "acosh", "atanh"])
-erf = unary("erf", wide_numpy(_erf), intrinsic("erf"), FLOAT, precision=Precision.NEVER)
-sigmoid = unary("sigmoid", wide_numpy(lambda x: 1 / (1 + np.exp(-x))), wide(logistic), FLOAT)
+erf = unary("erf", wide(_erf), intrinsic("erf"), FLOAT, precision=Precision.NEVER)
+sigmoid = unary("sigmoid", wide(lambda x: 1 / (1 + np.exp(-x))), wide(logistic), FLOAT)
 logical_not = unary("logical_not", np.logical_not, lambda x: ~x, BOOL)
 bitwise_not = unary("bitwise_not", np.invert, lambda x: ~x, BITS)
-isnan = unary("isnan", np.isnan, intrinsic("isnan"), FLOAT, result="bool")
-isinf = unary("isinf", np.isinf, intrinsic("isinf"), FLOAT, result="bool")
+isnan, isinf = (unary(name, intrinsic(name), intrinsic(name), FLOAT, result="bool") for name in ("isnan", "isinf"))
 isfinite = unary("isfinite", np.isfinite, _is_finite, FLOAT, result="bool")
 copy = unary("copy", _identity, _identity, ANY, exact=True, quantised=Quantised.PASS)

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.op import Precision
-from aotc.relay.op.opdef import OpDef, Scalar
-from aotc.relay.op.rows import NumpyFn, ScalarFn, unary, wide, wide_numpy
+from aotc.relay.op.opdef import OpDef
+from aotc.relay.op.rows import NumpyFn, either, greater, intrinsic, lesser, unary, wide
 from aotc.relay.op.samples import FLOAT
-from aotc.tir import call, maximum, minimum
 
 _TANH = (
     (0.999999977, 0.133774455, 0.00349138535, 2.05422158e-05, 1.32669164e-08),
@@ -32,6 +31,7 @@ _ERF = (
     (1.12837912, 0.378139052, 0.0744311068, 0.01075915, 0.00026820511, -1.49906306e-06),
     (1.0, 0.66844657, 0.188807655, 0.029363086, 0.00251662826),
 )
+_EXP = intrinsic("exp")
 _EXP_RANGE = (-87.0, 88.0)
 Fit = tuple[Sequence[float], Sequence[float]]
 
@@ -49,33 +49,21 @@ def _ratio(fit: Fit, x: Any) -> Any:
     return x * _polynomial(fit[0], t) / _polynomial(fit[1], t)
 
 
-def _narrow(name: str, fast: ScalarFn) -> ScalarFn:
-    return wide(lambda x: fast(x) if x.dtype == "float32" else call(name, x))
-
-
-def _narrow_numpy(exact: NumpyFn, fast: NumpyFn) -> NumpyFn:
-    return wide_numpy(lambda x: fast(x) if x.dtype == np.float32 else exact(x))
-
-
 def _rational(name: str, exact: NumpyFn, limit: float, fit: Fit, precision: Precision | None = None) -> OpDef:
-    def fast(x: Scalar) -> Any:
-        return _ratio(fit, maximum(minimum(x, limit), -limit))
+    of_others = either(intrinsic(name), exact)
 
-    numpy = _narrow_numpy(exact, lambda x: _ratio(fit, np.clip(x, np.float32(-limit), np.float32(limit))))
-    return unary(f"fast_{name}", numpy, _narrow(name, fast), FLOAT, precision=precision)
+    def fast(x: Any) -> Any:
+        return _ratio(fit, greater(lesser(x, limit), -limit)) if x.dtype == "float32" else of_others(x)
+
+    return unary(f"fast_{name}", wide(fast), wide(fast), FLOAT, precision=precision)
 
 
-def clamped_exp(x: Scalar) -> Scalar:
-    """exp of a float32 scalar, neither infinite nor subnormal; of others, exp."""
+def clamped_exp(x: Any) -> Any:
+    """exp of a float32 scalar or array, neither infinite nor subnormal; of others, exp."""
     low, high = _EXP_RANGE
-    return call("exp", maximum(minimum(x, high), low)) if x.dtype == "float32" else call("exp", x)
+    return _EXP(greater(lesser(x, high), low) if x.dtype == "float32" else x)
 
 
-def clamped_exp_numpy(x: Any) -> Any:
-    """exp of a float32 array, neither infinite nor subnormal; of others, exp."""
-    return np.exp(np.clip(x, *map(np.float32, _EXP_RANGE)) if x.dtype == np.float32 else x)
-
-
-fast_exp = unary("fast_exp", wide_numpy(clamped_exp_numpy), wide(clamped_exp), FLOAT, precision=Precision.NEVER)
+fast_exp = unary("fast_exp", wide(clamped_exp), wide(clamped_exp), FLOAT, precision=Precision.NEVER)
 fast_tanh = _rational("tanh", np.tanh, 9.0, _TANH)
 fast_erf = _rational("erf", lambda x: np.vectorize(math.erf, otypes=[np.float64])(x), 4.0, _ERF, Precision.NEVER)

@@ -22,11 +22,11 @@ from aotc.ir import Attrs, AxisMap, OpPattern, Precision, TensorType, Type, Type
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.resample import keys
-from aotc.relay.op.rows import either, intrinsic
+from aotc.relay.op.rows import choose, either, greater, intrinsic, lesser
 from aotc.relay.op.rules import require_known, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import DATA_LAYOUT, may_equal
-from aotc.tir import all_of, maximum, minimum, select, te
+from aotc.tir import all_of, select, te
 
 METHODS: Final = ("nearest", "bilinear", "bicubic")
 PADDINGS: Final = ("zeros", "border", "reflection")
@@ -65,13 +65,12 @@ def _axes(_: Any, types: Types) -> AxisMap:
 # --- coordinates: for numpy arrays and for expressions
 
 
-_floor, _rint = either(intrinsic("floor"), np.floor), either(intrinsic("round_even"), np.rint)
-_abs, _fmod = either(intrinsic("abs"), np.abs), either(intrinsic("fmod"), np.fmod)
-_min, _max, _where = either(minimum, np.minimum), either(maximum, np.maximum), either(select, np.where)
+_floor, _abs, _fmod = map(intrinsic, ("floor", "abs", "fmod"))
+_rint = either(intrinsic("round_even"), np.rint)
 
 
 def _index(x: Any, extent: int) -> Any:
-    return _min(_max(x.astype("int64"), 0), extent - 1)
+    return lesser(greater(x.astype("int64"), 0), extent - 1)
 
 
 def _unnormalised(a: GridSampleAttrs, g: Any, extent: int) -> Any:
@@ -89,10 +88,10 @@ def _padded(a: GridSampleAttrs, x: Any, extent: int) -> Any:
         if width == 0:
             return x * 0.0
         t = _fmod(_abs(x - low), 2 * width)
-        x = _where(t > width, 2 * width - t, t) + low
+        x = choose(t > width, 2 * width - t, t) + low
     if a.padding_mode == "zeros":
         return x
-    return _min(_max(x, 0.0), extent - 1.0)
+    return lesser(greater(x, 0.0), extent - 1.0)
 
 
 def _taps(a: GridSampleAttrs, x: Any, extent: int) -> list[tuple[Any, Any]]:

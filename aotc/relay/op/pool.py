@@ -10,7 +10,7 @@ and its leading padding.  A mean divides by the elements seen, or, with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -23,10 +23,11 @@ from aotc.ir import Attrs, AxisMap, DType, OpPattern, Precision, Quantised, Tens
 from aotc.relay.op import window
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
+from aotc.relay.op.rows import greater, lesser
 from aotc.relay.op.rules import ranked, require_dtype, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import arrange, each_axis, pick, spread, steps
-from aotc.tir import Operand, all_of, binary, maximum, minimum, te
+from aotc.tir import Operand, all_of, binary, maximum, te
 
 
 class MaxPoolAttrs(Attrs):
@@ -112,24 +113,24 @@ class _Window:
 
     def seen(self, include_pad: bool) -> Array:
         """How many taps of each output are counted."""
-        return np.asarray(self._seen(np.arange(self.count), include_pad, np.maximum, np.minimum))
+        return np.asarray(self._seen(np.arange(self.count), include_pad))
 
-    def _seen(self, i: Any, include_pad: bool, greater: Callable[..., Any], smaller: Callable[..., Any]) -> Any:
+    def _seen(self, i: Any, include_pad: bool) -> Any:
         low, high = self.bounds(include_pad)
         start = i * self.stride - self.pad[0]
         first = greater((low - start + (self.dilation - 1)) // self.dilation, 0)
-        last = smaller((high - 1 - start) // self.dilation, self.size - 1)
+        last = lesser((high - 1 - start) // self.dilation, self.size - 1)
         return last - first + 1
 
     def seen_at(self, i: Scalar, include_pad: bool) -> Operand:
         """How many taps output `i` counts, as an expression: a number where all outputs count as many."""
-        ends = {int(self._seen(k, include_pad, max, min)) for k in (0, self.count - 1)}
+        ends = {int(n) for n in self._seen(np.array([0, self.count - 1]), include_pad)}
         low, high = self.bounds(include_pad)
         # between two complete windows, or two that see all there is, are others like them
         alike = {self.size, high - low} if self.dilation == 1 else {self.size}
         if self.count == 1 or (len(ends) == 1 and ends <= alike):
             return ends.pop()
-        found: Operand = self._seen(i, include_pad, maximum, minimum)
+        found: Operand = self._seen(i, include_pad)
         return found
 
 

@@ -19,11 +19,11 @@ import numpy as np
 from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, Types, args, require
 from aotc.relay.op.elementwise import logistic
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import either, intrinsic
+from aotc.relay.op.rows import NumpyFn, either, greater, intrinsic
 from aotc.relay.op.rules import require_known, shape_text, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import const, maximum, te
+from aotc.tir import const, te
 from aotc.tir.schedule.algorithms.recurrence import Cell, Recurrence, Scalars, recurrence
 
 DTYPES: Final = ("float32", "float64")
@@ -56,9 +56,9 @@ class _Kind:
     cell: Callable[[Any], Cell]
 
 
-_tanh: Final = either(intrinsic("tanh"), np.tanh)
+_tanh: Final = intrinsic("tanh")
 _sigmoid: Final = either(logistic, lambda x: 1 / (1 + np.exp(-x)))
-_ACTIVATIONS: Final = {"tanh": _tanh, "relu": either(lambda x: maximum(x, 0), lambda x: np.maximum(x, 0))}
+_ACTIVATIONS: Final[dict[str, NumpyFn]] = {"tanh": _tanh, "relu": lambda x: greater(x, 0)}
 
 
 def _lstm(xs: Scalars, hs: Scalars, states: Scalars, extras: Scalars) -> Sequence[Scalar]:

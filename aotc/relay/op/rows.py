@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import axis_of, broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import Kind, accuracy, cases, random_array, special_values
 from aotc.tir import call as intrinsic_call
-from aotc.tir import const, select, te
+from aotc.tir import const, maximum, minimum, select, te
 
 NumpyFn: TypeAlias = Callable[..., Any]
 ScalarFn: TypeAlias = Callable[..., Scalar]
@@ -45,35 +45,30 @@ def elementwise(fn: NumpyFn, result: str = "") -> Callable[..., Array]:
     return reference
 
 
-def wide(fn: ScalarFn) -> ScalarFn:
-    """`fn` computed in float32 where the operands are narrower, rounded once."""
+def wide(fn: NumpyFn) -> NumpyFn:
+    """`fn` of scalars or of arrays, computed in float32 where they are narrower floats, rounded once."""
 
-    def apply(*args: Scalar) -> Scalar:
+    def apply(*args: Any) -> Any:
         dtype = args[0].dtype
-        return fn(*(a.astype("float32") for a in args)).astype(dtype) if dtype.is_narrow_float else fn(*args)
+        narrow = DType(str(dtype)).is_narrow_float
+        return fn(*(a.astype("float32") for a in args)).astype(dtype) if narrow else fn(*args)
 
     return apply
-
-
-def wide_numpy(fn: NumpyFn) -> NumpyFn:
-    """`fn` of arrays, computed in float32 where they hold narrower floats, rounded once."""
-
-    def apply(*args: Array) -> Any:
-        dtype = args[0].dtype
-        narrow = DType.of(dtype).is_narrow_float
-        return np.asarray(fn(*(a.astype(np.float32) for a in args))).astype(dtype) if narrow else fn(*args)
-
-    return apply
-
-
-def intrinsic(name: str) -> ScalarFn:
-    """The tir intrinsic called `name`, as a function of its operands."""
-    return lambda *args: intrinsic_call(name, *args)
 
 
 def either(scalars: NumpyFn, arrays: NumpyFn) -> NumpyFn:
     """A function of scalar expressions and of arrays, for formulas of both."""
     return lambda *args: (arrays if isinstance(args[0], (np.ndarray, np.generic)) else scalars)(*args)
+
+
+def intrinsic(name: str) -> NumpyFn:
+    """The tir intrinsic called `name` of scalars, and numpy's function of that name of arrays."""
+    return either(partial(intrinsic_call, name), lambda *args: getattr(np, name)(*args))
+
+
+greater: Final = either(maximum, np.maximum)
+lesser: Final = either(minimum, np.minimum)
+choose: Final = either(select, np.where)
 
 
 def literal(values: Sequence[float], index: Scalar, dtype: str) -> Scalar:
@@ -165,14 +160,13 @@ def along_axis(
     name: str,
     attributes: type[Attrs],
     vector: str,
-    numpy: NumpyFn,
-    scalar: ScalarFn,
+    fn: NumpyFn,
     code: str,
     samples: Sequence[Any],
     accepts: Callable[[Type], TensorType] = tensor,
     **facets: Any,
 ) -> OpDef:
-    """An elementwise operator of data and of a `vector` along `axis`, as functions of arrays and of scalars.
+    """An elementwise operator of data and of a `vector` along `axis`, as a function of arrays or of scalars.
 
     code     of the diagnostic where the vector does not fit
     samples  as `samples.cases` takes them
@@ -184,8 +178,8 @@ def along_axis(
         rules.check_vectors(code, a, data, types[1:], vector)
         return data
 
-    def element(a: Any, i: Index, data: te.Tensor, values: te.Tensor) -> Scalar:
-        return scalar(data[i], values[i[axis_of(a.axis, data.rank)]])
+    def element(a: Any, i: Index, data: te.Tensor, values: te.Tensor) -> Any:
+        return fn(data[i], values[i[axis_of(a.axis, data.rank)]])
 
     return OpDef(
         name=name,
@@ -193,7 +187,7 @@ def along_axis(
         args=args("data", vector),
         infer=infer,
         refine=rules.vectors_along_axis,
-        reference=lambda a, x, v: numpy(x, rules.broadcast_along(v, a.axis, x.ndim)),
+        reference=lambda a, x, v: fn(x, rules.broadcast_along(v, a.axis, x.ndim)),
         pattern=OpPattern.BROADCAST,
         axes=rules.elements_and_vectors,
         element=element,

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Attrs, OpPattern
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.fast_math import clamped_exp, clamped_exp_numpy
+from aotc.relay.op.fast_math import clamped_exp
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
 from aotc.relay.op.reduce import Reduction
 from aotc.relay.op.rows import ScalarFn, intrinsic
@@ -101,7 +101,7 @@ softmax = _along("softmax", "exp(data) / sum(exp(data)) along an axis.", _refere
 fast_softmax = _along(
     "fast_softmax",
     "softmax with `fast_exp`: what is 87 or more below the largest counts as 87 below.",
-    partial(_reference_softmax, exp=clamped_exp_numpy),
+    partial(_reference_softmax, exp=clamped_exp),
     partial(_compute_softmax, exp=clamped_exp),
 )
 log_softmax = _along(

@@ -10,7 +10,7 @@ In: a Program as lowering makes it.  Out: one that code generation prints.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, PassInstrument
@@ -38,7 +38,6 @@ class ProgramPass(Pass[Any]):
         return [getattr(part, f.name) for part in parts for f in fields(part)], dict(module.plan.offsets)
 
 
-@dataclass(frozen=True, repr=False)
 class TakeViews(ProgramPass):
     """Kernels read parts of tensors where they lie, and write into the caller's outputs."""
 
@@ -46,7 +45,6 @@ class TakeViews(ProgramPass):
         return take_views(module)
 
 
-@dataclass(frozen=True, repr=False)
 class WorkInPlace(ProgramPass):
     """Kernels write over inputs that nobody needs any more, where they may."""
 
@@ -54,7 +52,6 @@ class WorkInPlace(ProgramPass):
         return work_in_place(module)
 
 
-@dataclass(frozen=True, repr=False)
 class PlanMemory(ProgramPass):
     """Every temporary gets its place in the arena."""
 
@@ -64,7 +61,6 @@ class PlanMemory(ProgramPass):
         return plan_memory(module, self.target.places({"arena": 0})["arena"].align)
 
 
-@dataclass(frozen=True, repr=False)
 class DivideAmongThreads(ProgramPass):
     """Kernels that are worth it become those of a team: every thread calls them, and does its share."""
 
@@ -74,7 +70,6 @@ class DivideAmongThreads(ProgramPass):
         return for_teams(module, self.threads)
 
 
-@dataclass(frozen=True, repr=False)
 class WidenFloats(ProgramPass):
     """Loops over float16 and narrower floats compute in vectors of float32."""
 

@@ -50,7 +50,6 @@ def _callees_first(functions: Mapping[str, Function], entries: Iterable[str]) ->
     return depth_first(entries, lambda name: [n for n in global_uses(functions[name]) if n in functions])
 
 
-@dataclass(frozen=True, repr=False)
 class RemoveUnusedFunctions(Pass[IRModule]):
     """Keep what the entry functions need.
 
@@ -129,7 +128,6 @@ def _beta_reduced(function: Function) -> Function:
     return result
 
 
-@dataclass(frozen=True, repr=False)
 class Inline(Pass[IRModule]):
     """Inline the global functions that carry the attribute `Inline=1`; recursive ones stay calls.
 
@@ -177,7 +175,6 @@ def _expanded(name: GlobalVar, module: IRModule) -> Expr:
     return Function(params, Call(name, params, span=name.span, checked_type=ty.ret_type), ty.ret_type, span=name.span)
 
 
-@dataclass(frozen=True, repr=False)
 class EtaExpand(FunctionPass):
     """Expand the names of functions that are not called where they stand.
 

@@ -36,7 +36,6 @@ _INLINE_DTYPES: Final = frozenset({"int32", "int64", "float32", "float64", "bool
 _Condition: TypeAlias = Callable[[OpPattern, bool], bool]
 
 
-@dataclass(frozen=True, repr=False)
 class FuseOps(FunctionPass):
     """Every operator call becomes part of a primitive function.
 

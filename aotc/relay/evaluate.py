@@ -39,9 +39,11 @@ _IMPURE: Final = frozenset({"nn.dropout"})
 
 def is_constant(expr: Expr) -> bool:
     """Whether `expr` is a constant, or a tuple of them."""
-    if isinstance(expr, Tuple):
-        return all(isinstance(f, Constant) for f in expr.fields)
-    return isinstance(expr, Constant)
+    return all(isinstance(part, Constant) for part in _parts(expr))
+
+
+def _parts(expr: Expr) -> tuple[Expr, ...]:
+    return expr.fields if isinstance(expr, Tuple) else (expr,)
 
 
 def evaluate_call(node: Call, max_bytes: int = MAX_BYTES) -> Expr | None:
@@ -113,10 +115,7 @@ def _shown_bytes(expr: Expr) -> int:
 
 def _stored_bytes(expr: Expr) -> int:
     """Bytes that a constant argument really takes."""
-    if isinstance(expr, Tuple):
-        return sum(_stored_bytes(f) for f in expr.fields)
-    assert isinstance(expr, Constant)
-    return expr.data.itemsize if expr.is_splat else expr.data.nbytes
+    return sum(part.stored.nbytes for part in _parts(expr) if isinstance(part, Constant))
 
 
 def _of_shape(node: Call, op: Op, ty: Type) -> Expr | None:

@@ -190,6 +190,11 @@ class Constant(Node):
         """True for a multi-element constant that holds one value, repeated through zero strides."""
         return self.data.size > 1 and not any(self.data.strides)
 
+    @property
+    def stored(self) -> np.ndarray[Any, Any]:
+        """The elements that take memory: all of them, or the one that a splat repeats."""
+        return self.data.flat[:1] if self.is_splat else self.data
+
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
 class Call(Node):

@@ -63,17 +63,16 @@ class _Comparison:
     def _visit(self, a: Expr, b: Expr, path: _Path) -> str:
         if type(a) is not type(b) and not (isinstance(a, Op) and isinstance(b, Op)):
             return f"{type(a).__name__} and {type(b).__name__}"
-        if isinstance(a, Var) and isinstance(b, Var):
-            return self._variables(a, b)
-        if isinstance(a, (Constant, GlobalVar, Op)):
-            return _own_difference(a, b)
         if a in self.forth or b in self.back:
             same = self.forth.get(a) is b and self.back.get(b) is a
-            return "" if same else "a node is shared on one side only"
-        self._bind(a, b)
+            return "" if same else _different_variables(a, b) or "a node is shared on one side only"
+        if isinstance(a, Var) and isinstance(b, Var):
+            return self._free(a, b)
         problem = _own_difference(a, b)
-        if not problem:
-            problem = self._binders(a, b)
+        if isinstance(a, (Constant, GlobalVar, Op)) or problem:
+            return problem
+        self._bind(a, b)
+        problem = self._binders(a, b)
         if not problem:
             pairs = zip(_labels(a), children(a), children(b), strict=True)
             self.stack.extend(reversed([(x, y, (label, path)) for label, x, y in pairs]))
@@ -83,15 +82,12 @@ class _Comparison:
         self.forth[a] = b
         self.back[b] = a
 
-    def _variables(self, a: Var, b: Var) -> str:
-        if a in self.forth or b in self.back:
-            same = self.forth.get(a) is b and self.back.get(b) is a
-        elif self.map_free_vars:
-            self._bind(a, b)
-            same = a.annotation == b.annotation
-        else:
-            same = a is b
-        return "" if same else f"variables {a.name} and {b.name}"
+    def _free(self, a: Var, b: Var) -> str:
+        """What differs between variables that have not been met before."""
+        if not self.map_free_vars:
+            return "" if a is b else _different_variables(a, b)
+        self._bind(a, b)
+        return "" if a.annotation == b.annotation else _different_variables(a, b)
 
     def _binders(self, a: Expr, b: Expr) -> str:
         """Match the variables that two nodes bind."""
@@ -101,6 +97,10 @@ class _Comparison:
                 return f"variable {x.name} is declared as {x.annotation}, {y.name} as {y.annotation}"
             self._bind(x, y)
         return ""
+
+
+def _different_variables(a: Expr, b: Expr) -> str:
+    return f"variables {a.name} and {b.name}" if isinstance(a, Var) and isinstance(b, Var) else ""
 
 
 def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:

@@ -52,8 +52,7 @@ class Measure:
 def measure(function: Function) -> Measure:
     """The figures of a function."""
     nodes = list(post_order(function))
-    constants = (n for n in nodes if isinstance(n, Constant))
-    parameters = sum(c.data.dtype.itemsize if c.is_splat else c.data.nbytes for c in constants)
+    parameters = sum(n.stored.nbytes for n in nodes if isinstance(n, Constant))
     typed = all(n.checked_type is not None for n in nodes if not isinstance(n, (Op, GlobalVar)))
     known = typed and all(t.is_static for n in nodes for t in _tensors(n))
     flops = 2 * get_total_mac_number(function) if known else 0

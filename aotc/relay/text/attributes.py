@@ -12,6 +12,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from aotc.ir import AotcError, Attrs, Op, nearest
@@ -47,38 +48,23 @@ def _checked(op: Op, name: str, value: object, hint: Any) -> object:
 
 def _convert(value: object, hint: Any) -> object:
     """`value` as the annotation `hint` wants it; TypeError if it cannot be."""
-    origin = typing.get_origin(hint)
+    origin, hints = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return _convert_any(value, typing.get_args(hint))
-    if origin is tuple:
-        return _convert_tuple(value, typing.get_args(hint))
+        for possible in hints:
+            with suppress(TypeError):
+                return _convert(value, possible)
+        raise TypeError
+    if origin is tuple and isinstance(value, tuple):
+        items = hints[:1] * len(value) if hints[1:] == (Ellipsis,) else hints
+        if len(items) != len(value):
+            raise TypeError
+        return tuple(map(_convert, value, items))
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, bool):
         raise TypeError
-    if hint is type(None) and value is None:
-        return None
     if isinstance(hint, type) and issubclass(hint, str) and isinstance(value, str):
         return hint(value)
     if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):
         return value
     raise TypeError
-
-
-def _convert_any(value: object, hints: tuple[Any, ...]) -> object:
-    for hint in hints:
-        try:
-            return _convert(value, hint)
-        except TypeError:
-            continue
-    raise TypeError
-
-
-def _convert_tuple(value: object, hints: tuple[Any, ...]) -> object:
-    if not isinstance(value, tuple):
-        raise TypeError
-    if len(hints) == 2 and hints[1] is Ellipsis:
-        return tuple(_convert(item, hints[0]) for item in value)
-    if len(hints) != len(value):
-        raise TypeError
-    return tuple(_convert(item, hint) for item, hint in zip(value, hints, strict=True))

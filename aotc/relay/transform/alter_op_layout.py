@@ -14,7 +14,7 @@ disappear.  Activations keep their layout.
 Which convolutions are worth Winograd's algorithm:  A function and a target
 in, tile sizes out.
 
-choose_tiles(function, get_target("x86-64-v4"))             # {%1: 4, %5: 4, %9: 2}
+choose_tiles(function, get_target("x86-64-v4"), ctx)        # {%1: 4, %5: 4, %9: 2}
 
 Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4), so that the choice is
 one of the whole network: what saves most time for its bytes comes first, until the parameters
@@ -23,13 +23,13 @@ have grown as far as they may.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.ir import Op, PassContext, is_static, span_scope
+from aotc.ir import Dim, Op, PassContext, is_static, span_scope
+from aotc.ir.dims import numel
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
@@ -60,10 +60,7 @@ class AlterOpLayout(FunctionPass):
     target: Target = C
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        growth = ctx.get_config("relay.AlterOpLayout.max_growth")
-        wanted = ctx.get_config("relay.AlterOpLayout.winograd", True)
-        tiles = choose_tiles(function, self.target, growth) if wanted else {}
-        return _Pack(self.target, tiles).visit_function(function)
+        return _Pack(self.target, choose_tiles(function, self.target, ctx)).visit_function(function)
 
 
 def pack_convolution(
@@ -92,13 +89,22 @@ def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
     if per_group == 1 and attrs.groups > 1:
         return f"{spatial}OI" if attrs.data_layout == last and not target.is_scalar else kernel
     outer = [d for d, letter in zip(ty.shape, attrs.out_layout or attrs.data_layout, strict=True) if letter != "C"]
-    columns = math.prod(d for d in outer if isinstance(d, int)) if is_static(outer) else 0
-    inputs = tensor_type_of(call.args[0]).shape[-1]  # with the channels last
-    pitch = inputs * ty.dtype.itemsize if attrs.data_layout == last and isinstance(inputs, int) else 0
-    block = pack_block(per_group, target, ty.dtype, columns=columns, pitch=pitch)
+    block = _block(call, per_group, outer, target, channels_last=attrs.data_layout == last)
     if block == 0 or per_group == 1 or (attrs.groups > 1 and per_group % block):
         return kernel
     return f"{canonical if attrs.data_layout == first else f'O{spatial}I'}{block}o"
+
+
+def _block(call: Call, channels: int, outer: Sequence[Dim], target: Target, channels_last: bool = True) -> int:
+    """The block of output channels in which to pack the weights of a call; 0 if they are better left alone.
+
+    outer           the extents of the result's other axes
+    channels_last   whether the channels of the data lie one after the other
+    """
+    dtype, inputs = tensor_type_of(call).dtype, tensor_type_of(call.args[0]).shape[-1]
+    columns = numel(outer) if is_static(outer) else 0
+    pitch = inputs * dtype.itemsize if channels_last and isinstance(inputs, int) else 0
+    return pack_block(channels, target, dtype, columns=columns, pitch=pitch)
 
 
 @dataclass
@@ -146,11 +152,6 @@ class _Pack(GraphMutator):
                 case _:
                     return new
 
-    def _block(self, channels: int, columns: int, call: Call, inputs: object = 0) -> int:
-        dtype = tensor_type_of(call).dtype
-        pitch = inputs * dtype.itemsize if isinstance(inputs, int) else 0
-        return pack_block(channels, self.target, dtype, columns=columns, pitch=pitch)
-
     def _recurrent(self, call: Call) -> Expr:
         """Both weights of a recurrent layer, of which the second may be no constant, in blocks of units."""
         args = list(call.args)
@@ -166,8 +167,8 @@ class _Pack(GraphMutator):
 
     def _winograd(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
         channels = weight.data.shape[0]
-        shape = tensor_type_of(call).static_shape
-        block = self._block(channels, -(-shape[2] // tile) * -(-shape[3] // tile), call)
+        tiles = [-(-extent // tile) for extent in tensor_type_of(call).static_shape[2:]]
+        block = _block(call, channels, tiles, self.target, channels_last=False)
         packed = self.packed.get(weight, "HWOI", f"HWOI{block}o", tile)
         return winograd.contrib_conv2d_winograd_without_weight_transform(
             call.args[0], packed, tile, attrs.padding, channels=channels
@@ -177,9 +178,7 @@ class _Pack(GraphMutator):
         if weight.data.ndim != 2:
             return call
         units = weight.data.shape[layout.index("N")]
-        outer = tensor_type_of(call).shape[:-1]
-        columns = math.prod(d for d in outer if isinstance(d, int)) if is_static(outer) else 0
-        block = self._block(units, columns, call, tensor_type_of(call.args[0]).shape[-1])
+        block = _block(call, units, tensor_type_of(call).shape[:-1], self.target)
         if block == 0:
             return call
         target = f"NC{block}n"
@@ -204,13 +203,13 @@ class _Option:
     added: int
 
 
-def choose_tiles(function: Function, target: Target, growth: float | None = None) -> dict[Expr, int]:
-    """The tile size of every convolution that gains by it; none where the target's parameters may not grow.
+def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[Expr, int]:
+    """The tile size of every convolution that gains by it, as far as the configuration (see AlterOpLayout) allows.
 
-    growth    the parameters become at most so many times as large; None for what the target's budget says
+    None where the target's parameters may not grow.
     """
-    limits = target.budget
-    if limits.parameter_growth <= 1.0:
+    limits, growth = target.budget, ctx.get_config("relay.AlterOpLayout.max_growth")
+    if limits.parameter_growth <= 1.0 or not ctx.get_config("relay.AlterOpLayout.winograd", True):
         return {}
     nodes = list(post_order(function))
     size = sum(n.data.nbytes for n in nodes if isinstance(n, Constant))

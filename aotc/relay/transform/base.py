@@ -267,24 +267,22 @@ class Rewriter:
         return current
 
     def _first(self, node: Expr) -> Expr | None:
-        if not isinstance(node, Call) or not isinstance(node.op, Op):
+        call = op_call(node)
+        if call is None:
             return None
-        for rule in self.by_op.get(node.op.name, ()):
-            outcome = self._try(rule, node)
-            if outcome is not None and not isinstance(outcome, WhyNot):
-                return outcome
-        return None
+        tried = (self._try(rule, call) for rule in self.by_op.get(op_of(call).name, ()))
+        return next((made for made in tried if made is not None), None)
 
-    def _try(self, rule: Rule, node: Call) -> Outcome:
+    def _try(self, rule: Rule, node: Call) -> Expr | None:
+        """What one rule makes of a call."""
         start = time.perf_counter()
         with span_scope(node.span):
             outcome = rule.rewrite(node)
-        if outcome is not None and not isinstance(outcome, WhyNot):
-            outcome = _checked(rule, node, outcome)
+        made = None if outcome is None or isinstance(outcome, WhyNot) else _checked(rule, node, outcome)
         seconds = time.perf_counter() - start
         self.stats.setdefault(rule.name, RuleStats()).add(outcome, seconds)
         record(rule.name, outcome, seconds)
-        return outcome
+        return made
 
 
 def _checked(rule: Rule, old: Call, new: Expr) -> Expr:

@@ -45,19 +45,16 @@ from aotc.relay.transform.base import FunctionPass, is_call, is_left_alone, op_c
 from aotc.relay.transform.functions import fresh_name
 from aotc.relay.visitor import children, depth_first, post_order, rebuild, with_children
 
-_BEGIN = "annotation.compiler_begin"
-_END = "annotation.compiler_end"
-
 
 def is_mark(expr: Expr) -> bool:
     """Whether `expr` is where a region begins or ends."""
-    return is_call(expr, _BEGIN, _END)
+    return is_call(expr, compiler_begin, compiler_end)
 
 
 def unmarked(expr: Expr) -> Expr:
     """What the marks around `expr` stand for."""
     while True:
-        call = op_call(expr, _BEGIN, _END)
+        call = op_call(expr, compiler_begin, compiler_end)
         if call is None:
             return expr
         expr = call.args[0]
@@ -68,7 +65,7 @@ def marked(root: Expr) -> dict[Expr, str]:
     labels: dict[Expr, str] = {}
     inside: tuple[Expr, ...]
     for node in reversed(list(post_order(root, outside_scopes))):  # users first
-        end = op_call(node, _END)
+        end = op_call(node, compiler_end)
         if end is not None:
             inside, compiler = (end.args[0],), end.attrs["compiler"]
         elif node in labels and outside_scopes(node):

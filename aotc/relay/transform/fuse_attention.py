@@ -12,18 +12,18 @@ strip by strip: the scores never are in memory as a whole.  What only moves elem
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir import Op, OpPattern, is_static, merge_spans
+from aotc.ir import Op, OpPattern
 from aotc.relay.analysis import users
-from aotc.relay.expr import Call, Constant, Expr, Function, Var, op_of, tensor_type_of, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, op_of, tensor_type_of
 from aotc.relay.op.softmax import SoftmaxAttrs
 from aotc.relay.transform import base
 from aotc.relay.transform.base import FunctionPass, GraphMutator, WhyNot, op_call, uniform_value
+from aotc.relay.transform.fuse_ops import Signature, call_function
 from aotc.relay.visitor import post_order, rebuild
 from aotc.tir.schedule.contraction.by_lanes import PANEL_ROWS
 
@@ -66,7 +66,7 @@ class _Finder:
             return None
         first = chain[-1]
         members = [*self._after(last), *chain, *(n for arg in (*first.args, last.args[1]) for n in self._moves(arg))]
-        if not all(is_static(tensor_type_of(n).shape) for call in members for n in (call, *call.args)):
+        if not all(tensor_type_of(n).is_static for call in members for n in (call, *call.args)):
             return WhyNot("a shape is not static")
         if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *last.args, *chain)):
             return WhyNot("the data type is not float32")
@@ -147,8 +147,8 @@ class _Finder:
 
 def _size(expr: Expr) -> int | None:
     """Elements of a tensor; None if that is not known."""
-    shape = tensor_type_of(expr).shape
-    return math.prod(d for d in shape if isinstance(d, int)) if is_static(shape) else None
+    ty = tensor_type_of(expr)
+    return ty.numel if ty.is_static else None
 
 
 @dataclass(eq=False)
@@ -161,21 +161,18 @@ class _Fuse(GraphMutator):
         if old not in self.regions:
             return new
         members = set(self.regions[old])
-        params: dict[Expr, Var] = {}
+        signature = Signature()
         inside: dict[Expr, Expr] = {}
 
         def place(expr: Expr) -> Expr:
-            outer = self.memo.get(expr, expr)
             if expr in inside or isinstance(expr, Op):
                 return inside.get(expr, expr)
             if isinstance(expr, Constant) and uniform_value(expr) is not None:
                 return expr
-            return params.setdefault(outer, Var(f"p{len(params)}", type_of(expr)))
+            return signature.param(self.memo.get(expr, expr), expr)
 
         for node in post_order(old, lambda n: n in members):
             if node in members:
                 inside[node] = rebuild(node, place)
-        span = merge_spans(n.span for n in inside)
-        ty = type_of(old)
-        function = Function(params.values(), inside[old], ty, {"Primitive": 1}, span)
-        return Call(function, params, span=span, checked_type=ty)
+                signature.members.append(node)
+        return call_function(inside[old], old, signature)

@@ -272,7 +272,7 @@ def _condition(pattern: OpPattern, edge: OpPattern, phase: int) -> _Condition | 
 
 
 @dataclass(slots=True)
-class _Signature:
+class Signature:
     """What a group reads from outside: one parameter per distinct expression, in order of encounter."""
 
     params: dict[Expr, Var] = field(default_factory=dict)
@@ -297,7 +297,7 @@ class _Rewriter:
         self.graph = graph
         self.fuses = fuses
         self.new: dict[Expr, Expr] = {}
-        self.signatures: dict[_Group, _Signature] = {}
+        self.signatures: dict[_Group, Signature] = {}
 
     def run(self, root: Function) -> Function:
         for node in _walk(root):
@@ -339,7 +339,7 @@ class _Rewriter:
     def _member(self, node: Call | Tuple | TupleGetItem, args: tuple[Expr, ...]) -> Expr:
         """`node` inside its group's function; a call of that function if the group ends here."""
         group = self._group(node)
-        signature = self.signatures.setdefault(group, _Signature())
+        signature = self.signatures.setdefault(group, Signature())
         fresh: dict[Expr, Expr] = {}
         for arg in args:
             inside = self._group(arg) is group or self._is_literal(arg, node)
@@ -348,10 +348,11 @@ class _Rewriter:
             signature.weights += map(self.new.__getitem__, args[1:])
         member = rebuild(node, lambda child: fresh.get(child, child))
         signature.members.append(node)
-        return _call_function(member, node, signature) if group.root_ref is node else member
+        return call_function(member, node, signature) if group.root_ref is node else member
 
 
-def _call_function(body: Expr, node: Expr, signature: _Signature) -> Call:
+def call_function(body: Expr, node: Expr, signature: Signature) -> Call:
+    """A call, in the place of `node`, of the primitive function with this body."""
     span = merge_spans(member.span for member in signature.members)
     ty = type_of(node)
     function = Function(signature.params.values(), body, ty, signature.attrs(), span)

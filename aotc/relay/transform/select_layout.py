@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from aotc.ir import Attrs, Form, Op, PassContext, TensorType, is_static, remembered, tensor_types
+from aotc.ir import Attrs, Form, Op, PassContext, TensorType, remembered, tensor_types
 from aotc.relay.expr import Call, Expr, Function, tensor_type_of, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d
@@ -62,7 +62,7 @@ def _fits(node: Expr) -> bool:
     """Whether a node is a convolution that can be estimated."""
     if not isinstance(node, Call) or not isinstance(node.attrs, Conv2DAttrs):
         return False
-    return all(is_static(tensor_type_of(e).shape) for e in (node, *node.args))
+    return all(tensor_type_of(e).is_static for e in (node, *node.args))
 
 
 # --- the border
@@ -96,10 +96,7 @@ class _Estimate:
 
     def cycles(self, function: Function) -> float:
         """Convolutions, and moves that a layout makes necessary; the rest takes the same time in any layout."""
-        tiles: Mapping[Expr, int] = {}
-        if self.ctx.get_config("relay.AlterOpLayout.winograd", True):
-            growth = self.ctx.get_config("relay.AlterOpLayout.max_growth")
-            tiles = choose_tiles(function, self.target, growth)
+        tiles = choose_tiles(function, self.target, self.ctx)
         return sum(self._node(node, tiles) for node in post_order(function) if isinstance(node, Call))
 
     def _node(self, node: Call, tiles: Mapping[Expr, int]) -> float:

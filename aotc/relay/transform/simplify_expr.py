@@ -349,7 +349,7 @@ class SimplifyExpr(RulePass):
 def reciprocal(constant: Constant) -> Constant | None:
     """1 / constant in its data type; None where a reciprocal overflows or loses digits."""
     dtype: Any = constant.data.dtype
-    one = constant.data.flat[:1] if constant.is_splat else constant.data
+    one = constant.stored
     with np.errstate(all="ignore"):
         values = np.asarray(1.0 / one.astype(np.float64)).astype(dtype)
         exact = values.astype(np.float64) * one.astype(np.float64)

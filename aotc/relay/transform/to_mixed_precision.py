@@ -199,8 +199,7 @@ class _Reduce(GraphMutator):
         """Whether rounding a constant makes no infinity of it."""
         if not isinstance(leaf.expr, Constant) or leaf.old.dtype != WIDE:
             return True
-        values = leaf.expr.data
-        values = values.flat[:1] if leaf.expr.is_splat else values
+        values = leaf.expr.stored
         largest = np.abs(values, where=np.isfinite(values), out=np.zeros(values.shape, values.dtype)).max(initial=0)
         return bool(largest <= self.low.max)
 

@@ -73,7 +73,12 @@ def _folding(obstacle: Check, **changes: Any) -> Rewrite:
 def _conv(node: Call, value: float, padding: tuple[int, ...]) -> str:
     if value != 0:
         return "the pad value is not zero"
-    infinite = isinstance(node.args[1], Constant) and not base.is_finite(node.args[1])
+    return _infinite(node.args[1])
+
+
+def _infinite(weight: Expr) -> str:
+    """Why a convolution with such weights cannot do padding; "" if it can."""
+    infinite = isinstance(weight, Constant) and not base.is_finite(weight)
     return "zeros times the infinite among the weights are NaN, which padding is not" if infinite else ""
 
 
@@ -140,11 +145,9 @@ def _flatten(last: Call) -> Outcome:
         return None
     before, after, a = cast(Any, (first.attrs, last.attrs, conv.attrs))
     n = tensor_type_of(conv).rank - 2
-    reason = _obstacle(n, before, after, a)
+    reason = _obstacle(n, before, after, a) or _infinite(conv.args[1])
     if reason:
         return WhyNot(reason)
-    if isinstance(conv.args[1], Constant) and not base.is_finite(conv.args[1]):
-        return WhyNot("zeros times the infinite among the weights are NaN, which padding is not")
     more = n - len(before.block_shape)
     blocks = (*before.block_shape, *(1,) * more)
     none = ((0, 0),) * more

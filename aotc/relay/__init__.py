@@ -12,10 +12,10 @@ import importlib
 import typing as _typing
 
 from aotc.ir.lazy import lazy_names
-from aotc.relay.expr import install_printer as _install_printer
+from aotc.relay.expr import Printed as _Printed
 from aotc.relay.text import printer as _printer
 
-_install_printer(_printer.astext, _printer.to_text)
+_Printed.astext, _Printed.to_text = _printer.astext, _printer.to_text
 
 
 def _operators() -> _typing.Mapping[str, _typing.Any]:

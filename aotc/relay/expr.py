@@ -16,46 +16,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Number
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from aotc.ir import NO_ATTRS, AotcError, AotcTypeError, Attrs, DType, Op, Span, current_span, get_op
+from aotc.ir.attrs import dataclass_transform
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 
+T = TypeVar("T")
 EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 # --- what all nodes share
 
 
-@dataclass(slots=True)
-class _Printer:
-    """How programs become text; package `aotc.relay` installs it, since the printer imports this file."""
-
-    astext: Callable[[Any, bool], str] = field(init=False)
-    to_text: Callable[[Any], str] = field(init=False)
-
-
-_PRINTER: Final = _Printer()
-
-
-def install_printer(astext: Callable[[Any, bool], str], to_text: Callable[[Any], str]) -> None:
-    """Make these the texts of nodes and modules: the one that can be read back, and the one to look at."""
-    _PRINTER.astext, _PRINTER.to_text = astext, to_text
-
-
 class Printed:
-    """What prints as the program text it stands for."""
+    """What prints as the program text it stands for.  Package `aotc.relay` says how: the printer imports this file."""
 
     __slots__ = ()
 
-    def astext(self, show_meta_data: bool = True) -> str:
-        """Relay text with its version line; see `aotc.relay.text.printer.astext`."""
-        return _PRINTER.astext(self, show_meta_data)
+    #: Relay text with its version line; see `aotc.relay.text.printer.astext`.
+    astext: ClassVar[Callable[..., str]]
+    #: Text to look at; see `aotc.relay.text.printer.to_text`.
+    to_text: ClassVar[Callable[[Any], str]]
 
     def __str__(self) -> str:
-        return _PRINTER.to_text(self)
+        return self.to_text()
 
     __repr__ = __str__
 
@@ -119,7 +106,13 @@ class Node(Printed):
 # --- nodes
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+def _node(cls: type[T]) -> type[T]:
+    """A kind of node: a frozen dataclass, compared by identity."""
+    return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
+
+
+@_node
 class Var(Node):
     """A variable.  `annotation` is the declared type, None where inference must find it."""
 
@@ -148,7 +141,7 @@ class Var(Node):
         return f"Var({self.name})" if ty is None else f"Var({self.name}, ty={ty})"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@_node
 class GlobalVar(Node):
     """The name of a function of the module."""
 
@@ -165,7 +158,7 @@ class GlobalVar(Node):
         return self.name
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+@_node
 class Constant(Node):
     """A tensor known at compile time.  `data` is read-only.
 
@@ -196,7 +189,7 @@ class Constant(Node):
         return self.data.flat[:1] if self.is_splat else self.data
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+@_node
 class Call(Node):
     """An operator, function, or global function applied to arguments."""
 
@@ -238,7 +231,7 @@ class Call(Node):
         return (TupleGetItem(self, k) for k in range(len(self)))
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+@_node
 class Tuple(Node):
     """A tuple of expressions."""
 
@@ -265,7 +258,7 @@ class Tuple(Node):
         return iter(self.fields)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@_node
 class TupleGetItem(Node):
     """One field of a tuple value."""
 
@@ -281,7 +274,7 @@ class TupleGetItem(Node):
         _set(self, self.span, checked_type=ty)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@_node
 class Let(Node):
     """`let var = value; body`: names a value (which may be a recursive function)."""
 
@@ -295,7 +288,7 @@ class Let(Node):
         _set(self, self.span, checked_type=self.checked_type or self.body.checked_type)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@_node
 class If(Node):
     """A choice between two expressions of one type by a bool scalar."""
 
@@ -309,7 +302,7 @@ class If(Node):
         _set(self, self.span, checked_type=self.checked_type or self.true_branch.checked_type)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+@_node
 class Function(Node):
     """A function value.  `attrs` is a read-only mapping; a fused kernel carries `Primitive=1`.
 

@@ -26,10 +26,10 @@ ExprT = TypeVar("ExprT", bound=Expr)
 
 @dataclass(slots=True)
 class _Block:
-    """The names that a block has bound so far: variables, and nodes called %0, %1 and so on."""
+    """The names of the variables that a block has bound so far, and whether the block goes on."""
 
     variables: set[str] = field(default_factory=set)
-    temps: set[str] = field(default_factory=set)
+    goes_on: bool = True
 
 
 class Names:
@@ -43,8 +43,7 @@ class Names:
         self._free: dict[str, Var] = {}
         self._blocks = [_Block()]
         self._bound: dict[str, list[tuple[int, Var]]] = {}  # with the depth of the block, innermost last
-        self._temps: dict[str, Expr] = {}
-        self._open: set[str] = set()  # those of the blocks around this place
+        self._temps: dict[str, tuple[_Block, Expr]] = {}  # nodes called %0, %1 and so on, where they were named
         self._crossing: list[Token] = []  # uses of temps of blocks that have ended
 
     @contextmanager
@@ -55,7 +54,7 @@ class Names:
         block = self._blocks.pop()
         for name in block.variables:
             self._bound[name].pop()
-        self._open -= block.temps
+        block.goes_on = False
 
     def forget_temps(self) -> None:
         """Begin another function, which names its nodes itself."""
@@ -94,19 +93,18 @@ class Names:
 
     def define(self, token: Token, value: Expr) -> None:
         """Name a node."""
-        if token.text in self._open:
+        if token.text in self._temps and self._temps[token.text][0].goes_on:
             self._cursor.fail(f"local variable %{token.text} is defined twice", token, code="redefined")
-        self._open.add(token.text)
-        self._blocks[-1].temps.add(token.text)
-        self._temps[token.text] = value
+        self._temps[token.text] = self._blocks[-1], value
 
     def temp(self, token: Token) -> Expr:
         """The node of a name."""
         if token.text not in self._temps:
             self._cursor.fail(f"local variable %{token.text} has not yet been defined", token, code="undefined")
-        if token.text not in self._open:
+        block, node = self._temps[token.text]
+        if not block.goes_on:
             self._crossing.append(token)
-        return self._temps[token.text]
+        return node
 
     def checked(self, root: ExprT) -> ExprT:
         """`root`, in which nodes that are used after their blocks must not depend on variables of those blocks."""
@@ -114,7 +112,7 @@ class Names:
             return root
         lost = escaping_vars(root).union(free_vars(root)).difference(self._free.values())
         for token in self._crossing:
-            for var in (v for v in free_vars(self._temps[token.text]) if v in lost):
+            for var in (v for v in free_vars(self._temps[token.text][1]) if v in lost):
                 text = f"%{token.text} depends on %{var.name}, which is not defined here"
                 self._cursor.fail(text, token, code="undefined")
         self._crossing = []

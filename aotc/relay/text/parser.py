@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import FuncType, Op, Span, TupleType, Type, get_op
+from aotc.ir import FuncType, Op, Span, TupleType, get_op
 from aotc.relay import expr as graph
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
@@ -149,8 +149,8 @@ class _Parser(Cursor):
                 elif self.accept("let", "name"):
                     lets.append((yield self._let(token)))
                 elif self.accept("free_var", "name"):
-                    free, annotation = self._declare()
-                    self.names.bind_free(free.text, self._variable(free, annotation))
+                    free = self._declare()
+                    self.names.bind_free(free.name, free)
                     self.expect(";")
                 else:
                     body: Expr = yield self._expr()
@@ -162,25 +162,21 @@ class _Parser(Cursor):
             body = Let(var, bound, body, span)
         return body
 
-    def _declare(self) -> tuple[Token, Type | None]:
+    def _declare(self) -> Var:
         """A variable at its definition, with its annotation."""
         token = self.expect_kind("local", "a variable")
-        return token, type_(self) if self.accept(":") else None
-
-    def _variable(self, token: Token, annotation: Type | None) -> Var:
-        return Var(token.text, annotation, self.span(token))
+        return Var(token.text, type_(self) if self.accept(":") else None, self.span(token))
 
     def _let(self, start: Token) -> Task[tuple[Var, Expr, Span]]:
-        token, annotation = self._declare()
+        var = self._declare()
         self.expect("=")
-        var = self._variable(token, annotation)
         if self.at("fn", "name"):  # a function may call itself
-            self.names.bind(token.text, var)
+            self.names.bind(var.name, var)
             bound: Expr = yield self._expr()
         else:
             bound = yield self._expr()
-            var = var if annotation is not None else graph.with_type(var, bound.checked_type)
-            self.names.bind(token.text, var)
+            var = var if var.annotation is not None else graph.with_type(var, bound.checked_type)
+            self.names.bind(var.name, var)
         self.expect(";")
         return var, bound, self.span(start)
 
@@ -197,11 +193,12 @@ class _Parser(Cursor):
         attrs: dict[str, Any] = {}
         with self.names.block():
             for _ in self.items(")"):
-                if self.token.kind == "local":
-                    token, annotation = self._declare()
-                    if self.names.binds(token.text):
-                        self.fail(f"parameter %{token.text} is named twice", token, code="redefined")
-                    params.append(self.names.bind(token.text, self._variable(token, annotation)))
+                token = self.token
+                if token.kind == "local":
+                    param = self._declare()
+                    if self.names.binds(param.name):
+                        self.fail(f"parameter %{param.name} is named twice", token, code="redefined")
+                    params.append(self.names.bind(param.name, param))
                 else:
                     self._attribute(attrs)
             ret_type = type_(self) if self.accept("->") else None

@@ -60,9 +60,10 @@ class Scale:
         return Constant(self.values.reshape((-1,) + (1,) * (rank - self.axis - 1)))
 
 
-def scaled_operand(node: Call) -> tuple[Expr, Scale] | None:
-    """(x, s) where `node` is multiply(x, s), or multiply(s, x), s being a Scale of x that does not enlarge it."""
-    found = _product(node)
+def scaled_operand(expr: Expr) -> tuple[Expr, Scale] | None:
+    """(x, s) where `expr` is multiply(x, s), or multiply(s, x), s being a Scale of x that does not enlarge it."""
+    node = op_call(expr, "multiply")
+    found = None if node is None else _product(node)
     scale = None if found is None else _scale_of(found[1], tensor_type_of(found[0]))
     return None if found is None or scale is None else (found[0], scale)
 
@@ -168,7 +169,7 @@ class _Backward(GraphMutator):
         return result
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
-        found = scaled_operand(new) if is_call(new, "multiply") else None
+        found = scaled_operand(new)
         if found is None:
             return new
         self.origin = new.span
@@ -240,7 +241,7 @@ class _Forward(GraphMutator):
         self.dropped: set[Expr] = set()
         self.scales: dict[Expr, list[Scale]] = defaultdict(list)
         for node in post_order(function, self.enter):
-            found = scaled_operand(node) if isinstance(node, Call) and is_call(node, "multiply") else None
+            found = scaled_operand(node)
             if found is not None:
                 self._plan(node, found[1])
 

@@ -299,9 +299,7 @@ def _result_shape(args: Sequence[Expr]) -> Any:
     types = [tensor_type_of(a) for a in args]
     if not all(t.is_static for t in types):
         return None
-    rank = max(t.rank for t in types)
-    padded = [(1,) * (rank - t.rank) + t.static_shape for t in types]
-    return tuple(next((d for d in column if d != 1), 1) for column in zip(*padded, strict=True))
+    return np.broadcast_shapes(*(t.static_shape for t in types))
 
 
 def _layouts(node: Call) -> tuple[str, str]:

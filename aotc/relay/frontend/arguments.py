@@ -23,7 +23,8 @@ from aotc.relay.expr import Expr
 
 #: An input that may be left out.
 Maybe: TypeAlias = Expr | None
-Axis: TypeAlias = Annotated[int, "an axis of the first input: from 0, whatever the model counts from"]
+#: An axis of the first input: from 0, whatever the model counts from.
+Axis: TypeAlias = Annotated[int, "axis"]
 
 
 @cache

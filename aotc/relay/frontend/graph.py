@@ -94,13 +94,12 @@ def check_size(sizes: tuple[int, ...], of: DType, what: str) -> None:
         raise AotcError("graph-size", f"{what} of shape {sizes} and type {of} is too large")
 
 
-def check_materialized(sizes: Sequence[int], of: str, what: str, copies: int = 2) -> None:
+def check_materialized(sizes: Sequence[int], of: str, what: str) -> None:
     """AotcError (code "budget") if a constant made by the converter
-    would take too much memory or work.
-
-    copies   arrays of that size that are there at once while it is made
+    would take too much memory or work: it and one array more of
+    its size are there at once while it is made.
     """
-    cost = array_cost(math.prod(sizes), DType(of).itemsize, copies)
+    cost = array_cost(math.prod(sizes), DType(of).itemsize, 2)
     budget().require(cost, f"{what} of shape {tuple(sizes)}")
 
 
@@ -397,9 +396,9 @@ def cut(x: Expr, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], 
     return op("strided_slice", x, **box, axes=tuple(axes), slice_mode="end")
 
 
-def pad(x: Expr, widths: Sequence[tuple[int, int]], value: Number = 0, mode: str = "constant") -> Expr:
+def pad(x: Expr, widths: Sequence[tuple[int, int]], value: Operand = 0, mode: str = "constant") -> Expr:
     """`x` with (before, after) elements added to each axis."""
     if not any(b or a for b, a in widths):
         return x
-    fill = constant(value, dtype(x))
+    fill = constant(value, dtype(x)) if isinstance(value, (int, float)) else reshape(value, ())
     return op("nn.pad", x, fill, pad_width=tuple((int(b), int(a)) for b, a in widths), pad_mode=mode)

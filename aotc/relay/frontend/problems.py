@@ -40,10 +40,6 @@ class PoisonedError(Exception):
     """
 
 
-def _unfit() -> str:
-    return "this operation does not take what it is given"
-
-
 @dataclass(slots=True)
 class Problems:
     """What is wrong with a model.
@@ -57,7 +53,7 @@ class Problems:
     found: list[Diagnostic] = field(default_factory=list)
 
     @contextmanager
-    def at(self, span: Span | None, note: str = "", unfit: Callable[[], str] = _unfit) -> Iterator[None]:
+    def at(self, span: Span | None, note: str = "", unfit: Callable[[], str] | None = None) -> Iterator[None]:
         """Record what goes wrong inside; nodes built inside come
         from `span`.
 
@@ -78,7 +74,8 @@ class Problems:
             pass
         except INVALID:
             _LOG.debug("conversion of %s failed", span, exc_info=True)
-            self.found.append(Diagnostic(self.code, unfit(), span, notes))
+            text = "this operation does not take what it is given" if unfit is None else unfit()
+            self.found.append(Diagnostic(self.code, text, span, notes))
 
     def add(self, code: str, text: str, span: Span | None, hint: str = "") -> None:
         """Record a problem."""

@@ -56,6 +56,10 @@ class Window:
         """The extent of the window per axis."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
+    def reach(self, counts: Sequence[int]) -> list[int]:
+        """The elements per axis over which so many windows extend."""
+        return [(n - 1) * stride + span for n, stride, span in zip(counts, self.strides, self.spans(), strict=True)]
+
     def padded(self, pads: Sequence[int]) -> Window:
         """The window with another padding."""
         return replace(self, pads=tuple(pads))

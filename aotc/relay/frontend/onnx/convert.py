@@ -253,11 +253,10 @@ def _check_output(value: Any, result: Expr) -> None:
     if not isinstance(ty, TensorType):
         raise AotcError("onnx-output", f"output {value.name!r} is a sequence; only tensors can be outputs")
     declared = value.type.tensor_type
-    if declared.elem_type and load.dtype_of_elem(declared.elem_type, f"output {value.name!r}") != ty.dtype:
-        expected = load.dtype_of_elem(declared.elem_type, "")
-        text = f"output {value.name!r} is declared {expected}, the graph computes {ty.dtype}"
-        raise AotcError("onnx-output", text)
+    stated = load.dtype_of_elem(declared.elem_type, f"output {value.name!r}") if declared.elem_type else ty.dtype
+    text = f"output {value.name!r} is declared {stated}, the graph computes {ty.dtype}"
+    require("onnx-output", stated == ty.dtype, text)
     dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
-    stated = declared.HasField("shape") and ty.is_static
-    if stated and (len(dims) != ty.rank or any(d not in (None, s) for d, s in zip(dims, ty.shape, strict=True))):
+    shaped = declared.HasField("shape") and ty.is_static
+    if shaped and (len(dims) != ty.rank or any(d not in (None, s) for d, s in zip(dims, ty.shape, strict=True))):
         _LOG.warning("output %r is declared with shape %s; it is %s", value.name, dims, ty.static_shape)

@@ -30,12 +30,16 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
 from aotc.relay.frontend.onnx.load import Array, dtype_of_elem
 
-Known: TypeAlias = Annotated[Array, "an input whose value is known at compile time"]
-Ints: TypeAlias = Annotated[list[int], "integers known at compile time"]
-#: Values that older versions of an operator have as attributes and newer ones as inputs are found in either.
-Int: TypeAlias = Annotated[int, "one integer known at compile time"]
-Stated: TypeAlias = Annotated[DType | None, "a data type whose code is 0 where it is left to the converter"]
-Items: TypeAlias = Annotated[list[Expr], "the tensors of a sequence"]
+#: An input whose value is known at compile time. Values that older versions of an operator have as attributes and
+#: newer ones as inputs are found in either.
+Known: TypeAlias = Annotated[Array, "known"]
+#: Integers, or one, known at compile time.
+Ints: TypeAlias = Annotated[list[int], "known"]
+Int: TypeAlias = Annotated[int, "known"]
+#: A data type whose code is 0 where it is left to the converter.
+Stated: TypeAlias = Annotated[DType | None, "stated"]
+#: The tensors of a sequence.
+Items: TypeAlias = Annotated[list[Expr], "sequence"]
 
 
 @dataclass(slots=True)

@@ -97,10 +97,7 @@ def _transposed_padding(
     if output_shape is None:
         output_shape = [size * stride for size, stride in zip(sizes, window.strides, strict=True)]
     target = output_shape[-window.rank :]
-    totals = [
-        stride * (size - 1) + more + span - wanted
-        for stride, size, more, span, wanted in zip(window.strides, sizes, extra, window.spans(), target, strict=True)
-    ]
+    totals = [n + more - wanted for n, more, wanted in zip(window.reach(sizes), extra, target, strict=True)]
     extra = tuple(more + max(-total, 0) for more, total in zip(extra, totals, strict=True))
     return window.padded(windows.halves([max(t, 0) for t in totals], auto_pad == "SAME_UPPER")), extra
 
@@ -131,12 +128,9 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
     """Where in the flattened data the greatest value of each window
     lies: the first tap that is greatest.
     """
-    shape, rank = g.shape(x), window.rank
+    shape, rank, dtype = g.shape(x), window.rank, g.dtype(x)
     sizes, counts = shape[2:], result[2:]
-    ends = [(n - 1) * s + span for n, s, span in zip(counts, window.strides, window.spans(), strict=True)]
-    widths = [(b, max(end - b - size, 0)) for b, end, size in zip(window.pads, ends, sizes, strict=False)]
-    dtype = g.dtype(x)
-    padded = g.pad(x, [(0, 0), (0, 0), *widths], float("-inf") if dtype.is_float else dtype.min)
+    padded = g.pad(x, _widths(shape, window, counts), float("-inf") if dtype.is_float else dtype.min)
     steps = [math.prod(sizes[:k]) if column_major else math.prod(sizes[k + 1 :]) for k in range(rank)]
     g.check_unrolled(math.prod(window.kernel), "the indices of a pool")
     begins, parts = zip(*windows.taps(padded, window, counts), strict=True)
@@ -149,14 +143,19 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
     return g.add(take(g.constant(np.dot(begins, steps), "int64"), best, 0), g.constant(base, "int64"))
 
 
+def _widths(shape: Sequence[int], window: Window, counts: Sequence[int]) -> list[tuple[int, int]]:
+    """The padding with which so many windows are complete."""
+    rows = zip(window.pads, window.reach(counts), shape[2:], strict=False)
+    return [(0, 0), (0, 0), *((before, max(end - before - size, 0)) for before, end, size in rows)]
+
+
 def _max_unpool(x: Expr, indices: Expr, output_shape: Ints | None = None, *, node: Node) -> Expr:
     """Each value goes back to where it came from; the indices refer
     to the flattened result.
     """
     window = _pool_window(node, x)
-    rows = zip(g.shape(x)[2:], window.strides, window.spans(), strict=True)
-    natural = [(size - 1) * stride + span for size, stride, span in rows]
-    spatial = [n - window.pads[k] - window.pads[k + window.rank] for k, n in enumerate(natural)]
+    rows = zip(window.reach(g.shape(x)[2:]), window.pads, window.pads[window.rank :], strict=False)
+    spatial = [n - before - after for n, before, after in rows]
     inferred = (*g.shape(x)[:2], *spatial)
     target = inferred if output_shape is None else output_shape
     target = g.checked_shape(target, g.dtype(x), "the result of MaxUnpool")
@@ -193,20 +192,14 @@ def _global_lp_pool(x: Expr, *, p: int = 2) -> Expr:
     return p_norm(x, p, lambda y: g.reduce("sum", y, range(2, g.rank(x)), True))
 
 
-def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: int = 0, node: Node) -> Expr:
+def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: bool = False, node: Node) -> Expr:
     """The root of a sum of powers over complete windows: zeros are
     added until every window is complete.
     """
-    sizes, window = g.shape(x)[2:], _pool_window(node, x)
+    window = _pool_window(node, x)
     _check_order(p)
-    widths = [(0, 0), (0, 0)]
-    for k, (size, span, stride) in enumerate(zip(sizes, window.spans(), window.strides, strict=True)):
-        before, after = window.pads[k], window.pads[k + window.rank]
-        room = size + before + after - span
-        steps = -(-room // stride) if ceil_mode else room // stride
-        if steps * stride >= size + before:
-            steps -= 1
-        widths.append((before, max(steps * stride + span - size - before, 0)))
+    result = windows.pool("avg", x, window, ceil_mode=ceil_mode)
+    widths = _widths(g.shape(x), window, g.shape(result)[2:])
     whole = window.padded((0,) * (2 * window.rank))
 
     def total(y: Expr) -> Expr:

@@ -108,11 +108,10 @@ def _split(
     if count > names:
         g.check_unrolled(count, "a split")
     if split is None:
-        fits = 0 < count <= max(size, names)
-        require("onnx-split", fits, f"{size} elements cannot be split into {count} parts")
-        part = -(-size // count)  # the last part is smaller where that does not divide
+        part = -(-size // max(count, 1))  # the last part is smaller where that does not divide
         split = [min(part, size - k * part) for k in range(count)]
-        require("onnx-split", min(split) >= 0, f"{size} elements cannot be split into {count} parts")
+        fits = 0 < count <= max(size, names) and min(split) >= 0
+        require("onnx-split", fits, f"{size} elements cannot be split into {count} parts")
     fits = sum(split) == size and min(split, default=0) >= 0 and len(split) >= names
     require("onnx-split", fits, f"parts {split} do not make up {size} elements")
     return g.split(x, split, axis)
@@ -138,9 +137,8 @@ def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
     """Where a slice begins and ends: limited to the axis, backwards
     from no place before its first element.
     """
-    before, after = (0, size) if step > 0 else (-1, size - 1)
-    first = min(max(start + size if start < 0 else start, 0), after)
-    last = min(max(end + size if end < 0 else end, before), after)
+    first, last, _ = slice(start, end, step).indices(size)
+    first = max(first, min(0, size - 1))
     return (first, last) if range(first, last, step) else (0, 0)
 
 
@@ -160,9 +158,7 @@ def _pad(x: Expr, pads: Ints | None = None, filling: Maybe = None, axes: Ints | 
     g.checked_shape([d + b + a for d, (b, a) in zip(g.shape(x), widths, strict=True)], g.dtype(x), "the result of Pad")
     if mode != "constant":
         return g.pad(x, widths, mode=mode)
-    if filling is not None and any(b or a for b, a in widths):
-        return g.op("nn.pad", x, g.reshape(filling, ()), pad_width=tuple(widths), pad_mode="constant")
-    return g.pad(x, widths, value if g.dtype(x).is_float else int(value))
+    return g.pad(x, widths, filling if filling is not None else value if g.dtype(x).is_float else int(value))
 
 
 def _tile(x: Expr, repeats: Ints) -> Expr:

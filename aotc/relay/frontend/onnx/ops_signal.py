@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -165,39 +166,25 @@ def _affine_grid(theta: Expr, size: Ints, *, align_corners: bool = False) -> Exp
     fits = len(spatial) in (2, 3) and g.shape(theta)[1:] == (len(spatial), len(spatial) + 1)
     require("onnx-grid", fits, lambda: f"matrices of shape {g.shape(theta)} do not fit the size {size}")
     g.check_materialized((*spatial, len(spatial) + 1), "float64", "the positions of AffineGrid")
-    axes = [_positions(n, align_corners) for n in spatial]
+    axes = [np.linspace(-1.0, 1.0, n) if align_corners else (np.arange(n) * 2 + 1) / n - 1 for n in spatial]
     places = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(spatial)], -1)
     base = g.constant(places.reshape(1, -1, len(spatial) + 1), g.dtype(theta))
     grid = matmul(base, g.transpose(theta, (0, 2, 1)))
     return g.reshape(grid, (g.shape(theta)[0], *spatial, len(spatial)))
 
 
-def _positions(count: int, align_corners: bool) -> Array:
-    """Coordinates in -1..1 of the elements of an axis."""
-    if align_corners:
-        return np.linspace(-1.0, 1.0, count)
-    return (np.arange(count) * 2 + 1) / count - 1
-
-
 # --- Fourier transforms
 
 
-def _matrix(length: int, bins: int, inverse: bool, dtype: str) -> Expr:
-    """(2 * length, 2 * bins): takes interleaved real and imaginary parts to those of the transform."""
-    g.check_materialized((2 * length, 2 * bins), dtype, "the matrix of a Fourier transform")
-    spectra = (np.fft.ifft if inverse else np.fft.fft)(_units(length))[:, :bins]
-    return g.constant(np.ascontiguousarray(spectra).view(np.float64), dtype)
+def _matrix(transform: Callable[[Array], Array], length: int, columns: int, dtype: str) -> Expr:
+    """(2 * length, columns): takes a vector's interleaved real and imaginary parts to those of its transform.
 
-
-def _real_matrix(bins: int, length: int, dtype: str) -> Expr:
-    """(2 * bins, length): takes the one-sided spectrum of a real signal back to the signal."""
-    g.check_materialized((2 * bins, length), dtype, "the matrix of a Fourier transform")
-    return g.constant(np.fft.irfft(_units(bins), length), dtype)
-
-
-def _units(count: int) -> Array:
-    """(2 * count, count): the complex vectors that are 1 or i in one place, in the order of interleaved parts."""
-    return np.stack([np.eye(count), 1j * np.eye(count)], 1).reshape(2 * count, count)
+    The rows are the transforms of the vectors that are 1 or i in one place.
+    """
+    g.check_materialized((2 * length, columns), dtype, "the matrix of a Fourier transform")
+    units = np.stack([np.eye(length), 1j * np.eye(length)], 1).reshape(2 * length, length)
+    parts = transform(units).view(np.float64)
+    return g.constant(np.ascontiguousarray(parts[:, :columns]), dtype)
 
 
 def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
@@ -212,9 +199,10 @@ def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
         x = _fitted(x, size, bins, len(lead))
         if parts == 1:
             x = g.pad(x, [(0, 0)] * (len(lead) + 1) + [(0, 1)])
-        return g.reshape(matmul(g.reshape(x, (*lead, 2 * bins)), _real_matrix(bins, length, dtype)), (*lead, length, 1))
+        matrix = _matrix(partial(np.fft.irfft, n=length), bins, length, dtype)
+        return g.reshape(matmul(g.reshape(x, (*lead, 2 * bins)), matrix), (*lead, length, 1))
     bins = length // 2 + 1 if onesided else length
-    matrix = _matrix(length, bins, inverse, dtype)
+    matrix = _matrix(np.fft.ifft if inverse else np.fft.fft, length, 2 * bins, dtype)
     if parts == 1:
         matrix = g.reshape(g.cut(g.reshape(matrix, (length, 2, 2 * bins)), [0], [1], [1]), (length, 2 * bins))
     x = _fitted(x, size, length, len(lead))

@@ -134,7 +134,9 @@ def _inputs(
                 values[name] = _user_input(spec, examples.get(name), program, pins)
                 users += [values[name]] if isinstance(values[name], Var) else []
                 continue
-            tensor = _state(program, spec)
+            tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
+            fits, text = isinstance(tensor, torch.Tensor), f"{spec.kind.name.lower()} {spec.target} is no tensor"
+            require("torch-inputs", fits, text)
             if id(tensor) in shared:
                 values[name] = shared[id(tensor)]
                 continue
@@ -155,14 +157,6 @@ def _user_input(spec: Any, example: Any, program: Any, pins: Mapping[str, int]) 
     if not isinstance(value, (int, float, bool, str, type(None))):
         raise AotcError("torch-inputs", f"input {spec.arg.name} is no tensor")
     return value
-
-
-def _state(program: Any, spec: Any) -> Any:
-    """The tensor behind a parameter, buffer or constant."""
-    tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
-    if not isinstance(tensor, torch.Tensor):
-        raise AotcError("torch-inputs", f"{spec.kind.name.lower()} {spec.target} is no tensor")
-    return tensor
 
 
 def _check_outputs(program: Any, problems: Problems) -> None:

@@ -28,7 +28,7 @@ def _full(size: Value, fill_value: Value, dtype: str | None = None) -> Expr:
     return g.broadcast(tv.as_tensor(fill_value, wanted), tv.ints(size))
 
 
-def _full_like(x: Expr, fill_value: Value, /, dtype: str | None = None) -> Expr:
+def _full_like(x: Expr, fill_value: Value, dtype: str | None = None) -> Expr:
     return _full(tv.shape(x), fill_value, dtype or g.dtype(x))
 
 
@@ -83,17 +83,16 @@ def _tensor(data: Value, /, dtype: str | None = None) -> Expr:
     return g.constant(values, dtype or kinds[values.dtype.kind])
 
 
+_VALUES: Final = {"empty": 0.0, "ones": 1.0, "zeros": 0.0}
 OPS: Table = {
-    **tv.named(_arange, _eye, _full, _linspace, _new_full, _tensor),
-    **dict.fromkeys(("fill", "full_like"), _full_like),
+    **tv.named(_arange, _eye, _full, _full_like, _linspace, _new_full, _tensor),
+    **{name: partial(_full, fill_value=value) for name, value in _VALUES.items()},
+    **{f"{name}_like": partial(_full_like, fill_value=value) for name, value in _VALUES.items()},
+    **{f"new_{name}": partial(_new_full, fill_value=value) for name, value in _VALUES.items()},
     "_shape_as_tensor": lambda x: g.constant(list(tv.shape(x)), "int64"),
     "scalar_tensor": lambda s, dtype=None: tv.as_tensor(s, dtype or "float32"),
-    **dict.fromkeys(("empty", "zeros"), partial(_full, fill_value=0.0)),
-    **dict.fromkeys(("empty_like", "zero", "zeros_like"), lambda x, dtype=None: _full_like(x, 0, dtype)),
-    **dict.fromkeys(("new_empty", "new_zeros"), partial(_new_full, fill_value=0)),
-    "ones": partial(_full, fill_value=1.0),
-    "ones_like": lambda x, dtype=None: _full_like(x, 1, dtype),
-    "new_ones": partial(_new_full, fill_value=1),
+    "fill": lambda x, value: _full_like(x, value),
+    "zero": lambda x: _full_like(x, 0.0),
     # numbers, and facts about tensors, which are numbers
     **dict.fromkeys(("ScalarImplicit", "_local_scalar_dense", "item"), _number),
     **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(_static(a))),

@@ -168,7 +168,7 @@ _BINARY = {
 # --- reductions
 
 
-def reduced(body: Reduction, x: Expr, dim: Value, keepdim: bool) -> Expr:
+def reduced(body: Reduction, x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
     """A reduction over axes (None, or none at all: over all of
     them); one number counts as an axis of one element.
     """
@@ -185,12 +185,8 @@ def _summing(name: str, x: Expr, dim: Value = None, keepdim: bool = False, dtype
     return reduced(plain(name), _widened(x, dtype), dim, keepdim)
 
 
-def _extreme(name: str, x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
-    return reduced(extreme(name), x, dim, keepdim)
-
-
 def _extreme_with_place(name: str, x: Expr, dim: int, keepdim: bool = False) -> list[Expr]:
-    return [_extreme(name, x, [dim], keepdim), _arg(f"arg{name}", x, dim, keepdim)]
+    return [reduced(extreme(name), x, [dim], keepdim), _arg(f"arg{name}", x, dim, keepdim)]
 
 
 def _arg(name: str, x: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
@@ -320,7 +316,7 @@ OPS: Table = {
     **tv.named(_argsort, _cosine_similarity, _linalg_norm, _median, _sort, _std, _var),
     **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
     **{name: partial(_arg, name) for name in ("argmax", "argmin")},
-    **{f"{a}{name}": partial(_extreme, name) for a in ("", "a") for name in ("max", "min")},
+    **{f"{a}{name}": partial(reduced, extreme(name)) for a in ("", "a") for name in ("max", "min")},
     **{f"{name}.dim": partial(_extreme_with_place, name) for name in ("max", "min")},
     **{name: partial(_running, name) for name in ("cumprod", "cumsum")},
     **{name: partial(_summing, name) for name in ("mean", "prod", "sum")},

@@ -339,7 +339,8 @@ def _index(x: Expr, indices: Sequence[Value]) -> Expr:
 
 def _index_put(x: Expr, indices: Sequence[Value], values: Value, accumulate: bool = False) -> Expr:
     dtype = g.dtype(x)
-    if len(indices) == 1 and tv.is_tensor(indices[0]) and g.dtype(indices[0]).is_bool and _one(values):
+    one = not tv.is_tensor(values) or math.prod(tv.shape(values)) == 1
+    if one and len(indices) == 1 and tv.is_tensor(indices[0]) and g.dtype(indices[0]).is_bool:
         mask = g.reshape(indices[0], (*tv.shape(indices[0]), *[1] * (g.rank(x) - g.rank(indices[0]))))
         scalar = g.reshape(tv.as_tensor(values, dtype), ())
         return g.op("where", mask, g.add(x, scalar) if accumulate else scalar, x)
@@ -354,10 +355,6 @@ def _index_put(x: Expr, indices: Sequence[Value], values: Value, accumulate: boo
     update = g.transpose(update, [*range(start, start + n), *range(start), *range(start + n, len(target))])
     y = g.op("scatter_nd", data, index, update, mode="add" if accumulate else "update")
     return g.transpose(y, [order.index(k) for k in range(g.rank(x))])
-
-
-def _one(values: Value) -> bool:
-    return not tv.is_tensor(values) or math.prod(tv.shape(values)) == 1
 
 
 # --- writing parts

@@ -243,10 +243,6 @@ def _source_line(node: Any) -> str:
 # --- nodes that are no operators
 
 
-def _constant(c: _Conversion, node: Any) -> None:
-    c.bind(node, _with_constants(node.output().toIValue()))
-
-
 def _with_constants(value: Value) -> Value:
     """Tensors as constants, those of frozen modules in lists too."""
     if isinstance(value, (list, tuple)):
@@ -315,7 +311,7 @@ def _number_as_tensor(value: Value) -> Value:
 
 
 _PRIMS: Final[Mapping[str, Callable[[_Conversion, Any], None]]] = {
-    "prim::Constant": _constant,
+    "prim::Constant": lambda c, node: c.bind(node, _with_constants(node.output().toIValue())),
     "prim::GetAttr": _Conversion.attribute,
     "prim::If": _if,
     "prim::ListUnpack": _unpack,

@@ -23,7 +23,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import INVALID, PoisonedError
 from aotc.relay.frontend.pytorch.ops_create import SCALARS
 from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
-from aotc.relay.frontend.pytorch.values import Absent, Converter, Value, apply, is_tensor
+from aotc.relay.frontend.pytorch.values import Absent, Value, apply, is_tensor
 
 _LOG: Final = logging.getLogger(__name__)
 #: A caller's own converter: the values of the arguments and their TorchScript types.
@@ -53,15 +53,6 @@ def unsupported(name: str) -> AotcError:
     plain = name.removeprefix("aten::").partition(".")[0]
     hint = nearest(plain, CONVERTERS) or "rewrite the module with supported operators, or give custom_convert_map"
     return AotcError("torch-op", f"operator {name} is not supported", hint=hint)
-
-
-def converter_for(name: str, overload: str, args: Sequence[Value]) -> Converter | None:
-    """The converter of an operator on tensors; None where
-    TorchScript only computes on numbers and lists.
-    """
-    first = args[0] if args else None
-    on_numbers = isinstance(first, (list, tuple)) or not any(map(is_tensor, args))
-    return None if name in SCALARS and on_numbers else converter_of(name, overload)
 
 
 def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
@@ -106,24 +97,22 @@ def described(value: Value) -> str:
 def _called(full: str, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """The value of a call; whatever a converter stumbles over where
     arguments do not fit.
+
+    TorchScript has operators on numbers and lists that share their
+    names with those on tensors. One in place leaves the data type
+    of the tensor that it changes.
     """
     namespace, _, name = schema.name.partition("::")
-    converter = converter_for(name, schema.overload_name, args) if namespace == "aten" else None
+    first: Value = args[0] if args else None
+    on_numbers = name in SCALARS and (isinstance(first, (list, tuple)) or not any(map(is_tensor, args)))
+    converter = converter_of(name, schema.overload_name) if namespace == "aten" and not on_numbers else None
     if converter is not None:
         result = apply(converter, schema, args, kwargs)
-        return _stored(schema, args, result)
-    if namespace != "aten" or name not in SCALARS or (args and is_tensor(args[0])):
+        changes = name.endswith("_") and is_tensor(first) and is_tensor(result)
+        return g.cast(result, str(g.dtype(first))) if changes else result
+    if namespace != "aten" or name not in SCALARS or is_tensor(first):
         raise unsupported(full)
     return SCALARS[name](*args, **kwargs)
-
-
-def _stored(schema: Any, args: Sequence[Value], result: Value) -> Value:
-    """What an operator in place leaves: the data type of the tensor
-    that it changes.
-    """
-    if schema.name.endswith("_") and args and is_tensor(args[0]) and is_tensor(result):
-        return g.cast(result, str(g.dtype(args[0])))
-    return result
 
 
 def flattened(value: Value) -> list[Expr]:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from aotc.driver.scratch import PLAN, abandoned, discard, exclusively, is_scratch, scratch_folder, scratches
-from aotc.ir import AotcError, read_table
+from aotc.ir import AotcError, read_table, refusals
 from aotc.runtime.library import MARKER, is_inside, read_metadata
 
 #: What a scratch holds: the files that come, those that go.
@@ -42,14 +42,12 @@ def check_destination(output: Path) -> None:
 
     What killed processes left there and beside it is brought in order before.
     """
-    try:
+    with refusals("output", f"use {output}"):
         if output.is_symlink() or (output.exists() and not output.is_dir()):
             raise AotcError("output", f"{output} is not a directory", hint="give another path with -o")
         _recover(output.parent)
         _recover(output)
         empty = not output.is_dir() or all(map(is_scratch, output.iterdir()))
-    except OSError as error:
-        raise AotcError("output", f"cannot use {output}: {error.strerror}") from error
     if not empty and not is_ours(output):
         text = f"directory {output} is not empty and was not made by aotc"
         raise AotcError("output", text, hint="give an empty or new directory with -o")

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
-from aotc.ir import AotcError
+from aotc.ir import refusals
 
 try:
     import fcntl
@@ -180,8 +180,5 @@ def written(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
 @contextmanager
 def output_file(path: Path, code: str) -> Iterator[IO[bytes]]:
     """As `written`, with an AotcError of a code where that is not possible."""
-    try:
-        with written(path) as file:
-            yield file
-    except OSError as error:
-        raise AotcError(code, f"cannot write {path}: {error.strerror}") from error
+    with refusals(code, f"write {path}"), written(path) as file:
+        yield file

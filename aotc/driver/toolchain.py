@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.driver.process import Finished, end_all, run
-from aotc.ir import AotcError, architecture
+from aotc.ir import AotcError, architecture, refusals
 from aotc.tir.target import Target, feature_names, get_target, host_target
 
 CANDIDATES = ("cc", "gcc", "clang")
@@ -180,10 +180,8 @@ def compiler_identity(toolchain: Toolchain) -> str:
     """What tells one compiler from another: its file, and what it says of its version."""
     path = Path(shutil.which(toolchain.cc[0]) or toolchain.cc[0]).resolve()
     said = _run([*toolchain.cc, "--version"], min(toolchain.seconds, PROBE_SECONDS)).output
-    try:
+    with refusals("compiler-failed", f"run {toolchain.cc[0]}"):
         stat = path.stat()
-    except OSError as error:
-        raise AotcError("compiler-failed", f"cannot run {toolchain.cc[0]}: {error.strerror}") from error
     return digest(str(path), f"{stat.st_size} {stat.st_mtime_ns}", said)
 
 

@@ -41,6 +41,7 @@ from aotc.ir.failure import Failure as Failure
 from aotc.ir.failure import failure_of as failure_of
 from aotc.ir.files import open_regular as open_regular
 from aotc.ir.files import read_table as read_table
+from aotc.ir.files import refusals as refusals
 from aotc.ir.instrument import ALL_LEVELS as ALL_LEVELS
 from aotc.ir.instrument import DumpIR as DumpIR
 from aotc.ir.instrument import PassInstrument as PassInstrument

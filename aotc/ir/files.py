@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files to read, told from what only has their names: a pipe keeps its reader waiting, a device has no end.
+"""Files to read, told from what only has their names: a pipe keeps its reader waiting, a device has no end.  And one
+diagnostic for what the system refuses.
 
 with open_regular("net.onnx", "onnx-file") as file:
     data = file.read()
 read_table(Path("build/net/metadata.json"), "load")["library"]
+with refusals("output", f"write {path}"):        # AotcError: cannot write build/net: No space left on device
+    path.write_bytes(data)
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
@@ -29,12 +34,20 @@ _KINDS: Final = (
 )
 
 
+@contextmanager
+def refusals(code: str, action: str) -> Iterator[None]:
+    """Raise AotcError with a code, "cannot ACTION" and the system's reason, for an OSError of what is done inside."""
+    try:
+        yield
+    except OSError as error:
+        raise AotcError(code, f"cannot {action}: {error.strerror or error}") from error
+
+
 def open_regular(path: str | Path, code: str) -> IO[bytes]:
     """A regular file, to be read; AotcError with a code, without waiting, for anything else."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except OSError as error:
-        raise AotcError(code, f"cannot read {path}: {error.strerror}") from error
+        with refusals(code, f"read {path}"):
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except ValueError as error:  # a null character
         raise AotcError(code, f"cannot read {str(path)!r}: {error}") from error
     mode = os.fstat(descriptor).st_mode

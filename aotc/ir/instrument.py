@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Final, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.ir.files import refusals
 
 C = TypeVar("C", bound=type)
 #: How an instrument prints a module.
@@ -290,12 +291,10 @@ class DumpIR(PassInstrument):
         self.counter = start
         self._show = show
         self._suffix = suffix
-        try:
+        with refusals("dump-ir", f"write to {self.dump_dir}"):
             self.dump_dir.mkdir(parents=True, exist_ok=True)
             if refresh:
                 self._remove_earlier()
-        except OSError as error:
-            raise AotcError("dump-ir", f"cannot write to {self.dump_dir}: {error.strerror}") from error
 
     def _remove_earlier(self) -> None:
         ours = re.compile(rf"\d{{3,}}_\w*\.({re.escape(self._suffix)}|tir)")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.ir import AotcError, AotcTypeError, Device, NDArray, nearest, require_device
+from aotc.ir import AotcError, AotcTypeError, Device, NDArray, nearest, refusals, require_device
 from aotc.runtime.graph_executor import BenchmarkResult, GraphModule, measure, require_counts
 from aotc.runtime.graph_machine import GraphBinding, GraphMachine
 from aotc.runtime.params import save_param_dict
@@ -175,13 +175,11 @@ class GraphModuleDebug(GraphModule):
         """Write the graph, the times and the intermediates; names as in TVM's dumps."""
         outputs = {name: self._memory.node_outputs(n) for n, name in enumerate(self._names)}
         named = {f"{name}____{k}": a for name, arrays in outputs.items() for k, a in enumerate(arrays)}
-        try:
+        with refusals("dump", f"write to {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "_aotcdbg_graph_dump.json").write_text(self._graph_json, encoding="utf-8")
             (folder / "times.txt").write_text(f"{self._profile}\n", encoding="utf-8")
             (folder / "output_tensors.params").write_bytes(save_param_dict(named))
-        except OSError as error:
-            raise AotcError("dump", f"cannot write to {folder}: {error.strerror}") from error
 
 
 def _names(graph_json: str) -> list[str]:

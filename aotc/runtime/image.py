@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final
 
-from aotc.ir import AotcError, open_regular
+from aotc.ir import AotcError, open_regular, refusals
 
 _PIECE: Final = 1 << 20
 #: More bytes of load commands, and ...
@@ -32,10 +32,8 @@ def require_whole(path: Path) -> None:
     """
     with open_regular(path, "load") as file:
         size = os.fstat(file.fileno()).st_size
-        try:
+        with refusals("load", f"load {path}"):
             stated = _stated_size(_Headers(file, size))
-        except OSError as error:
-            raise AotcError("load", f"cannot load {path}: {error.strerror}") from error
     if stated > size:
         text = f"cannot load {path}: it ends after {size} bytes, its headers speak of {stated}"
         raise AotcError("load", text, hint="the file was cut short: copy it again, or compile the model again")
@@ -145,10 +143,7 @@ def require_checksum(path: Path, expected: str) -> None:
 def checksum(path: Path) -> str:
     """The SHA-256 of a file's contents, in hexadecimal."""
     found = hashlib.sha256()
-    try:
-        with path.open("rb", buffering=0) as file:
-            while piece := file.read(_PIECE):
-                found.update(piece)
-    except OSError as error:
-        raise AotcError("load", f"cannot read {path}: {error.strerror}") from error
+    with refusals("load", f"read {path}"), path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            found.update(piece)
     return found.hexdigest()

@@ -15,7 +15,7 @@ from itertools import count, takewhile
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from aotc.ir import AotcError, architecture, elf_architecture, nearest, read_table
+from aotc.ir import AotcError, architecture, elf_architecture, nearest, read_table, refusals
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
 from aotc.runtime.forks import Turns
 from aotc.runtime.image import require_checksum, require_whole
@@ -37,12 +37,10 @@ def find_library(path: Path, check: bool | str = False) -> Path:
     Raises AotcError: code "load" if there is none, or more than one to choose from; code "checksum" where the sums
     differ, and where the metadata state none.
     """
-    try:
+    with refusals("load", f"look at {path}"):
         if not path.exists():
             raise AotcError("load", f"no such file or directory: {path}")
         library = _library_of(path) if path.is_dir() else path
-    except OSError as error:
-        raise AotcError("load", f"cannot look at {path}: {error.strerror}") from error
     if check:
         require_checksum(library, check if isinstance(check, str) else _stated_checksum(library))
     return library

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from aotc_runtime_c import sources as runtime_sources
 
-from aotc.ir import AotcError
+from aotc.ir import AotcError, refusals
 from aotc.tir import Target
 from aotc.tir.plan.program import Program
 from aotc_codegen.c import schedule
@@ -236,10 +236,8 @@ def emit(
     metadata["isas"] = [v.described() for v in project.versions]
     externals = [external.described(path) for path, external in project.externals.items()]
     metadata |= {"externals": externals, "passes": list(passes)}
-    try:
-        files = dict(sorted(project.files.items()))
+    files = dict(sorted(project.files.items()))
+    with refusals("output", "write the project"):
         metadata["sha256"] = write_files(directory, files | runtime_files(project.team))
         write_metadata(directory, metadata)
-    except OSError as error:
-        raise AotcError("output", f"cannot write the project: {error.strerror or error}") from error
     return metadata

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers: operators together with the variables of their parameters, named after the layer.
 
-x = conv2d(x, "conv0", channels=64, kernel_size=(7, 7), strides=(2, 2), padding=(3, 3))     # %conv0_weight
-x = batch_norm_infer(x, "bn0", epsilon=2e-5)                                                # %bn0_gamma, ...
+x = conv2d(x, "conv0", 64, 7, stride=2, padding=3)         # %conv0_weight
+x = batch_norm_infer(x, "bn0", epsilon=2e-5)               # %bn0_gamma, ...
 """
 
 from __future__ import annotations
@@ -27,45 +27,32 @@ def network(result: Expr) -> Function:
     return Function(free_vars(result), result)
 
 
-def kernel_layout_of(data_layout: str) -> str:
-    """The layout of weights that goes with a layout of data."""
-    return {"NCHW": "OIHW", "NHWC": "HWIO"}[data_layout]
-
-
 def conv2d(
     data: Expr,
     name: str,
-    *,
     channels: int,
-    kernel_size: tuple[int, int],
+    size: int,
+    stride: int = 1,
+    padding: int = 0,
+    *,
     groups: int = 1,
     data_layout: str = "NCHW",
-    weight: str = "",
-    **attributes: Any,
 ) -> Expr:
-    """A convolution without bias; `weight` is the name of the parameter if not NAME_weight."""
-    layout = kernel_layout_of(data_layout)
+    """A convolution without bias; windows of `size` x `size` elements, steps and padding alike in both directions."""
+    layout = {"NCHW": "OIHW", "NHWC": "HWIO"}[data_layout]
     inputs = tensor_type_of(data).shape[data_layout.index("C")]
-    sizes: dict[str, Dim] = dict(zip("HW", kernel_size, strict=True))
-    sizes |= {"O": channels, "I": inputs // groups if isinstance(inputs, int) else inputs}
+    extents = {"O": channels, "I": inputs // groups if isinstance(inputs, int) else inputs, "H": size, "W": size}
     return conv2d_op(
         data,
-        parameter(weight or f"{name}_weight", tuple(sizes[axis] for axis in layout), data),
+        parameter(f"{name}_weight", tuple(extents[axis] for axis in layout), data),
+        strides=(stride, stride),
+        padding=(padding, padding),
         groups=groups,
         channels=channels,
-        kernel_size=kernel_size,
+        kernel_size=(size, size),
         data_layout=data_layout,
         kernel_layout=layout,
-        **attributes,
     )
-
-
-def square_conv2d(
-    data: Expr, name: str, channels: int, size: int, stride: int = 1, padding: int = 0, **attributes: Any
-) -> Expr:
-    """A convolution with windows of `size` x `size` elements, steps and padding being equal in both directions."""
-    window: dict[str, Any] = {"kernel_size": (size, size), "strides": (stride, stride), "padding": (padding, padding)}
-    return conv2d(data, name, channels=channels, **window, **attributes)
 
 
 def conv2d_transpose(data: Expr, name: str, *, channels: int, kernel_size: tuple[int, int], **attributes: Any) -> Expr:

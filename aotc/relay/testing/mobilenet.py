@@ -12,7 +12,7 @@ from aotc.ir import TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import batch_flatten, global_avg_pool2d, relu, softmax
 from aotc.relay.testing.init import workloads_of
-from aotc.relay.testing.layers import batch_norm_infer, dense_add_bias, network, square_conv2d
+from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
 
 #: Output channels and stride of each separable block.
 _BLOCKS = (
@@ -24,7 +24,7 @@ _BLOCKS = (
 
 def _layer(data: Expr, name: str, norm: str, channels: int, size: int, layout: str, **attributes: Any) -> Expr:
     """A convolution called `name`, normalised under the name `norm`, and relu."""
-    body = square_conv2d(data, name, channels, size, data_layout=layout, **attributes)
+    body = conv2d(data, name, channels, size, data_layout=layout, **attributes)
     return relu(batch_norm_infer(body, norm, axis=layout.index("C")))
 
 

@@ -14,7 +14,7 @@ from aotc.ir import AotcError, TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import add, batch_flatten, global_avg_pool2d, max_pool2d, relu, softmax
 from aotc.relay.testing.init import workloads_of
-from aotc.relay.testing.layers import batch_norm_infer, dense_add_bias, network, square_conv2d
+from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
 
 EPSILON = 2e-5
 
@@ -62,7 +62,7 @@ class _Builder:
 
     def conv(self, data: Expr, name: str, channels: int, size: int, stride: int = 1) -> Expr:
         """A convolution that keeps the image's size but for the stride."""
-        return square_conv2d(data, name, channels, size, stride, size // 2, data_layout=self.layout)
+        return conv2d(data, name, channels, size, stride, size // 2, data_layout=self.layout)
 
     def unit(self, data: Expr, name: str, channels: int, stride: int, first: bool, bottleneck: bool) -> Expr:
         """A residual unit; the first of a stage projects its shortcut."""

@@ -11,7 +11,7 @@ from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op import builders
 from aotc.relay.op.builders import relu, softmax
 from aotc.relay.testing.init import workloads_of
-from aotc.relay.testing.layers import network, parameter, square_conv2d
+from aotc.relay.testing.layers import conv2d, network, parameter
 
 _POOL = 0
 #: The first convolution (channels, size, padding), then pools and squeezed channels of fire modules.
@@ -23,7 +23,7 @@ _VERSIONS = {
 
 def _conv(data: Expr, name: str, channels: int, size: int, padding: int = 0, stride: int = 1) -> Expr:
     """A convolution with bias and relu."""
-    result = square_conv2d(data, name, channels, size, stride, padding)
+    result = conv2d(data, name, channels, size, stride, padding)
     return relu(builders.bias_add(result, parameter(f"{name}_bias", (channels,), data)))
 
 

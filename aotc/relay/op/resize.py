@@ -275,28 +275,29 @@ def _axes(n: int, a: ResizeAttrs, types: Types) -> AxisMap:
 
 
 def _samples(n: int, attributes: type[ResizeAttrs]) -> Samples:
-    shape, size = (1, 2, 4, 5, 3)[: n + 2], (8, 10, 6)[:n]
+    shape, size = (1, 2, 4, 5, 3)[: n + 2], (8, 10, 6)
 
-    def sample(dtype: str = "float32", **fields: Any) -> Sample:
+    def sample(
+        size: Sequence[int], method: str = "linear", mode: str = "half_pixel", dtype: str = "float32", **fields: Any
+    ) -> Sample:
+        fields |= {"size": size[:n], "method": method, "coordinate_transformation_mode": mode}
         return random_sample((shape,), attributes(**fields), dtype)
 
-    for mode in resample.COORDINATES[:-1]:
-        yield sample(size=size, coordinate_transformation_mode=mode)
-    for name in resample.ROUNDINGS:
-        yield sample(size=(7,) * n, method="nearest_neighbor", rounding_method=name)
-    yield sample(size=size, method="nearest_neighbor", coordinate_transformation_mode="asymmetric", rounding_method="")
-    yield sample(size=(7, 3, 5)[:n], method="cubic", cubic_alpha=-0.75)
-    yield sample(size=(7, 3, 5)[:n], method="cubic", cubic_exclude=1)
-    yield sample(size=(2,) * n, method="cubic", antialias=True)
-    yield sample(size=(2,) * n, method="linear", antialias=True, cubic_exclude=1)
-    yield sample(size=(6,) * n, scales=(1.6, 1.3, 2.1)[:n])
+    nearest, *_ = resample.METHODS
+    *modes, crop = resample.COORDINATES
+    yield from (sample(size, mode=mode) for mode in modes)
+    yield from (sample((7, 7, 7), nearest, rounding_method=name) for name in resample.ROUNDINGS)
+    yield sample(size, nearest, "asymmetric", rounding_method="")
+    yield sample((7, 3, 5), "cubic", cubic_alpha=-0.75)
+    yield sample((7, 3, 5), "cubic", cubic_exclude=1)
+    yield sample((2, 2, 2), "cubic", antialias=True)
+    yield sample((2, 2, 2), antialias=True, cubic_exclude=1)
+    yield sample((6, 6, 6), scales=(1.6, 1.3, 2.1)[:n])
     roi = (0.2, -0.1, 0.0)[:n] + (0.9, 1.2, 1.0)[:n]
-    yield sample(
-        size=(5,) * n, roi=roi, coordinate_transformation_mode=resample.COORDINATES[-1], extrapolation_value=9.0
-    )
-    yield sample(size=size, dtype="uint8")
-    yield sample(size=size, dtype="float16")
-    yield sample(size=size, method="nearest_neighbor", dtype="int8")
+    yield sample((5, 5, 5), mode=crop, roi=roi, extrapolation_value=9.0)
+    yield sample(size, dtype="uint8")
+    yield sample(size, dtype="float16")
+    yield sample(size, nearest, dtype="int8")
 
 
 def _resize(n: int) -> OpDef:

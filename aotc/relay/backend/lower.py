@@ -165,24 +165,19 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
         inputs.append(Storage(name=param.name, dtype=ty.dtype, shape=ty.static_shape, kind="input"))
         state.values[param] = View(inputs[-1])
     for node in post_order(main.body, lambda n: not isinstance(n, Function)):
-        if not isinstance(node, (Op, Function, Var)) and not _is_callee(node, state):
+        callee = isinstance(node, GlobalVar) and state.is_external(node.name)  # which calls reach directly
+        if not callee and not isinstance(node, (Op, Function, Var)):
             state.visit(node)
     views = leaves(state.value(main.body))
     types = tensor_types(type_of(main.body))
-    names = list(module.attrs.get("output_names", ())) or [f"output{k}" for k in range(len(views))]
-    if len(views) == 1 and "output_names" not in module.attrs:
-        names = ["output"]
+    usual = [f"output{k}" for k in range(len(views))] if len(views) > 1 else ["output"]
+    names = module.attrs.get("output_names", usual)
     outputs = tuple(
         Storage(name=n, dtype=ty.dtype, shape=ty.static_shape, kind="output")
         for n, ty in zip(names, types, strict=True)
     )
     state.steps += map(copy_step, views, map(View, outputs))
     return Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(state.steps))
-
-
-def _is_callee(node: Expr, state: _Lowering) -> bool:
-    """Whether `node` names a function that calls reach directly."""
-    return isinstance(node, GlobalVar) and state.is_external(node.name)
 
 
 def _let_values(main: Function) -> dict[Var, Expr]:

@@ -19,7 +19,7 @@ import numpy as np
 from aotc.ir import AotcError, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, NoAttrs, param
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
+from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, types_of
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import InitAttrs
@@ -72,7 +72,7 @@ def _filled(name: str, doc: str, value: int | None = None) -> OpDef:
     attributes = NoAttrs if like else FullAttrs if given else FilledAttrs
 
     def result(a: Any, args: Sequence[Any]) -> TensorType:
-        return tensor(infer(a, [TensorType(x.shape, str(x.dtype)) for x in args]))
+        return tensor(infer(a, types_of(args)))
 
     def reference(a: Any, *args: Array) -> Array:
         ty = result(a, args)

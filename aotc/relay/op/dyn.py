@@ -21,13 +21,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, NoAttrs, SymDim, TensorType, TupleType, Type, check_rank, record, tensor_types
+from aotc.ir import Attrs, NoAttrs, SymDim, TensorType, TupleType, Type, check_rank, record, tensor_types
 from aotc.ir.op import Arg, AxisMap, Precision, Types, require
 from aotc.relay.expr import Call, Constant, Expr, known_data
 from aotc.relay.expr import call as node
 from aotc.relay.op import create, index, join, resize, shape, slice, sort
 from aotc.relay.op import pad as padding
-from aotc.relay.op.opdef import Array, OpDef, Sample
+from aotc.relay.op.opdef import Array, OpDef, Sample, types_of
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.signature import signature_of
@@ -122,8 +122,8 @@ class _Twin:
 
     def reference(self, a: Any, *given: Array) -> Any:
         attributes, own = self.split(a, given, _attribute)
-        found = self.static.infer(attributes, [TensorType(x.shape, DType.of(x)) for x in own])
-        _check_rank(self.name, self.infer(a, [TensorType(x.shape, DType.of(x)) for x in given]), found)
+        found = self.static.infer(attributes, types_of(own))
+        _check_rank(self.name, self.infer(a, types_of(given)), found)
         return self.static.reference(attributes, *own)
 
     def to_static(self, a: Any, given: Sequence[Expr]) -> Call | None:

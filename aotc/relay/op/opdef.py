@@ -102,11 +102,16 @@ class OpDef(Op):
         return least + sum(map(_operations, order))
 
 
+def types_of(values: Iterable[Any]) -> list[TensorType]:
+    """The types of arrays, or of tensors of tensor expressions."""
+    return [TensorType(x.shape, str(x.dtype)) for x in values]
+
+
 def each_element(name: str, infer: Infer, element: Callable[..., Scalar]) -> Callable[..., Tensor]:
     """The tensor expression of a result whose elements are `element(attributes, index, *arguments)`."""
 
     def compute(attributes: Any, *args: Tensor) -> Tensor:
-        result = infer(attributes, [TensorType(x.shape, x.dtype) for x in args])
+        result = infer(attributes, types_of(args))
         assert isinstance(result, TensorType)
         return te.compute(result.static_shape, lambda *i: element(attributes, i, *args), name.rpartition(".")[2])
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.ir import Dim, DType, Precision, Quantised, TensorType, TupleType, Type, Types, require, tensor_types
 from aotc.ir.attrs import Attrs, param
-from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
+from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, types_of
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
@@ -221,7 +221,7 @@ def _infer(a: Any, types: Types) -> Type:
 
 def _results(a: Any, data: Any) -> list[tuple[bool, TensorType]]:
     """The results for an array or a tensor: whether each is the values, and its type."""
-    types = tensor_types(_infer(a, [TensorType(data.shape, str(data.dtype))]))
+    types = tensor_types(_infer(a, types_of([data])))
     return list(zip(_wanted(a), types, strict=True))
 
 

@@ -17,7 +17,7 @@ fn (%p0, Primitive=1) { nn.relu(exp(%p0)) }(%x)    =>    nn.relu(exp(%x))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -33,7 +33,9 @@ MAX_DEPTH: Final = 256
 
 _INLINE_DTYPES: Final = frozenset({"int32", "int64", "float32", "float64", "bool"})
 
-_Condition: TypeAlias = Callable[[OpPattern, bool], bool]
+#: The strongest patterns on the way to a post-dominator, and of the post-dominator itself.
+_Limits: TypeAlias = tuple[OpPattern, OpPattern]
+_INJECTIVE: Final = (OpPattern.INJECTIVE, OpPattern.INJECTIVE)
 
 
 class FuseOps(FunctionPass):
@@ -208,15 +210,6 @@ def _common_ancestor(a: _Node | None, b: _Node | None) -> tuple[_Node | None, Op
     return a, strongest
 
 
-def _at_most(limit: OpPattern) -> _Condition:
-    return lambda pattern, _: pattern <= limit
-
-
-def _joins_broadcast(pattern: OpPattern, is_sink: bool) -> bool:
-    """Parallel branches may be injective; the sink may also be a reduction or a group with an anchor."""
-    return pattern <= (OpPattern.OUT_ELEMWISE_FUSABLE if is_sink else OpPattern.INJECTIVE)
-
-
 def _merge_groups(nodes: Sequence[_Node], max_depth: int) -> None:
     """Merge the groups of nodes as far as patterns allow, in three sweeps."""
     for phase in range(3):
@@ -234,16 +227,16 @@ def _mergeable(node: _Node, phase: int) -> list[_Node]:
     if pattern is OpPattern.OPAQUE or parent is None:
         return []
     into_tuple = parent.own.pattern is OpPattern.TUPLE
-    condition: _Condition | None = None
+    limits: _Limits | None = None
     if phase < 2 and not into_tuple and node.group is not parent.group:
-        condition = _condition(pattern, node.edge, phase)
+        limits = _limits(pattern, node.edge, phase)
     elif phase == 2 and into_tuple and max(pattern, parent.group.pattern) <= OpPattern.INJECTIVE:
-        condition = _at_most(OpPattern.INJECTIVE)  # a consumer has taken the tuple in: it takes in its fields
-    return [] if condition is None else _path(node, parent, condition)
+        limits = _INJECTIVE  # a consumer has taken the tuple in: it takes in its fields
+    return [] if limits is None else _path(node, parent, limits)
 
 
-def _path(source: _Node, sink: _Node, condition: _Condition) -> list[_Node]:
-    """`source` and the nodes on all paths to `sink` (excluded); none if `condition` fails on one of them."""
+def _path(source: _Node, sink: _Node, limits: _Limits) -> list[_Node]:
+    """`source` and the nodes on all paths to `sink` (excluded); none if one of them is beyond the limits."""
     seen = {source}
     path = [source]
     stack = [user for user, _ in source.outputs]
@@ -252,7 +245,7 @@ def _path(source: _Node, sink: _Node, condition: _Condition) -> list[_Node]:
         if node in seen:
             continue
         seen.add(node)
-        if not condition(node.group.pattern, node is sink):
+        if node.group.pattern > limits[node is sink]:
             return []
         if node is not sink:
             path.append(node)
@@ -260,15 +253,14 @@ def _path(source: _Node, sink: _Node, condition: _Condition) -> list[_Node]:
     return path
 
 
-def _condition(pattern: OpPattern, edge: OpPattern, phase: int) -> _Condition | None:
-    """What the path to the post-dominator must satisfy in phase 0 or 1; None if the node stays alone."""
+def _limits(pattern: OpPattern, edge: OpPattern, phase: int) -> _Limits | None:
+    """What may lie on the way to the post-dominator in phase 0 or 1; None if the node stays alone."""
     if pattern is OpPattern.OUT_ELEMWISE_FUSABLE:
-        return _at_most(OpPattern.BROADCAST) if phase == 0 and edge is OpPattern.ELEMWISE else None
-    if pattern <= OpPattern.BROADCAST:
-        return _joins_broadcast if edge <= OpPattern.COMM_REDUCE else None
-    if pattern in (OpPattern.INJECTIVE, OpPattern.TUPLE):
-        return _at_most(OpPattern.INJECTIVE) if phase == 1 else None
-    return None  # a reduction ends its group
+        joins = phase == 0 and edge is OpPattern.ELEMWISE
+        return (OpPattern.BROADCAST, OpPattern.BROADCAST) if joins else None
+    if pattern <= OpPattern.BROADCAST:  # the sink may also be a reduction or a group with an anchor
+        return (OpPattern.INJECTIVE, OpPattern.OUT_ELEMWISE_FUSABLE) if edge <= OpPattern.COMM_REDUCE else None
+    return _INJECTIVE if pattern in (OpPattern.INJECTIVE, OpPattern.TUPLE) and phase == 1 else None
 
 
 @dataclass(slots=True)

@@ -205,12 +205,10 @@ _VALUES: Final = (
 
 
 #: Operators whose result is the argument's elements in the same order.
-VIEWS: Final = tuple(sorted(name for name, op in REGISTRY.items() if op.view))
+VIEWS: Final = tuple(op for op in REGISTRY.values() if op.view)
 #: Operators that broadcast their operands against each other, as numpy does.
 _BROADCASTS: Final = tuple(
-    sorted(
-        n for n, op in REGISTRY.items() if op.pattern is OpPattern.BROADCAST and op.arity > 1 and op.attrs is NoAttrs
-    )
+    op for op in REGISTRY.values() if op.pattern is OpPattern.BROADCAST and op.arity > 1 and op.attrs is NoAttrs
 )
 _DYNAMIC: Final = WhyNot("the shape is not static")
 

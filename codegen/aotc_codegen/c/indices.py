@@ -11,10 +11,10 @@ values are data, whose arithmetic wraps.
 
 from __future__ import annotations
 
-from aotc.tir.expr import INDEX, Binary, Const, Expr, Select, Unary, Var
+from aotc.tir.expr import INDEX, Binary, Const, Expr, Select, Unary, Var, operands
 from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, Stmt, walk_stmts
 
-_OPERATORS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
+_OPERATORS = frozenset({"neg", "add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
 _NOTHING = Block(())
 
 
@@ -45,13 +45,10 @@ class Indices:
                 return abs(expr.value) < 1 << 31
             case Var():
                 return expr in self.loops or expr in self.registers
-            case Binary(op="mul"):
-                # a register times a value that varies may grow with every iteration
-                return self.pure(expr.a) and self.pure(expr.b) and (self._bounded(expr.a) or self._bounded(expr.b))
-            case Binary():
-                return expr.op in _OPERATORS and self.pure(expr.a) and self.pure(expr.b)
-            case Unary(op="neg"):
-                return self.pure(expr.a)
+            case Binary(op="mul") if not (self._bounded(expr.a) or self._bounded(expr.b)):
+                return False  # a register times a value that varies may grow with every iteration
+            case Binary(op=op) | Unary(op=op) if op in _OPERATORS:
+                return all(map(self.pure, operands(expr)))
             case Select():
                 return self.pure(expr.a) and self.pure(expr.b)
             case _:

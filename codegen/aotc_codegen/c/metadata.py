@@ -36,7 +36,7 @@ def describe(
         for s, at in plan.offsets.items()
     ]
     spaces = target.places({"arena": plan.peak, "parameters": params.bytes})
-    tensors = tensors_of(program)
+    inputs, outputs = tensors_of(program)
     steps = [
         {
             "kernel": kernels[step.kernel],
@@ -54,8 +54,8 @@ def describe(
         "name": program.name,
         "target": target.name,
         "library": f"lib/lib{program.name}.so",
-        "inputs": [t.described for t in tensors if t.role == "input"],
-        "outputs": [t.described for t in tensors if t.role == "output"],
+        "inputs": [t.described for t in inputs],
+        "outputs": [t.described for t in outputs],
         "memory": {
             "peak": plan.peak,
             "lower_bound": plan.lower_bound,

@@ -10,6 +10,7 @@ Either way a kernel call names a parameter by the same symbol.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import TextWrapper
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from aotc.tir.plan.program import Storage
 from aotc_codegen.c.ctypes import literal, memory_type
 
 ALIGN: Final = 64
-_LINE: Final = 110
+_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
 #: Bytes that tell most constants apart.
 _BEGIN: Final = 4096
 
@@ -80,13 +81,9 @@ class Params:
         return f"const {memory_type(storage.dtype)} {self.symbol(storage)}[{max(1, storage.size)}]"
 
     def _array(self, storage: Storage) -> str:
-        lines, line = [f"{self._declared(storage)} AOTC_ALIGNED(64) = {{"], " "
-        for item in element_texts(packed(storage).reshape(-1), storage.dtype) or ["0"]:
-            if len(line) + len(item) > _LINE:
-                lines.append(line)
-                line = " "
-            line += f" {item},"
-        return "\n".join([*lines, line, "};"])
+        texts = element_texts(packed(storage).reshape(-1), storage.dtype) or ["0"]
+        values = _WRAPPER.fill(" ".join(f"{text}," for text in texts))
+        return f"{self._declared(storage)} AOTC_ALIGNED(64) = {{\n{values}\n}};"
 
     def blob(self) -> list[memoryview | bytes]:
         """The contents of the binary file, in pieces."""

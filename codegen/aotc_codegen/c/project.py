@@ -116,9 +116,9 @@ class _Project:
         self.versions = _versions(programs, target, self.params)
         self.largest = max(self.versions, key=lambda v: v.program.plan.peak)  # what callers provide memory for
         self.program = self.largest.program
-        plan, self.tensors = self.program.plan, schedule.tensors_of(self.program)
-        self.inputs = [t for t in self.tensors if t.role == "input"]
-        self.outputs = [t for t in self.tensors if t.role == "output"]
+        plan = self.program.plan
+        self.inputs, self.outputs = schedule.tensors_of(self.program)
+        self.tensors = [*self.inputs, *self.outputs]
         self.common = common_words(self.name, version, self.team) | {
             "tensors": self.tensors,
             "inputs": self.inputs,

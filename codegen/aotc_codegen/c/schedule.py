@@ -7,7 +7,7 @@ calls, what is said of tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,16 +68,19 @@ class Tensor:
         return "{" + (", ".join(map(str, self.storage.shape)) or "0") + "}"
 
 
-def tensors_of(program: Program) -> list[Tensor]:
-    """The inputs, then the outputs; members are unique among those, and none of the header's macros."""
+def tensors_of(program: Program) -> tuple[list[Tensor], list[Tensor]]:
+    """The inputs, and the outputs; members are unique among those, and none of the header's macros."""
     prefix = f"{program.name.upper()}_"
-    found = []
-    for role, storages in (("input", program.inputs), ("output", program.outputs)):
-        names = Names(any_case=True)  # macros are made of them
-        idents = {s: names.fresh(s.name) for s in storages}
-        for number, (s, name) in enumerate(idents.items()):
-            found.append(Tensor(role, number, f"{name}_" if name.startswith(prefix) else name, s))
-    return found
+    return _tensors("input", program.inputs, prefix), _tensors("output", program.outputs, prefix)
+
+
+def _tensors(role: str, storages: Iterable[Storage], prefix: str) -> list[Tensor]:
+    names = Names(any_case=True)  # macros are made of them
+    idents = {s: names.fresh(s.name) for s in storages}
+    return [
+        Tensor(role, number, f"{name}_" if name.startswith(prefix) else name, s)
+        for number, (s, name) in enumerate(idents.items())
+    ]
 
 
 def team_aligned(size: int) -> int:
@@ -113,7 +116,7 @@ def _pointer(view: View, members: Mapping[Storage, str], params: Params, program
 def call_rows(program: Program, kernels: PrintedKernels, params: Params) -> list[str]:
     """One line per step; where kernels are for teams, the others are the first thread's."""
     rows: list[str] = []
-    members = {t.storage: f"{t.role}s->{t.ident}" for t in tensors_of(program)}
+    members = {t.storage: f"{t.role}s->{t.ident}" for side in tensors_of(program) for t in side}
     scratch, _ = team_scratch(program)
     teams = any(step.kernel.team for step in program.steps)
     last: bool | None = None

@@ -140,10 +140,10 @@ def test_averages_of_large_integers(name: str, dtype: str) -> None:
 
 @given(st.integers(0, 200), st.integers(1, 200))
 def test_widths_of_adaptive_windows(extent: int, count: int) -> None:
-    spans = [adaptive_pool._span(i, extent, count) for i in range(count)]
-    widths = [end - begin for begin, end in spans]
-    assert adaptive_pool._widths(extent, count) == (min(widths), max(widths))
+    part = adaptive_pool._Part(extent, count)
+    widths = [end - begin for begin, end in map(part.ends, range(count))]
+    assert part.widths == (min(widths), max(widths))
 
 
 def test_outputs_without_number_are_not_counted() -> None:
-    assert adaptive_pool._widths(9, 1 << 62) == (1, 2)
+    assert adaptive_pool._Part(9, 1 << 62).widths == (1, 2)

@@ -7,7 +7,8 @@ adaptive_avg_pool2d(x, (7, 7))         # (N, C, H, W) -> (N, C, 7, 7)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import gcd
 from typing import Any
@@ -16,11 +17,11 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, TensorType, Type, Types, require
 from aotc.relay.op.contract import as_dtype, float_work, sum_type
-from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
-from aotc.relay.op.pool import POOLED, divided, mean_of, pool_data, pool_layouts, pool_op
-from aotc.relay.op.samples import random_sample
+from aotc.relay.op.opdef import Array, OpDef, Scalar
+from aotc.relay.op.pool import POOLED, divided, mean_of, pool_data, pool_layouts, pool_op, pooled
+from aotc.relay.op.samples import cases
 from aotc.relay.op.window import arrange, canonical, each_axis, for_axes, laid_out, pick, spread
-from aotc.tir import Const, all_of, const, te
+from aotc.tir import Const, const, te
 
 
 class GlobalPool2DAttrs(Attrs):
@@ -36,7 +37,44 @@ class AdaptivePoolAttrs(Attrs):
     out_layout: str = ""
 
 
-# output i of m sees the data from i * extent // m to (i + 1) * extent / m, rounded up
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An axis that is cut: output i sees from i * extent // count to (i + 1) * extent / count, rounded up."""
+
+    extent: int
+    count: int
+
+    def ends(self, i: Any) -> tuple[Any, Any]:
+        """The first position that output i sees, and the one after the last."""
+        return i * self.extent // self.count, ((i + 1) * self.extent + (self.count - 1)) // self.count
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """How many positions the narrowest and the widest output see.
+
+        With extent = q * count + r, output i sees q + ceil((i * r % count + r) / count)
+        positions, and i * r % count is every multiple of gcd(r, count).
+        """
+        whole, rest = divmod(self.extent, self.count)
+        if rest == 0:
+            return whole, whole
+        return whole + 1, whole + (2 if rest > gcd(rest, self.count) else 1)
+
+    @property
+    def size(self) -> int:
+        return self.widths[1]
+
+    def at(self, i: Scalar, k: Scalar) -> Scalar:
+        return i * self.extent // self.count + k
+
+    def guard(self, i: Scalar, k: Scalar) -> list[Scalar]:
+        low, high = self.ends(i)
+        least, most = self.widths
+        return [low + k < high] if least != most else []
+
+
+def _parts(n: int, a: AdaptivePoolAttrs, space: Sequence[int]) -> list[_Part]:
+    return list(map(_Part, space, spread(a.output_size, n) if a.output_size else space))
 
 
 def _infer_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, types: Types) -> Type:
@@ -48,79 +86,33 @@ def _infer_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, types: Types) -> T
     return TensorType(arrange((batch, channels, *sizes), result), data.dtype)
 
 
-def _span(i: Any, extent: int, count: int) -> tuple[Any, Any]:
-    """The first position that output i sees, and the one after the last."""
-    return i * extent // count, ((i + 1) * extent + (count - 1)) // count
-
-
-def _widths(extent: int, count: int) -> tuple[int, int]:
-    """How many positions the narrowest and the widest output see.
-
-    With extent = q * count + r, output i sees q + ceil((i * r % count + r) / count)
-    positions, and i * r % count is every multiple of gcd(r, count).
-    """
-    whole, rest = divmod(extent, count)
-    if rest == 0:
-        return whole, whole
-    return whole + 1, whole + (2 if rest > gcd(rest, count) else 1)
-
-
-def _adaptive(n: int, a: AdaptivePoolAttrs, data: te.Tensor, combiner: str, dtype: DType, name: str) -> te.Reduce:
+def _compute(n: int, mean: bool, name: str, a: AdaptivePoolAttrs, data: te.Tensor) -> te.Tensor:
     source, result = pool_layouts(n, a)
-    batch, channels, *space = pick(data.shape, source)
-    sizes = spread(a.output_size, n) if a.output_size else space
-    pairs = list(zip(space, sizes, strict=True))
-    widths = [_widths(e, m) for e, m in pairs]
-
-    def body(*v: Scalar) -> Scalar:
-        at = [_span(v[p], e, m)[0] + k for p, (e, m), k in zip(result[2:], pairs, v[n + 2 :], strict=True)]
-        return data[arrange((v[result[0]], v[result[1]], *at), source)].astype(dtype)
-
-    def guard(*v: Scalar) -> Scalar:
-        conditions = []
-        for p, (e, m), k, (least, most) in zip(result[2:], pairs, v[n + 2 :], widths, strict=True):
-            if least != most:
-                low, high = _span(v[p], e, m)
-                conditions.append(low + k < high)
-        return all_of(*conditions)
-
-    uneven = any(least != most for least, most in widths)
-    shape = arrange((batch, channels, *sizes), result)
-    return te.reduce(combiner, shape, [most for _, most in widths], body, name, guard=guard if uneven else None)
-
-
-def _compute_max(n: int, name: str, a: AdaptivePoolAttrs, data: te.Tensor) -> te.Tensor:
-    return _adaptive(n, a, data, "or" if data.dtype.is_bool else "max", data.dtype, name)
-
-
-def _compute_avg(n: int, name: str, a: AdaptivePoolAttrs, data: te.Tensor) -> te.Tensor:
-    source, result = pool_layouts(n, a)
-    total = _adaptive(n, a, data, "sum", sum_type(data.dtype), name)
-    space = pick(data.shape, source)[2:]
+    parts = _parts(n, a, pick(data.shape, source)[2:])
+    total = pooled(n, a, data, parts, mean, name)
 
     def body(*v: Scalar) -> Scalar:
         fixed, varying = 1, const(1)
-        for p, extent in zip(result[2:], space, strict=True):
-            low, high = _span(v[p], extent, total.shape[p])
-            if extent % total.shape[p] == 0:
-                fixed *= extent // total.shape[p]
+        for p, part in zip(result[2:], parts, strict=True):
+            low, high = part.ends(v[p])
+            if part.extent % part.count == 0:
+                fixed *= part.size
             else:
                 varying = varying * (high - low)
         return divided(total[v], fixed if isinstance(varying, Const) else varying * fixed).astype(data.dtype)
 
-    return te.compute(total.shape, body, "avg_pool")
+    return te.compute(total.shape, body, "avg_pool") if mean else total
 
 
 def _reference_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, data: Array) -> Array:
     source, result = pool_layouts(n, a)
     x = canonical(data, source)
     x = x.astype(sum_type(DType.of(data)).numpy) if mean else float_work(x)
-    sizes = spread(a.output_size, n) if a.output_size else x.shape[2:]
     count = np.ones((), np.int64)
-    for axis, (extent, m) in enumerate(zip(x.shape[2:], sizes, strict=True), start=2):
-        spans = [_span(i, extent, m) for i in range(m)]
-        parts = [np.take(x, range(*span), axis) for span in spans]
-        x = np.stack([p.sum(axis) if mean else p.max(axis, initial=DType.of(data).lowest) for p in parts], axis)
+    for axis, part in enumerate(_parts(n, a, x.shape[2:]), start=2):
+        spans = [part.ends(i) for i in range(part.count)]
+        seen = [np.take(x, range(*span), axis) for span in spans]
+        x = np.stack([s.sum(axis) if mean else s.max(axis, initial=DType.of(data).lowest) for s in seen], axis)
         count = np.multiply.outer(count, [hi - lo for lo, hi in spans])
     value = mean_of(x, count) if mean else x
     return laid_out(as_dtype(value, data.dtype), result)
@@ -129,19 +121,17 @@ def _reference_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, data: Array) -
 # --- samples and the table
 
 
-def _global_samples() -> Samples:
-    yield random_sample(((2, 3, 5, 4),), GlobalPool2DAttrs())
-    yield random_sample(((2, 5, 4, 3),), GlobalPool2DAttrs(layout="NHWC"))
-    yield random_sample(((1, 3, 5, 4),), GlobalPool2DAttrs(), "int32")
-    yield random_sample(((1, 3, 5, 4),), GlobalPool2DAttrs(), "float16")
+_GLOBAL: Any = (
+    (((2, 3, 5, 4),), {}),
+    (((2, 5, 4, 3),), {"layout": "NHWC"}),
+    (((1, 3, 5, 4),), {}, "int32"),
+    (((1, 3, 5, 4),), {}, "float16"),
+)
 
 
-def _adaptive_samples(n: int, attributes: type[AdaptivePoolAttrs]) -> Samples:
-    yield random_sample((POOLED[n],), attributes(output_size=(3,) * n))
-    yield random_sample((POOLED[n],), attributes(output_size=(1,) * n))
-    yield random_sample((POOLED[n],), attributes())
-    if n == 2:
-        yield random_sample(((2, 8, 6, 3),), attributes(output_size=(4, 4), layout="NHWC"))
+def _samples(n: int) -> list[Any]:
+    plain = [((POOLED[n],), {"output_size": (size,) * n} if size else {}) for size in (3, 1, 0)]
+    return plain + ([(((2, 8, 6, 3),), {"output_size": (4, 4), "layout": "NHWC"})] if n == 2 else [])
 
 
 def _adapted(of: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,24 +148,22 @@ def _facets(n: int, mean: bool, name: str) -> dict[str, Any]:
     return {
         "infer": partial(_infer_adaptive, n, mean),
         "reference": partial(_reference_adaptive, n, mean),
-        "compute": partial(_compute_avg if mean else _compute_max, n, name),
+        "compute": partial(_compute, n, mean, name),
     }
 
 
 def _global_pool(mean: bool) -> OpDef:
-    what = "mean" if mean else "greatest value"
     facets = {k: _adapted(v) for k, v in _facets(2, mean, f"{'sum' if mean else 'max'}_pool").items()}
-    doc = f"The {what} of each channel: (N, C, 1, 1)."
-    return pool_op(2, "global", mean, doc=doc, attrs=GlobalPool2DAttrs, samples=_global_samples, **facets)
+    doc, samples = "The {} of each channel: (N, C, 1, 1).", cases(GlobalPool2DAttrs, _GLOBAL)
+    return pool_op(2, "global", mean, doc, attrs=GlobalPool2DAttrs, samples=samples, **facets)
 
 
 def _adaptive_pool(n: int, mean: bool) -> OpDef:
     size = each_axis(n, (), given=None)
     attributes = for_axes(n, AdaptivePoolAttrs, f"AdaptivePool{n}DAttrs", output_size=size)
-    what = "mean" if mean else "greatest value"
-    doc = f"The {what} over windows that cut each spatial axis into `output_size` parts."
-    samples, facets = partial(_adaptive_samples, n, attributes), _facets(n, mean, "pool")
-    return pool_op(n, "adaptive", mean, doc=doc, attrs=attributes, samples=samples, **facets)
+    doc = "The {} over windows that cut each spatial axis into `output_size` parts."
+    samples, facets = cases(attributes, _samples(n)), _facets(n, mean, "pool")
+    return pool_op(n, "adaptive", mean, doc, attrs=attributes, samples=samples, **facets)
 
 
 global_max_pool2d, global_avg_pool2d = map(_global_pool, (False, True))

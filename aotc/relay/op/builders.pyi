@@ -196,7 +196,7 @@ def concatenate(data: Sequence[Expr] | Expr, axis: int = 0) -> Call:
     """The tensors one after the other along an axis that they have."""
 
 def contrib_conv2d_winograd_weight_transform(weight: Expr, tile_size: int) -> Call:
-    """Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I)."""
+    """Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I), for tiles of 2 or 4 rows and columns."""
 
 def contrib_conv2d_winograd_without_weight_transform(
     data: Expr, weight: Expr, tile_size: int, padding: int | Sequence[int] = (0, 0, 0, 0), *, channels: int
@@ -205,6 +205,10 @@ def contrib_conv2d_winograd_without_weight_transform(
 
     The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.  An infinity or NaN
     in the data may make NaN of every result of a tile, tile_size rows and columns, whose patch holds it.
+
+    tile_size   of the output, for which the weights were transformed
+    padding     top, left, bottom, right
+    channels    of the output; the weights hold whole blocks
     """
 
 def contrib_dense_pack(
@@ -430,7 +434,10 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool = True,
 ) -> Call:
-    """data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW)."""
+    """data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW).
+
+    `align_corners`: whether -1 and 1 are the centres of the outermost elements, or their outer edges.
+    """
 
 def group_norm(
     data: Expr,

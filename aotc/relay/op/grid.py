@@ -35,7 +35,10 @@ ALPHA: Final = -0.75
 
 
 class GridSampleAttrs(Attrs):
-    """`align_corners`: whether -1 and 1 are the centres of the outermost elements, or their outer edges."""
+    """data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW).
+
+    `align_corners`: whether -1 and 1 are the centres of the outermost elements, or their outer edges.
+    """
 
     method: str = "bilinear"
     layout: str = "NCHW"
@@ -176,7 +179,6 @@ def _samples() -> Samples:
 
 grid_sample = OpDef(
     name="image.grid_sample",
-    doc="data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW).",
     attrs=GridSampleAttrs,
     args=args("data", "grid"),
     infer=_infer,

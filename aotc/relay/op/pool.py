@@ -27,7 +27,7 @@ from aotc.relay.op.rows import greater, lesser
 from aotc.relay.op.rules import ranked, require_dtype, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import arrange, each_axis, pick, spread, steps
-from aotc.tir import Operand, all_of, binary, maximum, te
+from aotc.tir import Operand, all_of, binary, const, maximum, te
 
 
 class MaxPoolAttrs(Attrs):
@@ -62,8 +62,8 @@ def pool_data(n: int, ty: Type, mean: bool) -> TensorType:
     return data
 
 
-def pool_op(n: int, kind: str, mean: bool, **facets: Any) -> OpDef:
-    """A pool over `n` axes: of sliding windows (the kind ""), "adaptive" or "global"."""
+def pool_op(n: int, kind: str, mean: bool, doc: str, **facets: Any) -> OpDef:
+    """A pool over `n` axes: of sliding windows (the kind ""), "adaptive" or "global"; {} of `doc` is what it gives."""
     name = "_".join(filter(None, (kind, "avg" if mean else "max", f"pool{n}d")))
     shared: dict[str, Any] = {
         "pattern": OpPattern.OUT_ELEMWISE_FUSABLE,
@@ -71,7 +71,8 @@ def pool_op(n: int, kind: str, mean: bool, **facets: Any) -> OpDef:
         "precision": None if mean else Precision.FOLLOW,
         "quantised": Quantised.RESCALE if mean else Quantised.PASS,
     }
-    return OpDef(name=f"nn.{name}", **shared | facets)
+    what = "mean" if mean else "greatest value"
+    return OpDef(name=f"nn.{name}", doc=doc.format(what), **shared | facets)
 
 
 # --- sliding windows
@@ -91,16 +92,11 @@ class _Window:
     def at(self, i: Scalar, k: Scalar) -> Scalar:
         return i * self.stride + k * self.dilation - self.pad[0]
 
-    @property
-    def leaves(self) -> bool:
-        """True if some tap of some output lies outside the data."""
-        last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation - self.pad[0]
-        return self.pad[0] > 0 or last >= self.extent
-
     def guard(self, i: Scalar, k: Scalar) -> list[Scalar]:
-        if not self.leaves:
-            return []
-        return [self.at(i, k) >= 0, self.at(i, k) < self.extent]
+        """What holds where a tap is in the data; nothing where all taps of all outputs are."""
+        last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation - self.pad[0]
+        leaves = self.pad[0] > 0 or last >= self.extent
+        return [self.at(i, k) >= 0, self.at(i, k) < self.extent] if leaves else []
 
     def bounds(self, include_pad: bool) -> tuple[int, int]:
         """The positions that a mean counts: from the first, up to but without the second."""
@@ -148,26 +144,30 @@ def _infer(n: int, mean: bool, a: MaxPoolAttrs, types: Types) -> Type:
     return TensorType(arrange((batch, channels, *extents), result), data.dtype)
 
 
-def _sliding(n: int, a: MaxPoolAttrs, data: te.Tensor, combiner: str, dtype: DType) -> te.Reduce:
-    source, result = pool_layouts(n, a)
-    batch, channels, *space = pick(data.shape, source)
-    windows = _windows(n, a, space)
+def pooled(n: int, a: Any, data: te.Tensor, parts: Sequence[Any], mean: bool = False, name: str = "") -> te.Reduce:
+    """The greatest elements, or the sums, of windows that are made of parts of each axis.
 
-    def taps(v: Sequence[Scalar]) -> list[tuple[_Window, Scalar, Scalar]]:
-        _, _, *at = pick(v[: n + 2], result)
-        return list(zip(windows, at, v[n + 2 :], strict=True))
+    Of the parts along one axis there are `count`, of `size` taps, at the positions `at(i, k)`, if `guard(i, k)` holds.
+    """
+    source, result = pool_layouts(n, a)
+    batch, channels, *_ = pick(data.shape, source)
+    combiner = "sum" if mean else "or" if data.dtype.is_bool else "max"
+    dtype = sum_type(data.dtype) if mean else data.dtype
+
+    def taps(v: Sequence[Scalar]) -> list[tuple[Any, Scalar, Scalar]]:
+        return list(zip(parts, pick(v, result[2:]), v[n + 2 :], strict=True))
 
     def body(*v: Scalar) -> Scalar:
-        image, channel = v[result[0]], v[result[1]]
-        where = [w.at(i, k) for w, i, k in taps(v)]
-        return data[arrange((image, channel, *where), source)].astype(dtype)
+        where = (*pick(v, result[:2]), *(p.at(i, k) for p, i, k in taps(v)))
+        return data[arrange(where, source)].astype(dtype)
 
     def guard(*v: Scalar) -> Scalar:
-        return all_of(*(c for w, i, k in taps(v) for c in w.guard(i, k)))
+        return all_of(*(c for p, i, k in taps(v) for c in p.guard(i, k)))
 
-    shape = arrange((batch, channels, *(w.count for w in windows)), result)
-    some = guard if any(w.leaves for w in windows) else None
-    return te.reduce(combiner, shape, [w.size for w in windows], body, f"{combiner}_pool", guard=some)
+    shape = arrange((batch, channels, *(p.count for p in parts)), result)
+    nothing = const(0)
+    some = guard if any(p.guard(nothing, nothing) for p in parts) else None
+    return te.reduce(combiner, shape, [p.size for p in parts], body, name or f"{combiner}_pool", guard=some)
 
 
 def divided(total: Scalar, count: Scalar | int) -> Scalar:
@@ -202,21 +202,21 @@ def _along(n: int, a: MaxPoolAttrs, axis: int) -> MaxPoolAttrs:
 
 
 def _compute_max(n: int, a: MaxPoolAttrs, data: te.Tensor) -> te.Tensor:
-    combiner = "or" if data.dtype.is_bool else "max"
     source, result = pool_layouts(n, a)
+    space = pick(data.shape, source)[2:]
     wide = [k for k, size in enumerate(spread(a.pool_size, n)) if size > 1]
-    least = SEPARATE_TAPS_LONG if pick(data.shape, source)[-1] >= LONG else SEPARATE_TAPS
+    least = SEPARATE_TAPS_LONG if space[-1] >= LONG else SEPARATE_TAPS
     if len(wide) < 2 or prod(spread(a.pool_size, n)) < least or source != result:
-        return _sliding(n, a, data, combiner, data.dtype)
+        return pooled(n, a, data, _windows(n, a, space))
     for axis in range(n):  # rows first: they are compared as they lie
-        data = _sliding(n, _along(n, a, axis), data, combiner, data.dtype)
+        data = pooled(n, a, data, _windows(n, _along(n, a, axis), pick(data.shape, source)[2:]))
     return data
 
 
 def _compute_avg(n: int, a: Any, data: te.Tensor) -> te.Tensor:
     source, result = pool_layouts(n, a)
-    total = _sliding(n, a, data, "sum", sum_type(data.dtype))
     windows = _windows(n, a, pick(data.shape, source)[2:])
+    total = pooled(n, a, data, windows, mean=True)
 
     def body(*v: Scalar) -> Scalar:
         seen = [w.seen_at(v[p], a.count_include_pad) for w, p in zip(windows, result[2:], strict=True)]
@@ -301,7 +301,7 @@ def _pool(n: int, mean: bool) -> OpDef:
         n,
         "",
         mean,
-        doc=f"The {'mean' if mean else 'greatest value'} over each window.",
+        "The {} over each window.",
         attrs=attributes,
         infer=partial(_infer, n, mean),
         reference=partial(_reference_avg if mean else _reference_max, n),

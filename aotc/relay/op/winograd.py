@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import product
+from math import prod
 from operator import add
 from typing import Any
 
@@ -27,13 +28,18 @@ from aotc.tir import TAPS, TILES, matrices, te
 
 
 class ConvWinogradWeightTransformAttrs(Attrs):
-    """tile_size   rows and columns of an output tile: 2 or 4"""
+    """Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I), for tiles of 2 or 4 rows and columns."""
 
     tile_size: int
 
 
 class Conv2DWinogradAttrs(Attrs):
-    """tile_size   of the output, for which the weights were transformed
+    """Data (N, I, H, W) by transformed weights in layout HWOI{n}o; 3x3, stride 1, one group.
+
+    The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.  An infinity or NaN
+    in the data may make NaN of every result of a tile, tile_size rows and columns, whose patch holds it.
+
+    tile_size   of the output, for which the weights were transformed
     padding     top, left, bottom, right
     channels    of the output; the weights hold whole blocks
     """
@@ -43,10 +49,12 @@ class Conv2DWinogradAttrs(Attrs):
     channels: int
 
 
-def _check(tile: int, *types: TensorType) -> None:
+def _check(tile: int, *types: TensorType) -> int:
+    """The rows and columns of a transformed patch."""
     require("winograd.tile", tile in TILES, f"tile_size must be one of {', '.join(map(str, TILES))}, got {tile}")
     for ty in types:
         require_dtype(ty.dtype, ty.dtype == "float32")
+    return tile + TAPS - 1
 
 
 # --- weights
@@ -54,10 +62,9 @@ def _check(tile: int, *types: TensorType) -> None:
 
 def _infer_weights(a: ConvWinogradWeightTransformAttrs, types: Types) -> Type:
     weight = tensor(types[0], "weight")
-    _check(a.tile_size, weight)
+    alpha = _check(a.tile_size, weight)
     fits = weight.rank == 4 and weight.shape[2:] == (TAPS, TAPS)
     require("winograd.weight", fits, lambda: f"weight must have shape (O, I, {TAPS}, {TAPS}), got {weight}")
-    alpha = a.tile_size + TAPS - 1
     return TensorType((alpha, alpha, *weight.shape[:2]), weight.dtype)
 
 
@@ -87,16 +94,14 @@ def _compute_weights(a: ConvWinogradWeightTransformAttrs, weight: te.Tensor) -> 
 
 def _infer(a: Conv2DWinogradAttrs, types: Types) -> Type:
     data, weight = ranked("conv.data-rank", types[0], 4), tensor(types[1], "weight")
-    _check(a.tile_size, data, weight)
-    alpha = a.tile_size + TAPS - 1
+    alpha = _check(a.tile_size, data, weight)
     fits = weight.rank == 5 and weight.shape[:2] == (alpha, alpha) and weight.shape[3] == data.shape[1]
     wanted = f"({alpha}, {alpha}, O / block, {data.shape[1]}, block)"
     require("winograd.weight", fits, lambda: f"weight must have shape {wanted}, got {shape_text(weight.shape)}")
     blocks, block = weight.shape[2], weight.shape[4]
     whole = isinstance(block, int) and block > 0 and blocks == -(-a.channels // block)
     require("conv.block", whole, f"{a.channels} channels are not in {blocks} blocks of {block}")
-    pads = pad_pairs(a.padding, 2)
-    space = [window_extent(d, TAPS, pad=p) for d, p in zip(data.shape[2:], pads, strict=True)]
+    space = [window_extent(d, TAPS, pad=p) for d, p in zip(data.shape[2:], pad_pairs(a.padding, 2), strict=True)]
     return TensorType((data.shape[0], a.channels, *space), data.dtype)
 
 
@@ -117,12 +122,11 @@ def _reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Any:
 
 def _compute(a: Conv2DWinogradAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     pads = pad_pairs(a.padding, 2)
-    alpha = a.tile_size + TAPS - 1
-    space = [d + sum(p) - TAPS + 1 for d, p in zip(data.shape[2:], pads, strict=True)]
+    space = [window_extent(d, TAPS, pad=p) for d, p in zip(data.shape[2:], pads, strict=True)]
     return te.winograd(
         (data.shape[0], a.channels, *space),
         data,
-        te.view(weight, (alpha * alpha, *weight.shape[2:])),
+        te.view(weight, (prod(weight.shape[:2]), *weight.shape[2:])),
         tile=a.tile_size,
         pads=(pads[0][0], pads[1][0]),
     )
@@ -147,7 +151,6 @@ def _samples() -> Samples:
 
 contrib_conv2d_winograd_weight_transform = OpDef(
     name="nn.contrib_conv2d_winograd_weight_transform",
-    doc="Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I).",
     attrs=ConvWinogradWeightTransformAttrs,
     args=args("weight"),
     infer=_infer_weights,
@@ -163,11 +166,6 @@ contrib_conv2d_winograd_weight_transform = OpDef(
 )
 contrib_conv2d_winograd_without_weight_transform = OpDef(
     name="nn.contrib_conv2d_winograd_without_weight_transform",
-    doc="""Data (N, I, H, W) by transformed weights in layout HWOI{n}o; 3x3, stride 1, one group.
-
-    The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.  An infinity or NaN
-    in the data may make NaN of every result of a tile, tile_size rows and columns, whose patch holds it.
-    """,
     attrs=Conv2DWinogradAttrs,
     args=args("data", "weight"),
     infer=_infer,

@@ -18,7 +18,7 @@ from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, 
 
 EPSILON = 2e-5
 
-_UNITS = {
+_UNITS: dict[int, tuple[int, ...]] = {
     18: (2, 2, 2, 2),
     34: (3, 4, 6, 3),
     50: (3, 4, 6, 3),
@@ -39,18 +39,18 @@ class _Plan:
 
 
 def _plan(num_layers: int, height: int) -> _Plan:
+    bottleneck = num_layers >= (50 if height > 28 else 164)
     if height > 28:
-        if num_layers not in _UNITS:
-            hint = f"known: {', '.join(map(str, _UNITS))}"
-            raise AotcError("resnet", f"no ResNet has {num_layers} layers", hint=hint)
-        deep = num_layers >= 50
-        return _Plan(_UNITS[num_layers], (64, 256, 512, 1024, 2048) if deep else (64, 64, 128, 256, 512), deep)
-    if num_layers >= 164 and (num_layers - 2) % 9 == 0:
-        return _Plan(((num_layers - 2) // 9,) * 3, (16, 64, 128, 256), True)
-    if 8 <= num_layers < 164 and (num_layers - 2) % 6 == 0:
-        return _Plan(((num_layers - 2) // 6,) * 3, (16, 16, 32, 64), False)
-    hint = "6 n + 2, or 9 n + 2 from 164"
-    raise AotcError("resnet", f"no ResNet for small images has {num_layers} layers", hint=hint)
+        what, stem, units = "ResNet", 64, _UNITS.get(num_layers)
+        hint = f"known: {', '.join(map(str, _UNITS))}"
+    else:
+        count, rest = divmod(num_layers - 2, 9 if bottleneck else 6)
+        what, stem, units = "ResNet for small images", 16, (count,) * 3 if count > 0 and rest == 0 else None
+        hint = "6 n + 2, or 9 n + 2 from 164"
+    if units is None:
+        raise AotcError("resnet", f"no {what} has {num_layers} layers", hint=hint)
+    first = 4 * stem if bottleneck else stem
+    return _Plan(units, (stem, *(first << stage for stage in range(len(units)))), bottleneck)
 
 
 @dataclass(frozen=True, slots=True)

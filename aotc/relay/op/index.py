@@ -82,7 +82,7 @@ class TakeAttrs(Attrs):
 def _take_axes(a: TakeAttrs, data: int, indices: int) -> tuple[int, int]:
     """The axis taken along and the number of batch axes."""
     batch = axis_of(a.batch_dims, indices + 1) if a.batch_dims < 0 else a.batch_dims
-    axis = axis_of(0 if a.axis is None else a.axis, data)
+    axis = axis_of(a.axis or 0, data)
     fits = 0 <= batch <= min(axis, indices) and (a.axis is not None or batch == 0)
     require("take.batch_dims", fits, f"{a.batch_dims} batch axes with axis {a.axis}")
     return axis, batch
@@ -117,9 +117,9 @@ def _take_axis_map(a: TakeAttrs, types: Types) -> AxisMap:
     if a.axis is None:
         return AxisMap(((None,) * indices.rank, tuple(range(indices.rank))))
     axis, batch = _take_axes(a, data.rank, indices.rank)
-    none = (None,) * data.rank
     from_data = _taken(range(data.rank), (None,) * indices.rank, axis, batch)
-    return AxisMap((from_data, (*range(batch), *none[batch:axis], *range(batch, indices.rank), *none[axis + 1 :])))
+    shared = [k if k < batch else None for k in range(data.rank)]
+    return AxisMap((from_data, _taken(shared, range(indices.rank), axis, batch)))
 
 
 def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:

@@ -63,26 +63,23 @@ def _fraction(value: float) -> Fraction:
 def _coordinate(mode: str, extent: int, count: int, scale: Fraction, roi: tuple[float, float]) -> tuple[Any, Any]:
     """(slope, offset) of the source coordinate of an output index, by ONNX's definitions."""
     resized, half = scale * extent, Fraction(1, 2)
+    centre = half / scale - half
     match mode:
-        case "half_pixel":
-            return 1 / scale, half / scale - half
-        case "pytorch_half_pixel":
-            return (1 / scale, half / scale - half) if resized > 1 else (0, 0)
-        case "half_pixel_symmetric":
-            margin = Fraction(extent, 2) * (1 - Fraction(count) / resized)
-            return 1 / scale, margin + half / scale - half
-        case "asymmetric":
-            return 1 / scale, 0
-        case "tf_half_pixel_for_nn":
-            return 1 / scale, half / scale
+        case "pytorch_half_pixel" if resized <= 1:
+            return 0, 0
         case "align_corners":
             return ((extent - 1) / (resized - 1), 0) if resized != 1 else (0, 0)
-        case _:
-            start, end = _fraction(roi[0]), _fraction(roi[1])
-            reach = (end - start) * (extent - 1)
-            if count == 1:
-                return 0, start * (extent - 1) + reach / 2
-            return reach / (count - 1), start * (extent - 1)
+        case "tf_crop_and_resize":
+            start, end = (_fraction(part) * (extent - 1) for part in roi)
+            return ((end - start) / (count - 1), start) if count > 1 else (0, (start + end) / 2)
+    offsets = {
+        "half_pixel": centre,
+        "pytorch_half_pixel": centre,
+        "half_pixel_symmetric": centre + Fraction(extent, 2) * (1 - Fraction(count) / resized),
+        "asymmetric": 0,
+        "tf_half_pixel_for_nn": half / scale,
+    }
+    return 1 / scale, offsets[mode]
 
 
 @dataclass(frozen=True, slots=True)

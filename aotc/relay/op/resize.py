@@ -53,6 +53,12 @@ class UpSamplingAttrs(Attrs):
     align_corners: bool = False
 
 
+def _mapped(n: int, a: ResizeAttrs, shape: Sequence[int]) -> tuple[tuple[int, ...], list[AxisMapping]]:
+    """Where the canonical axes of data are found, and where the outputs of the spatial ones look."""
+    where = positions(a.layout, DATA_LAYOUT[n])
+    return where, axes_of(n, a, pick(shape, where)[2:])
+
+
 # --- numpy
 
 
@@ -76,10 +82,9 @@ def _work(dtype: DType) -> str:
 
 
 def _reference(n: int, a: ResizeAttrs, data: Array) -> Array:
-    where = positions(a.layout, DATA_LAYOUT[n])
+    where, axes = _mapped(n, a, data.shape)
     dtype, out = DType.of(data), DType(a.out_dtype or DType.of(data))
     x = canonical(data, where)
-    axes = axes_of(n, a, x.shape[2:])
     if a.method == "nearest_neighbor":
         for k, axis in enumerate(axes, start=2):
             index = axis.nearest(np.arange(axis.count, dtype=np.int64), rounding(a)).clip(0, axis.extent - 1)
@@ -200,8 +205,7 @@ def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMappi
 
 
 def _compute(n: int, a: ResizeAttrs, data: te.Tensor) -> te.Tensor:
-    where = positions(a.layout, DATA_LAYOUT[n])
-    axes = axes_of(n, a, pick(data.shape, where)[2:])
+    where, axes = _mapped(n, a, data.shape)
     if a.method == "nearest_neighbor":
         x = _nearest(a, data, where, axes)
     else:
@@ -265,7 +269,7 @@ def _check_names(a: ResizeAttrs) -> None:
 
 def _scratch(n: int, a: ResizeAttrs, types: Types) -> int:
     """Where the outputs of each axis look, with what weights."""
-    axes = axes_of(n, a, pick(tensor(types[0]).static_shape, positions(a.layout, DATA_LAYOUT[n]))[2:])
+    _, axes = _mapped(n, a, tensor(types[0]).static_shape)
     return sum(4 * axis.count * (1 if a.method == "nearest_neighbor" else first_tap(a, axis)[1]) for axis in axes)
 
 

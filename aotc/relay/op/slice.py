@@ -174,7 +174,7 @@ def _sequence_infer(a: ReverseSequenceAttrs, types: Types) -> Type:
 def _sequence_reference(a: ReverseSequenceAttrs, data: Array, lengths: Array) -> Array:
     sequence, batch = _sequence_axes(a, data.ndim)
     result: Array = data.copy()
-    moved, source = np.moveaxis(result, (batch, sequence), (0, 1)), np.moveaxis(data, (batch, sequence), (0, 1))
+    moved, source = (np.moveaxis(x, (batch, sequence), (0, 1)) for x in (result, data))
     for b, length in enumerate(np.clip(lengths, 0, data.shape[sequence])):
         moved[b, :length] = source[b, :length][::-1]
     return result

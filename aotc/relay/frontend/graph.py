@@ -35,12 +35,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Diagnostic, Dim, DType, check_rank, is_static, require, static_shape, tensor_types
+from aotc.ir import AotcError, Dim, DType, check_rank, is_static, require, static_shape, tensor_types
 from aotc.ir.budget import array_cost, budget
 from aotc.relay.evaluate import evaluate_call
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, call, splat, tensor_type_of
@@ -69,8 +70,7 @@ def codes_of(source: str) -> Iterator[None]:
         if not any(d.code.startswith("graph-") for d in error.diagnostics):
             raise
         raise AotcError.collect(
-            Diagnostic(d.code.replace("graph-", f"{source}-", 1), d.message, d.span, d.notes, d.hint)
-            for d in error.diagnostics
+            replace(d, code=d.code.replace("graph-", f"{source}-", 1)) for d in error.diagnostics
         ) from error.__cause__
 
 

@@ -80,7 +80,7 @@ def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
     terms = [_diagonal(x, axes) for x, axes in zip(operands, inputs, strict=True)]
     x, axes = terms[0]
     for k in range(1, len(terms)):
-        needed = set(output).union(*(t[1] for t in terms[k + 1 :])) if k + 1 < len(terms) else set(output)
+        needed = set(output).union(*(later for _, later in terms[k + 1 :]))
         x, axes = _contract(x, axes, *terms[k], needed, sizes)
     x, axes = _summed(x, axes, set(output))
     missing = [a for a in output if a not in axes]

@@ -65,6 +65,16 @@ def _exact(value: int, divisor: int) -> int:
     return value // divisor
 
 
+def _in_pairs(start: int, spatial: int, blocks_first: bool) -> list[int]:
+    """The order of axes in which each extent stands before its
+    block, from `start` on: (depth, *blocks, *extents), or the
+    blocks before the depth.
+    """
+    depth, first = (start + spatial, start) if blocks_first else (start, start + 1)
+    pairs = (axis for k in range(spatial) for axis in (start + 1 + spatial + k, first + k))
+    return [*range(start), depth, *pairs]
+
+
 def depth_to_space(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool = False) -> Expr:
     """Channels as blocks of the spatial axes, which are the last
     ones: (..., depth * size**spatial, *extents).
@@ -72,12 +82,10 @@ def depth_to_space(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool =
     blocks_first   the channels of one block lie side by side, not the blocks of one channel
     """
     *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
-    extents, start = shape[len(lead) + 1 :], len(lead)
+    extents = shape[len(lead) + 1 :]
     depth, blocks = _exact(channels, size**spatial), (size,) * spatial
     parts = (*blocks, depth) if blocks_first else (depth, *blocks)
-    place, first = (start + spatial, start) if blocks_first else (start, start + 1)
-    pairs = (axis for k in range(spatial) for axis in (start + 1 + spatial + k, first + k))
-    y = g.transpose(g.reshape(x, (*lead, *parts, *extents)), [*range(start), place, *pairs])
+    y = g.transpose(g.reshape(x, (*lead, *parts, *extents)), _in_pairs(len(lead), spatial, blocks_first))
     return g.reshape(y, (*lead, depth, *(d * size for d in extents)))
 
 
@@ -86,11 +94,10 @@ def space_to_depth(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool =
     `depth_to_space`.
     """
     *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
-    small, start = [_exact(d, size) for d in shape[len(lead) + 1 :]], len(lead)
+    small = [_exact(d, size) for d in shape[len(lead) + 1 :]]
     y = g.reshape(x, (*lead, channels, *(v for d in small for v in (d, size))))
-    blocks, places = ([start + k + 2 * axis for axis in range(spatial)] for k in (2, 1))
-    order = [*blocks, start, *places] if blocks_first else [start, *blocks, *places]
-    return g.reshape(g.transpose(y, [*range(start), *order]), (*lead, channels * size**spatial, *small))
+    y = g.transpose(y, np.argsort(_in_pairs(len(lead), spatial, blocks_first)).tolist())
+    return g.reshape(y, (*lead, channels * size**spatial, *small))
 
 
 def cropped(x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:

@@ -26,8 +26,9 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from aotc.ir import AotcError, Diagnostic, DType, Span, open_regular, require
+from aotc.ir import AotcError, DType, Span, open_regular, require
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.problems import Problems
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -296,34 +297,24 @@ def check_graph(graph: GraphProto, source: str) -> None:
     """AotcError listing every tensor that is defined twice or used
     and never defined.
     """
-    defined = Counter({v.name for v in graph.input} | fixed_names(graph))
-    problems = [
-        Diagnostic("onnx-duplicate", f"{what} {name!r} is declared {count} times", Span(source))
-        for what, names in (
-            ("input", (v.name for v in graph.input)),
-            ("initializer", (t.name for t in graph.initializer)),
-            ("output", (v.name for v in graph.output)),
-        )
-        for name, count in Counter(names).items()
-        if count > 1
-    ]
-    for index, node in enumerate(graph.node):
+    problems, defined = Problems("onnx-node"), {v.name for v in graph.input} | fixed_names(graph)
+    for what, values in (("input", graph.input), ("initializer", graph.initializer), ("output", graph.output)):
+        for name, count in Counter(v.name for v in values).items():
+            if count > 1:
+                problems.add("onnx-duplicate", f"{what} {name!r} is declared {count} times", Span(source))
+    spans = [Span(source, node=node_label(node, index)) for index, node in enumerate(graph.node)]
+    for span, node in zip(spans, graph.node, strict=True):
         for name in filter(None, node.output):
-            if defined[name]:
-                text = f"tensor {name!r} is defined more than once"
-                problems.append(Diagnostic("onnx-duplicate", text, Span(source, node=node_label(node, index))))
-            defined[name] += 1
-    for index, node in enumerate(graph.node):
-        for name in sorted(name for name in captured_names(node) if name not in defined):
-            text = f"tensor {name!r} is used, but nothing defines it"
-            problems.append(Diagnostic("onnx-undefined", text, Span(source, node=node_label(node, index))))
-    problems += [
-        Diagnostic("onnx-undefined", f"output {v.name!r} is defined by nothing", Span(source))
-        for v in graph.output
-        if v.name not in defined
-    ]
-    if problems:
-        raise AotcError.collect(problems)
+            if name in defined:
+                problems.add("onnx-duplicate", f"tensor {name!r} is defined more than once", span)
+            defined.add(name)
+    for span, node in zip(spans, graph.node, strict=True):
+        for name in sorted(captured_names(node) - defined):
+            problems.add("onnx-undefined", f"tensor {name!r} is used, but nothing defines it", span)
+    for value in graph.output:
+        if value.name not in defined:
+            problems.add("onnx-undefined", f"output {value.name!r} is defined by nothing", Span(source))
+    problems.check()
 
 
 def node_label(node: NodeProto, index: int) -> str:

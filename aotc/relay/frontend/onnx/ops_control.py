@@ -77,20 +77,17 @@ def _scan(*inputs: Expr, num_scan_inputs: int = 0, body: GraphProto, node: Node)
     g.check_unrolled(trips, "a scan")
     rows: list[list[Expr]] = []
     for t in range(trips):
-        elements = [
-            element(x, axis, trips - 1 - t if back else t)
-            for x, axis, back in zip(sources, axes, backwards, strict=True)
-        ]
+        elements = map(element, sources, axes, [trips - 1 - t if back else t for back in backwards])
         values = _body_outputs(node, body, [*state, *elements], len(state))
         rows.append(values[len(state) :])
         state = values[: len(state)]
     columns = list(zip(*rows, strict=True))
     out_axes = _per_value(node, "scan_output_axes", len(columns))
     prepend = _per_value(node, "scan_output_directions", len(columns))
-    results = []
-    for parts, place, back in zip(columns, out_axes, prepend, strict=True):
-        axis = g.axis(place, g.rank(parts[0]) + 1)
-        results.append(g.stack(parts[::-1] if back else parts, axis))
+    results = (
+        g.stack(parts[::-1] if back else parts, g.axis(place, g.rank(parts[0]) + 1))
+        for parts, place, back in zip(columns, out_axes, prepend, strict=True)
+    )
     return [*state, *results]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from functools import reduce as fold
 from typing import Any
 
 import numpy as np
@@ -136,10 +137,8 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
     begins, parts = zip(*windows.taps(padded, window, counts), strict=True)
     stacked = g.concat([g.reshape(part, (1, *result)) for part in parts], 0)
     best = g.cast(g.op("argmax", stacked, axis=(0,), keepdims=False), "int64")
-    base = np.arange(shape[0] * shape[1]).reshape(*shape[:2], *(1,) * rank) * math.prod(sizes)
-    for k in range(rank):
-        first = (np.arange(counts[k]) * window.strides[k] - window.pads[k]) * steps[k]
-        base = base + first.reshape(-1, *(1,) * (rank - 1 - k))
+    firsts = [(np.arange(counts[k]) * window.strides[k] - window.pads[k]) * steps[k] for k in range(rank)]
+    base = fold(np.add.outer, firsts, np.arange(shape[0] * shape[1]).reshape(shape[:2]) * math.prod(sizes))
     return g.add(take(g.constant(np.dot(begins, steps), "int64"), best, 0), g.constant(base, "int64"))
 
 

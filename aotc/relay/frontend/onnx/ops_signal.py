@@ -16,9 +16,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,39 +35,28 @@ from aotc.relay.frontend.shapes import padded, take
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """One axis: its extent, the size to reach, the factor, and the
-    region as parts of the extent.
-    """
+class _Axis(NamedTuple):
+    """What becomes of one axis: the size to reach, the factor, and the region as parts of the extent."""
 
-    extent: int
     size: int
-    scale: float
-    start: float
-    end: float
-
-    @property
-    def changes(self) -> bool:
-        return (self.size, self.scale, self.start, self.end) != (self.extent, 1.0, 0.0, 1.0)
+    scale: float = 1.0
+    start: float = 0.0
+    end: float = 1.0
 
 
 def _axes(node: Node, shape: Sequence[int], crops: bool) -> dict[int, _Axis]:
-    """What to do with the axes that a node names, which are all
-    unless it says so.
-    """
+    """What to do with the axes that a node names, which are all unless it says so."""
     places = [g.axis(a, len(shape)) for a in node.attrs.get("axes") or range(len(shape))]
-    count = len(places)
-    regions = [(0.0, 1.0)] * count
+    scales, sizes = _given(node)
+    count, extents = len(places), [shape[a] for a in places]
+    starts, ends = [0.0] * count, [1.0] * count
     if crops:
         roi = node.known(1, "roi")
         if roi is None or roi.size != 2 * count:
             text = "tf_crop_and_resize needs a region with a start and an end per axis"
             raise AotcError("onnx-resize", text)
-        regions = [(float(roi.flat[k]), float(roi.flat[k + count])) for k in range(count)]
-    scales, sizes = _given(node)
-    extents = [shape[a] for a in places]
-    finite = all(map(math.isfinite, (*scales, *itertools.chain(*regions))))
+        starts, ends = roi.reshape(2, count).tolist()
+    finite = all(map(math.isfinite, (*scales, *starts, *ends)))
     require("onnx-resize", finite, f"scales {scales} or the region are not finite")
     if sizes:
         fits = len(sizes) == count and min(sizes) >= 0
@@ -78,10 +66,9 @@ def _axes(node: Node, shape: Sequence[int], crops: bool) -> dict[int, _Axis]:
     else:
         fits = len(scales) == count and min(scales, default=1.0) > 0
         require("onnx-resize", fits, f"scales {scales} do not fit {count} axes")
-        rows = zip(extents, regions, scales, strict=True)
-        sizes = [math.floor(n * (end - start) * scale) for n, (start, end), scale in rows]
-    rows = zip(extents, sizes, scales, *zip(*regions, strict=True), strict=True)
-    return dict(zip(places, itertools.starmap(_Axis, rows), strict=True))
+        rows = zip(extents, starts, ends, scales, strict=True)
+        sizes = [math.floor(n * (end - start) * scale) for n, start, end, scale in rows]
+    return dict(zip(places, itertools.starmap(_Axis, zip(sizes, scales, starts, ends, strict=True)), strict=True))
 
 
 def _given(node: Node) -> tuple[list[float], list[int]]:
@@ -124,30 +111,29 @@ def _resize(
     axes = _axes(node, shape, crops)
     wanted = [axes[k].size if k in axes else n for k, n in enumerate(shape)]
     g.checked_shape(wanted, g.dtype(x), f"the result of {node.op_type}")
-    changed = [axes[k] for k in sorted(axes) if axes[k].changes]
+    changed = [k for k in sorted(axes) if axes[k] != _Axis(shape[k])]
     count = len(changed)
     require("onnx-resize", count <= 3, f"resizing {count} axes at once is not supported (3 are)")
     if not changed:
         return x
-    kept = [k for k in range(len(shape)) if k not in axes or not axes[k].changes]
-    order = [*kept, *(k for k in sorted(axes) if axes[k].changes)]
-    whole = math.prod(shape[k] for k in kept)
-    y = g.reshape(g.transpose(x, order), (1, whole, *(a.extent for a in changed)))
-    exact = all(a.scale * a.extent == a.size for a in changed) and not crops
+    kept = [k for k in range(len(shape)) if k not in changed]
+    order, extents = [*kept, *changed], [shape[k] for k in changed]
+    sizes, scales, starts, ends = zip(*(axes[k] for k in changed), strict=True)
+    exact = not crops and all(n * scale == size for n, scale, size in zip(extents, scales, sizes, strict=True))
     y = windows.resize(
-        y,
-        [a.size for a in changed],
+        g.reshape(g.transpose(x, order), (1, math.prod(shape[k] for k in kept), *extents)),
+        sizes,
         method,
         coordinate_transformation_mode,
         nearest_mode,
         numbers.get("cubic_coeff_a", -0.75),
-        roi=(*(a.start for a in changed), *(a.end for a in changed)) if crops else None,
+        roi=(*starts, *ends) if crops else None,
         cubic_exclude=numbers.get("exclude_outside", 0),
         extrapolation_value=numbers.get("extrapolation_value", 0.0),
-        scales=None if exact else tuple(a.scale for a in changed),
+        scales=None if exact else scales,
         antialias=bool(numbers.get("antialias")) and method != "nearest_neighbor",
     )
-    y = g.reshape(y, (*(shape[k] for k in kept), *(a.size for a in changed)))
+    y = g.reshape(y, [wanted[k] for k in order])
     return g.transpose(y, [order.index(k) for k in range(len(shape))])
 
 

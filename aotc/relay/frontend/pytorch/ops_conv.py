@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import windows
 from aotc.relay.frontend.pytorch import values as tv
-from aotc.relay.frontend.pytorch.values import Converter, Table, Value
+from aotc.relay.frontend.pytorch.values import Table, Value
 from aotc.relay.frontend.windows import Window
 
 
@@ -132,19 +132,15 @@ def _im2col(x: Expr, kernel_size: Value, **places: Value) -> Expr:
     return g.reshape(g.concat(taps, 2), (n, c * len(taps), math.prod(counts)))
 
 
-def _valued(name: str, pool: Converter) -> Converter:
-    """A pool whose indices are not computed."""
-    return tv.with_absent(pool, f"the indices of {name}")
-
-
+_INDICES: Final = "the indices of the greatest elements of a pool"
 OPS: Table = {
     **dict.fromkeys(("convolution", "_convolution_mode"), _convolution),
     **{f"conv{r}d": _convolution for r in (1, 2, 3)},
     **{f"conv_transpose{r}d": _transposed for r in (1, 2, 3)},
     **{f"{kind}_pool{r}d": partial(_pool, kind, r) for kind in ("avg", "max") for r in (1, 2, 3)},
-    **{f"max_pool{r}d_with_indices": _valued("max_pool", partial(_pool, "max", r)) for r in (1, 2, 3)},
+    **{f"max_pool{r}d_with_indices": tv.with_absent(partial(_pool, "max", r), _INDICES) for r in (1, 2, 3)},
     **{f"adaptive_avg_pool{r}d": partial(_adaptive, "avg", r) for r in (1, 2, 3)},
-    **{f"adaptive_max_pool{r}d": _valued("adaptive_max_pool", partial(_adaptive, "max", r)) for r in (1, 2, 3)},
+    **{f"adaptive_max_pool{r}d": tv.with_absent(partial(_adaptive, "max", r), _INDICES) for r in (1, 2, 3)},
     **{f"upsample_nearest{r}d": partial(_upsample, r, "nearest_neighbor", "asymmetric") for r in (1, 2, 3)},
     **{f"_upsample_nearest_exact{r}d": partial(_upsample, r, "nearest_neighbor", "half_pixel") for r in (1, 2, 3)},
     **dict.fromkeys(("grid_sampler", "grid_sampler_2d"), _grid_sampler),

@@ -266,9 +266,7 @@ def _median(x: Expr) -> Expr:
 
 
 def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> Expr:
-    def total(y: Expr) -> Expr:
-        return reduced(plain("sum"), y, [dim], False)
-
+    total = partial(reduced, plain("sum"), dim=[dim])
     lengths = [g.binary("maximum", g.sqrt(total(g.mul(y, y))), eps) for y in (x1, x2)]
     return g.div(total(g.mul(x1, x2)), g.mul(*lengths))
 

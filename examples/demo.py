@@ -50,6 +50,7 @@ from aotc.reporting.text import unit
 from aotc.runtime.session import Session
 
 ROOT = Path(__file__).parents[1]
+CONSOLE = Console(highlight=False, soft_wrap=True)
 SEED = 0
 MESSAGE_LINES = 20
 """How much of a failing command's message is shown."""
@@ -286,13 +287,13 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     expected = subject.expected(inputs, names)
     clock.stop()
     reporter.stop()
-    show_times(reporter.console, clock, timer)
-    show_facts(reporter.console, compiled, session.path, from_c, times)
+    show_times(CONSOLE, clock, timer)
+    show_facts(CONSOLE, compiled, session.path, from_c, times)
     exact = cache(lambda: subject.exact(inputs))
     made = {"C": from_c.outputs, "Python": from_python}
     bound = compiled.metadata["error_bound"]
     results = {where: compare_all(outputs, expected, exact, bound) for where, outputs in made.items()}
-    return show_verdict(reporter.console, subject.reference, results)
+    return show_verdict(CONSOLE, subject.reference, results)
 
 
 @click.command()
@@ -315,7 +316,7 @@ def main(
         reporter.stage("preparing the model")
         subject = workload() if model is None else onnx_subject(model, inputs, pins)
         reporter.stop()
-        reporter.console.print(
+        CONSOLE.print(
             f"[bold]{subject.title}[/] for target {options['target']}, optimisation level {options['opt_level']}\n"
         )
         agree = demonstrate(

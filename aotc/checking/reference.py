@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aotc.checking.inputs import Arrays
-from aotc.ir import AotcError, Attrs, DType, FuncType, TensorType, TupleType, Type, leaves
-from aotc.relay.expr import Call, Constant, Expr, Function, Var
+from aotc.ir import AotcError, DType, FuncType, TensorType, TupleType, Type, leaves
+from aotc.relay.expr import Call, Constant, Expr, Function, Var, as_function
 from aotc.relay.infer import reinfer_module
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import Mutator
+from aotc.relay.visitor import mutated
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -130,40 +130,32 @@ def _evaluated(module: IRModule, names: Sequence[str], inputs: Arrays) -> Arrays
 
 def in_double(module: IRModule) -> IRModule:
     """`module` with every float32 turned into float64; AotcError where that has no types."""
-    widen = _Widen()
-    wide = {name: widen.visit_function(function) for name, function in module.functions.items()}
+    wide = {name: as_function(mutated(function, _widened)) for name, function in module.functions.items()}
     return reinfer_module(module.with_functions(wide))
 
 
-def _wide_type(ty: Type | None) -> Type | None:
+def _widened(_: Expr, node: Expr) -> Expr:
+    """Variables, constants and attributes in double precision; the types between them are inferred later."""
+    match node:
+        case Var(name=name, annotation=ty) if ty is not None:
+            return Var(name, _wide_type(ty), node.span)
+        case Constant(data=data) if DType.of(data) == "float32":
+            return Constant(data.astype(np.float64), node.span)
+        case Call(attrs=attrs):
+            wide = {name: type(v)("float64") for name, v in attrs.items() if v == "float32"}
+            return Call(node.op, node.args, attrs.replace(**wide), node.span)
+        case Function(ret_type=ty):
+            return Function(node.params, node.body, ty and _wide_type(ty), node.attrs, node.span)
+    return node
+
+
+def _wide_type(ty: Type) -> Type:
     match ty:
         case TensorType(dtype="float32"):
             return TensorType(ty.shape, "float64")
         case TupleType():
-            return TupleType(t for f in ty.fields if (t := _wide_type(f)) is not None)
+            return TupleType(map(_wide_type, ty.fields))
         case FuncType():
-            result = _wide_type(ty.ret_type)
-            assert result is not None
-            return FuncType([t for a in ty.arg_types if (t := _wide_type(a)) is not None], result)
+            return FuncType(list(map(_wide_type, ty.arg_types)), _wide_type(ty.ret_type))
         case _:
             return ty
-
-
-def _wide_attrs(attributes: Attrs) -> Attrs:
-    return attributes.replace(**{name: type(v)("float64") for name, v in attributes.items() if v == "float32"})
-
-
-class _Widen(Mutator):
-    """Variables, constants and attributes in double precision; the types between them are inferred later."""
-
-    def rewrite_var(self, old: Expr, new: Var) -> Expr:
-        return Var(new.name, _wide_type(new.annotation), new.span)
-
-    def rewrite_constant(self, old: Expr, new: Constant) -> Expr:
-        return Constant(new.data.astype(np.float64), new.span) if DType.of(new.data) == "float32" else new
-
-    def rewrite_call(self, old: Call, new: Call) -> Expr:
-        return Call(new.op, new.args, _wide_attrs(new.attrs), new.span)
-
-    def rewrite_function(self, old: Expr, new: Function) -> Expr:
-        return Function(new.params, new.body, _wide_type(new.ret_type), new.attrs, new.span)

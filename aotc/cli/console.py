@@ -3,7 +3,7 @@
 
 with reporting(quiet=False, as_json=False, verbose=0) as out:
     out.stage("importing the model")
-    out.result({"path": "build/net"}, lambda console: console.print("done"))
+    out.result({"path": "build/net"}, lambda console, data: console.print(data["path"]))
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reporter:
     def __init__(self, quiet: bool, as_json: bool) -> None:
         self.quiet = quiet
         self.as_json = as_json
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = Console(highlight=False, soft_wrap=True, markup=False)
         self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
         self._silent = quiet or as_json or not self.errors.is_terminal
         self._status = self.errors.status("")
@@ -58,18 +58,18 @@ class Reporter:
         """End the progress display."""
         self._status.stop()
 
-    def result(self, data: Mapping[str, Any], show: Callable[[Console], None]) -> None:
+    def result(self, data: Mapping[str, Any], show: Callable[[Console, Mapping[str, Any]], None]) -> None:
         """Print a result: as JSON, through `show`, or not at all."""
         self.stop()
         if self.as_json:
-            sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
+            sys.stdout.write(_json(data))
         elif not self.quiet:
-            show(self.console)
+            show(self.console, data)
 
     def text(self, data: Mapping[str, Any], text: str) -> None:
         """Print a text that was asked for, as it stands (no wrapping, no markup), quiet or not; or `data` as JSON."""
         self.stop()
-        sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n" if self.as_json else text)
+        sys.stdout.write(_json(data) if self.as_json else text)
 
     def note(self, text: str) -> None:
         """Print a text to the error stream, as it stands."""
@@ -79,7 +79,7 @@ class Reporter:
     def write(self, path: Path, data: Mapping[str, Any]) -> None:
         """Write a result to a file, as JSON; AotcError (code "output") where it cannot be written."""
         with output_file(path, "output") as file:
-            file.write(json.dumps(data, indent=2, default=str).encode() + b"\n")
+            file.write(_json(data).encode())
 
     def failure(self, error: AotcError) -> None:
         """Print every diagnostic of an error."""
@@ -89,9 +89,13 @@ class Reporter:
                 {"code": d.code, "message": d.message, "at": str(d.span or ""), "notes": d.notes, "hint": d.hint}
                 for d in error.diagnostics
             ]
-            sys.stdout.write(json.dumps({"errors": problems}, indent=2) + "\n")
+            sys.stdout.write(_json({"errors": problems}))
         for diagnostic in error.diagnostics:
             self.errors.print(f"[bold red]error[/]: {escape(str(diagnostic))}")
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=2, default=str) + "\n"
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from aotc.cli.options import PATH, Command, Declaration, flag, option
 from aotc.cli.streams import standard_streams
 from aotc.cli.watch import WATCH_OPTIONS, Watch
 from aotc.driver.cache import default_cache
-from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
 from aotc.driver.replay import read_replay, replay
 from aotc.driver.toolchain import compiler_version, resolve_target
@@ -117,7 +116,7 @@ def compile_command(
     if out.quiet and timing:
         out.text(data, passes)
     else:
-        out.result(data, lambda console: _show_compiled(console, result, passes))
+        out.result(data, _show_compiled)
 
 
 def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
@@ -128,14 +127,12 @@ def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
     return {"target": target.name, "accuracy": options["accuracy"], **compiler}
 
 
-def _show_compiled(console: Console, result: CompiledModel, passes: str) -> None:
-    if passes:
-        console.print(passes, markup=False, end="")
-    memory = result.metadata["memory"]
-    console.print(f"project      {result.path}", markup=False)
-    if result.library is not None:
-        console.print(f"library      {result.library} ({unit(result.library.stat().st_size, 'B')})", markup=False)
-    console.print(f"arena        {tables.arena(memory)}")
+def _show_compiled(console: Console, data: Mapping[str, Any]) -> None:
+    console.print(data.get("timing", ""), end="")
+    console.print(f"project      {data['path']}")
+    if library := data["library"]:
+        console.print(f"library      {library} ({unit(Path(library).stat().st_size, 'B')})")
+    console.print(f"arena        {tables.arena(data['metadata']['memory'])}")
 
 
 @command(
@@ -173,16 +170,11 @@ def run_command(
             page = PassReport(str(library))
             page.add_profile(found)
             page.save_html(report)
-        out.result(found, lambda console: tables.show_profile(console, found))
+        out.result(found, tables.show_profile)
         return
     result = run_library(library, outputs=outputs, repeat=repeat or 1, threads=threads, **options)
 
-    def show(console: Console) -> None:
-        for row in result["outputs"]:
-            console.print(f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}", markup=False)
-        console.print(tables.runs(result))
-
-    out.result(result, show)
+    out.result(result, tables.show_run)
 
 
 @command(
@@ -200,7 +192,7 @@ def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     Relay text (.relay) with the numpy interpreter.
     """
     report = verify(model, progress=out.stage, **options)
-    out.result(report.as_dict(), lambda console: tables.show_report(console, report))
+    out.result(report.as_dict(), tables.show_report)
     if not report.ok:
         raise SystemExit(1)
 
@@ -229,7 +221,7 @@ def bench_command(out: Reporter, model: Path, json_file: Path | None, **options:
     result = bench(model, progress=out.stage, **options)
     if json_file is not None:
         out.write(json_file, result)
-    out.result(result, lambda console: tables.show_bench(console, result))
+    out.result(result, tables.show_bench)
     if not all(row["agrees"] for turn in result["rounds"] for row in turn["contestants"] if row["name"] == "aotc"):
         raise SystemExit(1)
 
@@ -250,7 +242,7 @@ def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: A
     with out.bar("measuring contractions") as advance:
         runner = cluster_runner(scheduler) if scheduler is not None else run_here
         report = tune(model, runner=runner, advance=advance, **options)
-        out.result(report, lambda console: tables.show_tuning(console, report))
+        out.result(report, tables.show_tuning)
 
 
 @command("inspect", options_of.MODEL, options_of.SHAPES, options_of.TARGET)
@@ -261,11 +253,11 @@ def inspect_command(out: Reporter, model: Path, **options: Any) -> None:
     """
     if model.is_dir():
         found = inspect_project(model)
-        out.result(found, lambda console: console.print_json(data=found))
+        out.result(found, lambda console, data: console.print_json(data=data))
         return
     out.stage("inspecting the model")
     report = inspect_model(model, **options)
-    out.result(report, lambda console: tables.show_model(console, report))
+    out.result(report, tables.show_model)
 
 
 @command("replay", click.argument("file", type=PATH))
@@ -301,16 +293,12 @@ def cache_command(out: Reporter, info: bool, clear: bool) -> None:
     entries, used = cache.clear() if clear else cache.usage()
     data = {"folder": str(cache.folder), "entries": entries, "bytes": used, "limit": cache.limit, "cleared": clear}
 
-    def show(console: Console) -> None:
-        amount = f"{entries} objects, {unit(used, 'B')}"
-        text = f"removed {amount}" if clear else f"{amount} of at most {unit(cache.limit, 'B')}"
-        console.print(f"{cache.folder}: {text}", markup=False)
-
-    out.result(data, show)
+    amount = f"{entries} objects, {unit(used, 'B')}"
+    text = f"removed {amount}" if clear else f"{amount} of at most {unit(cache.limit, 'B')}"
+    out.result(data, lambda console, data: console.print(f"{data['folder']}: {text}"))
 
 
 @command("ops")
 def ops_command(out: Reporter) -> None:
     """List the operators and the ONNX operators that use them."""
-    table = support_table()
-    out.result(table, lambda console: tables.show_operators(console, table))
+    out.result(support_table(), tables.show_operators)

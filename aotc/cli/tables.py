@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from aotc.checking.verify import Report
 from aotc.reporting.text import grid, unit
 
 
@@ -21,9 +20,9 @@ def arena(memory: Mapping[str, Any]) -> str:
 def show_model(console: Console, report: Mapping[str, Any]) -> None:
     """The report of `inspect_model`."""
     if report["unsupported"]:
-        console.print(f"{report['model']} cannot be compiled:", markup=False)
+        console.print(f"{report['model']} cannot be compiled:")
         for problem in report["unsupported"]:
-            console.print(f"  {problem}", markup=False)
+            console.print(f"  {problem}")
         return
     tensors = [(kind, tensor) for kind in ("input", "output") for tensor in report[f"{kind}s"]]
     rows = [(kind, str(t["name"]), f"{t['dtype']} {'x'.join(map(str, t['shape'])) or 'scalar'}") for kind, t in tensors]
@@ -32,26 +31,26 @@ def show_model(console: Console, report: Mapping[str, Any]) -> None:
     console.print(f"MACs         {unit(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels")
     console.print(f"arena        {arena(report['arena'])}")
     operators = ", ".join(f"{name} {n}" for name, n in sorted(report["operators"].items(), key=lambda r: -r[1]))
-    console.print(f"operators    {operators}", markup=False)
+    console.print(f"operators    {operators}")
     kernels = [(row["kernel"], unit(row["macs"]), ", ".join(row["nodes"][:4])) for row in report["largest"]]
     console.print(grid("largest kernels", "MACs", "nodes", rows=kernels))
 
 
-def show_report(console: Console, report: Report) -> None:
-    """The report of `verify`."""
+def show_report(console: Console, report: Mapping[str, Any]) -> None:
+    """The report of `verify` as data."""
     rows = []
-    for source, o in [(case.source, o) for case in report.cases for o in case.outputs]:
-        verdict = Text("ok", "green") if o.ok else Text(o.reason, "red")
-        if o.ok and o.exact is not None:
-            more = f" (from the exact result: {o.exact:.1e}, the reference: {o.reference_exact:.1e})"
+    for source, o in [(case["source"], o) for case in report["cases"] for o in case["outputs"]]:
+        verdict = Text("ok", "green") if o["ok"] else Text(o["reason"], "red")
+        if o["ok"] and o["exact"] is not None:
+            more = f" (from the exact result: {o['exact']:.1e}, the reference: {o['reference_exact']:.1e})"
             verdict = Text.assemble(verdict, more)
-        rows.append((source, o.name, f"{o.max_abs:.2e}", f"{o.relative:.2e}", str(o.max_ulp), verdict))
+        rows.append((source, o["name"], f"{o['max_abs']:.2e}", f"{o['relative']:.2e}", str(o["max_ulp"]), verdict))
     console.print(grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows))
-    console.print(f"compared with {report.reference}: {'all outputs agree' if report.ok else 'outputs DIFFER'}")
-    if report.first_difference:
-        console.print(f"first difference: {report.first_difference}", markup=False)
-    if report.wrong_kernel:
-        console.print(f"wrong code: {report.wrong_kernel}; another compiler or --cflags=-O1 may help", markup=False)
+    console.print(f"compared with {report['reference']}: {'all outputs agree' if report['ok'] else 'outputs DIFFER'}")
+    if report["first_difference"]:
+        console.print(f"first difference: {report['first_difference']}")
+    if report["wrong_kernel"]:
+        console.print(f"wrong code: {report['wrong_kernel']}; another compiler or --cflags=-O1 may help")
 
 
 def show_operators(console: Console, support: Mapping[str, Any]) -> None:
@@ -59,7 +58,7 @@ def show_operators(console: Console, support: Mapping[str, Any]) -> None:
     rows = [(r["name"], r["fusion"], r["compiled"], ", ".join(r["attributes"])) for r in support["operators"]]
     console.print(grid("operator", "fusion", "compiled", "attributes", rows=rows))
     for domain, names in support["onnx"].items():
-        console.print(f"\n{len(names)} operators of {domain}: {', '.join(names)}", markup=False)
+        console.print(f"\n{len(names)} operators of {domain}: {', '.join(names)}")
 
 
 def _threads(number: int) -> str:
@@ -84,7 +83,7 @@ def show_bench(console: Console, result: Mapping[str, Any]) -> None:
     """The result of `bench`."""
     machine = result["machine"]
     where = f"{machine['cpu']}, {machine['processors']} processors, target {result['target']}"
-    console.print(f"{result['model']} on {where}", markup=False)
+    console.print(f"{result['model']} on {where}")
     for turn in result["rounds"]:
         console.print()
         head = (_threads(turn["threads"]), "version", "min ms", "median", "first", "load", "MB", "ratio", "error")
@@ -92,9 +91,9 @@ def show_bench(console: Console, result: Mapping[str, Any]) -> None:
         narrow = (0, 1, 0, 0)  # nine columns in 80 characters
         console.print(grid(*head, rows=rows, figures=slice(2, None), padding=narrow))
         for row in (row for row in turn["contestants"] if not row["agrees"]):
-            console.print(f"differs: {row['name']}: {row['reason']}", markup=False)
+            console.print(f"differs: {row['name']}: {row['reason']}")
         for rival in turn["skipped"]:
-            console.print(f"left out: {rival['name']}: {rival['reason']}", markup=False)
+            console.print(f"left out: {rival['name']}: {rival['reason']}")
         if turn["ratio"] is not None:
             console.print(f"aotc takes {turn['ratio']:.2f} of the time of the fastest rival, {turn['fastest_rival']}")
 
@@ -103,6 +102,13 @@ def runs(result: Mapping[str, Any]) -> str:
     """How many runs were timed, and what came of it."""
     times = result["milliseconds"]
     return f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms"
+
+
+def show_run(console: Console, result: Mapping[str, Any]) -> None:
+    """The result of `run_library`."""
+    for row in result["outputs"]:
+        console.print(f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}")
+    console.print(runs(result))
 
 
 #: Nodes of the model that a row of a profile names.
@@ -149,4 +155,4 @@ def show_tuning(console: Console, report: Mapping[str, Any]) -> None:
     known["left"] = report["contractions"] - sum(known.values())
     shown = [what for what in ("measured", "known", "left", "failed") if known[what] or what == "measured"]
     text = ", ".join(f"{known[what]} {what}" for what in shown)
-    console.print(f"{report['contractions']} contractions: {text}; records in {report['store']}", markup=False)
+    console.print(f"{report['contractions']} contractions: {text}; records in {report['store']}")

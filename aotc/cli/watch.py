@@ -16,11 +16,15 @@ from typing import Any, Final
 
 from aotc.cli.console import Reporter
 from aotc.driver.compilation import WRITING, CompiledModel
-from aotc.driver.observe import NumericCheck, PrintAfter, ProgramVerifier, StopAfter, Stopped, dump_ir, require_passes
+from aotc.driver.observe import NumericCheck, ProgramVerifier, TextAfter, dump_ir, require_passes
 from aotc.ir.diagnostics import AotcError
 from aotc.reporting.report import PassReport
 
 WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes", "dump", "show_meta_data")
+
+
+class _Stopped(Exception):
+    """The compilation has come to the pass after which it was to stop, with this text of the program."""
 
 
 @dataclass
@@ -47,24 +51,28 @@ class Watch:
     stopped: str | None = None
 
     def __post_init__(self) -> None:
-        require_passes([*self.print_after, *([self.stop_after] if self.stop_after is not None else [])])
+        self._stops = [self.stop_after] if self.stop_after is not None else []
+        require_passes([*self.print_after, *self._stops])
         if self.report is not None:
             _check_place(self.report, self.model, self.output)
-        self._report = PassReport(str(self.model), list(self.facts.items())) if self.report is not None else None
-        self._print = PrintAfter(self.print_after, self.out.note, self.show_meta_data)
+        self._report = PassReport(str(self.model), list(self.facts.items()))
+        self._print = TextAfter(self.print_after, self._tell, self.show_meta_data)
 
     def instruments(self) -> list[Any]:
         """The instruments that the options ask for."""
-        found: list[Any] = [self._report] if self._report is not None else []
+        found: list[Any] = [self._report] if self.report is not None else []
         found += [dump_ir(self.dump, True, self.show_meta_data)] if self.dump is not None else []
         found += [self._print] if self.print_after else []
         found += [NumericCheck(), ProgramVerifier()] if self.check_passes else []
-        found += [StopAfter(self.stop_after, self.show_meta_data)] if self.stop_after is not None else []
+        found += [TextAfter(self._stops, _stop, self.show_meta_data)] if self._stops else []
         return found
+
+    def _tell(self, name: str, text: str) -> None:
+        self.out.note(f"// after {name}\n{text}\n")
 
     def done(self, model: CompiledModel) -> CompiledModel:
         """Tell the report what came out, and give it back."""
-        if self._report is not None:
+        if self.report is not None:
             self._report.stage("")
             self._report.add_result(model)
         return model
@@ -74,17 +82,16 @@ class Watch:
         """What is told each stage; the report is written at the end, also of what failed."""
 
         def stage(name: str) -> None:
-            if name == WRITING and self.stop_after is not None:  # all passes have run
+            if name == WRITING and self._stops:  # all passes have run
                 text = f"the pass {self.stop_after!r} did not run"
                 raise AotcError("stop-after", text, hint="-O 3 runs most passes")
             self.out.stage(name)
-            if self._report is not None:
-                self._report.stage(name)
+            self._report.stage(name)
 
         try:
             yield stage
-        except Stopped as stop:
-            self.stopped = stop.text
+        except _Stopped as stop:
+            self.stopped = str(stop)
         except AotcError as error:
             self._write_report(error)
             raise
@@ -94,7 +101,7 @@ class Watch:
 
     def _write_report(self, failure: AotcError | None) -> None:
         """Write the report, if one is wanted and there is something to tell; a second problem goes with the first."""
-        if self._report is None or self.report is None or (failure is not None and not self._report.passes):
+        if self.report is None or (failure is not None and not self._report.passes):
             return
         self._report.stage("")
         if self.stopped is not None:
@@ -103,6 +110,10 @@ class Watch:
             self._report.save_html(self.report)
         except AotcError as error:
             raise AotcError.collect([*(failure.diagnostics if failure else ()), *error.diagnostics]) from failure
+
+
+def _stop(_: str, text: str) -> None:
+    raise _Stopped(text)
 
 
 def _check_place(report: Path, model: Path, output: Path | None) -> None:

@@ -50,7 +50,7 @@ def build_library(
     special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
     with tempfile.TemporaryDirectory(prefix=".objects-", dir=directory.absolute()) as scratch:
         objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
-        compiler = ObjectCompiler.of(toolchain, flags, directory, special)
+        compiler = ObjectCompiler(toolchain, flags, directory, special)
         externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
         _compile_externals(compiler, {source: (objects[source], e) for source, e in externals.items()})
         # the largest first, after the parameters: they take longest

@@ -107,16 +107,14 @@ class CompileOptions:
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
         """The pass context that the options describe."""
         strict = {"relay.AlterOpLayout.winograd": False} if self.accuracy == "strict" else {}
-        config = {**(self.config or {}), **strict}
-        disabled = self.disabled_pass
-        return PassContext(self.opt_level, disabled_pass=disabled, instruments=list(instruments), config=config)
+        return PassContext(self.opt_level, None, self.disabled_pass, instruments, {**(self.config or {}), **strict})
 
     @property
     def toolchain(self) -> FindToolchain:
         """What finds the C compiler, for the target or another one; it may go to other machines."""
         cache = self.cache and bool((self.config or {}).get("compile.cache", True))
-        find = partial(find_toolchain, cache=cache, seconds=self.cc_timeout, target=self.machine)
-        return partial(find, self.cc, tuple(self.cflags))
+        given = self.cc, tuple(self.cflags)
+        return partial(find_toolchain, *given, cache=cache, seconds=self.cc_timeout, target=self.machine)
 
     def imported(self, model: Model) -> IRModule:
         """A model in any accepted form as a graph module, its parameters bound."""
@@ -124,16 +122,16 @@ class CompileOptions:
             kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
             raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
-        if (isinstance(model, IRModule) or is_relay_text(model)) and (shapes or dims):
-            raise AotcError("pin-module", "input_shapes and dims pin ONNX models; a module states its own types")
-        if is_exported_program(model) and shapes:
-            raise AotcError("pin-exported", "an exported program states its own shapes", hint="pin symbols with dims")
         with spending(self.config or {}):
-            if isinstance(model, IRModule):
-                module = model
-            elif is_relay_text(model):
-                module = read_relay_text(model)
+            if isinstance(model, IRModule) or is_relay_text(model):
+                if shapes or dims:
+                    text = "input_shapes and dims pin ONNX models; a module states its own types"
+                    raise AotcError("pin-module", text)
+                module = model if isinstance(model, IRModule) else read_relay_text(model)
             elif is_exported_program(model):
+                if shapes:
+                    hint = "pin symbols with dims"
+                    raise AotcError("pin-exported", "an exported program states its own shapes", hint=hint)
                 module = import_exported(model, dims)
             else:
                 module = from_onnx(model, shape=shapes, dims=dims)

@@ -7,7 +7,7 @@ compile(model, instruments=[passes]); passes.names       # ("InferType", "DeadCo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,41 +48,23 @@ def require_passes(names: Iterable[str]) -> None:
         raise AotcError("unknown-pass", text, hint=nearest(unknown[0], known) or f"known: {', '.join(known)}")
 
 
-class PrintAfter(PassInstrument):
-    """Gives the text of the program after passes of some names to `write`; values of constants with `show_meta_data`.
+@dataclass(eq=False)
+class TextAfter(PassInstrument):
+    """Tells the text of the program after each run of a pass of some names; values of constants with `show_meta_data`.
 
+    tell      gets the name of the pass and the text; what it raises ends the compilation
     missing   the names of which no pass has run
     """
 
     levels: ClassVar[frozenset[str]] = ALL_LEVELS
-
-    def __init__(self, names: Iterable[str], write: Callable[[str], object], show_meta_data: bool = False) -> None:
-        self.missing = set(names)
-        self._names = frozenset(self.missing)
-        self._write = write
-        self._show_meta_data = show_meta_data
-
-    def run_after_pass(self, module: Any, info: PassInfo) -> None:
-        if info.name in self._names:
-            self.missing.discard(info.name)
-            self._write(f"// after {info.name}\n{text_of(module, self._show_meta_data)}\n")
-
-
-@dataclass(eq=False)
-class Stopped(Exception):
-    """A compilation has come to the pass after which it was to stop, with this text of the program."""
-
-    text: str
-
-
-@dataclass(eq=False)
-class StopAfter(PassInstrument):
-    """Raises Stopped, with the text of the program, after the first run of a pass."""
-
-    levels: ClassVar[frozenset[str]] = ALL_LEVELS
-    pass_name: str
+    names: Collection[str]
+    tell: Callable[[str, str], object]
     show_meta_data: bool = False
 
+    def __post_init__(self) -> None:
+        self.missing = set(self.names)
+
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
-        if info.name == self.pass_name:
-            raise Stopped(text_of(module, self.show_meta_data))
+        if info.name in self.names:
+            self.missing.discard(info.name)
+            self.tell(info.name, text_of(module, self.show_meta_data))

@@ -34,6 +34,7 @@ from aotc.tir.target import Budget, Space, Target, Threads, Tiles, Winograd
 from aotc.tir.text import to_text
 
 _FORMAT: Final = "aotc-replay"
+_CONTEXT: Final = ("opt_level", "required_pass", "disabled_pass")
 #: Options of a step by name.
 _OPTIONS: Final[Form[dict[str, Any]]] = Form(dict, [Target, Threads, Tiles, Winograd, Budget, Space, DType, Precision])
 
@@ -84,12 +85,7 @@ def _as_json(failure: Failure, problem: str) -> dict[str, Any]:
         "stage": failure.stage,
         "name": failure.name,
         "options": json.loads(_OPTIONS.dump(options)),
-        "context": {
-            "opt_level": context.opt_level,
-            "required_pass": context.required_pass,
-            "disabled_pass": context.disabled_pass,
-            "config": dict(context.config),
-        },
+        "context": {name: getattr(context, name) for name in _CONTEXT} | {"config": dict(context.config)},
         "problem": problem,
         "program": astext(module, True),
     }
@@ -132,10 +128,7 @@ def replay(path: str | Path) -> str:
     """
     data = read_replay(path)
     try:
-        config = data["context"]
-        context = PassContext(
-            config["opt_level"], config["required_pass"], config["disabled_pass"], config=config["config"]
-        )
+        context = PassContext(**data["context"])
         module = parse(data["program"])
         name, options = str(data["name"]), _OPTIONS.load(json.dumps(data["options"]).encode())
         step = type(get_pass(name))(**options) if data["stage"] == "pass" else None
@@ -143,5 +136,5 @@ def replay(path: str | Path) -> str:
             raise TypeError("a kernel without its target")
     except (AotcError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise AotcError("replay", f"{path} is damaged: {error}") from error
-    with spending(config["config"]), context:
+    with spending(context.config), context:
         return astext(step(module)) if step else to_text(lower_function(module.main, name, options["target"]))

@@ -14,9 +14,10 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
@@ -107,13 +108,16 @@ def _foreign(target: Target | None) -> str:
     return "" if wanted in ("", architecture()) else wanted
 
 
+def cpu_fact(name: str) -> str:
+    """What Linux says of the first processor under a name, such as "flags"; "" where it does not."""
+    with suppress(OSError):
+        found = re.search(rf"^{name}\s*:(.*)$", CPUINFO.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        return found[1].strip() if found is not None else ""
+    return ""
+
+
 def _cpu_flags() -> frozenset[str]:
-    try:
-        text = CPUINFO.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return frozenset()
-    lines = [line for line in text.splitlines() if line.startswith("flags")]
-    return frozenset(lines[0].partition(":")[2].split()) if lines else frozenset()
+    return frozenset(cpu_fact("flags").split())
 
 
 def resolve_target(target: str | Target) -> Target:
@@ -211,7 +215,7 @@ def _behind_headers(text: bytes) -> tuple[bytes, bytes] | None:
     return b"\n".join([*re.findall(_INCLUDE, re.sub(_COMMENT, b" ", begin, flags=re.DOTALL)), b""]), rest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ObjectCompiler:
     """Compiles C files in a directory, each once in the life of the cache.
 
@@ -226,25 +230,16 @@ class ObjectCompiler:
     toolchain: Toolchain
     flags: tuple[str, ...]
     directory: Path
-    special: Mapping[Path, Sequence[str]]
-    salt: str
+    special: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     _headers: dict[tuple[str, ...], bytes | None] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(
-        cls,
-        toolchain: Toolchain,
-        flags: tuple[str, ...],
-        directory: Path,
-        special: Mapping[Path, Sequence[str]] = MappingProxyType({}),
-    ) -> ObjectCompiler:
-        """A compiler whose cached objects depend on the toolchain."""
-        salt = ""
-        if toolchain.cache is not None:
-            native = any("native" in flag for flag in (*toolchain.cc, *flags, *toolchain.cflags))
-            cpu = " ".join(sorted(_cpu_flags())) if native else ""
-            salt = digest(compiler_identity(toolchain), *toolchain.cc, cpu)
-        return cls(toolchain, flags, directory, special, salt)
+    @cached_property
+    def _salt(self) -> str:
+        """What tells cached objects of one toolchain from those of another."""
+        toolchain = self.toolchain
+        native = any("native" in flag for flag in (*toolchain.cc, *self.flags, *toolchain.cflags))
+        cpu = " ".join(sorted(_cpu_flags())) if native else ""
+        return digest(compiler_identity(toolchain), *toolchain.cc, cpu)
 
     def _flags(self, source: Path) -> tuple[str, ...]:
         return (*self.flags, *self.special.get(source, ()), *self.toolchain.cflags)
@@ -273,9 +268,9 @@ class ObjectCompiler:
             headers, rest = parts
             known = self._meaning(headers, (*flags, "-iquote", str(source.parent.relative_to(self.directory))))
             if known is not None:
-                return digest("behind headers", self.salt, *flags, known, rest)
+                return digest("behind headers", self._salt, *flags, known, rest)
         text = self._preprocessed(*flags, *(() if debugging else ("-P",)), str(source.relative_to(self.directory)))
-        return digest(self.salt, *flags, text) if text else None
+        return digest(self._salt, *flags, text) if text else None
 
     def _preprocessed(self, *arguments: str, text: bytes = b"") -> bytes | None:
         """What the preprocessor prints; None where it fails."""

@@ -15,16 +15,17 @@ import logging
 import math
 import os
 import platform
-import re
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from aotc.driver.cache import cache_folder, digest
+from aotc.driver.toolchain import cpu_fact
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.schedule.contraction.choice import Site
 
@@ -67,11 +68,7 @@ class Record:
 
 def cpu_model() -> str:
     """What the processor calls itself: "Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz"."""
-    with suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        if found := re.search(r"^model name\s*: (.*)$", text, re.MULTILINE):
-            return found[1].strip()
-    return platform.processor() or platform.machine()
+    return cpu_fact("model name") or platform.processor() or platform.machine()
 
 
 def store_path() -> Path | None:
@@ -176,14 +173,11 @@ class Recorded:
     def __init__(self, tuning: str | Path | bool | None) -> None:
         wanted = store_path() if tuning is None or tuning is True else tuning
         self._path = Path(wanted) if wanted else None
-        self._known: Mapping[str, Record] | None = None
 
-    @property
+    @cached_property
     def known(self) -> Mapping[str, Record]:
         """The records by signature."""
-        if self._known is None:
-            self._known = TuningStore(self._path).choices(cpu_model()) if self._path is not None else {}
-        return self._known
+        return TuningStore(self._path).choices(cpu_model()) if self._path is not None else {}
 
     @property
     def digest(self) -> str:

@@ -23,11 +23,11 @@ from aotc.driver.importing import with_params
 from aotc.ir import AotcError, Device, as_tensors, nearest, require_device
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
-from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, type_of
+from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, as_function, type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.interp import Closure, apply, as_array, bind_arguments, evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import Mutator, substitute
+from aotc.relay.visitor import mutated, substitute
 from aotc.relay_api.build import compile_static, executor_threads, require_module
 from aotc.relay_api.target import Target
 from aotc.relay_api.vm import compile as compile_for_vm
@@ -43,6 +43,8 @@ _STATIC: Final = frozenset({"graph", "aot"})
 #: Codes of what programs say that have no static form.
 _BEYOND_STATIC: Final = frozenset({"control-flow", "first-class-function", "dynamic-shape", "not-fused"})
 _MAIN: Final = "main"
+#: What is to be evaluated, before it becomes @main.
+_ENTRY: Final = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,31 +132,20 @@ def create_executor(
 # --- what is evaluated
 
 
-class _Rename(Mutator):
-    """Calls of the old @main go to its new name."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
-        if isinstance(new, GlobalVar) and new.name == _MAIN:
-            return GlobalVar(self.name, new.span)
-        return new
-
-
 def _with_entry(module: IRModule, expr: Expr) -> IRModule:
     """`module` with `expr` as its @main.  A function @main that was there goes by another name."""
     functions = dict(module.functions)
-    if isinstance(expr, GlobalVar):
-        expr = module[expr]
+    entry = module[expr] if isinstance(expr, GlobalVar) else expr
+    functions[_ENTRY] = entry if isinstance(entry, Function) else Function((), entry)
     if _MAIN in functions:
-        name = next(n for k in range(len(functions) + 1) if (n := f"{_MAIN}_{k}") not in functions)
-        rename = _Rename(name)
-        functions = {name if f == _MAIN else f: rename.visit_function(body) for f, body in functions.items()}
-        expr = rename.visit(expr)
-    functions[_MAIN] = expr if isinstance(expr, Function) else Function((), expr)
-    return IRModule(functions)
+        name = next(n for k in range(len(functions)) if (n := f"{_MAIN}_{k}") not in functions)
+
+        def renamed(_: Expr, new: Expr) -> Expr:
+            return GlobalVar(name, new.span) if isinstance(new, GlobalVar) and new.name == _MAIN else new
+
+        functions[name] = functions.pop(_MAIN)
+        functions = {other: as_function(mutated(f, renamed)) for other, f in functions.items()}
+    return IRModule({_MAIN: functions.pop(_ENTRY), **functions})
 
 
 def _expression(var: Var, value: Any) -> Expr:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from aotc.driver.compilation import Compilation
-from aotc.runtime.graph_machine import GraphMachine, GraphNode, Place
+from aotc.runtime.graph_machine import GraphMachine, GraphNode
 from aotc.runtime.tensor import TensorInfo
 from aotc.tir.plan.program import Program, Storage, View
 
@@ -47,23 +47,16 @@ def graph_machine(work: Compilation) -> GraphMachine:
     program = work.calls[work.here]
     constants = constant_names(program)
     kernels = {kernel: f"{k}:{kernel.name}" for k, kernel in enumerate(program.kernels)}
-    between = [view.storage for step in program.steps for view in (*step.inputs, *step.outputs)]
-    storages = dict.fromkeys((*program.inputs, *constants, *program.outputs, *between))
-    numbers = {storage: k for k, storage in enumerate(storages)}
-
-    def places(views: Sequence[View]) -> tuple[Place, ...]:
-        return tuple(Place(numbers[v.storage], v.offset) for v in views)
-
-    given = [(s, s.name) for s in program.inputs] + list(constants.items())
-    nodes = [GraphNode(name, places([View(s)]), (s.shape,)) for s, name in given]
+    given = {**{s: s.name for s in program.inputs}, **constants}
+    nodes = [GraphNode(name, (View(s),), (s.shape,)) for s, name in given.items()]
     for name, step in zip(call_names(program), program.steps, strict=True):
-        results = places(step.outputs), step.output_shapes
-        nodes.append(GraphNode(name, *results, kernels[step.kernel], places(step.inputs), step.span))
+        nodes.append(GraphNode(name, step.outputs, step.output_shapes, kernels[step.kernel], step.inputs, step.span))
+    between = [view.storage for step in program.steps for view in (*step.inputs, *step.outputs)]
     return GraphMachine(
-        tensors=tuple(TensorInfo(s.name, list(s.shape), s.dtype) for s in numbers),
-        inputs=tuple(numbers[s] for s in program.inputs),
-        outputs=tuple(numbers[s] for s in program.outputs),
-        constants={numbers[s]: np.ascontiguousarray(s.data) for s in constants if s.data is not None},
+        tensors={s: TensorInfo(s.name, list(s.shape), s.dtype) for s in (*given, *program.outputs, *between)},
+        inputs=program.inputs,
+        outputs=program.outputs,
+        constants={s: np.ascontiguousarray(s.data) for s in constants if s.data is not None},
         nodes=tuple(nodes),
         library=work.compile_kernels({name: work.vectorized(kernel) for kernel, name in kernels.items()}),
     )

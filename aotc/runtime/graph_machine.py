@@ -11,8 +11,9 @@ binding.run(); binding.outputs["output"]; binding.node_outputs(3)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from aotc.ir import Span
 from aotc.runtime.forks import Turns
@@ -20,12 +21,14 @@ from aotc.runtime.kernels import ALIGNMENT, KernelLibrary
 from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs, require_none
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Protocol):
     """A contiguous part of a tensor, from element `offset` on."""
 
-    tensor: int
-    offset: int = 0
+    @property
+    def storage(self) -> Hashable: ...
+
+    @property
+    def offset(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +50,18 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphMachine:
-    """Nodes in the order of their execution, over numbered tensors, ready to run.
+    """Nodes in the order of their execution, over tensors that are told apart by keys, ready to run.
 
     tensors            what each holds; those of inputs and outputs are called as the model's
-    inputs, outputs    numbers of tensors, in the model's order
-    constants          values of tensors by number
+    inputs, outputs    keys of tensors, in the model's order
+    constants          values of tensors by key
     library            of the kernels
     """
 
-    tensors: tuple[TensorInfo, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    constants: Mapping[int, Array]
+    tensors: Mapping[Hashable, TensorInfo]
+    inputs: Sequence[Hashable]
+    outputs: Sequence[Hashable]
+    constants: Mapping[Hashable, Array]
     nodes: tuple[GraphNode, ...]
     library: KernelLibrary
 
@@ -84,13 +87,13 @@ class GraphMachine:
 class GraphBinding:
     """The tensors of one execution, kept from run to run; `outputs` are arrays by name."""
 
-    def __init__(self, machine: GraphMachine, given: Mapping[int, Array]) -> None:
+    def __init__(self, machine: GraphMachine, given: Mapping[Hashable, Array]) -> None:
         infos = machine.tensors
         self._turns = Turns()
-        self._tensors = [
-            given[k] if k in given else aligned(i.nbytes, ALIGNMENT).view(i.dtype.numpy).reshape(i.shape)
-            for k, i in enumerate(infos)
-        ]
+        self._tensors = {
+            k: given[k] if k in given else aligned(i.nbytes, ALIGNMENT).view(i.dtype.numpy).reshape(i.shape)
+            for k, i in infos.items()
+        }
         self._nodes = machine.nodes
         self._calls = [self._bind(node, machine.library) for node in machine.nodes]
         self.outputs = {infos[k].name: self._tensors[k] for k in machine.outputs}
@@ -106,7 +109,7 @@ class GraphBinding:
     def _part(self, place: Place, shape: Sequence[int]) -> Array:
         """Part of a tensor, in another shape; kernels take theirs flat."""
         end = place.offset + math.prod(shape)
-        return self._tensors[place.tensor].reshape(-1)[place.offset : end].reshape(shape)
+        return self._tensors[place.storage].reshape(-1)[place.offset : end].reshape(shape)
 
     def run(self) -> None:
         """Run every node, in order."""

@@ -46,7 +46,7 @@ def compile_c(cache: ObjectCache, tmp_path: Path) -> Compile:
     def compiled(text: str, *flags: str, cc: str = "gcc") -> bytes:
         source, target = tmp_path / "c" / "x.c", tmp_path / "x.o"
         source.write_text(text)
-        compiler = ObjectCompiler.of(Toolchain((cc,), cache=cache), ("-std=c99", *flags), tmp_path / "c")
+        compiler = ObjectCompiler(Toolchain((cc,), cache=cache), ("-std=c99", *flags), tmp_path / "c")
         compiler.compile_all([(source, target)])
         return target.read_bytes()
 

@@ -62,7 +62,7 @@ def test_the_compilers_message_is_shown(tmp_path: Path) -> None:
     assert any("undeclared" in note for note in caught.value.diagnostics[0].notes)
     with pytest.raises(AotcError, match="failed with exit code"):
         jobs = [(tmp_path / "bad.c", tmp_path / f"{k}.o") for k in range(3)]
-        ObjectCompiler.of(Toolchain(("gcc",)), (), tmp_path).compile_all(jobs)
+        ObjectCompiler(Toolchain(("gcc",)), (), tmp_path).compile_all(jobs)
 
 
 def script(path: Path, text: str) -> Path:
@@ -106,7 +106,7 @@ def test_a_compiler_that_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.c").write_text("int x;")
     toolchain = Toolchain((str(script(tmp_path / "cc", "echo done")),))
     with pytest.raises(AotcError, match="did not fail, but wrote nothing") as caught:
-        ObjectCompiler.of(toolchain, (), tmp_path).compile_all([(tmp_path / "x.c", tmp_path / "x.o")])
+        ObjectCompiler(toolchain, (), tmp_path).compile_all([(tmp_path / "x.c", tmp_path / "x.o")])
     assert caught.value.diagnostics[0].notes == ("done",)
 
 

@@ -20,22 +20,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.tir import Interval, bounds, linear
-from aotc.tir import stmt as tir
+from aotc.tir import Interval, Kernel, Stmt, bounds, drop_dead, linear, map_exprs, stmt_exprs, walk_stmts
 from aotc.tir.expr import Binary, Buffer, Expr, Load, Select, Var, operands, walk, with_operands
+from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Store, While, rebuilt, stmt_children
 
 #: The iterations of loops that gcc writes out in whole, at most.
 UNROLLED: Final = 16
 
 
-def prepared(kernel: tir.Kernel) -> tir.Stmt:
+def prepared(kernel: Kernel) -> Stmt:
     """The body without registers that nothing reads, and with loads in front of the selections that use them."""
     # what others write, and local arrays that nothing has written yet, are read only where the program says so
     readable = kernel.inputs if kernel.team else (*kernel.inputs, *kernel.outputs)
-    return _Preparation(frozenset(readable)).statement(tir.drop_dead(kernel.body))
+    return _Preparation(frozenset(readable)).statement(drop_dead(kernel.body))
 
 
-def has_guarded_access(body: tir.Stmt) -> bool:
+def has_guarded_access(body: Stmt) -> bool:
     """Whether a loop reads or writes elements under a condition, one here and one there, as far as they are not read in
     any case.
 
@@ -43,26 +43,26 @@ def has_guarded_access(body: tir.Stmt) -> bool:
     for those that may be written out. Vectors are nothing to vectorise, and
     elements side by side are no group whose order could be mixed up.
     """
-    counters = frozenset(s.var for s in tir.walk_stmts(body) if isinstance(s, tir.For)) | {tir.PART, tir.PARTS}
-    stack: list[tuple[tir.Stmt, _Around]] = [(body, _Around(counters))]
+    counters = frozenset(s.var for s in walk_stmts(body) if isinstance(s, For)) | {PART, PARTS}
+    stack: list[tuple[Stmt, _Around]] = [(body, _Around(counters))]
     while stack:
         stmt, around = stack.pop()
         if any(map(around.scatters, _guarded_places(stmt, around.guarded))):
             return True
-        if isinstance(stmt, (tir.For, tir.While)):
+        if isinstance(stmt, (For, While)):
             around = around.inside(stmt)
-        elif isinstance(stmt, tir.If):
+        elif isinstance(stmt, If):
             around = replace(around, guarded=around.looped)
-        stack += [(child, around) for child in tir.stmt_children(stmt)]
+        stack += [(child, around) for child in stmt_children(stmt)]
     return False
 
 
-def _guarded_places(stmt: tir.Stmt, guarded: bool) -> Iterator[Expr]:
+def _guarded_places(stmt: Stmt, guarded: bool) -> Iterator[Expr]:
     """The indices of elements that a statement accesses under a condition; `guarded`: it is under one itself."""
-    for expr in tir.stmt_exprs(stmt):
+    for expr in stmt_exprs(stmt):
         loads = (load for load, _ in _loads(expr)) if guarded else guarded_loads(expr)
         yield from (load.index for load in loads if load.lanes == 1)
-    if guarded and isinstance(stmt, tir.Store) and stmt.value.lanes == 1:
+    if guarded and isinstance(stmt, Store) and stmt.value.lanes == 1:
         yield stmt.index
 
 
@@ -78,15 +78,15 @@ class _Around:
     """
 
     counters: frozenset[Var]
-    loops: tuple[tir.For, ...] = ()
+    loops: tuple[For, ...] = ()
     looped: bool = False
     guarded: bool = False
 
-    def inside(self, loop: tir.For | tir.While) -> _Around:
+    def inside(self, loop: For | While) -> _Around:
         """The loops and conditions around the body of a loop."""
         outer = self if _may_unroll(loop) else _Around(self.counters)
-        loops = (*outer.loops, loop) if isinstance(loop, tir.For) else ()
-        return _Around(self.counters, loops, all(map(_may_unroll, tir.walk_stmts(loop.body))), outer.guarded)
+        loops = (*outer.loops, loop) if isinstance(loop, For) else ()
+        return _Around(self.counters, loops, all(map(_may_unroll, walk_stmts(loop.body))), outer.guarded)
 
     def scatters(self, index: Expr) -> bool:
         """Whether iterations that follow one another may access elements that do not."""
@@ -101,13 +101,13 @@ class _Around:
         return any(loop.step * terms.get(loop.var, 0) not in (0, 1) or loop.var in inner for loop in self.loops)
 
 
-def _may_unroll(stmt: tir.Stmt) -> bool:
+def _may_unroll(stmt: Stmt) -> bool:
     """Whether a statement is no loop, or one that a compiler may write out, so that its body is part of what is around
     it.
     """
-    if isinstance(stmt, tir.For):
+    if isinstance(stmt, For):
         return not bounds(stmt.end - stmt.begin, {})[0] > UNROLLED * stmt.step
-    return not isinstance(stmt, tir.While)
+    return not isinstance(stmt, While)
 
 
 def guarded_loads(expr: Expr) -> Sequence[Load]:
@@ -147,33 +147,33 @@ class _Preparation:
     readable: frozenset[Buffer]
     ranges: dict[Var, Interval] = field(default_factory=dict)
 
-    def statement(self, stmt: tir.Stmt) -> tir.Stmt:
-        if isinstance(stmt, tir.Block):
+    def statement(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Block):
             return self.block(stmt)
-        if isinstance(stmt, tir.Store):
+        if isinstance(stmt, Store):
             return self.behind_loads(stmt)
-        if isinstance(stmt, tir.For):
+        if isinstance(stmt, For):
             begin, end = bounds(stmt.begin, self.ranges)[0], bounds(stmt.end, self.ranges)[1]
             self.ranges[stmt.var] = (begin, end - 1)
-        return tir.rebuilt(stmt, self.statement)
+        return rebuilt(stmt, self.statement)
 
-    def block(self, block: tir.Block) -> tir.Block:
+    def block(self, block: Block) -> Block:
         """Loads are moved where a store follows: compilers move none behind a condition that a store follows."""
-        stores = [k for k, s in enumerate(block.stmts) if isinstance(s, tir.Store)]
+        stores = [k for k, s in enumerate(block.stmts) if isinstance(s, Store)]
         last = stores[-1] if stores else -1
-        return tir.Block(
-            self.behind_loads(s) if k < last and isinstance(s, (tir.Declare, tir.Assign)) else self.statement(s)
+        return Block(
+            self.behind_loads(s) if k < last and isinstance(s, (Declare, Assign)) else self.statement(s)
             for k, s in enumerate(block.stmts)
         )
 
-    def behind_loads(self, stmt: tir.Store | tir.Declare | tir.Assign) -> tir.Stmt:
+    def behind_loads(self, stmt: Store | Declare | Assign) -> Stmt:
         """A statement behind the loads that its value may do in any case."""
         loads = [load for load in guarded_loads(stmt.value) if self.is_safe(load)]
         if not loads:
             return stmt
         registers = {load: Var(f"{load.buffer.name}_e", load.dtype) for load in loads}
-        declared = [tir.Declare(register, load) for load, register in registers.items()]
-        return tir.Block([*declared, tir.map_exprs(stmt, lambda expr: _replaced(expr, registers))])
+        declared = [Declare(register, load) for load, register in registers.items()]
+        return Block([*declared, map_exprs(stmt, lambda expr: _replaced(expr, registers))])
 
     def is_safe(self, load: Load) -> bool:
         """Whether a load may be done in any case: it is never outside of its buffer."""

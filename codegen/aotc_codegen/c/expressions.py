@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aotc.ir import AotcError, DType, assert_never
-from aotc.tir import INSTRUCTIONS, Interval, Text, bounds
-from aotc.tir import expr as tir
+from aotc.tir import INDEX, INSTRUCTIONS, Expr, Interval, Text, Var, bounds
+from aotc.tir.expr import COMPARE, Binary, Broadcast, Buffer, Call, Cast, Const, Element, Load, Select, Unary
 from aotc_codegen.c.ctypes import carrier
 from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.helpers import BLOCKS, Helpers
@@ -52,15 +52,15 @@ class Scope:
     helpers: Helpers
     indices: Indices
     names: Names
-    known: dict[tir.Var | tir.Buffer, str] = field(default_factory=dict)
-    ranges: dict[tir.Var, Interval] = field(default_factory=dict)
+    known: dict[Var | Buffer, str] = field(default_factory=dict)
+    ranges: dict[Var, Interval] = field(default_factory=dict)
     vectors: dict[tuple[DType, int], None] = field(default_factory=dict)
 
     @property
     def dialect(self) -> Dialect:
         return self.helpers.dialect
 
-    def name(self, item: tir.Var | tir.Buffer) -> str:
+    def name(self, item: Var | Buffer) -> str:
         """The name of a variable or buffer, made on first mention."""
         if item not in self.known:
             self.known[item] = self.names.fresh(item.name, "v")
@@ -71,7 +71,7 @@ class Scope:
         self.vectors[carrier(dtype), lanes] = None
         return self.dialect.vector_name(carrier(dtype), lanes)
 
-    def is_index(self, expr: tir.Expr) -> bool:
+    def is_index(self, expr: Expr) -> bool:
         """Whether a value is index arithmetic that fits in the index type on every machine."""
         if not self.indices.pure(expr):
             return False
@@ -92,7 +92,7 @@ class _Operand:
     """An expression in a text of an instruction: "{0:13}" asks for one that binds at least as tightly as a product."""
 
     scope: Scope
-    expr: tir.Expr
+    expr: Expr
 
     def __format__(self, level: str) -> str:
         return value(self.scope, self.expr, int(level or ANY))
@@ -103,29 +103,29 @@ def is_small(dtype: DType) -> bool:
     return dtype.bits < 8 and dtype.is_integer
 
 
-def value(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:
+def value(scope: Scope, expr: Expr, needed: int = ANY) -> str:
     """An expression of the dtype's value type, in parentheses if it binds less tightly than `needed`."""
     return _paren(_rounded(scope, expr), needed)
 
 
-def unrounded(scope: Scope, expr: tir.Expr) -> str:
+def unrounded(scope: Scope, expr: Expr) -> str:
     """A narrow float that is about to be rounded: the rounding of the last operation would be for nothing."""
-    text = _piece(scope, expr).text if isinstance(expr, (tir.Binary, tir.Call, tir.Cast)) else value(scope, expr)
+    text = _piece(scope, expr).text if isinstance(expr, (Binary, Call, Cast)) else value(scope, expr)
     scope.helpers.use("round", expr.dtype, expr.lanes)  # stands beside every store
     return text
 
 
-def index(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:
+def index(scope: Scope, expr: Expr, needed: int = ANY) -> str:
     """An expression of the index type, in parentheses if it binds less tightly than `needed`."""
     return _paren(_index(scope, expr), needed)
 
 
-def address(scope: Scope, buffer: tir.Buffer, at: tir.Expr) -> str:
+def address(scope: Scope, buffer: Buffer, at: Expr) -> str:
     """A pointer to an element."""
     return f"{scope.name(buffer)} + {index(scope, at, PRODUCT)}"
 
 
-def place(scope: Scope, buffer: tir.Buffer, at: tir.Expr, lanes: int, const: str = "") -> str:
+def place(scope: Scope, buffer: Buffer, at: Expr, lanes: int, const: str = "") -> str:
     """The memory of an element, or of several consecutive ones."""
     if lanes == 1:
         return f"{scope.name(buffer)}[{index(scope, at)}]"
@@ -136,7 +136,7 @@ def _paren(piece: _Piece, needed: int) -> str:
     return piece.text if piece.level >= needed else f"({piece.text})"
 
 
-def _rounded(scope: Scope, expr: tir.Expr) -> _Piece:
+def _rounded(scope: Scope, expr: Expr) -> _Piece:
     """The text of an expression, rounded to its type: C computes narrow floats in float."""
     piece = _piece(scope, expr)
     if not piece.exact:
@@ -144,108 +144,108 @@ def _rounded(scope: Scope, expr: tir.Expr) -> _Piece:
     return _Piece(f"{scope.helpers.use('round', expr.dtype, expr.lanes)}({piece.text})")
 
 
-def _piece(scope: Scope, expr: tir.Expr) -> _Piece:
+def _piece(scope: Scope, expr: Expr) -> _Piece:
     if expr.lanes > 1:
         return _vector(scope, expr)
-    if not isinstance(expr, tir.Const) and scope.is_index(expr):
-        return _Piece(f"({scope.dialect.types[tir.INDEX]}){index(scope, expr, UNARY)}", UNARY)
+    if not isinstance(expr, Const) and scope.is_index(expr):
+        return _Piece(f"({scope.dialect.types[INDEX]}){index(scope, expr, UNARY)}", UNARY)
     match expr:
-        case tir.Const():
+        case Const():
             text = scope.dialect.literal(expr.value, expr.dtype)
             return _Piece(text, UNARY if text[0] in "-(" else PRIMARY)
-        case tir.Var():
+        case Var():
             return _Piece(scope.name(expr))
-        case tir.Load():
+        case Load():
             return _load(scope, expr)
-        case tir.Cast():
+        case Cast():
             return _cast(scope, expr)
-        case tir.Select():
+        case Select():
             cond, a, b = (value(scope, e, level) for e, level in ((expr.cond, OR), (expr.a, OR), (expr.b, TERNARY)))
             return _Piece(f"{cond} ? {a} : {b}", TERNARY)
-        case tir.Unary():
+        case Unary():
             return _unary(scope, expr)
-        case tir.Binary():
+        case Binary():
             return _binary(scope, expr)
-        case tir.Call():
+        case Call():
             return _instruction(scope, expr)
-        case tir.Broadcast() | tir.Element():
+        case Broadcast() | Element():
             raise AssertionError(f"{type(expr).__name__} is no scalar")
         case _:
             assert_never(expr)
 
 
-def _call(scope: Scope, helper: str, *operands: tir.Expr) -> _Piece:
+def _call(scope: Scope, helper: str, *operands: Expr) -> _Piece:
     return _Piece(f"{helper}({', '.join([value(scope, operand) for operand in operands])})")
 
 
-def _infix(scope: Scope, expr: tir.Binary) -> _Piece:
+def _infix(scope: Scope, expr: Binary) -> _Piece:
     level, symbol = _LEVELS[expr.op]
     text = f"{value(scope, expr.a, level)} {symbol} {value(scope, expr.b, level + 1)}"
     return _Piece(text, level, expr.dtype.is_narrow_float)
 
 
-def _compared(scope: Scope, a: tir.Expr, symbol: str, b: tir.Expr) -> str:
+def _compared(scope: Scope, a: Expr, symbol: str, b: Expr) -> str:
     return f"{value(scope, a, SHIFT)} {symbol} {value(scope, b, SHIFT)}"
 
 
 # --- index expressions
 
 
-def _index(scope: Scope, expr: tir.Expr) -> _Piece:
-    if not (isinstance(expr, tir.Const) or getattr(expr, "op", "") in _SUMS or scope.indices.pure(expr)):
+def _index(scope: Scope, expr: Expr) -> _Piece:
+    if not (isinstance(expr, Const) or getattr(expr, "op", "") in _SUMS or scope.indices.pure(expr)):
         return _Piece(f"({scope.dialect.index}){value(scope, expr, UNARY)}", UNARY)
     match expr:
-        case tir.Const():
+        case Const():
             text = scope.dialect.literal(expr.value, DType("int32" if abs(expr.value) < 1 << 31 else "int64"))
             return _Piece(text, UNARY if text[0] == "-" else PRIMARY)
-        case tir.Var():
+        case Var():
             return _Piece(scope.name(expr))
-        case tir.Binary() if expr.op in _SUMS:
+        case Binary() if expr.op in _SUMS:
             return _index_sum(scope, expr)
-        case tir.Binary(op="min" | "max"):
-            helper = scope.helpers.use(f"index_{expr.op}", tir.INDEX)
+        case Binary(op="min" | "max"):
+            helper = scope.helpers.use(f"index_{expr.op}", INDEX)
             return _Piece(f"{helper}({index(scope, expr.a)}, {index(scope, expr.b)})")
-        case tir.Binary():
+        case Binary():
             return _index_division(scope, expr)
-        case tir.Unary():
+        case Unary():
             return _Piece(f"-{index(scope, expr.a, UNARY)}", UNARY)
         case _:
-            assert isinstance(expr, tir.Select)
+            assert isinstance(expr, Select)
             cond = value(scope, expr.cond, OR)
             return _Piece(f"{cond} ? {index(scope, expr.a, OR)} : {index(scope, expr.b, TERNARY)}", TERNARY)
 
 
-def _index_sum(scope: Scope, expr: tir.Binary) -> _Piece:
+def _index_sum(scope: Scope, expr: Binary) -> _Piece:
     level, symbol = _LEVELS[expr.op]
     a, op, b = expr.a, symbol, expr.b
-    if expr.op == "add" and isinstance(b, tir.Const) and b.value < 0:
-        op, b = "-", tir.Const(-int(b.value), tir.INDEX)
+    if expr.op == "add" and isinstance(b, Const) and b.value < 0:
+        op, b = "-", Const(-int(b.value), INDEX)
     right = level if expr.op in ("add", "mul") and op == symbol else level + 1
     return _Piece(f"{index(scope, a, level)} {op} {index(scope, b, right)}", level)
 
 
-def _index_division(scope: Scope, expr: tir.Binary) -> _Piece:
+def _index_division(scope: Scope, expr: Binary) -> _Piece:
     """C's division rounds to zero; that is the floor where nothing is negative."""
     natural = all(bounds(e, scope.ranges)[0] >= 0 for e in (expr.a, expr.b))
     divides = expr.op.endswith("div")
     if natural or expr.op.startswith("trunc"):
         symbol = "/" if divides else "%"
         return _Piece(f"{index(scope, expr.a, PRODUCT)} {symbol} {index(scope, expr.b, UNARY)}", PRODUCT)
-    helper = scope.helpers.use("index_div" if divides else "index_mod", tir.INDEX)
+    helper = scope.helpers.use("index_div" if divides else "index_mod", INDEX)
     return _Piece(f"{helper}({index(scope, expr.a)}, {index(scope, expr.b)})")
 
 
 # --- numbers
 
 
-def _load(scope: Scope, expr: tir.Load) -> _Piece:
+def _load(scope: Scope, expr: Load) -> _Piece:
     text, dtype = place(scope, expr.buffer, expr.index, 1), expr.dtype
     if dtype.is_narrow_float or is_small(dtype):
         return _Piece(f"{scope.helpers.use('load' if dtype.is_float else 'wrap', dtype)}({text})")
     return _Piece(f"{text} != 0", EQUALITY) if dtype.is_bool else _Piece(text)
 
 
-def _cast(scope: Scope, expr: tir.Cast) -> _Piece:
+def _cast(scope: Scope, expr: Cast) -> _Piece:
     source, target, use = expr.a.dtype, expr.dtype, scope.helpers.use
     inner = value(scope, expr.a, UNARY)
     if target.is_bool:
@@ -287,7 +287,7 @@ def _integer(scope: Scope, dtype: DType, text: str, cut: str) -> _Piece:
     return _Piece(f"({scope.dialect.types[dtype]}){cut}", UNARY)
 
 
-def _unary(scope: Scope, expr: tir.Unary) -> _Piece:
+def _unary(scope: Scope, expr: Unary) -> _Piece:
     inner, dtype = value(scope, expr.a, UNARY), expr.dtype
     if dtype.is_bool:
         return _Piece(f"!{inner}", UNARY)
@@ -298,9 +298,9 @@ def _unary(scope: Scope, expr: tir.Unary) -> _Piece:
     return _integer(scope, dtype, f"-{inner}", f"(0u - ({scope.dialect.unsigned_type(dtype)}){inner})")
 
 
-def _binary(scope: Scope, expr: tir.Binary) -> _Piece:
+def _binary(scope: Scope, expr: Binary) -> _Piece:
     op, dtype = expr.op, expr.a.dtype
-    if op in tir.COMPARE:
+    if op in COMPARE:
         level, symbol = _LEVELS[op]
         if scope.is_index(expr.a) and scope.is_index(expr.b):
             return _Piece(f"{index(scope, expr.a, SHIFT)} {symbol} {index(scope, expr.b, SHIFT)}", level)
@@ -322,22 +322,22 @@ def _binary(scope: Scope, expr: tir.Binary) -> _Piece:
     return _Piece(_wrapped(scope, dtype, _call(scope, scope.helpers.use(op, dtype), expr.a, expr.b).text))
 
 
-def _logical(scope: Scope, expr: tir.Binary) -> _Piece:
+def _logical(scope: Scope, expr: Binary) -> _Piece:
     if expr.op == "xor":
         return _Piece(_compared(scope, expr.a, "!=", expr.b), EQUALITY)
     level, symbol = _LEVELS[_LOGICAL.get(expr.op, expr.op)]
 
-    def side(e: tir.Expr) -> str:
-        same = isinstance(e, tir.Binary) and e.dtype.is_bool and e.op == expr.op
+    def side(e: Expr) -> str:
+        same = isinstance(e, Binary) and e.dtype.is_bool and e.op == expr.op
         return value(scope, e, level if same else EQUALITY)  # gcc wants && inside || in parentheses
 
     return _Piece(f"{side(expr.a)} {symbol} {side(expr.b)}", level)
 
 
-def _bounded(expr: tir.Binary) -> tuple[str, tir.Expr, tir.Expr]:
+def _bounded(expr: Binary) -> tuple[str, Expr, Expr]:
     """The helper for a minimum or maximum of floats and its operands; a number that is not NaN comes second."""
     for a, b in ((expr.a, expr.b), (expr.b, expr.a)):
-        if isinstance(b, tir.Const) and b.value == b.value:
+        if isinstance(b, Const) and b.value == b.value:
             return f"{expr.op}c", a, b
     return expr.op, expr.a, expr.b
 
@@ -345,7 +345,7 @@ def _bounded(expr: tir.Binary) -> tuple[str, tir.Expr, tir.Expr]:
 # --- instructions
 
 
-def _instruction(scope: Scope, expr: tir.Call) -> _Piece:
+def _instruction(scope: Scope, expr: Call) -> _Piece:
     """A call by the instruction's own text, by a function of ours, or by the library's."""
     dtype, name = expr.args[0].dtype, expr.name
     text = INSTRUCTIONS[name].text(scope.dialect.name, expr.args[0].lanes)
@@ -383,7 +383,7 @@ def _no_word(scope: Scope, name: str) -> AotcError:
     return AotcError("c-instruction", f"{name} cannot be printed: {scope.dialect.name} has no word for it")
 
 
-def _spelled(scope: Scope, expr: tir.Call, text: Text) -> _Piece:
+def _spelled(scope: Scope, expr: Call, text: Text) -> _Piece:
     """A text of an instruction's own, with the function that it may need in front of the kernel."""
     for vector in (a for a in (expr, *expr.args) if a.lanes > 1):
         scope.vector(vector.dtype, vector.lanes)
@@ -396,48 +396,48 @@ def _spelled(scope: Scope, expr: tir.Call, text: Text) -> _Piece:
 # --- vectors
 
 
-def _vector(scope: Scope, expr: tir.Expr) -> _Piece:
+def _vector(scope: Scope, expr: Expr) -> _Piece:
     dtype, lanes, helpers = expr.dtype, expr.lanes, scope.helpers
     vector = scope.vector(dtype, lanes)
     match expr:
-        case tir.Var():
+        case Var():
             return _Piece(scope.name(expr))
-        case tir.Const():
+        case Const():
             if expr.value == 0:
                 return _Piece(scope.dialect.spelled_vectors(vector).zero.format(type=vector))
             number = scope.dialect.literal(expr.value, dtype)
             return _Piece(f"{helpers.use('splat', carrier(dtype), lanes)}({number})")
-        case tir.Broadcast():
+        case Broadcast():
             return _call(scope, helpers.use("splat", carrier(dtype), lanes), expr.a)
-        case tir.Load():
+        case Load():
             return _vector_load(scope, expr)
-        case tir.Cast():
+        case Cast():
             return _vector_cast(scope, expr)
-        case tir.Unary(op="neg"):
+        case Unary(op="neg"):
             return _Piece(f"-{value(scope, expr.a, UNARY)}", UNARY)
-        case tir.Binary(op="add" | "sub" | "mul" | "div"):
+        case Binary(op="add" | "sub" | "mul" | "div"):
             return _vector_arithmetic(scope, expr)
-        case tir.Binary(op="min" | "max"):
+        case Binary(op="min" | "max"):
             scope.vector(DType(f"int{carrier(dtype).bits}"), lanes)
             what, a, b = _bounded(expr)
             return _call(scope, helpers.use(what, carrier(dtype), lanes), a, b)
-        case tir.Select() if expr.cond.lanes > 1:
+        case Select() if expr.cond.lanes > 1:
             blend = helpers.use("blend", carrier(dtype), lanes)
             return _Piece(f"{blend}({_mask(scope, expr.cond)}, {value(scope, expr.a)}, {value(scope, expr.b)})")
-        case tir.Call() if text := INSTRUCTIONS[expr.name].text(scope.dialect.name, lanes):
+        case Call() if text := INSTRUCTIONS[expr.name].text(scope.dialect.name, lanes):
             return _spelled(scope, expr, text)
         case _:
             raise AotcError("c-vector", f"{type(expr).__name__} on vectors of {lanes} x {dtype} cannot be printed")
 
 
-def _vector_load(scope: Scope, expr: tir.Load) -> _Piece:
+def _vector_load(scope: Scope, expr: Load) -> _Piece:
     if expr.dtype.is_narrow_float:
         load = scope.helpers.use("load", expr.dtype, expr.lanes)
         return _Piece(f"{load}({address(scope, expr.buffer, expr.index)})")
     return _Piece(place(scope, expr.buffer, expr.index, expr.lanes, "const "), UNARY)
 
 
-def _vector_cast(scope: Scope, expr: tir.Cast) -> _Piece:
+def _vector_cast(scope: Scope, expr: Cast) -> _Piece:
     dtype, lanes = expr.dtype, expr.lanes
     if carrier(dtype) == carrier(expr.a.dtype):
         return _rounded(scope, expr.a)._replace(exact=dtype.is_narrow_float)
@@ -446,15 +446,15 @@ def _vector_cast(scope: Scope, expr: tir.Cast) -> _Piece:
     return _Piece(text, exact=dtype.is_narrow_float)
 
 
-def _mask(scope: Scope, cond: tir.Expr) -> str:
+def _mask(scope: Scope, cond: Expr) -> str:
     """A comparison of vectors: all bits of a lane are set where it holds."""
-    if not (isinstance(cond, tir.Binary) and cond.op in tir.COMPARE and cond.a.dtype.is_float):
+    if not (isinstance(cond, Binary) and cond.op in COMPARE and cond.a.dtype.is_float):
         raise AotcError("c-vector", f"a selection by {type(cond).__name__} on {cond.lanes} lanes cannot be printed")
     mask = scope.vector(DType(f"int{carrier(cond.a.dtype).bits}"), cond.lanes)
     return f"({mask})({_compared(scope, cond.a, _LEVELS[cond.op][1], cond.b)})"
 
 
-def _vector_arithmetic(scope: Scope, expr: tir.Binary) -> _Piece:
+def _vector_arithmetic(scope: Scope, expr: Binary) -> _Piece:
     if not (expr.dtype.is_integer and expr.dtype.is_signed):
         return _infix(scope, expr)
     signed = scope.vector(expr.dtype, expr.lanes)  # wraps through unsigned lanes

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir import DType, assert_never
-from aotc.tir import Buffer, Load, Var, bounds
-from aotc.tir import stmt as tir
+from aotc.tir import PART, PARTS, Buffer, Kernel, Load, Stmt, Var, bounds, changed, nodes, walk_stmts
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Intrinsic, Store, Sync, While
 from aotc_codegen.c.bodies import has_guarded_access, prepared
 from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.expressions import SHIFT, UNARY, Scope, address, index, is_small, place, spelled, unrounded, value
@@ -56,7 +56,7 @@ class PrintedKernel:
         return f"{self.prototype(name)} {{\n{self.body}}}\n"
 
 
-def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
+def print_kernel(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
     """The text of a kernel and what it needs."""
     body = prepared(kernel)
     scope = _scope(kernel, dialect)
@@ -67,7 +67,7 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
         start = " = {0}" if buffer.nbytes <= SMALL_ARRAY else ""
         words = {"type": dialect.types[buffer.dtype], "name": scope.name(buffer), "size": max(1, buffer.size)}
         lines.append(f"  {dialect.array.format(**words)}{start};")
-    used = tir.changed(kernel.body) | {n.buffer for n in tir.nodes(kernel.body) if isinstance(n, Load)}
+    used = changed(kernel.body) | {n.buffer for n in nodes(kernel.body) if isinstance(n, Load)}
     lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
     lines += _block(scope, body, 1)
     text = "".join(f"{line}\n" for line in lines)
@@ -75,20 +75,20 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
     return PrintedKernel(head, text, definitions, vectors, has_guarded_access(body))
 
 
-def prototype(kernel: tir.Kernel, dialect: Dialect) -> str:
+def prototype(kernel: Kernel, dialect: Dialect) -> str:
     """The declaration of a kernel by its own name, without the semicolon."""
     return dialect.kernel.format(name=kernel.name, parameters=_parameters(kernel, _scope(kernel, dialect)))
 
 
-def _scope(kernel: tir.Kernel, dialect: Dialect) -> Scope:
-    team: dict[Var | Buffer, str] = {tir.PART: dialect.part, tir.PARTS: dialect.parts} if kernel.team else {}
+def _scope(kernel: Kernel, dialect: Dialect) -> Scope:
+    team: dict[Var | Buffer, str] = {PART: dialect.part, PARTS: dialect.parts} if kernel.team else {}
     return Scope(Helpers(dialect), Indices(kernel.body), Names(dialect.reserved), team)
 
 
-def _parameters(kernel: tir.Kernel, scope: Scope) -> str:
+def _parameters(kernel: Kernel, scope: Scope) -> str:
     dialect, rows = scope.dialect, []
     inputs, outputs = frozenset(kernel.inputs), frozenset(kernel.outputs)
-    meets = any(isinstance(s, tir.Sync) for s in tir.walk_stmts(kernel.body))
+    meets = any(isinstance(s, Sync) for s in walk_stmts(kernel.body))
     for buffer in kernel.params:
         read_only = buffer in inputs and buffer not in outputs
         # what other threads write until a barrier must be read anew after it
@@ -100,39 +100,39 @@ def _parameters(kernel: tir.Kernel, scope: Scope) -> str:
     return ", ".join(rows) or "void"
 
 
-def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
+def _block(scope: Scope, stmt: Stmt, depth: int) -> list[str]:
     """The lines of a statement."""
     pad = "  " * depth
     match stmt:
-        case tir.Block():
+        case Block():
             return [line for s in stmt.stmts for line in _block(scope, s, depth)]
-        case tir.For():
+        case For():
             return [f"{pad}{_for(scope, stmt)} {{", *_block(scope, stmt.body, depth + 1), f"{pad}}}"]
-        case tir.While():
+        case While():
             return [f"{pad}while ({value(scope, stmt.cond)}) {{", *_block(scope, stmt.body, depth + 1), f"{pad}}}"]
-        case tir.If():
+        case If():
             lines = [f"{pad}if ({value(scope, stmt.cond)}) {{", *_block(scope, stmt.then, depth + 1)]
             if stmt.orelse is not None:
                 lines += [f"{pad}}} else {{", *_block(scope, stmt.orelse, depth + 1)]
             return [*lines, f"{pad}}}"]
-        case tir.Store():
+        case Store():
             return [f"{pad}{_store(scope, stmt)};"]
-        case tir.Intrinsic():
+        case Intrinsic():
             return [f"{pad}{_intrinsic(scope, stmt)};"]
-        case tir.Declare():
+        case Declare():
             made = _assigned(scope, stmt)  # before the name: it cannot mention the register
             return [f"{pad}{_register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made};"]
-        case tir.Assign():
+        case Assign():
             return [f"{pad}{scope.name(stmt.var)} = {_assigned(scope, stmt)};"]
-        case tir.Comment():
+        case Comment():
             return [f"{pad}/* {comment_text(stmt.text)} */"]
-        case tir.Sync():
+        case Sync():
             return [f"{pad}{scope.dialect.barrier}"]
         case _:
             assert_never(stmt)
 
 
-def _for(scope: Scope, loop: tir.For) -> str:
+def _for(scope: Scope, loop: For) -> str:
     var = scope.name(loop.var)
     scope.ranges[loop.var] = (bounds(loop.begin, scope.ranges)[0], bounds(loop.end, scope.ranges)[1] - 1)
     step = f"++{var}" if loop.step == 1 else f"{var} += {loop.step}"
@@ -140,14 +140,14 @@ def _for(scope: Scope, loop: tir.For) -> str:
     return f"for ({begin}; {var} < {index(scope, loop.end, SHIFT)}; {step})"
 
 
-def _intrinsic(scope: Scope, stmt: tir.Intrinsic) -> str:
+def _intrinsic(scope: Scope, stmt: Intrinsic) -> str:
     scope.vector(stmt.buffer.dtype, stmt.size)
     call = spelled(scope, stmt.name, stmt.buffer.dtype, stmt.size)
     to = address(scope, stmt.buffer, stmt.index)
     return call.format(to, stmt.stride, address(scope, stmt.source.buffer, stmt.source.index), stmt.source_stride)
 
 
-def _assigned(scope: Scope, stmt: tir.Declare | tir.Assign) -> str:
+def _assigned(scope: Scope, stmt: Declare | Assign) -> str:
     return (index if stmt.var in scope.indices.registers else value)(scope, stmt.value)
 
 
@@ -157,7 +157,7 @@ def _register_type(scope: Scope, var: Var) -> str:
     return scope.vector(var.dtype, var.lanes) if var.lanes > 1 else scope.dialect.value_type(var.dtype)
 
 
-def _store(scope: Scope, stmt: tir.Store) -> str:
+def _store(scope: Scope, stmt: Store) -> str:
     dtype, lanes = stmt.buffer.dtype, stmt.value.lanes
     if lanes > 1 and dtype.is_narrow_float:
         to, made = address(scope, stmt.buffer, stmt.index), unrounded(scope, stmt.value)
@@ -165,7 +165,7 @@ def _store(scope: Scope, stmt: tir.Store) -> str:
     return f"{place(scope, stmt.buffer, stmt.index, lanes)} = {_stored(scope, stmt)}"
 
 
-def _stored(scope: Scope, store: tir.Store) -> str:
+def _stored(scope: Scope, store: Store) -> str:
     dtype, source = store.buffer.dtype, store.value
     if source.lanes > 1:
         return value(scope, source)
@@ -180,7 +180,7 @@ def _stored(scope: Scope, store: tir.Store) -> str:
     return value(scope, source)
 
 
-def origin(kernel: tir.Kernel) -> Sequence[str]:
+def origin(kernel: Kernel) -> Sequence[str]:
     """A comment that names the nodes of the model a kernel computes."""
     nodes = nodes_of(kernel.span)
     shown = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")

@@ -18,7 +18,6 @@ from aotc_runtime_c import sources as runtime_sources
 from aotc.ir import AotcError, refusals
 from aotc.tir import Target
 from aotc.tir.plan.program import Program
-from aotc_codegen.c import schedule
 from aotc_codegen.c.cpu import cpu_check, isa_rows
 from aotc_codegen.c.dialect import DIALECTS
 from aotc_codegen.c.flags import base_cflags
@@ -26,6 +25,7 @@ from aotc_codegen.c.kernels import PrintedKernels, print_kernels
 from aotc_codegen.c.metadata import describe, write_metadata
 from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.params import Params
+from aotc_codegen.c.schedule import call_rows, team_aligned, team_scratch, tensors_of
 from aotc_codegen.c.templates import render
 
 #: Of a file: its text, or its bytes in pieces.
@@ -75,9 +75,9 @@ class _Version:
         self.program, self.target, self.suffix = program, target, suffix
         self.kernels = print_kernels(program.kernels, program.name, DIALECTS[target.dialect], suffix)
         self.files: list[str] = []
-        self.team_base = schedule.team_aligned(program.plan.peak)
-        self.team_bytes = schedule.team_scratch(program)[1]
-        self.steps = schedule.call_rows(program, self.kernels, params)
+        self.team_base = team_aligned(program.plan.peak)
+        self.team_bytes = team_scratch(program)[1]
+        self.steps = call_rows(program, self.kernels, params)
 
     @property
     def thread_bytes(self) -> int:
@@ -117,7 +117,7 @@ class _Project:
         self.largest = max(self.versions, key=lambda v: v.program.plan.peak)  # what callers provide memory for
         self.program = self.largest.program
         plan = self.program.plan
-        self.inputs, self.outputs = schedule.tensors_of(self.program)
+        self.inputs, self.outputs = tensors_of(self.program)
         self.tensors = [*self.inputs, *self.outputs]
         self.common = common_words(self.name, version, self.team) | {
             "tensors": self.tensors,

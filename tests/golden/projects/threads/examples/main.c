@@ -17,7 +17,7 @@
 enum { SHOWN = 5 };
 
 static unsigned char workspace[NET_WORKSPACE_BYTES + NET_WORKSPACE_ALIGNMENT];
-static float input_x[128];
+static float input_x[3136];
 static float output_output[5];
 
 static int read_file(const char *path, void *data, size_t bytes) {
@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
     next = 3;
   }
   memset(&inputs, 0, sizeof inputs);
-  if (next < argc && !read_file(argv[next++], input_x, 512)) return 1;
+  if (next < argc && !read_file(argv[next++], input_x, 12544)) return 1;
   inputs.x = input_x;
   outputs.output = output_output;
   for (k = 0; k < runs; ++k) {

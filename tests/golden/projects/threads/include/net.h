@@ -2,7 +2,7 @@
 /*
  * The model net: inputs, outputs, and how to run it.
  *
- *   input x: float32[1, 2, 8, 8], called "x"
+ *   input x: float32[1, 16, 14, 14], called "x"
  *   output output: float32[1, 5], called "output"
  *
  * Tensors are dense and row major; a pointer must be aligned to its element.
@@ -15,16 +15,16 @@
 #include "aotc.h"
 
 /* Bytes of scratch memory that a run needs, and how they must be aligned. */
-#define NET_WORKSPACE_BYTES 1856
+#define NET_WORKSPACE_BYTES 31360
 #define NET_WORKSPACE_ALIGNMENT 64
 /* Bytes more for each thread after the first. */
 #define NET_THREAD_WORKSPACE_BYTES 0
-#define NET_WEIGHTS_BYTES 2688
+#define NET_WEIGHTS_BYTES 68736
 
-#define NET_INPUT_X_ELEMENTS 128
-#define NET_INPUT_X_BYTES 512
+#define NET_INPUT_X_ELEMENTS 3136
+#define NET_INPUT_X_BYTES 12544
 #define NET_INPUT_X_RANK 4
-#define NET_INPUT_X_SHAPE {1, 2, 8, 8}
+#define NET_INPUT_X_SHAPE {1, 16, 14, 14}
 #define NET_OUTPUT_OUTPUT_ELEMENTS 5
 #define NET_OUTPUT_OUTPUT_BYTES 20
 #define NET_OUTPUT_OUTPUT_RANK 2
@@ -35,7 +35,7 @@ extern "C" {
 #endif
 
 typedef struct net_inputs {
-  const float *x; /* float32[1, 2, 8, 8] */
+  const float *x; /* float32[1, 16, 14, 14] */
 } net_inputs;
 
 typedef struct net_outputs {

@@ -140,33 +140,59 @@ static aotc_step_fn step_function(const aotc_run_options *options) {
 }
 #endif
 
-typedef void (*steps_fn)(const net_inputs *inputs, const net_outputs *outputs,
-    unsigned char *arena, const aotc_run_options *options);
+/* The arguments of a run, for every thread. */
+typedef struct call {
+  const net_inputs *inputs;
+  const net_outputs *outputs;
+  void *workspace;
+  const aotc_run_options *options;
+} call;
 
-static void run_steps(const net_inputs *inputs, const net_outputs *outputs,
-    unsigned char *arena, const aotc_run_options *options) {
+static void run_steps(void *argument, const aotc_team *team) {
+  const call *const given = (const call *)argument;
+  const net_inputs *const inputs = given->inputs;
+  const net_outputs *const outputs = given->outputs;
+  const aotc_run_options *const options = given->options;
+  unsigned char *const arena = (unsigned char *)given->workspace;
+  const int first = team->part == 0;
+  /* scratch of the threads after the first */
+  unsigned char *const own =
+      first ? NULL : arena + 31360 + (size_t)(team->part - 1) * 0;
 #ifndef AOTC_NO_STEPS
-  const aotc_step_fn on_step = step_function(options);
+  const aotc_step_fn on_step = first ? step_function(options) : NULL;
 #endif
   (void)inputs;
+  (void)outputs;
   (void)options;
   (void)arena;
-  STEP(0) net_conv2d(inputs->x, net_const0, net_const1, (float *)(void *)(arena + 0), (float *)(void *)(arena + 1024));
-  STEP(1) net_max_pool2d((const float *)(void *)(arena + 0), (float *)(void *)(arena + 1024));
-  STEP(2) net_contrib_dense_pack((const float *)(void *)(arena + 1024), net_const2, (float *)(void *)(arena + 0));
-  STEP(3) net_softmax((const float *)(void *)(arena + 0), outputs->output);
+  (void)own;
+  STEP(0) net_conv2d(inputs->x, net_const0, net_const1, (float *)(void *)(arena + 0), team);
+  AOTC_TEAM_SYNC(team);
+  STEP(1) if (first) net_max_pool2d((const float *)(void *)(arena + 0), (float *)(void *)(arena + 25088));
+  STEP(2) if (first) net_contrib_dense_pack((const float *)(void *)(arena + 25088), net_const2, (float *)(void *)(arena + 0));
+  STEP(3) if (first) net_softmax((const float *)(void *)(arena + 0), outputs->output);
   STEP(4)
 }
 
 int net_run(const net_inputs *inputs, const net_outputs *outputs,
     void *workspace, const aotc_run_options *options) {
-  static const steps_fn steps[NUM_ISAS] = {
+  static const aotc_job_fn steps[NUM_ISAS] = {
       run_steps,
   };
+  static const aotc_team alone = {0, 1, NULL, NULL};
+  const aotc_threads *const threads =
+      options != NULL && options->size >= offsetof(aotc_run_options, isa) ? options->threads : NULL;
   int isa, status = check(inputs, outputs, workspace, options);
+  call arguments;
   if (status == AOTC_OK) status = find_isa(options, &isa);
   if (status != AOTC_OK) return status;
-  steps[isa](inputs, outputs, (unsigned char *)workspace, options);
+  arguments.inputs = inputs;
+  arguments.outputs = outputs;
+  arguments.workspace = workspace;
+  arguments.options = options;
+  if (threads != NULL && (threads->parts < 1 || threads->parts > AOTC_MAX_THREADS)) return AOTC_ERROR_THREADS;
+  if (threads != NULL && threads->parts > 1) return threads->run(threads, steps[isa], &arguments);
+  steps[isa](&arguments, &alone);
   return AOTC_OK;
 }
 
@@ -181,11 +207,11 @@ static int run_generic(const void *const *inputs, void *const *outputs,
   return net_run(&in, &out, workspace, options);
 }
 
-static const int64_t input0_shape[] = {1, 2, 8, 8};
+static const int64_t input0_shape[] = {1, 16, 14, 14};
 static const int64_t output0_shape[] = {1, 5};
 
 static const aotc_tensor input_tensors[] = {
-    {"x", input0_shape, 512, 4, AOTC_FLOAT32},
+    {"x", input0_shape, 12544, 4, AOTC_FLOAT32},
 };
 static const aotc_tensor output_tensors[] = {
     {"output", output0_shape, 20, 2, AOTC_FLOAT32},

@@ -4,16 +4,18 @@
 #define NET_INTERNAL_H
 
 #include "net_kernel.h"
+#include "aotc_team.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-extern const float net_const0[144];
-extern const float net_const1[4];
-extern const float net_const2[512];
+extern const unsigned char net_params[];
+#define net_const0 ((const float *)(const void *)(net_params + 0))
+#define net_const1 ((const float *)(const void *)(net_params + 18432))
+#define net_const2 ((const float *)(const void *)(net_params + 18560))
 
-void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu, float *AOTC_RESTRICT rows);
+void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu, const aotc_team *team);
 void net_max_pool2d(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max_pool);
 void net_contrib_dense_pack(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT dense);
 void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax);

@@ -234,6 +234,7 @@ def conv1d(
 
     `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
     beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
+    `channels` and `kernel_size` let the kernel's type be inferred.
     """
 
 def conv1d_transpose(
@@ -253,7 +254,7 @@ def conv1d_transpose(
 ) -> Call:
     """1-D transposed convolution of data (N, C, W) by weight (C, O/groups, KW).
 
-    The result is 0 where no input reaches.
+    The result is 0 where no input reaches; `output_padding` lengthens it at its end.
     """
 
 def conv2d(
@@ -274,6 +275,7 @@ def conv2d(
 
     `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
     beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
+    `channels` and `kernel_size` let the kernel's type be inferred.
     """
 
 def conv2d_transpose(
@@ -293,7 +295,7 @@ def conv2d_transpose(
 ) -> Call:
     """2-D transposed convolution of data (N, C, H, W) by weight (C, O/groups, KH, KW).
 
-    The result is 0 where no input reaches.
+    The result is 0 where no input reaches; `output_padding` lengthens it at its end.
     """
 
 def conv3d(
@@ -314,6 +316,7 @@ def conv3d(
 
     `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
     beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
+    `channels` and `kernel_size` let the kernel's type be inferred.
     """
 
 def conv3d_transpose(
@@ -333,7 +336,7 @@ def conv3d_transpose(
 ) -> Call:
     """3-D transposed convolution of data (N, C, D, H, W) by weight (C, O/groups, KD, KH, KW).
 
-    The result is 0 where no input reaches.
+    The result is 0 where no input reaches; `output_padding` lengthens it at its end.
     """
 
 def copy(data: Expr) -> Call:

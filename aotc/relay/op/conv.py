@@ -34,7 +34,12 @@ from aotc.tir import te
 
 
 class ConvAttrs(Attrs):
-    """Attributes of a convolution.  `channels` and `kernel_size` let the kernel's type be inferred."""
+    """{n}-D convolution of data (N, C, {axes}) by weight (O, C/groups, {taps}).
+
+    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
+    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
+    `channels` and `kernel_size` let the kernel's type be inferred.
+    """
 
     strides: tuple[int, ...] = (1,)
     padding: tuple[int, ...] = (0,)
@@ -254,25 +259,13 @@ _SAMPLES: Final[dict[int, tuple[tuple[Any, ...], ...]]] = {  # shapes of data an
     ),
 }
 
-_DOC = """{n}-D convolution of data (N, C, {axes}) by weight (O, C/groups, {taps}).
-
-    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
-    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    """
-
 
 def operators(
-    name: str,
-    doc: str,
-    attributes: Sequence[type[Attrs]],
-    kernel_shape: Any,
-    samples: Any,
-    order: str = "",
-    **facets: Any,
+    name: str, attributes: Sequence[type[Attrs]], kernel_shape: Any, samples: Any, order: str = "", **facets: Any
 ) -> Iterator[OpDef]:
     """Convolutions of some kind over one, two and three axes, the number of which all `facets` take first.
 
-    name, doc     with `n` for that number; with the spatial `axes`, and the `taps` of the kernel
+    name          with `n` for that number
     kernel_shape  (n, attributes that give the channels, the data's type, the kernel's sizes) -> shape; None if open
     """
 
@@ -297,7 +290,6 @@ def operators(
         bound: dict[str, Any] = {facet: partial(function, n) for facet, function in counted.items()}
         yield OpDef(
             name=name.format(n=n),
-            doc=doc.format(n=n, axes=window.AXES[n], taps=window.TAPS[n]),
             attrs=made,
             args=args("data", "weight"),
             order=order,
@@ -309,5 +301,5 @@ def operators(
 
 _ATTRIBUTES = (Conv1DAttrs, Conv2DAttrs, Conv3DAttrs)
 conv1d, conv2d, conv3d = operators(
-    "nn.conv{n}d", _DOC, _ATTRIBUTES, _kernel_shape, _SAMPLES, infer=_infer, reference=_reference, compute=_compute
+    "nn.conv{n}d", _ATTRIBUTES, _kernel_shape, _SAMPLES, infer=_infer, reference=_reference, compute=_compute
 )

@@ -36,7 +36,10 @@ from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, may_equa
 
 
 class ConvTransposeAttrs(Attrs):
-    """Attributes of a transposed convolution; `output_padding` lengthens the result at its end."""
+    """{n}-D transposed convolution of data (N, C, {axes}) by weight (C, O/groups, {taps}).
+
+    The result is 0 where no input reaches; `output_padding` lengthens it at its end.
+    """
 
     channels: int | None = None
     kernel_size: tuple[int, ...] | None = None
@@ -295,15 +298,8 @@ _ORDER = (
 )
 
 
-_DOC = """{n}-D transposed convolution of data (N, C, {axes}) by weight (C, O/groups, {taps}).
-
-    The result is 0 where no input reaches.
-    """
-
-
 conv1d_transpose, conv2d_transpose, conv3d_transpose = conv.operators(
     "nn.conv{n}d_transpose",
-    _DOC,
     (Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs),
     _kernel_shape,
     _SAMPLES,

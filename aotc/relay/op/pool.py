@@ -186,30 +186,17 @@ SEPARATE_TAPS_LONG: Final = 9
 LONG: Final = 48
 
 
-def _along(n: int, a: MaxPoolAttrs, axis: int) -> MaxPoolAttrs:
-    """The attributes of a pool over one spatial axis only."""
-    strides, dilation, pairs = steps(n, a)
-
-    def only(values: Sequence[int], other: int) -> tuple[int, ...]:
-        return tuple(v if k == axis else other for k, v in enumerate(values))
-
-    return a.replace(
-        pool_size=only(spread(a.pool_size, n), 1),
-        strides=only(strides, 1),
-        dilation=only(dilation, 1),
-        padding=(*only([b for b, _ in pairs], 0), *only([e for _, e in pairs], 0)),
-    )
-
-
 def _compute_max(n: int, a: MaxPoolAttrs, data: te.Tensor) -> te.Tensor:
     source, result = pool_layouts(n, a)
     space = pick(data.shape, source)[2:]
-    wide = [k for k, size in enumerate(spread(a.pool_size, n)) if size > 1]
+    windows = _windows(n, a, space)
+    wide = [w.size for w in windows if w.size > 1]
     least = SEPARATE_TAPS_LONG if space[-1] >= LONG else SEPARATE_TAPS
-    if len(wide) < 2 or prod(spread(a.pool_size, n)) < least or source != result:
-        return pooled(n, a, data, _windows(n, a, space))
-    for axis in range(n):  # rows first: they are compared as they lie
-        data = pooled(n, a, data, _windows(n, _along(n, a, axis), pick(data.shape, source)[2:]))
+    if len(wide) < 2 or prod(wide) < least or source != result:
+        return pooled(n, a, data, windows)
+    for axis, own in enumerate(windows):  # rows first: they are compared as they lie
+        single = (_Window(extent, 1, 1, 1, (0, 0), extent) for extent in pick(data.shape, source)[2:])
+        data = pooled(n, a, data, [own if k == axis else w for k, w in enumerate(single)])
     return data
 
 

@@ -124,18 +124,12 @@ def _infer(kind: Kind, a: Any, types: Types) -> Type:
 # --- sum, prod, max, min, all, any, mean
 
 
-def _numpy(ufunc: Any, a: Any, data: Array, **kwargs: Any) -> Array:
+def _numpy(ufunc: Any, a: Any, data: Array, limit: str = "") -> Array:
+    """`limit`: what the data type calls the value that the reduction of nothing gives, if `ufunc` has none."""
     work = float_work(data.astype(carrier(DType.of(data)) or data.dtype))
-    value = ufunc.reduce(work, axis=_space(a, data.shape).axes, keepdims=a.keepdims, dtype=work.dtype, **kwargs)
+    initial = {"initial": getattr(DType.of(work), limit)} if limit else {}
+    value = ufunc.reduce(work, axis=_space(a, data.shape).axes, keepdims=a.keepdims, dtype=work.dtype, **initial)
     return np.asarray(value).astype(data.dtype)
-
-
-def _numpy_max(a: Any, data: Array) -> Array:
-    return _numpy(np.maximum, a, data, initial=DType.of(float_work(data)).lowest)
-
-
-def _numpy_min(a: Any, data: Array) -> Array:
-    return _numpy(np.minimum, a, data, initial=DType.of(float_work(data)).highest)
 
 
 def _numpy_mean(a: Any, data: Array) -> Array:
@@ -195,32 +189,32 @@ def _samples(kind: Kind, make: Any, exact: bool, empty: bool = True) -> Samples:
 
 
 def _reduction(
-    name: str, kind: Kind, reference: Callable[..., Array], compute: Any, exact: bool = False, **facets: Any
+    name: str, kind: Kind, ufunc: Any, combiner: str, exact: bool = False, limit: str = "", **facets: Any
 ) -> OpDef:
+    shared: dict[str, Any] = {"reference": partial(_numpy, ufunc, limit=limit), "compute": partial(_compute, combiner)}
     return OpDef(
         name=name,
         doc=f"The {name} over `axis` (None: all axes; `exclude`: all but these).",
         attrs=ReduceAttrs,
         infer=partial(_infer, kind),
-        reference=reference,
         pattern=OpPattern.COMM_REDUCE,
         axes=_axis_map,
         moved=_moved,
-        compute=compute,
         samples=lambda: _samples(kind, ReduceAttrs, exact),
-        **facets,
+        **shared | facets,
     )
 
 
-_SELECTS: dict[str, Any] = {"precision": Precision.FOLLOW, "quantised": Quantised.PASS}
+_SELECTS: dict[str, Any] = {"exact": True, "precision": Precision.FOLLOW, "quantised": Quantised.PASS}
+_MEAN: dict[str, Any] = {"reference": _numpy_mean, "compute": _compute_mean}
 _ANYTHING = Kind(lambda d: True, (*NUMBER.examples, "bool"))
-sum = _reduction("sum", NUMBER, partial(_numpy, np.add), partial(_compute, "sum"), quantised=Quantised.RESCALE)
-prod = _reduction("prod", NUMBER, partial(_numpy, np.multiply), partial(_compute, "prod"))
-max = _reduction("max", _ANYTHING, _numpy_max, partial(_compute, "max"), exact=True, **_SELECTS)
-min = _reduction("min", _ANYTHING, _numpy_min, partial(_compute, "min"), exact=True, **_SELECTS)
-mean = _reduction("mean", NUMBER, _numpy_mean, _compute_mean, quantised=Quantised.RESCALE)
-all = _reduction("all", BOOL, partial(_numpy, np.logical_and), partial(_compute, "and"))
-any = _reduction("any", BOOL, partial(_numpy, np.logical_or), partial(_compute, "or"))
+sum = _reduction("sum", NUMBER, np.add, "sum", quantised=Quantised.RESCALE)
+prod = _reduction("prod", NUMBER, np.multiply, "prod")
+max = _reduction("max", _ANYTHING, np.maximum, "max", limit="lowest", **_SELECTS)
+min = _reduction("min", _ANYTHING, np.minimum, "min", limit="highest", **_SELECTS)
+mean = _reduction("mean", NUMBER, np.add, "sum", quantised=Quantised.RESCALE, **_MEAN)
+all = _reduction("all", BOOL, np.logical_and, "and")
+any = _reduction("any", BOOL, np.logical_or, "or")
 
 
 # --- argmax, argmin

@@ -67,7 +67,10 @@ def paddings(n: int, count: int | None = None) -> Any:
 
 
 def for_axes(n: int, base: type[T], name: str, **fields: Any) -> type[T]:
-    """The attributes of an operator over `n` spatial axes, of the record for any number of them."""
+    """The attributes of an operator over `n` spatial axes, of the record for any number of them.
+
+    In its docstring {n} is that number, {axes} are the spatial axes, and {taps} those of a kernel.
+    """
     known = {
         "strides": each_axis(n, 1),
         "dilation": each_axis(n, 1),
@@ -77,7 +80,9 @@ def for_axes(n: int, base: type[T], name: str, **fields: Any) -> type[T]:
         "data_layout": DATA_LAYOUT[n],
     }
     own = {f.name for f in dataclass_fields(base)}  # type: ignore[arg-type]
-    return variant(base, name, **{k: v for k, v in (known | fields).items() if k in own})
+    made = variant(base, name, **{k: v for k, v in (known | fields).items() if k in own})
+    made.__doc__ = (base.__doc__ or "").format(n=n, axes=AXES[n], taps=TAPS[n])
+    return made
 
 
 def positions(layout: str, canonical: str) -> tuple[int, ...]:

@@ -82,37 +82,30 @@ def _infer_to_space(a: BatchToSpaceNDAttrs, types: Types) -> Type:
     return TensorType((extent_of(batch, lambda n: n // count), *space, *rest[len(a.block_shape) :]), data.dtype)
 
 
-def _parts_of(blocks: Sequence[int], rank: int) -> tuple[list[list[str]], list[list[str]]]:
-    """The parts of the axes of data whose blocks are in space, and of data whose blocks are in the batch."""
-    space = [f"d{k}" for k in range(1, len(blocks) + 1)]
-    block = [f"b{k}" for k in range(1, len(blocks) + 1)]
-    rest = [[f"d{k}"] for k in range(len(blocks) + 1, rank)]
-    return [["d0"], *map(list, zip(space, block, strict=True)), *rest], [[*block, "d0"], *([d] for d in space), *rest]
-
-
-def _extents(blocks: Sequence[int], shape: Sequence[int]) -> dict[str, int]:
-    """The lengths of all parts of the axes, by name, of data whose batch holds the elements of the blocks."""
-    images = shape[0] // math.prod(blocks)
-    axes = {f"d{k}": extent for k, extent in enumerate((images, *shape[1:]))}
-    return axes | {f"b{k}": block for k, block in enumerate(blocks, 1)}
+def _moves(blocks: Sequence[int], wide: Sequence[int]) -> tuple[Rearrangement, Rearrangement]:
+    """How data of the shape `wide`, whose blocks are in space, gets them into the batch, and back."""
+    axes, inner = [f"d{k}" for k in range(len(wide))], [f"b{k}" for k in range(len(blocks))]
+    space = [list(pair) for pair in zip(axes[1:], inner, strict=False)]
+    spread = [["d0"], *space, *([axis] for axis in axes[1 + len(blocks) :])]
+    batched = [[*inner, "d0"], *([axis] for axis in axes[1:])]
+    extents = dict(zip(axes, wide, strict=True)) | dict(zip(inner, blocks, strict=True))
+    extents |= {axis: extents[axis] // extents[block] for axis, block in space}
+    return Rearrangement.of(spread, batched, extents), Rearrangement.of(batched, spread, extents)
 
 
 def _to_batch(a: SpaceToBatchNDAttrs, shape: Sequence[int]) -> tuple[Pairs, Rearrangement]:
     """The padding of all axes, and what follows it."""
-    blocks, rank = a.block_shape, len(shape)
-    widths = ((0, 0), *a.paddings, *((0, 0),) * (rank - 1 - len(blocks)))
-    padded = [d + sum(width) for d, width in zip(shape, widths, strict=True)]
-    space = [d // block for d, block in zip(padded[1:], blocks, strict=False)]
-    deep = (padded[0] * math.prod(blocks), *space, *padded[len(blocks) + 1 :])
-    wide, batched = _parts_of(blocks, rank)
-    return widths, Rearrangement.of(wide, batched, _extents(blocks, deep))
+    widths = ((0, 0), *a.paddings, *((0, 0),) * (len(shape) - 1 - len(a.paddings)))
+    move, _ = _moves(a.block_shape, [d + sum(width) for d, width in zip(shape, widths, strict=True)])
+    return widths, move
 
 
 def _to_space(a: BatchToSpaceNDAttrs, shape: Sequence[int]) -> tuple[Rearrangement, list[slice]]:
     """The move, and what is left of the blocked axes after it."""
-    wide, batched = _parts_of(a.block_shape, len(shape))
-    move = Rearrangement.of(batched, wide, _extents(a.block_shape, shape))
-    return move, [slice(low, d - high) for d, (low, high) in zip(move.whole[1:], a.crops, strict=False)]
+    blocks = a.block_shape
+    space = [d * block for d, block in zip(shape[1:], blocks, strict=False)]
+    _, move = _moves(blocks, [shape[0] // math.prod(blocks), *space, *shape[1 + len(blocks) :]])
+    return move, [slice(low, d - high) for d, (low, high) in zip(space, a.crops, strict=True)]
 
 
 def _expand_to_batch(a: SpaceToBatchNDAttrs, data: Expr) -> Expr:

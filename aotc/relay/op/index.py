@@ -21,7 +21,7 @@ from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, T
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
 from aotc.relay.op.rows import replaced
-from aotc.relay.op.rules import axis_of, broadcast_along, require_known, tensor
+from aotc.relay.op.rules import axis_of, broadcast_along, require_known, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import product as elements
 from aotc.relay.op.signature import number
@@ -278,21 +278,21 @@ class GatherNDAttrs(Attrs):
     index_rank: int | None = None
 
 
-def _gather_nd_counts(a: GatherNDAttrs, data: TensorType, indices: TensorType) -> tuple[int, int]:
-    """How many axes an index tuple covers, and the number of batch axes."""
-    require("gather_nd.rank", indices.rank >= 1, "indices need a leading axis of index tuples")
+def tuple_length(what: str, data: TensorType, indices: TensorType, batch: int = 0) -> int:
+    """How many axes of the data, after those of the batch, an index tuple covers."""
+    require(f"{what}.rank", indices.rank >= 1, "indices need a leading axis of index tuples")
     depth = indices.shape[0]
-    require("gather_nd.depth", isinstance(depth, int), "the length of the index tuples must be known")
+    require(f"{what}.depth", isinstance(depth, int), "the length of the index tuples must be known")
     assert isinstance(depth, int)
-    fits = 0 <= a.batch_dims < indices.rank and a.batch_dims + depth <= data.rank
-    require("gather_nd.depth", fits, lambda: f"index tuples of {depth} after {a.batch_dims} axes do not fit {data}")
-    return depth, a.batch_dims
+    fits = 0 <= batch < indices.rank and batch + depth <= data.rank
+    require(f"{what}.depth", fits, lambda: f"index tuples of {depth} after {batch} axes do not fit {data}")
+    return depth
 
 
 def _gather_nd_infer(a: GatherNDAttrs, types: Types) -> Type:
     data, indices = tensor(types[0], "data"), integer_tensor(types[1])
-    depth, batch = _gather_nd_counts(a, data, indices)
-    grid = indices.shape[1:]
+    batch, grid = a.batch_dims, indices.shape[1:]
+    depth = tuple_length("gather_nd", data, indices, batch)
     _check_batch("gather_nd", batch, data, indices, grid)
     shape = (*grid, *data.shape[batch + depth :])
     readable = 0 not in data.shape[batch : batch + depth] or 0 in shape
@@ -313,10 +313,10 @@ def _gather_nd_reference(a: GatherNDAttrs, data: Array, indices: Array) -> Array
 
 def _gather_nd_axis_map(a: GatherNDAttrs, types: Types) -> AxisMap:
     data, indices = tensor(types[0]), tensor(types[1])
-    depth, batch = _gather_nd_counts(a, data, indices)
-    grid, rest = indices.rank - 1, data.rank - batch - depth
+    batch, grid = a.batch_dims, indices.rank - 1
+    depth = tuple_length("gather_nd", data, indices, batch)
     from_data = (*range(batch), *(None,) * (grid - batch), *range(batch + depth, data.rank))
-    return AxisMap((from_data, (*range(1, grid + 1), *(None,) * rest)))
+    return AxisMap((from_data, (*range(1, grid + 1), *(None,) * (data.rank - batch - depth))))
 
 
 def _gather_nd_element(a: GatherNDAttrs, i: Index, data: te.Tensor, indices: te.Tensor) -> Scalar:
@@ -360,13 +360,11 @@ class OneHotAttrs(Attrs):
 
 def _one_hot_infer(a: OneHotAttrs, types: Types) -> Type:
     indices = integer_tensor(types[0])
-    values = [tensor(ty, f"{what} value") for ty, what in zip(types[1:], ("on", "off"), strict=True)]
-    scalars = all(v.rank == 0 for v in values)
-    require("one_hot.values", scalars, lambda: f"on and off value must be scalars, got {values[0]} and {values[1]}")
-    require("dtype-mismatch", values[0].dtype == values[1].dtype, "on and off value have different data types")
+    on, off = scalar("one_hot.values", types[1], "on value"), scalar("one_hot.values", types[2], "off value")
+    require_same_dtype(on, off)
     require("one_hot.depth", a.depth >= 0, f"depth is {a.depth}")
     axis = axis_of(a.axis, indices.rank + 1)
-    return TensorType((*indices.shape[:axis], a.depth, *indices.shape[axis:]), a.dtype or values[0].dtype)
+    return TensorType((*indices.shape[:axis], a.depth, *indices.shape[axis:]), a.dtype or on.dtype)
 
 
 def _one_hot_reference(a: OneHotAttrs, indices: Array, on: Array, off: Array) -> Array:

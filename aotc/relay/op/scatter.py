@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, Precision, TensorType, Type, Types, args, require
-from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but
+from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but, tuple_length
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import carrier, replaced
 from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, tensor
@@ -192,12 +192,7 @@ scatter_elements = OpDef(
 
 def _nd_infer(a: ScatterNDAttrs, types: Types) -> Type:
     data, indices, updates = _check(types, a.mode)
-    require("scatter_nd.rank", indices.rank >= 1, "indices need a leading axis of index tuples")
-    depth = indices.shape[0]
-    fits = isinstance(depth, int) and depth <= data.rank
-    require("scatter_nd.depth", fits, lambda: f"index tuples of {depth} do not fit {data}")
-    assert isinstance(depth, int)
-    expected = (*indices.shape[1:], *data.shape[depth:])
+    expected = (*indices.shape[1:], *data.shape[tuple_length("scatter_nd", data, indices) :])
     same = len(expected) == updates.rank and all(map(may_equal, expected, updates.shape))
     require("scatter_nd.updates", same, lambda: f"updates must be {TensorType(expected, data.dtype)}, got {updates}")
     return data

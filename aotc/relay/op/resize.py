@@ -28,6 +28,7 @@ from aotc.relay.op import resample
 from aotc.relay.op.contract import as_dtype, convert
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, pass_order, rounding, widened
+from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import ranked, require_known, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, for_axes, laid_out, pick, positions, spread
@@ -152,45 +153,45 @@ def _fraction_at(axis: AxisMapping, o: Scalar, dtype: str) -> Any:
     return (axis.times(o) % axis.r).astype(dtype) / float(axis.r)
 
 
+def _element_at(axis: AxisMapping, o: Scalar, k: Any) -> Any:
+    """The element that lies `k` after the one below the coordinate of an output."""
+    return axis.times(o) // axis.r + k
+
+
+def _on_data(axis: AxisMapping, at: Scalar, weight: Scalar) -> Scalar:
+    return select(all_of(at >= 0, at < axis.extent), weight, 0.0)
+
+
 def _along_taps(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> te.Tensor:
     """One axis resampled with the taps that the filter has; `store` keeps the result for the next axis."""
     start, taps = first_tap(a, axis)
-    shape = (*x.shape[:dimension], axis.count, *x.shape[dimension + 1 :])
-
-    def position(o: Scalar, k: int) -> Any:
-        return axis.times(o) // axis.r + (start + k)
 
     def weights_at(o: Scalar) -> list[Scalar]:
         items = resample.weights(a, _fraction_at(axis, o, x.dtype))
         if not a.cubic_exclude:
             return items
-        at = [position(o, k) for k in range(taps)]
-        kept = [select(all_of(p >= 0, p < axis.extent), w, 0.0) for p, w in zip(at, items, strict=True)]
+        kept = [_on_data(axis, _element_at(axis, o, start + k), w) for k, w in enumerate(items)]
         return [w / reduce(add, kept) for w in kept]
 
     def body(*v: Scalar) -> Scalar:
         o = v[dimension]
-        rows = [(*v[:dimension], i[o], *v[dimension + 1 :]) for i in index]
+        rows = [replaced(v, dimension, i[o]) for i in index]
         return reduce(add, (x[row] * w[o] for row, w in zip(rows, weight, strict=True)))
 
-    index = [_table(axis, lambda o, k=k: _clamped(position(o, k), axis.extent), "index") for k in range(taps)]
+    places = range(start, start + taps)
+    index = [_table(axis, lambda o, k=k: _clamped(_element_at(axis, o, k), axis.extent), "index") for k in places]
     weight = [_table(axis, lambda o, k=k: weights_at(o)[k], "weight") for k in range(taps)]
-    return te.compute(shape, body, "resize", materialize=store)
+    return te.compute(replaced(x.shape, dimension, axis.count), body, "resize", materialize=store)
 
 
 def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, _: bool) -> te.Tensor:
     """One axis shrunk with the filter widened by the factor."""
     start, taps = first_tap(a, axis)
-    shape = (*x.shape[:dimension], axis.count, *x.shape[dimension + 1 :])
-
-    def position(o: Scalar, k: Scalar) -> Any:
-        return axis.times(o) // axis.r + k + start
 
     def raw(o: Scalar, k: Scalar) -> Scalar:
         distance = (k + start).astype(x.dtype) - _fraction_at(axis, o, x.dtype)
         weight: Scalar = resample.falloff(a, call("abs", distance) * float(axis.scale))
-        at = position(o, k)
-        return select(all_of(at >= 0, at < axis.extent), weight, 0.0) if a.cubic_exclude else weight
+        return _on_data(axis, _element_at(axis, o, k) + start, weight) if a.cubic_exclude else weight
 
     weight = te.compute((axis.count, taps), raw, "weight", materialize=True)
     total = te.reduce("sum", (axis.count,), (taps,), lambda o, k: weight[o, k], "total")
@@ -198,10 +199,10 @@ def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMappi
 
     def body(*v: Scalar) -> Scalar:
         o, k = v[dimension], v[-1]
-        at = (*v[:dimension], _clamped(position(o, k), axis.extent), *v[dimension + 1 : -1])
+        at = replaced(v[:-1], dimension, _clamped(_element_at(axis, o, k) + start, axis.extent))
         return x[at] * (weight[o, k] * scale[o])
 
-    return te.reduce("sum", shape, (taps,), body, "resize")
+    return te.reduce("sum", replaced(x.shape, dimension, axis.count), (taps,), body, "resize")
 
 
 def _compute(n: int, a: ResizeAttrs, data: te.Tensor) -> te.Tensor:

@@ -11,6 +11,7 @@ as the greatest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any, Final
@@ -171,16 +172,6 @@ def _sorted_rows(
 # --- sort, argsort, topk
 
 
-def _sortable(ty: Type, axis: int) -> tuple[TensorType, int]:
-    data = tensor(ty)
-    require_dtype(data.dtype, not data.dtype.is_bool)
-    position = axis_of(axis, data.rank)
-    extent = data.shape[position]
-    fits = not isinstance(extent, int) or extent <= _PLACE.max
-    require("sort.size", fits, f"{extent} elements in a row")
-    return data, position
-
-
 def _cases(make: Callable[..., Attrs]) -> Samples:
     for dtype in NUMBER.examples:
         values = special_values(dtype)
@@ -211,10 +202,14 @@ def _count(a: Any, extent: Dim) -> Dim:
 
 
 def _infer(a: Any, types: Types) -> Type:
-    data, axis = _sortable(types[0], a.axis)
+    data = tensor(types[0])
+    require_dtype(data.dtype, not data.dtype.is_bool)
+    axis = axis_of(a.axis, data.rank)
+    extent = data.shape[axis]
+    require("sort.size", not isinstance(extent, int) or extent <= _PLACE.max, f"{extent} elements in a row")
     if isinstance(a, TopkAttrs):
         require_known("topk.ret_type", "ret_type", a.ret_type, _RETURNS)
-    shape = replaced(data.shape, axis, _count(a, data.shape[axis]))
+    shape = replaced(data.shape, axis, _count(a, extent))
     results = [TensorType(shape, data.dtype if values else a.dtype or "int32") for values in _wanted(a)]
     return TupleType(results) if len(results) > 1 else results[0]
 
@@ -239,11 +234,8 @@ def _compute(a: Any, data: te.Tensor) -> te.Tensor | tuple[te.Tensor, ...]:
 
 
 def _topk_samples() -> Samples:
-    def of(k: int, **rest: Any) -> Callable[..., Attrs]:
-        return lambda **more: TopkAttrs(k=k, **{**rest, **more})
-
-    yield from _cases(of(1, ret_type="values"))
-    yield from _cases(of(0))
+    yield from _cases(partial(TopkAttrs, k=1, ret_type="values"))
+    yield from _cases(partial(TopkAttrs, k=0))
     few = (random_array((4, 30), "int8") % 5).astype(np.float32)
     for k, ret_type in product((1, 3, 7), _RETURNS):
         yield exact(TopkAttrs(k=k, ret_type=ret_type, dtype="int64", is_ascend=k == 3), few)
@@ -265,6 +257,6 @@ def _sorting(name: str, attributes: type[Attrs], samples: Callable[[], Samples],
     )
 
 
-sort = _sorting("sort", SortAttrs, lambda: _cases(SortAttrs), quantised=Quantised.PASS)
-argsort = _sorting("argsort", ArgsortAttrs, lambda: _cases(ArgsortAttrs))
+sort = _sorting("sort", SortAttrs, partial(_cases, SortAttrs), quantised=Quantised.PASS)
+argsort = _sorting("argsort", ArgsortAttrs, partial(_cases, ArgsortAttrs))
 topk = _sorting("topk", TopkAttrs, _topk_samples)

@@ -39,9 +39,8 @@ def users(root: Expr) -> dict[Expr, list[Expr]]:
 
 def list_op_freqs(expr: Expr) -> dict[str, int]:
     """How often each operator is called, by name, in order of first call."""
-    return dict(
-        Counter(node.op.name for node in post_order(expr) if isinstance(node, Call) and isinstance(node.op, Op))
-    )
+    called = (node.op for node in post_order(expr) if isinstance(node, Call))
+    return dict(Counter(op.name for op in called if isinstance(op, Op)))
 
 
 def global_uses(expr: Expr) -> list[str]:
@@ -107,7 +106,7 @@ def _macs(call: Call) -> int:
     """Multiplications of one call: the size of the result times the number of products in each sum."""
     if not isinstance(call.op, Op) or not (call.op.is_contraction or call.op.name == _WINOGRAD):
         return 0
-    data, weight, out = (t for t in (call.args[0].checked_type, call.args[1].checked_type, call.checked_type))
+    data, weight, out = (node.checked_type for node in (*call.args[:2], call))
     if not (isinstance(data, TensorType) and isinstance(weight, TensorType) and isinstance(out, TensorType)):
         raise AotcError("untyped", f"{call.op.name} has no type yet", span=call.span, hint="run InferType first")
     if call.op.name == _WINOGRAD:  # as many as the convolution that is meant would need

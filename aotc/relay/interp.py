@@ -10,8 +10,9 @@ evaluate(relay.add(a, b), params={"a": 1, "b": 2})     # free variables by name
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,20 +28,8 @@ from aotc.relay.visitor import children
 Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure | Op"
 
 
-@dataclass(slots=True, eq=False)
-class _Frame:
-    """The values of one activation; what it does not know, the enclosing one may."""
-
-    outer: _Frame | None = None
-    values: dict[Expr, Value] = field(default_factory=dict)
-
-    def find(self, node: Expr) -> Value | None:
-        frame: _Frame | None = self
-        while frame is not None:
-            if node in frame.values:
-                return frame.values[node]
-            frame = frame.outer
-        return None
+#: The values of one activation; what it does not know, the enclosing ones may.
+_Frame: TypeAlias = "ChainMap[Expr, Value]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +54,7 @@ def evaluate(
     if isinstance(target, IRModule):
         return evaluate(target.main, *args, params=params, module=target)
     machine = _Machine(module)
-    frame = _Frame()
+    frame: _Frame = ChainMap()
     wanted = target.params if isinstance(target, Function) else tuple(free_vars(target))
     if args and not isinstance(target, Function):
         raise AotcError("interp", "an expression takes its free variables by name, as params")
@@ -75,7 +64,7 @@ def evaluate(
         if loose:
             raise AotcError("interp", f"the function has a free variable %{loose[0].name}", span=loose[0].span)
         return run(machine.apply(Closure(target, frame), values))
-    frame.values.update(zip(wanted, values, strict=True))
+    frame.update(zip(wanted, values, strict=True))
     return run(machine.value(target, frame))
 
 
@@ -166,7 +155,7 @@ class _Machine:
 
     def __init__(self, module: IRModule | None) -> None:
         self.module = module
-        self.globals = _Frame()
+        self.globals: _Frame = ChainMap()
 
     def apply(self, callee: Value, args: Sequence[Value]) -> Task[Value]:
         """The result of calling a function value."""
@@ -176,15 +165,15 @@ class _Machine:
         if len(args) != len(function.params):
             message = f"{len(args)} arguments for a function of {len(function.params)} parameters"
             raise AotcError("interp", message, span=function.span)
-        frame = _Frame(callee.frame, dict(zip(function.params, args, strict=True)))
+        frame = callee.frame.new_child(dict(zip(function.params, args, strict=True)))
         result: Value = yield self.value(function.body, frame)
         return result
 
     def value(self, node: Expr, frame: _Frame) -> Task[Value]:
         """The value of a node in `frame`, which keeps it."""
-        found = frame.find(node)
+        found = frame.get(node)
         if found is None:
-            found = frame.values[node] = yield self._computed(node, frame)
+            found = frame[node] = yield self._computed(node, frame)
         return found
 
     def _values(self, nodes: Sequence[Expr], frame: _Frame) -> Task[list[Value]]:
@@ -211,8 +200,8 @@ class _Machine:
                 value = yield self.value(node.true_branch if cond.item() else node.false_branch, frame)
             case Let():
                 if isinstance(node.value, Function):  # it may be recursive
-                    frame.values[node.var] = Closure(node.value, frame)
-                frame.values[node.var] = yield self.value(node.value, frame)
+                    frame[node.var] = Closure(node.value, frame)
+                frame[node.var] = yield self.value(node.value, frame)
                 value = yield self.value(node.body, frame)
             case _:
                 value = self._leaf(node, frame)

@@ -23,13 +23,13 @@ have grown as far as they may.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.ir import Dim, Op, PassContext, is_static, span_scope
 from aotc.ir.dims import numel
+from aotc.relay.analysis import users
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
@@ -40,7 +40,6 @@ from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.recurrent import RecurrentAttrs
 from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, pick, positions
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_finite, recall
-from aotc.relay.visitor import children, post_order
 from aotc.tir import TAPS, TILES, C, Target
 from aotc.tir.schedule.algorithms.recurrence import recurrent_block
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
@@ -211,26 +210,24 @@ def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[E
     limits, growth = target.budget, ctx.get_config("relay.AlterOpLayout.max_growth")
     if limits.parameter_growth <= 1.0 or not ctx.get_config("relay.AlterOpLayout.winograd", True):
         return {}
-    nodes = list(post_order(function))
-    size = sum(n.data.nbytes for n in nodes if isinstance(n, Constant))
+    used = users(function)
+    constants = [node for node in used if isinstance(node, Constant)]
+    size = sum(constant.data.nbytes for constant in constants)
     budget = (
         max((limits.parameter_growth - 1.0) * size, limits.parameter_room) if growth is None else (growth - 1.0) * size
     )
-    users: dict[Constant, list[Call]] = {}
-    for node in nodes:
-        if isinstance(node, Call) and _fits(node) and isinstance(node.args[1], Constant) and is_finite(node.args[1]):
-            users.setdefault(node.args[1], []).append(node)
-    uses = Counter(child for node in nodes for child in children(node) if isinstance(child, Constant))
+    calls = {w: [n for n in used[w] if isinstance(n, Call) and _fits(n) and n.args[1] is w] for w in constants}
+    weights = [w for w in constants if calls[w] and is_finite(w)]
     chosen: dict[Constant, _Option] = {}
     # the best value first; a larger tile replaces a smaller one while there is room
-    options = [o for weight, calls in users.items() for o in _options(weight, calls, uses[weight], target)]
+    options = [option for w in weights for option in _options(w, calls[w], len(used[w]), target)]
     for option in sorted(options, key=lambda o: (-o.saved / max(o.added, 1), o.tile)):
         before = chosen.get(option.weight)
         extra = option.added - (before.added if before else 0)
         if extra <= budget and option.saved > (before.saved if before else 0.0):
             chosen[option.weight] = option
             budget -= extra
-    return {call: option.tile for weight, option in chosen.items() for call in users[weight]}
+    return {call: option.tile for weight, option in chosen.items() for call in calls[weight]}
 
 
 def _options(weight: Constant, calls: Sequence[Call], uses: int, target: Target) -> Iterator[_Option]:

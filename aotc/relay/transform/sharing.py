@@ -17,14 +17,13 @@ What is stored between kernels is the narrow tensor.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from aotc.ir import Op, OpPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, op_of, tensor_type_of
 from aotc.relay.transform.base import FunctionPass, op_call, rewrite_nodes
-from aotc.relay.visitor import children, with_children
+from aotc.relay.visitor import children, rebuild, with_children
 
 
 def _key(node: Expr) -> Any:
@@ -77,19 +76,16 @@ class CanonicalizeCast(FunctionPass):
     opt_level = 3
 
     def rewritten(self, function: Function) -> Function:
-        users: Counter[Expr] = Counter()
+        taken: set[Expr] = set()  # casts that an operator has for itself
 
-        def copied(old: Expr, new: Expr) -> Expr:
-            before, call = op_call(old), op_call(new)
-            if before is None or call is None or op_of(call).pattern > OpPattern.BROADCAST:
+        def copied(_: Expr, new: Expr) -> Expr:
+            call = op_call(new)
+            if call is None or op_of(call).pattern > OpPattern.BROADCAST:
                 return new
-            copies: dict[Expr, Expr] = {}
-            for was, arg in zip(before.args, call.args, strict=True):
-                if was not in copies and _widens(was):
-                    users[was] += 1
-                    copies[was] = with_children(arg, children(arg)) if users[was] > 1 else arg
-            args = tuple(copies.get(was, arg) for was, arg in zip(before.args, call.args, strict=True))
-            return new if args == call.args else with_children(call, (call.op, *args))
+            casts = {arg for arg in call.args if _widens(arg)}
+            copies = {arg: with_children(arg, children(arg)) for arg in casts & taken}
+            taken.update(casts)
+            return rebuild(call, lambda child: copies.get(child, child))
 
         return rewrite_nodes(function, copied)
 

@@ -115,7 +115,7 @@ class _Inference:
     def __init__(self, root: Expr, signature: Signature) -> None:
         self.root = root
         self.steps = list(depth_first([(_Step.FINISH, root)], _due_before))
-        self.types: dict[int, Known] = {}
+        self.types: dict[Expr, Known] = {}
         self.problems: list[Diagnostic] = []
         self.signature = signature
         self._known = 0
@@ -131,20 +131,20 @@ class _Inference:
             start = self._known
             for step, node in self.steps:
                 self._take(step, node)
-            if self._known == start or all(self.types.get(id(n)) is not None for _, n in self.steps):
+            if self._known == start or all(self.type_of(n) is not None for _, n in self.steps):
                 return self._known > before
 
     def type_of(self, node: Expr) -> Known:
-        return self.types.get(id(node))
+        return self.types.get(node)
 
     def _learn(self, node: Expr, ty: Known) -> None:
-        if ty is not None and self.types.get(id(node)) is None:
-            self.types[id(node)] = ty
+        if ty is not None and self.types.get(node) is None:
+            self.types[node] = ty
             self._known += 1
 
     def _take(self, step: _Step, node: Expr) -> None:
         if step is _Step.FINISH:
-            if self.types.get(id(node)) is None:
+            if self.types.get(node) is None:
                 try:
                     self._learn(node, _TYPE_OF[kind_of(node).name](self, node))
                 except _Unsettled as stop:
@@ -265,29 +265,29 @@ class _Inference:
 
     def unknown(self) -> list[Diagnostic]:
         """What could not be solved: the variables, or whatever is left where all of those are known."""
-        nodes = {id(n): n for _, n in self.steps if self.type_of(n) is None and not isinstance(n, Op)}
-        named = [n for n in nodes.values() if isinstance(n, (Var, GlobalVar))]
+        nodes = dict.fromkeys(n for _, n in self.steps if self.type_of(n) is None and not isinstance(n, Op))
+        named = [n for n in nodes if isinstance(n, (Var, GlobalVar))]
         return [
             Diagnostic("type-unknown", f"cannot infer the type of {_mention(n)}", n.span, hint="annotate it")
-            for n in named or list(nodes.values())[:1]
+            for n in named or list(nodes)[:1]
         ]
 
     def rebuilt(self) -> Expr:
         """The root with all types filled in."""
-        memo: dict[int, Expr] = {}
+        memo: dict[Expr, Expr] = {}
         for step, node in self.steps:
             if step is _Step.FINISH:
-                memo[id(node)] = self._typed(node, memo)
-        return memo[id(self.root)]
+                memo[node] = self._typed(node, memo)
+        return memo[self.root]
 
-    def _typed(self, node: Expr, memo: dict[int, Expr]) -> Expr:
+    def _typed(self, node: Expr, memo: dict[Expr, Expr]) -> Expr:
         ty = self.type_of(node)
         if isinstance(node, Op) or ty is None or isinstance(ty, _Failed):
             return node
         if isinstance(node, Var):
             return node if node.annotation is not None and node.checked_type == ty else Var(node.name, ty, node.span)
         old = children(node)
-        fresh = tuple(memo[id(c)] for c in old)
+        fresh = tuple(map(memo.__getitem__, old))
         same = fresh == old
         if isinstance(node, Function):
             assert isinstance(ty, FuncType)

@@ -26,14 +26,14 @@ def _has_cycle(root: Expr) -> bool:
     return False
 
 
-def _check_function(name: str, function: Function, module: IRModule, binders: dict[int, Expr]) -> Iterator[Diagnostic]:
-    bound: set[int] = set()
+def _check_function(name: str, function: Function, module: IRModule, binders: dict[Var, Expr]) -> Iterator[Diagnostic]:
+    bound: set[Var] = set()
     for var, binder in ((var, node) for node in post_order(function) for var in bound_by(node)):
-        if id(var) in bound or binders.setdefault(id(var), binder) is not binder:
+        if var in bound or binders.setdefault(var, binder) is not binder:
             yield Diagnostic("bound-twice", f"@{name}: %{var.name} is bound more than once", var.span)
-        bound.add(id(var))
+        bound.add(var)
     for node in post_order(function):
-        if isinstance(node, Var) and id(node) not in bound:
+        if isinstance(node, Var) and node not in bound:
             yield Diagnostic("free-var", f"@{name}: %{node.name} is not bound", node.span)
         elif isinstance(node, GlobalVar) and node.name not in module:
             yield Diagnostic("unknown-function", f"@{name}: no function @{node.name}", node.span)
@@ -60,7 +60,7 @@ def check_module(module: IRModule) -> list[Diagnostic]:
     cyclic = [name for name, function in module.functions.items() if _has_cycle(function)]
     if cyclic:
         return [Diagnostic("cycle", f"@{name} has an expression that is part of itself") for name in cyclic]
-    binders: dict[int, Expr] = {}
+    binders: dict[Var, Expr] = {}
     problems = [d for name, f in module.functions.items() for d in _check_function(name, f, module, binders)]
     return problems or list(_check_types(module))
 

@@ -292,18 +292,18 @@ def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
         raise RuntimeError(f"rule `{rule.name}` made {after} of {before}")
     if not isinstance(new, Call) or new.span is not old.span:
         return new  # something that was there before
-    replaced = _near(old, frozenset(map(id, _near(new))))  # calls that the new expression does without
+    replaced = _near(old, frozenset(_near(new)))  # calls that the new expression does without
     span = merge_spans([old.span, *(n.span for n in replaced)])
     return new if span == new.span else Call(new.op, new.args, new.attrs, span, new.checked_type)
 
 
-def _near(root: Expr, stop: frozenset[int] = frozenset()) -> list[Expr]:
+def _near(root: Expr, stop: frozenset[Expr] = frozenset()) -> list[Expr]:
     """The calls within a pattern's reach of `root`, not looking below the nodes `stop`."""
     found: list[Expr] = []
     layer: list[Expr] = [root]
     for _ in range(4):
         found += layer
-        layer = [c for n in layer for c in children(n) if id(c) not in stop and isinstance(c, (Call, TupleGetItem))]
+        layer = [c for n in layer for c in children(n) if c not in stop and isinstance(c, (Call, TupleGetItem))]
     return found
 
 

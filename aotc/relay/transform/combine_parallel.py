@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, Op, OpPattern, merge_spans, span_scope
+from aotc.ir import NO_ATTRS, OpPattern, merge_spans, span_scope
 from aotc.relay.analysis import users
 from aotc.relay.blocks import outside_scopes
 from aotc.relay.expr import Call, Constant, Expr, Function, as_function, op_of, tensor_type_of
@@ -177,27 +177,26 @@ class _Search:
 
     def __init__(self, function: Function, how: Combination, least: int) -> None:
         self.function, self.how, self.least = function, how, max(least, 2)
-        self.levels: dict[int, int] = {}
+        self.levels: dict[Expr, int] = {}
         for node in post_order(function):
-            below = max((self.levels[id(c)] for c in children(node)), default=0)
-            self.levels[id(node)] = below + (op_call(node, how.name) is not None)
+            below = max((self.levels[c] for c in children(node)), default=0)
+            self.levels[node] = below + (op_call(node, how.name) is not None)
         self.users = users(function)
 
     def groups(self) -> list[Group]:
         found: dict[Hashable, list[Call]] = {}
-        region = list(post_order(self.function.body, outside_scopes))
-        self.region = {id(node) for node in region}
-        for node in region:
+        self.region = dict.fromkeys(post_order(self.function.body, outside_scopes))
+        for node in self.region:
             call = op_call(node, self.how.name)
             if call is None or not self._independent(call.args, call.args[0]):
                 continue
             key = self.how.key(call) if tensor_type_of(call).is_static else None
             if key is not None:
-                found.setdefault((id(call.args[0]), key), []).append(call)
+                found.setdefault((call.args[0], key), []).append(call)
         return [self._extended(Group(tuple(calls))) for calls in found.values() if len(calls) >= self.least]
 
     def _independent(self, args: Sequence[Expr], data: Expr) -> bool:
-        return all(self.levels[id(a)] <= self.levels[id(data)] for a in args)
+        return all(self.levels[a] <= self.levels[data] for a in args)
 
     def _extended(self, group: Group) -> Group:
         while (step := self._next(group)) is not None:
@@ -208,7 +207,7 @@ class _Search:
         """The step that follows in all branches, None if they differ or end."""
         nodes = [self._only_user(end) for end in group.ends]
         calls = [n for n in nodes if n is not None]
-        if len(calls) < len(nodes) or len({id(n) for n in calls}) < len(nodes):
+        if len(calls) < len(nodes) or len({*calls}) < len(nodes):
             return None
         positions = {next(k for k, a in enumerate(n.args) if a is e) for n, e in zip(calls, group.ends, strict=True)}
         first = calls[0]
@@ -218,9 +217,8 @@ class _Search:
         return step if self._follows(step, group) and self.how.accepts(step, group) else None
 
     def _only_user(self, end: Expr) -> Call | None:
-        node = self.users[end][0] if len(self.users[end]) == 1 else None
-        usable = isinstance(node, Call) and isinstance(node.op, Op) and id(node) in self.region
-        return node if usable and _is_pointwise(node) else None  # type: ignore[arg-type, return-value]
+        call = op_call(self.users[end][0]) if len(self.users[end]) == 1 else None
+        return call if call is not None and call in self.region and _is_pointwise(call) else None
 
     def _follows(self, step: Step, group: Group) -> bool:
         data = group.anchors[0].args[0]
@@ -245,30 +243,30 @@ def combine(function: Function, how: Combination, min_num_branches: int) -> Func
     groups = _Search(function, how, min_num_branches).groups()
     if not groups:
         return function
-    group_of = {id(end): group for group in groups for end in group.ends}
-    memo: dict[int, Expr] = {}
+    group_of: dict[Expr, Group] = {end: group for group in groups for end in group.ends}
+    memo: dict[Expr, Expr] = {}
 
     def needs(node: Expr) -> Iterable[Expr]:
-        return group_of[id(node)].inputs() if id(node) in group_of else children(node)
+        return group_of[node].inputs() if node in group_of else children(node)
 
     roots: list[Expr] = [function]
     for node in depth_first(roots, needs):
-        group = group_of.get(id(node))
+        group = group_of.get(node)
         if group is None:
-            memo[id(node)] = rebuild(node, lambda c: memo[id(c)])
-        elif id(node) not in memo:
+            memo[node] = rebuild(node, memo.__getitem__)
+        elif node not in memo:
             for end, part in zip(group.ends, _combined(group, how, memo), strict=True):
-                memo[id(end)] = part
-    return as_function(memo[id(function)])
+                memo[end] = part
+    return as_function(memo[function])
 
 
-def _combined(group: Group, how: Combination, memo: dict[int, Expr]) -> list[Expr]:
+def _combined(group: Group, how: Combination, memo: dict[Expr, Expr]) -> list[Expr]:
     """The branches' results as parts of one."""
     nodes = [*group.anchors, *(n for step in group.steps for n in step.nodes)]
     with span_scope(merge_spans(n.span for n in nodes)):
-        value = how.joint(group, [[memo[id(a)] for a in node.args] for node in group.anchors])
+        value = how.joint(group, [[memo[a] for a in node.args] for node in group.anchors])
         for step in group.steps:
-            operands = [[memo.get(id(a), a) for a in node.args] for node in step.nodes]
+            operands = [[memo.get(a, a) for a in node.args] for node in step.nodes]
             value = how.step(step, group, value, operands)
         return how.parts(value, group)
 

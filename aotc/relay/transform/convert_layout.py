@@ -139,14 +139,14 @@ _Value = _Laid | _LaidTuple
 @dataclass
 class _Converter:
     desired: Mapping[str, Sequence[str]]
-    values: dict[int, _Value] = field(default_factory=dict)
+    values: dict[Expr, _Value] = field(default_factory=dict)
     transformed: dict[tuple[Expr, str, str], Expr] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
 
     def convert_function(self, function: Function) -> Function:
         for node in post_order(function, outside_kernels):
             with span_scope(node.span):
-                self.values[id(node)] = self._value(node)
+                self.values[node] = self._value(node)
         return as_function(self._restored(function))
 
     def _value(self, node: Expr) -> _Value:
@@ -163,7 +163,7 @@ class _Converter:
                 return _Laid(rebuild(node, self._restored))
 
     def _tuple(self, node: Tuple) -> _Value:
-        fields = [self.values[id(f)] for f in node.fields]
+        fields = [self.values[f] for f in node.fields]
         laid = tuple(f for f in fields if isinstance(f, _Laid))
         if len(laid) != len(fields) or not all(isinstance(f.checked_type, TensorType) for f in node.fields):
             return _Laid(rebuild(node, self._restored))
@@ -171,7 +171,7 @@ class _Converter:
         return _LaidTuple(node if exprs == node.fields else Tuple(exprs, node.span), laid)
 
     def _field(self, node: TupleGetItem) -> _Value:
-        whole = self.values[id(node.tuple_value)]
+        whole = self.values[node.tuple_value]
         if isinstance(whole, _LaidTuple):
             found = whole.fields[node.index]
             return _Laid(node, found.order) if whole.expr is node.tuple_value else found
@@ -180,7 +180,7 @@ class _Converter:
     # --- calls
 
     def _call(self, node: Call) -> _Value:
-        arguments = [self.values[id(a)] for a in node.args]
+        arguments = [self.values[a] for a in node.args]
         renamed = _renamed(node, arguments[0]) if arguments else None
         if renamed is not None:
             return renamed
@@ -253,7 +253,7 @@ class _Converter:
 
     def _restored(self, node: Expr) -> Expr:
         """The original value of a node."""
-        value = self.values[id(node)]
+        value = self.values[node]
         if isinstance(value, _Laid):
             return self._as_it_was(value)
         return value.over([self._as_it_was(f) for f in value.fields])

@@ -4,13 +4,23 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassInstrument, pass_instrument
-from aotc.ir.transform import ModulePass, PassContext, PassInfo, Sequential, get_pass, module_pass, register_config
+from aotc.ir.transform import (
+    ModulePass,
+    Pass,
+    PassContext,
+    PassInfo,
+    Sequential,
+    get_pass,
+    module_pass,
+    register_config,
+)
 
 MODULE: dict[str, Any] = {"main": object()}
 
@@ -243,3 +253,26 @@ def test_should_run_must_answer() -> None:
 
     with PassContext(instruments=[Silent()]), pytest.raises(TypeError, match="returned None"):
         logging_pass([], "p")(MODULE)
+
+
+class Repeat(Pass[Any]):
+    opt_level = 2
+    times: int = 3
+
+    def run(self, module: Any, ctx: PassContext) -> Any:
+        return module
+
+
+def test_options_of_a_pass_are_its_fields() -> None:
+    assert [f.name for f in fields(Repeat)] == ["times"]  # type: ignore[arg-type]
+    assert (Repeat(4).times, Repeat(4) == Repeat(4), Repeat(4) == Repeat()) == (4, True, False)
+    with pytest.raises(FrozenInstanceError):
+        Repeat().times = 5  # type: ignore[misc]
+
+
+def test_a_pass_may_have_an_init_of_its_own() -> None:
+    class Named(Repeat):
+        def __init__(self, title: str) -> None:
+            self.title = title
+
+    assert (Named("x").title, Named("x").times) == ("x", 3)

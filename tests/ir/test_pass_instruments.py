@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from aotc.ir.instrument import (
     PassTimingInstrument,
     PrintAfterAll,
     PrintBeforeAll,
+    Watch,
     pass_instrument,
 )
 from aotc.ir.transform import Pass, PassContext, PassInfo, Sequential, module_pass
@@ -331,3 +332,44 @@ def test_dumping(tmp_path: Path) -> None:
     assert [p.name for p in folder.iterdir()] == ["notes.txt"]
     with pytest.raises(AotcError, match="cannot write to"):
         DumpIR(folder / "notes.txt")
+
+
+# --- following passes from beginning to end
+
+
+class Follower(Watch):
+    def restart(self) -> None:
+        self.log: list[str] = []
+
+    def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
+        self.log.append(f"{len(self.running)} {info.name} {module['n']}")
+        try:
+            made = yield
+        except GeneratorExit:
+            self.log.append(f"{info.name} fails")
+            raise
+        self.log.append(f"{info.name} {made['n']}")
+
+
+@module_pass(opt_level=0, name="Add")
+def add_one(module: Any, ctx: PassContext) -> Any:
+    return {"n": module["n"] + 1}
+
+
+@module_pass(opt_level=0, name="Fail")
+def fail(module: Any, ctx: PassContext) -> Any:
+    raise ValueError
+
+
+def test_a_watch_follows_each_pass_to_its_end() -> None:
+    watch = Follower()
+    with PassContext(instruments=[watch]):
+        with pytest.raises(ValueError):
+            Sequential([add_one, fail], name="both")({"n": 0})
+        assert watch.log == ["0 both 0", "1 Add 0", "Add 1", "1 Fail 1", "Fail fails", "both fails"]
+        with PassContext(instruments=[watch]):  # a context inside of another begins nothing anew
+            add_one({"n": 5})
+    assert watch.log[-2:] == ["0 Add 5", "Add 6"]
+    with PassContext(instruments=[watch]):
+        add_one({"n": 7})
+    assert watch.log == ["0 Add 7", "Add 8"]

@@ -8,6 +8,7 @@ bind(relay.add(x, y), {y: relay.const(1.0)})                # x + 1
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,7 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
     rest = tuple(p for p in function.params if p not in mapping)
     if len(rest) == len(function.params):
         return function
-    body = substitute(function.body, mapping)
-    return Function(rest, body, function.ret_type, function.attrs, function.span)
+    return replace(function, params=rest, body=substitute(function.body, mapping))
 
 
 def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:
@@ -73,7 +73,7 @@ def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:
         return expr
     outer = set(free_vars(expr))
     more = [v for v in free_vars(Function(tuple(params), new)) if v not in outer]
-    return Function((*params, *more), new, expr.ret_type, expr.attrs, expr.span)
+    return replace(expr, params=(*params, *more), body=new)
 
 
 def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:

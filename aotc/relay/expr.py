@@ -314,7 +314,7 @@ class Function(Node):
     ret_type: Type | None
     attrs: Mapping[str, Any]
     span: Span | None
-    checked_type: Type | None
+    checked_type: Type | None = field(init=False)
 
     def __init__(
         self,
@@ -335,11 +335,11 @@ class Function(Node):
     def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> Function:
         """The function with one attribute, or all those of a mapping, added or replaced."""
         changes = {key: value} if isinstance(key, str) else key
-        return Function(self.params, self.body, self.ret_type, {**self.attrs, **changes}, self.span)
+        return dataclasses.replace(self, attrs={**self.attrs, **changes})
 
     def with_body(self, body: Expr) -> Function:
         """A function of other contents: parameters, declared result and attributes are kept."""
-        return Function(self.params, body, self.ret_type, self.attrs, self.span)
+        return dataclasses.replace(self, body=body)
 
     @property
     def is_primitive(self) -> bool:

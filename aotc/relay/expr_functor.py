@@ -16,13 +16,11 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from aotc.ir import Op
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.expr import Expr
 from aotc.relay.visitor import children, kind_of, rebuild
 
-T = TypeVar("T")
 #: Visits inside each other on one stack: with a few calls of Python's for each, far from its limit of 1000.
 NESTED: Final = 64
 
@@ -45,11 +43,6 @@ def _on_new_stack(call: Callable[[], Any]) -> Any:
     if failure:
         raise failure[0]
     return outcome[0]
-
-
-def _default(kind: type[T]) -> Callable[[Any, T], Any]:
-    """A method for one kind of node that does what is done with all kinds."""
-    return lambda self, node: self.visit_default(node)
 
 
 class ExprFunctor:
@@ -81,16 +74,11 @@ class ExprFunctor:
         """The result for a node of a kind that has no method of its own."""
         raise NotImplementedError(f"{type(self).__name__} does not say what to do with a {type(expr).__name__}")
 
-    visit_function = _default(Function)
-    visit_call = _default(Call)
-    visit_let = _default(Let)
-    visit_var = _default(Var)
-    visit_global_var = _default(GlobalVar)
-    visit_if = _default(If)
-    visit_tuple = _default(Tuple)
-    visit_tuple_getitem = _default(TupleGetItem)
-    visit_constant = _default(Constant)
-    visit_op = _default(Op)
+    def _as_default(self, expr: Any) -> Any:
+        return self.visit_default(expr)
+
+    visit_function = visit_call = visit_let = visit_if = visit_tuple = visit_tuple_getitem = _as_default
+    visit_var = visit_global_var = visit_constant = visit_op = _as_default
 
 
 class ExprVisitor(ExprFunctor):

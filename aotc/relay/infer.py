@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from aotc.ir import Dim, FuncType, Op, SymDim, TensorType, TupleType, Type, same_dim
@@ -23,6 +24,8 @@ from aotc.relay import expr as graph
 from aotc.relay.expr import Call, Callee, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import children, depth_first, kind_of, with_children
+
+T = TypeVar("T")
 
 
 class _Failed(Enum):
@@ -69,29 +72,25 @@ def join_types(a: Type, b: Type) -> Type | None:
 def _combine(a: Type, b: Type, dims: Callable[[Dim, Dim], Dim | None]) -> Type | None:
     if a == b:
         return a
+    types = partial(_combine, dims=dims)
     match a, b:
-        case TensorType(), TensorType():
-            if a.dtype != b.dtype or a.rank != b.rank:
-                return None
-            shape = [dims(x, y) for x, y in zip(a.shape, b.shape, strict=True)]
-            return None if None in shape else TensorType((d for d in shape if d is not None), a.dtype)
+        case TensorType(), TensorType() if a.dtype == b.dtype:
+            shape = _pairwise(a.shape, b.shape, dims)
+            return None if shape is None else TensorType(shape, a.dtype)
         case TupleType(), TupleType():
-            fields = _combine_all(a.fields, b.fields, dims)
+            fields = _pairwise(a.fields, b.fields, types)
             return None if fields is None else TupleType(fields)
         case FuncType(), FuncType():
-            parts = _combine_all((*a.arg_types, a.ret_type), (*b.arg_types, b.ret_type), dims)
+            parts = _pairwise((*a.arg_types, a.ret_type), (*b.arg_types, b.ret_type), types)
             return None if parts is None else FuncType(parts[:-1], parts[-1])
         case _:
             return None
 
 
-def _combine_all(
-    a: Sequence[Type], b: Sequence[Type], dims: Callable[[Dim, Dim], Dim | None]
-) -> tuple[Type, ...] | None:
-    if len(a) != len(b):
-        return None
-    parts = [_combine(x, y, dims) for x, y in zip(a, b, strict=True)]
-    return None if None in parts else tuple(p for p in parts if p is not None)
+def _pairwise(a: Sequence[T], b: Sequence[T], combine: Callable[[T, T], T | None]) -> list[T] | None:
+    """What `combine` makes of each pair; None if there are not as many of both, or one pair has no answer."""
+    found = [c for c in map(combine, a, b) if c is not None]
+    return found if len(found) == len(a) == len(b) else None
 
 
 def _narrower(a: Dim, b: Dim) -> Dim | None:

@@ -189,22 +189,21 @@ class _Backward(GraphMutator):
         """An operator whose operands, or the one of them that matters, absorb the scale."""
         if is_call(node, *_SUMS):
             return self._through_sum(node, scale, reach)
-        data, *others = node.args
+        args, data = list(node.args), node.args[0]
         if is_call(node, *_POSITIVE) and not scale.positive:
             return None
         if is_call(node, "multiply"):  # a constant that stays where it is
             found = _product(node)
-            inner = None if found is None else self.absorb(found[0], scale, reach)
-            if found is None or inner is None:
+            if found is None:
                 return None
-            return recall(node, [inner if a is found[0] else a for a in node.args])
+            data = found[0]
         if is_call(node, "nn.bias_add"):
             axis = node.attrs["axis"] % tensor_type_of(data).rank
-            if not isinstance(others[0], Constant) or scale.axis not in (None, axis):
+            if not isinstance(args[1], Constant) or scale.axis not in (None, axis):
                 return None
-            others = [multiply(others[0], scale.along(0).constant(1))]
+            args[1] = multiply(args[1], scale.along(0).constant(1))
         inner = self.absorb(data, scale, reach)
-        return None if inner is None else recall(node, (inner, *others))
+        return None if inner is None else recall(node, [inner if a is data else a for a in args])
 
     def _through_sum(self, node: Call, scale: Scale, reach: int) -> Expr | None:
         ty = tensor_type_of(node)

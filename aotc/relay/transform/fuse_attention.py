@@ -80,6 +80,9 @@ class _Finder:
         call = op_call(expr)
         return call if call is not None and len(self.users[call]) == 1 else None
 
+    def _operands(self, node: Call) -> list[Call]:
+        return [call for call in map(self._only, node.args) if call is not None]
+
     def _after(self, last: Call) -> list[Call]:
         """What transposes the result, the last operator first: elements are stored where they belong at once."""
         found: list[Call] = []
@@ -115,7 +118,7 @@ class _Finder:
         if op_of(node).pattern > OpPattern.BROADCAST and op_of(node).name != "reshape":
             return None
         size = _size(node)
-        whole = [c for arg in node.args if (c := self._only(arg)) is not None and size and _size(c) == size]
+        whole = [c for c in self._operands(node) if size and _size(c) == size]
         ways = [c for c in whole if len(whole) == 1 or self._leads(c)]
         return ways[0] if len(ways) == 1 else None
 
@@ -125,7 +128,7 @@ class _Finder:
         for _ in range(MOST):
             if node is None or op_of(node).name in (_PRODUCT, *_SOFTMAX):
                 return node is not None
-            below = [c for arg in node.args if (c := self._only(arg)) is not None]
+            below = self._operands(node)
             node = below[0] if len(below) == 1 else None
         return False
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -71,7 +71,7 @@ class ToMixedPrecision(FunctionPass):
         if body is function.body:
             return function
         ret_type = function.ret_type if type_of(body) == type_of(function.body) else None
-        return Function(function.params, body, ret_type, function.attrs, function.span)
+        return replace(function, body=body, ret_type=ret_type)
 
     def _report(self, missing: Mapping[str, Span | None]) -> None:
         if not missing or self.missing_op_mode == 2:

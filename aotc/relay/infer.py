@@ -12,6 +12,7 @@ changes.  Nodes whose types are right already stay the same objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from types import MappingProxyType
@@ -287,14 +288,9 @@ class _Inference:
             return node if node.annotation is not None and node.checked_type == ty else Var(node.name, ty, node.span)
         old = children(node)
         fresh = tuple(map(memo.__getitem__, old))
-        same = fresh == old
-        if isinstance(node, Function):
-            assert isinstance(ty, FuncType)
-            if same and node.ret_type == ty.ret_type and node.checked_type == ty:
-                return node
-            params = tuple(p for p in fresh[:-1] if isinstance(p, Var))
-            return graph.with_type(Function(params, fresh[-1], ty.ret_type, node.attrs, node.span), ty)
-        new = node if same else with_children(node, fresh)
+        new = node if fresh == old else with_children(node, fresh)
+        if isinstance(new, Function) and isinstance(ty, FuncType) and new.ret_type != ty.ret_type:
+            new = replace(new, ret_type=ty.ret_type)
         return new if isinstance(new, (Op, Constant)) else graph.with_type(new, ty)  # type: ignore[type-var]
 
 

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 
 from aotc.relay.analysis import free_vars
 from aotc.relay.blocks import Blocks, is_atom, left_alone
-from aotc.relay.expr import Expr, Function, If, Let, Var, as_function
+from aotc.relay.expr import Expr, Function, Let, Var, as_function
 from aotc.relay.transform.base import FunctionPass, outside_kernels, rewrite_nodes
 from aotc.relay.visitor import children, depth_first, post_order, rebuild, with_children
 
@@ -121,16 +121,11 @@ class _Normalizer:
     def _rebuilt(self, node: Expr) -> Expr:
         if left_alone(node):
             return node
-        inner = self.blocks.inner.get(node, [])
-        match node:
-            case Function(params=params, body=body) if inner[0].lets:
-                return with_children(node, (*params, inner[0].around(self._new(body))))
-            case If(cond=cond, true_branch=left, false_branch=right) if any(b.lets for b in inner):
-                first, second = inner
-                parts = self._new(cond), first.around(self._new(left)), second.around(self._new(right))
-                return with_children(node, parts)
-            case _:
-                return rebuild(node, self._new)
+        fresh = [*map(self._new, children(node))]
+        inner = self.blocks.inner.get(node, [])  # of the last children: a body, or two branches
+        for k, block in enumerate(inner, len(fresh) - len(inner)):
+            fresh[k] = block.around(fresh[k])
+        return node if fresh == [*children(node)] else with_children(node, tuple(fresh))
 
 
 class ToANormalForm(FunctionPass):

@@ -17,7 +17,7 @@ from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation, windows
-from aotc.relay.frontend.activations import relu_up_to
+from aotc.relay.frontend.activations import relu6
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.windows import Window
 
@@ -83,5 +83,5 @@ def test_a_quantised_layer_with_the_channels_last() -> None:
     wanted = np.einsum("bijcyx,oyxc->bijo", views, weights) + bias * x_scale * w_scales
     assert isinstance(real, Constant) and real.data.shape == (1, 3, 3, 3)
     np.testing.assert_allclose(real.data, np.clip(wanted, 0, 6), atol=0.51 * y_scale)
-    clipped = relu_up_to(6.0)(g.constant(wanted, "float32"))
+    clipped = relu6(g.constant(wanted, "float32"))
     assert isinstance(clipped, Constant) and (np.abs(clipped.data - real.data) <= 0.51 * y_scale).all()

@@ -5,13 +5,12 @@ which fuse into one kernel.
 In: a tensor and numbers.  Out: a tensor of its shape and data type.
 
     gelu(x)                                 # x * 0.5 * (erf(x * sqrt(0.5)) + 1)
-    relu_up_to(6.0)(y)                      # clip(y, 0, 6), where a format fuses an activation into a layer
+    relu6(y)                                # clip(y, 0, 6), which some formats fuse into a layer
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
@@ -76,6 +75,6 @@ def prelu(x: Expr, slope: Expr, /) -> Expr:
     return g.where(g.less(x, 0), g.mul(x, slope), x)
 
 
-def relu_up_to(greatest: float) -> Callable[[Expr], Expr]:
-    """max(0, x), not beyond a number."""
-    return lambda x: g.clip(x, 0.0, greatest)
+def relu6(x: Expr) -> Expr:
+    """max(0, x), not beyond 6."""
+    return g.clip(x, 0.0, 6.0)

@@ -190,16 +190,6 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
 }
 
 
-def _activation(name: str, alpha: Sequence[float], beta: Sequence[float]) -> Activation:
-    """An activation by its (case-insensitive) name; `alpha` and
-    `beta` hold a number or none.
-    """
-    require("onnx-recurrent", name.lower() in _FUNCTIONS, f"the activation {name!r} is not known")
-    function = _FUNCTIONS[name.lower()]
-    takes = {p.name for p in parameters(function)}
-    return partial(function, **{n: v[0] for n, v in (("alpha", alpha), ("beta", beta)) if v and n in takes})
-
-
 def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[tuple[list[str], list[Activation]]]:
     """The activations of each direction: their names in lower case,
     and functions.
@@ -210,8 +200,12 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[t
         names = names[:directions]
     fits = len(names) == step * directions
     require("onnx-recurrent", fits, f"{len(names)} activations do not fit {directions} directions")
-    alphas, betas = (node.attrs.get(f"activation_{name}", []) for name in ("alpha", "beta"))
-    found = [_activation(name, alphas[k : k + 1], betas[k : k + 1]) for k, name in enumerate(names)]
+    found: list[Activation] = []
+    for k, name in enumerate(names):
+        require("onnx-recurrent", name.lower() in _FUNCTIONS, f"the activation {name!r} is not known")
+        function = _FUNCTIONS[name.lower()]
+        given = {p.name: node.attrs.get(f"activation_{p.name}", [])[k : k + 1] for p in parameters(function)}
+        found.append(partial(function, **{number: values[0] for number, values in given.items() if values}))
     low = [name.lower() for name in names]
     return [(low[k : k + step], found[k : k + step]) for k in range(0, len(found), step)]
 

@@ -132,7 +132,7 @@ def _im2col(x: Expr, kernel_size: Value, **places: Value) -> Expr:
     return g.reshape(g.concat(taps, 2), (n, c * len(taps), math.prod(counts)))
 
 
-_INDICES: Final = "the indices of the greatest elements of a pool"
+_INDICES: Final = "the indices of max_pool and adaptive_max_pool"
 OPS: Table = {
     **dict.fromkeys(("convolution", "_convolution_mode"), _convolution),
     **{f"conv{r}d": _convolution for r in (1, 2, 3)},

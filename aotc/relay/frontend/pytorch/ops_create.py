@@ -12,12 +12,12 @@ import math
 import operator
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aotc.ir import AotcError, SymDim
-from aotc.relay.expr import Constant, Expr
+from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.values import Table, Value
@@ -36,26 +36,12 @@ def _new_full(x: Expr, size: Value, fill_value: Value, dtype: str | None = None)
     return _full(size, fill_value, dtype or g.dtype(x))
 
 
-def _number(value: Value, /) -> Any:
-    """A number, or the number that a constant holds."""
-    if isinstance(value, Constant):
-        return value.data.reshape(-1)[0].item()
-    if tv.is_tensor(value):
-        hint = "torch.where chooses between tensors element by element"
-        text = "a value that is only known at run time is used as a Python number"
-        raise AotcError("torch-dynamic", text, hint=hint)
-    return value
-
-
-def _static(value: Value, /) -> Any:
-    """A number that is no dynamic dimension."""
-    if isinstance(value, SymDim):
-        raise tv.dynamic(value)
-    return _number(value)
+def _item(value: Value, /) -> Value:
+    return value if isinstance(value, SymDim) else tv.number(value)
 
 
 def _arange(end: Value, start: Value = 0, step: Value = 1, dtype: str | None = None) -> Expr:
-    first, last, by = map(_static, (start, end, step))
+    first, last, by = map(tv.number, (start, end, step))
     wanted = dtype or ("int64" if all(isinstance(v, int) for v in (first, last, by)) else "float32")
     count = max(math.ceil((last - first) / by), 0)
     g.check_materialized((count,), wanted, "a range")
@@ -65,7 +51,7 @@ def _arange(end: Value, start: Value = 0, step: Value = 1, dtype: str | None = N
 def _linspace(start: Value, end: Value, steps: int, dtype: str | None = None) -> Expr:
     wanted = dtype or "float32"
     g.check_materialized((steps,), wanted, "a range")
-    return g.constant(np.linspace(_static(start), _static(end), steps), wanted)
+    return g.constant(np.linspace(tv.number(start), tv.number(end), steps), wanted)
 
 
 def _eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
@@ -94,10 +80,10 @@ OPS: Table = {
     "fill": lambda x, value: _full_like(x, value),
     "zero": lambda x: _full_like(x, 0.0),
     # numbers, and facts about tensors, which are numbers
-    **dict.fromkeys(("ScalarImplicit", "_local_scalar_dense", "item"), _number),
-    **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(_static(a))),
-    **dict.fromkeys(("Int", "IntImplicit"), lambda a: a if isinstance(a, SymDim) else int(_number(a))),
-    "Bool": lambda a: bool(_static(a)),
+    **dict.fromkeys(("ScalarImplicit", "_local_scalar_dense", "item"), _item),
+    **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(tv.number(a))),
+    **dict.fromkeys(("Int", "IntImplicit"), lambda a: a if isinstance(a, SymDim) else tv.int_of(a)),
+    "Bool": lambda a: bool(tv.number(a)),
     "dim": lambda x: len(g.dims(x)),
     "is_floating_point": lambda x: g.dtype(x).is_float,
     "len": lambda t: g.dims(t)[0],

@@ -15,8 +15,8 @@ from functools import partial
 from aotc.ir import require
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.activations import gelu, mish, prelu, relu6, softplus, softsign, swish
 from aotc.relay.frontend.arguments import Axis
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.values import Converter, Table, Value
@@ -44,7 +44,6 @@ def _either(logical: str, name: str, x: Value, other: Value) -> Expr:
     return g.op(logical if g.dtype(a).is_bool else name, a, b)
 
 
-_relu6 = activations.relu_up_to(6.0)
 _mul = partial(_either, "logical_and", "multiply")
 _BITWISE = {name: partial(_either, f"logical_{name}", f"bitwise_{name}") for name in ("and", "or", "xor")}
 
@@ -105,12 +104,11 @@ def _finite(name: str, x: Expr) -> Expr:
 
 
 def _where(condition: Expr, x: Value, other: Value) -> Expr:
-    a, b = tv.promoted(x, other)
-    return g.op("where", as_bool(condition), a, b)
+    return g.op("where", as_bool(condition), *tv.promoted(x, other))
 
 
 def _clamp(x: Expr, min: Value = None, max: Value = None) -> Expr:
-    dtype = tv.result_type(x, *(v for v in (min, max) if v is not None))
+    dtype = tv.result_type(x, min, max)
     y = g.cast(x, dtype)
     if isinstance(min, (int, float)) and isinstance(max, (int, float)):
         return g.op("clip", y, a_min=min if min < max else max, a_max=max)  # where the bounds cross, max wins
@@ -120,19 +118,18 @@ def _clamp(x: Expr, min: Value = None, max: Value = None) -> Expr:
 
 
 def _elu(x: Expr, alpha: Value = 1.0, scale: Value = 1.0, input_scale: Value = 1.0) -> Expr:
-    inner = x if input_scale == 1 else g.mul(x, float(input_scale))
-    y = g.where(g.less(x, 0.0), g.mul(g.op("expm1", inner), float(alpha)), x)
-    return y if scale == 1 else g.mul(y, float(scale))
+    negative = g.mul(g.op("expm1", g.scaled(x, input_scale)), float(alpha))
+    return g.scaled(g.where(g.less(x, 0.0), negative, x), scale)
 
 
 def _prelu(x: Expr, weight: Expr) -> Expr:
     per_channel = g.rank(x) > 1 and g.rank(weight) == 1
-    return activations.prelu(x, g.along(weight, 1, g.rank(x)) if per_channel else weight)
+    return prelu(x, g.along(weight, 1, g.rank(x)) if per_channel else weight)
 
 
 def _softplus(x: Expr, beta: Value = 1, threshold: Value = 20) -> Expr:
-    scaled = x if beta == 1 else g.mul(x, float(beta))
-    y = activations.softplus(scaled)
+    scaled = g.scaled(x, beta)
+    y = softplus(scaled)
     return g.where(g.greater(scaled, float(threshold)), x, y if beta == 1 else g.div(y, float(beta)))
 
 
@@ -143,7 +140,7 @@ def _softshrink(x: Expr, lambd: Value = 0.5) -> Expr:
 
 def _hardshrink(x: Expr, lambd: Value = 0.5) -> Expr:
     inside = g.op("logical_and", g.binary("less_equal", x, float(lambd)), g.binary("greater_equal", x, -float(lambd)))
-    return g.op("where", inside, g.constant(0, g.dtype(x)), x)
+    return g.where(inside, 0, x)
 
 
 def _glu(x: Expr, dim: Axis = -1) -> Expr:
@@ -273,7 +270,7 @@ def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> E
 
 OPS: Table = {
     **tv.named(_add, _div, _elu, _glu, _hardshrink, _pow, _prelu, _round, _softplus, _softshrink, _sub, _where),
-    **tv.named(activations.gelu, activations.mish, activations.softsign),
+    **tv.named(gelu, mish, relu6, softsign),
     **{name: partial(_floating, name) for name in _FLOATING},
     **{name: partial(_binary, relay) for name, relay in _BINARY.items()},
     **{f"logical_{name}": partial(_logical, f"logical_{name}") for name in ("and", "or", "xor")},
@@ -290,24 +287,23 @@ OPS: Table = {
     "celu": lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1.0 / float(alpha)),
     "floor_divide": partial(_div, rounding_mode="floor"),
     "erfc": lambda x: g.sub(1.0, g.op("erf", tv.floating(x))),
-    "hardsigmoid": lambda x: g.div(_relu6(g.add(x, 3.0)), 6.0),
-    "hardswish": lambda x: g.div(g.mul(x, _relu6(g.add(x, 3.0))), 6.0),
+    "hardsigmoid": lambda x: g.div(relu6(g.add(x, 3.0)), 6.0),
+    "hardswish": lambda x: g.div(g.mul(x, relu6(g.add(x, 3.0))), 6.0),
     "hardtanh": lambda x, min_val=-1.0, max_val=1.0: g.clip(x, float(min_val), float(max_val)),
     "leaky_relu": lambda x, negative_slope=0.01: g.op("nn.leaky_relu", x, alpha=float(negative_slope)),
     "lerp": lambda x, end, weight: _add(x, _mul(_sub(end, x), weight)),
-    "log_sigmoid": lambda x: g.negative(activations.softplus(g.negative(x))),
+    "log_sigmoid": lambda x: g.negative(softplus(g.negative(x))),
     "logical_not": lambda x: g.op("logical_not", as_bool(x)),
     "masked_fill": lambda x, mask, value: g.op("where", as_bool(mask), tv.as_tensor(value, g.dtype(x)), x),
     "mul": _mul,
     "neg": lambda x: g.negative(x),
-    "_prelu_kernel": activations.prelu,
+    "_prelu_kernel": prelu,
     "reciprocal": lambda x: g.div(1.0, tv.floating(x)),
     "relu": lambda x: g.op("nn.relu", x),
-    "relu6": _relu6,
     "rsub": lambda x, other, alpha=1: _sub(other, x, alpha),
     "selu": lambda x: _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
     "sign": lambda x: g.op("sign", x),
-    "silu": activations.swish,
+    "silu": swish,
     "square": lambda x: g.mul(x, x),
     "tanhshrink": lambda x: g.sub(x, g.tanh(x)),
     "threshold": lambda x, threshold, value: g.where(g.binary("less_equal", x, threshold), value, x),

@@ -28,10 +28,11 @@ from aotc.relay.frontend.pytorch.values import Table, Value
 from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, linear, whole_layer
 
 
-def _affine(weight: Maybe, bias: Maybe, count: int, dtype: str) -> tuple[Expr, Expr]:
-    """Scale and offset, ones and zeros where they are missing."""
-    scale = weight if weight is not None else g.filled(1, (count,), dtype)
-    return scale, bias if bias is not None else g.filled(0, (count,), dtype)
+def _affine(x: Expr, weight: Maybe, bias: Maybe, count: int | None = None) -> tuple[Expr, Expr]:
+    """Scale and offset, ones and zeros where they are missing; as many as `x` has channels unless `count` says so."""
+    sizes = (tv.size(x, 1) if count is None else count,)
+    scale = weight if weight is not None else g.filled(1, sizes, g.dtype(x))
+    return scale, bias if bias is not None else g.filled(0, sizes, g.dtype(x))
 
 
 # --- normalisation
@@ -40,7 +41,7 @@ def _affine(weight: Maybe, bias: Maybe, count: int, dtype: str) -> tuple[Expr, E
 def _batch_norm(
     x: Expr, weight: Maybe, bias: Maybe, training: bool = False, eps: float = 1e-5, **statistics: Any
 ) -> Expr:
-    scale, offset = _affine(weight, bias, tv.size(x, 1), g.dtype(x))
+    scale, offset = _affine(x, weight, bias)
     mean, variance = statistics.get("running_mean"), statistics.get("running_var")
     if mean is None or variance is None:
         return per_channel(standardized(x, [0, *range(2, g.rank(x))], eps), scale, offset)
@@ -52,13 +53,13 @@ def _batch_norm(
 def _instance_norm(x: Expr, weight: Maybe, bias: Maybe, use_input_stats: bool, eps: float, **statistics: Any) -> Expr:
     if not use_input_stats:
         return _batch_norm(x, weight, bias, eps=eps, **statistics)
-    scale, offset = _affine(weight, bias, tv.size(x, 1), g.dtype(x))
+    scale, offset = _affine(x, weight, bias)
     return g.op("nn.instance_norm", x, scale, offset, axis=1, epsilon=eps)
 
 
 def _group_norm(x: Expr, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5, **groups: int) -> Expr:
     """One argument more is the number of groups, whose name depends on the overload."""
-    scale, offset = _affine(weight, bias, tv.size(x, 1), g.dtype(x))
+    scale, offset = _affine(x, weight, bias)
     (count,) = groups.values()
     return g.op("nn.group_norm", x, scale, offset, num_groups=count, axis=1, epsilon=eps)
 
@@ -67,7 +68,7 @@ def _layer_norm(x: Expr, normalized_shape: Value, weight: Maybe = None, bias: Ma
     kept = g.rank(x) - len(normalized_shape)
     inner = [tv.size(x, k) for k in range(kept, g.rank(x))]
     count = math.prod(inner)
-    scale, offset = (g.reshape(v, (-1,)) for v in _affine(weight, bias, count, g.dtype(x)))
+    scale, offset = (g.reshape(v, (-1,)) for v in _affine(x, weight, bias, count))
     if len(inner) == 1:
         return g.op("nn.layer_norm", x, scale, offset, axis=-1, epsilon=eps)
     flat = g.op("nn.layer_norm", g.reshape(x, (*tv.shape(x)[:kept], count)), scale, offset, axis=-1, epsilon=eps)

@@ -23,7 +23,6 @@ from aotc.relay.frontend.arguments import Axis
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.values import Table, Value
 from aotc.relay.frontend.shapes import depth_to_space, element, from_start, padded, space_to_depth, take
-from aotc.relay.op.rules import broadcast_shape
 
 _INT64_MAX = (1 << 63) - 1
 
@@ -256,7 +255,7 @@ def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
         return g.op("gather", g.reshape(x, (-1,)), g.reshape(indices, (-1,)), axis=0)
     axis = tv.axis(dim, x)
     one = [tuple(1 if k == axis else d for k, d in enumerate(tv.shape(t))) for t in (x, indices)]
-    common = [tv.int_of(d) for d in broadcast_shape(*one)]
+    common = np.broadcast_shapes(*one)
     data, index = (
         g.broadcast(t, [tv.size(t, k) if k == axis else n for k, n in enumerate(common)]) for t in (x, indices)
     )
@@ -306,9 +305,7 @@ def _joined(places: Sequence[Expr]) -> tuple[Expr, tuple[int, ...]]:
     """Positions for several axes as (axes, *shape), broadcast to
     one shape.
     """
-    common: tuple[int, ...] = ()
-    for place in places:
-        common = tuple(tv.int_of(d) for d in broadcast_shape(common, g.dims(place)))
+    common = np.broadcast_shapes(*map(tv.shape, places))
     return g.concat([g.unsqueeze(g.broadcast(p, common), [0]) for p in places], 0), common
 
 

@@ -27,7 +27,7 @@ from aotc.relay.expr import Constant, Expr, Function, Tuple, Var, with_type
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.inputs import input_types
-from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, is_tensor, shape
+from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, int_of, is_tensor, shape
 from aotc.relay.frontend.pytorch.walk import POISON, CustomConverter, call_custom, call_operator, flattened, known
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import Mutator
@@ -286,9 +286,7 @@ def _if(c: _Conversion, node: Any) -> None:
 
 def _loop(c: _Conversion, node: Any) -> None:
     trips, going, *carried = c.inputs(node)
-    if is_tensor(trips) and not isinstance(trips, Constant):
-        _condition(trips)
-    limit, step = int(trips.data) if isinstance(trips, Constant) else int(trips), 0
+    limit, step = int_of(trips), 0
     (body,) = node.blocks()
     counter, *formals = body.inputs()
     while step < limit and _condition(going):

@@ -158,15 +158,21 @@ def ints(values: Value) -> list[int]:
     return [int_of(v) for v in items]
 
 
-def int_of(value: Value) -> int:
-    """An integer: a number or a constant of one element."""
+def number(value: Value) -> Any:
+    """A Python number, or the one that a constant of one element holds."""
     if isinstance(value, SymDim):
         raise dynamic(value)
     if isinstance(value, Constant) and value.data.size == 1:
-        return int(value.data.reshape(-1)[0])
+        return value.data.reshape(-1)[0].item()
     if is_tensor(value):
-        raise AotcError("torch-dynamic", "a value that is only known at run time is used as a number or in a shape")
-    return int(value)
+        text = "a value that is only known at run time is used as a number or in a shape"
+        raise AotcError("torch-dynamic", text, hint="torch.where chooses between tensors element by element")
+    return value
+
+
+def int_of(value: Value) -> int:
+    """An integer: a number or a constant of one element."""
+    return int(number(value))
 
 
 def target_shape(values: Sequence[Value]) -> list[int]:

@@ -3,7 +3,7 @@
 
 with reporting(quiet=False, as_json=False, verbose=0) as out:
     out.stage("importing the model")
-    out.result({"path": "build/net"}, lambda console, data: console.print(data["path"]))
+    out.result({"path": "build/net"}, lambda data: [data["path"]])
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
@@ -58,13 +58,14 @@ class Reporter:
         """End the progress display."""
         self._status.stop()
 
-    def result(self, data: Mapping[str, Any], show: Callable[[Console, Mapping[str, Any]], None]) -> None:
+    def result(self, data: Mapping[str, Any], show: Callable[[Mapping[str, Any]], Iterable[RenderableType]]) -> None:
         """Print a result: as JSON, through `show`, or not at all."""
         self.stop()
         if self.as_json:
             sys.stdout.write(_json(data))
         elif not self.quiet:
-            show(self.console, data)
+            for part in show(data):
+                self.console.print(part)
 
     def text(self, data: Mapping[str, Any], text: str) -> None:
         """Print a text that was asked for, as it stands (no wrapping, no markup), quiet or not; or `data` as JSON."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.json import JSON
 
 from aotc import __version__
 from aotc.checking.verify import verify
@@ -34,7 +34,6 @@ from aotc.measuring.tuning import cluster_runner, run_here, tune
 from aotc.reporting.inspect import inspect_model, inspect_project
 from aotc.reporting.report import PassReport
 from aotc.reporting.support import support_table
-from aotc.reporting.text import unit
 
 
 class _Program(click.Group):
@@ -116,7 +115,7 @@ def compile_command(
     if out.quiet and timing:
         out.text(data, passes)
     else:
-        out.result(data, _show_compiled)
+        out.result(data, tables.show_compiled)
 
 
 def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
@@ -125,14 +124,6 @@ def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
     target = resolve_target(options["target"])
     compiler = {"C compiler": compiler_version(options["cc"], target), "C flags": flags} if build else {}
     return {"target": target.name, "accuracy": options["accuracy"], **compiler}
-
-
-def _show_compiled(console: Console, data: Mapping[str, Any]) -> None:
-    console.print(data.get("timing", ""), end="")
-    console.print(f"project      {data['path']}")
-    if library := data["library"]:
-        console.print(f"library      {library} ({unit(Path(library).stat().st_size, 'B')})")
-    console.print(f"arena        {tables.arena(data['metadata']['memory'])}")
 
 
 @command(
@@ -253,7 +244,7 @@ def inspect_command(out: Reporter, model: Path, **options: Any) -> None:
     """
     if model.is_dir():
         found = inspect_project(model)
-        out.result(found, lambda console, data: console.print_json(data=data))
+        out.result(found, lambda data: [JSON.from_data(data)])
         return
     out.stage("inspecting the model")
     report = inspect_model(model, **options)
@@ -271,7 +262,7 @@ def replay_command(out: Reporter, file: Path) -> None:
     try:
         text = replay(file)
     except AotcError as error:
-        if error.diagnostics[0].code == "replay":
+        if error.code == "replay":
             raise
         out.failure(error)
         raise SystemExit(1) from None
@@ -293,9 +284,7 @@ def cache_command(out: Reporter, info: bool, clear: bool) -> None:
     entries, used = cache.clear() if clear else cache.usage()
     data = {"folder": str(cache.folder), "entries": entries, "bytes": used, "limit": cache.limit, "cleared": clear}
 
-    amount = f"{entries} objects, {unit(used, 'B')}"
-    text = f"removed {amount}" if clear else f"{amount} of at most {unit(cache.limit, 'B')}"
-    out.result(data, lambda console, data: console.print(f"{data['folder']}: {text}"))
+    out.result(data, tables.show_cache)
 
 
 @command("ops")

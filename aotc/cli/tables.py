@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.text import Text
 
 from aotc.reporting.text import grid, unit
+
+#: What is printed of a result, part by part.
+Shown: TypeAlias = Iterator[RenderableType]
 
 
 def arena(memory: Mapping[str, Any]) -> str:
@@ -17,26 +21,43 @@ def arena(memory: Mapping[str, Any]) -> str:
     return f"{unit(memory['peak'], 'B')} (lower bound {unit(memory['lower_bound'], 'B')})"
 
 
-def show_model(console: Console, report: Mapping[str, Any]) -> None:
+def show_compiled(data: Mapping[str, Any]) -> Shown:
+    """The result of `compile`, perhaps with the times of its passes."""
+    if passes := data.get("timing"):
+        yield passes.rstrip()
+    yield f"project      {data['path']}"
+    if library := data["library"]:
+        yield f"library      {library} ({unit(Path(library).stat().st_size, 'B')})"
+    yield f"arena        {arena(data['metadata']['memory'])}"
+
+
+def show_cache(data: Mapping[str, Any]) -> Shown:
+    """What a cache holds, or held."""
+    amount = f"{data['entries']} objects, {unit(data['bytes'], 'B')}"
+    more = f"removed {amount}" if data["cleared"] else f"{amount} of at most {unit(data['limit'], 'B')}"
+    yield f"{data['folder']}: {more}"
+
+
+def show_model(report: Mapping[str, Any]) -> Shown:
     """The report of `inspect_model`."""
     if report["unsupported"]:
-        console.print(f"{report['model']} cannot be compiled:")
+        yield f"{report['model']} cannot be compiled:"
         for problem in report["unsupported"]:
-            console.print(f"  {problem}")
+            yield f"  {problem}"
         return
     tensors = [(kind, tensor) for kind in ("input", "output") for tensor in report[f"{kind}s"]]
     rows = [(kind, str(t["name"]), f"{t['dtype']} {'x'.join(map(str, t['shape'])) or 'scalar'}") for kind, t in tensors]
-    console.print(grid("", "name", "type", rows=rows))
-    console.print(f"parameters   {unit(report['parameters'])} ({unit(report['parameter_bytes'], 'B')})")
-    console.print(f"MACs         {unit(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels")
-    console.print(f"arena        {arena(report['arena'])}")
+    yield grid("", "name", "type", rows=rows)
+    yield f"parameters   {unit(report['parameters'])} ({unit(report['parameter_bytes'], 'B')})"
+    yield f"MACs         {unit(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels"
+    yield f"arena        {arena(report['arena'])}"
     operators = ", ".join(f"{name} {n}" for name, n in sorted(report["operators"].items(), key=lambda r: -r[1]))
-    console.print(f"operators    {operators}")
+    yield f"operators    {operators}"
     kernels = [(row["kernel"], unit(row["macs"]), ", ".join(row["nodes"][:4])) for row in report["largest"]]
-    console.print(grid("largest kernels", "MACs", "nodes", rows=kernels))
+    yield grid("largest kernels", "MACs", "nodes", rows=kernels)
 
 
-def show_report(console: Console, report: Mapping[str, Any]) -> None:
+def show_report(report: Mapping[str, Any]) -> Shown:
     """The report of `verify` as data."""
     rows = []
     for source, o in [(case["source"], o) for case in report["cases"] for o in case["outputs"]]:
@@ -45,20 +66,20 @@ def show_report(console: Console, report: Mapping[str, Any]) -> None:
             more = f" (from the exact result: {o['exact']:.1e}, the reference: {o['reference_exact']:.1e})"
             verdict = Text.assemble(verdict, more)
         rows.append((source, o["name"], f"{o['max_abs']:.2e}", f"{o['relative']:.2e}", str(o["max_ulp"]), verdict))
-    console.print(grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows))
-    console.print(f"compared with {report['reference']}: {'all outputs agree' if report['ok'] else 'outputs DIFFER'}")
+    yield grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows)
+    yield f"compared with {report['reference']}: {'all outputs agree' if report['ok'] else 'outputs DIFFER'}"
     if report["first_difference"]:
-        console.print(f"first difference: {report['first_difference']}")
+        yield f"first difference: {report['first_difference']}"
     if report["wrong_kernel"]:
-        console.print(f"wrong code: {report['wrong_kernel']}; another compiler or --cflags=-O1 may help")
+        yield f"wrong code: {report['wrong_kernel']}; another compiler or --cflags=-O1 may help"
 
 
-def show_operators(console: Console, support: Mapping[str, Any]) -> None:
+def show_operators(support: Mapping[str, Any]) -> Shown:
     """The support table."""
     rows = [(r["name"], r["fusion"], r["compiled"], ", ".join(r["attributes"])) for r in support["operators"]]
-    console.print(grid("operator", "fusion", "compiled", "attributes", rows=rows))
+    yield grid("operator", "fusion", "compiled", "attributes", rows=rows)
     for domain, names in support["onnx"].items():
-        console.print(f"\n{len(names)} operators of {domain}: {', '.join(names)}")
+        yield f"\n{len(names)} operators of {domain}: {', '.join(names)}"
 
 
 def _threads(number: int) -> str:
@@ -79,23 +100,23 @@ def _bench_row(row: Mapping[str, Any], threads: int) -> list[str | Text]:
     return [name, row["version"].split()[0], *figures, error]
 
 
-def show_bench(console: Console, result: Mapping[str, Any]) -> None:
+def show_bench(result: Mapping[str, Any]) -> Shown:
     """The result of `bench`."""
     machine = result["machine"]
     where = f"{machine['cpu']}, {machine['processors']} processors, target {result['target']}"
-    console.print(f"{result['model']} on {where}")
+    yield f"{result['model']} on {where}"
     for turn in result["rounds"]:
-        console.print()
+        yield ""
         head = (_threads(turn["threads"]), "version", "min ms", "median", "first", "load", "MB", "ratio", "error")
         rows = [_bench_row(row, turn["threads"]) for row in turn["contestants"]]
         narrow = (0, 1, 0, 0)  # nine columns in 80 characters
-        console.print(grid(*head, rows=rows, figures=slice(2, None), padding=narrow))
+        yield grid(*head, rows=rows, figures=slice(2, None), padding=narrow)
         for row in (row for row in turn["contestants"] if not row["agrees"]):
-            console.print(f"differs: {row['name']}: {row['reason']}")
+            yield f"differs: {row['name']}: {row['reason']}"
         for rival in turn["skipped"]:
-            console.print(f"left out: {rival['name']}: {rival['reason']}")
+            yield f"left out: {rival['name']}: {rival['reason']}"
         if turn["ratio"] is not None:
-            console.print(f"aotc takes {turn['ratio']:.2f} of the time of the fastest rival, {turn['fastest_rival']}")
+            yield f"aotc takes {turn['ratio']:.2f} of the time of the fastest rival, {turn['fastest_rival']}"
 
 
 def runs(result: Mapping[str, Any]) -> str:
@@ -104,11 +125,11 @@ def runs(result: Mapping[str, Any]) -> str:
     return f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms"
 
 
-def show_run(console: Console, result: Mapping[str, Any]) -> None:
+def show_run(result: Mapping[str, Any]) -> Shown:
     """The result of `run_library`."""
     for row in result["outputs"]:
-        console.print(f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}")
-    console.print(runs(result))
+        yield f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}"
+    yield runs(result)
 
 
 #: Nodes of the model that a row of a profile names.
@@ -125,34 +146,34 @@ def _profile_row(row: Mapping[str, Any], whole: float, model: str) -> list[str |
     return [*times, *speeds, f"{row['gbytes_per_s']:.1f}", f"{row['of_roofline']:.0%}", name]
 
 
-def show_profile(console: Console, result: Mapping[str, Any]) -> None:
+def show_profile(result: Mapping[str, Any]) -> Shown:
     """The result of `profile`."""
     head = ("ms", "share", "calls", "GFLOP/s", "peak", "GB/s", "roof", "kernel and nodes")
     times, machine = result["milliseconds"], result["machine"]
     rows = [_profile_row(row, times["watched"], result["model"]) for row in result["kernels"]]
-    console.print(grid(*head, rows=rows, figures=slice(7)))
-    console.print(f"{runs(result)}; with the clock between steps {times['watched']:.3f} ms")
-    console.print(
+    yield grid(*head, rows=rows, figures=slice(7))
+    yield f"{runs(result)}; with the clock between steps {times['watched']:.3f} ms"
+    yield (
         f"now, on one core: {machine['peak_gflops']:.1f} GFLOP/s, and {machine['bandwidth_gbytes_per_s']:.1f} GB/s "
         f"over the {unit(machine['touched_bytes'], 'B')} of a run"
     )
     if any(row["of_roofline"] > 1 for row in result["kernels"]):
-        console.print(
+        yield (
             "above 100%: Winograd convolutions count the multiplications of the definition, and what the step before "
             "wrote may lie in a nearer cache"
         )
 
 
-def show_tuning(console: Console, report: Mapping[str, Any]) -> None:
+def show_tuning(report: Mapping[str, Any]) -> Shown:
     """What was measured, and what came of it."""
     rows = [
         (row["contraction"], row["candidate"], f"{row['microseconds']:.1f} us", f"{row['speedup']:.2f}")
         for row in report["rows"]
     ]
     if rows:
-        console.print(grid("contraction", "fastest tiling", "time", "gain", rows=rows, figures=slice(2, None)))
+        yield grid("contraction", "fastest tiling", "time", "gain", rows=rows, figures=slice(2, None))
     known = {what: report[what] for what in ("measured", "known", "failed")}
     known["left"] = report["contractions"] - sum(known.values())
     shown = [what for what in ("measured", "known", "left", "failed") if known[what] or what == "measured"]
     text = ", ".join(f"{known[what]} {what}" for what in shown)
-    console.print(f"{report['contractions']} contractions: {text}; records in {report['store']}")
+    yield f"{report['contractions']} contractions: {text}; records in {report['store']}"

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from aotc_codegen.c.kernels import print_kernels
+from aotc_codegen.c.names import nodes_of
 
 from aotc.checking.compare import Comparison, bound_for, compare
 from aotc.checking.inputs import Arrays
@@ -50,8 +51,7 @@ def _name(program: Program, kernel: Kernel) -> str:
 
 
 def _nodes(step: Step) -> str:
-    span = step.span or step.kernel.span
-    nodes = [o.node for o in span.origins() if o.node] if span is not None else []
+    nodes = nodes_of(step.span or step.kernel.span)
     more = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
     return f" (nodes {', '.join(nodes[:SHOWN_NODES])}{more})" if nodes else ""
 

@@ -23,7 +23,7 @@ from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
 from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
-from aotc.ir import AotcError, AotcTypeError, Array, nearest, spending
+from aotc.ir import AotcError, AotcTypeError, Array, require_known, spending
 from aotc.ir.transform import PassContext
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
@@ -98,9 +98,7 @@ class CompileOptions:
         object.__setattr__(self, "machine", resolve_target(self.target))
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
-        if self.accuracy not in ACCURACIES:
-            hint = nearest(self.accuracy, ACCURACIES) or f"known: {', '.join(ACCURACIES)}"
-            raise AotcError("accuracy", f"unknown accuracy {self.accuracy!r}", hint=hint)
+        require_known("accuracy", "accuracy", self.accuracy, ACCURACIES)
         require_passes(self.disabled_pass)
         self.context()  # looks at the configuration
 

@@ -34,6 +34,7 @@ from aotc.tir.target import Budget, Space, Target, Threads, Tiles, Winograd
 from aotc.tir.text import to_text
 
 _FORMAT: Final = "aotc-replay"
+_FAULT: Final = "this is a fault of aotc, please report it"
 _CONTEXT: Final = ("opt_level", "required_pass", "disabled_pass")
 #: Options of a step by name.
 _OPTIONS: Final[Form[dict[str, Any]]] = Form(dict, [Target, Threads, Tiles, Winograd, Budget, Space, DType, Precision])
@@ -66,10 +67,10 @@ def _kept(failure: Failure, problem: str) -> str:
         with written(path) as file:
             file.write(data)
     except OSError as error:
-        return f"this is a fault of aotc, please report it; {folder} cannot keep what shows it: {error.strerror}"
+        return f"{_FAULT}; {folder} cannot keep what shows it: {error.strerror}"
     except TypeError as error:
         return f"no file shows this again: {error}"
-    return f"this is a fault of aotc, please report it; `aotc replay {path}` shows it again"
+    return f"{_FAULT}; `aotc replay {path}` shows it again"
 
 
 def _as_json(failure: Failure, problem: str) -> dict[str, Any]:

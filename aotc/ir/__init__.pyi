@@ -28,6 +28,7 @@ from aotc.ir.diagnostics import AotcValueError as AotcValueError
 from aotc.ir.diagnostics import Diagnostic as Diagnostic
 from aotc.ir.diagnostics import assert_never as assert_never
 from aotc.ir.diagnostics import nearest as nearest
+from aotc.ir.diagnostics import require_known as require_known
 from aotc.ir.dims import Dim as Dim
 from aotc.ir.dims import Shape as Shape
 from aotc.ir.dims import SymDim as SymDim

@@ -8,7 +8,7 @@ raise AotcError.collect(diagnostics)             # several problems at once
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -81,6 +81,13 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     """A hint that names the candidates closest to a misspelt `name`; "" when none is close."""
     close = difflib.get_close_matches(name, list(candidates), n=3)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def require_known(code: str, what: str, name: object, known: Collection[str]) -> None:
+    """Raise AotcError for a name that is none of the known ones; the hint tells those closest to it, else all."""
+    if name not in known:
+        hint = nearest(str(name), known) or f"known: {', '.join(known)}"
+        raise AotcError(code, f"unknown {what} {name!r}", hint=hint)
 
 
 def assert_never(value: NoReturn) -> NoReturn:

@@ -30,7 +30,7 @@ import numpy as np
 from aotc.checking.inputs import Arrays
 from aotc.driver.importing import load_exported
 from aotc.driver.process import run
-from aotc.ir import AotcError, Array, nearest
+from aotc.ir import AotcError, Array, require_known
 from aotc.runtime.session import load
 
 #: How long pnnx may take.
@@ -253,9 +253,8 @@ _ONNX_ALONE: Final = ("onnxruntime", "ncnn")
 
 def require_rivals(names: Sequence[str]) -> None:
     """Raise AotcError (code "rival") for names that are no rivals."""
-    for name in (name for name in names if name not in RIVALS):
-        hint = nearest(name, RIVALS) or f"known: {', '.join(RIVALS)}"
-        raise AotcError("rival", f"unknown contestant {name!r}", hint=hint)
+    for name in names:
+        require_known("rival", "contestant", name, RIVALS)
 
 
 def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:

@@ -90,19 +90,18 @@ def _step_times(binding: Binding, probe: Probe, steps: int, repeat: int) -> Arra
     return times
 
 
-def _rates(milliseconds: float, macs: int, moved: int, peak: float, bandwidth: float) -> dict[str, float]:
-    """Speeds, and the part of the time that the roofline says is needed."""
-    seconds = max(milliseconds, 1e-6) / 1e3
-    needed = max(2 * macs / peak, moved / bandwidth)
-    return {
-        "gflops": 2e-9 * macs / seconds,
-        "gbytes_per_s": 1e-9 * moved / seconds,
-        "of_peak": 2 * macs / peak / seconds,
-        "of_roofline": needed / seconds,
+def _rated(row: dict[str, Any], peak: float, bandwidth: float) -> dict[str, Any]:
+    """A step or kernel with its speeds, and the part of its time that the roofline says is needed."""
+    seconds, operations = max(row["milliseconds"], 1e-6) / 1e3, 2 * row["macs"]
+    return row | {
+        "gflops": 1e-9 * operations / seconds,
+        "gbytes_per_s": 1e-9 * row["bytes"] / seconds,
+        "of_peak": operations / peak / seconds,
+        "of_roofline": max(operations / peak, row["bytes"] / bandwidth) / seconds,
     }
 
 
-def _by_kernel(steps: Sequence[Mapping[str, Any]], peak: float, bandwidth: float) -> list[dict[str, Any]]:
+def _by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The steps summed for each kernel, the most expensive first."""
     rows: dict[str, dict[str, Any]] = {}
     for step in steps:
@@ -111,8 +110,7 @@ def _by_kernel(steps: Sequence[Mapping[str, Any]], peak: float, bandwidth: float
         row["calls"] += 1
         for key in ("milliseconds", "macs", "bytes", "nodes"):
             row[key] = row[key] + step[key]
-    made = (row | _rates(row["milliseconds"], row["macs"], row["bytes"], peak, bandwidth) for row in rows.values())
-    return sorted(made, key=lambda row: -row["milliseconds"])
+    return sorted(rows.values(), key=lambda row: -row["milliseconds"])
 
 
 def profile(
@@ -155,8 +153,8 @@ def profile(
     steps = []
     for row, median in zip(rows, medians, strict=True):
         moved = row["bytes_read"] + row["bytes_written"]
-        step = {"kernel": row["kernel"], "milliseconds": median, "macs": row["macs"], "bytes": moved}
-        steps.append(step | {"nodes": row["nodes"]} | _rates(median, row["macs"], moved, peak, bandwidth))
+        steps.append({"kernel": row["kernel"], "milliseconds": median, "macs": row["macs"], "bytes": moved})
+        steps[-1]["nodes"] = row["nodes"]
     watched = float(np.median(times.sum(axis=1)))
     return {
         "model": session.name,
@@ -164,6 +162,6 @@ def profile(
         "repeat": repeat,
         "milliseconds": {**summary(plain), "watched": watched},
         "machine": {"peak_gflops": peak / 1e9, "bandwidth_gbytes_per_s": bandwidth / 1e9, "touched_bytes": touched},
-        "steps": steps,
-        "kernels": _by_kernel(steps, peak, bandwidth),
+        "steps": [_rated(step, peak, bandwidth) for step in steps],
+        "kernels": [_rated(kernel, peak, bandwidth) for kernel in _by_kernel(steps)],
     }

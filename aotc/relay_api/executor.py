@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from aotc.driver.importing import with_params
-from aotc.ir import AotcError, Device, as_tensors, nearest, require_device
+from aotc.ir import AotcError, Device, as_tensors, require_device, require_known
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, as_function, type_of
@@ -121,9 +120,7 @@ def create_executor(
 
     Raises AotcError for an unknown kind, a device that is not there, unknown targets and wrong parameters.
     """
-    if kind not in _PREPARE:
-        hint = nearest(str(kind), _PREPARE) or f"known: {', '.join(_PREPARE)}"
-        raise AotcError("executor", f"unknown kind of executor {kind!r}", hint=hint)
+    require_known("executor", "kind of executor", kind, _PREPARE)
     module = mod if mod is not None else IRModule()
     require_module(module, "executor")
     return Executor(kind, with_params(module, params), require_device(device), Target(target))
@@ -265,6 +262,9 @@ def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
 
 
 #: What makes a program ready to run, by kind of executor.
-_PREPARE: Final[Mapping[str, Callable[[IRModule, MachineTarget], Run]]] = MappingProxyType(
-    {"debug": _debug, "graph": partial(_compiled, "graph"), "aot": partial(_compiled, "aot"), "vm": _vm}
-)
+_PREPARE: Final[Mapping[str, Callable[[IRModule, MachineTarget], Run]]] = {
+    "debug": _debug,
+    "graph": partial(_compiled, "graph"),
+    "aot": partial(_compiled, "aot"),
+    "vm": _vm,
+}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from aotc.driver.toolchain import resolve_target
-from aotc.ir.diagnostics import AotcError, AotcTypeError, nearest
+from aotc.ir import AotcError, AotcTypeError, require_known
 from aotc.tir import TARGETS
 from aotc.tir import Target as MachineTarget
 
@@ -33,10 +33,7 @@ def Target(target: str | MachineTarget) -> MachineTarget:
     if len(words) > 1:
         hint = 'name the machine itself, for example "x86-64-v3"'
         raise AotcError("target", f"options of targets are not understood: {target!r}", hint=hint)
-    names = ["llvm", "host", *TARGETS]
-    if target not in names:
-        hint = nearest(target, names) or f"known: {', '.join(names)}"
-        raise AotcError("target", f"unknown target {target!r}", hint=hint)
+    require_known("target", "target", target, ["llvm", "host", *TARGETS])
     return resolve_target("host" if target == "llvm" else target)
 
 

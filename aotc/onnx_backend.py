@@ -19,7 +19,6 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
 from aotc.ir import AotcError, Array
 from aotc.runtime.session import Session
@@ -39,7 +38,7 @@ class AotcRep(BackendRep):  # type: ignore[misc]
     def __init__(self, model: ModelProto, options: Mapping[str, Any]) -> None:
         self._model = model
         self._options = dict(options)
-        self._compiled: dict[tuple[tuple[int, ...], ...], tuple[CompiledModel, Session]] = {}
+        self._sessions: dict[tuple[tuple[int, ...], ...], Session] = {}
         fixed = {t.name for t in model.graph.initializer}
         inputs = [v for v in model.graph.input if v.name not in fixed]
         self.input_names = [v.name for v in inputs]
@@ -69,13 +68,12 @@ class AotcRep(BackendRep):  # type: ignore[misc]
         return {name: _array(value) for name, value in zip(self.input_names, items, strict=False)}
 
     def _session(self, shapes: tuple[tuple[int, ...], ...]) -> Session:
-        if shapes not in self._compiled:
+        if shapes not in self._sessions:
             options = dict(self._options)
             if shapes:
                 options["input_shapes"] = dict(zip(self.input_names, shapes, strict=True))
-            compiled = compile(self._model, **options)
-            self._compiled[shapes] = compiled, compiled.session()
-        return self._compiled[shapes][1]
+            self._sessions[shapes] = compile(self._model, **options).session()
+        return self._sessions[shapes]
 
 
 def _is_static(value: Any) -> bool:

@@ -22,23 +22,6 @@ from onnx.reference.op_run import OpRun
 from aotc.checking.inputs import Arrays
 
 
-class Upsample(OpRun):  # type: ignore[misc]
-    """Upsample as opset 10 defines it through Resize; the evaluator itself knows the nearest mode only."""
-
-    op_domain = ""
-
-    def _run(self, x: Any, scales: Any, mode: str | None = None) -> tuple[Any]:
-        how = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **how)
-        made = {"x": x, "scales": np.asarray(scales, np.float32)}
-        kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in made.items()}
-        inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
-        outputs = [helper.make_tensor_value_info("y", kinds["x"], None)]
-        graph = helper.make_graph([node], "upsample", inputs, outputs)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
-        return (ReferenceEvaluator(model).run(None, made)[0],)
-
-
 class GlobalMaxPool(OpRun):  # type: ignore[misc]
     """The maximum over all spatial axes, however many; the evaluator's own takes two."""
 
@@ -60,6 +43,10 @@ def _messages(root: Any) -> Iterator[Any]:
 
 
 def _widen_node(node: onnx.NodeProto) -> None:
+    if node.op_type == "Upsample":  # the evaluator's own knows the nearest mode only
+        node.op_type, node.input[1:] = "Resize", ["", *node.input[1:]]
+        how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        node.attribute.extend(helper.make_attribute(*item) for item in how.items())
     for attribute in node.attribute:
         to_dtype = node.op_type in ("Cast", "EyeLike") and attribute.name in ("to", "dtype")
         if to_dtype and attribute.i == TensorProto.FLOAT:
@@ -86,5 +73,5 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def run_in_double(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
     """The outputs by name of `model` in double precision; raises whatever the evaluator does."""
-    values = ReferenceEvaluator(in_double(model), new_ops=[GlobalMaxPool, Upsample]).run(None, dict(inputs))
+    values = ReferenceEvaluator(in_double(model), new_ops=[GlobalMaxPool]).run(None, dict(inputs))
     return {o.name: np.asarray(v) for o, v in zip(model.graph.output, values, strict=True)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
+#: Outputs by name for inputs by name; None where these cannot be had.
+RunOnce: TypeAlias = Callable[[Arrays], Arrays]
+ExactRun: TypeAlias = Callable[[Arrays], Arrays | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """What a compiled model is compared with.
@@ -37,11 +42,11 @@ class Reference:
     """
 
     name: str
-    run: Callable[[Arrays], Arrays]
-    exact: Callable[[Arrays], Arrays | None]
+    run: RunOnce
+    exact: ExactRun
 
 
-def or_none(run: Callable[[Arrays], Arrays]) -> Callable[[Arrays], Arrays | None]:
+def or_none(run: RunOnce) -> ExactRun:
     """`run`, with None for whatever it raises: there is no exact result then."""
 
     def attempt(inputs: Arrays) -> Arrays | None:
@@ -73,7 +78,7 @@ def _onnxruntime_session(model: ModelProto) -> Any:
         return None
 
 
-def session_runner(name: str, session: Any, names: Sequence[str]) -> Callable[[Arrays], Arrays]:
+def session_runner(name: str, session: Any, names: Sequence[str]) -> RunOnce:
     """Runs another implementation, which gives outputs of these names.
 
     What it gives raises AotcError (code "reference") where the implementation cannot run the model.

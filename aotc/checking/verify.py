@@ -8,7 +8,7 @@ report.ok, report.cases[0].outputs[0].relative
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,7 +17,7 @@ import onnx
 
 from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
 from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs
-from aotc.checking.reference import Reference, onnx_reference, relay_reference
+from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_reference
 from aotc.checking.suspects import first_wrong_kernel
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule"
-ExactRun = Callable[[Arrays], "Arrays | None"]
 
 
 @dataclass(frozen=True, slots=True)

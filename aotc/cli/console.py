@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console, RenderableType
 from rich.logging import RichHandler
@@ -24,6 +24,9 @@ from rich.progress import MofNCompleteColumn, Progress
 from aotc.driver.scratch import output_file
 from aotc.ir.diagnostics import AotcError
 
+#: What a command found, as --json prints it; what is printed of it else, part by part.
+Data: TypeAlias = Mapping[str, Any]
+Shown: TypeAlias = Iterable[RenderableType]
 #: Exit code for what the user can put right.
 USER_ERROR = 2
 
@@ -58,7 +61,7 @@ class Reporter:
         """End the progress display."""
         self._status.stop()
 
-    def result(self, data: Mapping[str, Any], show: Callable[[Mapping[str, Any]], Iterable[RenderableType]]) -> None:
+    def result(self, data: Data, show: Callable[[Data], Shown]) -> None:
         """Print a result: as JSON, through `show`, or not at all."""
         self.stop()
         if self.as_json:
@@ -67,7 +70,7 @@ class Reporter:
             for part in show(data):
                 self.console.print(part)
 
-    def text(self, data: Mapping[str, Any], text: str) -> None:
+    def text(self, data: Data, text: str) -> None:
         """Print a text that was asked for, as it stands (no wrapping, no markup), quiet or not; or `data` as JSON."""
         self.stop()
         sys.stdout.write(_json(data) if self.as_json else text)
@@ -77,7 +80,7 @@ class Reporter:
         self.stop()
         sys.stderr.write(f"{text}\n")
 
-    def write(self, path: Path, data: Mapping[str, Any]) -> None:
+    def write(self, path: Path, data: Data) -> None:
         """Write a result to a file, as JSON; AotcError (code "output") where it cannot be written."""
         with output_file(path, "output") as file:
             file.write(_json(data).encode())
@@ -95,7 +98,7 @@ class Reporter:
             self.errors.print(f"[bold red]error[/]: {escape(str(diagnostic))}")
 
 
-def _json(data: Mapping[str, Any]) -> str:
+def _json(data: Data) -> str:
     return json.dumps(data, indent=2, default=str) + "\n"
 
 

@@ -3,25 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
 
-from rich.console import RenderableType
 from rich.text import Text
 
+from aotc.cli.console import Data, Shown
 from aotc.reporting.text import grid, unit
 
-#: What is printed of a result, part by part.
-Shown: TypeAlias = Iterator[RenderableType]
 
-
-def arena(memory: Mapping[str, Any]) -> str:
+def arena(memory: Data) -> str:
     """The memory of a run, and the least that it needs at once."""
     return f"{unit(memory['peak'], 'B')} (lower bound {unit(memory['lower_bound'], 'B')})"
 
 
-def show_compiled(data: Mapping[str, Any]) -> Shown:
+def show_compiled(data: Data) -> Shown:
     """The result of `compile`, perhaps with the times of its passes."""
     if passes := data.get("timing"):
         yield passes.rstrip()
@@ -31,14 +26,14 @@ def show_compiled(data: Mapping[str, Any]) -> Shown:
     yield f"arena        {arena(data['metadata']['memory'])}"
 
 
-def show_cache(data: Mapping[str, Any]) -> Shown:
+def show_cache(data: Data) -> Shown:
     """What a cache holds, or held."""
     amount = f"{data['entries']} objects, {unit(data['bytes'], 'B')}"
     more = f"removed {amount}" if data["cleared"] else f"{amount} of at most {unit(data['limit'], 'B')}"
     yield f"{data['folder']}: {more}"
 
 
-def show_model(report: Mapping[str, Any]) -> Shown:
+def show_model(report: Data) -> Shown:
     """The report of `inspect_model`."""
     if report["unsupported"]:
         yield f"{report['model']} cannot be compiled:"
@@ -57,7 +52,7 @@ def show_model(report: Mapping[str, Any]) -> Shown:
     yield grid("largest kernels", "MACs", "nodes", rows=kernels)
 
 
-def show_report(report: Mapping[str, Any]) -> Shown:
+def show_report(report: Data) -> Shown:
     """The report of `verify` as data."""
     rows = []
     for source, o in [(case["source"], o) for case in report["cases"] for o in case["outputs"]]:
@@ -74,7 +69,7 @@ def show_report(report: Mapping[str, Any]) -> Shown:
         yield f"wrong code: {report['wrong_kernel']}; another compiler or --cflags=-O1 may help"
 
 
-def show_operators(support: Mapping[str, Any]) -> Shown:
+def show_operators(support: Data) -> Shown:
     """The support table."""
     rows = [(r["name"], r["fusion"], r["compiled"], ", ".join(r["attributes"])) for r in support["operators"]]
     yield grid("operator", "fusion", "compiled", "attributes", rows=rows)
@@ -91,7 +86,7 @@ def _known(number: float | None, form: str) -> str:
     return "" if number is None else format(number, form)
 
 
-def _bench_row(row: Mapping[str, Any], threads: int) -> list[str | Text]:
+def _bench_row(row: Data, threads: int) -> list[str | Text]:
     times, memory = row["milliseconds"], row["memory"]
     name = row["name"] if row["threads"] == threads else f"{row['name']} ({_threads(row['threads'])})"
     figures = [f"{times[key]:.3f}" for key in ("min", "median", "first")]
@@ -100,7 +95,7 @@ def _bench_row(row: Mapping[str, Any], threads: int) -> list[str | Text]:
     return [name, row["version"].split()[0], *figures, error]
 
 
-def show_bench(result: Mapping[str, Any]) -> Shown:
+def show_bench(result: Data) -> Shown:
     """The result of `bench`."""
     machine = result["machine"]
     where = f"{machine['cpu']}, {machine['processors']} processors, target {result['target']}"
@@ -119,13 +114,13 @@ def show_bench(result: Mapping[str, Any]) -> Shown:
             yield f"aotc takes {turn['ratio']:.2f} of the time of the fastest rival, {turn['fastest_rival']}"
 
 
-def runs(result: Mapping[str, Any]) -> str:
+def runs(result: Data) -> str:
     """How many runs were timed, and what came of it."""
     times = result["milliseconds"]
     return f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms"
 
 
-def show_run(result: Mapping[str, Any]) -> Shown:
+def show_run(result: Data) -> Shown:
     """The result of `run_library`."""
     for row in result["outputs"]:
         yield f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}"
@@ -136,7 +131,7 @@ def show_run(result: Mapping[str, Any]) -> Shown:
 NODES_SHOWN = 3
 
 
-def _profile_row(row: Mapping[str, Any], whole: float, model: str) -> list[str | Text]:
+def _profile_row(row: Data, whole: float, model: str) -> list[str | Text]:
     """The figures of a kernel of which all take so many milliseconds, then its name and nodes."""
     more = len(row["nodes"]) - NODES_SHOWN
     nodes = ", ".join(row["nodes"][:NODES_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -146,7 +141,7 @@ def _profile_row(row: Mapping[str, Any], whole: float, model: str) -> list[str |
     return [*times, *speeds, f"{row['gbytes_per_s']:.1f}", f"{row['of_roofline']:.0%}", name]
 
 
-def show_profile(result: Mapping[str, Any]) -> Shown:
+def show_profile(result: Data) -> Shown:
     """The result of `profile`."""
     head = ("ms", "share", "calls", "GFLOP/s", "peak", "GB/s", "roof", "kernel and nodes")
     times, machine = result["milliseconds"], result["machine"]
@@ -164,7 +159,7 @@ def show_profile(result: Mapping[str, Any]) -> Shown:
         )
 
 
-def show_tuning(report: Mapping[str, Any]) -> Shown:
+def show_tuning(report: Data) -> Shown:
     """What was measured, and what came of it."""
     rows = [
         (row["contraction"], row["candidate"], f"{row['microseconds']:.1f} us", f"{row['speedup']:.2f}")

@@ -176,24 +176,21 @@ class ObjectCache:
         """Remove what was used longest ago beyond the limit, and abandoned files."""
         with suppress(OSError):  # a folder that may not be looked into holds nothing for us
             if self._trusts():
-                self._trim()
+                for folder in self.folder.glob("??"):
+                    for unfinished in abandoned(folder):
+                        discard(unfinished)
+                _remove(self._excess())
 
-    def _trim(self) -> None:
-        for folder in self.folder.glob("??"):
-            for unfinished in abandoned(folder):
-                discard(unfinished)
-        entries = self._entries()
+    def _excess(self) -> Iterator[Path]:
+        """What was used longest ago beyond the limit, and as much more as leaves room."""
+        entries = sorted(self._entries(), key=lambda e: e[1].st_mtime)
         excess = sum(found.st_size for _, found in entries) - self.limit
-        if excess <= 0:
-            return
-        excess += int((1 - TRIMMED) * self.limit)
-        old = []
-        for path, found in sorted(entries, key=lambda e: e[1].st_mtime):
+        excess += int((1 - TRIMMED) * self.limit) if excess > 0 else 0
+        for path, found in entries:
             if excess <= 0:
                 break
-            old.append(path)
+            yield path
             excess -= found.st_size
-        _remove(old)
 
     def clear(self) -> tuple[int, int]:
         """Remove all entries; how many there were, and their bytes."""

@@ -106,12 +106,11 @@ class Kernels:
         self._found: OrderedDict[tuple[int, tuple[Type, ...]], Run] = OrderedDict()
         static = {n: f for n, f in zip(self.names, self.functions, strict=True) if _is_compiled(f)}
         library = self.work.compile_functions(static)
-        runs = {n: _compiled(library, n, f) for n, f in static.items()}
-        self._static = [runs.get(n) for n in self.names]
+        self._static = {n: _compiled(library, n, f) for n, f in static.items()}
 
     def __call__(self, number: int, args: Sequence[Value]) -> Value:
         """The result of kernel `number`; AotcError naming the operator and the types for what it refuses."""
-        run = self._static[number]
+        run = self._static.get(self.names[number])
         if run is None:
             types = tuple(map(_type_of_value, args))
             key = number, types

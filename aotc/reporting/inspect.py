@@ -35,8 +35,8 @@ def _places(span: Span | None) -> list[str]:
 
 
 def _largest(program: Program) -> list[dict[str, Any]]:
-    rows = [{"kernel": s.kernel.name, "macs": s.kernel.macs, "nodes": _places(s.span)} for s in program.steps]
-    return sorted(rows, key=lambda row: -int(str(row["macs"])))[:LARGEST]
+    steps = sorted(program.steps, key=lambda step: -step.kernel.macs)[:LARGEST]
+    return [{"kernel": s.kernel.name, "macs": s.kernel.macs, "nodes": _places(s.span)} for s in steps]
 
 
 def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:

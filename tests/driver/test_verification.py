@@ -93,6 +93,17 @@ def test_the_exact_result_is_in_double_precision() -> None:
     np.testing.assert_allclose(found["y"], e / e.sum(axis=1, keepdims=True), rtol=1e-7)
 
 
+def test_linear_upsampling_in_double_precision() -> None:
+    node = helper.make_node("Upsample", ["x", "s"], ["y"], mode="linear")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 2])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 4])
+    scales = numpy_helper.from_array(np.array([1, 1, 2], np.float32), "s")
+    model = helper.make_model(helper.make_graph([node], "up", [x], [y], [scales]))
+    model.opset_import[0].version = 9
+    found = run_in_double(model, {"x": np.array([[[0.0, 1.0]]])})["y"]
+    assert found.tolist() == [[[0.0, 0.5, 1.0, 1.0]]] and model.graph.node[0].op_type == "Upsample"
+
+
 def test_a_model_that_the_evaluator_cannot_run_has_no_exact_result() -> None:
     model = small_model()
     model.graph.node[1].op_type = "NoSuchOperator"

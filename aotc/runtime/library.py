@@ -149,11 +149,10 @@ def _unloadable(path: Path, error: OSError) -> AotcError:
 
 
 def _model(path: Path, handle: Any) -> Any:
-    try:
-        entry = getattr(handle, ENTRY_SYMBOL)
-    except AttributeError:
+    entry = getattr(handle, ENTRY_SYMBOL, None)
+    if entry is None:
         hint = "only libraries built by aotc can be loaded"
-        raise AotcError("load", f"{path} is no compiled model: it has no {ENTRY_SYMBOL}", hint=hint) from None
+        raise AotcError("load", f"{path} is no compiled model: it has no {ENTRY_SYMBOL}", hint=hint)
     model = entry()
     if model == ffi.NULL:
         raise AotcError("load", f"{path} is no compiled model: {ENTRY_SYMBOL} gives nothing")

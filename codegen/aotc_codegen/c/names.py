@@ -17,18 +17,17 @@ from aotc.ir import Span
 _WORDS: Final = """
 auto break case char const continue default do double else enum extern float for goto if inline int long register
 restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false
-_Bool _Complex _Imaginary _Alignas _Alignof _Atomic _Generic _Noreturn _Static_assert _Thread_local alignas alignof
-asm and and_eq bitand bitor catch char8_t char16_t char32_t class compl concept consteval constexpr constinit
-const_cast co_await co_return co_yield decltype delete dynamic_cast explicit export friend mutable namespace new
-noexcept not not_eq nullptr operator or or_eq private protected public reinterpret_cast requires static_assert
-static_cast template this thread_local throw try typeid typename typeof typeof_unqual using virtual wchar_t xor
-xor_eq unix linux main NULL
+alignas alignof asm and and_eq bitand bitor catch char8_t char16_t char32_t class compl concept consteval constexpr
+constinit const_cast co_await co_return co_yield decltype delete dynamic_cast explicit export friend mutable namespace
+new noexcept not not_eq nullptr operator or or_eq private protected public reinterpret_cast requires static_assert
+static_cast template this thread_local throw try typeid typename typeof typeof_unqual using virtual wchar_t xor xor_eq
+unix linux main NULL
 """
-#: Words that C, C++ or a common platform header has taken.
+#: Words that C, C++ or a common platform header has taken, as far as identifiers can be them: none begins with `_`.
 KEYWORDS: Final = frozenset(_WORDS.split())
 _FILES: Final = """
 aio alloca argp argz assert byteswap complex cpio crypt ctype dirent dlfcn elf endian envz err errno error execinfo
-fcntl features fenv float fmtmsg fnmatch fstab ftw gconv getopt glob grp iconv ifaddrs immintrin intrin inttypes io
+fcntl features fenv fmtmsg fnmatch fstab ftw gconv getopt glob grp iconv ifaddrs immintrin intrin inttypes io
 iso646 langinfo libgen libintl limits link locale malloc math mcheck memory mntent monetary mqueue netdb nss obstack
 paths poll printf process pthread pty pwd regex resolv sched search semaphore setjmp sgtty shadow signal spawn
 stdalign stdarg stdatomic stdbit stdbool stdckdint stddef stdint stdio stdlib stdnoreturn string strings syscall

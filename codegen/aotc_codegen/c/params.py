@@ -38,7 +38,6 @@ class Params:
     def __init__(self, model: str, constants: Sequence[Storage], array_bytes: int) -> None:
         self.model = model
         self.array_bytes = array_bytes
-        self.constants = tuple(constants)
         self.offsets: dict[Storage, int] = {}
         self._pieces: dict[Storage, tuple[memoryview, bytes]] = {}
         self._home: dict[Storage, Storage] = {}

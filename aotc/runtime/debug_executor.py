@@ -83,9 +83,11 @@ class GraphModuleDebug(GraphModule):
             require_device(one)
         super().__init__(module)
         assert isinstance(self._binding, GraphBinding)
-        self._memory, self._nodes = self._binding, module.nodes
+        self._memory = self._binding
+        self._nodes = module.nodes
         self._names = [node.name for node in self._nodes]
-        self._graph_json, self._dump_root = graph_json_str, dump_root
+        self._graph_json = graph_json_str
+        self._dump_root = dump_root
         self._profile = Profile(())
         if _names(graph_json_str) != self._names:
             raise AotcError("graph", "the graph is not that of the executor", hint="give what get_graph_json() gives")
@@ -118,7 +120,8 @@ class GraphModuleDebug(GraphModule):
         return self._profile
 
     def _row(self, index: int, seconds: Sequence[float]) -> ProfileRow:
-        node, outputs = self._nodes[index], self._memory.node_outputs(index)
+        node = self._nodes[index]
+        outputs = self._memory.node_outputs(index)
         kernel = node.kernel.partition(":")[2]
         times = BenchmarkResult(tuple(seconds))
         return ProfileRow(node.name, kernel, outputs[0].shape, len(node.inputs), len(outputs), times)

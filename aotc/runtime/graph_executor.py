@@ -58,7 +58,8 @@ class GraphModule:
         if not isinstance(module, (Session, GraphMachine)):
             hint = 'GraphModule(lib["default"](device))'
             raise AotcTypeError("executor", f"expected an executor, not {type(module).__name__}", hint=hint)
-        self._inputs, self._outputs = module.get_inputs(), module.get_outputs()
+        self._inputs = module.get_inputs()
+        self._outputs = module.get_outputs()
         self._arrays = {i.name: np.zeros(i.shape, i.dtype.numpy) for i in self._inputs}
         self._binding = module.bind(self._arrays)
         self._missing = dict.fromkeys(self._arrays)

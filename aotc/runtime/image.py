@@ -91,7 +91,8 @@ def _stated_size(raw: _Headers) -> int:
 def _elf(raw: _Headers) -> int:
     width = 8 if raw.number(4, 1) == 2 else 4
     headers = replace(raw, big=raw.number(5, 1) == 2, width=width)
-    segments, sections = headers.address(24 + width), headers.address(24 + 2 * width)
+    segments = headers.address(24 + width)
+    sections = headers.address(24 + 2 * width)
     counts = 30 + 3 * width
     stride, count, section_bytes, section_count = (headers.number(counts + at, 2) for at in (0, 2, 4, 6))
     loaded = headers.table_end(segments, count, stride, width, 4 * width, kind=1)
@@ -119,7 +120,8 @@ def _fat(headers: _Headers) -> int:
 def _mach(raw: _Headers, base: int) -> int:
     """The end of a library that begins at an offset."""
     headers = replace(raw, big=raw.number(base, 1) == 0xFE, base=base)
-    magic, length = headers.number(base, 4), headers.number(base + 20, 4)
+    magic = headers.number(base, 4)
+    length = headers.number(base + 20, 4)
     if magic not in (0xFEEDFACE, 0xFEEDFACF) or length > _COMMANDS:
         return 0
     width, kind = (8, 0x19) if magic == 0xFEEDFACF else (4, 0x1)

@@ -71,7 +71,9 @@ class KernelLibrary:
 
     def bind(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
         """A function that runs a kernel on these arrays, for one thread at a time."""
-        info, function, forms = self.infos[name], self._functions[name], self._forms[name]
+        info = self.infos[name]
+        function = self._functions[name]
+        forms = self._forms[name]
         arrays = (*inputs, *outputs)
         buffers = []
         for array, (dtype, size, memory) in zip(arrays, forms, strict=True):

@@ -219,7 +219,8 @@ class Session:
 
     def _options_with(self, on_step: Any, context: Any) -> Any:
         """Options of a run: what to call before each step, the threads and the instruction set."""
-        size, threads = ffi.sizeof("aotc_run_options"), ffi.NULL if self.threads is None else self.threads.pointer
+        size = ffi.sizeof("aotc_run_options")
+        threads = ffi.NULL if self.threads is None else self.threads.pointer
         return ffi.new("aotc_run_options *", [size, on_step, context, threads, self._isa])
 
     def _invoke(self, inputs: Any, outputs: Any, workspace: Any, options: Any = None) -> None:
@@ -240,16 +241,19 @@ class Binding:
     """
 
     def __init__(self, session: Session, inputs: Sequence[Array], outputs: Mapping[str, Array]) -> None:
-        infos_in, infos_out = session.get_inputs(), session.get_outputs()
+        infos_in = session.get_inputs()
+        infos_out = session.get_outputs()
         results = [outputs[i.name] if i.name in outputs else np.empty(i.shape, i.dtype.numpy) for i in infos_out]
         self._session = session
         self._lock = own_lock(self)
         self.inputs: Mapping[str, Array] = _by_name(infos_in, inputs)
         self.outputs: Mapping[str, Array] = _by_name(infos_out, results)
-        sources, targets = own_memory(inputs, infos_in), own_memory(results, infos_out)
+        sources = own_memory(inputs, infos_in)
+        targets = own_memory(results, infos_out)
         if outputs:
             _require_apart(dict(self.outputs), dict(zip(self.inputs, sources, strict=True)))
-        self._loads, self._stores = moves(sources, inputs), moves(results, targets)
+        self._loads = moves(sources, inputs)
+        self._stores = moves(results, targets)
         self._memory, workspace = session._new_workspace()
         self._keep = sources, targets
         self._arguments = _pointers(sources), _pointers(targets), workspace

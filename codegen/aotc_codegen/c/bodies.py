@@ -153,7 +153,8 @@ class _Preparation:
         if isinstance(stmt, Store):
             return self.behind_loads(stmt)
         if isinstance(stmt, For):
-            begin, end = bounds(stmt.begin, self.ranges)[0], bounds(stmt.end, self.ranges)[1]
+            begin = bounds(stmt.begin, self.ranges)[0]
+            end = bounds(stmt.end, self.ranges)[1]
             self.ranges[stmt.var] = (begin, end - 1)
         return rebuilt(stmt, self.statement)
 

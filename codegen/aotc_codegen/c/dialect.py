@@ -116,7 +116,8 @@ class Dialect:
 
     def vector_definition(self, dtype: DType, lanes: int) -> str:
         """The definition of a vector type."""
-        name, size = self.vector_name(dtype, lanes), dtype.itemsize
+        name = self.vector_name(dtype, lanes)
+        size = dtype.itemsize
         made = self.spelled_vectors(name).definition
         return made.format(type=self.types[dtype], name=name, bytes=size * lanes, align=size)
 

@@ -239,14 +239,16 @@ def _index_division(scope: Scope, expr: Binary) -> _Piece:
 
 
 def _load(scope: Scope, expr: Load) -> _Piece:
-    text, dtype = place(scope, expr.buffer, expr.index, 1), expr.dtype
+    text = place(scope, expr.buffer, expr.index, 1)
+    dtype = expr.dtype
     if dtype.is_narrow_float or is_small(dtype):
         return _Piece(f"{scope.helpers.use('load' if dtype.is_float else 'wrap', dtype)}({text})")
     return _Piece(f"{text} != 0", EQUALITY) if dtype.is_bool else _Piece(text)
 
 
 def _cast(scope: Scope, expr: Cast) -> _Piece:
-    source, target, use = expr.a.dtype, expr.dtype, scope.helpers.use
+    source, target = expr.a.dtype, expr.dtype
+    use = scope.helpers.use
     inner = value(scope, expr.a, UNARY)
     if target.is_bool:
         zero = scope.dialect.literal(0, carrier(source))
@@ -288,7 +290,8 @@ def _integer(scope: Scope, dtype: DType, text: str, cut: str) -> _Piece:
 
 
 def _unary(scope: Scope, expr: Unary) -> _Piece:
-    inner, dtype = value(scope, expr.a, UNARY), expr.dtype
+    inner = value(scope, expr.a, UNARY)
+    dtype = expr.dtype
     if dtype.is_bool:
         return _Piece(f"!{inner}", UNARY)
     if dtype.is_float:
@@ -397,7 +400,8 @@ def _spelled(scope: Scope, expr: Call, text: Text) -> _Piece:
 
 
 def _vector(scope: Scope, expr: Expr) -> _Piece:
-    dtype, lanes, helpers = expr.dtype, expr.lanes, scope.helpers
+    dtype, lanes = expr.dtype, expr.lanes
+    helpers = scope.helpers
     vector = scope.vector(dtype, lanes)
     match expr:
         case Var():

@@ -179,7 +179,8 @@ def _definition(what: str, dtype: DType, lanes: int) -> Definition:
         return Definition(lanes_text(what, dtype, lanes), (f"scalar {what}",))
     if lanes > 1:
         return _VECTORS[what]
-    row, kind = _SCALARS[what], "float" if dtype.is_float else "" if dtype.is_signed else "unsigned"
+    row = _SCALARS[what]
+    kind = "float" if dtype.is_float else "" if dtype.is_signed else "unsigned"
     return row.get(dtype) or row.get(kind) or row[""]
 
 
@@ -229,7 +230,8 @@ class Helpers:
         }
 
     def _vector_words(self, dtype: DType, lanes: int) -> dict[str, object]:
-        name, value = self.dialect.vector_name, carrier(dtype)
+        name = self.dialect.vector_name
+        value = carrier(dtype)
         return {
             "vector": name(value, lanes),
             "M": name(DType(f"int{value.bits}"), lanes),

@@ -246,7 +246,8 @@ def words(dtype: DType) -> dict[str, str]:
     if f.unsigned_zero:
         result = f"bits == {f.nan:#x}u ? -NAN : {result}"
         signed = f"code == 0u || code == {f.nan:#x}u ? code : {signed}"
-    shift, least = 23 - f.mantissa, 2.0 ** (1 - f.bias - f.mantissa)
+    shift = 23 - f.mantissa
+    least = 2.0 ** (1 - f.bias - f.mantissa)
     codes = {"digits": sign - 1, "added": (127 - f.bias) << 23, "first_normal": 1 << f.mantissa}
     codes |= {"half": (1 << (shift - 1)) - 1, "rebias": (127 - f.bias) << f.mantissa, "least": (128 - f.bias) << 23}
     texts = {"special": special, "result": result, "signed": signed, "sign_bit": str(dtype.bits - 1)}

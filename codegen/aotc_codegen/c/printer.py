@@ -71,7 +71,8 @@ def print_kernel(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
     lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
     lines += _block(scope, body, 1)
     text = "".join(f"{line}\n" for line in lines)
-    definitions, vectors = scope.helpers.definitions, frozenset(scope.vectors)
+    definitions = scope.helpers.definitions
+    vectors = frozenset(scope.vectors)
     return PrintedKernel(head, text, definitions, vectors, has_guarded_access(body))
 
 
@@ -87,7 +88,8 @@ def _scope(kernel: Kernel, dialect: Dialect) -> Scope:
 
 def _parameters(kernel: Kernel, scope: Scope) -> str:
     dialect, rows = scope.dialect, []
-    inputs, outputs = frozenset(kernel.inputs), frozenset(kernel.outputs)
+    inputs = frozenset(kernel.inputs)
+    outputs = frozenset(kernel.outputs)
     meets = any(isinstance(s, Sync) for s in walk_stmts(kernel.body))
     for buffer in kernel.params:
         read_only = buffer in inputs and buffer not in outputs
@@ -160,7 +162,8 @@ def _register_type(scope: Scope, var: Var) -> str:
 def _store(scope: Scope, stmt: Store) -> str:
     dtype, lanes = stmt.buffer.dtype, stmt.value.lanes
     if lanes > 1 and dtype.is_narrow_float:
-        to, made = address(scope, stmt.buffer, stmt.index), unrounded(scope, stmt.value)
+        to = address(scope, stmt.buffer, stmt.index)
+        made = unrounded(scope, stmt.value)
         return f"{scope.helpers.use('store', dtype, lanes)}({to}, {made})"
     return f"{place(scope, stmt.buffer, stmt.index, lanes)} = {_stored(scope, stmt)}"
 

@@ -52,7 +52,8 @@ class Tensor:
     @property
     def descriptor(self) -> str:
         """What callers are told of it, as an aotc_tensor."""
-        name, s = string_text(self.storage.name), self.storage
+        s = self.storage
+        name = string_text(s.name)
         shape = f"{self.role}{self.number}_shape"
         return f'{{"{name}", {shape}, {s.nbytes}, {len(s.shape)}, AOTC_{s.dtype.upper()}}}'
 

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, TensorType, Type, Types, require
-from aotc.relay.op.contract import as_dtype, float_work, sum_type
+from aotc.ir import Attrs, Dim, DType, require
 from aotc.relay.op.opdef import Array, OpDef, Scalar
-from aotc.relay.op.pool import POOLED, divided, mean_of, pool_data, pool_layouts, pool_op, pooled
+from aotc.relay.op.pool import POOLED, divided, mean_of, pool_layouts, pool_op, pooled
 from aotc.relay.op.samples import cases
-from aotc.relay.op.window import arrange, canonical, each_axis, for_axes, laid_out, pick, spread
+from aotc.relay.op.window import each_axis, for_axes, pick, spread
 from aotc.tir import Const, const, te
 
 
@@ -73,17 +72,14 @@ class _Part:
         return [low + k < high] if least != most else []
 
 
-def _parts(n: int, a: AdaptivePoolAttrs, space: Sequence[int]) -> list[_Part]:
-    return list(map(_Part, space, spread(a.output_size, n) if a.output_size else space))
-
-
-def _infer_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, types: Types) -> Type:
-    data = pool_data(n, types[0], mean)
-    source, result = pool_layouts(n, a)
-    batch, channels, *space = pick(data.shape, source)
+def _sizes(n: int, a: AdaptivePoolAttrs, space: Sequence[Dim]) -> Sequence[Dim]:
     sizes = spread(a.output_size, n) if a.output_size else space
     require("pool.size", all(not isinstance(m, int) or m > 0 for m in sizes), f"output_size is {a.output_size}")
-    return TensorType(arrange((batch, channels, *sizes), result), data.dtype)
+    return sizes
+
+
+def _parts(n: int, a: AdaptivePoolAttrs, space: Sequence[int]) -> list[_Part]:
+    return list(map(_Part, space, spread(a.output_size, n) if a.output_size else space))
 
 
 def _compute(n: int, mean: bool, name: str, a: AdaptivePoolAttrs, data: te.Tensor) -> te.Tensor:
@@ -104,18 +100,14 @@ def _compute(n: int, mean: bool, name: str, a: AdaptivePoolAttrs, data: te.Tenso
     return te.compute(total.shape, body, "avg_pool") if mean else total
 
 
-def _reference_adaptive(n: int, mean: bool, a: AdaptivePoolAttrs, data: Array) -> Array:
-    source, result = pool_layouts(n, a)
-    x = canonical(data, source)
-    x = x.astype(sum_type(DType.of(data)).numpy) if mean else float_work(x)
+def _values(n: int, mean: bool, a: AdaptivePoolAttrs, x: Array, dtype: DType) -> Array:
     count = np.ones((), np.int64)
     for axis, part in enumerate(_parts(n, a, x.shape[2:]), start=2):
         spans = [part.ends(i) for i in range(part.count)]
         seen = [np.take(x, range(*span), axis) for span in spans]
-        x = np.stack([s.sum(axis) if mean else s.max(axis, initial=DType.of(data).lowest) for s in seen], axis)
+        x = np.stack([s.sum(axis) if mean else s.max(axis, initial=dtype.lowest) for s in seen], axis)
         count = np.multiply.outer(count, [hi - lo for lo, hi in spans])
-    value = mean_of(x, count) if mean else x
-    return laid_out(as_dtype(value, data.dtype), result)
+    return mean_of(x, count) if mean else x
 
 
 # --- samples and the table
@@ -146,8 +138,8 @@ def _adapted(of: Callable[..., Any]) -> Callable[..., Any]:
 def _facets(n: int, mean: bool, name: str) -> dict[str, Any]:
     """How a pool of `n` axes is computed, a mean or a greatest value, in a tensor called `name`."""
     return {
-        "infer": partial(_infer_adaptive, n, mean),
-        "reference": partial(_reference_adaptive, n, mean),
+        "extents": partial(_sizes, n),
+        "values": partial(_values, n, mean),
         "compute": partial(_compute, n, mean, name),
     }
 

@@ -235,7 +235,7 @@ def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Ten
 
 
 _PACKED: Final = {"padding": (1, 1), "channels": 6, "kernel_size": (3, 3), "kernel_layout": "OIHW4o"}
-_SAMPLES: Final[dict[int, tuple[tuple[Any, ...], ...]]] = {  # shapes of data and weight, attributes; their data type
+_SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
     1: (
         (((2, 3, 9), (4, 3, 3)), {"strides": (2,), "padding": (0, 2), "dilation": (2,)}),
         (((1, 4, 5), (4, 1, 5)), {"groups": 4, "padding": (2, 2)}),

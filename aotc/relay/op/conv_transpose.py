@@ -31,7 +31,7 @@ from aotc.relay.op import slice as slices
 from aotc.relay.op.contract import accumulator, as_dtype, float_work, result_dtype
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.rearrange import Rearrangement
-from aotc.relay.op.rules import extent_of, ranked, tensor
+from aotc.relay.op.rules import extent_of, ranked, static_shape_of, tensor
 from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, may_equal, pick, spread, steps
 
 
@@ -171,7 +171,7 @@ class _Weave:
 
     def axes(self) -> list[list[_Phase | None]]:
         """All phases of each axis."""
-        kernel = tensor_type_of(self.weight).static_shape[2:]
+        kernel = static_shape_of(self.weight)[2:]
         strides, dilation, _ = steps(self.n, self.a)
         budget().check("compile.max_unroll", prod(strides), "a transposed convolution")
         return [[_phase(r, k, s, d) for r in range(s)] for k, s, d in zip(kernel, strides, dilation, strict=True)]
@@ -188,7 +188,7 @@ class _Weave:
         """The kernel of one phase, (O, I/groups, taps...)."""
         spatial = tuple(range(2, self.n + 2))
         weight = self.weight
-        shape = tensor_type_of(weight).static_shape
+        shape = static_shape_of(weight)
         if any(p.first or p.step > 1 for p in phases):
             begin, step = [p.first for p in phases], [p.step for p in phases]
             weight = slices.strided_slice(weight, begin, list(shape[2:]), step, axes=list(spatial))
@@ -217,13 +217,13 @@ class _Weave:
         axes = self.axes()
         blocks = self.blocks(axes)
         combinations = list(itertools.product(*axes))
-        batch = tensor_type_of(self.data).static_shape[0]
+        batch = static_shape_of(self.data)[0]
         full = [tuple(p for p in c if p is not None) for c in combinations]
         alike = {tuple((p.count, p.dilation, p.shift) for p in c) for c in full}
         if len(alike) == 1 and all(len(c) == self.n for c in full):
             kernels = join.stack([self.kernel(c) for c in full], axis=1)
             total = self.channels * len(full)
-            shape = tensor_type_of(kernels).static_shape
+            shape = static_shape_of(kernels)
             parts = self.convolve(shapes.reshape(kernels, (total, *shape[2:])), full[0], total, blocks)
         else:
             dtype = self.a.out_dtype or tensor_type_of(self.data).dtype
@@ -237,7 +237,7 @@ class _Weave:
     def woven(self) -> Expr:
         """The result in canonical layout: phases interleaved, padding cropped."""
         phases = self.phases()
-        n, shape = self.n, tensor_type_of(phases).static_shape
+        n, shape = self.n, static_shape_of(phases)
         order = [k for axis in range(n) for k in (2 + n + axis, 2 + axis)]
         mixed = shapes.transpose(phases, (0, 1, *order)) if prod(shape[2 : 2 + n]) > 1 else phases
         whole = [s * b for s, b in zip(shape[2 : 2 + n], shape[2 + n :], strict=True)]
@@ -251,14 +251,11 @@ class _Weave:
 
 def _expand(n: int, a: ConvTransposeAttrs, data: Expr, weight: Expr) -> Expr:
     source, form, result = _layouts(n, a)
-    types = [tensor_type_of(data), tensor_type_of(weight)]
-    known = all(t.is_static for t in types)
-    require("dynamic-shape", known, "the shapes of a transposed convolution must be known at compile time")
-    made = tensor(_infer(n, a, types))
-    if 0 in (types[0].numel, types[1].numel):  # sums of nothing
+    space = pick(static_shape_of(data), source)[2:]
+    made = tensor(_infer(n, a, [tensor_type_of(data), tensor_type_of(weight)]))
+    if 0 in (*static_shape_of(data), *static_shape_of(weight)):  # sums of nothing
         return splat(0, made.static_shape, made.dtype)
     out = pick(made.static_shape, result)
-    space = pick(types[0].static_shape, source)[2:]
     weave = _Weave(n, a, _ordered(data, source), _ordered(weight, form), out[1], space, out[2:])
     return _ordered(weave.woven(), np.argsort(result).tolist())
 
@@ -270,7 +267,7 @@ def _ordered(x: Expr, order: Sequence[int]) -> Expr:
 # --- samples and the table
 
 
-_SAMPLES: Final[dict[int, tuple[tuple[Any, ...], ...]]] = {  # shapes of data and weight, attributes; their data type
+_SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
     1: (
         (((2, 3, 5), (3, 4, 3)), {"strides": (2,), "padding": (1, 0)}),
         (((1, 4, 5), (4, 1, 4)), {"strides": (2,), "groups": 4, "output_padding": (1,)}),

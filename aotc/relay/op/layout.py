@@ -13,11 +13,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, require
-from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
+from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
 from aotc.relay.op.rules import extent_of, tensor
 from aotc.relay.op.samples import exact, random_array
 from aotc.tir import all_of, as_expr, const, select, te
@@ -79,6 +80,10 @@ class Layout:
                 outer[letter] = outer[letter] * size + i
         return outer
 
+    def grouped(self, letters: Sequence[str]) -> list[int]:
+        """The axes in the order of their letters; of one letter the primal axis, then its blocks as they stand."""
+        return sorted(range(len(self.axes)), key=lambda k: (letters.index(self.axes[k][0]), self.axes[k][1] != 0, k))
+
     def indices(self, primal: dict[str, Scalar]) -> tuple[Scalar, ...]:
         """Where the element with these primal indices lies."""
         rest = {letter: self.blocks(letter) for letter in primal}
@@ -117,40 +122,24 @@ def _axes(a: LayoutTransformAttrs, types: Types) -> AxisMap:
     return AxisMap((tuple(whole),))
 
 
-def _ints(shape: Sequence[Dim]) -> tuple[int, ...]:
-    return tuple(int(d) for d in shape if isinstance(d, int))
-
-
 def _reference(a: LayoutTransformAttrs, data: Array) -> Array:
     """Through the unblocked tensor in the order of the source's letters."""
     source, target = _layouts(a)
     letters = [letter for letter, size in source.axes if not size]
-    order = [k for letter in letters for k, (other, _) in enumerate(source.axes) if other == letter]
-    extents = {k: int(v) for k, v in source.extents(data.shape).items() if isinstance(v, int)}
-    # within one letter the primal axis may stand behind its block: it still counts most
-    order.sort(key=lambda k: (letters.index(source.axes[k][0]), source.axes[k][1] != 0, k))
-    primal = data.transpose(order).reshape([extents[letter] for letter in letters])
+    extents: Any = source.extents(data.shape)
+    primal = data.transpose(source.grouped(letters)).reshape([extents[letter] for letter in letters])
     pads = [(0, -extents[letter] % target.blocks(letter)) for letter in letters]
-    primal = np.pad(primal, pads) if letters and any(p for _, p in pads) else primal
-    parts = {letter: [k for k, (other, _) in enumerate(target.axes) if other == letter] for letter in letters}
-    for letter in letters:
-        parts[letter].sort(key=lambda k: (target.axes[k][1] != 0, k))
-    shape = _ints(target.shape(dict(extents)))
-    flat = [k for letter in letters for k in parts[letter]]
-    return np.transpose(primal.reshape([shape[k] for k in flat]), np.argsort(flat))
+    primal = np.pad(primal, pads) if any(p for _, p in pads) else primal
+    order, shape = target.grouped(letters), target.shape(extents)
+    return np.transpose(primal.reshape([shape[k] for k in order]), np.argsort(order))
 
 
-def _compute(a: LayoutTransformAttrs, data: te.Tensor) -> te.Tensor:
+def _element(a: LayoutTransformAttrs, index: Index, data: te.Tensor) -> Scalar:
     source, target = _layouts(a)
-    extents = {k: int(v) for k, v in source.extents(data.shape).items() if isinstance(v, int)}
-
-    def body(*i: Scalar) -> Scalar:
-        primal = target.primal_indices(i)
-        filled = [k for k in extents if extents[k] % target.blocks(k)]
-        inside = all_of(*(primal[k] < extents[k] for k in filled))
-        return select(inside, data[source.indices(primal)], as_expr(const(0, data.dtype)))
-
-    return te.compute(_ints(target.shape(dict(extents))), body, "layout_transform")
+    extents: Any = source.extents(data.shape)
+    primal = target.primal_indices(index)
+    inside = all_of(*(primal[k] < extents[k] for k in extents if extents[k] % target.blocks(k)))
+    return select(inside, data[source.indices(primal)], as_expr(const(0, data.dtype)))
 
 
 _CASES = (
@@ -175,6 +164,6 @@ layout_transform = OpDef(
     reference=_reference,
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
-    compute=_compute,
+    element=_element,
     samples=_samples,
 )

@@ -10,7 +10,7 @@ and its leading padding.  A mean divides by the elements seen, or, with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from aotc.ir import Attrs, AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types
+from aotc.ir import Attrs, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types
 from aotc.relay.op import window
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
@@ -56,14 +56,28 @@ def pool_layouts(n: int, a: Any) -> _Layouts:
     return window.layouts(n, a.layout, a.out_layout)
 
 
-def pool_data(n: int, ty: Type, mean: bool) -> TensorType:
-    data = ranked("pool.rank", ty, n + 2)
-    require_dtype(data.dtype, not (mean and data.dtype.is_bool))
-    return data
+def pool_op(
+    n: int, kind: str, mean: bool, doc: str, extents: Callable[..., Any], values: Callable[..., Array], **facets: Any
+) -> OpDef:
+    """A pool over `n` axes: of sliding windows (the kind ""), "adaptive" or "global"; {} of `doc` is what it gives.
 
+    extents  (attrs, the data's spatial extents) -> the result's
+    values   (attrs, data in canonical order and the type that is computed in, its own type) -> the result in that order
+    """
 
-def pool_op(n: int, kind: str, mean: bool, doc: str, **facets: Any) -> OpDef:
-    """A pool over `n` axes: of sliding windows (the kind ""), "adaptive" or "global"; {} of `doc` is what it gives."""
+    def infer(a: Any, types: Types) -> Type:
+        data = ranked("pool.rank", types[0], n + 2)
+        require_dtype(data.dtype, not (mean and data.dtype.is_bool))
+        source, result = pool_layouts(n, a)
+        batch, channels, *space = pick(data.shape, source)
+        return TensorType(arrange((batch, channels, *extents(a, space)), result), data.dtype)
+
+    def reference(a: Any, data: Array) -> Array:
+        source, result = pool_layouts(n, a)
+        dtype = DType.of(data)
+        work = data.astype(sum_type(dtype).numpy) if mean else float_work(data)
+        return window.laid_out(as_dtype(values(a, window.canonical(work, source), dtype), data.dtype), result)
+
     name = "_".join(filter(None, (kind, "avg" if mean else "max", f"pool{n}d")))
     shared: dict[str, Any] = {
         "pattern": OpPattern.OUT_ELEMWISE_FUSABLE,
@@ -72,7 +86,7 @@ def pool_op(n: int, kind: str, mean: bool, doc: str, **facets: Any) -> OpDef:
         "quantised": Quantised.RESCALE if mean else Quantised.PASS,
     }
     what = "mean" if mean else "greatest value"
-    return OpDef(name=f"nn.{name}", doc=doc.format(what), **shared | facets)
+    return OpDef(name=f"nn.{name}", doc=doc.format(what), infer=infer, reference=reference, **shared | facets)
 
 
 # --- sliding windows
@@ -136,12 +150,8 @@ def _windows(n: int, a: MaxPoolAttrs, space: Sequence[int]) -> list[_Window]:
     return [_Window(*w) for w in zip(space, size, *steps(n, a), counts, strict=True)]
 
 
-def _infer(n: int, mean: bool, a: MaxPoolAttrs, types: Types) -> Type:
-    data = pool_data(n, types[0], mean)
-    source, result = pool_layouts(n, a)
-    batch, channels, *space = pick(data.shape, source)
-    extents = window.window_extents(n, a, space, spread(a.pool_size, n), a.ceil_mode)
-    return TensorType(arrange((batch, channels, *extents), result), data.dtype)
+def _extents(n: int, a: MaxPoolAttrs, space: Sequence[Dim]) -> list[Dim]:
+    return window.window_extents(n, a, space, spread(a.pool_size, n), a.ceil_mode)
 
 
 def pooled(n: int, a: Any, data: te.Tensor, parts: Sequence[Any], mean: bool = False, name: str = "") -> te.Reduce:
@@ -215,18 +225,22 @@ def _compute_avg(n: int, a: Any, data: te.Tensor) -> te.Tensor:
     return te.compute(total.shape, body, "avg_pool")
 
 
-def _views(n: int, a: MaxPoolAttrs, data: Array, fill: Any) -> tuple[Array, list[_Window]]:
-    """The windows of the data, canonical: (N, C, outputs..., taps...)."""
-    x = window.canonical(data, pool_layouts(n, a)[0])
+def _values(n: int, mean: bool, a: Any, x: Array, dtype: DType) -> Array:
     windows = _windows(n, a, x.shape[2:])
     reach = [(w.size - 1) * w.dilation + 1 for w in windows]
     pads = ((w.pad[0], w.reach() - w.extent - w.pad[0]) for w in windows)
-    x = np.pad(x, ((0, 0), (0, 0), *pads), constant_values=fill)
+    x = np.pad(x, ((0, 0), (0, 0), *pads), constant_values=0 if mean else dtype.lowest)
     view = sliding_window_view(x, reach, tuple(range(2, n + 2)))
     outputs = [slice(0, (w.count - 1) * w.stride + 1, w.stride) for w in windows]
     taps = (slice(None, None, w.dilation) for w in windows)
     steps = (slice(None), slice(None), *outputs, *taps)
-    return view[steps], windows
+    inner = tuple(range(-n, 0))
+    if not mean:
+        return np.asarray(view[steps].max(axis=inner))
+    count = np.ones((), np.int64)
+    for w in windows:
+        count = np.multiply.outer(count, np.maximum(w.seen(a.count_include_pad), 1))
+    return mean_of(view[steps].sum(axis=inner, dtype=x.dtype), count)
 
 
 def _scratch(n: int, a: MaxPoolAttrs, types: Types) -> int:
@@ -241,22 +255,6 @@ def mean_of(total: Array, count: Any) -> Array:
     if DType.of(total).is_float:
         return np.asarray(total / np.asarray(count).astype(total.dtype))
     return truncated_quotient(total, count)
-
-
-def _reference_max(n: int, a: MaxPoolAttrs, data: Array) -> Array:
-    view, _ = _views(n, a, float_work(data), DType.of(data).lowest)
-    return window.laid_out(as_dtype(view.max(axis=tuple(range(-n, 0))), data.dtype), pool_layouts(n, a)[1])
-
-
-def _reference_avg(n: int, a: Any, data: Array) -> Array:
-    dtype = DType.of(data)
-    work = data.astype(sum_type(dtype).numpy)
-    view, windows = _views(n, a, work, 0)
-    total = view.sum(axis=tuple(range(-n, 0)), dtype=work.dtype)
-    count = np.ones((), np.int64)
-    for w in windows:
-        count = np.multiply.outer(count, np.maximum(w.seen(a.count_include_pad), 1))
-    return window.laid_out(as_dtype(mean_of(total, count), data.dtype), pool_layouts(n, a)[1])
 
 
 # --- samples and the table
@@ -289,9 +287,9 @@ def _pool(n: int, mean: bool) -> OpDef:
         "",
         mean,
         "The {} over each window.",
+        partial(_extents, n),
+        partial(_values, n, mean),
         attrs=attributes,
-        infer=partial(_infer, n, mean),
-        reference=partial(_reference_avg if mean else _reference_max, n),
         scratch=partial(_scratch, n),
         precision=Precision.FOLLOW,
         compute=partial(_compute_avg if mean else _compute_max, n),

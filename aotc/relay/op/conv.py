@@ -106,7 +106,7 @@ def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
     weight = ranked("conv.weight-rank", types[1], n + 2 + bool(form.block), "weight")
     batch, channels, *space = pick(data.shape, form.data)
     outer, inner, *kernel = form.kernel_shape(weight.shape, a.channels)
-    _check_channels(a, channels, outer, inner)
+    check_channels(a, channels, inner, outer)
     _check_packed(form, a, outer, weight.shape)
     sizes = kernel_sizes(n, a, weight, kernel)
     extents = window.window_extents(n, a, space, sizes)
@@ -122,16 +122,18 @@ def kernel_sizes(n: int, a: Any, weight: TensorType, kernel: Sequence[Dim]) -> l
     return sizes
 
 
-def _check_channels(a: ConvAttrs, channels: Dim, outer: Dim, inner: Dim) -> None:
+def check_channels(a: Any, channels: Dim, inner: Dim, total: Dim, transposed: bool = False) -> None:
+    """`inner` is what the weight takes of the input channels: those of one group, all in a transposed convolution."""
     require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
     if isinstance(channels, int):
-        fits = channels % a.groups == 0 and window.may_equal(inner, channels // a.groups)
+        wanted = channels if transposed else channels // a.groups
+        fits = channels % a.groups == 0 and window.may_equal(inner, wanted)
         text = f"{channels} input channels in {a.groups} groups, but the weight takes {inner}"
         require("conv.in-channels", fits, text)
-    if isinstance(outer, int):
-        require("conv.out-channels", outer % a.groups == 0, f"{outer} output channels in {a.groups} groups")
-        given = a.channels is None or a.channels == outer
-        require("conv.out-channels", given, f"channels is {a.channels}, the weight has {outer}")
+    if isinstance(total, int):
+        require("conv.out-channels", total % a.groups == 0, f"{total} output channels in {a.groups} groups")
+        given = a.channels is None or a.channels == total
+        require("conv.out-channels", given, f"channels is {a.channels}, the weight has {total}")
 
 
 def _kernel_shape(n: int, a: ConvAttrs, data: TensorType, sizes: Sequence[int]) -> tuple[Dim, ...] | None:

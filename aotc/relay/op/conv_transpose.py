@@ -32,7 +32,7 @@ from aotc.relay.op.contract import accumulator, as_dtype, float_work, result_dty
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, ranked, static_shape_of, tensor
-from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, may_equal, pick, spread, steps
+from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, pick, spread, steps
 
 
 class ConvTransposeAttrs(Attrs):
@@ -79,7 +79,8 @@ def _infer(n: int, a: ConvTransposeAttrs, types: Types) -> Type:
     batch, channels, *space = pick(data.shape, source)
     inner, outer, *kernel = pick(weight.shape, form)
     sizes = conv.kernel_sizes(n, a, weight, kernel)
-    total = _check_channels(a, channels, inner, outer)
+    total = outer * a.groups if isinstance(outer, int) else a.channels or outer
+    conv.check_channels(a, channels, inner, total, transposed=True)
     strides, dilation, pads = steps(n, a)
     more = spread(a.output_padding, n)
     forward = min(*strides, *dilation) > 0 and min(more) >= 0
@@ -88,18 +89,6 @@ def _infer(n: int, a: ConvTransposeAttrs, types: Types) -> Type:
     fits = all(not isinstance(e, int) or e > 0 for e in extents)
     require("conv.empty", fits, lambda: f"the result would be empty: {extents}")
     return TensorType(arrange((batch, total, *extents), result), result_dtype(data, weight, a.out_dtype))
-
-
-def _check_channels(a: ConvTransposeAttrs, channels: Dim, inner: Dim, outer: Dim) -> Dim:
-    """The number of output channels."""
-    require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
-    require("conv.in-channels", may_equal(channels, inner), f"{channels} input channels, but the weight takes {inner}")
-    if isinstance(channels, int):
-        require("conv.in-channels", channels % a.groups == 0, f"{channels} input channels in {a.groups} groups")
-    total = outer * a.groups if isinstance(outer, int) else a.channels or outer
-    given = a.channels is None or may_equal(a.channels, total)
-    require("conv.out-channels", given, f"channels is {a.channels}, the weight has {total}")
-    return total
 
 
 def _kernel_shape(n: int, a: ConvTransposeAttrs, data: TensorType, sizes: Sequence[int]) -> tuple[Dim, ...]:

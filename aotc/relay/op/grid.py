@@ -23,7 +23,7 @@ from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.resample import keys
 from aotc.relay.op.rows import choose, either, greater, intrinsic, lesser
-from aotc.relay.op.rules import require_known, tensor
+from aotc.relay.op.rules import float_tensor, require_known, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import DATA_LAYOUT, may_equal
 from aotc.tir import all_of, select, te
@@ -47,13 +47,12 @@ class GridSampleAttrs(Attrs):
 
 
 def _infer(a: GridSampleAttrs, types: Types) -> Type:
-    data, grid = tensor(types[0], "data"), tensor(types[1], "grid")
+    data, grid = map(float_tensor, types)
     n = data.rank - 2
     require("grid.rank", n in (2, 3) and grid.rank == data.rank, lambda: f"data {data} and grid {grid}: rank 4 or 5")
     require("layout", a.layout == DATA_LAYOUT[n], lambda: f"layout must be {DATA_LAYOUT[n]}, got {a.layout!r}")
     require_known("grid.method", "method", a.method, METHODS)
     require_known("grid.padding", "padding", a.padding_mode, PADDINGS)
-    require("dtype", data.dtype.is_float and grid.dtype.is_float, f"data type {data.dtype} is not a float type")
     require("grid.batch", may_equal(data.shape[0], grid.shape[0]), lambda: f"batches of {data} and {grid} differ")
     require("grid.axes", may_equal(grid.shape[1], n), lambda: f"the grid must hold {n} coordinates, got {grid}")
     require("grid.empty", 0 not in data.shape[2:], lambda: f"nothing to sample in {data}")

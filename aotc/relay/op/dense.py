@@ -12,11 +12,11 @@ from functools import partial
 from operator import add
 from typing import Any, Final
 
-from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, param, require
+from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, TensorType, Type, Types, args, param, require
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rows import along_axis
-from aotc.relay.op.rules import ranked, tensor
+from aotc.relay.op.rules import extent_of, ranked, tensor
 from aotc.relay.op.samples import cases
 from aotc.relay.op.window import blocked, may_equal
 from aotc.tir import te
@@ -107,7 +107,7 @@ def _refine(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
     first, second = _transposed(a)
     if right is not None or not isinstance(left, TensorType) or a.units is None or left.rank < 1 + first:
         return types
-    return [left, TensorType(_swapped((left.shape[-2 if first else -1], a.units), second), left.dtype)]
+    return [left, TensorType(_swapped((_swapped(left.shape, first)[-1], a.units), second), left.dtype)]
 
 
 def _leading_axes(_: Attrs, types: Types) -> AxisMap:
@@ -119,18 +119,18 @@ def _leading_axes(_: Attrs, types: Types) -> AxisMap:
 def _compute(name: str, a: Any, left: te.Tensor, right: te.Tensor) -> te.Tensor:
     """The rows of the left operand by the columns of the right one, which is a matrix or a batch of them."""
     first, second = _transposed(a)
-    *batch, m = (*left.shape[:-2], left.shape[-1]) if first else left.shape[:-1] or (0,)
-    lead = (*batch, m) if left.rank > 1 else ()
+    lead = _swapped(left.shape, first)[:-1]
     if right.rank == 3:
-        lead = (max(batch[0], right.shape[0]) if min(batch[0], right.shape[0]) else 0, m)
+        batches = (lead[0], right.shape[0])
+        lead = (max(batches) if min(batches) else 0, lead[1])
     k, n = _swapped(right.shape[-2:], second)
 
     def a_index(*v: Scalar) -> Sequence[Scalar | int]:
-        at = (*v[:-3], v[-1], v[-3]) if first else (*v[:-2], v[-1])
+        at = _swapped((*v[:-2], v[-1]), first)
         return (0, *at[1:]) if right.rank == 3 and left.shape[0] == 1 else at
 
     def b_index(*v: Scalar) -> Sequence[Scalar | int]:
-        at = v[-2:] if second else (v[-1], v[-2])
+        at = _swapped(v[-2:], not second)
         return at if right.rank == 2 else (0 if right.shape[0] == 1 else v[0], *at)
 
     lane = None if second else len(lead)
@@ -162,10 +162,8 @@ def _axes_batch(a: BatchMatmulAttrs, types: Types) -> AxisMap:
 # --- nn.contrib_dense_pack
 
 
-def _pack_units(a: DensePackAttrs, shape: Sequence[Dim], block: int) -> Dim:
-    if a.units is not None:
-        return a.units
-    return shape[0] * block if isinstance(shape[0], int) else SymDim()
+def _pack_units(a: DensePackAttrs, shape: Sequence[Any], block: int) -> Any:
+    return extent_of(shape[0], lambda blocks: blocks * block) if a.units is None else a.units
 
 
 def _pack_block(a: DensePackAttrs) -> int:
@@ -189,9 +187,8 @@ def _infer_pack(a: DensePackAttrs, types: Types) -> Type:
 
 def _compute_pack(a: DensePackAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     block = _pack_block(a)
-    units = a.units if a.units is not None else weight.shape[0] * block
     return contract(
-        (*data.shape[:-1], units),
+        (*data.shape[:-1], _pack_units(a, weight.shape, block)),
         (weight.shape[1],),
         data,
         lambda *v: (*v[:-2], v[-1]),
@@ -206,8 +203,7 @@ def _compute_pack(a: DensePackAttrs, data: te.Tensor, weight: te.Tensor) -> te.T
 
 def _reference_pack(a: DensePackAttrs, data: Array, weight: Array) -> Array:
     plain = weight.transpose(1, 0, 2).reshape(weight.shape[1], weight.shape[0] * weight.shape[2])
-    units = a.units if a.units is not None else plain.shape[1]
-    return dot(data, plain[:, :units], a.out_dtype or str(data.dtype))
+    return dot(data, plain[:, : a.units], a.out_dtype or str(data.dtype))
 
 
 _SAMPLES: Final[dict[str, tuple[Any, ...]]] = {

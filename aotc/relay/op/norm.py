@@ -169,12 +169,10 @@ def _inverse_root(group: Reduction, of: Callable[..., Scalar]) -> te.Tensor:
     return te.compute(group.result, lambda *v: 1.0 / call("sqrt", of(*v)), "scale", materialize=True)
 
 
-def _affine(a: Any, x: te.Tensor, axis: int, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
-    def body(*v: Scalar) -> Scalar:
-        value = x[v] * gamma[v[axis]] if a.scale else x[v]
-        return value + beta[v[axis]] if a.center else value
-
-    return te.compute(x.shape, body, "norm")
+def _affine(a: Any, x: Any, gamma: Any, beta: Any) -> Any:
+    """Of scalars or arrays: x * gamma + beta, without the parts that the attributes leave out."""
+    value = x * gamma if a.scale else x
+    return value + beta if a.center else value
 
 
 def _split(a: Any, shape: Sequence[int], axis: int) -> tuple[int, ...]:
@@ -196,7 +194,8 @@ def _compute_norm(whole: bool, a: Any, *args: te.Tensor) -> te.Tensor:
     x = te.view(data, split) if split != data.shape else data
     x = _normalised(x, _within(whole, axis, x.rank), a.epsilon)
     x = te.view(x, data.shape) if split != data.shape else x
-    return convert(_affine(a, x, axis, gamma, beta), args[0].dtype)
+    result = te.compute(x.shape, lambda *v: _affine(a, x[v], gamma[v[axis]], beta[v[axis]]), "norm")
+    return convert(result, args[0].dtype)
 
 
 def _reference_norm(whole: bool, a: Any, data: Array, gamma: Array, beta: Array) -> Array:
@@ -206,11 +205,8 @@ def _reference_norm(whole: bool, a: Any, data: Array, gamma: Array, beta: Array)
     mean = x.mean(axis=axes, keepdims=True)
     variance = np.square(x - mean).mean(axis=axes, keepdims=True)
     y = ((x - mean) / np.sqrt(variance + np.asarray(a.epsilon, x.dtype))).reshape(data.shape)
-    if a.scale:
-        y = y * rules.broadcast_along(float_work(gamma), axis, y.ndim)
-    if a.center:
-        y = y + rules.broadcast_along(float_work(beta), axis, y.ndim)
-    return as_dtype(y, data.dtype)
+    gamma, beta = (rules.broadcast_along(float_work(v), axis, y.ndim) for v in (gamma, beta))
+    return as_dtype(_affine(a, y, gamma, beta), data.dtype)
 
 
 def _infer_norm(a: Any, types: Types) -> Type:

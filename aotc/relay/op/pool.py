@@ -108,8 +108,7 @@ class _Window:
 
     def guard(self, i: Scalar, k: Scalar) -> list[Scalar]:
         """What holds where a tap is in the data; nothing where all taps of all outputs are."""
-        last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation - self.pad[0]
-        leaves = self.pad[0] > 0 or last >= self.extent
+        leaves = self.pad[0] > 0 or self.reach() > self.pad[0] + self.extent
         return [self.at(i, k) >= 0, self.at(i, k) < self.extent] if leaves else []
 
     def bounds(self, include_pad: bool) -> tuple[int, int]:
@@ -121,11 +120,8 @@ class _Window:
         last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation + 1
         return max(last, self.pad[0] + self.extent)
 
-    def seen(self, include_pad: bool) -> Array:
-        """How many taps of each output are counted."""
-        return np.asarray(self._seen(np.arange(self.count), include_pad))
-
-    def _seen(self, i: Any, include_pad: bool) -> Any:
+    def seen(self, i: Any, include_pad: bool) -> Any:
+        """How many taps of outputs `i`, an expression or an array, are counted."""
         low, high = self.bounds(include_pad)
         start = i * self.stride - self.pad[0]
         first = greater((low - start + (self.dilation - 1)) // self.dilation, 0)
@@ -134,13 +130,13 @@ class _Window:
 
     def seen_at(self, i: Scalar, include_pad: bool) -> Operand:
         """How many taps output `i` counts, as an expression: a number where all outputs count as many."""
-        ends = {int(n) for n in self._seen(np.array([0, self.count - 1]), include_pad)}
+        ends = {int(n) for n in self.seen(np.array([0, self.count - 1]), include_pad)}
         low, high = self.bounds(include_pad)
         # between two complete windows, or two that see all there is, are others like them
         alike = {self.size, high - low} if self.dilation == 1 else {self.size}
         if self.count == 1 or (len(ends) == 1 and ends <= alike):
             return ends.pop()
-        found: Operand = self._seen(i, include_pad)
+        found: Operand = self.seen(i, include_pad)
         return found
 
 
@@ -239,7 +235,7 @@ def _values(n: int, mean: bool, a: Any, x: Array, dtype: DType) -> Array:
         return np.asarray(view[steps].max(axis=inner))
     count = np.ones((), np.int64)
     for w in windows:
-        count = np.multiply.outer(count, np.maximum(w.seen(a.count_include_pad), 1))
+        count = np.multiply.outer(count, np.maximum(w.seen(np.arange(w.count), a.count_include_pad), 1))
     return mean_of(view[steps].sum(axis=inner, dtype=x.dtype), count)
 
 

@@ -102,6 +102,7 @@ def _space(a: Any, shape: Sequence[Any]) -> Reduction:
 
 
 def _axis_map(a: Any, types: Types) -> AxisMap:
+    """All arguments have the axes of the first: the mean from which a variance is the distance keeps them all."""
     axes: Sequence[int | None] = range(tensor(types[0]).rank)
     return AxisMap((_space(a, axes).of(axes, None),) * len(types))
 
@@ -222,9 +223,8 @@ any = _reduction("any", BOOL, np.logical_or, "or")
 
 def _numpy_arg(find: Any, a: ArgReduceAttrs, data: Array) -> Array:
     space = _space(a, data.shape)
-    kept = [k for k in range(data.ndim) if k not in space.axes]
-    rows = float_work(data).transpose(*kept, *space.axes)
-    rows = rows.reshape(*(data.shape[k] for k in kept), space.count)
+    rows = np.moveaxis(float_work(data), space.axes, range(-len(space.axes), 0))
+    rows = rows.reshape(*rows.shape[: data.ndim - len(space.axes)], space.count)
     index = rows.shape[-1] - 1 - find(rows[..., ::-1], axis=-1) if a.select_last_index else find(rows, axis=-1)
     return np.asarray(index, np.int32).reshape(space.result)
 
@@ -301,19 +301,10 @@ def _infer_variance(a: VarianceAttrs, types: Types) -> Type:
     return _infer(FLOAT, a, types)
 
 
-def _divisor(a: VarianceAttrs, shape: Sequence[int]) -> int:
-    return _space(a, shape).count - (1 if a.unbiased else 0)
-
-
-def _variance_axes(a: VarianceAttrs, types: Types) -> AxisMap:
-    data = _axis_map(a, types[:1]).inputs[0]
-    return AxisMap((data, data))  # the mean keeps all axes
-
-
 def _numpy_variance(a: VarianceAttrs, data: Array, mean: Array) -> Array:
     work = float_work(data)
     total = _numpy(np.add, a, np.square(work - float_work(mean)))
-    return np.asarray(total / work.dtype.type(_divisor(a, data.shape))).astype(data.dtype)
+    return np.asarray(total / work.dtype.type(_space(a, data.shape).count - a.unbiased)).astype(data.dtype)
 
 
 def _compute_variance(a: VarianceAttrs, data: te.Tensor, mean: te.Tensor) -> te.Tensor:
@@ -325,7 +316,7 @@ def _compute_variance(a: VarianceAttrs, data: te.Tensor, mean: te.Tensor) -> te.
         return difference * difference
 
     total = space.reduce("sum", squared)
-    divisor = _divisor(a, x.shape)
+    divisor = space.count - a.unbiased
     return te.compute(space.result, lambda *i: (total[i] / divisor).astype(data.dtype), "variance")
 
 
@@ -351,7 +342,7 @@ variance = OpDef(
     infer=_infer_variance,
     reference=_numpy_variance,
     pattern=OpPattern.COMM_REDUCE,
-    axes=_variance_axes,
+    axes=_axis_map,
     moved=_moved,
     compute=_compute_variance,
     samples=_variance_samples,

@@ -11,11 +11,10 @@ results to the caller's outputs.  The tensor pass `TakeViews` removes copies.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from aotc.ir import AotcError, DType, Op, TensorType, leaves, nested, span_scope, tensor_types
+from aotc.ir import AotcError, Op, TensorType, leaves, nested, span_scope, tensor_types
 from aotc.ir.budget import budget
 from aotc.relay.backend.kernels import require_static
 from aotc.relay.backend.table import FunctionTable, lower_kernel
@@ -44,6 +43,10 @@ def _short(node: Expr) -> str:
             return node.name
         case _:
             return f"a {type(node).__name__}"
+
+
+def _storage(name: str, ty: TensorType, kind: str = "temp", data: Any = None) -> Storage:
+    return Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind=kind, data=data)
 
 
 @dataclass(slots=True)
@@ -113,13 +116,13 @@ class _Lowering:
         offsets = None if "Compiler" in function.attrs else view_offsets(function)
         types = tensor_types(type_of(node))
         if offsets is not None:
-            parts = [View(self.temp(t.dtype, t.static_shape, "v")) for t in types]
+            parts = [self.temp(t, "v") for t in types]
             sources = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
             self.steps += map(copy_step, sources, parts)
             return nested(type_of(node), iter(parts))
         kernel = self.kernel(function)
-        outputs = [View(self.temp(t.dtype, t.static_shape)) for t in types]
-        scratch = [View(self.temp(b.dtype, (b.size,))) for b in kernel.workspace]
+        outputs = [self.temp(t) for t in types]
+        scratch = [self.temp(TensorType((b.size,), b.dtype)) for b in kernel.workspace]
         shapes = tuple(t.static_shape for t in types)
         self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes))
         return nested(type_of(node), iter(outputs))
@@ -137,11 +140,10 @@ class _Lowering:
             self.written += ty.nbytes
             with span_scope(node.span):
                 budget().check("compile.max_bytes", self.written, f"writing out a constant of type {ty}")
-        name = self.fresh("const")
-        return Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind="constant", data=node.data)
+        return _storage(self.fresh("const"), ty, "constant", node.data)
 
-    def temp(self, dtype: DType, shape: Sequence[int], prefix: str = "t") -> Storage:
-        return Storage(name=self.fresh(prefix), dtype=dtype, shape=tuple(shape))
+    def temp(self, ty: TensorType, prefix: str = "t") -> View:
+        return View(_storage(self.fresh(prefix), ty))
 
 
 def lower_calls(module: IRModule, target: Target, name: str = "model") -> Program:
@@ -162,7 +164,7 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
         require_static(ty, param, f"input {param.name!r}")
         if not isinstance(ty, TensorType):
             raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
-        inputs.append(Storage(name=param.name, dtype=ty.dtype, shape=ty.static_shape, kind="input"))
+        inputs.append(_storage(param.name, ty, "input"))
         state.values[param] = View(inputs[-1])
     for node in post_order(main.body, lambda n: not isinstance(n, Function)):
         callee = isinstance(node, GlobalVar) and state.is_external(node.name)  # which calls reach directly
@@ -172,10 +174,7 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
     types = tensor_types(type_of(main.body))
     usual = [f"output{k}" for k in range(len(views))] if len(views) > 1 else ["output"]
     names = module.attrs.get("output_names", usual)
-    outputs = tuple(
-        Storage(name=n, dtype=ty.dtype, shape=ty.static_shape, kind="output")
-        for n, ty in zip(names, types, strict=True)
-    )
+    outputs = tuple(_storage(n, ty, "output") for n, ty in zip(names, types, strict=True))
     state.steps += map(copy_step, views, map(View, outputs))
     return Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(state.steps))
 

@@ -22,7 +22,7 @@ from aotc.relay.op import pad
 from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array, OpDef
 from aotc.relay.op.rearrange import Rearrangement
-from aotc.relay.op.rules import extent_of, static_shape_of, tensor
+from aotc.relay.op.rules import extent_of, row_but, static_shape_of, tensor
 from aotc.relay.op.samples import samples_of
 
 Pairs = tuple[tuple[int, int], ...]
@@ -135,8 +135,7 @@ def _reference_to_space(a: BatchToSpaceNDAttrs, data: Array) -> Any:
 
 
 def _axes(a: Any, types: Types) -> AxisMap:
-    n, rank = len(a.block_shape), tensor(types[0]).rank
-    return AxisMap((tuple(k if k > n else None for k in range(rank)),))
+    return AxisMap((row_but(range(len(a.block_shape) + 1), tensor(types[0]).rank),))
 
 
 space_to_batch_nd = OpDef(

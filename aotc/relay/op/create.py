@@ -22,7 +22,7 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, types_of
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
-from aotc.relay.op.shape import InitAttrs
+from aotc.relay.op.shape import InitAttrs, no_axes
 from aotc.tir import const, te, wrapped
 
 
@@ -32,10 +32,6 @@ class FilledAttrs(InitAttrs):
 
 class FullAttrs(InitAttrs):
     shape: tuple[int, ...] = param(given=())
-
-
-def _no_axes(a: Any, types: Types) -> AxisMap:
-    return AxisMap(((None,) * len(a.shape),) * len(types))
 
 
 # --- one value: zeros, ones, full, and in the shape of a tensor
@@ -90,7 +86,7 @@ def _filled(name: str, doc: str, value: int | None = None) -> OpDef:
         infer=infer,
         reference=reference,
         pattern=OpPattern.ELEMWISE,
-        axes=pointwise if like else _no_axes,
+        axes=pointwise if like else no_axes,
         element=element,
         samples=partial(_samples, attributes, given),
     )

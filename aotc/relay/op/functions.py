@@ -10,8 +10,7 @@ An operator of which there is a variant with shapes as arguments has one functio
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from inspect import Parameter, Signature
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -53,19 +52,16 @@ def _either(static: OpDef, dynamic: OpDef) -> Callable[..., Call]:
             if name not in wanted:
                 last = static.name.rpartition(".")[2]
                 raise AotcError("dynamic-shape", f"{last}: `{name}` is not for shapes that are expressions")
-        numbers = {k: v for k, v in given.items() if k in shapes and not isinstance(v, _NODES)}
-        vectors = {k: Constant(np.asarray(v, shapes[k])) for k, v in numbers.items()}
-        result = dynamic(**given | vectors)
+        numbers = [k for k in shapes if k in given and not isinstance(given[k], _NODES)]
+        result = dynamic(**given | {k: Constant(np.asarray(given[k], shapes[k])) for k in numbers})
         assert dynamic.static is not None
         known = dynamic.static(result.attrs, result.args)
         return known if isinstance(known, Call) else result
 
-    return function_of(static, build, Signature(list(_accepting(signature, shapes)), return_annotation="Call"))
-
-
-def _accepting(signature: Signature, shapes: Mapping[str, Any]) -> Iterator[Parameter]:
-    for p in signature.parameters.values():
-        yield p.replace(annotation=f"Expr | {p.annotation}") if p.name in shapes else p
+    accepted = [
+        p.replace(annotation=f"Expr | {p.annotation}") if p.name in shapes else p for p in signature.parameters.values()
+    ]
+    return function_of(static, build, signature.replace(parameters=accepted))
 
 
 def _function(op: OpDef) -> Callable[..., Any]:

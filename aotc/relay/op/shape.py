@@ -313,8 +313,9 @@ def _broadcast_infer(a: InitAttrs, types: Types) -> Type:
     return TensorType(a.shape, data.dtype)
 
 
-def _broadcast_axes(a: InitAttrs, types: Types) -> AxisMap:
-    return AxisMap(((None,) * len(a.shape),))  # the shape is fixed: a slice of the data gives no slice of it
+def no_axes(a: InitAttrs, types: Types) -> AxisMap:
+    """Axis map of a result of a fixed shape: a slice of the data gives no slice of it."""
+    return AxisMap(((None,) * len(a.shape),) * len(types))
 
 
 broadcast_to = OpDef(
@@ -325,7 +326,7 @@ broadcast_to = OpDef(
     infer=_broadcast_infer,
     reference=lambda a, x: np.broadcast_to(x, a.shape),
     pattern=OpPattern.BROADCAST,
-    axes=_broadcast_axes,
+    axes=no_axes,
     element=lambda _, i, x: broadcast_at(x, i),
     samples=samples_of(
         InitAttrs, "shape", (((2, 1), (3, 2, 4)), ((), (2, 2)), ((), ()), ((3,), (3,)), ((1,), (0,)), ((1, 3), (2, 3)))

@@ -24,6 +24,7 @@ from aotc.relay.op.opdef import Array, OpDef
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, row_but, static_shape_of, tensor
 from aotc.relay.op.samples import samples_of
+from aotc.relay.op.shape import product, times
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -59,7 +60,7 @@ def _to_batch_dim(d: Dim, block: int, pad: tuple[int, int]) -> Dim:
 
 
 def _to_space_dim(d: Dim, block: int, crop: tuple[int, int]) -> Dim:
-    whole = extent_of(d, lambda n: n * block, unchanged=block == 1)
+    whole = times(d, block)
     fits = isinstance(whole, SymDim) or whole >= sum(crop)
     require("batch.crop", fits, lambda: f"{whole} positions are fewer than the crops {crop}")
     return extent_of(whole, lambda n: max(n - sum(crop), 0), unchanged=crop == (0, 0))
@@ -68,9 +69,8 @@ def _to_space_dim(d: Dim, block: int, crop: tuple[int, int]) -> Dim:
 def _infer_to_batch(a: SpaceToBatchNDAttrs, types: Types) -> Type:
     data = _data(types[0], a.block_shape, a.paddings, "paddings")
     batch, *rest = data.shape
-    images = extent_of(batch, lambda n: n * math.prod(a.block_shape))
     space = map(_to_batch_dim, rest, a.block_shape, a.paddings)
-    return TensorType((images, *space, *rest[len(a.block_shape) :]), data.dtype)
+    return TensorType((product((batch, *a.block_shape)), *space, *rest[len(a.block_shape) :]), data.dtype)
 
 
 def _infer_to_space(a: BatchToSpaceNDAttrs, types: Types) -> Type:

@@ -15,6 +15,7 @@ from aotc.relay.op.opdef import OpDef, Samples
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, ranked, require_known, static_shape_of
 from aotc.relay.op.samples import random_sample
+from aotc.relay.op.shape import times
 from aotc.relay.op.window import arrange, pick, positions
 
 
@@ -34,10 +35,6 @@ def _shape(a: SubPixelAttrs, types: Types) -> tuple[TensorType, tuple[int, ...],
     return data, where, pick(data.shape, where)
 
 
-def _times(dim: Dim, factor: int) -> Dim:
-    return extent_of(dim, lambda d: d * factor, unchanged=factor == 1)
-
-
 def _parts(dim: Dim, factor: int) -> Dim:
     whole = not isinstance(dim, int) or dim % factor == 0
     require("depth.divisible", whole, f"{dim} is not a multiple of {factor}")
@@ -46,7 +43,7 @@ def _parts(dim: Dim, factor: int) -> Dim:
 
 def _infer(deeper: bool, a: SubPixelAttrs, types: Types) -> Type:
     data, where, (n, c, h, w) = _shape(a, types)
-    wider, thinner = (_parts, _times) if deeper else (_times, _parts)
+    wider, thinner = (_parts, times) if deeper else (times, _parts)
     b = a.block_size
     return TensorType(arrange((n, thinner(c, b * b), wider(h, b), wider(w, b)), where), data.dtype)
 

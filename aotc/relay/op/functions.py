@@ -28,10 +28,9 @@ _NODES: Final = (Call, Constant, If, Let, TupleGetItem, Var)
 
 def _shapes(static: OpDef, dynamic: OpDef) -> Mapping[str, np.dtype[Any]]:
     """The parameters that are attributes of one and arguments of the other, and the type of their elements."""
-    kinds = {f.name: str(f.type) for f in dataclasses.fields(static.attrs)}
-    own = {a.name for a in static.args}
-    names = [a.name for a in dynamic.args if a.name not in own]
-    return {name: np.dtype(np.float32 if "float" in kinds[name] else np.int64) for name in names}
+    names = {a.name for a in dynamic.args}
+    fields = [f for f in dataclasses.fields(static.attrs) if f.name in names]
+    return {f.name: np.dtype(np.float32 if "float" in str(f.type) else np.int64) for f in fields}
 
 
 def _either(static: OpDef, dynamic: OpDef) -> Callable[..., Call]:

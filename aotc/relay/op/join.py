@@ -22,7 +22,7 @@ from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import all_but_axis, all_but_axis_or_flat, axis_of, require_same_dtype, tensor, tensor_fields
 from aotc.relay.op.samples import samples_of
-from aotc.relay.op.shape import product
+from aotc.relay.op.shape import product, times
 from aotc.tir import Block, Buffer, Load, Stmt, Store, Var, forall, select, te
 
 #: More tensors than this are joined by copying each, rather than by choosing among them for each element.
@@ -270,10 +270,6 @@ class TileAttrs(Attrs):
     reps: tuple[int, ...]
 
 
-def _times(d: Dim, factor: int) -> Dim:
-    return d if factor == 1 else product((d, factor))
-
-
 def _tile_shapes(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
     """The data's shape and the repetitions, filled up with leading ones to one length."""
     require("tile.reps", all(r >= 0 for r in a.reps), f"negative repetitions in {a.reps}")
@@ -283,7 +279,7 @@ def _tile_shapes(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
 
 def _tile_infer(a: TileAttrs, types: Types) -> Type:
     data = tensor(types[0])
-    return TensorType((_times(d, r) for d, r in zip(*_tile_shapes(a, data.shape), strict=True)), data.dtype)
+    return TensorType((times(d, r) for d, r in zip(*_tile_shapes(a, data.shape), strict=True)), data.dtype)
 
 
 def _tile_axes(a: TileAttrs, types: Types) -> AxisMap:
@@ -329,7 +325,7 @@ def _repeat_infer(a: RepeatAttrs, types: Types) -> Type:
     require("repeat.count", a.repeats >= 0, f"repeats is {a.repeats}")
     shape = (product(data.shape),) if a.axis is None else data.shape
     axis = axis_of(a.axis or 0, len(shape))
-    return TensorType(replaced(shape, axis, _times(shape[axis], a.repeats)), data.dtype)
+    return TensorType(replaced(shape, axis, times(shape[axis], a.repeats)), data.dtype)
 
 
 def _repeat_compute(a: RepeatAttrs, data: te.Tensor) -> te.Tensor:

@@ -80,6 +80,11 @@ def product(dims: Sequence[Dim]) -> Dim:
     return SymDim(upper=known * math.prod(uppers) if len(uppers) == len(symbols) else None)
 
 
+def times(d: Dim, factor: int) -> Dim:
+    """A multiple of a dimension; itself for 1."""
+    return d if factor == 1 else product((d, factor))
+
+
 def quotient(dims: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
     """What the product of `divisors` must be multiplied by to give that of `dims`.
 

@@ -7,15 +7,17 @@ mod, params = get_workload(batch_size=1)         # 64 x 64 RGB
 from __future__ import annotations
 
 from aotc.ir import TensorType
-from aotc.relay.expr import Expr, Function, Var
-from aotc.relay.op.builders import dense, relu, reshape, tanh
+from aotc.relay.expr import Expr, Function, Var, tensor_type_of
+from aotc.relay.op.builders import conv2d_transpose, dense, relu, reshape, tanh
 from aotc.relay.testing.init import workloads_of
-from aotc.relay.testing.layers import batch_norm_infer, conv2d_transpose, network, parameter
+from aotc.relay.testing.layers import batch_norm_infer, network, parameter
 
 
 def _double(data: Expr, name: str, channels: int) -> Expr:
     """A transposed convolution that doubles height and width."""
-    return conv2d_transpose(data, name, channels=channels, kernel_size=(4, 4), strides=(2, 2), padding=(1, 1))
+    size = (4, 4)
+    weight = parameter(f"{name}_weight", (tensor_type_of(data).shape[1], channels, *size), data)
+    return conv2d_transpose(data, weight, channels=channels, kernel_size=size, strides=(2, 2), padding=(1, 1))
 
 
 def get_net(

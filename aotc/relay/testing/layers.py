@@ -14,7 +14,6 @@ from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Expr, Function, TupleGetItem, Var, tensor_type_of
 from aotc.relay.op.builders import batch_norm, bias_add, dense
 from aotc.relay.op.builders import conv2d as conv2d_op
-from aotc.relay.op.builders import conv2d_transpose as conv2d_transpose_op
 
 
 def parameter(name: str, shape: tuple[Dim, ...], like: Expr) -> Var:
@@ -53,12 +52,6 @@ def conv2d(
         data_layout=data_layout,
         kernel_layout=layout,
     )
-
-
-def conv2d_transpose(data: Expr, name: str, *, channels: int, kernel_size: tuple[int, int], **attributes: Any) -> Expr:
-    """A transposed convolution of NCHW data without bias."""
-    weight = parameter(f"{name}_weight", (tensor_type_of(data).shape[1], channels, *kernel_size), data)
-    return conv2d_transpose_op(data, weight, channels=channels, kernel_size=kernel_size, **attributes)
 
 
 def batch_norm_infer(data: Expr, name: str, *, axis: int = 1, **attributes: Any) -> Expr:

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
-from aotc.relay.op.rows import along_axis, carrier, choose, greater, lesser
+from aotc.relay.op.rows import along_axis, carried, choose, greater, lesser
 from aotc.relay.op.rules import float_tensor, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, special_values
 from aotc.tir import const
@@ -94,8 +94,7 @@ def _clamped(a: ClipAttrs, dtype: DType, x: Any) -> Any:
 
 
 def _clip_reference(a: ClipAttrs, data: Array) -> Array:
-    dtype = DType.of(data)
-    return np.asarray(_clamped(a, dtype, data.astype(carrier(dtype) or data.dtype))).astype(data.dtype)
+    return np.asarray(_clamped(a, DType.of(data), carried(data))).astype(data.dtype)
 
 
 def _clip_samples() -> Samples:

@@ -26,7 +26,7 @@ from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
 from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import carrier
+from aotc.relay.op.rows import carried
 from aotc.relay.op.rules import axes_of, require_dtype, tensor
 from aotc.relay.op.samples import BOOL, FLOAT, NUMBER, Kind, accuracy, exact, random_array, special_values
 from aotc.tir import binary, call, const, select, te
@@ -127,7 +127,7 @@ def _infer(kind: Kind, a: Any, types: Types) -> Type:
 
 def _numpy(ufunc: Any, a: Any, data: Array, limit: str = "") -> Array:
     """`limit`: what the data type calls the value that the reduction of nothing gives, if `ufunc` has none."""
-    work = float_work(data.astype(carrier(DType.of(data)) or data.dtype))
+    work = float_work(carried(data))
     initial = {"initial": getattr(DType.of(work), limit)} if limit else {}
     value = ufunc.reduce(work, axis=_space(a, data.shape).axes, keepdims=a.keepdims, dtype=work.dtype, **initial)
     return np.asarray(value).astype(data.dtype)

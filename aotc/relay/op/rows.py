@@ -26,21 +26,20 @@ ScalarFn: TypeAlias = Callable[..., Scalar]
 T = TypeVar("T")
 
 
-def carrier(dtype: DType) -> np.dtype[Any] | None:
-    """The numpy type in which elements are computed that numpy has no complete arithmetic for; None if it has."""
+def carried(data: Array) -> Array:
+    """An array whose elements numpy can compute with: of a wider type where its arithmetic for theirs is incomplete."""
+    dtype = DType.of(data)
     if dtype.is_narrow_float and dtype != "float16":
-        return np.dtype(np.float32)
-    return np.dtype(np.int32) if dtype.is_integer and dtype.bits < 8 else None
+        return data.astype(np.float32)
+    return data.astype(np.int32) if dtype.is_integer and dtype.bits < 8 else data
 
 
 def elementwise(fn: NumpyFn, result: str = "") -> Callable[..., Array]:
     """A reference of arrays from a numpy function; the result has the dtype of the last argument, or `result`."""
 
     def reference(_: Any, *args: Array) -> Array:
-        dtype = DType.of(args[-1])
-        wide = carrier(dtype)
-        value = fn(*(a if wide is None or a.dtype != dtype.numpy else a.astype(wide) for a in args))
-        return np.asarray(value).astype(DType(result or dtype).numpy, copy=False)
+        dtype = DType(result or DType.of(args[-1]))
+        return np.asarray(fn(*map(carried, args))).astype(dtype.numpy, copy=False)
 
     return reference
 

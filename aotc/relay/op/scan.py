@@ -17,7 +17,7 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, Precision, TensorType, Type, Types, param
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import carrier, replaced
+from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import NUMBER, accuracy, random_array
 from aotc.relay.op.shape import product as elements
@@ -46,7 +46,7 @@ def _infer(a: ScanAttrs, types: Types) -> Type:
 
 def _reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
     dtype = _dtype(a, DType.of(data))
-    work = (data if a.axis is not None else data.reshape(-1)).astype(carrier(dtype) or dtype.numpy)
+    work = carried((data if a.axis is not None else data.reshape(-1)).astype(dtype.numpy))
     axis = axis_of(a.axis or 0, work.ndim)
     if a.exclusive and work.size:
         first = np.full(replaced(work.shape, axis, 1), ufunc.identity, work.dtype)

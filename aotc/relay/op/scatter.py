@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, Precision, TensorType, Type, Types, args, require
+from aotc.ir import Attrs, AxisMap, Precision, TensorType, Type, Types, args, require
 from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but, tuple_length
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import carrier, replaced
+from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, NUMBER, accuracy, exact, random_array
 from aotc.relay.op.window import may_equal
@@ -68,7 +68,7 @@ def _apply(data: Array, places: Array, inside: Array, updates: Array, reduction:
     if reduction == "update":
         result[at] = values
         return np.reshape(result, data.shape)
-    work: Array = result.astype(carrier(DType.of(data)) or data.dtype)
+    work = carried(result)
     _UFUNC[reduction].at(work, at, values.astype(work.dtype))
     return np.reshape(work.astype(data.dtype), data.shape)
 

@@ -21,7 +21,7 @@ import numpy as np
 from aotc.ir import Dim, DType, Precision, Quantised, TensorType, TupleType, Type, Types, require, tensor_types
 from aotc.ir.attrs import Attrs, param
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, types_of
-from aotc.relay.op.rows import carrier, replaced
+from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
 from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, call, forall, minimum, select, te
@@ -66,7 +66,7 @@ class TopkAttrs(Attrs):
 
 def _numpy_order(data: Array, axis: int, ascend: bool) -> Array:
     """The stable order along an axis."""
-    work = data.astype(carrier(DType.of(data)) or data.dtype)
+    work = carried(data)
     if ascend:
         return np.argsort(work, axis=axis, kind="stable")
     backwards = np.argsort(np.flip(work, axis), axis=axis, kind="stable")

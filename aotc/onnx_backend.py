@@ -21,6 +21,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from aotc.driver.compile import compile
 from aotc.ir import AotcError, Array
+from aotc.relay.frontend.onnx.load import fixed_names
 from aotc.runtime.session import Session
 
 _OPTIONS: Final = ("target", "opt_level", "cc", "cflags", "dims", "input_shapes")
@@ -39,8 +40,7 @@ class AotcRep(BackendRep):  # type: ignore[misc]
         self._model = model
         self._options = dict(options)
         self._sessions: dict[tuple[tuple[int, ...], ...], Session] = {}
-        fixed = {t.name for t in model.graph.initializer}
-        inputs = [v for v in model.graph.input if v.name not in fixed]
+        inputs = [v for v in model.graph.input if v.name not in fixed_names(model.graph)]
         self.input_names = [v.name for v in inputs]
         self.output_names = [v.name for v in model.graph.output]
         self._dynamic = not all(_is_static(v) for v in inputs) and not self._options.get("dims")

@@ -316,6 +316,11 @@ def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[in
     return tuple(total // known if d == -1 else d for d in target)
 
 
+def flat(x: Expr) -> Expr:
+    """All elements along one axis."""
+    return reshape(x, (-1,))
+
+
 def along(vector: Expr, place: int, count: int) -> Expr:
     """A vector laid along one of `count` axes of the tensor that it
     meets in an operator that broadcasts.

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, require
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 
@@ -100,22 +100,15 @@ def space_to_depth(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool =
     return g.reshape(y, (*lead, channels * size**spatial, *small))
 
 
-def cropped(x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
-    """`x` without what negative numbers of elements before and
-    after each axis cut off.
-    """
-    axes = [k for k, pair in enumerate(widths) if min(pair) < 0]
-    if not axes:
-        return x
-    begin = [max(-widths[k][0], 0) for k in axes]
-    end = [g.dim(x, k) + min(widths[k][1], 0) for k in axes]
-    if any(e < b for b, e in zip(begin, end, strict=True)):
-        raise AotcError("graph-pad", "negative pads cut more than there is")
-    return g.cut(x, begin, end, axes)
-
-
-def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Number = 0, mode: str = "constant") -> Expr:
+def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Operand = 0, mode: str = "constant") -> Expr:
     """`x` with (before, after) elements added to each axis, or cut
     off where the numbers are negative.
     """
-    return g.pad(cropped(x, widths), [(max(b, 0), max(a, 0)) for b, a in widths], value, mode)
+    axes = [k for k, pair in enumerate(widths) if min(pair) < 0]
+    if axes:
+        begin = [max(-widths[k][0], 0) for k in axes]
+        end = [g.dim(x, k) + min(widths[k][1], 0) for k in axes]
+        fits = all(b <= e for b, e in zip(begin, end, strict=True))
+        require("graph-pad", fits, "negative pads cut more than there is")
+        x = g.cut(x, begin, end, axes)
+    return g.pad(x, [(max(b, 0), max(a, 0)) for b, a in widths], value, mode)

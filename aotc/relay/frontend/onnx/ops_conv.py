@@ -161,7 +161,7 @@ def _max_unpool(x: Expr, indices: Expr, output_shape: Ints | None = None, *, nod
     if target != inferred:  # indices count in the shape that the window implies
         indices = _moved(indices, inferred, target)
     zeros = g.filled(0, (math.prod(target),), g.dtype(x))
-    flat = g.op("scatter_elements", zeros, g.reshape(indices, (-1,)), g.reshape(x, (-1,)), axis=0, reduction="update")
+    flat = g.op("scatter_elements", zeros, g.flat(indices), g.flat(x), axis=0, reduction="update")
     return g.reshape(flat, target)
 
 

@@ -25,7 +25,7 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, Maybe
 from aotc.relay.frontend.onnx.node import Int, Ints, Known, Node, Table, named
-from aotc.relay.frontend.shapes import checked_indices, cropped, depth_to_space, from_start, space_to_depth, take
+from aotc.relay.frontend.shapes import checked_indices, depth_to_space, from_start, padded, space_to_depth, take
 from aotc.relay.op.rules import broadcast_shape
 
 # --- reshaping
@@ -87,17 +87,10 @@ def _blocks(move: Callable[..., Expr], x: Expr, *, blocksize: int, mode: str = "
 
 def _concat(*parts: Expr, axis: int = 1) -> Expr:
     place = g.axis(axis, g.rank(parts[0]))
-    filled = [p for p in parts if _extent(p, place) != 0]
+    least = min(map(g.rank, parts))
+    require("onnx-axis", place < least, f"a tensor of rank {least} has no axis {place}")
+    filled = [p for p in parts if g.dims(p)[place] != 0]
     return g.concat(filled or parts[:1], place)
-
-
-def _extent(x: Expr, axis: int) -> Dim:
-    """A dimension, which may be dynamic; AotcError (code
-    "onnx-axis") where there is no such axis.
-    """
-    dims = g.dims(x)
-    require("onnx-axis", axis < len(dims), f"a tensor of shape ({', '.join(map(str, dims))}) has no axis {axis}")
-    return dims[axis]
 
 
 def _split(
@@ -152,13 +145,11 @@ def _pad(x: Expr, pads: Ints | None = None, filling: Maybe = None, axes: Ints | 
     given = [(0, 0)] * rank
     for k, axis in enumerate(places):
         given[axis] = pads[k], pads[k + len(places)]
-    x = cropped(x, given)
-    widths = [(max(b, 0), max(a, 0)) for b, a in given]
+    g.checked_shape([d + b + a for d, (b, a) in zip(g.shape(x), given, strict=True)], g.dtype(x), "the result of Pad")
     mode, value = node.attrs.get("mode", "constant"), node.attrs.get("value", 0.0)
-    g.checked_shape([d + b + a for d, (b, a) in zip(g.shape(x), widths, strict=True)], g.dtype(x), "the result of Pad")
     if mode != "constant":
-        return g.pad(x, widths, mode=mode)
-    return g.pad(x, widths, filling if filling is not None else value if g.dtype(x).is_float else int(value))
+        return padded(x, given, mode=mode)
+    return padded(x, given, filling if filling is not None else value if g.dtype(x).is_float else int(value))
 
 
 def _tile(x: Expr, repeats: Ints) -> Expr:
@@ -298,7 +289,7 @@ def _compress(x: Expr, condition: Known, *, axis: int | None = None) -> Expr:
     """
     positions = g.constant(np.flatnonzero(condition.reshape(-1)), "int64")
     if axis is None:
-        return take(g.reshape(x, (-1,)), positions, 0)
+        return take(g.flat(x), positions, 0)
     return take(x, positions, g.axis(axis, g.rank(x)))
 
 
@@ -325,7 +316,7 @@ def _tensor_scatter(past: Expr, update: Expr, start: Maybe = None, *, axis: Axis
 
 
 def _array_feature(x: Expr, indices: Expr) -> Expr:
-    picked = take(x, g.reshape(indices, (-1,)), g.rank(x) - 1)
+    picked = take(x, g.flat(indices), g.rank(x) - 1)
     return g.reshape(picked, (1, -1)) if g.rank(x) == 1 else picked
 
 

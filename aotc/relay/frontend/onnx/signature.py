@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from aotc.ir import AotcError, Dim, Span, SymDim, TensorType, is_static, nearest, static_shape
+from aotc.ir import AotcError, Dim, Span, SymDim, TensorType, is_static, nearest, require, static_shape
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem
 from aotc.relay.frontend.problems import Problems
@@ -55,12 +55,9 @@ def _declared_shape(value: Any) -> _Shape | None:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
-    result: list[Dim] = []
     for dim in tensor.shape.dim:
-        if dim.HasField("dim_value") and dim.dim_value < 0:
-            raise AotcError("onnx-shape", f"input {value.name!r} has the dimension {dim.dim_value}")
-        result.append(int(dim.dim_value) if dim.HasField("dim_value") else SymDim(dim.dim_param))
-    return tuple(result)
+        require("onnx-shape", dim.dim_value >= 0, f"input {value.name!r} has the dimension {dim.dim_value}")
+    return tuple(int(d.dim_value) if d.HasField("dim_value") else SymDim(d.dim_param) for d in tensor.shape.dim)
 
 
 def _bindings(declared: _Shapes, shape: _Given, dims: _Pins, problems: Problems, span: Span) -> dict[str, int]:

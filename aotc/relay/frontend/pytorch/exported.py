@@ -25,8 +25,8 @@ from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.table import converter_of
-from aotc.relay.frontend.pytorch.values import NUMERIC, Value, array_of, dtype_name, dynamic
-from aotc.relay.frontend.pytorch.walk import POISON, call_operator, flattened, known, unsupported
+from aotc.relay.frontend.pytorch.values import NUMERIC, Value, array_of, dtype_name, number
+from aotc.relay.frontend.pytorch.walk import POISON, call_operator, flattened, known, source_line, unsupported
 from aotc.relay.module import IRModule
 
 _LOG: Final = logging.getLogger(__name__)
@@ -137,15 +137,13 @@ def _inputs(
             tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
             fits, text = isinstance(tensor, torch.Tensor), f"{spec.kind.name.lower()} {spec.target} is no tensor"
             require("torch-inputs", fits, text)
-            if id(tensor) in shared:
-                values[name] = shared[id(tensor)]
-                continue
-            array = array_of(tensor)
-            values[name] = shared[id(tensor)] = Constant(array)
-            if keep_params and spec.kind != InputKind.CONSTANT_TENSOR:
-                values[name] = shared[id(tensor)] = Var(spec.target, values[name].checked_type)
-                weights.append(values[name])
-                params[spec.target] = array
+            if id(tensor) not in shared:
+                constant = shared[id(tensor)] = Constant(array_of(tensor))
+                if keep_params and spec.kind != InputKind.CONSTANT_TENSOR:
+                    shared[id(tensor)] = Var(spec.target, constant.checked_type)
+                    weights.append(shared[id(tensor)])
+                    params[spec.target] = constant.data
+            values[name] = shared[id(tensor)]
     return values, users + weights, params
 
 
@@ -163,28 +161,17 @@ def _check_outputs(program: Any, problems: Problems) -> None:
     """Programs that change their buffers or inputs are for
     training, or keep state: both are refused.
     """
+    kept = {OutputKind.BUFFER_MUTATION: "buffer", OutputKind.USER_INPUT_MUTATION: "input"}
     for spec in program.graph_signature.output_specs:
-        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
-            what = "buffer" if spec.kind == OutputKind.BUFFER_MUTATION else "input"
+        what = kept.get(spec.kind)
+        if what is not None:
             hint = "call .eval() on the module before exporting it, or return the new value as an output"
             text = f"the program changes its {what} {spec.target!r}: compiled models keep no state"
             problems.add("torch-mutation", text, Span("exported program"), hint)
 
 
-def _read(arg: Any, values: Mapping[str, Value]) -> Value:
-    """An argument of a node: nodes become their values, in lists
-    and tuples too.
-    """
-    if isinstance(arg, torch.fx.Node):
-        return known(values[arg.name])
-    if isinstance(arg, (list, tuple)):
-        return [_read(a, values) for a in arg]
-    return arg
-
-
 def _call(node: Any, values: Mapping[str, Value]) -> Value:
-    args = [_read(a, values) for a in node.args]
-    kwargs = {k: _read(v, values) for k, v in node.kwargs.items()}
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: known(values[arg.name]))
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         if target._schema.name.removeprefix("aten::") in _IGNORED:
@@ -193,17 +180,8 @@ def _call(node: Any, values: Mapping[str, Value]) -> Value:
     if target is operator.getitem:
         return args[0][args[1]]
     if target in NUMERIC:
-        for arg in args:
-            if isinstance(arg, SymDim):
-                raise dynamic(arg)
-        return target(*args, **kwargs)
+        return target(*map(number, args), **kwargs)
     raise unsupported(str(getattr(target, "__name__", target)))
-
-
-def _source_line(node: Any) -> str:
-    """The last line of the module's Python source that made the node."""
-    trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if "File" in line]
-    return f"in {trace[-1]}" if trace else ""
 
 
 @g.codes_of("torch")
@@ -230,7 +208,7 @@ def from_exported(
             if node.op in ("placeholder", "output"):
                 continue
             values[node.name] = POISON
-            with problems.at(Span("exported program", node=node.name), _source_line(node)):
+            with problems.at(Span("exported program", node=node.name), source_line(node.meta)):
                 if node.op != "call_function":
                     raise unsupported(f"{node.op} {node.target}")
                 values[node.name] = _call(node, values)

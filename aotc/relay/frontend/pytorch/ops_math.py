@@ -188,7 +188,7 @@ def _extreme_with_place(name: str, x: Expr, dim: int, keepdim: bool = False) -> 
 
 def _arg(name: str, x: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
     if dim is None:
-        flat = g.op(name, g.reshape(x, (-1,)), axis=(0,), keepdims=False)
+        flat = g.op(name, g.flat(x), axis=(0,), keepdims=False)
         return g.cast(g.reshape(flat, [1] * g.rank(x)) if keepdim else flat, "int64")
     return g.cast(reduced(plain(name), x, [dim], keepdim), "int64")
 
@@ -235,7 +235,7 @@ def _norm(x: Expr, p: Value = 2, dim: Value = None, keepdim: bool = False, /, dt
 def _linalg_norm(
     x: Expr, ord: Value = None, dim: Value = None, keepdim: bool = False, dtype: str | None = None
 ) -> Expr:
-    axes = dim if isinstance(dim, (list, tuple)) else list(range(g.rank(x))) if dim is None else [dim]
+    axes = range(g.rank(x)) if dim is None else tv.ints(dim)
     if ord is not None and len(axes) != 1 and ord != "fro":
         raise AotcError("torch-op", f"the matrix norm {ord!r} is not supported", hint="vector norms are")
     return _norm(x, ord, dim, keepdim, dtype)
@@ -257,7 +257,7 @@ def _sort(x: Expr, dim: Axis = -1, descending: bool = False) -> list[Expr]:
 
 def _median(x: Expr) -> Expr:
     """The lower one of the middle elements."""
-    flat = g.reshape(x, (-1,))
+    flat = g.flat(x)
     middle = (tv.shape(flat)[0] - 1) // 2
     return g.op("take", g.op("sort", flat, axis=0, is_ascend=True), g.constant(middle, "int64"), axis=0)
 

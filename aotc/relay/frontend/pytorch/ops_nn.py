@@ -68,7 +68,7 @@ def _layer_norm(x: Expr, normalized_shape: Value, weight: Maybe = None, bias: Ma
     kept = g.rank(x) - len(normalized_shape)
     inner = [tv.size(x, k) for k in range(kept, g.rank(x))]
     count = math.prod(inner)
-    scale, offset = (g.reshape(v, (-1,)) for v in _affine(x, weight, bias, count))
+    scale, offset = (g.flat(v) for v in _affine(x, weight, bias, count))
     if len(inner) == 1:
         return g.op("nn.layer_norm", x, scale, offset, axis=-1, epsilon=eps)
     flat = g.op("nn.layer_norm", g.reshape(x, (*tv.shape(x)[:kept], count)), scale, offset, axis=-1, epsilon=eps)

@@ -101,7 +101,7 @@ def _repeat(x: Expr, repeats: Sequence[Value], /) -> Expr:
 
 
 def _repeat_interleave(x: Expr, repeats: Value, dim: int | None = None) -> Expr:
-    y = x if dim is not None else g.reshape(x, (-1,))
+    y = x if dim is not None else g.flat(x)
     return g.op("repeat", y, repeats=tv.int_of(repeats), axis=tv.axis(dim or 0, y))
 
 
@@ -172,7 +172,7 @@ def _flip(x: Expr, dims: Value) -> Expr:
 
 def _roll(x: Expr, shifts: Value, dims: Value = None) -> Expr:
     if not dims:
-        return g.reshape(_roll(g.reshape(x, (-1,)), shifts, [0]), tv.shape(x))
+        return g.reshape(_roll(g.flat(x), shifts, [0]), tv.shape(x))
     for shift, dim in zip(tv.ints(shifts), tv.ints(dims), strict=True):
         axis = tv.axis(dim, x)
         total = tv.size(x, axis)
@@ -252,7 +252,7 @@ def _gather(x: Expr, dim: Axis, index: Expr) -> Expr:
 
 def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
     if dim is None:
-        return g.op("gather", g.reshape(x, (-1,)), g.reshape(indices, (-1,)), axis=0)
+        return g.op("gather", g.flat(x), g.flat(indices), axis=0)
     axis = tv.axis(dim, x)
     one = [tuple(1 if k == axis else d for k, d in enumerate(tv.shape(t))) for t in (x, indices)]
     common = np.broadcast_shapes(*one)
@@ -379,7 +379,7 @@ def _copy(x: Expr, src: Value) -> Expr:
 
 
 def _along(accumulate: bool, x: Expr, dim: Axis, index: Expr, source: Expr) -> Expr:
-    return _index_put(x, [*[None] * dim, g.reshape(index, (-1,))], source, accumulate)
+    return _index_put(x, [*[None] * dim, g.flat(index)], source, accumulate)
 
 
 # --- masks
@@ -450,9 +450,9 @@ OPS: Table = {
     "index_add": partial(_along, True),
     "index_copy": partial(_along, False),
     "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * tv.axis(dim, x), index], value),
-    "index_select": lambda x, dim, index: take(x, g.reshape(index, (-1,)), tv.axis(dim, x)),
+    "index_select": lambda x, dim, index: take(x, g.flat(index), tv.axis(dim, x)),
     "scatter_add": partial(_scatter, reduce="add"),
-    "take": lambda x, index: _index(g.reshape(x, (-1,)), [index]),
+    "take": lambda x, index: _index(g.flat(x), [index]),
     "tril": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=False),
     "triu": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=True),
 }

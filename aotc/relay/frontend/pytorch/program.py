@@ -32,7 +32,7 @@ from torch.utils import _pytree as pytree
 from aotc.ir.span import Span
 from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.values import NUMERIC
-from aotc.relay.frontend.pytorch.walk import unsupported
+from aotc.relay.frontend.pytorch.walk import source_line, unsupported
 
 #: A value and where it stands in; a clean value out, or Refused.
 Check: TypeAlias = Callable[[Any, str], Any]
@@ -232,9 +232,8 @@ def _source(value: Any, where: str) -> dict[str, str]:
     """The last line of the Python source that made a node, from its
     metadata.
     """
-    trace = value.get("stack_trace") if isinstance(value, dict) else None
-    lines = [line.strip() for line in trace.splitlines() if "File" in line] if isinstance(trace, str) else []
-    return {"stack_trace": lines[-1][:300]} if lines and lines[-1].isprintable() else {}
+    line = source_line(value).removeprefix("in ")
+    return {"stack_trace": line[:300]} if line and line.isprintable() else {}
 
 
 #: Graphs within graphs; torch's messages about what is wrong with one grow exponentially with its depth.
@@ -362,8 +361,7 @@ _REGIONS: Final = frozenset(
 def _check_operators(graph: dict[str, Any]) -> None:
     problems = Problems("torch-node")
     for node in (node for found in _graphs(graph) for node in found["nodes"]):
-        trace = node["metadata"].get("stack_trace")
-        with problems.at(Span("exported program", node=node.get("name") or ""), f"in {trace}" if trace else ""):
+        with problems.at(Span("exported program", node=node.get("name") or ""), source_line(node["metadata"])):
             if not _is_operator(node["target"]):
                 raise unsupported(node["target"].removeprefix("torch.ops."))
     problems.check()

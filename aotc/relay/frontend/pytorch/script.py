@@ -198,9 +198,9 @@ class _Conversion:
         places: Value = g.constant(np.arange(int(np.prod(sizes))).reshape(sizes), "int64")
         for view in chain:
             places = view.redo(places) if view.redo is not None else places
-        flat = g.reshape(base, (-1,))
-        update = g.cast(g.reshape(value, (-1,)), g.dtype(base))
-        merged = g.op("scatter_elements", flat, g.reshape(places, (-1,)), update, axis=0, reduction="update")
+        flat = g.flat(base)
+        update = g.cast(g.flat(value), g.dtype(base))
+        merged = g.op("scatter_elements", flat, g.flat(places), update, axis=0, reduction="update")
         return g.reshape(merged, sizes)
 
     # --- attributes of modules
@@ -399,11 +399,10 @@ def from_script(
         reader = consumers.get(value.debugName())
         params.append(Var(name, ty, Span(f"{reader}{separator}{name}" if reader else name)))
         conversion.values[value.debugName()] = params[-1]
-    taken = {name for name, _ in types}
     with spending():
         conversion.block(graph)
         outputs = _outputs(conversion, graph)
-    clash = taken & set(conversion.params)
+    clash = dict(types).keys() & conversion.params
     if clash:
         raise AotcValueError("torch-inputs", f"{min(clash)!r} is the name of a parameter: call the input otherwise")
     body = outputs[0] if len(outputs) == 1 else Tuple(outputs)

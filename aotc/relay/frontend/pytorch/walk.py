@@ -48,6 +48,13 @@ def known(value: Value) -> Value:
     return value
 
 
+def source_line(metadata: Any) -> str:
+    """The last line of the module's Python source that made a node of an exported program, "" where none is stated."""
+    trace = metadata.get("stack_trace") if isinstance(metadata, dict) else None
+    lines = [line.strip() for line in trace.splitlines() if "File" in line] if isinstance(trace, str) else []
+    return f"in {lines[-1]}" if lines else ""
+
+
 def unsupported(name: str) -> AotcError:
     """The error of an operator without a converter."""
     plain = name.removeprefix("aten::").partition(".")[0]

@@ -6,8 +6,7 @@ compare("y", actual, expected, bound=1e-5).ok
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import ml_dtypes
 import numpy as np
@@ -48,14 +47,10 @@ class Comparison:
     reason: str = ""
     exact: float | None = None
     reference_exact: float | None = None
+    ok: bool = field(init=False)
 
-    @property
-    def ok(self) -> bool:
-        return not self.reason
-
-    def as_dict(self) -> dict[str, Any]:
-        """The result as data, ready for JSON."""
-        return {**asdict(self), "ok": self.ok}
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ok", not self.reason)
 
 
 def ulp_distance(a: Array, b: Array) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -40,10 +40,10 @@ class Case:
 
     source: str
     outputs: tuple[Comparison, ...]
+    ok: bool = field(init=False)
 
-    @property
-    def ok(self) -> bool:
-        return all(o.ok for o in self.outputs)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ok", all(o.ok for o in self.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,14 @@ class Report:
     cases: tuple[Case, ...]
     first_difference: str = ""
     wrong_kernel: str = ""
+    ok: bool = field(init=False)
 
-    @property
-    def ok(self) -> bool:
-        return all(case.ok for case in self.cases)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ok", all(case.ok for case in self.cases))
 
     def as_dict(self) -> dict[str, Any]:
         """The result as data, ready for JSON."""
-        cases = [{"source": c.source, "ok": c.ok, "outputs": [o.as_dict() for o in c.outputs]} for c in self.cases]
-        return {"ok": self.ok, **asdict(self), "cases": cases}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

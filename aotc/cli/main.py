@@ -103,17 +103,16 @@ def compile_command(
         where = None if stopping else output
         made = compile(model, output=where, instruments=instruments, build=build, progress=stage, **options)
         result = watch.done(made)
-    passes = timer.render() if timing else ""
-    timings = {"timing": passes} if timing else {}
+    timings = {"timing": timer.render()} if timing else {}
     if watch.stopped is not None:
         out.text({"text": watch.stopped, **timings}, watch.stopped)
         if timing and not out.as_json:
-            out.note(passes.rstrip())
+            out.note(timings["timing"].rstrip())
         return
     library, metadata = str(result.library or ""), dict(result.metadata)
     data = {"path": str(result.path), "library": library, "metadata": metadata, **timings}
     if out.quiet and timing:
-        out.text(data, passes)
+        out.text(data, timings["timing"])
     else:
         out.result(data, tables.show_compiled)
 

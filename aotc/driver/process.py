@@ -39,21 +39,16 @@ def run(command: Sequence[str], *, seconds: float, cwd: Path | None = None, give
     Raises OSError if it cannot be run, TimeoutError if it is not done within `seconds`: it is ended then.
     """
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
-    _RUNNING.add(process.pid)
-    try:
-        output, errors = process.communicate(given, seconds)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
-    finally:
-        _RUNNING.discard(process.pid)
-        if process.returncode is None:
-            _kill(process.pid)
-            process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
+    with subprocess.Popen(command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+        _RUNNING.add(process.pid)
+        try:
+            output, errors = process.communicate(given, seconds)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        finally:
+            _RUNNING.discard(process.pid)
+            if process.returncode is None:
+                _kill(process.pid)
     return Finished(process.returncode, output, errors)
 
 

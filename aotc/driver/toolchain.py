@@ -137,15 +137,16 @@ def require_cpu(target: Target) -> None:
     """Raise AotcError (code "cpu") where code for a target cannot run: on another architecture, or on a processor that
     is known to lack what it, or each of its versions, needs.
     """
-    hint = "take --target host for what runs here; `aotc compile` builds libraries for other machines"
-    if foreign := _foreign(target):
-        text = f"code for {target.name} cannot run here: it is for {foreign}, this machine is {architecture()}"
-        raise AotcError("cpu", text, hint=hint)
     flags = feature_names(_cpu_flags())
     lacks = [[f for f in version.features if f not in flags] for version in target.versions or (target,)]
-    if flags and all(lacks):
-        text = f"code for {target.name} cannot run here: the processor lacks {', '.join(sorted(lacks, key=len)[0])}"
-        raise AotcError("cpu", text, hint=hint)
+    if foreign := _foreign(target):
+        reason = f"it is for {foreign}, this machine is {architecture()}"
+    elif flags and all(lacks):
+        reason = f"the processor lacks {', '.join(sorted(lacks, key=len)[0])}"
+    else:
+        return
+    hint = "take --target host for what runs here; `aotc compile` builds libraries for other machines"
+    raise AotcError("cpu", f"code for {target.name} cannot run here: {reason}", hint=hint)
 
 
 def _run(command: Sequence[str], seconds: float, cwd: Path | None = None, given: bytes = b"") -> Finished:
@@ -263,8 +264,7 @@ class ObjectCompiler:
         if self.toolchain.cache is None or source.suffix != ".c" or uncached:
             return None
         debugging = any(flag.startswith("-g") for flag in flags)  # debuggers want line numbers
-        parts = None if debugging else _behind_headers(source.read_bytes())
-        if parts is not None:
+        if not debugging and (parts := _behind_headers(source.read_bytes())):
             headers, rest = parts
             known = self._meaning(headers, (*flags, "-iquote", str(source.parent.relative_to(self.directory))))
             if known is not None:

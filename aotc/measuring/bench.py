@@ -137,7 +137,7 @@ class _Bench:
     def round(self, threads: int) -> dict[str, Any]:
         """The figures for one number of threads."""
         library, skipped = find_library(self.compiled.path), []
-        contestants = [started(lambda: ours(library, self.entrant.inputs, threads))]
+        contestants = [started("aotc", threads, lambda: ours(library, self.entrant.inputs, threads))]
         for name in self.against:
             self.progress(f"preparing {name}, {threads} threads")
             try:
@@ -192,9 +192,9 @@ def bench(
         raise AotcError("rival", f"{path} is Relay text, which no rival reads", hint="`aotc run --repeat` measures it")
     start = time.perf_counter()
     compiled = chosen.compiled(path)
-    build_seconds = time.perf_counter() - start
+    build_seconds, metadata = time.perf_counter() - start, compiled.metadata
     with _entrant(path, compiled, inputs) as entrant:
-        judge = Judge(entrant, [tensor["name"] for tensor in compiled.metadata["outputs"]])
+        judge = Judge(entrant, [tensor["name"] for tensor in metadata["outputs"]])
         work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
         rounds = [work.round(n) for n in threads]
     compiler, python = compiler_version(chosen.cc), platform.python_version()
@@ -203,11 +203,11 @@ def bench(
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(),
         "versions": {"aotc": version("aotc"), "compiler": compiler, "python": python},
-        "target": compiled.metadata["target"],
+        "target": metadata["target"],
         "reference": judge.reference,
         "library_bytes": compiled.library.stat().st_size if compiled.library else 0,
-        "weights_bytes": compiled.metadata["weights_bytes"],
-        "memory": {k: compiled.metadata["memory"][k] for k in ("peak", "lower_bound")},
+        "weights_bytes": metadata["weights_bytes"],
+        "memory": {k: metadata["memory"][k] for k in ("peak", "lower_bound")},
         "build_seconds": build_seconds,
         "rounds": rounds,
     }

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -44,8 +44,8 @@ class Contestant:
     """One implementation with bound inputs.
 
     name       "aotc", or a key of RIVALS
-    version    of the implementation, and of what it needed to read the model
     threads    that it uses
+    version    of the implementation, and of what it needed to read the model
     run        once, on the bound inputs
     outputs    of the last run, in the model's order; shapes may lack dimensions of extent 1
     load, first    milliseconds until it was ready, files on disk converted before, and of its first run
@@ -53,8 +53,8 @@ class Contestant:
     """
 
     name: str
-    version: str
     threads: int
+    version: str
     run: Callable[[], object]
     outputs: Callable[[], list[Array]]
     load: float = 0.0
@@ -62,11 +62,15 @@ class Contestant:
     memory: int | None = None
 
 
-def started(make: Callable[[], Contestant]) -> Contestant:
+#: The version of a contestant, what runs it, and what gives its outputs.
+Made: TypeAlias = tuple[str, Callable[[], object], Callable[[], list[Array]]]
+
+
+def started(name: str, threads: int, make: Callable[[], Made]) -> Contestant:
     """A contestant that has run once, with the times and the memory that took."""
     before = _resident("VmRSS", forget_peak=True)
     begin = time.perf_counter()
-    contestant = make()
+    contestant = Contestant(name, threads, *make())
     ready = time.perf_counter()
     contestant.run()
     end = time.perf_counter()
@@ -133,14 +137,14 @@ class Entrant:
         return f"pnnx cannot convert the model (exit code {done.code}){': ' + said[-1] if said else ''}"
 
 
-def ours(library: Path, inputs: Arrays, threads: int) -> Contestant:
+def ours(library: Path, inputs: Arrays, threads: int) -> Made:
     """The compiled model."""
     session = load(library, threads=threads)
     binding = session.bind(inputs)
-    return Contestant("aotc", session.version, threads, binding.run, lambda: list(binding.outputs.values()))
+    return session.version, binding.run, lambda: list(binding.outputs.values())
 
 
-def _onnxruntime(ort: Any, entrant: Entrant, threads: int) -> Contestant:
+def _onnxruntime(ort: Any, entrant: Entrant, threads: int) -> Made:
     """Bound inputs and outputs; workers stop spinning after each run, as they would be in the others' way."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -153,10 +157,10 @@ def _onnxruntime(ort: Any, entrant: Entrant, threads: int) -> Contestant:
     for output in session.get_outputs():
         binding.bind_output(output.name)
     run = lambda: session.run_with_iobinding(binding)  # noqa: E731
-    return Contestant("onnxruntime", ort.__version__, threads, run, binding.copy_outputs_to_cpu)
+    return ort.__version__, run, binding.copy_outputs_to_cpu
 
 
-def _openvino(openvino: Any, entrant: Entrant, threads: int) -> Contestant:
+def _openvino(openvino: Any, entrant: Entrant, threads: int) -> Made:
     """Pinned to float32, tuned for latency; inputs are shared with the request."""
     core, path = openvino.Core(), entrant.path
     model = core.read_model(path) if entrant.is_onnx else openvino.convert_model(load_exported(path))
@@ -169,7 +173,7 @@ def _openvino(openvino: Any, entrant: Entrant, threads: int) -> Contestant:
     def outputs() -> list[Array]:
         return [np.array(request.get_output_tensor(k).data) for k in range(len(model.outputs))]
 
-    return Contestant("openvino", version("openvino"), threads, request.infer, outputs)
+    return version("openvino"), request.infer, outputs
 
 
 def _batch_axes(script: str, call: str) -> list[int]:
@@ -178,7 +182,7 @@ def _batch_axes(script: str, call: str) -> list[int]:
     return [int(axis[1]) if axis else 233 for axis in found]
 
 
-def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Contestant:
+def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Made:
     """ncnn's own float32 (with its Winograd), a new extractor for each run, as it wants to be used."""
     folder = entrant.pnnx
     net = ncnn.Net()
@@ -207,7 +211,7 @@ def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Contestant:
     def outputs() -> list[Array]:
         return [np.array(mat.numpy(batch_index=k)) for mat, k in zip(found, axes_out, strict=True)]
 
-    return Contestant("ncnn", f"{version('ncnn')} through pnnx", threads, run, outputs)
+    return f"{version('ncnn')} through pnnx", run, outputs
 
 
 def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
@@ -222,7 +226,7 @@ def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
     return namespace["Model"]().float().eval(), " through pnnx"
 
 
-def _torch(torch: Any, entrant: Entrant, threads: int) -> Contestant:
+def _torch(torch: Any, entrant: Entrant, threads: int) -> Made:
     """Eager PyTorch in inference mode."""
     module, through = _torch_program(entrant)
     torch.set_num_threads(threads)
@@ -237,11 +241,11 @@ def _torch(torch: Any, entrant: Entrant, threads: int) -> Contestant:
         leaves = found[0] if isinstance(found[0], (tuple, list)) else found
         return [leaf.numpy() for leaf in leaves]
 
-    return Contestant("torch", torch.__version__ + through, threads, run, outputs)
+    return torch.__version__ + through, run, outputs
 
 
 #: What makes the contestants of a package, the model and a number of threads, by the name of the package.
-RIVALS: Final[Mapping[str, Callable[[Any, Entrant, int], Contestant]]] = {
+RIVALS: Final[Mapping[str, Callable[[Any, Entrant, int], Made]]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
     "ncnn": _ncnn,
@@ -267,7 +271,7 @@ def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
             raise AotcError("rival", "it reads ONNX models only")
         if name in _THROUGH_PNNX and entrant.is_onnx:
             _ = entrant.pnnx
-        return started(lambda: RIVALS[name](package, entrant, threads))
+        return started(name, threads, lambda: RIVALS[name](package, entrant, threads))
     except AotcError:
         raise
     except Exception as error:  # whatever a rival raises: it cannot take part, and the user is told why

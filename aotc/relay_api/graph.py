@@ -30,9 +30,14 @@ def constant_names(program: Program) -> dict[Storage, str]:
     return {storage: f"p{k}" for k, storage in enumerate(program.constants)}
 
 
+def given_names(program: Program) -> dict[Storage, str]:
+    """What a graph is given, inputs and constants, by their names in the graph."""
+    return {**{s: s.name for s in program.inputs}, **constant_names(program)}
+
+
 def call_names(program: Program) -> list[str]:
     """The names of the calls in the graph: those of the kernels, with a number where a kernel is called again."""
-    taken = {*(s.name for s in program.inputs), *constant_names(program).values()}
+    taken = {*given_names(program).values()}
     numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     names: list[str] = []
     for step in program.steps:
@@ -45,9 +50,8 @@ def call_names(program: Program) -> list[str]:
 def graph_machine(work: Compilation) -> GraphMachine:
     """The kernels of a module, compiled, and the graph of their calls; its nodes are those of `graph_json`."""
     program = work.calls[work.here]
-    constants = constant_names(program)
     kernels = {kernel: f"{k}:{kernel.name}" for k, kernel in enumerate(program.kernels)}
-    given = {**{s: s.name for s in program.inputs}, **constants}
+    given = given_names(program)
     nodes = [GraphNode(name, (View(s),), (s.shape,)) for s, name in given.items()]
     for name, step in zip(call_names(program), program.steps, strict=True):
         nodes.append(GraphNode(name, step.outputs, step.output_shapes, kernels[step.kernel], step.inputs, step.span))
@@ -56,7 +60,7 @@ def graph_machine(work: Compilation) -> GraphMachine:
         tensors={s: TensorInfo(s.name, list(s.shape), s.dtype) for s in (*given, *program.outputs, *between)},
         inputs=program.inputs,
         outputs=program.outputs,
-        constants={s: np.ascontiguousarray(s.data) for s in constants if s.data is not None},
+        constants={s: np.ascontiguousarray(s.data) for s in given if s.data is not None},
         nodes=tuple(nodes),
         library=work.compile_kernels({name: work.vectorized(kernel) for kernel, name in kernels.items()}),
     )
@@ -76,7 +80,7 @@ def graph_json(program: Program) -> str:
         tensors.extend(outputs)
         rows.append(len(tensors))
 
-    names = {**{s: s.name for s in program.inputs}, **constant_names(program)}
+    names = given_names(program)
     for storage, name in names.items():
         add({"op": "null", "name": name, "inputs": []}, [storage])
     for step, name in zip(program.steps, call_names(program), strict=True):

@@ -94,11 +94,11 @@ class PassReport(PassRecords):
         facts = dict(self.facts)
         if self._target:
             facts.setdefault("target", self._target)
-        if self.context is not None:
-            facts["level"] = str(self.context.opt_level)
-            facts["required"] = ", ".join(self.context.required_pass)
-            facts["disabled"] = ", ".join(self.context.disabled_pass)
-            facts["config"] = ", ".join(f"{key} = {value}" for key, value in self.context.config.items())
+        if (context := self.context) is not None:
+            facts["level"] = str(context.opt_level)
+            facts["required"] = ", ".join(context.required_pass)
+            facts["disabled"] = ", ".join(context.disabled_pass)
+            facts["config"] = ", ".join(f"{key} = {value}" for key, value in context.config.items())
         whole = sum(r.seconds for r in self.passes if r.depth == 0)
         facts |= {"aotc": version("aotc"), "Python": platform.python_version()}
         facts["passes"] = f"{len(self.passes)} in {1e3 * whole:.1f} ms" if self.passes else ""

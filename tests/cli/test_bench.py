@@ -18,7 +18,7 @@ from aotc.driver.process import Finished
 from aotc.ir.diagnostics import AotcError
 from aotc.measuring import contestants
 from aotc.measuring.bench import take_turns
-from aotc.measuring.contestants import RIVALS, Contestant
+from aotc.measuring.contestants import RIVALS, Contestant, Made
 from tests.cli.invoke import DIGITS, call, refused, relu, save, value
 
 QUICK = ("--cflags=-O1", "--repeat", "2")
@@ -74,8 +74,8 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], output
     monkeypatch.setattr(contestants, "RIVALS", {**RIVALS, "torch": _rival(run, outputs)})
 
 
-def _rival(run: Callable[[], object], outputs: Callable[[], list[Any]]) -> Callable[..., Contestant]:
-    return lambda package, entrant, threads: Contestant("torch", "0", threads, run, outputs)
+def _rival(run: Callable[[], object], outputs: Callable[[], list[Any]]) -> Callable[..., Made]:
+    return lambda package, entrant, threads: ("0", run, outputs)
 
 
 def test_failing_rival_is_named_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +121,13 @@ def test_turns_alternate_and_keep_the_limits() -> None:
     order: list[str] = []
 
     def contestant(name: str) -> Contestant:
-        return Contestant(name, "", 1, lambda: order.append(name), list)
+        return Contestant(name, 1, "", lambda: order.append(name), list)
 
     times = take_turns([contestant("a"), contestant("b")], repeat=2, seconds=60)
     changes = [name for k, name in enumerate(order) if k == 0 or order[k - 1] != name]
     assert changes == ["a", "b", "a", "b"]
     assert [len(t) + 2 for t in times] == [order.count("a"), order.count("b")]  # each turn has an untimed run
-    assert len(take_turns([Contestant("c", "", 1, lambda: None, list)], repeat=10**6, seconds=0)[0]) > 0
+    assert len(take_turns([Contestant("c", 1, "", lambda: None, list)], repeat=10**6, seconds=0)[0]) > 0
 
 
 @pytest.mark.parametrize(

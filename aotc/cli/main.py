@@ -212,7 +212,7 @@ def bench_command(out: Reporter, model: Path, json_file: Path | None, **options:
     if json_file is not None:
         out.write(json_file, result)
     out.result(result, tables.show_bench)
-    if not all(row["agrees"] for turn in result["rounds"] for row in turn["contestants"] if row["name"] == "aotc"):
+    if not all(turn["contestants"][0]["agrees"] for turn in result["rounds"]):  # the first is ours
         raise SystemExit(1)
 
 
@@ -258,6 +258,7 @@ def replay_command(out: Reporter, file: Path) -> None:
     raises is printed with its traceback to the error stream, and the exit code is 1.
     """
     data = read_replay(file)
+    step = {key: data[key] for key in ("stage", "name")}
     try:
         text = replay(file)
     except AotcError as error:
@@ -267,9 +268,9 @@ def replay_command(out: Reporter, file: Path) -> None:
         raise SystemExit(1) from None
     except Exception:
         out.note(traceback.format_exc().rstrip())
-        out.text({"stage": data["stage"], "name": data["name"], "fails": True}, "")
+        out.text({**step, "fails": True}, "")
         raise SystemExit(1) from None
-    out.text({"stage": data["stage"], "name": data["name"], "fails": False, "program": text}, text)
+    out.text({**step, "fails": False, "program": text}, text)
 
 
 @command("cache", flag("--info", "Say where it is, and how much it holds (the default)."), flag("--clear", "Empty it."))

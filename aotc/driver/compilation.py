@@ -229,8 +229,8 @@ class Compilation:
                      code computes; tuples in their types are flattened: a kernel takes and gives tensors
         """
         with self.running(), spending(self.context.config):
-            lowered = {name: lower_kernel(f, self.versions[self.here]) for name, f in functions.items()}
-            kernels = {name: self.vectorized(kernel) for name, kernel in lowered.items()}
+            target = self.versions[self.here]
+            kernels = {name: self.vectorized(lower_kernel(f, target)) for name, f in functions.items()}
         return self.compile_kernels(kernels)
 
     def compile_kernels(self, kernels: Mapping[str, Kernel]) -> KernelLibrary:

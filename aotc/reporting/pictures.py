@@ -82,7 +82,7 @@ class Picture:
         """What is seen at first, as left, top, width and height."""
         if self.focus is None:
             return 0, 0, self.width, self.height
-        width, height = (min(most, size) for size, most in zip((self.width, self.height), SEEN, strict=True))
+        width, height = min(SEEN[0], self.width), min(SEEN[1], self.height)
         left = max(0, min(self.focus[0] - width / 2, self.width - width))
         top = max(0, min(self.focus[1] - height / 2, self.height - height))
         return left, top, *SEEN

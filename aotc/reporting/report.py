@@ -104,9 +104,6 @@ class PassReport(PassRecords):
         facts["passes"] = f"{len(self.passes)} in {1e3 * whole:.1f} ms" if self.passes else ""
         return [(name, value) for name, value in facts.items() if value]
 
-    def _name(self, record: PassRecord) -> str:
-        return record.name + (f" ({self.unfinished})" if record.after is None else "")
-
     def _stages(self) -> list[tuple[str, str, str, str]]:
         """Of each stage its name, milliseconds, what came out, and its time as a part of the longest."""
         longest = max((seconds for _, seconds in self.stages), default=0.0)
@@ -119,7 +116,8 @@ class PassReport(PassRecords):
             operators = ", ".join(f"{op} {count:+d}" for op, count in record.change.items())
             times = f"{1e3 * record.seconds:.2f}", f"{1e3 * record.own:.2f}"
             figures = (unit(*figure) for figure in _figures(record.after or record.before))
-            passes.append(("  " * record.depth + self._name(record), *times, *figures, operators))
+            unfinished = f" ({self.unfinished})" if record.after is None else ""
+            passes.append((f"{'  ' * record.depth}{record.name}{unfinished}", *times, *figures, operators))
             rules += [(record.name, row["hits"], row["tried"], row["ms"], row["name"]) for row in _rules(record)]
         tables: dict[tuple[str, ...], Sequence[Sequence[str]]] = {
             ("", ""): self._facts(),

@@ -31,7 +31,7 @@ from aotc.driver.place import staged
 from aotc.driver.replay import keeping_failures
 from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.driver.tuning_store import Recorded
-from aotc.ir import AotcError, remembering, spending
+from aotc.ir import AotcError, remembering, setting, spending
 from aotc.ir.transform import PassContext
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
@@ -136,12 +136,8 @@ class Compilation:
         kept = default_cache() if self.uses_cache else None
         tilings = self.tilings or Recorded(None if self.context.get_config("compile.tuning", True) else False)
         salt = digest(code_digest(), tilings.digest) if kept is not None else ""
-        token = _UNDER_WAY.set(self)
-        try:
-            with keeping_failures(), choosing(tilings), remembering(kept, salt):
-                yield
-        finally:
-            _UNDER_WAY.reset(token)
+        with setting(_UNDER_WAY, self), keeping_failures(), choosing(tilings), remembering(kept, salt):
+            yield
         if kept is not None and kept.misses:
             kept.trim()
 

@@ -75,6 +75,8 @@ from aotc.ir.op import installed_ops as installed_ops
 from aotc.ir.op import register_op_attr as register_op_attr
 from aotc.ir.op import require as require
 from aotc.ir.plain import Form as Form
+from aotc.ir.records import frozen as frozen
+from aotc.ir.scope import setting as setting
 from aotc.ir.span import Span as Span
 from aotc.ir.span import current_span as current_span
 from aotc.ir.span import merge_spans as merge_spans

@@ -13,7 +13,9 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
+
+from aotc.ir.records import dataclass_transform, frozen
 
 T = TypeVar("T")
 #: The default of a parameter that has none.
@@ -21,15 +23,8 @@ REQUIRED: Final = Parameter.empty
 #: (what a parameter was given, all that was given) -> what is stored.
 Takes: TypeAlias = Callable[[Any, Mapping[str, Any]], Any]
 
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform as dataclass_transform
-else:  # typing.dataclass_transform is Python 3.11
 
-    def dataclass_transform(**_: Any) -> Callable[[T], T]:
-        return lambda cls: cls
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class Param:
     """How an attribute is given to the operator's function, where that is not just the attribute.
 

@@ -11,14 +11,15 @@ with spending({"compile.max_bytes": 1 << 20}):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.scope import setting
 from aotc.ir.span import current_span
 from aotc.ir.transform import PassContext
 
@@ -106,15 +107,9 @@ def _configured(config: Mapping[str, Any]) -> Budget:
     return Budget(limits)
 
 
-@contextmanager
-def spending(config: Mapping[str, Any] | None = None) -> Iterator[Budget]:
+def spending(config: Mapping[str, Any] | None = None) -> AbstractContextManager[Budget]:
     """One budget for all that happens inside: the one under way if there is one, else a fresh one.
 
     config   values for some of the keys of `LIMITS` (other keys are passed over); the pass context's for None
     """
-    made = budget() if config is None else _CURRENT.get() or _configured(config)
-    token = _CURRENT.set(made)
-    try:
-        yield made
-    finally:
-        _CURRENT.reset(token)
+    return setting(_CURRENT, budget() if config is None else _CURRENT.get() or _configured(config))

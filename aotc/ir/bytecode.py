@@ -10,9 +10,10 @@ Each activation of a function has registers of its own; the first hold the argum
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from aotc.ir.records import frozen
 from aotc.ir.types import FuncType
 
 
@@ -32,7 +33,7 @@ class Opcode(Enum):
     GOTO = "goto"  # goes on at `index`
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Instruction:
     """One instruction: the register that it writes (-1: none), those that it reads, and a number."""
 
@@ -47,7 +48,7 @@ class Instruction:
         return " ".join([self.opcode.value, *target, *number, *(f"${a}" for a in self.args)])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VMFunction:
     """A function: `registers` in number, the first for the parameters.
 

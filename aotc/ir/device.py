@@ -7,16 +7,16 @@ cuda(0).exist                          # False: no back end for it yet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.records import frozen
 
 _KINDS: Final = {"cpu": "cpu", "llvm": "cpu", "c": "cpu", "host": "cpu", "cuda": "cuda", "gpu": "cuda"}
 _TYPES: Final = {"cpu": 1, "cuda": 2}
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen(repr=False)
 class Device:
     """One device.
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from aotc.ir.records import frozen
 
 if TYPE_CHECKING:
     from aotc.ir.span import Span
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Diagnostic:
     """One problem: a stable `code`, a message, a location, further notes and a hint."""
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.records import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Facts:
     kind: str  # "float", "int", "uint" or "bool"
     bits: int
@@ -54,6 +55,12 @@ _FACTS: Final = {name: _facts(name) for name in _NAMES.split()}
 _BY_NUMPY: Final = {facts.numpy: name for name, facts in _FACTS.items()}
 
 
+def _fact(path: str) -> Any:
+    """A property of data types that the table of facts has."""
+    found = attrgetter(path)
+    return property(lambda self: found(_FACTS[self]))
+
+
 class DType(str):
     """The name of an element type, checked at construction.
 
@@ -61,6 +68,19 @@ class DType(str):
     """
 
     __slots__ = ()
+
+    #: The numpy dtype of one unpacked element.
+    numpy: np.dtype[Any] = _fact("numpy")
+    #: Significant bits of one element (1 for bool, 4 for int4).
+    bits: int = _fact("bits")
+    #: Bytes of one element in memory; sub-byte types take a byte each.
+    itemsize: int = _fact("numpy.itemsize")
+    #: Significant bits of a number, the leading one of a float included.
+    digits: int = _fact("digits")
+    #: The least finite value.
+    min: int | float = _fact("min")
+    #: The greatest finite value.
+    max: int | float = _fact("max")
 
     def __new__(cls, name: str) -> DType:
         if isinstance(name, cls):
@@ -77,21 +97,6 @@ class DType(str):
         if name is None:
             raise AotcError("dtype", f"numpy type {dtype} has no tensor data type")
         return cls(name)
-
-    @property
-    def numpy(self) -> np.dtype[Any]:
-        """The numpy dtype of one unpacked element."""
-        return _FACTS[self].numpy
-
-    @property
-    def bits(self) -> int:
-        """Significant bits of one element (1 for bool, 4 for int4)."""
-        return _FACTS[self].bits
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element in memory; sub-byte types take a byte each."""
-        return _FACTS[self].numpy.itemsize
 
     @property
     def is_float(self) -> bool:
@@ -119,21 +124,6 @@ class DType(str):
     def has_zero(self) -> bool:
         """Whether 0 is a value: float8_e8m0fnu has positive powers of two only."""
         return self != "float8_e8m0fnu"
-
-    @property
-    def digits(self) -> int:
-        """Significant bits of a number, the leading one of a float included."""
-        return _FACTS[self].digits
-
-    @property
-    def min(self) -> int | float:
-        """The least finite value."""
-        return _FACTS[self].min
-
-    @property
-    def max(self) -> int | float:
-        """The greatest finite value."""
-        return _FACTS[self].max
 
     @property
     def lowest(self) -> int | float:

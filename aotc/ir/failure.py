@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.records import frozen
 
 _NAME: Final = "aotc_failure"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """A step of the compiler that raised what is no diagnostic.
 

@@ -22,6 +22,7 @@ from typing import IO, Any, ClassVar, Final, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.files import refusals
+from aotc.ir.records import frozen
 
 C = TypeVar("C", bound=type)
 #: How an instrument prints a module.
@@ -30,7 +31,7 @@ Show = Callable[[Any], str]
 ALL_LEVELS: Final = frozenset({"graph", "tensor"})
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen(repr=False)
 class PassInfo:
     """What is known of a pass without running it.
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from aotc.ir.plain import Form
+from aotc.ir.scope import setting
 
 T = TypeVar("T")
 #: What pickling raises for what is no data.
@@ -59,14 +60,9 @@ class _Memory:
 _MEMORY: Final[ContextVar[_Memory | None]] = ContextVar("aotc_memory", default=None)
 
 
-@contextmanager
-def remembering(store: Store | None, salt: str) -> Iterator[None]:
+def remembering(store: Store | None, salt: str) -> AbstractContextManager[object]:
     """Keep results in `store` (None: nowhere); `salt` tells apart what the sources do not, such as versions of code."""
-    token = _MEMORY.set(_Memory(store, salt) if store is not None else None)
-    try:
-        yield
-    finally:
-        _MEMORY.reset(token)
+    return setting(_MEMORY, _Memory(store, salt) if store is not None else None)
 
 
 def remembered(kind: str, source: object, make: Callable[[], T], form: Form[T]) -> T:

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 from aotc.ir.attrs import REQUIRED, Attrs, NoAttrs, Takes
 from aotc.ir.budget import Cost
 from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.records import frozen
 from aotc.ir.span import Span
 from aotc.ir.types import TensorType, Type, tensor_types
 
@@ -62,7 +63,7 @@ class Quantised(Enum):
     REFUSE = "refuse"  # the real numbers are needed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AxisMap:
     """How output axes relate to input axes: `inputs[j][k]` is the axis of input j that output axis k walks.
 
@@ -74,7 +75,7 @@ class AxisMap:
     inputs: tuple[tuple[int | None, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arg:
     """An argument as a parameter of the operator's function.
 
@@ -108,7 +109,7 @@ Moved = Callable[[Any, Types, Callable[[int], int]], "Attrs | None"]
 WIDEST: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Op:
     """One operator.
 

@@ -7,13 +7,16 @@ Span("net.relay", line=3, column=7)              # net.relay:3:7
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from aotc.ir.records import frozen
+from aotc.ir.scope import setting
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Span:
     """A source location.
 
@@ -63,11 +66,6 @@ def current_span() -> Span | None:
     return _SCOPE.get()
 
 
-@contextmanager
-def span_scope(span: Span | None) -> Iterator[None]:
+def span_scope(span: Span | None) -> AbstractContextManager[Span | None]:
     """Nodes built inside come from `span`: a front end wraps the conversion of one model node in it."""
-    token = _SCOPE.set(span)
-    try:
-        yield
-    finally:
-        _SCOPE.reset(token)
+    return setting(_SCOPE, span)

@@ -16,7 +16,6 @@ from dataclasses import FrozenInstanceError, dataclass, field
 from functools import update_wrapper
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from aotc.ir.attrs import dataclass_transform
 from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, nearest
 from aotc.ir.failure import Failure, blaming, pardoning
 from aotc.ir.instrument import PassInfo as PassInfo
@@ -26,6 +25,7 @@ from aotc.ir.pass_context import PassContext as PassContext
 from aotc.ir.pass_context import install_passes as install_passes
 from aotc.ir.pass_context import installed_passes as installed_passes
 from aotc.ir.pass_context import register_config as register_config
+from aotc.ir.records import dataclass_transform
 
 
 class Module(Protocol):

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeAlias, TypeVar
 
 from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.dims import Dim, Shape, is_static, numel, static_shape
 from aotc.ir.dtype import DType
+from aotc.ir.records import frozen
 
 T = TypeVar("T")
 
@@ -37,8 +38,17 @@ def check_rank(rank: int, what: str = "a tensor") -> None:
         raise AotcError("rank", f"{what} would have {rank} dimensions; at most {MAX_RANK} are supported")
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class TensorType:
+class _Printed:
+    """Types print as Relay writes them."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return type_text(self)  # type: ignore[arg-type]
+
+
+@frozen(init=False)
+class TensorType(_Printed):
     """A dense tensor: `shape` (row major, each dimension an int or a SymDim) and element type.
 
     Raises AotcError for a negative dimension, for more than MAX_RANK of them, and for more than MOST_ELEMENTS elements.
@@ -56,9 +66,6 @@ class TensorType:
             raise AotcError("shape", f"a tensor would be larger than any memory: ({', '.join(map(str, dims))})")
         object.__setattr__(self, "shape", dims)
         object.__setattr__(self, "dtype", DType(dtype))
-
-    def __str__(self) -> str:
-        return type_text(self)
 
     @property
     def rank(self) -> int:
@@ -87,8 +94,8 @@ class TensorType:
         return self.numel * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class TupleType:
+@frozen(init=False)
+class TupleType(_Printed):
     """A tuple of types, nested `depth` deep.  Raises AotcError beyond MOST_NESTED."""
 
     fields: tuple[Type, ...]
@@ -98,12 +105,9 @@ class TupleType:
         object.__setattr__(self, "fields", tuple(fields))
         object.__setattr__(self, "depth", _depth(self.fields))
 
-    def __str__(self) -> str:
-        return type_text(self)
 
-
-@dataclass(frozen=True, slots=True, init=False)
-class FuncType:
+@frozen(init=False)
+class FuncType(_Printed):
     """The type of a function value.  `depth` as of TupleType."""
 
     arg_types: tuple[Type, ...]
@@ -114,9 +118,6 @@ class FuncType:
         object.__setattr__(self, "arg_types", tuple(arg_types))
         object.__setattr__(self, "ret_type", ret_type)
         object.__setattr__(self, "depth", _depth((*self.arg_types, ret_type)))
-
-    def __str__(self) -> str:
-        return type_text(self)
 
 
 Type: TypeAlias = "TensorType | TupleType | FuncType"

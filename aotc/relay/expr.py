@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
 import numpy as np
 
 from aotc.ir import NO_ATTRS, AotcError, AotcTypeError, Attrs, DType, Op, Span, current_span, get_op
-from aotc.ir.attrs import dataclass_transform
+from aotc.ir.records import dataclass_transform
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 
 T = TypeVar("T")

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir.instructions import INSTRUCTIONS
 
+T = TypeVar("T")
 #: The type of index arithmetic.
 INDEX: Final = DType("int64")
 BOOL: Final = DType("bool")
@@ -69,22 +69,12 @@ class _Operators:
         return cast(self, dtype)  # type: ignore[arg-type]
 
 
-class _LikeOperands(_Operators):
-    """Operations that have the dtype and lanes of their operand `a`."""
-
-    __slots__ = ()
-    a: Expr
-
-    @property
-    def dtype(self) -> DType:
-        return self.a.dtype
-
-    @property
-    def lanes(self) -> int:
-        return self.a.lanes
+def _of_part(path: str, _: type[T]) -> T:
+    """A property that a part of the expression has: "a.lanes" are those of its operand `a`."""
+    return property(operator.attrgetter(path))  # type: ignore[return-value]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Var(_Operators):
     """A loop variable or a named register.  Compares by identity; the printer makes names unique."""
 
@@ -93,7 +83,7 @@ class Var(_Operators):
     lanes: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Const(_Operators):
     """A literal; `value` is an int, a float or a bool according to `dtype`."""
 
@@ -113,74 +103,70 @@ class Const(_Operators):
         return hash((repr(self.value), self.dtype, self.lanes))
 
 
-@dataclass(frozen=True, slots=True)
-class Binary(_LikeOperands):
+@frozen
+class Binary(_Operators):
     """`op` of ARITHMETIC, BITWISE or COMPARE on two operands of one dtype and lane count."""
 
     op: str
     a: Expr
     b: Expr
+    lanes = _of_part("a.lanes", int)
 
     @property
     def dtype(self) -> DType:
         return BOOL if self.op in COMPARE else self.a.dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Unary(_LikeOperands):
+@frozen
+class Unary(_Operators):
     """`op` is "neg" or "not" (bitwise on integers, logical on bool)."""
 
     op: str
     a: Expr
+    dtype = _of_part("a.dtype", DType)
+    lanes = _of_part("a.lanes", int)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cast(_Operators):
     """Conversion as C does it where C defines it; the printer makes the rest match numpy's astype."""
 
     dtype: DType
     a: Expr
-
-    @property
-    def lanes(self) -> int:
-        return self.a.lanes
+    lanes = _of_part("a.lanes", int)
 
 
-@dataclass(frozen=True, slots=True)
-class Select(_LikeOperands):
+@frozen
+class Select(_Operators):
     """`a` where `cond` holds, else `b`.  Only the chosen operand is evaluated (a load may be out of range)."""
 
     cond: Expr
     a: Expr
     b: Expr
+    dtype = _of_part("a.dtype", DType)
+    lanes = _of_part("a.lanes", int)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Load(_Operators):
     """`lanes` consecutive elements of a buffer from flat `index` on (no alignment promised)."""
 
     buffer: Buffer
     index: Expr
     lanes: int = 1
-
-    @property
-    def dtype(self) -> DType:
-        return self.buffer.dtype
+    dtype = _of_part("buffer.dtype", DType)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Broadcast(_Operators):
     """A scalar repeated over `lanes`."""
 
     a: Expr
     lanes: int
-
-    @property
-    def dtype(self) -> DType:
-        return self.a.dtype
+    dtype = _of_part("a.dtype", DType)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call(_Operators):
     """A function or an instruction of INSTRUCTIONS, which says what it takes and gives."""
 
@@ -196,28 +182,21 @@ class Call(_Operators):
         return INSTRUCTIONS[self.name].result(BOOL, self.args[0].lanes)[1]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Element(_Operators):
     """A read of a te tensor at indices.  Only in tensor expressions: scheduling replaces it by `Load`."""
 
     tensor: Any  # te.Tensor; the module above this one
     indices: tuple[Expr, ...]
-
-    @property
-    def dtype(self) -> DType:
-        dtype: DType = self.tensor.dtype
-        return dtype
-
-    @property
-    def lanes(self) -> int:
-        return 1
+    dtype = _of_part("tensor.dtype", DType)
+    lanes = 1
 
 
 Expr: TypeAlias = "Var | Const | Binary | Unary | Cast | Select | Load | Broadcast | Call | Element"
 Operand: TypeAlias = "Expr | _Operators | int | float | bool"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Buffer:
     """Flat memory: `size` elements of `dtype`, aligned to `align` bytes.  Compares by identity.
 

@@ -12,16 +12,15 @@ function.  What has no text is spelled by the language's library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.dtype import DTYPES, DType
+from aotc.ir import DTYPES, DType, frozen
 from aotc.tir import numerics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Text:
     """How a language says an instruction.
 
@@ -41,7 +40,7 @@ class Text:
     function: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Instruction:
     """A row of the table.
 

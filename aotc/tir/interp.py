@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir.diagnostics import AotcError, assert_never
+from aotc.ir import AotcError, assert_never, frozen
 from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Broadcast, Element, Intrinsic, wrapped
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, walk
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
@@ -35,14 +35,7 @@ _ACCUMULATE: Final = {
 _FEW: Final = 4
 
 
-def run_kernel(
-    kernel: Kernel,
-    inputs: Sequence[Array],
-    *,
-    output_init: Sequence[Array] | None = None,
-    participants: int = 1,
-    backwards: bool = False,
-) -> list[Array]:
+def run_kernel(kernel: Kernel, inputs: Sequence[Array], **how: Any) -> list[Array]:
     """The outputs of a kernel, as flat arrays, in order.
 
     inputs        one array for each input buffer, of its dtype and size, any shape
@@ -53,11 +46,10 @@ def run_kernel(
     Raises AotcError (code "tir-run") for wrong arguments, for any access outside a buffer, and for threads that
     do not come to the barriers equally often.
     """
-    run = compile_kernel(kernel)
-    return run(inputs, output_init=output_init, participants=participants, backwards=backwards)
+    return compile_kernel(kernel)(inputs, **how)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CompiledKernel:
     """A kernel as a Python generator, which stops at barriers; `source` is for the curious."""
 

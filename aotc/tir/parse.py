@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from aotc.ir import DTYPES, AotcError, DType, Span
+from aotc.ir import DTYPES, AotcError, DType, Span, frozen
 from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Intrinsic
 from aotc.tir.expr import BOOL, INDEX, Binary, Broadcast, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var
 from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
@@ -29,7 +29,7 @@ _TOKEN: Final = re.compile(
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Token:
     kind: str
     text: str

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, ClassVar, Final
 
-from aotc.ir import AotcError, PassInstrument
-from aotc.ir.transform import Pass, PassContext, PassInfo
+from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument
 from aotc.tir.loops.widen import widened
 from aotc.tir.plan.memory import check_plan, plan_memory, work_in_place
 from aotc.tir.plan.program import Program

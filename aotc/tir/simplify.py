@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, TypeAlias
 
+from aotc.ir import frozen
 from aotc.tir import Binary, all_of, mentioned, operands, substitute, with_operands, wrapped
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, binary, select, unary, walk
 from aotc.tir.stmt import Block, Comment, For, If, Stmt, changed, map_exprs, rebuilt, walk_stmts
@@ -54,7 +55,7 @@ def _scope(ranges: Ranges) -> _Scope:
     return ranges if isinstance(ranges, _Scope) else _Scope(ranges)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Linear:
     """const + sum of coefficient * atom; atoms are variables and what is not linear.  No coefficient is 0."""
 

@@ -8,10 +8,10 @@ Kernel("double", inputs=(x,), outputs=(y,), body=For(i, 16, Store(y, i, Load(x, 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import DType, Form, Span, alike, remembered
+from aotc.ir import DType, Form, Span, alike, frozen, remembered
 from aotc.tir import expr as values
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Operand, Var, as_expr, walk
 
@@ -24,7 +24,7 @@ TEAM: Final = (PART, PARTS)
 KINDS: Final = ("serial", "reduction", "independent")
 
 
-@dataclass(frozen=True, slots=True, init=False, eq=False)
+@frozen(init=False, eq=False)
 class For:
     """`for var in begin, begin+step, ... < end`.
 
@@ -54,7 +54,7 @@ class For:
             object.__setattr__(self, name, value)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class While:
     """Repeat `body` while `cond` holds (tested first)."""
 
@@ -62,7 +62,7 @@ class While:
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class If:
     """`then` if `cond` holds, else `orelse` (which may be absent)."""
 
@@ -71,7 +71,7 @@ class If:
     orelse: Stmt | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Store:
     """Write `value` (as many elements as it has lanes) to a buffer from flat `index` on."""
 
@@ -80,7 +80,7 @@ class Store:
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Intrinsic:
     """An instruction of INSTRUCTIONS that makes a square block of memory of another one, such as `turn`, its transpose.
 
@@ -101,7 +101,7 @@ class Intrinsic:
         return self.source.lanes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Declare:
     """A named register, set here, changed by `Assign`, visible to the end of the enclosing block."""
 
@@ -109,7 +109,7 @@ class Declare:
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Assign:
     """A new value for a declared register."""
 
@@ -117,7 +117,7 @@ class Assign:
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
+@frozen(eq=False, init=False)
 class Block:
     """Statements in order; nested blocks are flattened at construction."""
 
@@ -130,14 +130,14 @@ class Block:
         object.__setattr__(self, "stmts", tuple(flat))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Comment:
     """A line for the reader of the generated code."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Sync:
     """A barrier: all threads of a team wait for each other.  Nothing where one thread runs alone."""
 
@@ -145,7 +145,7 @@ class Sync:
 Stmt: TypeAlias = "For | While | If | Store | Intrinsic | Declare | Assign | Block | Comment | Sync"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UserSource:
     """C code that is not ours, and the name of what wrote it, for messages."""
 
@@ -153,7 +153,7 @@ class UserSource:
     author: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Kernel:
     """One function over flat memory.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from aotc.ir import AotcError, DType, architecture, nearest
+from aotc.ir import AotcError, DType, architecture, frozen, nearest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Threads:
     """What sharing a kernel costs the threads of a processor, and how fast a core is by the roughest of measures.
 
@@ -54,7 +54,7 @@ class Threads:
     parts: int = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Tiles:
     """Cycles that tiles of accumulators in registers take, in sums of products.
 
@@ -81,7 +81,7 @@ class Tiles:
     scalar_columns: tuple[int, ...] = (8, 4, 1, 4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Winograd:
     """Cycles that a Winograd convolution takes.
 
@@ -103,7 +103,7 @@ class Winograd:
     backward_vector: float = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Budget:
     """How much code, parameters and memory may grow for the sake of speed.
 
@@ -141,7 +141,7 @@ class Budget:
 ROLES: Final = {"arena": ("arena", "scratch"), "parameters": ("parameters",)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Space:
     """A memory of a machine.
 
@@ -160,7 +160,7 @@ class Space:
 SIZES: Final = {"l1": (1 << 10, 1 << 26), "l2": (1 << 10, 1 << 32), "line": (8, 1 << 12)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Target:
     """A machine to generate code for.
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir import INDEX, Buffer, Element, Expr, Operand, Stmt, Target, Var, as_expr
 
 #: A loop variable and its extent; the loop runs from 0.
@@ -25,7 +25,7 @@ Axis: TypeAlias = "tuple[Var, int]"
 Kinds: TypeAlias = Sequence[tuple[Sequence[int], str]]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class Tensor:
     """A dense row-major tensor of known shape.  `x[i, j]` reads an element in an expression."""
 
@@ -57,14 +57,14 @@ class Tensor:
         return 0
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class Placeholder(Tensor):
     """A tensor from outside the kernel; `finite` where it is known to hold no infinity and no NaN."""
 
     finite: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class Compute(Tensor):
     """Each element is `body`, an expression of the axes.
 
@@ -77,14 +77,14 @@ class Compute(Tensor):
     materialize: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class View(Tensor):
     """The elements of `source` in the same row-major order under another shape (reshape and its kin)."""
 
     source: Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class Reduce(Tensor):
     """Each element combines `body` over the reduction axes; `guard`, if any, leaves elements out.
 
@@ -101,7 +101,7 @@ class Reduce(Tensor):
     guard: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class Contraction(Tensor):
     """out[axes] = sum over reduce_axes of a[a_index] * b[b_index], in the tensor's own dtype.
 
@@ -126,7 +126,7 @@ class Contraction(Tensor):
         return self.size * math.prod(extent for _, extent in self.reduce_axes)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class Winograd(Tensor):
     """A 3x3 convolution of stride 1 by Winograd's minimal filtering, F(tile x tile, 3x3).
 
@@ -162,7 +162,7 @@ class Scratch(NamedTuple):
     private: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ExternProgram:
     """`build(inputs, outputs, scratch) -> Stmt`, and the temporary buffers that it wants."""
 
@@ -173,7 +173,7 @@ class ExternProgram:
 ProgramFn: TypeAlias = Callable[[Target], ExternProgram]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class ExternGroup:
     """A tensor program for each target, written with the builder; `macs` are its multiply-accumulates."""
 
@@ -187,7 +187,7 @@ class ExternGroup:
         raise TypeError(f"{self.name} holds code, which is no data")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class Extern(Tensor):
     """One output of a tensor program written by hand."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from aotc.ir.diagnostics import AotcError, Diagnostic, assert_never
+from aotc.ir import AotcError, Diagnostic, assert_never, frozen
 from aotc.tir import INSTRUCTIONS, Binary, Broadcast, Buffer, Element, Intrinsic, operands, stmt_exprs, walk_stmts
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
 from aotc.tir.loops.dependence import range_of, read, why_not
@@ -41,7 +41,7 @@ def verify(kernel: Kernel) -> None:
         raise AotcError.collect(checker.problems)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Scope:
     """What is around a place.
 

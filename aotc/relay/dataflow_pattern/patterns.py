@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcTypeError, DType, Op, Type, get_op
-from aotc.ir.attrs import dataclass_transform
+from aotc.ir.records import dataclass_transform
 from aotc.relay.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem
 from aotc.relay.visitor import depth_first
 

@@ -13,15 +13,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AxisMap, Op, Pass, PassContext, PassInfo, decorated, merge_spans, span_scope
+from aotc.ir import AxisMap, Op, Pass, PassContext, PassInfo, decorated, merge_spans, setting, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, type_of
 from aotc.relay.infer import infer_module, merge_types
 from aotc.relay.module import IRModule
@@ -208,15 +208,9 @@ _REPORT: ContextVar[RewriteReport | None] = ContextVar("aotc_rewrites", default=
 _MAX_SWEEPS: Final = 64
 
 
-@contextmanager
-def rewrite_report() -> Iterator[RewriteReport]:
+def rewrite_report() -> AbstractContextManager[RewriteReport]:
     """What the rules of all passes that run inside have done, by rule name."""
-    report: RewriteReport = {}
-    token = _REPORT.set(report)
-    try:
-        yield report
-    finally:
-        _REPORT.reset(token)
+    return setting(_REPORT, {})
 
 
 def record(name: str, outcome: Outcome, seconds: float) -> None:

@@ -10,10 +10,9 @@ anything but float arithmetic, each operation in its own type.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir import Broadcast, Const, Expr, Load, Var, walk
 from aotc.tir.expr import COMPARE, Binary, Call, Cast, Select, Unary, cast, substitute
 from aotc.tir.simplify import linear, simplify
@@ -45,7 +44,7 @@ def vectorized(stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr]) -
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Vectorizer:
     """Vector forms for `lanes` values of `lane`; `vectors` are those of the registers met so far."""
 

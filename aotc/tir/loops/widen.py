@@ -10,9 +10,10 @@ A finished program in, one with vector loops out; what has no vector form is lef
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
+from aotc.ir import frozen
 from aotc.tir import INDEX, Budget, Buffer, Const, Expr, Target, Var, maximum
 from aotc.tir.loops.converted import in_single
 from aotc.tir.loops.dependence import read, straight_line, written
@@ -58,7 +59,7 @@ def _is_for_vectors(loop: For) -> bool:
     return straight and loop.step == 1 and _is_narrow(loop.body)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Widening:
     """Makes the loops; `shared` are pairs of buffers that may be the same memory."""
 

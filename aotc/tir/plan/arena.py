@@ -22,9 +22,10 @@ import random
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
+
+from aotc.ir import frozen
 
 #: Up to this many blocks every order is searched.
 EXACT_BLOCKS: Final = 9
@@ -37,7 +38,7 @@ SWEPT_PAIRS: Final = 1 << 15
 COMPARED_PAIRS: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """`size` bytes needed from step `first` to step `last`, both included."""
 
@@ -46,7 +47,7 @@ class Block:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arrangement:
     """An offset for each block, the bytes they span together, and the bound no arrangement can beat."""
 

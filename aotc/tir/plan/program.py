@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
-from aotc.ir import DType, Span
+from aotc.ir import DType, Span, frozen
 from aotc.tir import Kernel, to_text
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Storage:
     """Memory that holds one tensor.  Compares by identity.
 
@@ -43,7 +43,7 @@ class Storage:
         return self.size * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class View:
     """A contiguous part of a storage, from element `offset` on: what a kernel gets as an argument."""
 
@@ -51,7 +51,7 @@ class View:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Step:
     """One call: `args` in the order of `kernel.params` (inputs, outputs, workspace).
 
@@ -82,7 +82,7 @@ class Step:
         return self.args[len(self.kernel.inputs) + len(self.kernel.outputs) :]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryPlan:
     """Where temporaries lie in the arena (bytes from its start).
 
@@ -101,7 +101,7 @@ class MemoryPlan:
         return self.peak - self.lower_bound
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Program:
     """A compiled model, ready to be printed as C.
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
+from aotc.ir import frozen
 from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, minimum
 from aotc.tir.loops.dependence import extent_of, is_innermost
 from aotc.tir.stmt import PART, PARTS, Block, Declare, For, If, Stmt
@@ -25,7 +26,7 @@ from aotc.tir.stmt import PART, PARTS, Block, Declare, For, If, Stmt
 _RUN: Final = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Leaf:
     """What can be divided: a loop by iterations, or consecutive statements as a whole (`loop` is None)."""
 
@@ -37,7 +38,7 @@ class Leaf:
         return 1 if self.loop is None else extent_of(self.loop)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Nest:
     """Loops one in the other, and what is divided in the last one; all else in them every thread does.
 

@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
+from aotc.ir import frozen
 from aotc.tir import PART, Block, Buffer, For, If, Kernel, Stmt, Sync, Threads, remembered_kernel
 from aotc.tir.loops.dependence import Ranges, extent_of, follows, is_innermost, range_of, read
 from aotc.tir.plan.program import Program
@@ -73,7 +74,7 @@ def _divided(splitter: _Splitter, kernel: Kernel) -> Kernel:
     return replace(kernel, body=Block(made.stmts), team=True, private=private)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Made:
     """Statements that all threads run, and the time of the thread that has most to do."""
 

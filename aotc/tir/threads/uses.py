@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from aotc.ir import frozen
 from aotc.tir import Block, Buffer, Declare, For, Intrinsic, Kernel, Stmt, Var, stmt_exprs, walk_stmts
 from aotc.tir.expr import mentioned
 from aotc.tir.loops.dependence import Accesses, Ranges, collect, disjoint, is_filled_before_read, loads, outer_assigns
@@ -23,7 +24,7 @@ def stmts_of(stmt: Stmt) -> tuple[Stmt, ...]:
     return stmt.stmts if isinstance(stmt, Block) else (stmt,)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Use:
     """The shared buffers that a statement reads and writes, with the places where (none if they cannot be told).
 

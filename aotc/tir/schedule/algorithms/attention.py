@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, graph, substitute, te, walk
 from aotc.tir.loops.nest import optimized, substituted
 from aotc.tir.schedule.contraction import build_contraction
@@ -39,7 +39,7 @@ SHARE: Final = 8
 LEAST: Final = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Product:
     """A contraction as matrix products, one for each head: rows x depth by depth x columns."""
 
@@ -55,7 +55,7 @@ class Product:
         return math.prod(n for _, n in self.batch)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Moved:
     """The elements of `source` in another order: the place of each in `tensor`, by the source's axes."""
 
@@ -68,7 +68,7 @@ class Moved:
         return substitute(self.place, graph.bind(self.source.axes, indices))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Chain:
     """Two products, and the group of stages that makes the data of the second one of the result of the first.
 
@@ -101,7 +101,7 @@ def find_chains(plan: Plan, groups: Sequence[Group], outputs: Sequence[te.Tensor
     return {group: chain for group, chain in found.items() if chain is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Finder:
     plan: Plan
     groups: Sequence[Group]
@@ -261,7 +261,7 @@ def build_chain(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[
     return _Strips.of(builder, chain, middle).nest()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Panels:
     """The second operand of a product, for one head: columns in panels of `block`, `packed` if vectors gain by it."""
 
@@ -281,7 +281,7 @@ class _Panels:
         return _Panels(product, builder.scratch(name, dtype, size, private=True), block, packed > 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Strips:
     """The buffers of one chain, and the statements over them, outside in.
 

@@ -16,11 +16,10 @@ each of their weights for as many steps as a block has, and fill the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Final, TypeAlias
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir import Assign, Block, Declare, ExternProgram, For, Scratch, Stmt, Store, Target
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, minimum
 from aotc.tir.loops.nest import copied
@@ -37,7 +36,7 @@ Places: TypeAlias = Callable[[Expr], Expr]
 StoreVector: TypeAlias = Callable[[Expr, Expr, Expr], Stmt]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recurrence:
     """A layer: x (steps, batch, inputs) to y (steps, batch, hidden), `gates` values for each unit and step.
 
@@ -87,7 +86,7 @@ def _vectors(gates: int, target: Target) -> int:
     return max(1, target.registers // 4 // gates)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Plan:
     """How a layer is cut.
 
@@ -120,7 +119,7 @@ class _Plan:
         return _Plan(layer, lanes, vectors, wide, rows, block, beside)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Weights:
     """A matrix (depth, gates * hidden), in blocks of units."""
 
@@ -138,7 +137,7 @@ class _Weights:
         return unit // block * (self.depth * self.gates * block) + place + unit % block
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Product:
     """Part of a product of matrices: rows that begin at `starts` of `a`, and a vector of each of `columns`.
 

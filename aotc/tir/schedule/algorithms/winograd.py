@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
+from aotc.ir import frozen
 from aotc.tir import TAPS, Matrix, Target, matrices, private_buffer, te
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
 from aotc.tir.loops.nest import cleared
@@ -42,7 +42,7 @@ def build_winograd(w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target:
     return _Builder(w, a, b, store, target).nest()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Strips:
     """How tiles are cut: `down` strips of `rows` tiles below each other, `across` of `columns` beside."""
 
@@ -89,7 +89,7 @@ def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int,
     return macs / cost.macs + weights / target.memory_rate * cost.waiting + transforms
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Registers:
     """Collects statements that compute linear forms of vector registers."""
 

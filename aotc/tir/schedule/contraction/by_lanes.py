@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from aotc.ir import frozen
 from aotc.tir import Var, linear, te
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
@@ -43,7 +43,7 @@ def by_lanes(req: Request) -> Iterator[Candidate]:
             return
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Attempt:
     """A tile of `vectors` vectors along an axis of the weights; `along` as in Product."""
 

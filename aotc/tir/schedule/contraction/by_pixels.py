@@ -9,8 +9,8 @@ Vectors lie along an axis of the data (image columns), the weights are broadcast
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from aotc.ir import frozen
 from aotc.tir import linear, te
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
@@ -59,7 +59,7 @@ def _candidate(req: Request, axis: te.Axis | None, vectors: int, count: int) -> 
     return candidate(req, name, tiling, (staging, weights), short=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Data:
     """The data as a tile reads it, perhaps a copy that needs the axes `written` written out."""
 

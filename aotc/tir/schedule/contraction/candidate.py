@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Expr, Linear, Stmt, Target, Var, substitute, te
 from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.cost import tiling_cost, waiting_cost
@@ -32,7 +32,7 @@ MAX_SPLITS: Final = 4
 LARGE: Final = 2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Request:
     """What to build, and for which machine.  `lanes` is 1 where the types have no vector arithmetic."""
 
@@ -87,7 +87,7 @@ class Request:
         return [single(var, extent) for var, extent in self.c.axes if var not in tiled]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Candidate:
     """A tiling, the scratch it needs, its estimated cost in cycles, and its parameters as a name."""
 

@@ -10,18 +10,18 @@ A chooser is asked for each contraction that is scheduled inside `choosing`; it 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from aotc.ir import frozen, setting
 from aotc.tir import Buffer, Expr, Target, Var, substitute, te
 from aotc.tir.schedule.contraction.candidate import Candidate
 from aotc.tir.schedule.contraction.space import finite_weights
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Site:
     """A contraction, the buffers of its operands, the machine, and the tilings proposed."""
 
@@ -55,14 +55,9 @@ Chooser: TypeAlias = Callable[[Site], "str | None"]
 _CHOOSER: Final[ContextVar[Chooser | None]] = ContextVar("chooser", default=None)
 
 
-@contextmanager
-def choosing(chooser: Chooser) -> Iterator[None]:
+def choosing(chooser: Chooser) -> AbstractContextManager[object]:
     """Ask `chooser` for every contraction inside; None and unknown names leave the estimate's."""
-    token = _CHOOSER.set(chooser)
-    try:
-        yield
-    finally:
-        _CHOOSER.reset(token)
+    return setting(_CHOOSER, chooser)
 
 
 def choose(c: te.Contraction, a: Buffer, b: Buffer, target: Target, found: Sequence[Candidate]) -> Candidate:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
+from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum, private_buffer
 from aotc.tir.loops.vectorize import vectorized
 from aotc.tir.schedule.contraction.segments import TileAxis
@@ -28,7 +28,7 @@ from aotc.tir.stmt import forall
 Accumulators: TypeAlias = "Sequence[Mapping[tuple[int, int], Var]]"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Spill:
     """The stack buffers of finished tiles.
 

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Load, Target, Var, all_of, cast, const, te
 from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, loops
 
 StoreFn = Callable[[tuple[Expr, ...], Expr], Stmt]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContractionNest:
     """The statement and the buffers it needs."""
 

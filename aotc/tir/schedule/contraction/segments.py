@@ -12,15 +12,16 @@ count of a loop.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, product
 
+from aotc.ir import frozen
 from aotc.tir import Expr, Var, as_expr, te
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.simplify import simplify
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Segment:
     """`count` tiles of one shape from position `begin` on, `size` positions each.
 
@@ -40,7 +41,7 @@ class Segment:
         return -min(0, *self.starts)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class TileAxis:
     """An output axis cut into tiles.
 
@@ -132,7 +133,7 @@ def vector_segments(extent: int, vectors: int, lanes: int, padded: bool, merge: 
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BorderSignature:
     """Which taps (reduction positions that borders depend on) are inside the data at a position of `axis`."""
 

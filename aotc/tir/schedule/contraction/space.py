@@ -11,8 +11,8 @@ A te.Contraction in, an `Analysis` of it out; operands become `Operand`s, flat p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Linear, Ranges, Var, bounds, graph, linear, substitute, te, walk
 
 
@@ -20,7 +20,7 @@ class Irregular(Exception):
     """The contraction is not of the form that a schedule needs."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operand:
     """Elements of `buffer` at `flat`, an expression of the contraction's axes."""
 
@@ -28,7 +28,7 @@ class Operand:
     flat: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dimension:
     """One index of an operand: `index` is inside [0, extent) everywhere if `inside`."""
 
@@ -75,7 +75,7 @@ def flat(dims: Iterable[Dimension]) -> Linear:
     return total
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Analysis:
     """Which operand depends on which output axis.
 
@@ -122,7 +122,7 @@ def fusible(outer: te.Axis, inner: te.Axis, position: Linear, dims: Iterable[Dim
     return bool(step and unit and step == unit * inner[1])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Split:
     """The operands with an axis of the weights written as tile * size + lane; as they are if there is no axis.
 
@@ -159,7 +159,7 @@ class Split:
         return self.tile, self.lane, self.size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Pixels:
     """The axes of the data; neighbours that are one in memory have the inner one's variable."""
 

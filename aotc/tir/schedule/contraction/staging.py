@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from typing import Final, TypeAlias
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, as_expr, cast, maximum, minimum, substitute
 from aotc.tir.expr import private_buffer
 from aotc.tir.loops.nest import cleared
@@ -30,7 +29,7 @@ NONE: Final = Var("none")
 CopyFn: TypeAlias = Callable[[dict[Var, Expr]], Stmt]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Staged:
     """A dimension of the copy: position u holds the source's `outer + low + step * u`.
 
@@ -52,7 +51,7 @@ class _Staged:
         return -(-self.extent // self.phases)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Staging:
     """The operand in scratch.
 

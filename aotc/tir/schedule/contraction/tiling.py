@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, cast, substitute, te
 from aotc.tir.schedule.contraction.naive import StoreFn
 from aotc.tir.schedule.contraction.segments import Segment, TileAxis
@@ -25,7 +25,7 @@ from aotc.tir.schedule.contraction.staging import CopyFn
 from aotc.tir.simplify import simplify
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Product:
     """What one step of the reduction multiplies and adds, `lanes` accumulators at a time.
 
@@ -63,7 +63,7 @@ class Product:
         return Assign(acc, acc + x * y)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Reduction:
     """How a tile walks the reduction axes.
 
@@ -88,7 +88,7 @@ class Reduction:
         return math.prod(n for _, n in (*self.looped, *self.taps, *self.unrolled))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Output:
     """Where finished elements go: the output's axes, and `store`, which makes the statement that takes an element.
 
@@ -108,7 +108,7 @@ class Output:
         return self.store(tuple(substitute(self.unfuse.get(var, var), values) for var, _ in self.axes), value)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Tiling:
     """A tiled contraction; `copies` go inside the loop over an axis's tiles (None: before all loops)."""
 
@@ -130,7 +130,7 @@ class Tiling:
         return max((axis for axis in reversed(self.levels) if axis.role == "x"), key=lambda axis: axis.lanes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Tile:
     """One tile of a tiling.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from aotc.ir import frozen
 from aotc.tir import Assign, Block, Declare, If, Stmt, graph, te
 from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, with_operands
 from aotc.tir.schedule.stages.inline import Plan
@@ -21,7 +22,7 @@ from aotc.tir.stmt import kept, nodes
 _Task: TypeAlias = "Generator[_Task, Expr, Expr]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slot:
     """Where a tensor is stored: `skip` leading axes are not in memory (the stages share those loops).
 

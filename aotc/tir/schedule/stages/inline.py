@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
+from aotc.ir import frozen
 from aotc.tir import Expr, Target, Var, graph, operands, substitute, te, walk
 from aotc.tir.simplify import Ranges, simplify
 
@@ -26,7 +27,7 @@ _INDEX_DEPTH: Final = 40
 _REGISTER_DEPTH: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Read:
     """An element that the body of `stage` needs, `times` in all; indices over the stage's domain."""
 
@@ -35,7 +36,7 @@ class Read:
     times: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """What is stored, and who reads it.
 

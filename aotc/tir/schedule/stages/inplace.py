@@ -10,8 +10,8 @@ is written, in the order of the stages; each input and each output is in one pai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from aotc.ir import frozen
 from aotc.tir import graph, te
 from aotc.tir.schedule.stages.grouping import Group
 from aotc.tir.schedule.stages.inline import Plan, Read
@@ -36,7 +36,7 @@ def inplace_pairs(
     return tuple(pairs.items())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Order:
     """Where each root is computed: the numbers of its group, and of its stage in the group."""
 

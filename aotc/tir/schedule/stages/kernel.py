@@ -9,10 +9,10 @@ builder.finish(stage, acc)                          # statements: bias, ReLU ...
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Declare, Expr, Stmt, Store, Target, Var, graph, te
 from aotc.tir.loops.nest import substituted
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
@@ -23,7 +23,7 @@ from aotc.tir.schedule.stages.inline import Plan
 Indices: TypeAlias = "tuple[Expr, ...]"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class KernelBuilder:
     """What the stages of a kernel have in common; `memory` and scratch grow while they are built."""
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir import Expr, Load, Var, as_expr, binary, const, linear, substitute, te
 from aotc.tir.loops.dependence import loads, written
 from aotc.tir.loops.nest import const_extent, merge_loops, refreshed
@@ -43,7 +43,7 @@ def identity(combiner: str, dtype: DType) -> Expr:
     return const(found[combiner], dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Reduction:
     """The pieces of a reduction: `acc` starts as `start`, `update` runs the reduction loops."""
 

@@ -27,7 +27,6 @@ from aotc.tir.expr import select as select
 from aotc.tir.expr import substitute as substitute
 from aotc.tir.expr import walk as walk
 from aotc.tir.expr import with_operands as with_operands
-from aotc.tir.expr import wrapped as wrapped
 from aotc.tir.graph import body_cost as body_cost
 from aotc.tir.graph import domain as domain
 from aotc.tir.graph import topological as topological
@@ -36,6 +35,7 @@ from aotc.tir.instructions import Text as Text
 from aotc.tir.interp import CompiledKernel as CompiledKernel
 from aotc.tir.interp import compile_kernel as compile_kernel
 from aotc.tir.numerics import NAMESPACE as NAMESPACE
+from aotc.tir.numerics import wrapped as wrapped
 from aotc.tir.passes import NAMES as NAMES
 from aotc.tir.passes import PlanMemory as PlanMemory
 from aotc.tir.passes import ProgramVerifier as ProgramVerifier

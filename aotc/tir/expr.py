@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from aotc.ir import DType, frozen
 from aotc.tir.instructions import INSTRUCTIONS
+from aotc.tir.numerics import wrapped
 
 T = TypeVar("T")
 #: The type of index arithmetic.
@@ -236,11 +237,6 @@ def as_expr(value: Operand, like: Expr | None = None) -> Expr:
             return const(value, "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else INDEX)
         return const(value, like.dtype, like.lanes)
     return value  # type: ignore[return-value]
-
-
-def wrapped(value: int) -> int:
-    """An integer as an int64, modulo 2**64."""
-    return (value + 2**63) % 2**64 - 2**63
 
 
 #: What operations on indices that are known are folded by.

@@ -79,10 +79,13 @@ def _accumulate(ufunc: Any, start: Value, values: Value, dtype: Any) -> Value:
     return int(last) if dtype == np.int64 else last
 
 
+def wrapped(value: int) -> int:
+    """An integer as an int64, modulo 2**64."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 def _wrap64(value: Value) -> Value:
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return (value + 2**63) % 2**64 - 2**63
-    return value
+    return wrapped(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
 def _astype(array: Any, dtype: Any) -> Any:
@@ -110,10 +113,6 @@ def _truncdiv(a: Value, b: Value) -> Value:
 def _floordiv(a: Value, b: Value) -> Value:
     """Division by zero, which no program should do, gives 0 as numpy does."""
     return 0 if isinstance(b, int) and b == 0 else a // b
-
-
-def _floormod(a: Value, b: Value) -> Value:
-    return 0 if isinstance(b, int) and b == 0 else a % b
 
 
 def _truncmod(a: Value, b: Value) -> Value:
@@ -169,9 +168,11 @@ def _not(a: Value) -> Value:
     return ~a if carrier is None else (~np.asarray(a).astype(carrier)).astype(a.dtype)[()]
 
 
-def _extreme(ufunc: Any, choose: Callable[..., int]) -> Callable[[Value, Value], Value]:
+def _on_both(ints: Callable[[int, int], int], arrays: Any) -> Callable[[Value, Value], Value]:
+    """An operation that is one function on Python's integers, and another on all else."""
+
     def apply(a: Value, b: Value) -> Value:
-        return choose(a, b) if isinstance(a, int) and isinstance(b, int) else ufunc(a, b)
+        return ints(a, b) if isinstance(a, int) and isinstance(b, int) else arrays(a, b)
 
     return apply
 
@@ -229,9 +230,9 @@ def _integer_pow(a: Value, b: Value) -> Value:
             return pow(base, exponent, 2**64)
         return base ** (-exponent % 2) if base in (1, -1) else 0
 
-    wrapped = np.array([_wrap64(one(int(x), int(y))) for x, y in np.broadcast(a, b)], np.int64)
+    found = np.array([_wrap64(one(int(x), int(y))) for x, y in np.broadcast(a, b)], np.int64)
     shape = np.broadcast_shapes(np.shape(a), np.shape(b))
-    result = wrapped.reshape(shape).astype(np.int64 if isinstance(a, int) else a.dtype)[()]
+    result = found.reshape(shape).astype(np.int64 if isinstance(a, int) else a.dtype)[()]
     return int(result) if isinstance(result, np.int64) else result
 
 
@@ -283,9 +284,10 @@ NAMESPACE: Final[dict[str, Any]] = {
     **{f.__name__[1:]: f for f in (_load, _load_lanes, _take, _store, _store_lanes, _put, _accumulate, _wrap64, _cast)},
     "dtypes": _NUMPY,
     "op_div": np.true_divide,
-    **{f"op{f.__name__}": f for f in (_floordiv, _floormod, _truncdiv, _truncmod, _not)},
-    "op_min": _extreme(np.minimum, min),
-    "op_max": _extreme(np.maximum, max),
+    **{f"op{f.__name__}": f for f in (_floordiv, _truncdiv, _truncmod, _not)},
+    "op_min": _on_both(min, np.minimum),
+    "op_max": _on_both(max, np.maximum),
+    "op_floormod": _on_both(lambda a, b: a % b if b else 0, operator.mod),
     "op_and": _bits(operator.and_),
     "op_or": _bits(operator.or_),
     "op_xor": _bits(operator.xor),

@@ -20,8 +20,7 @@ from __future__ import annotations
 import heapq
 import random
 from bisect import insort
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -63,38 +62,39 @@ def align_up(value: int, align: int) -> int:
 
 def lower_bound(blocks: Sequence[Block], align: int) -> int:
     """The largest sum of (aligned) bytes live at one step."""
-    change: Counter[int] = Counter()
-    for block in blocks:
-        size = align_up(block.size, align)
-        change[block.first] += size
-        change[block.last + 1] -= size
-    return max(accumulate(change[step] for step in sorted(change)), default=0)
+    most = live = 0
+    for k, over in _sweep(blocks):
+        live += align_up(blocks[k].size, align) - sum(align_up(blocks[j].size, align) for j in over)
+        most = max(most, live)
+    return most
+
+
+def _sweep(blocks: Sequence[Block]) -> Iterator[tuple[int, list[int]]]:
+    """The numbers of the blocks as they begin to live, each with those whose lives are over by then."""
+    live: list[tuple[int, int]] = []  # last step, block
+    for k in sorted(range(len(blocks)), key=lambda k: blocks[k].first):
+        over: list[int] = []
+        while live and live[0][0] < blocks[k].first:
+            over.append(heapq.heappop(live)[1])
+        yield k, over
+        heapq.heappush(live, (blocks[k].last, k))
 
 
 def _pairs(blocks: Sequence[Block]) -> int:
     """How many pairs of blocks live at a common step."""
-    live: list[int] = []
-    total = 0
-    for block in sorted(blocks, key=lambda b: b.first):
-        while live and live[0] < block.first:
-            heapq.heappop(live)
-        total += len(live)
-        heapq.heappush(live, block.last)
-    return total
+    over = accumulate(len(over) for _, over in _sweep(blocks))
+    return sum(begun - ended for begun, ended in enumerate(over))
 
 
 def _swept(blocks: Sequence[Block], align: int) -> tuple[list[int], int]:
     """Offsets and peak where each block takes the lowest gap that is free when it begins to live, in that order."""
     offsets, peak = [0] * len(blocks), 0
     gaps: list[tuple[int, int]] = []  # begin and end, in order; behind `peak` everything is free
-    live: list[tuple[int, int]] = []  # last step, block
-    for k in sorted(range(len(blocks)), key=lambda k: blocks[k].first):
+    for k, over in _sweep(blocks):
         size = align_up(blocks[k].size, align)
-        if live and live[0][0] < blocks[k].first:
-            while live and live[0][0] < blocks[k].first:
-                over = heapq.heappop(live)[1]
-                insort(gaps, (offsets[over], offsets[over] + align_up(blocks[over].size, align)))
-            gaps = _joined(gaps)
+        for j in over:
+            insort(gaps, (offsets[j], offsets[j] + align_up(blocks[j].size, align)))
+        gaps = _joined(gaps) if over else gaps
         fitting = next((n for n, (begin, end) in enumerate(gaps) if end - begin >= size), None)
         if fitting is None:
             last = gaps.pop() if gaps and gaps[-1][1] == peak else (peak, peak)
@@ -103,7 +103,6 @@ def _swept(blocks: Sequence[Block], align: int) -> tuple[list[int], int]:
             offsets[k], end = gaps.pop(fitting)
             if end - offsets[k] > size:
                 gaps.insert(fitting, (offsets[k] + size, end))
-        heapq.heappush(live, (blocks[k].last, k))
     return offsets, peak
 
 
@@ -127,15 +126,15 @@ class _Packer:
         self.bound = lower_bound(blocks, align)
 
     def _neighbours(self) -> list[list[int]]:
-        """For each block, those whose lives overlap its own (a sweep over starts)."""
+        """For each block, those whose lives overlap its own."""
         result: list[list[int]] = [[] for _ in self.blocks]
-        live: list[int] = []
-        for k in sorted(range(len(self.blocks)), key=lambda i: self.blocks[i].first):
-            live = [j for j in live if self.blocks[j].last >= self.blocks[k].first]
+        live: set[int] = set()
+        for k, over in _sweep(self.blocks):
+            live.difference_update(over)
             for j in live:
                 result[j].append(k)
                 result[k].append(j)
-            live.append(k)
+            live.add(k)
         return result
 
     def lowest(self, k: int, offsets: Sequence[int]) -> int:

@@ -74,8 +74,8 @@ class Lowering:
     def _place_scratch(self) -> None:
         """Give memory to what one stage computes and another one reads."""
         plan, memory = self.builder.plan, self.builder.memory
-        home = {root: group for group in self.groups for stage in group.stages for root in stage.roots}
-        elsewhere = {root for chain in self.chains.values() for root in chain.roots}
+        home = {root: group for group in self.groups for root in group.tensors}
+        elsewhere = set().union(*(chain.roots for chain in self.chains.values()))
         for stage in self.stages:
             for root in stage.roots:
                 readers = {read.stage for read in plan.reads.get(root, ())}

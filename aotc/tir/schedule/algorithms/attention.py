@@ -87,11 +87,10 @@ class Chain:
     absorbed: tuple[Group, ...]
 
     @property
-    def roots(self) -> list[te.Tensor]:
+    def roots(self) -> set[te.Tensor]:
         """Tensors that get no memory of their own."""
-        groups = [g for g in self.absorbed if g is not self.middle]
-        found = [self.weights, *(root for g in groups for stage in g.stages for root in stage.roots)]
-        return found if self.moved is None else [self.moved.source, *(t for t in found if t is not self.moved.tensor)]
+        found = {self.weights}.union(*(g.tensors for g in self.absorbed if g is not self.middle))
+        return found if self.moved is None else found - {self.moved.tensor} | {self.moved.source}
 
 
 def find_chains(plan: Plan, groups: Sequence[Group], outputs: Sequence[te.Tensor]) -> dict[Group, Chain]:
@@ -129,18 +128,17 @@ class _Finder:
         return Chain(first, middle, second, scores, weights, moved, absorbed)
 
     def _home(self, tensor: te.Tensor) -> Group | None:
-        return next((g for g in self.groups if any(tensor in s.roots for s in g.stages)), None)
+        return next((g for g in self.groups if tensor in g.tensors), None)
 
     def _scores(self, middle: Group) -> te.Tensor | None:
         """The one tensor of another stage that a group reads."""
-        own = {root for stage in middle.stages for root in stage.roots}
-        reads = self.plan.reads
-        outside = [t for t in self.plan.stored if t not in own and any(r.stage in own for r in reads.get(t, ()))]
-        return outside[0] if len(outside) == 1 else None
+        read = {tensor for own in middle.tensors for tensor, _ in self.plan.needs.get(own, ())}
+        outside = read.intersection(self.plan.stored) - middle.tensors
+        return outside.pop() if len(outside) == 1 else None
 
     def _is_private(self, before: Group, middle: Group, scores: te.Tensor, weights: te.Tensor, second: Product) -> bool:
         """Whether nothing else reads what lies between the products."""
-        own = {root for g in (before, middle) for stage in g.stages for root in stage.roots}
+        own = before.tensors | middle.tensors
         readers = {r.stage for t in own for r in self.plan.reads.get(t, ())}
         takers = {taker for t in own for taker in self.plan.operands.get(t, ())}
         return not own & self.outputs and readers <= own and takers <= {second.c} and second.c.b not in own
@@ -163,7 +161,7 @@ class _Finder:
         if len(reads) != 1 or source in self.plan.operands or any(t in self.outputs for t in stage.roots):
             return None
         tensor, group = reads[0].stage, self._home(reads[0].stage)
-        alone = group is not None and len(group.stages) == 1 and group.stages[0].roots == [tensor]
+        alone = group is not None and group.tensors == {tensor}
         if not alone or not isinstance(tensor, te.Compute) or not isinstance(source, (te.Compute, te.Contraction)):
             return None
         place = _inverse(tensor, reads[0].indices, source) if _is_move(tensor, source, self.plan) else None
@@ -173,7 +171,7 @@ class _Finder:
         """The group that computes an operand for the products only; it becomes part of the packing."""
         base = graph.base(tensor)
         group = self._home(base)
-        alone = group is not None and len(group.stages) == 1 and group.stages[0].roots == [base]
+        alone = group is not None and group.tensors == {base}
         single = len(self.plan.operands.get(base, ())) == 1 and not self.plan.reads.get(base)
         wanted = isinstance(base, te.Compute) and base not in self.outputs
         return group if alone and single and wanted else None

@@ -14,12 +14,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Final, TypeAlias
+from typing import Final
 
 from aotc.tir import Expr, as_expr, graph, linear, te
 from aotc.tir.schedule.stages.inline import Plan, Read
 
-_Reads: TypeAlias = dict[te.Tensor, list[tuple[te.Tensor, Read]]]
 #: The least extent of an output axis along which a reduction keeps a row of accumulators.
 ROW: Final = 8
 
@@ -54,11 +53,10 @@ def form_stages(plan: Plan) -> list[Stage]:
     """One stage for each stored tensor that cannot be computed along with an earlier one."""
     stages: list[Stage] = []
     place: dict[te.Tensor, int] = {}
-    reads = _reads_by_stage(plan)
     for tensor in plan.stored:
         if tensor in place:
             continue  # another output of an extern that has its stage
-        needed = reads.get(tensor, [])
+        needed = plan.needs.get(tensor, [])
         target = max((place[t] for t, _ in needed if t in place), default=-1)
         if target >= 0 and _can_follow(tensor, stages[target], needed):
             stages[target].roots.append(tensor)
@@ -70,15 +68,6 @@ def form_stages(plan: Plan) -> list[Stage]:
             for other in tensor.group.outputs:
                 place.setdefault(other, len(stages) - 1)
     return stages
-
-
-def _reads_by_stage(plan: Plan) -> _Reads:
-    """For each stage root: the stored tensors it reads, and how."""
-    found: _Reads = {}
-    for tensor, reads in plan.reads.items():
-        for read in reads:
-            found.setdefault(read.stage, []).append((tensor, read))
-    return found
 
 
 def _can_follow(tensor: te.Tensor, stage: Stage, needed: Sequence[tuple[te.Tensor, Read]]) -> bool:
@@ -93,11 +82,10 @@ def _can_follow(tensor: te.Tensor, stage: Stage, needed: Sequence[tuple[te.Tenso
 
 def form_groups(stages: Sequence[Stage], plan: Plan) -> list[Group]:
     """Runs of stages that can share outer loops: a row, not a tensor, passes between them."""
-    reads = _reads_by_stage(plan)
     groups: list[Group] = []
     for stage in stages:
         group = groups[-1] if groups else None
-        depth = 0 if group is None else _shared_depth(group, stage, reads, plan)
+        depth = 0 if group is None else _shared_depth(group, stage, plan)
         if group is None or depth == 0:
             group = Group([])
             groups.append(group)
@@ -128,18 +116,17 @@ def row_position(tensor: te.Reduce, plan: Plan) -> int | None:
     ranges = graph.axis_ranges(graph.domain(tensor))
     strides = [
         linear(te.flat_index(source.shape, read.indices), ranges).coefficient(tensor.axes[position][0])
-        for source, reads in plan.reads.items()
-        for read in reads
-        if read.stage is tensor
+        for source, read in plan.needs.get(tensor, ())
     ]
     contiguous = all(s in (0, 1) for s in strides) and 1 in strides
     return position if contiguous else None
 
 
-def _shared_depth(group: Group, stage: Stage, reads: _Reads, plan: Plan) -> int:
+def _shared_depth(group: Group, stage: Stage, plan: Plan) -> int:
     """How many outer loops `stage` can share with a group; 0 if it gains nothing by it."""
     depth = _common(min(group.depth, _own_depth(stage, plan)), group.stages[0].extents, stage.extents)
-    links = [(root, read) for root in stage.roots for tensor, read in reads.get(root, []) if tensor in group.tensors]
+    needed = ((root, *need) for root in stage.roots for need in plan.needs.get(root, ()))
+    links = [(root, read) for root, tensor, read in needed if tensor in group.tensors]
     for root, read in links:
         depth = _walked(depth, read.indices, graph.axes(root))
     for root in (*stage.roots, *group.tensors):

@@ -43,6 +43,7 @@ class Plan:
     order      all tensors, producers first
     stored     the tensors (never views) that are computed by a stage of their own, producers first
     reads      the reads of every stored tensor and placeholder by bodies of stages
+    needs      what the body of each stage reads, and how
     operands   the stored tensors and placeholders that contractions and externs take whole
     registers  inlined tensors whose value goes into a register where it is computed
     """
@@ -50,6 +51,7 @@ class Plan:
     order: list[te.Tensor]
     stored: list[te.Tensor]
     reads: dict[te.Tensor, list[Read]]
+    needs: dict[te.Tensor, list[tuple[te.Tensor, Read]]]
     operands: dict[te.Tensor, list[te.Tensor]]
     registers: set[te.Tensor]
 
@@ -153,5 +155,8 @@ def plan_storage(outputs: Sequence[te.Tensor], target: Target) -> Plan:
     planner = _Planner(order, target.store_cost, target.budget.index_nodes, operands.keys() | map(graph.base, outputs))
     planner.run()
     reads = {t: [Read(s, i, n) for (s, i), n in found.items()] for t, found in planner.reads.items()}
+    needs: dict[te.Tensor, list[tuple[te.Tensor, Read]]] = {}
+    for tensor, read in ((tensor, read) for tensor, found in reads.items() for read in found):
+        needs.setdefault(read.stage, []).append((tensor, read))
     stored = [t for t in order if t in planner.stored]
-    return Plan(order, stored, reads, operands, _registers(order, planner.stored))
+    return Plan(order, stored, reads, needs, operands, _registers(order, planner.stored))

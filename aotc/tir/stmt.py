@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import DType, Form, Span, alike, frozen, remembered
@@ -124,10 +125,7 @@ class Block:
     stmts: tuple[Stmt, ...]
 
     def __init__(self, stmts: Iterable[Stmt]) -> None:
-        flat: list[Stmt] = []
-        for stmt in stmts:
-            flat.extend(stmt.stmts if isinstance(stmt, Block) else (stmt,))
-        object.__setattr__(self, "stmts", tuple(flat))
+        object.__setattr__(self, "stmts", tuple(chain.from_iterable(map(stmts_of, stmts))))
 
 
 @frozen(eq=False)
@@ -243,6 +241,11 @@ def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
 def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
     """The statements directly inside `stmt`."""
     return _PARTS[type(stmt)][1](stmt)
+
+
+def stmts_of(stmt: Stmt) -> tuple[Stmt, ...]:
+    """The statements of a block; another statement by itself."""
+    return stmt.stmts if isinstance(stmt, Block) else (stmt,)
 
 
 def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:

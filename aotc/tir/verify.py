@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
 from aotc.tir import INSTRUCTIONS, Binary, Broadcast, Buffer, Element, Intrinsic, operands, stmt_exprs, walk_stmts
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
-from aotc.tir.loops.dependence import range_of, read, why_not
+from aotc.tir.loops.dependence import inside, read, why_not, written
 from aotc.tir.loops.reached import Around, reached
 from aotc.tir.simplify import Interval, bounds
 from aotc.tir.stmt import KINDS, PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
@@ -30,13 +30,12 @@ _MOST_PARTS = 1 << 16
 
 def verify(kernel: Kernel) -> None:
     """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
-    stmts = tuple(walk_stmts(kernel.body))
-    changing = frozenset(s.var for s in stmts if isinstance(s, Assign))
-    written = {s.buffer for s in stmts if isinstance(s, (Store, Intrinsic))}
-    checker = _Checker(kernel, changing, written, frozenset((*kernel.workspace, *kernel.stack)) - read(kernel.body))
+    body = kernel.body
+    changing = frozenset(s.var for s in walk_stmts(body) if isinstance(s, Assign))
+    checker = _Checker(kernel, changing, written(body), frozenset((*kernel.workspace, *kernel.stack)) - read(body))
     checker.buffers()
     team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
-    checker.stmt(kernel.body, _Scope(frozenset(team), team))
+    checker.stmt(body, _Scope(frozenset(team), team))
     if checker.problems:
         raise AotcError.collect(checker.problems)
 
@@ -153,8 +152,8 @@ class _Checker:
             self.report(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.value >= loop.end.value:
             return  # never runs
-        inside = {**scope.ranges, loop.var: range_of(loop, scope.ranges)}
-        self.stmt(loop.body, replace(scope.inside(loop), visible=scope.visible | {loop.var}, ranges=inside))
+        ranges = inside([loop], scope.ranges)
+        self.stmt(loop.body, replace(scope.inside(loop), visible=scope.visible | {loop.var}, ranges=ranges))
 
     def store(self, stmt: Store, scope: _Scope) -> None:
         self.write(stmt.buffer, stmt.index, stmt.value.lanes, scope)

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from aotc.tir import stmt_exprs
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, mentioned, substitute, walk
 from aotc.tir.loops.digits import Access, plain, tell_apart
 from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Intrinsic, Stmt, Store, While, stmt_exprs, walk_stmts
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts
 
 Ranges = dict[Var, Interval]
 #: Places in buffers.
@@ -39,7 +40,7 @@ def loads(stmt: Stmt) -> Iterator[Load]:
 
 def straight_line(loop: For) -> tuple[Stmt, ...] | None:
     """The statements of an innermost loop without branches; None for another."""
-    stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
+    stmts = stmts_of(loop.body)
     return stmts if all(isinstance(s, (Store, Declare, Assign, Comment)) for s in stmts) else None
 
 
@@ -53,8 +54,8 @@ def read(stmt: Stmt) -> set[Buffer]:
 
 def outer_assigns(stmt: Stmt) -> Iterator[Assign]:
     """Assignments to registers that were declared outside."""
-    inside = {s.var for s in walk_stmts(stmt) if isinstance(s, Declare)}
-    return (s for s in walk_stmts(stmt) if isinstance(s, Assign) and s.var not in inside)
+    declared = {s.var for s in walk_stmts(stmt) if isinstance(s, Declare)}
+    return (s for s in walk_stmts(stmt) if isinstance(s, Assign) and s.var not in declared)
 
 
 def extent_of(loop: For) -> int:
@@ -78,6 +79,13 @@ def range_of(loop: For, ranges: Ranges) -> Interval:
     return low, high
 
 
+def inside(loops: Iterable[For], ranges: Ranges) -> Ranges:
+    """The ranges in nested loops, the outermost first."""
+    for loop in loops:
+        ranges = {**ranges, loop.var: range_of(loop, ranges)}
+    return ranges
+
+
 def disjoint(a: Sequence[Access], b: Sequence[Access]) -> bool:
     """Whether two statements write to different parts of the buffer, or of each of its rows."""
     strides = {abs(c) for access in (*a, *b) for c in access.form.terms.values()}
@@ -90,8 +98,8 @@ def follows(b: Sequence[Access], a: Sequence[Access]) -> bool:
 
 
 def _parted(a: Interval, b: Interval, row: int) -> bool:
-    inside = row == 0 or (min(a[0], b[0]) >= 0 and max(a[1], b[1]) < row)
-    return inside and (a[1] < b[0] or b[1] < a[0])
+    in_row = row == 0 or (min(a[0], b[0]) >= 0 and max(a[1], b[1]) < row)
+    return in_row and (a[1] < b[0] or b[1] < a[0])
 
 
 def _window(accesses: Sequence[Access], row: int) -> Interval:

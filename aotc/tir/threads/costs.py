@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from aotc.tir import INDEX, Binary, Buffer, Load, Threads, Var, walk
-from aotc.tir.loops.dependence import Ranges, extent_of, range_of
+from aotc.tir.loops.dependence import Ranges, extent_of, inside
 from aotc.tir.loops.digits import Access
-from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, stmt_children, stmt_exprs
+from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, stmt_children, stmt_exprs, stmts_of
 from aotc.tir.threads.division import Nest, largest_share
-from aotc.tir.threads.uses import Use, Uses, stmts_of
+from aotc.tir.threads.uses import Use, Uses
 
 
 @dataclass
@@ -56,9 +56,10 @@ class Costs:
     def _operations(self, stmt: Stmt, ranges: Ranges) -> float:
         """Operations on values, and places written, over all iterations."""
         if isinstance(stmt, For):
-            low, high = range_of(stmt, ranges)
+            inner = inside([stmt], ranges)
+            low, high = inner[stmt.var]
             times = (high - low + 1) / stmt.step if high < math.inf else 1
-            return max(0.0, times) * self._operations(stmt.body, {**ranges, stmt.var: (low, high)})
+            return max(0.0, times) * self._operations(stmt.body, inner)
         if stmt not in self._own_operations:
             values = [n for e in stmt_exprs(stmt) for n in walk(e)]
             own = sum(isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX) for n in values)
@@ -70,7 +71,7 @@ class Costs:
         nests = [nest for part in parts for nest in part]
         inner, common, times = ranges, 0.0, 1
         for loop in nests[0].loops:
-            inner, times = {**inner, loop.var: range_of(loop, inner)}, times * extent_of(loop)
+            inner, times = inside([loop], inner), times * extent_of(loop)
             common += times * sum(self.time(s, inner) for s in stmts_of(loop.body) if not self.uses.writes(s))
         share = self._average(partial(largest_share, parts))
         largest = max(nests, key=lambda nest: nest.units)

@@ -20,7 +20,7 @@ from typing import Final
 from aotc.ir import frozen
 from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, minimum
 from aotc.tir.loops.dependence import extent_of, is_innermost
-from aotc.tir.stmt import PART, PARTS, Block, Declare, For, If, Stmt
+from aotc.tir.stmt import PART, PARTS, Block, Declare, For, If, Stmt, stmts_of
 
 #: Iterations of an innermost loop that stay together: whole vectors, which the C compiler rounds in its own way.
 _RUN: Final = 64
@@ -111,8 +111,7 @@ class Nest:
     def _inside(self, loop: For, rest: Sequence[For], made: Stmt) -> Block:
         """The body of a loop with its divided part replaced."""
         first, *others = (rest[0],) if rest else self.leaf.stmts
-        stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
-        return Block(made if s is first else s for s in stmts if s not in others)
+        return Block(made if s is first else s for s in stmts_of(loop.body) if s not in others)
 
 
 def _iteration(loop: For) -> Expr:

@@ -22,11 +22,12 @@ from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir import PART, Block, Buffer, For, If, Kernel, Stmt, Sync, Threads, remembered_kernel
-from aotc.tir.loops.dependence import Ranges, extent_of, follows, is_innermost, range_of, read
+from aotc.tir.loops.dependence import Ranges, extent_of, follows, inside, is_innermost, read
 from aotc.tir.plan.program import Program
+from aotc.tir.stmt import stmts_of
 from aotc.tir.threads.costs import Costs
 from aotc.tir.threads.division import Leaf, Nest, alone, divided, largest_share
-from aotc.tir.threads.uses import Use, Uses, stmts_of
+from aotc.tir.threads.uses import Use, Uses
 
 COMMON: Final = Threads()
 #: Units that any team can share evenly enough.
@@ -214,15 +215,15 @@ class _Splitter:
             if len(leaves) > 1 or loop is None or nests[0].in_runs or (loops and nests[0].units >= _ENOUGH):
                 return
             loops = (*loops, loop)
-            ranges = {**ranges, loop.var: range_of(loop, ranges)}
+            ranges = inside([loop], ranges)
             leaves = self._leaves(stmts_of(loop.body), ranges)
 
     def _can_be_parted(self, loops: Sequence[For], leaves: Sequence[Leaf]) -> bool:
         """Whether nothing else is in the loops, and what is read once more for the remainders stays in the cache."""
-        inside = {s for leaf in leaves for s in leaf.stmts} | set(loops)
+        known = {s for leaf in leaves for s in leaf.stmts} | set(loops)
         again = sum(b.nbytes for b in read(loops[0]) & self.costs.constants)
         return again <= self.costs.threads.cached_bytes and all(
-            s in inside for loop in loops for s in stmts_of(loop.body)
+            s in known for loop in loops for s in stmts_of(loop.body)
         )
 
     def _shared(self, group: Sequence[Stmt], ranges: Ranges) -> _Made | None:
@@ -243,29 +244,26 @@ class _Splitter:
 
     def _weighed(self, nests: Sequence[Nest], ranges: Ranges) -> tuple[Nest, ...]:
         """The nests with the times of their units as weights."""
-        times = []
-        for nest in nests:
-            inner = ranges
-            for loop in nest.loops:
-                inner = {**inner, loop.var: range_of(loop, inner)}
-            times.append(nest.rounds * self.costs.time(Block(nest.leaf.stmts), inner) / nest.units)
+        times = [
+            nest.rounds * self.costs.time(Block(nest.leaf.stmts), inside(nest.loops, ranges)) / nest.units
+            for nest in nests
+        ]
         weights = [max(1, round(_WEIGHTS * time / max(times))) if max(times) else 1 for time in times]
         return tuple(replace(nest, weight=weight) for nest, weight in zip(nests, weights, strict=True))
 
     def _together(self, loop: For, ranges: Ranges) -> _Made | None:
         """A loop that every thread runs in full, its body divided; None if each thread would do most of it alone."""
-        inside, inner = stmts_of(loop.body), {**ranges, loop.var: range_of(loop, ranges)}
-        common = sum(self.costs.time(s, inner) for s in inside if not self.uses.writes(s))
-        if 2 * common > sum(self.costs.time(s, inner) for s in inside):
+        body, inner = stmts_of(loop.body), inside([loop], ranges)
+        common = sum(self.costs.time(s, inner) for s in body if not self.uses.writes(s))
+        if 2 * common > sum(self.costs.time(s, inner) for s in body):
             return None
         before = set(self.uses.private)
-        made = self.region(stmts_of(loop.body), inner)
+        made = self.region(body, inner)
         if made is None or not made.divided:
             self.uses.private.intersection_update(before)
             return None
         parallel = self.uses.is_divisible(loop)
         end = () if parallel else (Sync(),)
-        body = Block([*made.stmts, *end])
         rounds = max(1, extent_of(loop)) * (made.time + len(end) * self.costs.threads.barrier_ns)
         time = rounds * (self.costs.threads.reordered if parallel else 1.0)
-        return _Made([replace(loop, body=body)], time, True)
+        return _Made([replace(loop, body=Block([*made.stmts, *end]))], time, True)

@@ -16,12 +16,7 @@ from aotc.ir import frozen
 from aotc.tir import Block, Buffer, Declare, For, Intrinsic, Kernel, Stmt, Var, stmt_exprs, walk_stmts
 from aotc.tir.expr import mentioned
 from aotc.tir.loops.dependence import Accesses, Ranges, collect, disjoint, is_filled_before_read, loads, outer_assigns
-from aotc.tir.stmt import Store, stmt_children
-
-
-def stmts_of(stmt: Stmt) -> tuple[Stmt, ...]:
-    """The statements of a block; another statement by itself."""
-    return stmt.stmts if isinstance(stmt, Block) else (stmt,)
+from aotc.tir.stmt import Store, stmt_children, stmts_of
 
 
 @frozen

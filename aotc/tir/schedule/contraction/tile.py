@@ -17,12 +17,13 @@ from itertools import groupby, product
 from typing import Final
 
 from aotc.tir.expr import Buffer, Const, Expr, Var, all_of, as_expr, substitute
+from aotc.tir.loops.dependence import written
 from aotc.tir.schedule.contraction.epilogue import Accumulators, Spill, finished_tile
 from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling, operand_names
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Block, Declare, For, If, Intrinsic, Stmt, Store, forall, kept, walk_stmts
+from aotc.tir.stmt import Block, Declare, For, If, Stmt, forall, kept
 
 #: Accumulators of a small tile.
 FEW: Final = 8
@@ -34,8 +35,8 @@ def tiled_nest(tiling: Tiling) -> tuple[Stmt, tuple[Buffer, ...]]:
     nest = _level(tiling, spill, {}, {})
     if None in tiling.copies:
         nest = Block((tiling.copies[None]({}), nest))
-    written = {s.buffer for s in walk_stmts(nest) if isinstance(s, (Store, Intrinsic))}
-    return nest, tuple(b for b in (spill.buffer, spill.transposed) if b in written)
+    used = written(nest)
+    return nest, tuple(b for b in (spill.buffer, spill.transposed) if b in used)
 
 
 def written_out(tiling: Tiling) -> int:

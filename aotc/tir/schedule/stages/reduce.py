@@ -15,10 +15,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Expr, Load, Var, as_expr, binary, const, linear, substitute, te
+from aotc.tir import Buffer, Expr, Load, Operand, Var, as_expr, binary, const, linear, substitute, te
 from aotc.tir.loops.dependence import loads, written
 from aotc.tir.loops.nest import const_extent, merge_loops, refreshed
 from aotc.tir.schedule.stages.grouping import ROW, Stage
@@ -183,14 +184,16 @@ def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
     if extent % tile:
         width = binary("min", width, extent - outer)
 
-    def along(body: Stmt) -> Stmt:
-        lane = Var("l")
-        mapping: dict[Var, Expr] = {var: outer + lane, parts.acc: Load(row, lane)}
-        return forall(lane, width, refreshed(_replaced(body, mapping)))
-
-    init = along(Block((Assign(parts.acc, parts.start),)))
+    along = partial(_along, parts.acc, row, var, outer, width)
+    init = along(Assign(parts.acc, parts.start))
     update = _inside(parts.update, along)
     return forall(outer, extent, Block((init, update, along(Block(parts.finish)))), step=tile)
+
+
+def _along(acc: Var, row: Buffer, var: Var, base: Expr, width: Operand, body: Stmt) -> Stmt:
+    """A body for neighbouring values of a variable from `base` on, each with an accumulator in a row."""
+    lane = Var("l")
+    return forall(lane, width, refreshed(_replaced(body, {var: base + lane, acc: Load(row, lane)})))
 
 
 def _tile(extent: int, limit: int) -> int:
@@ -219,17 +222,11 @@ def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
     buffer = parts.builder.scratch(f"{parts.acc.name}_part", parts.acc.dtype, width, private=True)
     whole = extent - extent % width
 
-    def step(base: Expr, count: int) -> Stmt:
-        lane = Var("l")
-        mapping: dict[Var, Expr] = {inner.var: base + lane, parts.acc: Load(buffer, lane)}
-        return forall(lane, count, refreshed(_replaced(inner.body, mapping)))
-
+    along = partial(_along, parts.acc, buffer, inner.var)
     chunk = Var(inner.var.name)
-    chunks: Stmt = Block(
-        (For(chunk, whole, step(chunk, width), step=width, kind="reduction"), step(as_expr(whole), extent - whole))
-    )
-    lane = Var("l")
-    init = forall(lane, width, Store(buffer, lane, parts.start))
+    most = For(chunk, whole, along(chunk, width, inner.body), step=width, kind="reduction")
+    chunks = Block((most, along(as_expr(whole), extent - whole, inner.body)))
+    init = along(chunk, width, Assign(parts.acc, parts.start))
     folds: list[Stmt] = []
     while width > 1:
         width //= 2

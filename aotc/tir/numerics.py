@@ -177,12 +177,12 @@ def _on_both(ints: Callable[[int, int], int], arrays: Any) -> Callable[[Value, V
     return apply
 
 
-def _rounded(function: Callable[..., Value]) -> Callable[..., Value]:
-    """`function` computed in float64 and rounded to the operand's type."""
+def _rounded(function: Callable[..., Value], widest: type = np.float64) -> Callable[..., Value]:
+    """`function` computed in float64 (for operands of float64 in `widest`) and rounded to the operand's type."""
 
     def apply(*args: Value) -> Value:
         dtype = np.asarray(args[0]).dtype
-        wide = [np.asarray(a).astype(np.float64) for a in args]
+        wide: list[Value] = [np.asarray(a).astype(widest if dtype == np.float64 else np.float64) for a in args]
         return np.asarray(function(*wide)).astype(dtype)[()]
 
     return apply
@@ -248,12 +248,6 @@ def _count(a: Value, count: Callable[[int], int]) -> Value:
     return np.array(bits, np.int64).reshape(np.shape(a)).astype(a.dtype)[()]
 
 
-def _fma(*args: Value) -> Value:
-    dtype = np.asarray(args[0]).dtype
-    a, b, c = (np.asarray(x).astype(np.longdouble if dtype == np.float64 else np.float64) for x in args)
-    return np.asarray(a * b + c).astype(dtype)[()]
-
-
 _NUMPY_NAMES: Final = """
 exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh floor ceil trunc copysign fmod
 """
@@ -272,7 +266,7 @@ _WIDE: Final[dict[str, Callable[..., Value]]] = {
 FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "pow": _pow,
     "abs": _abs,
-    "fma": _fma,
+    "fma": _rounded(lambda a, b, c: a * b + c, np.longdouble),
     "popcount": lambda a: _count(a, int.bit_count),
     "clz": lambda a: _count(a, lambda bits: _width(a) - bits.bit_length()),
     "isnan": np.isnan,

@@ -139,7 +139,7 @@ def _division(op: str, a: Linear, b: Linear, ranges: _Scope) -> Linear:
     unknown = b.terms or divisor <= 0 or not _exact(a, ranges)
     if unknown or (op.startswith("trunc") and linear_bounds(a, ranges)[0] < 0):
         return _atom(Binary(op, a.expr(), b.expr()))
-    quotient, rest = _split_by(a, divisor)
+    quotient, rest = split_by(a, divisor)
     low, high = linear_bounds(rest, ranges)
     inner = _floordiv_atom(rest, divisor)
     if low > -math.inf and high < math.inf and low // divisor == high // divisor:
@@ -151,7 +151,7 @@ def _division(op: str, a: Linear, b: Linear, ranges: _Scope) -> Linear:
     return _floormod_atom(rest, divisor)
 
 
-def _split_by(a: Linear, divisor: int) -> tuple[Linear, Linear]:
+def split_by(a: Linear, divisor: int) -> tuple[Linear, Linear]:
     """(q, r) with a == q * divisor + r, r keeping the terms that the divisor does not divide."""
     whole = {t: c // divisor for t, c in a.terms.items() if c % divisor == 0}
     rest = {t: c for t, c in a.terms.items() if c % divisor}

@@ -20,7 +20,7 @@ from aotc.ir.dtype import DType
 from aotc.tir import as_expr, operands, private_buffer, substitute, with_operands
 from aotc.tir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, cast, minimum, walk
 from aotc.tir.loops.dependence import loads, straight_line
-from aotc.tir.loops.nest import const_extent
+from aotc.tir.loops.nest import literal
 from aotc.tir.simplify import Linear, linear, simplify
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Stmt, Store, forall
 
@@ -75,12 +75,11 @@ class _Conversion:
     fixed: dict[Load, Var] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        known = const_extent(self.loop)
-        extent = CHUNK if known is None else known[1] - known[0]
+        extent = len(literal(self.loop)) or CHUNK
         self.size = min(CHUNK, extent)
         if self.size < LEAST:
             raise _Unfit
-        whole = known is not None and extent <= CHUNK
+        whole = 0 < len(literal(self.loop)) <= CHUNK
         self.first, self.count = (self.loop.begin, as_expr(extent)) if whole else (Var("chunk"), Var("count"))
         self.here = Var(self.loop.var.name)
 

@@ -58,12 +58,17 @@ def outer_assigns(stmt: Stmt) -> Iterator[Assign]:
     return (s for s in walk_stmts(stmt) if isinstance(s, Assign) and s.var not in declared)
 
 
+def counted(loop: For) -> range:
+    """The values of the variable of a loop; none if they are not known."""
+    match loop:
+        case For(begin=Const(value=begin), end=Const(value=end), step=step):
+            return range(int(begin), int(end), step)
+    return range(0)
+
+
 def extent_of(loop: For) -> int:
     """How often a loop runs; 0 if that is not known."""
-    begin, end = loop.begin, loop.end
-    if not (isinstance(begin, Const) and isinstance(end, Const)):
-        return 0
-    return len(range(int(begin.value), int(end.value), loop.step))
+    return len(counted(loop))
 
 
 def is_innermost(loop: For) -> bool:
@@ -216,9 +221,8 @@ def _written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> 
     match stmt:
         case Block():
             return {n for inner in stmt.stmts for n in _written_places(inner, buffer, values)}
-        case For(begin=Const() as begin, end=Const() as end):
-            counted = range(int(begin.value), int(end.value), stmt.step)
-            return _written_places(stmt.body, buffer, {**values, stmt.var: counted}) if counted else set()
+        case For() if counted(stmt):
+            return _written_places(stmt.body, buffer, {**values, stmt.var: counted(stmt)})
         case Store() | Intrinsic() if stmt.buffer is buffer:
             return set().union(*(_elements(index, n, values) or () for _, index, n in _touched(stmt, reads=False)))
         case _:
@@ -245,13 +249,13 @@ def _read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
 
 def _elements(index: Expr, lanes: int, values: Mapping[Var, range]) -> set[int] | None:
     """Elements from `index` on, over all values of variables; None if they are unknown or too many."""
-    form = linear(index, {var: (counted[0], counted[-1]) for var, counted in values.items()})
+    form = linear(index, {var: (numbers[0], numbers[-1]) for var, numbers in values.items()})
     found = set(range(form.const, form.const + lanes))
     for atom, factor in form.terms.items():
-        counted = values.get(atom) if isinstance(atom, Var) else None
-        if counted is None or len(found) * len(counted) > _MANY:
+        numbers = values.get(atom) if isinstance(atom, Var) else None
+        if numbers is None or len(found) * len(numbers) > _MANY:
             return None
-        found = {n + factor * value for n in found for value in counted}
+        found = {n + factor * value for n in found for value in numbers}
     return found
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from aotc.tir import Binary, Const, Expr, Interval, Linear, Var, binary, bounds, linear, linear_bounds
-from aotc.tir.simplify import recombined
+from aotc.tir.simplify import recombined, split_by
 
 Ranges = dict[Var, Interval]
 #: Whether a term has one value in all iterations.
@@ -63,10 +63,9 @@ def _reduced(atom: Expr, access: Access) -> Linear:
     operand, divisor = division
     form = linear(operand, access.ranges)
     for unit in sorted({math.gcd(divisor, c) for c in form.terms.values()} - {1}, reverse=True):
-        low = Linear({a: c for a, c in form.terms.items() if c % unit}, form.const % unit)
+        whole, low = split_by(form, unit)
         if not access.is_within(low, unit):
             continue
-        whole = Linear({a: c // unit for a, c in form.terms.items() if c % unit == 0}, form.const // unit)
         if _is_quotient(atom):
             return linear(binary("floordiv", whole.expr(), divisor // unit), access.ranges)
         return low.plus(linear(binary("floormod", whole.expr(), divisor // unit), access.ranges), unit)

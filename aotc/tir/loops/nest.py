@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from aotc.tir import as_expr, mentioned, operands, stmt_exprs, substitute, walk_stmts, with_operands
-from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Const, Expr, Load, Select, Unary, Var, binary, const, walk
-from aotc.tir.loops.dependence import loads, straight_line
+from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, binary, const, walk
+from aotc.tir.loops.dependence import counted, extent_of, loads, straight_line
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, changed, forall, map_exprs, nodes, rebuilt
 from aotc.tir.target import Budget
@@ -34,25 +34,23 @@ _UNROLL: Final = 4
 _TILE: Final = 16
 
 
-def const_extent(loop: For) -> tuple[int, int] | None:
-    """Literal bounds of a loop with step 1; None otherwise."""
-    if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.step == 1:
-        return int(loop.begin.value), int(loop.end.value)
-    return None
+def literal(loop: Stmt) -> range:
+    """The iterations of a loop with literal bounds and step 1; none for other loops and statements."""
+    return counted(loop) if isinstance(loop, For) and loop.step == 1 else range(0)
 
 
 def merge_loops(stmt: Stmt) -> Stmt:
     """Nested loops made one where everything inside depends on the position in the flat order only."""
     stmt = rebuilt(stmt, merge_loops)
     if isinstance(stmt, For) and isinstance(stmt.body, For):
-        outer, inner = const_extent(stmt), const_extent(stmt.body)
-        if outer and inner and inner[0] == 0 and _flat_only(stmt, stmt.body, inner[1]):
+        outer, inner = literal(stmt), literal(stmt.body)
+        if outer and inner and inner.start == 0 and _flat_only(stmt, stmt.body, inner.stop):
             flat = Var(stmt.var.name)
             mapping: dict[Var, Expr] = {stmt.var: as_expr(0), stmt.body.var: flat}
-            kinds = {loop.kind for loop, (begin, end) in ((stmt, outer), (stmt.body, inner)) if end - begin > 1}
+            kinds = {loop.kind for loop in (stmt, stmt.body) if extent_of(loop) > 1}
             kind = kinds.pop() if len(kinds) == 1 else "serial"
             body = substituted(stmt.body.body, mapping)
-            return For(flat, outer[1] * inner[1], body, begin=outer[0] * inner[1], kind=kind)
+            return For(flat, outer.stop * inner.stop, body, begin=outer.start * inner.stop, kind=kind)
     return stmt
 
 
@@ -96,25 +94,24 @@ def split_loops(stmt: Stmt, ranges: Ranges, budget: Budget = COMMON) -> Stmt:
 
 def _split(stmt: Stmt, ranges: Ranges, room: _Room) -> Stmt:
     if isinstance(stmt, For):
-        bounds = const_extent(stmt)
         inside = dict(ranges)
-        if bounds is not None:
-            inside[stmt.var] = (bounds[0], bounds[1] - 1)
-            pieces = _pieces(stmt, bounds, ranges, room)
+        if values := literal(stmt):
+            inside[stmt.var] = (values[0], values[-1])
+            pieces = _pieces(stmt, values, ranges, room)
             if pieces is not None:
                 return Block(_split(p, ranges, room) for p in pieces)
         return rebuilt(stmt, lambda s: _split(s, inside, room))
     return rebuilt(stmt, lambda s: _split(s, ranges, room))
 
 
-def _pieces(loop: For, bounds: tuple[int, int], ranges: Ranges, room: _Room) -> list[Stmt] | None:
-    cuts = sorted(set(_cuts(loop, {**ranges, loop.var: (bounds[0], bounds[1] - 1)})))
-    cuts = [c for c in cuts if bounds[0] < c < bounds[1]]
+def _pieces(loop: For, values: range, ranges: Ranges, room: _Room) -> list[Stmt] | None:
+    found = set(_cuts(loop, {**ranges, loop.var: (values[0], values[-1])}))
+    cuts = sorted(c for c in found if c in values[1:])
     if not cuts or len(cuts) >= min(_SEGMENT_LIMIT, room.pieces):
         return None
     size = _size(loop)
     most = _GROWTH * size + _GROWTH_FREE
-    edges = [bounds[0], *cuts, bounds[1]]
+    edges = [values.start, *cuts, values.stop]
     bodies = _bodies(loop, edges, ranges, _GROWTH * most)
     if bodies is None:
         return None
@@ -214,20 +211,19 @@ def tile_transposes(stmt: Stmt) -> Stmt:
     """Two loops that read along the outer and write along the inner one go over square tiles of both."""
     if isinstance(stmt, For) and isinstance(stmt.body, For) and _crosses(stmt, stmt.body):
         outer, inner = stmt, stmt.body
-        tiles = [(loop, Var(f"{loop.var.name}_tile"), const_extent(loop) or (0, 0)) for loop in (outer, inner)]
+        tiles = [(loop, Var(f"{loop.var.name}_tile")) for loop in (inner, outer)]
         body = inner.body
-        for loop, tile, (_, end) in reversed(tiles):
-            body = replace(loop, begin=tile, end=binary("min", tile + _TILE, end), body=body)
-        for loop, tile, _ in reversed(tiles):
+        for loop, tile in tiles:
+            body = replace(loop, begin=tile, end=binary("min", tile + _TILE, loop.end), body=body)
+        for loop, tile in tiles:
             body = replace(loop, var=tile, body=body, step=_TILE)
         return body
     return rebuilt(stmt, tile_transposes)
 
 
 def _crosses(outer: For, inner: For) -> bool:
-    extents = (const_extent(outer), const_extent(inner))
     body = straight_line(inner)
-    short = any(e is None or e[1] - e[0] < 2 * _TILE for e in extents)
+    short = min(len(literal(outer)), len(literal(inner))) < 2 * _TILE
     if body is None or short or {inner.kind, outer.kind} != {"independent"}:
         return False
     stores = [linear(s.index, {}).coefficient(inner.var) for s in body if isinstance(s, Store)]
@@ -240,14 +236,14 @@ def _crosses(outer: For, inner: For) -> bool:
 def unroll_bounds(stmt: Stmt) -> Stmt:
     """Short loops whose variable bounds an inner loop are written out: the inner bounds become literals."""
     stmt = rebuilt(stmt, unroll_bounds)
-    extent = const_extent(stmt) if isinstance(stmt, For) else None
-    if not isinstance(stmt, For) or extent is None or not 0 < extent[1] - extent[0] <= _UNROLL:
+    values = literal(stmt)
+    if not isinstance(stmt, For) or not 0 < len(values) <= _UNROLL:
         return stmt
     inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For)]
     bounded = any(stmt.var in walk(e) for s in inner for e in (s.begin, s.end))
-    if not bounded or _size(stmt) * (extent[1] - extent[0]) > _GROWTH_FREE:
+    if not bounded or _size(stmt) * len(values) > _GROWTH_FREE:
         return stmt
-    copies = (refreshed(For(stmt.var, value + 1, stmt.body, begin=value)) for value in range(*extent))
+    copies = (refreshed(For(stmt.var, value + 1, stmt.body, begin=value)) for value in values)
     return Block(simplify_stmt(copy, {}) for copy in copies)
 
 
@@ -255,8 +251,7 @@ def hoist_invariants(stmt: Stmt) -> Stmt:
     """Costly values that no iteration of an innermost loop changes are computed before it."""
     if not isinstance(stmt, For):
         return rebuilt(stmt, hoist_invariants)
-    extent = const_extent(stmt)
-    if straight_line(stmt) is None or extent is None or extent[1] <= extent[0]:
+    if straight_line(stmt) is None or not literal(stmt):
         return rebuilt(stmt, hoist_invariants)
     changing, found = changed(stmt), dict[Expr, Expr]()
     fresh = map_exprs(stmt.body, lambda e: _without_invariants(e, changing, found))

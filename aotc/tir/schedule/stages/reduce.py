@@ -21,7 +21,7 @@ from typing import Final
 from aotc.ir import DType, frozen
 from aotc.tir import Buffer, Expr, Load, Operand, Var, as_expr, binary, const, linear, substitute, te
 from aotc.tir.loops.dependence import loads, written
-from aotc.tir.loops.nest import const_extent, merge_loops, refreshed
+from aotc.tir.loops.nest import literal, merge_loops, refreshed
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, forall, loops, rebuilt, walk_stmts
@@ -64,7 +64,7 @@ def reduce_nest(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, depth: 
     free: list[tuple[Var, int]] = []
     nest = merge_loops(loops(stage.axes[depth:], scalar, "independent"))
     while isinstance(nest, For):
-        free.append((nest.var, (const_extent(nest) or (0, 0))[1]))
+        free.append((nest.var, literal(nest).stop))
         nest = nest.body
     if not isinstance(nest, Block):
         raise AssertionError("a reduction is a block")
@@ -107,9 +107,9 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, de
         return loops(free[:-1], _rows(parts, *free[-1]), "independent")
     inner = _innermost(parts.update)
     if inner is not None and (_stride(inner.body, inner.var) or 2) <= 1 and dtype.is_float:
-        begin, end = const_extent(inner) or (0, 0)
-        if begin == 0 and end >= 2 * lanes:
-            return loops(free, _partial(parts, inner, end, lanes), "independent")
+        values = literal(inner)
+        if values.start == 0 and len(values) >= 2 * lanes:
+            return loops(free, _partial(parts, inner, len(values), lanes), "independent")
     if strided:
         return loops(free[:-1], _rows(parts, *free[-1]), "independent")
     return loops(free, scalar, "independent")
@@ -119,8 +119,7 @@ def _window(update: Stmt) -> list[Stmt] | None:
     """The reduction loops written out; None if there are too many iterations."""
     points, nest = 1, update
     while isinstance(nest, For):
-        begin, end = const_extent(nest) or (0, _WINDOW + 1)
-        points, nest = points * (end - begin), nest.body
+        points, nest = points * len(literal(nest)), nest.body
     guarded = any(isinstance(s, If) for s in walk_stmts(nest))
     if not 0 < points <= (_WINDOW_GUARDED if guarded else _WINDOW) or any(isinstance(s, For) for s in walk_stmts(nest)):
         return None
@@ -130,8 +129,7 @@ def _window(update: Stmt) -> list[Stmt] | None:
 def _written_out(stmt: Stmt) -> list[Stmt]:
     if not isinstance(stmt, For):
         return [stmt]
-    begin, end = const_extent(stmt) or (0, 0)
-    copies = (_replaced(refreshed(stmt.body), {stmt.var: as_expr(value)}) for value in range(begin, end))
+    copies = (_replaced(refreshed(stmt.body), {stmt.var: as_expr(value)}) for value in literal(stmt))
     return [inner for copy in copies for inner in _written_out(copy)]
 
 
@@ -150,9 +148,9 @@ def _parts_of_long(parts: _Reduction, free: Sequence[tuple[Var, int]]) -> int:
     threads = parts.builder.target.threads
     if threads is None:
         return 0
-    begin, end = const_extent(parts.update) or (0, 0) if isinstance(parts.update, For) else (0, 0)
-    one = math.prod(extent for _, extent in free[:-1]) == 1
-    long = one and begin == 0 and end >= 4 * threads.parts and end * free[-1][1] >= threads.long
+    values = literal(parts.update)
+    one = math.prod(extent for _, extent in free[:-1]) == 1 and values.start == 0
+    long = one and len(values) >= 4 * threads.parts and len(values) * free[-1][1] >= threads.long
     return threads.parts if long else 0
 
 

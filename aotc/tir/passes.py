@@ -9,11 +9,10 @@ In: a Program as lowering makes it.  Out: one that code generation prints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, ClassVar, Final
 
-from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument
+from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential
 from aotc.tir.loops.widen import widened
 from aotc.tir.plan.memory import check_plan, plan_memory, work_in_place
 from aotc.tir.plan.program import Program
@@ -88,21 +87,19 @@ def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
     return [WorkInPlace(), PlanMemory(target), *divide, WidenFloats(target)]
 
 
-def _through(program: Program, passes: Iterable[ProgramPass]) -> Program:
-    context = PassContext.current()
-    for item in passes:
-        program = item(program) if context.pass_enabled(item.info) else program
-    return program
+def _through(program: Program, *passes: ProgramPass) -> Program:
+    made: Program = Sequential[Any](passes).run(program, PassContext.current())
+    return made
 
 
 def called(program: Program) -> Program:
     """A lowered program without copies, if the current context enables TakeViews."""
-    return _through(program, [TakeViews()])
+    return _through(program, TakeViews())
 
 
 def scheduled(program: Program, target: Target, threads: bool = True) -> Program:
     """Calls of kernels through the tensor passes that the current context enables."""
-    return _through(program, program_passes(target, threads))
+    return _through(program, *program_passes(target, threads))
 
 
 class ProgramVerifier(PassInstrument):

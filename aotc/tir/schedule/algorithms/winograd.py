@@ -191,13 +191,13 @@ class _Builder:
         image, strip, channel = Var("n"), Var("strip"), Var("c")
         side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
         forward = Block((self._split(image, strip, side, channel), self._forward(channel)))
-        product, stack, workspace = self._product()
+        product = self._product()
         channels = forall(channel, self.channels, forward)
         around = [(image, self.w.shape[0]), (strip, self.strips.down)]
         around += [(side, self.strips.across)] if isinstance(side, Var) else []
-        body = loops(around, Block((channels, product, self._backward(image, strip, side))), "independent")
-        scratch = (self.phases, self.data, self.product, self.tile, *workspace)
-        return ContractionNest(Block((cleared(self.phases), body)), stack, scratch)
+        body = loops(around, Block((channels, product.stmt, self._backward(image, strip, side))), "independent")
+        scratch = (self.phases, self.data, self.product, self.tile, *product.workspace)
+        return ContractionNest(Block((cleared(self.phases), body)), product.stack, scratch)
 
     # --- forward
 
@@ -258,7 +258,7 @@ class _Builder:
 
     # --- products
 
-    def _product(self) -> tuple[Stmt, tuple[Buffer, ...], tuple[Buffer, ...]]:
+    def _product(self) -> ContractionNest:
         """M[x] = V[x]^T U[x] for each of the alpha^2 elements of a patch."""
         count, block, dtype = self.alpha**2, self.w.block, self.w.dtype
         data = te.placeholder((count, self.layer), dtype, "data")
@@ -280,8 +280,7 @@ class _Builder:
             layer, *place = indices
             return Store(self.product, layer * self.step + te.flat_index(c.shape[1:], place), value)
 
-        nest = build_contraction(c, self.data, self.b, store, self.target)
-        return nest.stmt, nest.stack, nest.workspace
+        return build_contraction(c, self.data, self.b, store, self.target)
 
     # --- backward
 

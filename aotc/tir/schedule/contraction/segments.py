@@ -72,7 +72,7 @@ class TileAxis:
     @property
     def width(self) -> int:
         """Elements that the widest tile computes."""
-        return max(s.starts[-1] + self.lanes - min(0, s.starts[0], s.starts[-1]) for s in self.segments)
+        return max(s.starts[-1] + self.lanes + s.shift for s in self.segments)
 
     @property
     def trips(self) -> int:

@@ -33,19 +33,14 @@ class KernelBuilder:
     stack: list[Buffer] = field(default_factory=list)
     workspace: list[Buffer] = field(default_factory=list)
 
-    def scratch(self, name: str, dtype: str, size: int, *, private: bool = False) -> Buffer:
-        """A temporary buffer: on the stack as long as there is room, else in the workspace."""
+    def scratch(self, name: str, dtype: str, size: int, *, private: bool = False, shared: bool = False) -> Buffer:
+        """A temporary buffer: on the stack while there is room, if threads do not share it; else in the workspace."""
         dt = DType(dtype)
         needed = sum(b.nbytes for b in self.stack) + size * dt.itemsize
         fits = needed <= self.target.budget.stack_bytes
-        place, found = ("stack", self.stack) if fits else ("workspace", self.workspace)
+        place, found = ("stack", self.stack) if fits and not shared else ("workspace", self.workspace)
         found.append(Buffer(name, dt, size, place, private=private))
         return found[-1]
-
-    def shared(self, name: str, dtype: str, size: int) -> Buffer:
-        """A temporary buffer that threads pass values through."""
-        self.workspace.append(Buffer(name, DType(dtype), size, "workspace"))
-        return self.workspace[-1]
 
     def placed(self, nest: ContractionNest) -> Stmt:
         """The statement of a nest, its scratch being the kernel's."""

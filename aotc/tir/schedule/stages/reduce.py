@@ -160,7 +160,7 @@ def _in_parts(parts: _Reduction, var: Var, extent: int, count: int) -> Stmt:
     if not isinstance(loop, For):
         raise AssertionError("a long reduction is a loop")
     part, lane = Var("part"), Var("l")
-    kept = parts.builder.shared(f"{parts.acc.name}_parts", parts.acc.dtype, count * extent)
+    kept = parts.builder.scratch(f"{parts.acc.name}_parts", parts.acc.dtype, count * extent, shared=True)
     begin, end = (at * as_expr(loop.end) // count for at in (part, part + 1))
     update = replace(loop, end=end, begin=begin)
     store = Store(kept, part * extent + var, parts.acc)

@@ -22,10 +22,11 @@ from functools import partial
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, graph, substitute, te, walk
+from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, graph, substitute, te
 from aotc.tir.loops.nest import optimized, substituted
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
+from aotc.tir.schedule.contraction.space import variables
 from aotc.tir.schedule.stages.body import Body, Slot
 from aotc.tir.schedule.stages.grouping import Group, Stage
 from aotc.tir.schedule.stages.inline import Plan
@@ -207,8 +208,7 @@ def _same_row(reader: te.Tensor, depth: int, place: Expr, columns: int) -> bool:
     rows = te.flat_index([n for _, n in axes[:depth]], [v for v, _ in axes[:depth]])
     column = linear(place - rows * columns, ranges)
     low, high = bounds(column.expr(), ranges)
-    used = {n for term in column.terms for n in walk(term) if isinstance(n, Var)}
-    return 0 <= low <= high < columns and not used & {v for v, _ in axes[:depth]}
+    return 0 <= low <= high < columns and not variables(*column.terms) & {v for v, _ in axes[:depth]}
 
 
 def _product(stage: Stage) -> Product | None:
@@ -220,8 +220,7 @@ def _product(stage: Stage) -> Product | None:
         return None
     *batch, row, column = c.axes
     ((k, depth),) = c.reduce_axes
-    of_a, of_b = ({n for i in index for n in walk(i) if isinstance(n, Var)} for index in (c.a_index, c.b_index))
-    if column[0] in of_a or row[0] in of_b or depth == 0:
+    if column[0] in variables(*c.a_index) or row[0] in variables(*c.b_index) or depth == 0:
         return None
     return Product(stage, c, tuple(batch), row, column, (k, depth))
 

@@ -20,7 +20,7 @@ from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
 from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
-from aotc.tir.schedule.contraction.space import Dimension, Irregular, Pixels, Split, flat, fused, independent
+from aotc.tir.schedule.contraction.space import Dimension, Irregular, Pixels, Split, flat, fused, independent, used
 from aotc.tir.schedule.contraction.staging import Staging
 from aotc.tir.schedule.contraction.tile import written_out
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
@@ -96,8 +96,7 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
     tiles = _tile_sizes(attempt, pixels, rows)
     open_dims = [d for d in dims if not d.inside]
     borders = [d for d in open_dims if d.variables & set(tiles)]
-    names = {v for d in borders for v in d.variables}
-    taps = [(v, n) for v, n in req.c.reduce_axes if v in names]
+    taps = [(v, n) for v, n in req.c.reduce_axes if v in used(borders)]
     written = attempt.vectors * math.prod(tiles.values()) * math.prod(n for _, n in taps)
     long = written > 2 * req.target.budget.unrolled
     if borders and (long or not all(_is_static(d, set(tiles), req.reduction_vars) for d in borders)):

@@ -20,7 +20,7 @@ from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.cost import tiling_cost, waiting_cost
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.segments import TileAxis, single
-from aotc.tir.schedule.contraction.space import Analysis, Dimension, Irregular, Operand, Split
+from aotc.tir.schedule.contraction.space import Analysis, Dimension, Irregular, Operand, Split, used
 from aotc.tir.schedule.contraction.staging import CopyFn, Staging, stage
 from aotc.tir.schedule.contraction.tile import tiled_nest
 from aotc.tir.schedule.contraction.tiling import Tiling
@@ -133,7 +133,7 @@ def _pairs(tiling: Tiling) -> int:
 def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
     """The reduction axes divided into loops and what is written out (taps are neither)."""
     reduction = tiling.reduction
-    fixed = {v for d in reduction.guards for v in d.variables} | {v for v, _ in reduction.taps}
+    fixed = used(reduction.guards) | {v for v, _ in reduction.taps}
     unrolled = {var for var, _ in reduction.unrolled}
     work = _pairs(tiling) * math.prod(n for _, n in reduction.unrolled)
     for var, extent in reversed(req.c.reduce_axes):
@@ -157,8 +157,7 @@ def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
     written = math.prod(n for _, n in reduction.unrolled)
     if written >= 2:
         return replace(tiling, reduction=replace(reduction, splits=min(MAX_SPLITS, wanted, written)))
-    guarded = {v for d in reduction.guards for v in d.variables}
-    if not reduction.looped or reduction.taps or reduction.looped[-1][0] in guarded:
+    if not reduction.looped or reduction.taps or reduction.looped[-1][0] in used(reduction.guards):
         return tiling
     var, extent = reduction.looped[-1]
     factor = next((f for f in (8, 4, 6, 5, 3, 7, 2) if extent % f == 0), 1)

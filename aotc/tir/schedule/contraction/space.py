@@ -56,6 +56,11 @@ def variables(*exprs: Expr) -> set[Var]:
     return {node for expr in exprs for node in walk(expr) if isinstance(node, Var)}
 
 
+def used(dims: Iterable[Dimension]) -> set[Var]:
+    """The variables that dimensions depend on."""
+    return {var for dim in dims for var in dim.variables}
+
+
 def dimensions(shape: Sequence[int], index: Sequence[Expr], ranges: Ranges) -> tuple[Dimension, ...]:
     """The dimensions of an operand, outermost first."""
     found: list[Dimension] = []
@@ -95,8 +100,7 @@ def analyse(c: te.Contraction) -> Analysis:
     """The dependences of a contraction."""
     ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
     a, b = dimensions(c.a.shape, c.a_index, ranges), dimensions(c.b.shape, c.b_index, ranges)
-    of_a = {v for d in a for v in d.variables}
-    of_b = {v for d in b for v in d.variables}
+    of_a, of_b = used(a), used(b)
     if not all(d.inside for d in b):
         raise Irregular("the weights are read out of range")
     pixel = tuple((v, n) for v, n in c.axes if v in of_a and v not in of_b)
@@ -111,7 +115,7 @@ def finite_weights(c: te.Contraction) -> bool:
 
 
 def independent(dims: Iterable[Dimension], var: Var) -> bool:
-    return all(var not in d.variables for d in dims)
+    return var not in used(dims)
 
 
 def fusible(outer: te.Axis, inner: te.Axis, position: Linear, dims: Iterable[Dimension]) -> bool:

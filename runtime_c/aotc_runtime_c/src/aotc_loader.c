@@ -292,17 +292,6 @@ static int choose_isa(aotc_library *library, char *message, size_t bytes) {
   return status;
 }
 
-/* The options of a run that takes an instruction set of the library's. */
-static void with_isa(aotc_run_options *made, const aotc_run_options *given,
-                     const char *isa) {
-  const size_t known = given == NULL ? 0 : given->size;
-  memset(made, 0, sizeof *made);
-  if (known > 0)
-    memcpy(made, given, known < sizeof *made ? known : sizeof *made);
-  made->size = sizeof *made;
-  if (made->isa == NULL) made->isa = isa;
-}
-
 static const aotc_library none = {NULL, NULL, NULL};
 
 int aotc_library_open(aotc_library *library, const char *path, char *message,
@@ -334,7 +323,12 @@ int aotc_library_run(const aotc_library *library, const void *const *inputs,
     return AOTC_ERROR_NULL_ARGUMENT;
   if (library->isa != NULL &&
       (options == NULL || options->size >= sizeof(options->size))) {
-    with_isa(&made, options, library->isa);
+    memset(&made, 0, sizeof made);
+    if (options != NULL)
+      memcpy(&made, options,
+             options->size < sizeof made ? options->size : sizeof made);
+    made.size = sizeof made;
+    if (made.isa == NULL) made.isa = library->isa;
     options = &made;
   }
   return library->model->run(inputs, outputs, workspace, options);

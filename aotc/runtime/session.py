@@ -56,12 +56,9 @@ def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None
     return Session(Library(find_library(Path(path), check)), threads, isa)
 
 
-def _pointers(arrays: Sequence[Any], count: int = 1) -> Any:
+def _pointers(arrays: Sequence[Array]) -> Any:
     """A C array of addresses; never NULL, since a model without inputs still takes a list of them."""
-    pointers = ffi.new(_POINTERS, max(1, count, len(arrays)))
-    for k, array in enumerate(arrays):
-        pointers[k] = _memory(array)
-    return pointers
+    return ffi.new(_POINTERS, list(map(_memory, arrays)) or 1)
 
 
 #: Pointers to inputs, to outputs, to the workspace; the workspace's memory.
@@ -209,9 +206,10 @@ class Session:
         try:
             return self._frames.pop()
         except IndexError:
-            library = self._library
             memory, workspace = self._new_workspace()
-            return _pointers((), len(library.inputs)), _pointers((), len(library.outputs)), workspace, memory
+            sides = self._library.inputs, self._library.outputs
+            read, written = (ffi.new(_POINTERS, max(1, len(side))) for side in sides)
+            return read, written, workspace, memory
 
     def _new_workspace(self) -> tuple[Array, Any]:
         memory = tensors.aligned(self.workspace_bytes, self._library.workspace_alignment)

@@ -19,18 +19,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from aotc.ir import AotcError, DType, Span, open_regular, require
+from aotc.ir import AotcError, Array, DType, Span, open_regular, require
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Characters of a text from a model that a message repeats.
 MOST_SHOWN: Final = 80
@@ -211,7 +209,7 @@ def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
     span = Span(source)
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
         raise AotcError("onnx-file", "not an ONNX model: it holds no graph", span=span)
-    if not 1 <= proto.ir_version <= max(onnx.IR_VERSION, onnx.Version.Value("IR_VERSION")):
+    if not 1 <= proto.ir_version <= onnx.IR_VERSION:
         message = f"IR version {proto.ir_version} is not supported; the newest known is {onnx.IR_VERSION}"
         raise AotcError("onnx-version", message, span=span, hint="a newer `onnx` package may know it")
     opsets: dict[str, int] = {}

@@ -24,11 +24,11 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
-from aotc.ir import AotcError, DType, TensorType, TupleType, require
+from aotc.ir import AotcError, Array, DType, TensorType, TupleType, require
 from aotc.relay.expr import Expr, known_data, type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
-from aotc.relay.frontend.onnx.load import Array, dtype_of_elem
+from aotc.relay.frontend.onnx.load import dtype_of_elem
 
 #: An input whose value is known at compile time. Values that older versions of an operator have as attributes and
 #: newer ones as inputs are found in either.

@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aotc.ir import AotcError, require
+from aotc.ir import AotcError, Array, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import windows
-from aotc.relay.frontend.onnx.load import Array
 from aotc.relay.frontend.onnx.node import Int, Ints, Node, Table, named
 from aotc.relay.frontend.products import matmul
 from aotc.relay.frontend.shapes import padded, take

@@ -16,11 +16,10 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from aotc.ir import AotcError, AotcTypeError, Span, SymDim, TensorType, nearest, require, spending
+from aotc.ir import AotcError, AotcTypeError, Array, Span, SymDim, TensorType, nearest, require, spending
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
@@ -190,7 +189,7 @@ def from_exported(
     keep_params_as_input: bool = False,
     unwrap_unit_return_tuple: bool = True,
     dims: Mapping[str, int] | None = None,
-) -> tuple[IRModule, dict[str, np.ndarray[Any, Any]]]:
+) -> tuple[IRModule, dict[str, Array]]:
     """Convert an exported program; see
     `aotc.relay_api.frontend.from_exported_program`.
     """

@@ -69,10 +69,9 @@ def _layer_norm(x: Expr, normalized_shape: Value, weight: Maybe = None, bias: Ma
     inner = [tv.size(x, k) for k in range(kept, g.rank(x))]
     count = math.prod(inner)
     scale, offset = (g.flat(v) for v in _affine(x, weight, bias, count))
-    if len(inner) == 1:
-        return g.op("nn.layer_norm", x, scale, offset, axis=-1, epsilon=eps)
-    flat = g.op("nn.layer_norm", g.reshape(x, (*tv.shape(x)[:kept], count)), scale, offset, axis=-1, epsilon=eps)
-    return g.reshape(flat, tv.shape(x))
+    data = x if len(inner) == 1 else g.reshape(x, (*tv.shape(x)[:kept], count))
+    y = g.op("nn.layer_norm", data, scale, offset, axis=-1, epsilon=eps)
+    return y if len(inner) == 1 else g.reshape(y, tv.shape(x))
 
 
 def _rms_norm(x: Expr, normalized_shape: Value, weight: Maybe = None, eps: float | None = None) -> Expr:

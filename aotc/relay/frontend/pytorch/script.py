@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from aotc.ir import AotcError, AotcTypeError, AotcValueError, Op, Span, SymDim, TensorType
+from aotc.ir import AotcError, AotcTypeError, AotcValueError, Array, Op, Span, SymDim, TensorType
 from aotc.ir.budget import budget, spending
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var, with_type
@@ -92,7 +92,8 @@ class _Conversion:
 
     def node(self, node: Any) -> None:
         budget().spend("compile.max_nodes", 1, NODES)
-        special, plain = _PRIMS.get(node.kind()), _VALUES.get(node.kind())
+        kind = node.kind().removeprefix("prim::")
+        special, plain = _PRIMS.get(kind), _VALUES.get(kind)
         if special is not None:
             special(self, node)
             return
@@ -309,30 +310,30 @@ def _number_as_tensor(value: Value) -> Value:
 
 
 _PRIMS: Final[Mapping[str, Callable[[_Conversion, Any], None]]] = {
-    "prim::Constant": lambda c, node: c.bind(node, _with_constants(node.output().toIValue())),
-    "prim::GetAttr": _Conversion.attribute,
-    "prim::If": _if,
-    "prim::ListUnpack": _unpack,
-    "prim::Loop": _loop,
-    "prim::RaiseException": _raise,
-    "prim::TupleUnpack": _unpack,
+    "Constant": lambda c, node: c.bind(node, _with_constants(node.output().toIValue())),
+    "GetAttr": _Conversion.attribute,
+    "If": _if,
+    "ListUnpack": _unpack,
+    "Loop": _loop,
+    "RaiseException": _raise,
+    "TupleUnpack": _unpack,
 }
 #: Nodes that only compute a value from those of their inputs.
 _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
-    "prim::DictConstruct": lambda *items: dict(zip(items[::2], items[1::2], strict=True)),
-    "prim::ListConstruct": lambda *items: list(items),
-    "prim::NumToTensor": _number_as_tensor,
-    "prim::TupleConstruct": lambda *items: items,
-    "prim::TupleIndex": operator.getitem,
-    "prim::Uninitialized": lambda: Absent("values that were never set"),
-    "prim::data": lambda x: x,
-    "prim::device": lambda _: torch.device("cpu"),
-    "prim::dtype": lambda x: getattr(torch, g.dtype(x)),
-    "prim::is_cuda": lambda _: False,
-    "prim::is_quantized": lambda _: False,
-    "prim::max": max,
-    "prim::min": min,
-    "prim::unchecked_cast": lambda x: x,
+    "DictConstruct": lambda *items: dict(zip(items[::2], items[1::2], strict=True)),
+    "ListConstruct": lambda *items: list(items),
+    "NumToTensor": _number_as_tensor,
+    "TupleConstruct": lambda *items: items,
+    "TupleIndex": operator.getitem,
+    "Uninitialized": lambda: Absent("values that were never set"),
+    "data": lambda x: x,
+    "device": lambda _: torch.device("cpu"),
+    "dtype": lambda x: getattr(torch, g.dtype(x)),
+    "is_cuda": lambda _: False,
+    "is_quantized": lambda _: False,
+    "max": max,
+    "min": min,
+    "unchecked_cast": lambda x: x,
 }
 
 
@@ -378,7 +379,7 @@ def from_script(
     custom_convert_map: Mapping[str, CustomConverter] | None = None,
     default_dtype: str = "float32",
     use_parser_friendly_name: bool = False,
-) -> tuple[IRModule, dict[str, np.ndarray[Any, Any]]]:
+) -> tuple[IRModule, dict[str, Array]]:
     """Convert a ScriptModule to a module and its parameters; see
     `aotc.relay_api.frontend.from_pytorch`.
     """

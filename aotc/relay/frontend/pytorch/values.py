@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from aotc.ir import AotcError, Dim, DType, SymDim
+from aotc.ir import AotcError, Array, Dim, DType, SymDim
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, TupleGetItem, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
@@ -88,7 +88,7 @@ def dtype_name(value: Value) -> str | None:
     return str(DType(name))
 
 
-def array_of(tensor: Any) -> np.ndarray[Any, Any]:
+def array_of(tensor: Any) -> Array:
     """The value of a torch tensor, copied; AotcError for one that
     is not dense, or not on the CPU.
     """
@@ -226,17 +226,17 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
     takes = {p.name: p for p in parameters(converter)}
     first = [name for name, p in takes.items() if p.kind is p.POSITIONAL_ONLY]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    given = {**dict(zip((formal.name for formal in schema.arguments), args, strict=False)), **kwargs}
     bound: dict[str, Value] = {}
     for position, formal in enumerate(schema.arguments):
-        given = position < len(args) or formal.name in kwargs
-        value = args[position] if position < len(args) else kwargs.get(formal.name, formal.default_value)
+        value = given.get(formal.name, formal.default_value)
         name = "x" if formal.name in ("self", "input") else formal.name
         name = first[position] if position < len(first) else name
         if name in takes and takes[name].annotation == Axis:
             bound[name] = axis(value, bound["x"])
         elif name in takes or (open_ended and name not in IGNORED):
             bound[name] = dtype_name(value) if name == "dtype" else value
-        elif given and name not in IGNORED and value is not None and value != formal.default_value:
+        elif name not in IGNORED and value is not None and value != formal.default_value:
             raise AotcError("torch-argument", f"the argument {formal.name}={value!r} is not supported")
     in_order = [bound.pop(name) for name in first if name in bound]
     return converter(*in_order, **bound)

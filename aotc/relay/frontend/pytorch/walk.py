@@ -65,10 +65,24 @@ def unsupported(name: str) -> AotcError:
 def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """The value of a call of a PyTorch operator; AotcError if it is
     unknown or refuses its arguments.
+
+    TorchScript has operators on numbers and lists that share their
+    names with those on tensors. One in place leaves the data type
+    of the tensor that it changes.
     """
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    namespace, _, name = schema.name.partition("::")
+    first: Value = args[0] if args else None
+    on_numbers = name in SCALARS and (isinstance(first, (list, tuple)) or not any(map(is_tensor, args)))
+    converter = converter_of(name, schema.overload_name) if namespace == "aten" and not on_numbers else None
     try:
-        return _called(full, schema, args, kwargs)
+        if converter is not None:
+            result = apply(converter, schema, args, kwargs)
+            changes = name.endswith("_") and is_tensor(first) and is_tensor(result)
+            return g.cast(result, str(g.dtype(first))) if changes else result
+        if namespace != "aten" or name not in SCALARS or is_tensor(first):
+            raise unsupported(full)
+        return SCALARS[name](*args, **kwargs)
     except INVALID as error:
         _LOG.debug("conversion of %s failed", full, exc_info=True)
         given = [described(a) for a in args] + [f"{name}={described(a)}" for name, a in kwargs.items()]
@@ -101,35 +115,13 @@ def described(value: Value) -> str:
     return "a value that is no tensor, number or list"
 
 
-def _called(full: str, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The value of a call; whatever a converter stumbles over where
-    arguments do not fit.
-
-    TorchScript has operators on numbers and lists that share their
-    names with those on tensors. One in place leaves the data type
-    of the tensor that it changes.
-    """
-    namespace, _, name = schema.name.partition("::")
-    first: Value = args[0] if args else None
-    on_numbers = name in SCALARS and (isinstance(first, (list, tuple)) or not any(map(is_tensor, args)))
-    converter = converter_of(name, schema.overload_name) if namespace == "aten" and not on_numbers else None
-    if converter is not None:
-        result = apply(converter, schema, args, kwargs)
-        changes = name.endswith("_") and is_tensor(first) and is_tensor(result)
-        return g.cast(result, str(g.dtype(first))) if changes else result
-    if namespace != "aten" or name not in SCALARS or is_tensor(first):
-        raise unsupported(full)
-    return SCALARS[name](*args, **kwargs)
-
-
 def flattened(value: Value) -> list[Expr]:
     """The tensors of nested lists and tuples; AotcError for
     anything else that a model returns.
     """
     if is_tensor(value) or isinstance(value, Tuple):
         return [value]
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in flattened(item)]
-    if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in flattened(item)]
+    items = list(value.values()) if isinstance(value, dict) else value
+    if isinstance(items, (list, tuple)):
+        return [leaf for item in items for leaf in flattened(item)]
     raise AotcError("torch-output", f"the model returns {value!r}; only tensors can be outputs")

@@ -78,7 +78,7 @@ def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int 
     integer base is computed in floating point.
     """
     exponent = _aligned(base, exponent, axis, broadcast)
-    if isinstance(exponent, Constant) and exponent.data.size == 1 and not g.rank(exponent) > g.rank(base):
+    if isinstance(exponent, Constant) and exponent.data.size == 1 and g.rank(exponent) <= g.rank(base):
         value = exponent.data.reshape(-1)[0]
         if value == 2:
             return g.mul(base, base)

@@ -145,7 +145,8 @@ def _pad(x: Expr, pads: Ints | None = None, filling: Maybe = None, axes: Ints | 
     given = [(0, 0)] * rank
     for k, axis in enumerate(places):
         given[axis] = pads[k], pads[k + len(places)]
-    g.checked_shape([d + b + a for d, (b, a) in zip(g.shape(x), given, strict=True)], g.dtype(x), "the result of Pad")
+    sizes = [d + max(b, 0) + max(a, 0) for d, (b, a) in zip(g.shape(x), given, strict=True)]
+    g.checked_shape(sizes, g.dtype(x), "the result of Pad")
     mode, value = node.attrs.get("mode", "constant"), node.attrs.get("value", 0.0)
     if mode != "constant":
         return padded(x, given, mode=mode)

@@ -70,6 +70,23 @@ def test_make_from_elsewhere(tmp_path: Path) -> None:
     check_library(tmp_path / "elsewhere" / "libnet.so", BIG)
 
 
+def test_objects_of_parameters_are_for_the_architecture_of_the_flags(tmp_path: Path, clang: str, cmake: str) -> None:
+    """Flags alone name it where one compiler serves many."""
+    emit(affine("net", BIG), tmp_path, target=C, version="1")
+    flags = "--target=riscv64-linux-gnu -std=c11 -Werror"
+    run(["make", "-s", f"CC={clang}", f"CFLAGS={flags}", "build/src/net_params.o"], tmp_path)
+    options = [
+        f"-DCMAKE_C_COMPILER={clang}",
+        f"-DCMAKE_C_FLAGS={flags}",
+        "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
+    ]
+    run([cmake, "-S", ".", "-B", "out", *options], tmp_path)
+    run(["make", "-s", "-C", "out", "src/net_params.o"], tmp_path)
+    objects = [tmp_path / "build/src/net_params.o", *tmp_path.glob("out/**/net_params.S.o")]
+    machines = [file.read_bytes()[18:20] for file in objects]  # of the heads of ELF files
+    assert machines == [(243).to_bytes(2, "little")] * 2
+
+
 @pytest.mark.parametrize("portable", [False, True])
 def test_cmake_links_two_models_into_one_program(portable: bool, tmp_path: Path, cmake: str) -> None:
     """One with parameters in C, one with a binary file; in C++, through the targets."""

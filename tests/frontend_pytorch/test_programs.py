@@ -81,6 +81,11 @@ def test_names_of_variants_lead_to_the_plain_operator(variant: str, plain: str) 
     assert converter_of(f"{variant}_somewhat", "") is None
 
 
+def test_an_overload_may_be_all_that_an_operator_has() -> None:
+    assert converter_of("_native_batch_norm_legit", "no_stats") is not None
+    assert converter_of("_native_batch_norm_legit", "") is None
+
+
 def test_decomposed_normalisations() -> None:
     """What a decomposition leaves of them says the sizes of the data once more."""
     net = nn.Sequential(nn.GroupNorm(2, 4), nn.BatchNorm2d(4), nn.LayerNorm(5)).eval()

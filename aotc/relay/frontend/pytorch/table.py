@@ -35,7 +35,7 @@ def converter_of(name: str, overload: str) -> Converter | None:
     ones do; None for unknown operators.
     """
     plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
-    if plain not in CONVERTERS:
+    if plain not in CONVERTERS and f"{plain}.{overload}" not in CONVERTERS:
         plain = _VARIANTS.sub("", plain).removesuffix("_copy")
         plain = ALIASES.get(plain, plain)
     return CONVERTERS.get(f"{plain}.{overload}") or CONVERTERS.get(plain)

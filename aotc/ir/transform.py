@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import FrozenInstanceError
 from functools import update_wrapper
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -51,12 +51,8 @@ def get_pass(name: str) -> Pass[Any]:
 # --- passes
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Pass(Generic[M]):
-    """Something that makes a module from a module.  A subclass gives `run`, and `name` if that is not its own.
-
-    Subclasses are frozen dataclasses, whose fields are the options of the pass, but for those with an `__init__`.
-    """
+    """Something that makes a module from a module.  A subclass gives `run`, and `name` if that is not its own."""
 
     name: ClassVar[str] = ""
     opt_level: ClassVar[int] = 0
@@ -69,8 +65,6 @@ class Pass(Generic[M]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.name = cls.__dict__.get("name", cls.__name__)
-        if "__init__" not in cls.__dict__:
-            dataclass(frozen=True, repr=False)(cls)
 
     @property
     def info(self) -> PassInfo:

@@ -6,6 +6,7 @@ Sequential([FoldConstant(), PrintIR("after folding")])(module)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from aotc.ir.transform import Pass, PassContext
@@ -13,6 +14,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 
 
+@dataclass(frozen=True)
 class PrintIR(Pass[IRModule]):
     """Prints the module as text and leaves it as it is.
 
@@ -21,6 +23,7 @@ class PrintIR(Pass[IRModule]):
     """
 
     name: ClassVar[str] = "PrintIR"
+    opt_level: ClassVar[int] = 0
     header: str = ""
     show_meta_data: bool = False
 

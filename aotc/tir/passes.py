@@ -9,7 +9,7 @@ In: a Program as lowering makes it.  Out: one that code generation prints.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential
@@ -36,6 +36,7 @@ class ProgramPass(Pass[Any]):
         return [getattr(part, f.name) for part in parts for f in fields(part)], dict(module.plan.offsets)
 
 
+@dataclass(frozen=True, repr=False)
 class TakeViews(ProgramPass):
     """Kernels read parts of tensors where they lie, and write into the caller's outputs."""
 
@@ -43,6 +44,7 @@ class TakeViews(ProgramPass):
         return take_views(module)
 
 
+@dataclass(frozen=True, repr=False)
 class WorkInPlace(ProgramPass):
     """Kernels write over inputs that nobody needs any more, where they may."""
 
@@ -50,6 +52,7 @@ class WorkInPlace(ProgramPass):
         return work_in_place(module)
 
 
+@dataclass(frozen=True, repr=False)
 class PlanMemory(ProgramPass):
     """Every temporary gets its place in the arena."""
 
@@ -59,6 +62,7 @@ class PlanMemory(ProgramPass):
         return plan_memory(module, self.target.places({"arena": 0})["arena"].align)
 
 
+@dataclass(frozen=True, repr=False)
 class DivideAmongThreads(ProgramPass):
     """Kernels that are worth it become those of a team: every thread calls them, and does its share."""
 
@@ -68,6 +72,7 @@ class DivideAmongThreads(ProgramPass):
         return for_teams(module, self.threads)
 
 
+@dataclass(frozen=True, repr=False)
 class WidenFloats(ProgramPass):
     """Loops over float16 and narrower floats compute in vectors of float32."""
 

@@ -46,6 +46,7 @@ from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
 
 
+@dataclass(frozen=True, repr=False)
 class AlterOpLayout(FunctionPass):
     """Packs the constant weights of convolutions, nn.dense, nn.matmul and recurrent layers for `target`.
 

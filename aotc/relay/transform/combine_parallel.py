@@ -340,6 +340,7 @@ def _stacked(operands: Sequence[Expr]) -> Expr:
     return stack([o if shape == matrix else reshape(o, matrix) for o in operands])
 
 
+@dataclass(frozen=True, repr=False)
 class _CombineParallel(FunctionPass):
     """Calls as `how` says; fewer than `min_num_branches` stay."""
 
@@ -362,6 +363,7 @@ class CombineParallelConv2D(_CombineParallel):
     how = _CONVOLUTIONS
 
 
+@dataclass(frozen=True, repr=False)
 class CombineParallelDense(_CombineParallel):
     """Dense products of the same data as one.
 

@@ -31,6 +31,7 @@ from aotc.relay.visitor import post_order, rebuild
 LOG: Final = logging.getLogger("aotc.pass")
 
 
+@dataclass(frozen=True, repr=False)
 class ConvertLayout(FunctionPass):
     """Brings operators into desired layouts.
 

@@ -189,6 +189,7 @@ def _with_marks(root: Expr, labels: dict[Expr, str], groups: dict[Expr, int]) ->
     return ended(unmarked(root))
 
 
+@dataclass(frozen=True, repr=False)
 class AnnotateTarget(FunctionPass):
     """Put compiler_begin and compiler_end around each call that an external compiler takes.
 
@@ -242,6 +243,7 @@ class MergeCompilerRegions(FunctionPass):
 # --- composites
 
 
+@dataclass(frozen=True, repr=False)
 class MergeComposite(FunctionPass):
     """Make composite functions of the matches of patterns, those of the first entries first.
 
@@ -379,6 +381,7 @@ def _function(region: _Region, symbol: str) -> Function:
     return Function(params, result, result.checked_type, attrs, merge_spans(m.span for m in region.members))
 
 
+@dataclass(frozen=True, repr=False)
 class PartitionGraph(Pass[IRModule]):
     """Make a function of each region, called `tvmgen_MOD_COMPILER_main_NUMBER`, that an external generator writes.
 

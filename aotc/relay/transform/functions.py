@@ -50,6 +50,7 @@ def _callees_first(functions: Mapping[str, Function], entries: Iterable[str]) ->
     return depth_first(entries, lambda name: [n for n in global_uses(functions[name]) if n in functions])
 
 
+@dataclass(frozen=True, repr=False)
 class RemoveUnusedFunctions(Pass[IRModule]):
     """Keep what the entry functions need.
 
@@ -128,6 +129,7 @@ def _beta_reduced(function: Function) -> Function:
     return result
 
 
+@dataclass(frozen=True, repr=False)
 class Inline(Pass[IRModule]):
     """Inline the global functions that carry the attribute `Inline=1`; recursive ones stay calls.
 
@@ -175,6 +177,7 @@ def _expanded(name: GlobalVar, module: IRModule) -> Expr:
     return Function(params, Call(name, params, span=name.span, checked_type=ty.ret_type), ty.ret_type, span=name.span)
 
 
+@dataclass(frozen=True, repr=False)
 class EtaExpand(FunctionPass):
     """Expand the names of functions that are not called where they stand.
 

@@ -38,6 +38,7 @@ _Limits: TypeAlias = tuple[OpPattern, OpPattern]
 _INJECTIVE: Final = (OpPattern.INJECTIVE, OpPattern.INJECTIVE)
 
 
+@dataclass(frozen=True, repr=False)
 class FuseOps(FunctionPass):
     """Every operator call becomes part of a primitive function.
 

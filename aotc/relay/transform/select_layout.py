@@ -37,6 +37,7 @@ _WORTH: Final = 0.97
 _FEW: Final = 4
 
 
+@dataclass(frozen=True, repr=False)
 class SelectLayout(FunctionPass):
     """Brings 2-D convolutions and what lies between them into the layout NHWC, where that is estimated to be faster.
 

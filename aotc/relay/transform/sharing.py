@@ -18,6 +18,7 @@ What is stored between kernels is the narrow tensor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from aotc.ir import Op, OpPattern
@@ -42,6 +43,7 @@ def _key(node: Expr) -> Any:
             return None
 
 
+@dataclass(frozen=True, repr=False)
 class EliminateCommonSubexpr(FunctionPass):
     """Share calls with the same operator, attributes and arguments.  Scalars are compared by value, larger
     constants by identity: equal parameters stay separate parameters.

@@ -9,12 +9,15 @@ In: typed functions.  Out: the same values.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aotc.ir import AotcValueError, span_scope
 from aotc.relay.expr import Call, Expr, Function, Tuple
 from aotc.relay.op.annotation import stop_fusion
 from aotc.relay.transform.base import FunctionPass, op_call, recall, rewrite_nodes
 
 
+@dataclass(frozen=True, repr=False)
 class SplitArgs(FunctionPass):
     """No concatenation of more tensors than `max_function_args` - 1: one argument is the result.
 

@@ -32,6 +32,7 @@ KEEP_OUTPUT: Final = "relay.ToMixedPrecision.keep_orig_output_dtype"
 WIDE: Final = DType("float32")
 
 
+@dataclass(frozen=True, repr=False)
 class ToMixedPrecision(FunctionPass):
     """Reduced precision where it pays and does no harm: each operator says how it behaves (`Op.precision_kind`).
 

@@ -9,7 +9,7 @@ import pytest
 from passes.graphs import checked, const, module_of, noise, ops, var
 
 from aotc.relay.expr import Expr, Tuple
-from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.binary import add, divide, multiply
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import batch_matmul, bias_add, dense
 from aotc.relay.op.elementwise import exp, relu, tanh
@@ -66,6 +66,15 @@ def test_operands_of_a_spatial_axis_stop_the_steps() -> None:
     shared = noise(6)
     branches = [add(c, shared) for c in _convs(2, 3, 4)]
     assert ops(checked(CombineParallelConv2D(), module_of(Tuple(branches), X), atol=1e-4))["add"] == 1
+
+
+@pytest.mark.parametrize("combine", [CombineParallelConv2D(), CombineParallelDense()])
+def test_zeros_of_different_signs_are_different_operands(combine: CombineParallelConv2D | CombineParallelDense) -> None:
+    products = [dense(Y, noise(4, 5, seed=k)) for k in range(3)]
+    branches = _convs(2, 3, 4) if isinstance(combine, CombineParallelConv2D) else products
+    quotients = [divide(b, const(zero)) for b, zero in zip(branches, (0.0, 0.0, -0.0), strict=True)]
+    module = module_of(Tuple(quotients), X if isinstance(combine, CombineParallelConv2D) else Y)
+    checked(combine, module, atol=1e-4)
 
 
 def test_channels_of_one() -> None:

@@ -15,8 +15,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
-import numpy as np
-
 from aotc.ir import NO_ATTRS, OpPattern, merge_spans, span_scope
 from aotc.relay.analysis import users
 from aotc.relay.blocks import outside_scopes
@@ -28,6 +26,7 @@ from aotc.relay.op.join import concatenate, stack
 from aotc.relay.op.shape import expand_dims, reshape, squeeze
 from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.window import full_padding, spread
+from aotc.relay.structural import structural_equal
 from aotc.relay.transform.base import FunctionPass, axis_map, op_call, recall
 from aotc.relay.visitor import children, depth_first, post_order, rebuild
 
@@ -40,14 +39,9 @@ def without(items: Sequence[T], position: int) -> tuple[T, ...]:
 
 
 def same_value(exprs: Sequence[Expr]) -> bool:
-    """Whether all are one node, or equal constants."""
+    """Whether all are one node, or constants of equal bits: divisors of 0.0 and -0.0 give other infinities."""
     first = exprs[0]
-    return all(e is first or _equal_constants(first, e) for e in exprs)
-
-
-def _equal_constants(a: Expr, b: Expr) -> bool:
-    alike = isinstance(a, Constant) and isinstance(b, Constant) and a.checked_type == b.checked_type
-    return alike and np.array_equal(a.data, b.data)  # type: ignore[union-attr]
+    return all(e is first or (isinstance(e, Constant) and structural_equal(first, e)) for e in exprs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +205,8 @@ class _Search:
             return None
         positions = {next(k for k, a in enumerate(n.args) if a is e) for n, e in zip(calls, group.ends, strict=True)}
         first = calls[0]
-        if len(positions) > 1 or any(n.op is not first.op or n.attrs != first.attrs for n in calls):
+        # the attributes as text: zeros of different signs differ
+        if len(positions) > 1 or any(n.op is not first.op or repr(n.attrs) != repr(first.attrs) for n in calls):
             return None
         step = Step(tuple(calls), positions.pop())
         return step if self._follows(step, group) and self.how.accepts(step, group) else None

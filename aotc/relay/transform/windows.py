@@ -105,8 +105,9 @@ def _pad_of_pad(node: Call) -> Expr | WhyNot | None:
         return None
     outer: Any = node.attrs
     first: Any = inner.attrs
-    one, other = base.uniform_value(node.args[1]), base.uniform_value(inner.args[1])
-    if outer.pad_mode != "constant" or first.pad_mode != "constant" or one is None or one != other:
+    value = base.uniform_value(node.args[1])
+    same = value is not None and base.is_uniform(inner.args[1], float(value))
+    if outer.pad_mode != "constant" or first.pad_mode != "constant" or not same:
         return WhyNot("the two pads fill in different values")
     widths = tuple((a + c, b + d) for (a, b), (c, d) in zip(outer.pad_width, first.pad_width, strict=True))
     if any(w < 0 for attributes in (outer, first) for pair in attributes.pad_width for w in pair):

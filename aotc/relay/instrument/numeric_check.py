@@ -72,19 +72,14 @@ class NumericCheck(Watch):
         wanted = [p for p in module.main.params if p.name not in self.inputs]
         self._drawn = {p.name: _random(type_of(p), rng) for p in wanted}
         self._known = {}
-        with np.errstate(all="ignore"):
-            self._expected = [*map(np.asarray, leaves(evaluate(module, params={**self._drawn, **self.inputs})))]
-
-    def _result(self, module: IRModule) -> list[Array]:
-        values = {**self._drawn, **self.inputs}  # a pass may have bound some of them
-        left = {p.name: values[p.name] for p in module.main.params if p.name in values}
-        with np.errstate(all="ignore"):
-            return [*map(np.asarray, leaves(evaluate(module, params=left)))]
+        self._expected = _results(module, {**self._drawn, **self.inputs})
 
     def _problems(self, module: IRModule) -> list[str]:
         """What is wrong with the results of a program; those of the last few are remembered."""
         if id(module) not in self._known:
-            expected, actual = self._expected, self._result(module)
+            values = {**self._drawn, **self.inputs}  # a pass may have bound some of them
+            left = {p.name: values[p.name] for p in module.main.params if p.name in values}
+            expected, actual = self._expected, _results(module, left)
             pairs = enumerate(zip(expected, actual, strict=False))
             found = [problem for k, pair in pairs if (problem := self._problem(k, *pair))]
             if len(actual) != len(expected):
@@ -112,6 +107,11 @@ class NumericCheck(Watch):
         error = float(np.max(difference, initial=0.0)) / scale
         limit = self.tolerance if self.tolerance is not None else TOLERANCE.get(dtype, NARROW)
         return f"output {number} differs by {error:.1e} of its largest value" if error > limit else ""
+
+
+def _results(module: IRModule, params: Mapping[str, Any]) -> list[Array]:
+    with np.errstate(all="ignore"):
+        return [*map(np.asarray, leaves(evaluate(module, params=params)))]
 
 
 def _random(ty: Type, rng: np.random.Generator) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 
 from aotc.ir import AotcError, Attrs, Cost, FuncType, Op, OpPattern, TensorType, TupleType, Type, tensor_types
 from aotc.ir.budget import budget
-from aotc.relay.expr import Call, Constant, Expr, Tuple, type_of
+from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map
 
 #: Default limit for a folded constant that is larger than the constants it is made of.
 MAX_BYTES: Final = 64 << 20
@@ -141,15 +141,15 @@ def _uniform(node: Call, op: Op, ty: Type) -> Expr | None:
         return None
     if op.name in _MOVES:
         return _spread(arrays[0].flat[0:1], ty, node) if _one_value(arrays[0]) else None
-    if op.pattern > OpPattern.BROADCAST or not all(map(_one_value, arrays)) or _by_position(node, op, ty):
+    if op.pattern > OpPattern.BROADCAST or not all(map(_one_value, arrays)) or _by_position(node, ty):
         return None
     one = np.asarray(run_reference(op, node.attrs, [_shrunk(a) for a in arrays]))
     return _spread(one, ty, node) if one.size == 1 else None
 
 
-def _by_position(node: Call, op: Op, ty: TensorType) -> bool:
+def _by_position(node: Call, ty: TensorType) -> bool:
     """Whether elements depend on where they stand: an axis of the result walks no argument, as the axes of trilu."""
-    maps = op.axes(node.attrs, [type_of(a) for a in node.args]) if op.axes is not None else None
+    maps = axis_map(node)
     if maps is None:
         return False
     return any(d != 1 and all(axes[k] is None for axes in maps.inputs) for k, d in enumerate(ty.shape))

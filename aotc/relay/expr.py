@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, AotcError, AotcTypeError, Attrs, DType, Op, Span, current_span, get_op
+from aotc.ir import NO_ATTRS, AotcError, AotcTypeError, Attrs, AxisMap, DType, Op, Span, current_span, get_op
 from aotc.ir.records import dataclass_transform
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 
@@ -385,6 +385,12 @@ def op_of(call: Call) -> Op:
     if not isinstance(call.op, Op):
         raise TypeError(f"expected a call of an operator, not of a {type(call.op).__name__}")
     return call.op
+
+
+def axis_map(call: Call) -> AxisMap | None:
+    """The axis map of a call of an operator on arguments with types; None where no axis is mapped."""
+    axes = op_of(call).axes
+    return axes(call.attrs, [type_of(a) for a in call.args]) if axes is not None else None
 
 
 def known_data(expr: Expr) -> np.ndarray[Any, Any] | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -129,15 +130,13 @@ def as_array(value: Any, ty: Type | None) -> Array:
 
 def _fits(value: Value, ty: Type, dims: dict[str, int]) -> bool:
     """Whether a value has a type; the first use of a named dimension settles its size."""
-    match ty:
-        case TensorType():
-            same = isinstance(value, np.ndarray) and DType.of(value) == ty.dtype
-            return same and fits(ty.shape, np.shape(value), dims)  # type: ignore[arg-type]
-        case TupleType(fields=fields):
-            same = isinstance(value, tuple) and len(value) == len(fields)
-            return same and all(_fits(v, f, dims) for v, f in zip(value, fields, strict=True))  # type: ignore[arg-type]
-        case FuncType():
-            return isinstance(value, (Closure, Op))
+    match value, ty:
+        case np.ndarray(), TensorType():
+            return DType.of(value) == ty.dtype and fits(ty.shape, value.shape, dims)
+        case tuple(), TupleType():
+            return len(value) == len(ty.fields) and all(map(_fits, value, ty.fields, repeat(dims)))
+        case _:
+            return isinstance(ty, FuncType) and isinstance(value, (Closure, Op))
 
 
 def _describe(value: Value) -> str:

@@ -58,16 +58,10 @@ class ScopeBuilder:
         Returns the variable.
         """
         scope = self._open("let")
-        match var:
-            case str():
-                var = Var(var, value.checked_type)
-            case (str() as name, ty):
-                var = Var(name, ty)
-            case _:
-                pass
-        assert isinstance(var, Var)
-        scope.lets.append((var, value))
-        return var
+        declared = (var, value.checked_type) if isinstance(var, str) else var
+        named = Var(*declared) if isinstance(declared, tuple) else declared
+        scope.lets.append((named, value))
+        return named
 
     @contextmanager
     def if_scope(self, cond: Expr) -> Iterator[None]:

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any, Protocol, TypeAlias
 
 from aotc.ir import FuncType, Op, PassContext, PassInfo, TensorType, Watch, tensor_types
@@ -209,7 +208,7 @@ class PassRecords(Watch):
         for function in module.functions.values():
             if function not in self._measures:
                 self._measures[function] = measure(function)
-        return reduce(Measure.__add__, (self._measures[f] for f in module.functions.values()), Measure())
+        return sum((self._measures[f] for f in module.functions.values()), Measure())
 
     def drawn(self, module: Any) -> Any:
         """What is kept of a program for pictures: nothing, unless a subclass says otherwise."""

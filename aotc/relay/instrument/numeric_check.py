@@ -101,8 +101,7 @@ class NumericCheck(Watch):
         a, b = expected.astype(np.float64), actual.astype(np.float64)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         with np.errstate(all="ignore"):
-            difference = np.where(same, 0.0, np.abs(a - b))
-        difference = np.where(np.isnan(difference), np.inf, difference)
+            difference = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
         scale = float(np.max(np.abs(a[np.isfinite(a)]), initial=0.0)) or 1.0
         error = float(np.max(difference, initial=0.0)) / scale
         limit = self.tolerance if self.tolerance is not None else TOLERANCE.get(dtype, NARROW)

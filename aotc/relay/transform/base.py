@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AxisMap, Op, Pass, PassContext, PassInfo, decorated, merge_spans, setting, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, type_of
+from aotc.ir import Op, Pass, PassContext, PassInfo, decorated, merge_spans, setting, span_scope
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of
 from aotc.relay.infer import infer_module, merge_types
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import Mutator, children, mutated
@@ -123,12 +123,6 @@ def is_call(expr: Expr, *ops: Op | str) -> bool:
 def op_call(expr: Expr, *ops: Op | str) -> Call | None:
     """`expr` if it calls one of the operators."""
     return expr if isinstance(expr, Call) and is_call(expr, *ops) else None
-
-
-def axis_map(node: Call) -> AxisMap | None:
-    """The axis map of a call of an operator, if there is one."""
-    axes = op_of(node).axes
-    return axes(node.attrs, [type_of(a) for a in node.args]) if axes is not None else None
 
 
 def uniform_value(expr: Expr) -> Any:

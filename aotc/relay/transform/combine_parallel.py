@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 from aotc.ir import NO_ATTRS, OpPattern, merge_spans, span_scope
 from aotc.relay.analysis import users
 from aotc.relay.blocks import outside_scopes
-from aotc.relay.expr import Call, Constant, Expr, Function, as_function, op_of, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, as_function, axis_map, op_of, tensor_type_of
 from aotc.relay.op.binary import add
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.dense import BiasAddAttrs, batch_matmul
@@ -27,7 +27,7 @@ from aotc.relay.op.shape import expand_dims, reshape, squeeze
 from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.window import full_padding, spread
 from aotc.relay.structural import structural_equal
-from aotc.relay.transform.base import FunctionPass, axis_map, op_call, recall
+from aotc.relay.transform.base import FunctionPass, op_call, recall
 from aotc.relay.visitor import children, depth_first, post_order, rebuild
 
 T = TypeVar("T")

@@ -20,11 +20,10 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Layout, Op, TensorType, TupleType, Type
-from aotc.relay.expr import Call, op_of, tensor_type_of, type_of
+from aotc.relay.expr import Call, axis_map, op_of, tensor_type_of, type_of
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.rules import pointwise
 from aotc.relay.op.window import KERNEL_LAYOUT
-from aotc.relay.transform.base import axis_map
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,10 +244,7 @@ class _Converter:
         return self._transform(expr, wanted.old, wanted.new)
 
     def _expanded(self, expr: Expr, count: int) -> Expr:
-        key = (expr, "", str(count))
-        if key not in self.transformed:
-            self.transformed[key] = expand_dims(expr, 0, count)
-        return self.transformed[key]
+        return self.transformed.setdefault((expr, "", str(count)), expand_dims(expr, 0, count))
 
     def _as_it_was(self, value: _Laid) -> Expr:
         return self._transform(value.expr, value.order.new, value.order.old)
@@ -261,12 +258,8 @@ class _Converter:
 
     def _transform(self, expr: Expr, source: str, target: str) -> Expr:
         """`expr` with its axes in another order; a transform that was there before is not undone but replaced."""
-        if source == target:
-            return expr
-        key = (expr, source, target)
-        if key not in self.transformed:
-            self.transformed[key] = self._transformed(expr, source, target)
-        return self.transformed[key]
+        new = expr if source == target else self._transformed(expr, source, target)
+        return self.transformed.setdefault((expr, source, target), new)
 
     def _transformed(self, expr: Expr, source: str, target: str) -> Expr:
         match expr:

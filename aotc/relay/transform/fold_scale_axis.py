@@ -130,12 +130,6 @@ def scale_outputs(node: Call, scale: Scale) -> Call | None:
     return recall(node, (data, multiply(weight, scale.along(channels.weight).constant(tensor_type_of(weight).rank))))
 
 
-def takes_inputs(node: Call, scale: Scale) -> bool:
-    """Whether a convolution or dense can take a scale of its data into its weights."""
-    channels = _channels(node)
-    return channels is not None and scale.axis in (None, channels.data)
-
-
 def input_factor(node: Call, scale: Scale) -> Constant:
     """What to multiply the weights with, so that the data need not be scaled."""
     attributes, weight = node.attrs, node.args[1]
@@ -277,7 +271,8 @@ class _Forward(GraphMutator):
         if is_call(node, *_SUMS):
             other = node.args[1] if node.args[0] is source else node.args[0]
             return node.checked_type == source.checked_type and _divisible(other, scale)
-        return node.args[0] is source and takes_inputs(node, scale)
+        channels = _channels(node)
+        return node.args[0] is source and channels is not None and scale.axis in (None, channels.data)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if old in self.dropped:

@@ -273,9 +273,7 @@ class Signature:
     weights: list[Expr] = field(default_factory=list)
 
     def param(self, outside: Expr, original: Expr) -> Var:
-        if outside not in self.params:
-            self.params[outside] = Var(f"p{len(self.params)}", type_of(original))
-        return self.params[outside]
+        return self.params.setdefault(outside, Var(f"p{len(self.params)}", type_of(original)))
 
     def attrs(self) -> dict[str, Any]:
         """What is known of the function: weights without infinities and NaN allow zeros for padding."""

@@ -40,9 +40,7 @@ def _merged(pad: Any, layout: str, padding: tuple[int, ...]) -> tuple[int, ...] 
     if any(pair != (0, 0) for pair in outside) or any(w < 0 for pair in inside for w in pair):
         return None
     own = pad_pairs(padding, n)
-    befores = [b + o for (b, _), (o, _) in zip(inside, own, strict=True)]
-    afters = [a + o for (_, a), (_, o) in zip(inside, own, strict=True)]
-    return (*befores, *afters)
+    return tuple(a[k] + b[k] for k in (0, 1) for a, b in zip(inside, own, strict=True))
 
 
 #: (operator, pad value, padding of both) -> why the operator cannot do the padding; "" if it can.

@@ -106,9 +106,10 @@ def _macs(call: Call) -> int:
     """Multiplications of one call: the size of the result times the number of products in each sum."""
     if not isinstance(call.op, Op) or not (call.op.is_contraction or call.op.name == _WINOGRAD):
         return 0
-    data, weight, out = (node.checked_type for node in (*call.args[:2], call))
-    if not (isinstance(data, TensorType) and isinstance(weight, TensorType) and isinstance(out, TensorType)):
+    tensors = [ty for node in (*call.args[:2], call) if isinstance(ty := node.checked_type, TensorType)]
+    if len(tensors) < 3:
         raise AotcError("untyped", f"{call.op.name} has no type yet", span=call.span, hint="run InferType first")
+    data, weight, out = tensors
     if call.op.name == _WINOGRAD:  # as many as the convolution that is meant would need
         return out.numel * data.static_shape[1] * 9
     if call.op.name.startswith("nn.conv"):

@@ -38,10 +38,7 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
             what, hint = ("several parameters are", "") if found else ("no parameter is", nearest(name, by_name))
             problems.append(Diagnostic("bind", f"{what} called {name!r}", hint=hint))
             continue
-        declared = found[0].checked_type
-        if declared is not None and merge_types(declared, constant.checked_type) is None:
-            text = f"parameter {name!r} is {declared}, the value is {constant.checked_type}"
-            problems.append(Diagnostic("bind", text, found[0].span))
+        problems += _mismatches(f"parameter {name!r}", found[0], constant)
         mapping[found[0]] = constant
     if problems:
         raise AotcError.collect(problems)
@@ -76,6 +73,13 @@ def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:
     return replace(expr, params=(*params, *more), body=new)
 
 
+def _mismatches(called: str, var: Var, value: Expr) -> list[Diagnostic]:
+    """A problem if a variable and a value have types that are known, and no type is both."""
+    wanted, found = var.checked_type, value.checked_type
+    wrong = wanted is not None and found is not None and merge_types(wanted, found) is None
+    return [Diagnostic("bind", f"{called} is {wanted}, the value is {found}", var.span)] if wrong else []
+
+
 def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:
     """Raise what is wrong with variables of `body` being bound."""
     for var, value in binds.items():
@@ -87,10 +91,6 @@ def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:
             raise AotcTypeError("bind", text, hint="relay.const makes one of a number or an array")
     inner = set(bound_vars(body)) & binds.keys()
     problems = [Diagnostic("bind", f"%{v.name} is bound inside the expression", v.span) for v in binds if v in inner]
-    problems += [
-        Diagnostic("bind", f"%{v.name} is {v.checked_type}, the value is {e.checked_type}", v.span)
-        for v, e in binds.items()
-        if v.checked_type and e.checked_type and merge_types(v.checked_type, e.checked_type) is None
-    ]
+    problems += [d for v, e in binds.items() for d in _mismatches(f"%{v.name}", v, e)]
     if problems:
         raise AotcError.collect(problems)

@@ -236,15 +236,16 @@ def _options(weight: Constant, calls: Sequence[Call], uses: int, target: Target)
     outputs, channels = weight.data.shape[:2]
     if pack_block(outputs, target, "float32") == 0:
         return
-    direct = sum(_cost(call, channels, 0, target) for call in calls)
+    direct = sum(winograd_cost(call, channels, 0, target) for call in calls)
     for tile in TILES:
-        cost = sum(_cost(call, channels, tile, target) for call in calls)
+        cost = sum(winograd_cost(call, channels, tile, target) for call in calls)
         if cost < WORTH * direct:
             size = (tile + TAPS - 1) ** 2 * outputs * channels * 4
             yield _Option(weight, tile, direct - cost, size - (weight.data.nbytes if uses == len(calls) else 0))
 
 
-def _cost(call: Call, channels: int, tile: int, target: Target) -> float:
+def winograd_cost(call: Call, channels: int, tile: int, target: Target) -> float:
+    """Cycles of a convolution of 3x3 filters by tiles of this size; 0 for the direct algorithm."""
     images, outputs, height, width = tensor_type_of(call).static_shape
     return convolution_cost((images, outputs, height, width), channels, tile, target)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from aotc.ir import NO_ATTRS, OpPattern, merge_spans, span_scope
@@ -147,8 +148,8 @@ class Concatenation:
         """What each branch takes of the combined value."""
         extents = self._extents(group)
         axis = self._axis(group.anchors[0])
-        ends = [sum(extents[: k + 1]) for k in range(len(extents))]
-        return [strided_slice(value, (e - n,), (e,), axes=(axis,)) for n, e in zip(extents, ends, strict=True)]
+        ends = zip(extents, accumulate(extents), strict=True)
+        return [strided_slice(value, (end - n,), (end,), axes=(axis,)) for n, end in ends]
 
 
 #: A way to make one call of several.

@@ -53,11 +53,9 @@ def is_mark(expr: Expr) -> bool:
 
 def unmarked(expr: Expr) -> Expr:
     """What the marks around `expr` stand for."""
-    while True:
-        call = op_call(expr, compiler_begin, compiler_end)
-        if call is None:
-            return expr
+    while (call := op_call(expr, compiler_begin, compiler_end)) is not None:
         expr = call.args[0]
+    return expr
 
 
 def marked(root: Expr) -> dict[Expr, str]:

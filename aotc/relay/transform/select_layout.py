@@ -22,12 +22,11 @@ from aotc.relay.expr import Call, Expr, Function, tensor_type_of, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d
 from aotc.relay.op.layout import LayoutTransformAttrs
-from aotc.relay.transform.alter_op_layout import choose_tiles, pack_convolution
+from aotc.relay.transform.alter_op_layout import choose_tiles, pack_convolution, winograd_cost
 from aotc.relay.transform.base import FunctionPass, Rewriter, Rule, op_call, recall
 from aotc.relay.transform.convert_layout import convert
 from aotc.relay.visitor import post_order
 from aotc.tir import Block, Buffer, C, Target, te
-from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import candidates
 
 _DESIRED: Final = {"nn.conv2d": ("NHWC", "OIHW")}
@@ -109,9 +108,8 @@ class _Estimate:
         """Winograd's share of the direct algorithm's time."""
         if tile == 0:
             return 1.0
-        images, outputs, height, width = tensor_type_of(node).static_shape
         channels = tensor_type_of(node.args[1]).static_shape[1]
-        direct, fast = (convolution_cost((images, outputs, height, width), channels, t, self.target) for t in (0, tile))
+        direct, fast = (winograd_cost(node, channels, t, self.target) for t in (0, tile))
         return fast / direct
 
     def _convolution(self, node: Call, attrs: ConvAttrs) -> float:

@@ -25,7 +25,6 @@ from aotc.ir.pass_context import PassContext as PassContext
 from aotc.ir.pass_context import install_passes as install_passes
 from aotc.ir.pass_context import installed_passes as installed_passes
 from aotc.ir.pass_context import register_config as register_config
-from aotc.ir.records import dataclass_transform
 
 
 class Module(Protocol):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, dataclass, fields
 from typing import Any
 
 import pytest
@@ -255,6 +255,7 @@ def test_should_run_must_answer() -> None:
         logging_pass([], "p")(MODULE)
 
 
+@dataclass(frozen=True, repr=False)
 class Repeat(Pass[Any]):
     opt_level = 2
     times: int = 3

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from aotc_codegen.c.kernels import print_kernels
 from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
 
+from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES
 from aotc.runtime.session import load
@@ -62,6 +64,19 @@ def test_make_builds_everything(
     assert "y:" in text and "2 runs" in text
     zero = expected(affine("net", size), np.zeros((size // 4, 4), np.float32))
     np.testing.assert_allclose(np.fromfile(tmp_path / "y.bin", np.float32), zero.ravel(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["c", "host"])
+def test_the_readme_does_what_it_says(name: str, tmp_path: Path) -> None:
+    target = resolve_target(name)
+    emit(affine("net", BIG), tmp_path, target=target, version="1")
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert f"needs {'a C99 compiler' if target.is_scalar else 'gcc or clang'} and libm" in text
+    (source,) = re.findall(r"^```c\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "app.c").write_text(source, encoding="utf-8")
+    for commands in re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        run(["sh", "-e", "-c", commands], tmp_path)
+    assert run(["./app"], tmp_path) == "success\n"
 
 
 def test_make_from_elsewhere(tmp_path: Path) -> None:

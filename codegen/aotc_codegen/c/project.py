@@ -187,11 +187,11 @@ class _Project:
         flagged = [v for v in self.versions if v.target.cflags and v.files]
         files = (file for v in self.versions for file in v.files)
         sources = dict.fromkeys([f"src/{self.name}.c", *files, *self.externals])
-        self.common |= {"flagged": flagged, "sources": sources}
+        libraries = "-lm -pthread" if self.team else "-lm"
+        self.common |= {"flagged": flagged, "sources": sources, "libraries": libraries}
         small, name = self.params.small, self.name
         self.add(
             "Makefile",
-            libraries="-lm -pthread" if self.team else "-lm",
             loaded=[f"{name}_entry", f"{name}_threads"] if self.team else [f"{name}_entry"],
             params_source=f"src/{name}_params.{'c' if small else 'S'}",
             portable_object=f"src/{name}_params.o" if small else f"{name}_params_array.o",
@@ -205,7 +205,8 @@ class _Project:
         unread = () if self.inputs else ["(void)read_file; /* there is nothing to read */"]
         self.add("examples/main.c", "main.c", unread=unread)
         names = [", ".join(f"{t.role}_{t.ident}" for t in side) for side in (self.inputs, self.outputs)]
-        self.add("README.md", input_list=names[0] or "0", output_list=names[1])
+        compiler = "a C99 compiler" if self.target.is_scalar else "gcc or clang"
+        self.add("README.md", input_list=names[0] or "0", output_list=names[1], compiler=compiler)
 
 
 def emit(

@@ -8,9 +8,9 @@ replace(target, l2=2 << 20, threads=Threads(barrier_ns=250))
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from numbers import Integral, Real
 from typing import Final
 
 from aotc.ir import AotcError, DType, architecture, frozen, nearest
@@ -156,8 +156,23 @@ class Space:
     holds: tuple[str, ...] = ("arena", "scratch", "parameters")
 
 
-#: What sizes of caches can be true, in bytes.
-SIZES: Final = {"l1": (1 << 10, 1 << 26), "l2": (1 << 10, 1 << 32), "line": (8, 1 << 12)}
+#: Figures of targets: whether they are whole numbers, the least and the most that can be true, and the unit.
+FIGURES: Final[Mapping[str, tuple[bool, float, float, str]]] = {
+    "vector_bytes": (True, 0, 256, " bytes"),
+    "registers": (True, 1, 4096, ""),
+    "fma_bytes": (True, 1, 1 << 20, " bytes"),
+    "l1": (True, 1 << 10, 1 << 26, " bytes"),
+    "l2": (True, 1 << 10, 1 << 32, " bytes"),
+    "line": (True, 8, 1 << 12, " bytes"),
+    "l1_stride": (True, 1, 1 << 26, " bytes"),
+    "l1_ways": (True, 1, 1 << 20, ""),
+    "memory_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
+    "copy_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
+    "transpose_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
+    "store_cost": (True, 0, 1 << 30, " operations"),
+}
+#: Widths of vectors in bytes: two numbers of float32 at least.
+WIDTHS: Final = (0, 8, 16, 32, 64, 128, 256)
 
 
 @frozen(kw_only=True)
@@ -165,7 +180,7 @@ class Target:
     """A machine to generate code for.
 
     machine          the architecture, as `uname -m` names it on Linux; "" for any
-    vector_bytes     width of a vector register, 0 for scalar C99 without extensions
+    vector_bytes     width of a vector register, one of `WIDTHS`; 0 for scalar C99 without extensions
     registers        number of vector registers (of scalar ones for scalar targets)
     fma_bytes        bytes that a core begins to multiply and add in a cycle, by two
                      instructions at most
@@ -201,7 +216,7 @@ class Target:
                      other fields are then those that graphs, weights and kernels
                      outside such a library are made for
 
-    Raises AotcError (code "target") for sizes and rates that no machine has, and
+    Raises AotcError (code "target") for figures that are not within `FIGURES`, and
     for spaces that leave something without a place.
     """
 
@@ -234,16 +249,13 @@ class Target:
     versions: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
-        for field, (least, most) in SIZES.items():
-            size = getattr(self, field)
-            if not least <= size <= most:
-                hint = f"sizes from {least} to {most} bytes can be true; leave {field} out where it is not known"
-                raise AotcError(
-                    "target", f"target {self.name}: {field} of {size} bytes is not that of a cache", hint=hint
-                )
-        for field in ("registers", "fma_bytes", "l1_stride", "l1_ways", "memory_rate", "copy_rate", "transpose_rate"):
-            if not 0 < getattr(self, field) < math.inf:
-                raise AotcError("target", f"target {self.name}: {field} cannot be {getattr(self, field)}")
+        for field, (whole, least, most, unit) in FIGURES.items():
+            value = getattr(self, field)
+            kind = "a whole number" if whole else "a number"
+            self._require(field, isinstance(value, Integral if whole else Real), kind)
+            self._require(field, least <= value <= most, f"{least} to {most}{unit}")
+        self._require("vector_bytes", self.vector_bytes in WIDTHS, f"one of {', '.join(map(str, WIDTHS))}")
+        self._require("line", self.line <= self.l1, f"no more than l1, which is {self.l1} bytes")
         for space in self.spaces:
             if space.bytes < 0 or space.align < 1 or space.align & (space.align - 1):
                 text = f"the memory {space.name} cannot have {space.bytes} bytes, aligned to {space.align}"
@@ -251,6 +263,12 @@ class Target:
         for parts in ROLES.values():
             if not any(set(parts).issubset(space.holds) for space in self.spaces):
                 raise AotcError("target", f"target {self.name}: no memory is for {' and '.join(parts)}")
+
+    def _require(self, field: str, holds: bool, wanted: str) -> None:
+        """AotcError (code "target") unless the figure is what is wanted."""
+        if not holds:
+            text = f"target {self.name}: {field} must be {wanted}, got {getattr(self, field)!r}"
+            raise AotcError("target", text, hint=f"leave {field} out where it is not known")
 
     def places(self, needed: Mapping[str, int]) -> dict[str, Space]:
         """The space of each of `ROLES` that needs so many bytes.

@@ -12,6 +12,7 @@ from aotc_codegen.c.dialect import DIALECTS
 from aotc_codegen.c.project import emit
 
 from aotc.driver import toolchain
+from aotc.driver.compile import compile
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import te
@@ -25,27 +26,59 @@ from aotc.tir.schedule.stages.inline import plan_storage
 from aotc.tir.target import TARGETS, Budget, C, Space, Target, Threads, Tiles, Winograd, get_target
 from aotc.tir.text import to_text
 from tests.codegen.programs import affine
+from tests.golden.cases import KERNELS
 
-V4 = get_target("x86-64-v4")
+V3, V4 = get_target("x86-64-v3"), get_target("x86-64-v4")
 
 
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"l1": 0}, "l1 of 0 bytes is not that of a cache"),
-        ({"l2": 1 << 50}, "l2 of 1125899906842624 bytes is not that of a cache"),
-        ({"l2": -1}, "l2 of -1 bytes"),
-        ({"line": 0}, "line of 0 bytes"),
-        ({"l1_ways": 0}, "l1_ways cannot be 0"),
-        ({"memory_rate": 0.0}, "memory_rate cannot be 0.0"),
-        ({"memory_rate": float("nan")}, "memory_rate cannot be nan"),
-        ({"registers": -4}, "registers cannot be -4"),
+        ({"l1": 0}, "l1 must be 1024 to 67108864 bytes, got 0"),
+        ({"l1": None}, "l1 must be a whole number, got None"),
+        ({"l1": "32K"}, "l1 must be a whole number, got '32K'"),
+        ({"l2": 1 << 50}, "l2 must be 1024 to 4294967296 bytes, got 1125899906842624"),
+        ({"l2": -1}, "l2 must be 1024 to 4294967296 bytes, got -1"),
+        ({"line": 0}, "line must be 8 to 4096 bytes, got 0"),
+        ({"line": 2048, "l1": 1024}, "line must be no more than l1, which is 1024 bytes, got 2048"),
+        ({"l1_ways": 0}, "l1_ways must be 1 to 1048576, got 0"),
+        ({"memory_rate": 0.0}, "memory_rate must be 1e-06 to 1000000.0 bytes in a cycle, got 0.0"),
+        ({"memory_rate": float("nan")}, "memory_rate must be 1e-06 to 1000000.0 bytes in a cycle, got nan"),
+        ({"copy_rate": "8"}, "copy_rate must be a number, got '8'"),
+        ({"registers": -4}, "registers must be 1 to 4096, got -4"),
+        ({"registers": 1.5}, "registers must be a whole number, got 1.5"),
+        ({"store_cost": None}, "store_cost must be a whole number, got None"),
+        ({"store_cost": -1}, "store_cost must be 0 to 1073741824 operations, got -1"),
+        ({"store_cost": float("nan")}, "store_cost must be a whole number, got nan"),
+        ({"vector_bytes": 48}, "vector_bytes must be one of 0, 8, 16, 32, 64, 128, 256, got 48"),
+        ({"vector_bytes": 3}, "vector_bytes must be one of 0, 8, 16, 32, 64, 128, 256, got 3"),
+        ({"vector_bytes": -1}, "vector_bytes must be 0 to 256 bytes, got -1"),
+        ({"vector_bytes": 1 << 60}, f"vector_bytes must be 0 to 256 bytes, got {1 << 60}"),
+        ({"vector_bytes": float("nan")}, "vector_bytes must be a whole number, got nan"),
+        ({"vector_bytes": None}, "vector_bytes must be a whole number, got None"),
     ],
 )
-def test_sizes_that_no_machine_has(facts: dict[str, Any], message: str) -> None:
-    with pytest.raises(AotcError, match=message) as raised:
+def test_figures_that_no_machine_has(facts: dict[str, Any], message: str) -> None:
+    with pytest.raises(AotcError) as raised:
         replace(V4, name="odd", **facts)
-    assert raised.value.code == "target"
+    (found,) = raised.value.diagnostics
+    assert (found.code, found.message) == ("target", f"target odd: {message}")
+    assert found.hint.endswith("out where it is not known")
+
+
+@pytest.mark.parametrize("facts", [*({"registers": n} for n in (1, 4, 8)), *({"vector_bytes": n} for n in (8, 128))])
+@pytest.mark.parametrize("name", ["conv-channels-last", "conv-direct", "dense-packed"])
+def test_figures_at_the_edge(facts: dict[str, int], name: str) -> None:
+    """Where registers are too few for any tile, the smallest is taken."""
+    case = KERNELS[name]
+    found = compile(case.module(), target=replace(V3, name="odd", **facts), build=False, cache=False, **case.options)
+    assert found.metadata["kernels"]
+
+
+def test_a_dialect_that_nobody_knows(tmp_path: Path) -> None:
+    with pytest.raises(AotcError, match="unknown dialect of target odd: 'c9'") as raised:
+        emit(affine("net", 12), tmp_path, target=replace(C, name="odd", dialect="c9"), version="1")
+    assert raised.value.code == "target" and "did you mean 'c99'?" in raised.value.diagnostics[0].hint
 
 
 def test_every_target_has_words() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from aotc_runtime_c import sources as runtime_sources
 
-from aotc.ir import AotcError, refusals
+from aotc.ir import AotcError, refusals, require_known
 from aotc.tir import Target
 from aotc.tir.plan.program import Program
 from aotc_codegen.c.cpu import cpu_check, isa_rows
@@ -73,6 +73,7 @@ class _Version:
 
     def __init__(self, program: Program, target: Target, params: Params, suffix: str) -> None:
         self.program, self.target, self.suffix = program, target, suffix
+        require_known("target", f"dialect of target {target.name}:", target.dialect, DIALECTS)
         self.kernels = print_kernels(program.kernels, program.name, DIALECTS[target.dialect], suffix)
         self.files: list[str] = []
         self.team_base = team_aligned(program.plan.peak)

@@ -25,10 +25,13 @@ WORTH: Final = 0.9
 
 
 def tile_columns(target: Target, vectors: int, lanes: int = 0) -> int:
-    """Columns beside so many vectors: accumulators, weights and one broadcast fill the registers."""
+    """Columns beside so many vectors: accumulators, weights and one broadcast fill the registers.
+
+    One where the registers do not suffice: the C compiler keeps some of these values in memory.
+    """
     if target.is_scalar or lanes == 1:
         return dict(enumerate(target.tiles.scalar_columns, 1)).get(vectors, 1)
-    return (target.registers - vectors - 1) // vectors
+    return max(1, (target.registers - vectors - 1) // vectors)
 
 
 def computed_lanes(target: Target, *dtypes: str) -> int:

@@ -21,6 +21,11 @@ from aotc.ir.diagnostics import AotcError
 from aotc.reporting.report import PassReport
 
 WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes", "dump", "show_meta_data")
+#: Why a pass may not run.
+_NOT_RUN: Final = (
+    "-O (3 is the default), the model and the target decide which passes run; "
+    "some run at level 4 only, which a PassContext in Python has"
+)
 
 
 class _Stopped(Exception):
@@ -84,7 +89,7 @@ class Watch:
         def stage(name: str) -> None:
             if name == WRITING and self._stops:  # all passes have run
                 text = f"the pass {self.stop_after!r} did not run"
-                raise AotcError("stop-after", text, hint="-O 3 runs most passes")
+                raise AotcError("stop-after", text, hint=_NOT_RUN)
             self.out.stage(name)
             self._report.stage(name)
 

@@ -58,6 +58,8 @@ def keeping_failures() -> Iterator[None]:
 def _kept(failure: Failure, problem: str) -> str:
     """Write the file; what the user is told of it."""
     given = os.environ.get("AOTC_REPLAY_DIR")
+    if not isinstance(failure.program, (IRModule, Function)):
+        return f"{_FAULT} with the model; tensor passes work on kernels, and replay files hold graphs"
     folder = Path(given or tempfile.gettempdir())
     try:
         data = json.dumps(_as_json(failure, problem), indent=1).encode()
@@ -76,8 +78,6 @@ def _kept(failure: Failure, problem: str) -> str:
 def _as_json(failure: Failure, problem: str) -> dict[str, Any]:
     context = failure.context or PassContext(0)
     program = failure.program
-    if not isinstance(program, (IRModule, Function)):
-        raise TypeError(f"{failure.name} works on kernels, and only graphs have a text form with all their constants")
     module = program if isinstance(program, IRModule) else IRModule({"main": program})
     options = _fields(failure.options) if isinstance(failure.options, Pass) else {"target": failure.options}
     return {
@@ -117,8 +117,12 @@ def read_replay(path: str | Path) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise AotcError("replay", f"{path} is not a file that a failed pass or kernel left")
     if data.get("version") != version("aotc"):
-        text = f"{path} is of aotc {data.get('version')}, this is {version('aotc')}"
+        given = f"is of aotc {data['version']}" if data.get("version") else "names no version of aotc"
+        text = f"{path} {given}, this is {version('aotc')}"
         raise AotcError("replay", text, hint="install that version, or compile the model again")
+    for field in ("stage", "name", "options", "context", "program"):
+        if field not in data:
+            raise AotcError("replay", f"{path} is damaged: it has no {field}")
     return data
 
 

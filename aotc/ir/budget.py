@@ -103,7 +103,7 @@ def _configured(config: Mapping[str, Any]) -> Budget:
     limits = {key: config.get(key, default) for key, default in LIMITS.items()}
     for key, limit in limits.items():
         if limit < 0:
-            raise AotcError("budget", f"{key} cannot be less than nothing: {limit}")
+            raise AotcError("budget", f"{key} must not be negative, got {limit}")
     return Budget(limits)
 
 

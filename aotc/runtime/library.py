@@ -267,7 +267,7 @@ class Library:
         Raises AotcError (code "threads") for other numbers, and where the system refuses.
         """
         if not 1 <= count <= MAX_THREADS:
-            raise AotcError("threads", f"{count} threads cannot be had", hint=f"1 to {MAX_THREADS}")
+            raise AotcError("threads", f"threads must be 1 to {MAX_THREADS}, got {count}")
         if count == 1 or not hasattr(self.handle, "aotc_model_threads_create"):
             return None
         found = ffi.new("const aotc_threads **")

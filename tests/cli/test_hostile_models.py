@@ -256,7 +256,9 @@ def test_verify_names_the_file(tmp_path: Path) -> None:
 def test_small_things_said_clearly(tmp_path: Path) -> None:
     assert "it is a model, not a library" in refused("run", DIGITS)
     assert "the name of the C compiler is empty" in refused("compile", DIGITS, "-o", tmp_path / "a", "--cc", "")
-    assert "less than nothing" in refused("inspect", DIGITS, "--config", "compile.max_work=-1")
+    assert "compile.max_work must not be negative, got -1" in refused(
+        "inspect", DIGITS, "--config", "compile.max_work=-1"
+    )
     (tmp_path / "file").write_text("mine")
     text = refused("compile", DIGITS, "-o", tmp_path / "file" / "below", "--no-build")
     assert "it is a file" in text

@@ -74,7 +74,8 @@ class _Part:
 
 def _sizes(n: int, a: AdaptivePoolAttrs, space: Sequence[Dim]) -> Sequence[Dim]:
     sizes = spread(a.output_size, n) if a.output_size else space
-    require("pool.size", all(not isinstance(m, int) or m > 0 for m in sizes), f"output_size is {a.output_size}")
+    positive = all(not isinstance(m, int) or m > 0 for m in sizes)
+    require("pool.size", positive, f"output_size must be positive, got {a.output_size}")
     return sizes
 
 

@@ -127,11 +127,13 @@ def check_channels(a: Any, channels: Dim, inner: Dim, total: Dim, transposed: bo
     require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
     if isinstance(channels, int):
         wanted = channels if transposed else channels // a.groups
-        fits = channels % a.groups == 0 and window.may_equal(inner, wanted)
-        text = f"{channels} input channels in {a.groups} groups, but the weight takes {inner}"
-        require("conv.in-channels", fits, text)
+        text = f"{channels} input channels cannot be divided among {a.groups} groups"
+        require("conv.in-channels", channels % a.groups == 0, text)
+        text = f"{channels} input channels: with groups={a.groups} the weight must take {wanted} channels, not {inner}"
+        require("conv.in-channels", window.may_equal(inner, wanted), text)
     if isinstance(total, int):
-        require("conv.out-channels", total % a.groups == 0, f"{total} output channels in {a.groups} groups")
+        text = f"{total} output channels cannot be divided among {a.groups} groups"
+        require("conv.out-channels", total % a.groups == 0, text)
         given = a.channels is None or a.channels == total
         require("conv.out-channels", given, f"channels is {a.channels}, the weight has {total}")
 

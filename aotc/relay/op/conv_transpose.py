@@ -83,8 +83,9 @@ def _infer(n: int, a: ConvTransposeAttrs, types: Types) -> Type:
     conv.check_channels(a, channels, inner, total, transposed=True)
     strides, dilation, pads = steps(n, a)
     more = spread(a.output_padding, n)
-    forward = min(*strides, *dilation) > 0 and min(more) >= 0
-    require("conv.steps", forward, f"strides, dilation: {(strides, dilation)}")
+    text = f"strides and dilation must be positive, got {strides} and {dilation}"
+    require("conv.steps", min(*strides, *dilation) > 0, text)
+    require("conv.steps", min(more) >= 0, f"output_padding must not be negative, got {more}")
     extents = [_extent(*w) for w in zip(space, sizes, strides, dilation, pads, more, strict=True)]
     fits = all(not isinstance(e, int) or e > 0 for e in extents)
     require("conv.empty", fits, lambda: f"the result would be empty: {extents}")

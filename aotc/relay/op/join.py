@@ -322,7 +322,7 @@ class RepeatAttrs(Attrs):
 
 def _repeat_infer(a: RepeatAttrs, types: Types) -> Type:
     data = tensor(types[0])
-    require("repeat.count", a.repeats >= 0, f"repeats is {a.repeats}")
+    require("repeat.count", a.repeats >= 0, f"repeats must not be negative, got {a.repeats}")
     shape = (product(data.shape),) if a.axis is None else data.shape
     axis = axis_of(a.axis or 0, len(shape))
     return TensorType(replaced(shape, axis, times(shape[axis], a.repeats)), data.dtype)

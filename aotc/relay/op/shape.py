@@ -221,7 +221,7 @@ class ExpandDimsAttrs(Attrs):
 
 
 def _expanded_axes(a: ExpandDimsAttrs, shape: Shape) -> tuple[int | None, ...]:
-    require("expand_dims.count", a.num_newaxis >= 0, f"num_newaxis is {a.num_newaxis}")
+    require("expand_dims.count", a.num_newaxis >= 0, f"num_newaxis must not be negative, got {a.num_newaxis}")
     axis = axis_of(a.axis, len(shape) + 1)
     return (*range(axis), *(None,) * a.num_newaxis, *range(axis, len(shape)))
 

@@ -272,7 +272,7 @@ def _one_hot(indices: Expr, depth: Int, values: Expr, *, axis: int = -1) -> Expr
     """A comparison with 0, 1, ..., depth - 1; indices outside give
     no `on` at all.
     """
-    require("onnx-onehot", depth >= 0, f"the depth is {depth}")
+    require("onnx-onehot", depth >= 0, f"the depth must not be negative, got {depth}")
     rank = g.rank(indices) + 1
     place = g.axis(axis, rank)
     if g.dtype(indices) == "uint64":  # what no depth reaches must not become negative

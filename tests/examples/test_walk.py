@@ -111,6 +111,19 @@ def test_rooms_are_entered_in_the_order_of_the_walk(
     assert len(told) > 3 and told == [name for name in entered if name in told]
 
 
+def test_passes_are_where_the_walk_says() -> None:
+    places = re.findall(r"`(\w+)`\s+\(`(\S+\.py)`\)", WALK)
+    assert len(places) > 3
+    for name, path in places:
+        assert re.search(rf"^class {name}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_bare_names_of_files_belong_to_one_file() -> None:
+    names = set(re.findall(r"`(\w+\.py)`", PAGE))
+    files = [path.name for top in ("aotc", "codegen", "runtime_c") for path in (ROOT / top).rglob("*.py")]
+    assert names and {name: files.count(name) for name in names} == dict.fromkeys(names, 1)
+
+
 def test_no_room_is_visited_twice() -> None:
     told = [name for names in ROOMS.values() for name in names]
     assert len(told) > 20 and len(told) == len(set(told))

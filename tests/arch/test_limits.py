@@ -25,9 +25,9 @@ from tests.arch.sources import (
     tree_of,
 )
 
-CODE_LINES = 36_230
+CODE_LINES = 35_500
 """Most lines of code of the three packages: Python, C and templates, without blanks, comments and docstrings."""
-MEAN_LENGTH = 50.65  # without imports, so that leaving one out is no loss
+MEAN_LENGTH = 50.51  # without imports, so that leaving one out is no loss
 """Of lines of Python's code that are no imports, in characters: text does not get smaller by crowding it."""
 FILE_LINES = 500
 METHODS = 20

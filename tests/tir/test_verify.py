@@ -192,6 +192,12 @@ def test_digits_that_meet(index: Expr) -> None:
     refuse(For(K, 4, For(J, 2, at(index)), kind="independent"), "same elements of y")
 
 
+def test_places_of_few_iterations_are_compared_one_by_one() -> None:
+    turned = (K + 2) // 4 * 4 + (K // 2 + 1) % 2 * 2 + K % 2  # K + 2, as digits of a position further on
+    accept(For(K, 6, Store(Y, turned, ONE), kind="independent"))
+    refuse(For(K, 6, Store(Y, turned // 2, ONE), kind="independent"), "same elements of y")
+
+
 def test_loops_that_count_with_one_variable() -> None:
     long_first = Block((For(J, 5, at(ROW * 3 + J)), For(J, 1, at(ROW * 3 + J))))
     refuse(For(ROW, 2, long_first, kind="independent"), "same elements of y")

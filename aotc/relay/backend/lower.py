@@ -172,8 +172,8 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
             state.visit(node)
     views = leaves(state.value(main.body))
     types = tensor_types(type_of(main.body))
-    usual = [f"output{k}" for k in range(len(views))] if len(views) > 1 else ["output"]
-    names = module.attrs.get("output_names", usual)
+    usual = ["output"] if len(views) == 1 else [f"output{k}" for k in range(len(views))]
+    names = module.attrs.get("output_names") or usual
     outputs = tuple(_storage(n, ty, "output") for n, ty in zip(names, types, strict=True))
     state.steps += map(copy_step, views, map(View, outputs))
     return Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(state.steps))

@@ -31,6 +31,8 @@ Accesses = dict[Buffer, list[Access]]
 ASSOCIATIVE: Final = frozenset({"add", "mul", "min", "max", "and", "or"})
 #: Elements of scratch that are followed one by one.
 _MANY: Final = 1 << 16
+#: Iterations whose places are compared one by one.
+_FEW: Final = 256
 
 
 def loads(stmt: Stmt) -> Iterator[Load]:
@@ -322,7 +324,21 @@ def _differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> boo
     if _apart(accesses, loop, fixed):
         return True
     found = [plain(access) for access in accesses]
-    return _apart(found, loop, fixed) or tell_apart(found, loop.var, lambda atom: _is_fixed(atom, fixed))
+    if _apart(found, loop, fixed) or tell_apart(found, loop.var, lambda atom: _is_fixed(atom, fixed)):
+        return True
+    return len(counted(loop)) <= _FEW and _are_counted_apart(accesses, loop)
+
+
+def _are_counted_apart(accesses: Sequence[Access], loop: For) -> bool:
+    """Whether places that only depend on the variable of a loop differ, one iteration after the other."""
+    taken: set[int] = set()
+    for value in counted(loop):
+        forms = [linear(substitute(access.form.expr(), {loop.var: Const(value, INDEX)}), {}) for access in accesses]
+        here = {form.const + k for form, access in zip(forms, accesses, strict=True) for k in range(access.lanes)}
+        if any(form.terms for form in forms) or here & taken:
+            return False
+        taken |= here
+    return bool(taken)
 
 
 def _apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:

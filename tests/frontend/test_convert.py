@@ -453,6 +453,36 @@ def test_only_one_keeps_dimensions(keepdims: int, shape: tuple[int, ...]) -> Non
         assert run_model(from_onnx(model), {"x": floats(2, 3)})[0].shape == shape
 
 
+def quantised_product(left: tuple[int, ...], right: tuple[int, ...], scales: list[Array]) -> ModelProto:
+    """QLinearMatMul of uint8 with these scales of its operands."""
+    inputs = ["a", "as", "z", "b", "bs", "z", "one", "z"]
+    node = helper.make_node("QLinearMatMul", inputs, ["y"])
+    types = {"a": left, "b": right}
+    given = [helper.make_tensor_value_info(n, TensorProto.UINT8, s) for n, s in types.items()]
+    constants = {"as": scales[0], "bs": scales[1], "one": np.float32(1), "z": np.uint8(0)}
+    held = [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()]
+    made = [helper.make_tensor_value_info("y", TensorProto.UINT8, None)]
+    graph = helper.make_graph([node], "net", given, made, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
+
+
+@pytest.mark.parametrize(("left", "right"), [((3, 4), (4, 2)), ((3, 4), (4,)), ((4,), (4, 2)), ((2, 3, 4), (4, 2))])
+def test_quantised_products_have_a_scale_for_each_row_and_column(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.float32([0.5, 1, 2])[: left[-2]] if len(left) > 1 else np.float32(0.5)
+    columns = np.float32([0.25, 1])[: right[-1]] if len(right) > 1 else np.float32(0.25)
+    a, b = (rng.integers(0, 8, shape).astype(np.uint8) for shape in (left, right))
+    (y,) = run_model(from_onnx(quantised_product(left, right, [rows, columns])), {"a": a, "b": b})
+    exact = (a * (rows[:, None] if len(left) > 1 else rows)) @ (b * columns)
+    np.testing.assert_array_equal(y, np.clip(np.rint(exact), 0, 255).astype(np.uint8), strict=True)
+
+
+def test_a_vector_has_one_scale() -> None:
+    for scales in ([np.ones(4, np.float32), np.float32(1)], [np.float32(1), np.ones(4, np.float32)]):
+        with pytest.raises(AotcError, match="one scale and one zero point"):
+            from_onnx(quantised_product((4,), (4,), scales))
+
+
 @pytest.mark.parametrize("op", ["GlobalLpPool", "LpPool"])
 def test_orders_of_norms_are_floats_in_the_first_version(op: str) -> None:
     attributes = {} if op == "GlobalLpPool" else {"kernel_shape": [2, 3]}

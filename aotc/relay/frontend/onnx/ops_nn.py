@@ -164,15 +164,26 @@ def _qlinear_conv(*, node: Node) -> Expr:
 
 
 def _matmul_integer(a: Expr, b: Expr, a_zero: Maybe = None, b_zero: Maybe = None) -> Expr:
+    _check_of_vectors((a, a_zero), (b, b_zero))
     return matmul(centred(a, a_zero, g.rank(a) - 2), centred(b, b_zero, g.rank(b) - 1))
+
+
+def _check_of_vectors(*pairs: tuple[Expr, Maybe]) -> None:
+    """A vector is one row, or one column: it has one scale and one zero point."""
+    for x, v in pairs:
+        fits = v is None or g.rank(x) > 1 or g.dims(v) in ((), (1,))
+        require("onnx-quant", fits, "a vector has one scale and one zero point")
 
 
 def _qlinear_matmul(*given: Expr) -> Expr:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = given
-    rank, sums = max(g.rank(a), g.rank(b)), _matmul_integer(a, b, a_zero, b_zero)
+    sums = _matmul_integer(a, b, a_zero, b_zero)
+    rank = g.rank(sums)
+    row = rank - 1 if g.rank(b) == 1 else rank - 2  # a product with a vector has no columns, that of a vector no rows
     rows, columns, results = (g.cast(v, "float32") for v in (a_scale, b_scale, y_scale))
-    factor = g.div(g.mul(laid(rows, rank - 2, rank), laid(columns, rank - 1, rank)), laid(results, rank - 2, rank))
-    return requantize(sums, factor, laid(y_zero, rank - 2, rank))
+    _check_of_vectors((a, rows), (b, columns))
+    factor = g.div(g.mul(laid(rows, row, rank), laid(columns, rank - 1, rank)), laid(results, row, rank))
+    return requantize(sums, factor, laid(y_zero, row, rank))
 
 
 # --- recurrent layers

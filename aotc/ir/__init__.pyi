@@ -57,6 +57,7 @@ from aotc.ir.memo import remembering as remembering
 from aotc.ir.ndarray import Array as Array
 from aotc.ir.ndarray import NDArray as NDArray
 from aotc.ir.ndarray import array as array
+from aotc.ir.ndarray import as_array as as_array
 from aotc.ir.ndarray import as_tensors as as_tensors
 from aotc.ir.ndarray import empty as empty
 from aotc.ir.op import Arg as Arg

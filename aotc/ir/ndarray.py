@@ -15,6 +15,7 @@ import numpy as np
 from aotc.ir.device import Device, require_device
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.dtype import DType
+from aotc.ir.types import TensorType, Type
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -108,3 +109,15 @@ def as_tensors(value: Any, sequence: Callable[[Iterable[Any]], Any] = tuple) -> 
             return sequence(as_tensors(item, sequence) for item in value)
         case _:
             return value
+
+
+def as_array(value: Any, ty: Type | None) -> Array:
+    """Arrays as they are; numbers, and lists of them, in the dtype wanted if it can hold them."""
+    array = np.asarray(value)
+    if hasattr(value, "__array__") or not isinstance(ty, TensorType):
+        return array
+    kinds = {"b": ty.dtype.is_bool, "i": not ty.dtype.is_bool, "f": ty.dtype.is_float}
+    if not kinds.get(array.dtype.kind, False):
+        return array
+    result = array.astype(ty.dtype.numpy)
+    return result if ty.dtype.is_float or np.array_equal(result, array) else array

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Array, DType, FuncType, Op, TensorType, TupleType, Type, fits, nearest
+from aotc.ir import AotcError, DType, FuncType, Op, TensorType, TupleType, Type, as_array, fits, nearest
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
@@ -114,18 +114,6 @@ def _as_value(value: Any, ty: Type | None) -> Value:
             return tuple(_as_value(item, None) for item in value)
         case _:
             return as_array(value, ty)
-
-
-def as_array(value: Any, ty: Type | None) -> Array:
-    """Arrays as they are; numbers, and lists of them, in the dtype wanted if it can hold them."""
-    array = np.asarray(value)
-    if hasattr(value, "__array__") or not isinstance(ty, TensorType):
-        return array
-    kinds = {"b": ty.dtype.is_bool, "i": not ty.dtype.is_bool, "f": ty.dtype.is_float}
-    if not kinds.get(array.dtype.kind, False):
-        return array
-    result = array.astype(ty.dtype.numpy)
-    return result if ty.dtype.is_float or np.array_equal(result, array) else array
 
 
 def _fits(value: Value, ty: Type, dims: dict[str, int]) -> bool:

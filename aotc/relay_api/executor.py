@@ -19,12 +19,12 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from aotc.driver.importing import with_params
-from aotc.ir import AotcError, Device, as_tensors, require_device, require_known
+from aotc.ir import AotcError, Device, as_array, as_tensors, require_device, require_known
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, as_function, type_of
 from aotc.relay.infer import infer_module
-from aotc.relay.interp import Closure, apply, as_array, bind_arguments, evaluate
+from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import mutated, substitute
 from aotc.relay_api.build import compile_static, executor_threads, require_module

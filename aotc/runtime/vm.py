@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Device, DType, as_tensors, fits, nearest, require_device
+from aotc.ir import AotcError, Device, DType, as_array, as_tensors, fits, nearest, require_device
 from aotc.ir.bytecode import Instruction, Opcode, VMFunction
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 
@@ -211,7 +211,7 @@ def _value(name: str, value: Any, ty: Type, dims: dict[str, int]) -> Value:
     """An argument as a value of its type."""
     match ty:
         case TensorType():
-            array = np.asarray(value) if hasattr(value, "__array__") else np.asarray(value, ty.dtype.numpy)
+            array = as_array(value, ty)
             if array.dtype != ty.dtype.numpy or not fits(ty.shape, array.shape, dims):
                 got = TensorType(array.shape, DType.of(array))
                 raise AotcError("vm", f"argument {name!r} must be {ty}, got {got}")

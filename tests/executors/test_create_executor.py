@@ -336,6 +336,16 @@ def test_a_compiled_program_has_outputs() -> None:
         relay.create_executor("aot", aotc.IRModule.from_expr(Tuple([]))).evaluate()
 
 
+@pytest.mark.parametrize("kind", ["debug", "vm"])
+def test_numbers_that_a_type_cannot_hold_are_refused(kind: str) -> None:
+    x = relay.var("x", shape=(2,), dtype="int8")
+    run = relay.create_executor(kind, aotc.IRModule.from_expr(relay.Function([x], x + x))).evaluate()
+    np.testing.assert_array_equal(run([1, 2]).numpy(), np.array([2, 4], np.int8))
+    for numbers in ([1.5, 2.0], [300, 1]):
+        with pytest.raises(AotcError, match=r"must be Tensor\[\(2\), int8\]"):
+            run(numbers)
+
+
 # --- bad use
 
 

@@ -117,6 +117,15 @@ def test_deep_recursion() -> None:
     assert wrapped.numpy() == 0
 
 
+def test_numbers_that_a_type_cannot_hold_are_refused() -> None:
+    x = relay.var("x", shape=(2,), dtype="int8")
+    vm = VirtualMachine(compile(IRModule.from_expr(relay.Function([x], relay.add(x, x)))))
+    assert vm.invoke("main", [1, 2]).numpy().tolist() == [2, 4]
+    for numbers in ([1.5, 2.0], [300, 1]):
+        with pytest.raises(AotcError, match=r"argument 'x' must be Tensor\[\(2\), int8\]"):
+            vm.invoke("main", numbers)
+
+
 def test_shapes_that_grow() -> None:
     module, start = growing(), np.zeros((1, 2), "float32")
     vm = VirtualMachine(compile(module))
